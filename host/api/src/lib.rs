@@ -1,0 +1,1 @@
+//! HTTP: listeners, routes, endpoints, errors

@@ -1,0 +1,13 @@
+//! The seam between a model and the hardware that runs it.
+//!
+//! A model is data: a [`Program`] of fused nodes over named weights. A [`Backend`] turns it into an
+//! [`Executor`] that computes batches. `reference` is naive and obvious: the truth that every other backend is
+//! tested against; `cpu` is fast. Read next: [`program`], then [`executor`].
+
+pub mod executor;
+pub mod program;
+pub mod weights;
+
+pub use executor::{Backend, Batch, BlockId, DeviceError, Executor, Limits, SampleRow, Segment};
+pub use program::{Activation, Dims, Node, Program, RopeTable, Slot, SlotId, WeightId, WeightSpec};
+pub use weights::{DType, TensorView, WeightSource};

@@ -1,0 +1,1 @@
+//! Scheduler, block pool, prefix cache, the step loop and its handle

@@ -1,0 +1,1 @@
+//! The tenant queue as a pure data structure

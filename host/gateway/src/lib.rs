@@ -1,0 +1,1 @@
+//! The gateway as a library, so that tests can build it in process.

@@ -1,0 +1,1 @@
+//! Weights and architectures: a config becomes a Program

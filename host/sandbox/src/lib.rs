@@ -1,0 +1,1 @@
+//! WebAssembly components as pipeline stages

@@ -1,0 +1,1 @@
+//! Tokenizer, chat template, detokenizer, stop strings, tool calls

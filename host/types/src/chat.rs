@@ -1,0 +1,207 @@
+//! What was asked: a [`Chat`] is the parsed request, free of any wire format.
+
+use crate::sampling::Sampling;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Who wrote a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The operator's instructions.
+    System,
+    /// OpenAI's newer name for the application's instructions; templates see `system`.
+    Developer,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool's result.
+    Tool,
+}
+
+impl Role {
+    /// The name on the wire.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Developer => "developer",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// A tool call that a model made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Unique within the conversation; the outcome names it.
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// JSON text of the arguments, as the model wrote it.
+    pub arguments: String,
+}
+
+/// What a tool answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolOutcome {
+    /// The call it answers.
+    pub call_id: String,
+    /// Text for the model.
+    pub content: String,
+    /// The same as JSON, where the tool has it.
+    pub structured: Option<Value>,
+    /// The tool failed; the text says how.
+    pub is_error: bool,
+}
+
+/// One piece of a message's content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Part {
+    /// Text.
+    Text(String),
+    /// The model's reasoning.
+    Reasoning(String),
+    /// The model declined.
+    Refusal(String),
+    /// The model called a tool.
+    ToolCall(ToolCall),
+    /// A tool answered.
+    ToolOutcome(ToolOutcome),
+    /// Anything else (images, audio, files), as the wire had it. Passed on to upstreams; the own engine
+    /// refuses it by name.
+    Opaque {
+        /// The wire's `type`, such as `image_url`.
+        kind: String,
+        /// The whole part as JSON.
+        body: Value,
+    },
+}
+
+/// Where text from outside came from: retrieved passages, tool results, memories.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// The plugin or server that brought it.
+    pub source: String,
+    /// A citation, where there is one.
+    pub uri: Option<String>,
+    /// Place within the source.
+    pub span: Option<crate::finding::Span>,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// Given by the host, stable over the whole pipeline: `m0`, `m1`, ...
+    pub id: String,
+    /// Who wrote it.
+    pub role: Role,
+    /// The author's name, where given.
+    pub name: Option<String>,
+    /// Content, in order.
+    pub parts: Vec<Part>,
+    /// Set on text from outside.
+    pub provenance: Option<Provenance>,
+}
+
+impl Message {
+    /// A message of one text part.
+    pub fn text(id: impl Into<String>, role: Role, text: impl Into<String>) -> Self {
+        Self { id: id.into(), role, name: None, parts: vec![Part::Text(text.into())], provenance: None }
+    }
+
+    /// All text parts, joined without a separator.
+    pub fn joined_text(&self) -> String {
+        self.parts.iter().filter_map(|p| if let Part::Text(t) = p { Some(t.as_str()) } else { None }).collect()
+    }
+}
+
+/// MCP's hints, with pessimistic defaults; untrusted when they come from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolHints {
+    /// Changes nothing.
+    pub read_only: bool,
+    /// May destroy something.
+    pub destructive: bool,
+    /// Calling twice is as good as once.
+    pub idempotent: bool,
+    /// Reaches out of the machine.
+    pub open_world: bool,
+}
+
+impl Default for ToolHints {
+    fn default() -> Self {
+        Self { read_only: false, destructive: true, idempotent: false, open_world: true }
+    }
+}
+
+/// A tool that the model may call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolDef {
+    /// Name, unique within a request: `[A-Za-z0-9_-]{1,64}`.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub input_schema: Value,
+    /// Promises about its effects.
+    pub hints: ToolHints,
+}
+
+/// Whether the model must, may or must not call a tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// No tool call.
+    None,
+    /// Some tool call.
+    Required,
+    /// A call of this tool.
+    Named(String),
+}
+
+/// Which endpoint's semantics the request has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Form {
+    /// Messages through the model's chat template.
+    Chat,
+    /// One raw prompt (the text of the only message), no template, no tools.
+    Completion {
+        /// Repeat the prompt before the completion.
+        echo: bool,
+    },
+}
+
+/// A parsed and validated request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chat {
+    /// Endpoint semantics.
+    pub form: Form,
+    /// The model as the caller named it.
+    pub model: String,
+    /// The conversation, oldest first; never empty.
+    pub messages: Vec<Message>,
+    /// Tools of the caller.
+    pub tools: Vec<ToolDef>,
+    /// Whether a tool must be called.
+    pub tool_choice: ToolChoice,
+    /// Whether one turn may hold several calls.
+    pub parallel_tool_calls: bool,
+    /// How to draw tokens; what is absent takes the model's default.
+    pub sampling: Sampling,
+    /// Strings that end the answer; not part of it. At most 4 (OpenAI) of 256 bytes.
+    pub stop: Vec<String>,
+    /// Bound on generated tokens.
+    pub max_tokens: Option<u32>,
+    /// Number of answers, 1..=16.
+    pub n: u32,
+    /// Stream the answer.
+    pub stream: bool,
+    /// Fields of the wire that Tidegate does not interpret; sent on to upstreams. The own engine refuses
+    /// those that would change the answer.
+    pub extra: serde_json::Map<String, Value>,
+}

@@ -1,0 +1,103 @@
+//! What streams back to the caller.
+
+use crate::chat::ToolCall;
+use serde::{Deserialize, Serialize};
+
+/// Tokens used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Prompt tokens.
+    pub input_tokens: u64,
+    /// Of those, found in the prefix cache.
+    pub cached_tokens: u64,
+    /// Generated tokens.
+    pub output_tokens: u64,
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.input_tokens += other.input_tokens;
+        self.cached_tokens += other.cached_tokens;
+        self.output_tokens += other.output_tokens;
+    }
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// An end token or a stop string.
+    Stop,
+    /// `max_tokens`, or the model's context is full.
+    Length,
+    /// The caller shall run the tools it offered.
+    ToolCalls,
+    /// A guard halted it.
+    ContentFilter,
+}
+
+impl FinishReason {
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+        }
+    }
+}
+
+/// One alternative for a token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopLogprob {
+    /// The token's text, lossy where it is part of a character.
+    pub token: String,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// The token's bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Log-probability of a token of the answer; travels with its text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TextLogprob {
+    /// The chosen token.
+    pub chosen: TopLogprob,
+    /// The most likely ones, best first.
+    pub top: Vec<TopLogprob>,
+}
+
+/// One event of an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delta {
+    /// Which of the `n` answers.
+    pub choice: u32,
+    /// What happened.
+    pub kind: DeltaKind,
+}
+
+/// What happened in one choice. `Finish` is the last of its choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum DeltaKind {
+    /// Text of the answer, whole characters.
+    Text {
+        /// The text; never empty.
+        text: String,
+        /// Of the tokens that end in this text, when asked for.
+        logprobs: Vec<TextLogprob>,
+    },
+    /// The model's reasoning, whole characters.
+    Reasoning(String),
+    /// The model declined (or a guard speaks in its place).
+    Refusal(String),
+    /// A whole tool call of one of the caller's tools.
+    ToolCall {
+        /// Position among the calls of this choice.
+        index: u32,
+        /// The call.
+        call: ToolCall,
+    },
+    /// The choice ended.
+    Finish(FinishReason),
+}

@@ -1,0 +1,61 @@
+//! What crosses into the engine and comes back. Plain data, so that the engine may be a thread or a process.
+
+use crate::caller::{Class, TenantId};
+use crate::delta::{FinishReason, Usage};
+use crate::ids::JobId;
+use crate::reject::Reject;
+use crate::sampling::SamplingParams;
+use serde::{Deserialize, Serialize};
+
+/// One sequence to generate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// The handle's own number for it.
+    pub id: JobId,
+    /// The prompt, as token ids of the engine's model.
+    pub prompt: Vec<u32>,
+    /// How to draw.
+    pub sampling: SamplingParams,
+    /// At most this many new tokens, at least 1.
+    pub max_tokens: u32,
+    /// Tokens that end the sequence and are not part of it (the model's end tokens).
+    pub stop_token_ids: Vec<u32>,
+    /// Whose share and cache.
+    pub tenant: TenantId,
+    /// Priority class.
+    pub class: Class,
+    /// Fair-share weight, at least 1.
+    pub weight: u32,
+}
+
+/// A token that was drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SampledToken {
+    /// Token id.
+    pub id: u32,
+    /// Log-probability of it, when asked for.
+    pub logprob: Option<f32>,
+    /// The most likely tokens, best first, when asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// What the engine says about a job. After `Finished` or `Failed` nothing follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum JobEvent {
+    /// The prompt is computed; the first token follows.
+    Started {
+        /// Prompt tokens that came from the prefix cache.
+        cached_tokens: u32,
+    },
+    /// The next token.
+    Token(SampledToken),
+    /// The end: `Stop` by an end token, `Length` by `max_tokens` or the model's context.
+    Finished {
+        /// Why it ended.
+        reason: FinishReason,
+        /// What it cost.
+        usage: Usage,
+    },
+    /// The job cannot go on; other jobs do.
+    Failed(Reject),
+}

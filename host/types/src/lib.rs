@@ -1,0 +1,22 @@
+//! Plain data that every crate speaks: no IO, no async, no behaviour beyond small accessors.
+//!
+//! Read in the order of a request: [`caller`] asks, [`chat`] is what was asked, [`sampling`] how to draw,
+//! [`job`] what the engine gets, [`delta`] what streams back, [`reject`] how any of it may fail.
+
+pub mod caller;
+pub mod chat;
+pub mod delta;
+pub mod finding;
+pub mod ids;
+pub mod job;
+pub mod reject;
+pub mod sampling;
+
+pub use caller::{Caller, Class, TenantId};
+pub use chat::{Chat, Form, Message, Part, Provenance, Role, ToolCall, ToolChoice, ToolDef, ToolHints, ToolOutcome};
+pub use delta::{Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
+pub use finding::{Finding, Severity, Span};
+pub use ids::{JobId, RequestId};
+pub use job::{Job, JobEvent, SampledToken};
+pub use reject::{Fault, Reject, RejectKind};
+pub use sampling::{Sampling, SamplingParams};

@@ -1,0 +1,1 @@
+//! Other engines as backends, over OpenAI's protocol

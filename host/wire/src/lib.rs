@@ -1,0 +1,1 @@
+//! OpenAI JSON and SSE, both directions

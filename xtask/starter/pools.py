@@ -1,0 +1,106 @@
+"""Pools of encoded dialogues, written while the training runs, and their batches.
+
+A pool is a few thousand dialogues for one moment of the training; its seed is the pool's number, so a run can be
+repeated. Batches hold dialogues of like length, right-padded: with plain causal attention no dialogue sees another.
+"""
+
+import collections
+import multiprocessing
+import random
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+import chat
+import dialogues
+
+CONTEXT = 1024
+POOL = 2048  # dialogues; about 350 thousand tokens
+AHEAD = 2  # pools that each worker prepares before they are asked for
+
+
+def encode(tokenizer, texts):
+    """Token ids and, for each, whether the assistant writes it; what is beyond the context is cut."""
+    out = []
+    for (text, spans), encoding in zip(texts, tokenizer.encode_batch([text for text, _ in texts])):
+        starts = np.array([begin for begin, _ in encoding.offsets])
+        mine = np.zeros(len(starts), bool)
+        for begin, end in spans:
+            mine |= (starts >= begin) & (starts < end)
+        out.append((np.array(encoding.ids[:CONTEXT], np.int16), mine[:CONTEXT]))
+    return out
+
+
+def write(tokenizer, seed, number, progress):
+    rng = random.Random(seed * 1_000_003 + number)
+    return encode(tokenizer, [chat.render(dialogues.dialogue(rng, "train", progress)) for _ in range(POOL)])
+
+
+def groups(pool, batch, rng):
+    """Index lists of at most `batch` tokens each, padding included, in random order."""
+    out, group = [], []
+    for i in sorted(range(len(pool)), key=lambda i: len(pool[i][0])):
+        if group and (len(group) + 1) * len(pool[i][0]) > batch:
+            out.append(group)
+            group = []
+        group.append(i)
+    out.append(group)
+    rng.shuffle(out)
+    return out
+
+
+def tensors(pool, group):
+    width = max(len(pool[i][0]) for i in group)
+    ids = torch.zeros(len(group), width, dtype=torch.long)
+    mine = torch.zeros(len(group), width, dtype=torch.bool)
+    for row, i in enumerate(group):
+        n = len(pool[i][0])
+        ids[row, :n] = torch.from_numpy(pool[i][0].astype(np.int64))
+        mine[row, :n] = torch.from_numpy(pool[i][1])
+    return ids, mine
+
+
+_tokenizer = None  # of a worker process
+
+
+def _start(path):
+    global _tokenizer
+    _tokenizer = Tokenizer.from_file(path)
+
+
+def _work(task):
+    return write(_tokenizer, *task)
+
+
+class Source:
+    """Pools by number; with workers, the next ones are written while the current one is learned."""
+
+    def __init__(self, tokenizer_file, seed, workers):
+        self.seed, self.ready, self.workers = seed, collections.OrderedDict(), None
+        if workers:
+            context = multiprocessing.get_context("spawn")  # a forked process must not inherit a CUDA context
+            self.workers = context.Pool(workers, _start, (str(tokenizer_file),))
+            self.ahead = AHEAD * workers
+        else:
+            self.tokenizer = Tokenizer.from_file(str(tokenizer_file))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.workers:
+            self.workers.terminate()
+
+    def pool(self, number, progress):
+        if not self.workers:
+            return write(self.tokenizer, self.seed, number, progress)
+        for later in range(number, number + self.ahead):
+            if later not in self.ready:
+                self.ready[later] = self.workers.apply_async(_work, ((self.seed, later, progress),))
+        return self.ready.pop(number).get()
+
+    def batches(self, number, progress, batch):
+        pool = self.pool(number, progress)
+        for group in groups(pool, batch, random.Random(number)):
+            yield tensors(pool, group)
