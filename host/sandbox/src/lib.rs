@@ -1,1 +1,2 @@
-//! WebAssembly components as pipeline stages
+//! Sandboxed WebAssembly components as pipeline stages.
+pub mod stage;
