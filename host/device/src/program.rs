@@ -3,6 +3,8 @@
 //! Activations live in named slots of `[rows, width]`, one row for each token of a batch. Nodes are fused where
 //! every fast backend fuses; a backend may fuse further, never reorder what a node defines.
 
+use crate::weights::DType;
+
 /// Sizes that the scheduler, the cache and the backend agree on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dims {
@@ -160,6 +162,9 @@ pub enum Node {
 pub struct Program {
     /// Sizes.
     pub dims: Dims,
+    /// Element type that the model was published in (`dtype` or `torch_dtype` of its config). A backend may keep
+    /// the cache in it; weights are taken in whatever type their tensors have.
+    pub dtype: DType,
     /// Rotation table, shared by all layers.
     pub rope: RopeTable,
     /// Weights that the nodes name.
