@@ -146,6 +146,9 @@ pub struct ToolDef {
     pub description: String,
     /// JSON Schema of the arguments.
     pub input_schema: Value,
+    /// The caller asked that arguments conform to the schema exactly (OpenAI's `strict`).
+    #[serde(default)]
+    pub strict: bool,
     /// Promises about its effects.
     pub hints: ToolHints,
 }
