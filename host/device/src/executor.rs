@@ -93,6 +93,15 @@ pub enum DeviceError {
     /// A batch breaks the contract; a defect of the caller.
     #[error("bad batch: {0}")]
     BadBatch(String),
+    /// One row cannot be sampled, and that row alone is at fault. Nothing was kept of this `sample`: the caller
+    /// ends that row's request and calls again with the others; the logits are still there.
+    #[error("row {row}: {source}")]
+    Sample {
+        /// Index into the rows of the call.
+        row: usize,
+        /// What is wrong with it.
+        source: crate::sampler::SampleError,
+    },
     /// Memory ran out.
     #[error("out of memory: {what} needs {bytes} bytes")]
     OutOfMemory {

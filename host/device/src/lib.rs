@@ -6,8 +6,10 @@
 
 pub mod executor;
 pub mod program;
+pub mod sampler;
 pub mod weights;
 
 pub use executor::{Backend, Batch, BlockId, DeviceError, Executor, Limits, SampleRow, Segment};
 pub use program::{Activation, Dims, Node, Program, RopeTable, Slot, SlotId, WeightId, WeightSpec};
+pub use sampler::{SampleError, Sampler};
 pub use weights::{DType, TensorView, WeightSource};

@@ -1,0 +1,156 @@
+//! The one sampler of all host backends: a row of logits in, a token out.
+//!
+//! The order is fixed: raw log-probabilities are taken first, then bias, penalties, mask, temperature, top-k,
+//! top-p, min-p, and a draw by Gumbel-max: the token with the largest `score + noise` wins, where the noise of a
+//! token depends on (seed, position, token id) and on nothing else. So a seed gives the same text whatever the
+//! batch, the chunking or the machine's load, and speculation can ask which token would have been drawn.
+//! Invariant: bad numbers from a model or a caller end in a [`SampleError`], never in a panic or a silent token.
+//! Read next: `adjust` for penalties, `filter` for top-k and friends, `philox` for the noise.
+
+mod adjust;
+mod filter;
+mod gumbel;
+mod logprobs;
+pub mod philox;
+
+use crate::executor::SampleRow;
+use adjust::{History, check_finite};
+use filter::Candidate;
+use gumbel::{Noise, Race};
+use tidegate_types::{SampledToken, SamplingParams};
+
+/// Why a row got no token. It concerns that row alone.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SampleError {
+    /// The model, or a penalty without measure, gave NaN or an infinity.
+    #[error("the logit of token {token} is {value}, not a finite number")]
+    NotFinite {
+        /// The first such token.
+        token: usize,
+        /// Its logit.
+        value: f32,
+    },
+    /// The mask forbids the whole vocabulary.
+    #[error("the mask allows none of the {vocab} tokens")]
+    NothingAllowed {
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// The mask is not one bit for each token.
+    #[error("the mask has {found} words; a vocabulary of {vocab} tokens needs {expected}")]
+    MaskLength {
+        /// Words of 32 bits given.
+        found: usize,
+        /// Words needed.
+        expected: usize,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// A token id of the bias, the prompt or the output is not in the vocabulary.
+    #[error("token {token} in the {place} is outside the vocabulary of {vocab}")]
+    UnknownToken {
+        /// The id.
+        token: u32,
+        /// Where it was.
+        place: &'static str,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// A parameter is out of its range.
+    #[error("{name} is {value}; it must be {allowed}")]
+    Param {
+        /// The parameter.
+        name: &'static str,
+        /// Its value.
+        value: f32,
+        /// Its range, in words.
+        allowed: &'static str,
+    },
+}
+
+/// The buffers that draws reuse, so that a step allocates nothing (but for reported alternatives).
+/// One for each thread that samples.
+#[derive(Debug)]
+pub struct Sampler {
+    adjusted: Vec<f32>,
+    candidates: Vec<Candidate>,
+    history: History,
+}
+
+impl Sampler {
+    /// Buffers for rows of `vocab` logits.
+    pub fn new(vocab: usize) -> Self {
+        Self {
+            adjusted: Vec::with_capacity(vocab),
+            candidates: Vec::with_capacity(vocab),
+            history: History::new(vocab),
+        }
+    }
+
+    /// Draws the token of one row. Same logits and same row, same token: the sampler keeps no state.
+    pub fn draw(&mut self, logits: &[f32], row: &SampleRow<'_>) -> Result<SampledToken, SampleError> {
+        check_params(row.params)?;
+        check_finite(logits)?;
+        let shaped = if adjust::is_neutral(row) {
+            logits
+        } else {
+            self.history.fit(logits.len());
+            adjust::apply(&mut self.adjusted, logits, row, &mut self.history)?;
+            &self.adjusted
+        };
+        let best = argmax(shaped).ok_or(SampleError::NothingAllowed { vocab: logits.len() })?;
+        let id = if row.params.temperature == 0.0 {
+            best
+        } else {
+            let noise = Noise::new(row.params.seed, row.position as u64);
+            race(&mut self.candidates, shaped, shaped[best as usize], row.params, noise).unwrap_or(best)
+        };
+        Ok(logprobs::report(logits, id, row.params.logprobs))
+    }
+}
+
+/// Runs the Gumbel race over what the filters leave.
+fn race(
+    candidates: &mut Vec<Candidate>,
+    shaped: &[f32],
+    max: f32,
+    params: &SamplingParams,
+    noise: Noise,
+) -> Option<u32> {
+    let score = |x: f32| filter::score(x, max, params.temperature);
+    let mut race = Race::new(noise);
+    if filter::is_neutral(params) {
+        race.enter_all(shaped, score);
+    } else {
+        filter::keep(candidates, shaped, score, params);
+        candidates.iter().for_each(|c| race.enter(c.id, c.score));
+    }
+    race.winner()
+}
+
+/// The largest logit's id, the lowest on ties; `None` if all are forbidden or there are none.
+fn argmax(logits: &[f32]) -> Option<u32> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if max == f32::NEG_INFINITY {
+        return None;
+    }
+    logits.iter().position(|&x| x == max).map(|i| i as u32)
+}
+
+fn check_params(p: &SamplingParams) -> Result<(), SampleError> {
+    let check = |ok: bool, name, value, allowed| {
+        if ok { Ok(()) } else { Err(SampleError::Param { name, value, allowed }) }
+    };
+    let t = p.temperature;
+    check(t.is_finite() && t >= 0.0, "temperature", t, "a finite number of at least 0")?;
+    check(p.top_p > 0.0 && p.top_p <= 1.0, "top_p", p.top_p, "above 0 and at most 1")?;
+    check((0.0..=1.0).contains(&p.min_p), "min_p", p.min_p, "between 0 and 1")?;
+    let r = p.repetition_penalty;
+    check(r.is_finite() && r > 0.0, "repetition_penalty", r, "a finite number above 0")?;
+    check(p.presence_penalty.is_finite(), "presence_penalty", p.presence_penalty, "a finite number")?;
+    check(p.frequency_penalty.is_finite(), "frequency_penalty", p.frequency_penalty, "a finite number")?;
+    p.logit_bias.iter().try_for_each(|&(_, bias)| check(bias.is_finite(), "logit_bias", bias, "a finite number"))
+}
+
+#[cfg(test)]
+mod tests;
