@@ -5,6 +5,7 @@ repeated. Batches hold dialogues of like length, right-padded: with plain causal
 """
 
 import collections
+import itertools
 import multiprocessing
 import random
 
@@ -21,20 +22,21 @@ AHEAD = 2  # pools that each worker prepares before they are asked for
 
 
 def encode(tokenizer, texts):
-    """Token ids and, for each, whether the assistant writes it; what is beyond the context is cut."""
+    """Token ids and how much each counts, 0 where it is not the assistant's; what is beyond the context is cut."""
     out = []
     for (text, spans), encoding in zip(texts, tokenizer.encode_batch([text for text, _ in texts])):
         starts = np.array([begin for begin, _ in encoding.offsets])
-        mine = np.zeros(len(starts), bool)
-        for begin, end in spans:
-            mine |= (starts >= begin) & (starts < end)
-        out.append((np.array(encoding.ids[:CONTEXT], np.int16), mine[:CONTEXT]))
+        counts = np.zeros(len(starts), np.float32)
+        for begin, end, weight in spans:
+            counts[(starts >= begin) & (starts < end)] = weight
+        out.append((np.array(encoding.ids[:CONTEXT], np.int16), counts[:CONTEXT]))
     return out
 
 
 def write(tokenizer, seed, number, progress):
     rng = random.Random(seed * 1_000_003 + number)
-    return encode(tokenizer, [chat.render(dialogues.dialogue(rng, "train", progress)) for _ in range(POOL)])
+    made = itertools.islice(dialogues.stream(rng, "train", progress), POOL)
+    return encode(tokenizer, [chat.render(dialogue) for dialogue in made])
 
 
 def groups(pool, batch, rng):
@@ -53,12 +55,12 @@ def groups(pool, batch, rng):
 def tensors(pool, group):
     width = max(len(pool[i][0]) for i in group)
     ids = torch.zeros(len(group), width, dtype=torch.long)
-    mine = torch.zeros(len(group), width, dtype=torch.bool)
+    counts = torch.zeros(len(group), width)
     for row, i in enumerate(group):
         n = len(pool[i][0])
         ids[row, :n] = torch.from_numpy(pool[i][0].astype(np.int64))
-        mine[row, :n] = torch.from_numpy(pool[i][1])
-    return ids, mine
+        counts[row, :n] = torch.from_numpy(pool[i][1])
+    return ids, counts
 
 
 _tokenizer = None  # of a worker process

@@ -16,6 +16,7 @@ import datetime
 import json
 import os
 import pathlib
+import signal
 import time
 
 import torch
@@ -24,6 +25,7 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 import pools
+from muon import Muon
 
 WARM_UP_STEPS = 100
 
@@ -42,7 +44,7 @@ def optimizers_of(model, lr):
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     return [
-        torch.optim.Muon(matrices, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        Muon(matrices, lr=lr),
         torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
 
@@ -52,11 +54,15 @@ def bf16_pays(device):
     return device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
 
 
-def loss_of(model, ids, mine):
+def loss_of(model, ids, counts):
+    """The mean loss, each token weighted by how much it counts."""
+    mine = counts[:, 1:] > 0  # logits only where they are needed
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=bf16_pays(ids.device)):
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-        logits = F.linear(hidden[mine[:, 1:]], model.lm_head.weight)  # only the positions that count
-    return F.cross_entropy(logits.float(), ids[:, 1:][mine[:, 1:]])
+        logits = F.linear(hidden[mine], model.lm_head.weight)
+    losses = F.cross_entropy(logits.float(), ids[:, 1:][mine], reduction="none")
+    weights = counts[:, 1:][mine]
+    return (losses * weights).sum() / weights.sum()
 
 
 def export(weights, config, path):
@@ -82,7 +88,7 @@ class Run:
         self.model = build(vocab, args.layers).to(self.device)
         self.optimizers = optimizers_of(self.model, args.lr)
         self.step, self.seen, self.pool, self.spent = 0, 0, 0, 0.0
-        self.warm_from = 0
+        self.warm_from, self.stopped = 0, False
         if args.resume:
             self.load()
         elif args.init:
@@ -126,9 +132,9 @@ class Run:
         down = (1 - progress) / self.args.decay if self.args.decay else 1.0
         return min(1.0, up, max(0.01, down))
 
-    def learn(self, ids, mine, progress):
-        ids, mine = ids.to(self.device, non_blocking=True), mine.to(self.device, non_blocking=True)
-        loss = loss_of(self.model, ids, mine)
+    def learn(self, ids, counts, progress):
+        ids, counts = ids.to(self.device, non_blocking=True), counts.to(self.device, non_blocking=True)
+        loss = loss_of(self.model, ids, counts)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         scale = self.rate(progress)
@@ -143,13 +149,15 @@ class Run:
 
 
 def train(run, source):
+    """Learns until the budget is used up or the run is told to stop; the state is written in both cases."""
     args, losses, saved = run.args, [], time.time()
     shown = (time.time(), run.seen)
-    while run.progress() < 1:
+    signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stopped", True))
+    while run.progress() < 1 and not run.stopped:
         run.pool += 1
-        for ids, mine in source.batches(run.pool, run.progress(), args.batch):
+        for ids, counts in source.batches(run.pool, run.progress(), args.batch):
             progress = run.progress()
-            losses.append(run.learn(ids, mine, progress))
+            losses.append(run.learn(ids, counts, progress))
             if len(losses) == args.show:
                 speed = (run.seen - shown[1]) / (time.time() - shown[0])
                 print(f"{progress:6.1%} step {run.step} tokens {run.seen / 1e6:.2f} M loss {torch.stack(losses).mean():.4f} "
@@ -158,7 +166,7 @@ def train(run, source):
             if time.time() - saved > 60 * args.save:
                 run.save()
                 saved = time.time()
-            if progress >= 1:
+            if progress >= 1 or run.stopped:
                 break
     run.save()
 
@@ -211,6 +219,8 @@ def main():
     run = Run(args, Tokenizer.from_file(str(tokenizer_file)).get_vocab_size())
     with pools.Source(tokenizer_file, args.seed, args.workers) as source:
         train(run, source)
+    if run.stopped:
+        raise SystemExit("stopped; go on with --resume")
     export({k: v.cpu() for k, v in run.model.state_dict().items()}, run.model.config, args.model)
     print(f"{run.step} steps, {run.seen / 1e6:.1f} M tokens, {(time.time() - run.begin) / 60:.1f} minutes", flush=True)
 

@@ -1,0 +1,149 @@
+"""Dialogues: chains of segments (small talk, a fact, a passage with questions, a tool call, a story ...).
+
+    python dialogues.py --count 5 --progress 0.5        # shows some
+
+Everything is generated from the lists and grammars beside this file; no text comes from elsewhere. A segment is a
+function (rng, split, state) -> messages in the OpenAI shape; an assistant message may carry `check`, which says what
+eval.py looks for and what chat.py stresses. The mix follows the progress of the training (0 to 1): copying first,
+because everything grounded is built on it, and small talk and facts last, because they are learned by heart.
+"""
+
+import argparse
+import dataclasses
+import random
+
+import chat
+import passages
+import recall
+import stories
+import talk
+import toolcalls
+from patterns import expand_one
+from passages import user
+from recall import says
+from surface import surface
+
+SYSTEMS = [
+    "You are a helpful assistant.", "You are a helpful assistant.", "You are a friendly assistant.",
+    "You are Tidegate, a small assistant.", "Be brief.", "You are a chatbot.", "Answer in short sentences.",
+    "You are the assistant of a web page.", "You are a helpful, honest and harmless assistant.", "Be polite and brief.",
+    "Help the user.", "You are an AI assistant. Answer the user's questions.", "Today is Monday.",
+    "You are a knowledgeable assistant that answers questions clearly.", "Please answer in English.",
+]
+LENGTHS = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5]  # segments of a dialogue
+TOOLS_SHARE = 0.18
+PAIRS_SHARE = 0.10
+PRAISE = "[nice|great|good|lovely|what a nice|I like this|I liked that] story[!|.|]"
+PRAISE_ANSWERS = ["I am glad you liked it! Shall I tell another one?", "Thank you! I have many more."]
+
+_dice = random.Random(7)
+TALES = talk.sentences(stories.request(_dice, "train")[1] for _ in range(1500))
+
+
+@dataclasses.dataclass
+class State:
+    """What later segments of a dialogue depend on."""
+
+    tools: list = dataclasses.field(default_factory=list)
+    tasks: list = dataclasses.field(default_factory=list)  # requests for the tools, each to be made once
+    told: dict = dataclasses.field(default_factory=dict)
+    system: str | None = None
+    history: list = dataclasses.field(default_factory=list)
+    first: bool = True
+
+
+def some_sentences(rng):
+    return rng.choice([talk.FACT_SENTENCES, TALES])
+
+
+def story(rng, split, state):
+    ask, text, cast, must = stories.request(rng, split)
+    turns = [user(surface(rng, ask, loose=False)), says(text, kind="story", all=must)]
+    follow = rng.random()
+    if follow < 0.08:
+        _, more, _, _ = stories.request(rng, split)
+        turns += [user(surface(rng, expand_one(rng, stories.DATA["more"]))), says(more, kind="another", all=[])]
+    elif follow < 0.45:
+        ask, answer, must = stories.question(rng, cast)
+        turns += [user(surface(rng, ask, loose=False)), says(answer, kind="story_recall", all=[must])]
+    elif follow < 0.53:
+        turns += [user(surface(rng, expand_one(rng, PRAISE))), says(rng.choice(PRAISE_ANSWERS))]
+    return turns
+
+
+def grounded(rng, split, state):
+    return passages.in_chain(rng, split, state, some_sentences(rng))
+
+
+def echo(rng, split, state):
+    return recall.echo(rng, split, some_sentences(rng))
+
+
+def use_tool(rng, split, state):
+    return (toolcalls.use_tool if state.tasks else toolcalls.calculate)(rng, split, state)
+
+
+# Shares of the segments early (first fifth), in the middle, and late (last two fifths).
+SEGMENTS = {
+    talk.small_talk: (10, 16, 24), talk.fact: (12, 18, 26), talk.world: (3, 4, 5), talk.unknown: (5, 7, 7),
+    toolcalls.calculate: (1, 1, 1), grounded: (28, 26, 20), story: (5, 8, 9), recall.tell: (16, 13, 10),
+    recall.recall: (4, 4, 4), recall.about_chat: (5, 4, 3), echo: (26, 14, 6),
+}
+WITH_TOOLS = {
+    toolcalls.calculate: (44, 40, 40), use_tool: (30, 30, 28), talk.small_talk: (8, 10, 12), talk.fact: (4, 6, 8),
+    talk.unknown: (3, 3, 3), story: (2, 2, 2), recall.tell: (4, 4, 3), recall.recall: (3, 3, 2), grounded: (3, 3, 3),
+}
+
+
+def shares(table, progress):
+    """The weights of the segments at a moment of the training."""
+    phase = 0 if progress < 0.2 else 1 if progress < 0.6 else 2
+    return [weights[phase] for weights in table.values()]
+
+
+def chain(rng, split, progress):
+    state, messages = State(), []
+    if rng.random() < TOOLS_SHARE:
+        state.tools, state.tasks = toolcalls.offer(rng, split)
+    if rng.random() < 0.4:
+        state.system = rng.choice(SYSTEMS)
+        messages.append({"role": "system", "content": state.system})
+    table = WITH_TOOLS if state.tools else SEGMENTS
+    for _ in range(rng.choice(LENGTHS)):
+        follow_up = state.told and rng.random() < 0.35
+        segment = recall.recall if follow_up else rng.choices(list(table), shares(table, progress))[0]
+        part = segment(rng, split, state)
+        messages += part
+        state.history += part
+        state.first = False
+    return messages, state.tools
+
+
+def dialogues(rng, split="train", progress=0.5):
+    """One dialogue, or a pair that differs in one sentence; {"messages", "tools", "compact"}."""
+    compact = rng.random() < 0.6  # how the tools' JSON is spaced: template engines differ in that
+    if split == "train" and rng.random() < PAIRS_SHARE:
+        made = [(messages, []) for messages in passages.pair(rng, split, some_sentences(rng))]
+    else:
+        made = [chain(rng, split, progress)]
+    return [{"messages": messages, "tools": tools, "compact": compact} for messages, tools in made]
+
+
+def stream(rng, split="train", progress=0.5):
+    """Dialogues without end."""
+    while True:
+        yield from dialogues(rng, split, progress)
+
+
+def main():
+    args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    args.add_argument("--count", type=int, default=5)
+    args.add_argument("--progress", type=float, default=0.5)
+    args.add_argument("--seed", type=int, default=1)
+    args = args.parse_args()
+    for dialogue, _ in zip(stream(random.Random(args.seed), "train", args.progress), range(args.count)):
+        print(chat.render(dialogue)[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Short stories that keep to what was asked for, from stories.toml."""
+
+import pathlib
+import re
+import tomllib
+
+import words
+from patterns import expand_one
+from words import POOLS, fill
+
+DATA = tomllib.loads((pathlib.Path(__file__).parent / "stories.toml").read_text())
+PLOTS = [plot["lines"] for plot in DATA["plot"]]
+TOPIC_PLOTS = [plot["lines"] for plot in DATA["topic_plot"]]
+REQUESTS, SHARES = DATA["request"], [request["share"] for request in DATA["request"]]
+SHE_KINDS = set(DATA["she_kinds"].split())
+OPTIONAL = 0.4  # how often a sentence that may be left out is told
+
+
+def needs(lines, slot):
+    """The sentences for certain have the slot: in each alternative and in no optional one."""
+    return any(slot in re.sub(r"\[[^\]]*\]", "", line) for line in lines if not line.startswith("?"))
+
+
+OBJECT_PLOTS = [plot for plot in PLOTS if needs(plot, "{o}")]
+
+
+def kind_of(rng, split):
+    return POOLS[rng.choice(["animal", "folk"])].pick(rng, split)
+
+
+def topic_of(rng, split):
+    listed = expand_one(rng, "[" + "|".join(re.split(r" (?![^\[]*\])", DATA["topics"])) + "]")
+    return rng.choice([POOLS["subject"].pick(rng, split), listed])
+
+
+def name_for(rng, kind):
+    """A name that fits the kind, for nobody asked for another one."""
+    name = POOLS["name"].pick(rng, "train")
+    return name if kind not in SHE_KINDS or name in words.SHE else name_for(rng, kind)
+
+
+def pronouns(rng, name, kind):
+    known = name in POOLS["name"].all or kind in SHE_KINDS
+    she = name in words.SHE or kind in SHE_KINDS if known else rng.random() < 0.5
+    return ("she", "her") if she else ("he", "his")
+
+
+def story(rng, split, asked):
+    """Tells a story with the asked values of kind, name, place, object and topic; returns (text, all its values)."""
+    kind = asked.get("kind") or kind_of(rng, split)
+    cast = {"kind": kind, "name": name_for(rng, kind),
+            "place": POOLS["place"].pick(rng, split), "object": POOLS["object"].pick(rng, split)} | asked
+    friend = POOLS["name"].pick(rng, "train")
+    while friend == cast["name"]:
+        friend = POOLS["name"].pick(rng, "train")
+    he, his = pronouns(rng, cast["name"], kind)
+    slots = {"n": cast["name"], "k": cast["kind"], "t": asked.get("trait") or POOLS["trait"].pick(rng, split),
+             "p": cast["place"], "o": cast["object"], "f": friend, "g": kind_of(rng, split),
+             "s": he, "S": he.capitalize(), "h": his, "x": asked.get("topic", "")}
+    plot = rng.choice(TOPIC_PLOTS if "topic" in asked else OBJECT_PLOTS if "object" in asked else PLOTS)
+    told = [line.lstrip("?") for line in plot if not line.startswith("?") or rng.random() < OPTIONAL]
+    return " ".join(fill(rng, split, line, **slots) for line in [rng.choice(DATA["openings"]), *told]), cast
+
+
+def request(rng, split):
+    """Returns (request, story, its cast, the words that must be in the story)."""
+    about = expand_one(rng, rng.choices(REQUESTS, SHARES)[0]["about"])
+    makers = {"kind": kind_of, "name": words.person, "topic": topic_of,
+              "place": POOLS["place"].pick, "object": POOLS["object"].pick, "trait": POOLS["trait"].pick}
+    asked = {slot: make(rng, split) for slot, make in makers.items() if "{" + slot + "}" in about}
+    ask = fill(rng, split, rng.choice(DATA["asks"]), about=fill(rng, split, about, **asked))
+    text, cast = story(rng, split, asked)
+    return words.with_articles(ask), text, cast, [value for slot, value in asked.items() if slot != "trait"]
+
+
+def question(rng, cast):
+    """A question about the story that was just told, and its answer with the word that it must have."""
+    name, kind, place = cast["name"], cast["kind"], cast["place"]
+    ask, answer, must = rng.choice([
+        (f"[who is|who was] {name}?", f"{name} is the {kind} in the story.", kind),
+        (f"[who was the story about?|who is the story about?|what was the name of the {kind}?|what was the {kind} called?]",
+         f"The story is about {name} the {kind}.", name),
+        (f"[where does {name} live?|where does the story take place?|where does it happen?]", f"In the {place}.", place),
+    ])
+    return expand_one(rng, ask), answer, must

@@ -1,0 +1,137 @@
+"""Tools, calls and what to say about their results; from tools.toml and arithmetic.toml.
+
+A `Task` is an offered tool together with one request for it. Each dialogue with tools offers the calculator and a few
+tasks, so that the model has to choose by name and description, and to copy names and arguments from the schema.
+"""
+
+import dataclasses
+import json
+import pathlib
+import tomllib
+
+import arithmetic
+from passages import user
+from recall import says
+from surface import surface
+from words import capital, coined, fill
+
+DATA = tomllib.loads((pathlib.Path(__file__).parent / "tools.toml").read_text())
+
+
+@dataclasses.dataclass
+class Task:
+    schema: dict
+    ask: str
+    arguments: dict
+    result: str
+    answer: str
+
+
+def _schema(rng, name, description, arguments):
+    """A tool as a client would offer it; clients differ in what they leave out."""
+    def kind(value):
+        shown = {"type": "string" if isinstance(value, str) else rng.choice(["integer", "number"])}
+        return shown | ({"description": f"The {key}"} if rng.random() < 0.3 else {})
+
+    properties = {}
+    for key, value in arguments.items():
+        properties[key] = kind(value)
+    schema = {"name": name} | ({"description": description} if description else {})
+    parameters = {"type": "object", "properties": properties}
+    if rng.random() < 0.8:
+        parameters["required"] = list(arguments)
+    if rng.random() < 0.15:
+        parameters["additionalProperties"] = False
+    return schema | {"parameters": parameters}
+
+
+def _getter(rng, split):
+    """Asks for a property of something."""
+    data = DATA["getter"]
+    noun, pattern = rng.choice(sorted(DATA["nouns"].items()))
+    if rng.random() < 0.3:
+        noun = coined(rng, split).lower()
+    key, value_pattern = rng.choice(sorted(DATA["subjects_of"].items()))
+    value, result = fill(rng, split, value_pattern), fill(rng, split, pattern)
+    slots = {"x": noun, "X": capital(noun), "k": key, "v": value, "r": result}
+    name = fill(rng, split, rng.choice(data["names"]), **slots)
+    description = fill(rng, split, rng.choice(data["descriptions"]), **slots)
+    ask, answer = fill(rng, split, rng.choice(data["asks"]), **slots), fill(rng, split, data["say"], **slots)
+    if rng.random() < 0.15:
+        key = rng.choice(["input", "value", "q", coined(rng, split).lower()])
+    return Task(_schema(rng, name, description, {key: value}), ask, {key: value}, result, answer)
+
+
+def _action(rng, split):
+    """Asks for something to be done."""
+    data = rng.choice(DATA["action"])
+    arguments = {}
+    for key, pattern in data["arguments"].items():
+        text = fill(rng, split, pattern)
+        arguments[key] = int(text[1:]) if text.startswith("#") else text
+    made = {"v": fill(rng, split, data.get("verb", "")), "o": fill(rng, split, data.get("object", ""))}
+    made["V"] = capital(made["v"])
+    result = fill(rng, split, data.get("result", "[ok|done|success]"))
+    slots = made | arguments | {"r": result}
+    name = fill(rng, split, rng.choice(data["names"]), **made)
+    ask, answer = fill(rng, split, rng.choice(data["asks"]), **slots), fill(rng, split, data["say"], **slots)
+    schema = _schema(rng, name, fill(rng, split, data["description"], **made), arguments)
+    return Task(schema, ask, arguments, result, answer)
+
+
+def task(rng, split):
+    return _getter(rng, split) if rng.random() < 0.55 else _action(rng, split)
+
+
+def offer(rng, split):
+    """The tools of a dialogue, in random order, and the tasks among them; the calculator is mostly there."""
+    tasks = [task(rng, split) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+    schemas = {t.schema["name"]: t.schema for t in tasks}
+    if rng.random() < 0.85 or not schemas:
+        description = rng.choice(DATA["calculator_descriptions"])
+        schemas["calculator"] = _schema(rng, "calculator", description, {"expression": ""})
+    tools = list(schemas.values())
+    rng.shuffle(tools)
+    return tools, [t for t in tasks if schemas[t.schema["name"]] is t.schema]
+
+
+def called(name, arguments, check):
+    return {"role": "assistant", "content": "", "tool_calls": [{"name": name, "arguments": arguments}], "check": check}
+
+
+def returned(content):
+    return {"role": "tool", "content": content}
+
+
+def use_tool(rng, split, state):
+    """A request for one of the offered tools, the call, the result and the answer."""
+    wanted = state.tasks.pop()
+    name = wanted.schema["name"]
+    turns = [user(surface(rng, wanted.ask, loose=False)),
+             called(name, wanted.arguments, {"kind": "other_call", "name": name, "arguments": wanted.arguments})]
+    if rng.random() < 0.06:
+        error = rng.choice(["not found", "access denied", "timeout", "not available"])
+        content = rng.choice([f"error: {error}", json.dumps({"error": error})])
+        return turns + [returned(content), says(f"That did not work: {error}.", kind="tool_error", all=[error])]
+    content = rng.choice([wanted.result, wanted.result, json.dumps({"result": wanted.result})])
+    must = [wanted.result] if wanted.result in wanted.answer else []
+    return turns + [returned(content), says(capital(wanted.answer), kind="other_result", all=must)]
+
+
+def calculate(rng, split, state):
+    """With the calculator: a call, its result, and the answer. Without: the model asks for it."""
+    problem = arithmetic.problem(rng, split)
+    ask = user(surface(rng, problem.question, loose=False))
+    if not any(tool["name"] == "calculator" for tool in state.tools):
+        return [ask, says(arithmetic.DATA["too_hard"], kind="too_hard", regex="calculator tool")]
+    check = {"kind": "call", "expression": problem.expression}
+    turns = [ask, called("calculator", {"expression": problem.expression}, check)]
+    if rng.random() < 0.06:
+        error = rng.choice(arithmetic.DATA["errors"])
+        content = rng.choice([f"error: {error}", json.dumps({"error": error})])
+        answer = arithmetic.DATA["error_answer"].replace("{error}", error)
+        return turns + [returned(content), says(answer, kind="tool_error", all=[error])]
+    # What the tool says counts, even where it is not what the model might expect.
+    result = problem.result if rng.random() < 0.75 else fill(rng, split, "{number 1 99999}[||.{digits 1 999}]")
+    content = rng.choice([result, result, result, json.dumps({"result": result}), f'{{"result":{result}}}', f"= {result}"])
+    return turns + [returned(content), says(problem.answer.replace("{r}", result), kind="result", all=[result])]
