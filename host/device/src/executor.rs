@@ -90,6 +90,9 @@ pub enum DeviceError {
         /// What is missing.
         what: String,
     },
+    /// The program contradicts itself; a defect of whoever built it.
+    #[error("bad program: {0}")]
+    BadProgram(String),
     /// A batch breaks the contract; a defect of the caller.
     #[error("bad batch: {0}")]
     BadBatch(String),

@@ -4,12 +4,17 @@
 //! [`Executor`] that computes batches. `reference` is naive and obvious: the truth that every other backend is
 //! tested against; `cpu` is fast. Read next: [`program`], then [`executor`].
 
+pub mod check;
 pub mod executor;
+pub mod mapped;
 pub mod program;
+pub mod reference;
 pub mod sampler;
 pub mod weights;
 
 pub use executor::{Backend, Batch, BlockId, DeviceError, Executor, Limits, SampleRow, Segment};
+pub use mapped::MappedFile;
 pub use program::{Activation, Dims, Node, Program, RopeTable, Slot, SlotId, WeightId, WeightSpec};
+pub use reference::ReferenceBackend;
 pub use sampler::{SampleError, Sampler};
 pub use weights::{DType, TensorView, WeightSource};
