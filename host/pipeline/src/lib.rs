@@ -1,1 +1,20 @@
-//! The path of a chat request
+//! The path of a chat request: verbs in `stages`, their order in [`chat`], their states in `states`.
+//!
+//! A [`Pipeline`] is immutable once built; a changed config is a new one. Read [`chat`] first.
+
+pub mod account;
+pub mod chat;
+pub mod context;
+pub mod holdback;
+pub mod models;
+pub mod reply;
+pub mod source;
+pub mod stage;
+mod stages;
+mod states;
+
+pub use chat::{Limits, Pipeline, RetrieverStage, Stages};
+pub use context::RequestContext;
+pub use models::{EngineModel, Model, ModelBackend, Models};
+pub use reply::{Reply, ReplyEvent};
+pub use stage::{OnError, Stage};

@@ -1,0 +1,99 @@
+//! What the program carries: the starter model, the shipped plugins, and the pipeline that uses them.
+
+use anyhow::Context;
+use std::path::{Path, PathBuf};
+
+/// Name of the bundled model.
+pub const STARTER_NAME: &str = "tidegate-starter";
+
+/// The pipeline of a server without a config.
+pub const PIPELINE: &str = include_str!("../assets/pipeline.toml");
+
+const STARTER: [(&str, &[u8]); 5] = [
+    ("config.json", include_bytes!("../assets/starter/config.json")),
+    ("generation_config.json", include_bytes!("../assets/starter/generation_config.json")),
+    ("model.safetensors", include_bytes!("../assets/starter/model.safetensors")),
+    ("tokenizer.json", include_bytes!("../assets/starter/tokenizer.json")),
+    ("tokenizer_config.json", include_bytes!("../assets/starter/tokenizer_config.json")),
+];
+
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        /// Shipped plugins by name: components built by `cargo xtask plugins`.
+        pub const PLUGINS: &[(&str, &[u8])] =
+            &[$(($name, include_bytes!(concat!("../../../plugins/dist/", $name, ".wasm")))),*];
+    };
+}
+
+shipped!["pii-guard", "word-guard", "tier-router", "calculator", "folder-retriever"];
+
+/// The component of a shipped plugin.
+pub fn plugin(name: &str) -> Option<&'static [u8]> {
+    PLUGINS.iter().find(|(shipped, _)| *shipped == name).map(|(_, component)| *component)
+}
+
+/// A folder with the starter model, so that it is loaded as any model is: unpacked into `cache` once, under a
+/// name that holds the digest of its content.
+pub fn starter_folder(cache: &Path) -> anyhow::Result<PathBuf> {
+    let folder = cache.join(format!("starter-{}", digest()));
+    if is_whole(&folder) {
+        return Ok(folder);
+    }
+    unpack(cache, &folder).with_context(|| {
+        format!("cannot unpack the starter model into {}; set `cache_dir`, or give a `--model`", folder.display())
+    })?;
+    Ok(folder)
+}
+
+fn digest() -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, content) in STARTER {
+        hasher.update(name.as_bytes()).update(&(content.len() as u64).to_le_bytes()).update(content);
+    }
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+fn is_whole(folder: &Path) -> bool {
+    STARTER.iter().all(|(name, content)| std::fs::read(folder.join(name)).is_ok_and(|found| found == *content))
+}
+
+/// Written aside and renamed, so that a reader never sees half a model; a folder that another process put
+/// there meanwhile serves as well.
+fn unpack(cache: &Path, folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(cache)?;
+    let aside = cache.join(format!("starter-{}.tmp", std::process::id()));
+    std::fs::create_dir_all(&aside)?;
+    for (name, content) in STARTER {
+        std::fs::write(aside.join(name), content)?;
+    }
+    if folder.exists() && !is_whole(folder) {
+        std::fs::remove_dir_all(folder)?;
+    }
+    let renamed = std::fs::rename(&aside, folder);
+    if renamed.is_err() {
+        std::fs::remove_dir_all(&aside)?;
+    }
+    if is_whole(folder) { Ok(()) } else { renamed.map_err(Into::into) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_starter_is_unpacked_once_and_mended_when_damaged() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = starter_folder(cache.path()).unwrap();
+        std::fs::write(folder.join("config.json"), "{").unwrap();
+        assert_eq!(starter_folder(cache.path()).unwrap(), folder);
+        assert!(is_whole(&folder));
+        assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn every_shipped_plugin_is_a_component() {
+        for (name, component) in PLUGINS {
+            assert_eq!(component[..8], [0, b'a', b's', b'm', 0x0d, 0, 1, 0], "{name}");
+        }
+    }
+}

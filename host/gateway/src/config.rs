@@ -1,0 +1,320 @@
+//! The config file: one TOML document. Unknown keys are errors that name the nearest key; every key is shown,
+//! with its default, in `examples/full/tidegate.toml`, which a test loads.
+
+mod cache;
+mod nearest;
+mod pipeline;
+
+pub use pipeline::{GrantsConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use tidegate_types::Class;
+
+/// The whole file.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Listeners and their limits.
+    pub server: ServerConfig,
+    /// API keys; none means that only this machine is served, without keys.
+    pub keys: Vec<KeyConfig>,
+    /// Models; none means the bundled starter model.
+    pub models: Vec<ModelConfig>,
+    /// The own engine.
+    pub engine: EngineConfig,
+    /// Stages on the path of a request; absent means the bundled pipeline.
+    pub pipeline: Option<PipelineConfig>,
+    /// Where compiled plugins and unpacked assets are kept; default: the user's cache folder.
+    pub cache_dir: Option<PathBuf>,
+}
+
+/// `[server]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Address to listen on.
+    pub listen: SocketAddr,
+    /// Serve HTTPS.
+    pub tls: Option<TlsConfig>,
+    /// Open connections.
+    pub max_connections: usize,
+    /// Requests between admission and the end of their answer.
+    pub max_inflight: usize,
+    /// Bytes of a request body.
+    pub max_body_bytes: usize,
+    /// Time for a request's headers to arrive.
+    pub header_timeout_ms: u64,
+    /// Time for a request's body to arrive.
+    pub body_timeout_ms: u64,
+    /// Time for running answers to end after Ctrl-C or SIGTERM.
+    pub drain_timeout_ms: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            tls: None,
+            max_connections: 10_000,
+            max_inflight: 1024,
+            max_body_bytes: 10 << 20,
+            header_timeout_ms: 10_000,
+            body_timeout_ms: 30_000,
+            drain_timeout_ms: 30_000,
+        }
+    }
+}
+
+/// `[server.tls]`: PEM files.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// Certificate chain.
+    pub cert: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+}
+
+/// `[[keys]]`: one API key. `tidegate key NAME` makes one and prints this entry.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct KeyConfig {
+    /// For logs and metrics.
+    pub name: String,
+    /// `blake3:` and 64 hex digits: the hash of the key.
+    pub hash: String,
+    /// Whose data and share; default: the key's name.
+    pub tenant: Option<String>,
+    /// `interactive`, `standard` or `batch`.
+    #[serde(default)]
+    pub class: Class,
+    /// Share of the engine relative to other tenants of the class.
+    #[serde(default = "one")]
+    pub weight: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// `[[models]]`: a folder for the own engine, or an upstream.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// The name that callers use.
+    pub name: String,
+    /// A Hugging Face folder; `"bundled"` is the starter model.
+    pub path: Option<PathBuf>,
+    /// Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`.
+    pub upstream: Option<String>,
+    /// The model's name there; default: `name`.
+    pub upstream_model: Option<String>,
+    /// Environment variable that holds the upstream's API key.
+    pub api_key_env: Option<String>,
+    /// Prompt plus answer, in tokens; for an own model at most what it was made for.
+    pub context_tokens: Option<u32>,
+}
+
+/// `[engine]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineConfig {
+    /// `auto`, `cpu` or `reference`.
+    pub backend: BackendConfig,
+    /// Compute threads; 0 takes one for each core.
+    pub threads: usize,
+    /// `thread` or `process`: whether a crash of the engine takes the gateway down.
+    pub isolation: IsolationConfig,
+    /// Memory for keys and values of each model, in MiB.
+    pub kv_cache_mib: usize,
+    /// Tokens of one step.
+    pub max_batch_tokens: usize,
+    /// Sequences of one step.
+    pub max_seqs: usize,
+    /// Requests that may wait for each model.
+    pub max_queued_requests: usize,
+    /// Prompt tokens that may wait for each model.
+    pub max_queued_tokens: usize,
+    /// Keep computed prompts for later requests of the same tenant.
+    pub prefix_cache: bool,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            backend: BackendConfig::Auto,
+            threads: 0,
+            isolation: IsolationConfig::Thread,
+            kv_cache_mib: 512,
+            max_batch_tokens: 512,
+            max_seqs: 256,
+            max_queued_requests: 1024,
+            max_queued_tokens: 1 << 20,
+            prefix_cache: true,
+        }
+    }
+}
+
+/// `engine.backend`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendConfig {
+    /// The best that is there.
+    Auto,
+    /// The CPU, with its vector units.
+    Cpu,
+    /// Naive and slow: for comparison.
+    Reference,
+}
+
+/// `engine.isolation`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum IsolationConfig {
+    /// A thread of the gateway.
+    Thread,
+    /// A child process, restarted when it dies.
+    Process,
+}
+
+impl Config {
+    /// Reads a config file. Paths in it are relative to its folder.
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read the config {}", path.display()))?;
+        let mut config = Self::parse(&text).with_context(|| format!("in the config {}", path.display()))?;
+        config.resolve_paths(path.parent().unwrap_or(Path::new(".")));
+        Ok(config)
+    }
+
+    /// Parses and checks.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let config: Self = toml::from_str(text).map_err(|error| nearest::explain(&error))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        for model in &self.models {
+            model.check()?;
+        }
+        for key in &self.keys {
+            key.check()?;
+        }
+        for (i, key) in self.keys.iter().enumerate() {
+            if self.keys[..i].iter().any(|other| other.name == key.name) {
+                bail!("two keys are named `{}`", key.name);
+            }
+        }
+        if self.keys.is_empty() && !self.server.listen.ip().is_loopback() {
+            bail!(
+                "server.listen is {}, which other machines reach, but there are no [[keys]]; \
+                 listen on 127.0.0.1, or add a key (`tidegate key NAME` makes one)",
+                self.server.listen
+            );
+        }
+        Ok(())
+    }
+
+    fn resolve_paths(&mut self, folder: &Path) {
+        for model in &mut self.models {
+            if let Some(path) = &mut model.path
+                && path != Path::new(BUNDLED)
+            {
+                *path = folder.join(&*path);
+            }
+        }
+        if let Some(tls) = &mut self.server.tls {
+            tls.cert = folder.join(&tls.cert);
+            tls.key = folder.join(&tls.key);
+        }
+        if let Some(cache) = &mut self.cache_dir {
+            *cache = folder.join(&*cache);
+        }
+        if let Some(pipeline) = &mut self.pipeline {
+            pipeline.resolve_paths(folder);
+        }
+    }
+}
+
+/// The path that means the starter model in the program itself.
+pub const BUNDLED: &str = "bundled";
+
+impl ModelConfig {
+    /// A folder under a name.
+    pub fn folder(name: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            path: Some(path.into()),
+            upstream: None,
+            upstream_model: None,
+            api_key_env: None,
+            context_tokens: None,
+        }
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let name = &self.name;
+        match (&self.path, &self.upstream) {
+            (None, None) => bail!("model `{name}` needs `path` (a folder) or `upstream` (a URL)"),
+            (Some(_), Some(_)) => bail!("model `{name}` has both `path` and `upstream`; keep one"),
+            (Some(_), None) if self.upstream_model.is_some() || self.api_key_env.is_some() => {
+                bail!("model `{name}`: `upstream_model` and `api_key_env` go with `upstream`, not with `path`")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl KeyConfig {
+    fn check(&self) -> anyhow::Result<()> {
+        let name = &self.name;
+        let digits = self.hash.strip_prefix("blake3:").unwrap_or_default();
+        if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            bail!("key `{name}`: `hash` must be `blake3:` and 64 hex digits; `tidegate key {name}` prints a new one");
+        }
+        if self.weight == 0 {
+            bail!("key `{name}`: `weight` is 0; the smallest is 1");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why(text: &str) -> String {
+        format!("{:#}", Config::parse(text).unwrap_err())
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(Config::parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_nearest() {
+        let why = why("[server]\nlisen = \"127.0.0.1:1\"\n");
+        assert!(why.contains("`lisen`") && why.contains("did you mean `listen`?") && why.contains("line 2"), "{why}");
+    }
+
+    #[test]
+    fn an_open_address_needs_keys() {
+        assert!(why("[server]\nlisten = \"0.0.0.0:8080\"").contains("tidegate key NAME"));
+    }
+
+    #[test]
+    fn a_model_has_a_folder_or_an_upstream() {
+        assert!(why("[[models]]\nname = \"m\"").contains("needs `path`"));
+        assert!(why("[[models]]\nname = \"m\"\npath = \"a\"\nupstream = \"http://b\"").contains("both"));
+    }
+
+    #[test]
+    fn a_key_is_a_hash() {
+        assert!(why("[[keys]]\nname = \"k\"\nhash = \"secret\"").contains("64 hex digits"));
+    }
+}

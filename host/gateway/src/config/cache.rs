@@ -1,0 +1,18 @@
+//! Where the program keeps what it can make again.
+
+use super::Config;
+use std::path::PathBuf;
+
+impl Config {
+    /// `cache_dir`, else `tidegate` in the user's cache folder, else in the folder for temporary files.
+    pub fn cache_folder(&self) -> PathBuf {
+        if let Some(folder) = &self.cache_dir {
+            return folder.clone();
+        }
+        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        absolute("XDG_CACHE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+            .unwrap_or_else(std::env::temp_dir)
+            .join("tidegate")
+    }
+}

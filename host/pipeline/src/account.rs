@@ -1,0 +1,93 @@
+//! Every accepted request ends in exactly one record: answered, failed, or the client went away.
+
+use crate::context::RequestContext;
+use crate::reply::ReplyEvent;
+use metrics::{counter, gauge, histogram};
+use std::time::{Duration, Instant};
+use tidegate_types::{DeltaKind, FinishReason, Reject, Usage};
+
+/// Watches one reply and writes its record when it ends, or is dropped before.
+pub(crate) struct Record {
+    cx: RequestContext,
+    model: String,
+    started: Instant,
+    first: Option<Duration>,
+    usage: Option<Usage>,
+    finish: Option<FinishReason>,
+    written: bool,
+}
+
+impl Record {
+    pub(crate) fn new(cx: &RequestContext, model: String, stream: bool) -> Self {
+        gauge!("tidegate_requests_in_work").increment(1.0);
+        tracing::debug!(request = %cx.request_id, model, stream, "accepted");
+        Self { cx: cx.clone(), model, started: Instant::now(), first: None, usage: None, finish: None, written: false }
+    }
+
+    pub(crate) fn note(&mut self, event: &ReplyEvent) {
+        if self.first.is_none() {
+            self.first = Some(self.started.elapsed());
+        }
+        match event {
+            ReplyEvent::Usage(usage) => self.usage = Some(*usage),
+            ReplyEvent::Delta(delta) => {
+                if let DeltaKind::Finish(reason) = delta.kind {
+                    self.finish = Some(reason);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn ended(&mut self) {
+        let reason = self.finish.map_or("none", FinishReason::as_str);
+        self.write("answered", reason);
+    }
+
+    pub(crate) fn failed(&mut self, reject: &Reject) {
+        tracing::warn!(request = %self.cx.request_id, "{reject}");
+        self.write("failed", reject.code.as_deref().unwrap_or("error"));
+    }
+
+    fn write(&mut self, outcome: &'static str, detail: &str) {
+        if std::mem::replace(&mut self.written, true) {
+            return;
+        }
+        let usage = self.usage.unwrap_or_default();
+        let total = self.started.elapsed();
+        self.count(outcome, usage, total);
+        tracing::info!(
+            request = %self.cx.request_id,
+            tenant = %self.cx.caller.tenant,
+            key = %self.cx.caller.key_name,
+            model = %self.model,
+            outcome,
+            detail,
+            input_tokens = usage.input_tokens,
+            cached_tokens = usage.cached_tokens,
+            output_tokens = usage.output_tokens,
+            first_ms = self.first.unwrap_or(total).as_millis() as u64,
+            total_ms = total.as_millis() as u64,
+            "request"
+        );
+    }
+
+    fn count(&self, outcome: &'static str, usage: Usage, total: Duration) {
+        let labels = [("model", self.model.clone()), ("tenant", self.cx.caller.tenant.as_str().to_owned())];
+        counter!("tidegate_requests_total", "model" => self.model.clone(),
+            "tenant" => self.cx.caller.tenant.as_str().to_owned(), "outcome" => outcome)
+        .increment(1);
+        counter!("tidegate_input_tokens_total", &labels).increment(usage.input_tokens);
+        counter!("tidegate_output_tokens_total", &labels).increment(usage.output_tokens);
+        histogram!("tidegate_request_seconds", &labels).record(total.as_secs_f64());
+        if let Some(first) = self.first {
+            histogram!("tidegate_time_to_first_token_seconds", &labels).record(first.as_secs_f64());
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        gauge!("tidegate_requests_in_work").decrement(1.0);
+        self.write("client-gone", "dropped");
+    }
+}

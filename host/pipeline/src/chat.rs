@@ -1,0 +1,98 @@
+//! The path, on one screen: [`Pipeline::answer`].
+
+use crate::context::RequestContext;
+use crate::models::Models;
+use crate::reply::Reply;
+use crate::stage::Stage;
+use crate::states::Ended;
+use std::sync::Arc;
+use tidegate_types::{Chat, Reject};
+use tokio::sync::Semaphore;
+
+/// The configured stages by kind, each kind in the config's order.
+#[derive(Clone, Default)]
+pub struct Stages {
+    /// Decide on prompts, retrieved text and tool results.
+    pub prompt_guards: Vec<Stage>,
+    /// Bring passages.
+    pub retrievers: Vec<RetrieverStage>,
+    /// Bring tools.
+    pub tools: Vec<Stage>,
+    /// Order the candidates.
+    pub routers: Vec<Stage>,
+    /// Decide on generated text.
+    pub stream_guards: Vec<Stage>,
+}
+
+/// A retriever, and how much it may bring.
+#[derive(Clone)]
+pub struct RetrieverStage {
+    /// The plugin.
+    pub stage: Stage,
+    /// Passages for one question.
+    pub top_k: u32,
+    /// Passages that score lower are left out.
+    pub min_score: f32,
+}
+
+/// Bounds of the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests between admission and the end of their answer.
+    pub max_inflight: usize,
+    /// Turns of one answer in which the model calls the server's tools.
+    pub max_tool_turns: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_inflight: 1024, max_tool_turns: 8 }
+    }
+}
+
+/// The name that a router chooses a model for.
+pub const ROUTED_MODEL: &str = "auto";
+
+/// Models and stages, assembled.
+pub struct Pipeline {
+    pub(crate) models: Models,
+    pub(crate) stages: Stages,
+    pub(crate) limits: Limits,
+    pub(crate) admission: Arc<Semaphore>,
+}
+
+impl Pipeline {
+    /// Assembles a pipeline.
+    pub fn new(models: Models, stages: Stages, limits: Limits) -> Arc<Self> {
+        let admission = Arc::new(Semaphore::new(limits.max_inflight));
+        Arc::new(Self { models, stages, limits, admission })
+    }
+
+    /// The models.
+    pub fn models(&self) -> &Models {
+        &self.models
+    }
+
+    /// Whether a router chooses a model for callers that ask for [`ROUTED_MODEL`].
+    pub fn routes(&self) -> bool {
+        !self.stages.routers.is_empty()
+    }
+
+    /// Takes a request through all stages. The answer is made while the reply is read.
+    pub async fn answer(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Reject> {
+        match self.path(chat, cx).await {
+            Ok(reply) | Err(Ended::Answered(reply)) => Ok(reply),
+            Err(Ended::Rejected(reject)) => Err(reject),
+        }
+    }
+
+    async fn path(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Ended> {
+        let admitted = self.admit(chat, cx)?;
+        let screened = self.screen_input(admitted).await?;
+        let grounded = self.recall(screened).await?;
+        let equipped = self.offer_tools(grounded).await?;
+        let routed = self.route(equipped).await?;
+        let started = self.start(routed).await?;
+        Ok(self.converse(started))
+    }
+}

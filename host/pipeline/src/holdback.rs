@@ -1,0 +1,244 @@
+//! What of a stream may leave: the pure half of a stream guard, one for each (guard, choice, channel).
+//!
+//! Text comes in by [`Holdback::push`], goes to the guard as a [`WindowText`], and leaves by
+//! [`Holdback::apply`] up to the guard's watermark. Invariants, each a property test: windows tile the text
+//! exactly; nothing past the watermark leaves (but for the cap of an open stage); no character is split;
+//! log-probabilities leave with the text they belong to, and not at all where their text was redacted.
+
+use std::collections::VecDeque;
+use tidegate_sandbox::stage::{Inspection, Redaction, WindowAction};
+use tidegate_types::TextLogprob;
+
+/// Bytes of released text that a guard sees again as context.
+const LOOK_BEHIND_BYTES: usize = 256;
+
+/// What happens when a guard withholds more than the cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtCap {
+    /// The answer ends: the stage fails closed.
+    Halt,
+    /// The oldest text leaves unjudged, and is counted: the stage fails open.
+    Release,
+}
+
+/// Text for the guard: look-behind of `settled` bytes, then all that waits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WindowText {
+    /// Look-behind and pending text.
+    pub text: String,
+    /// Bytes of look-behind.
+    pub settled: u32,
+}
+
+/// Text that may go to the client.
+#[derive(Debug, Default, PartialEq)]
+pub struct Released {
+    /// May be empty.
+    pub text: String,
+    /// Of the tokens that end in `text`.
+    pub logprobs: Vec<TextLogprob>,
+    /// Bytes that left without a verdict because of the cap.
+    pub unjudged_bytes: usize,
+}
+
+/// The guard's answer cannot be followed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HoldbackError {
+    /// A span or the watermark is out of the window, inside a character, out of order, or past the watermark.
+    #[error("{0}")]
+    BadInspection(&'static str),
+    /// More than the cap is withheld, and the stage is closed.
+    #[error("the guard withholds {withheld} bytes; its cap is {cap}")]
+    OverCap {
+        /// Bytes withheld.
+        withheld: usize,
+        /// The cap.
+        cap: usize,
+    },
+}
+
+/// Text of one channel between generation and client.
+#[derive(Debug, Default)]
+pub struct Holdback {
+    look_behind: String,
+    pending: String,
+    /// Where in `pending` each token's text ends.
+    marks: VecDeque<(usize, TextLogprob)>,
+    carry: Vec<u8>,
+    seq: u32,
+}
+
+impl Holdback {
+    /// Adds generated text.
+    pub fn push(&mut self, text: &str, logprobs: Vec<TextLogprob>) {
+        let mut end = self.pending.len();
+        self.pending.push_str(text);
+        let count = logprobs.len();
+        for (i, logprob) in logprobs.into_iter().enumerate() {
+            end = if i + 1 == count { self.pending.len() } else { self.mark_end(end, &logprob) };
+            self.marks.push_back((end, logprob));
+        }
+    }
+
+    fn mark_end(&self, start: usize, logprob: &TextLogprob) -> usize {
+        let mut end = (start + logprob.chosen.bytes.len()).min(self.pending.len());
+        while !self.pending.is_char_boundary(end) {
+            end += 1;
+        }
+        end
+    }
+
+    /// Whether text waits.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Bytes that wait.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// What the guard shall see.
+    pub fn window(&self) -> WindowText {
+        let mut text = String::with_capacity(self.look_behind.len() + self.pending.len());
+        text.push_str(&self.look_behind);
+        text.push_str(&self.pending);
+        WindowText { text, settled: self.look_behind.len() as u32 }
+    }
+
+    /// The guard's memory of this channel.
+    pub fn carry(&self) -> &[u8] {
+        &self.carry
+    }
+
+    /// Number of the next window.
+    pub fn seq(&self) -> u32 {
+        self.seq
+    }
+
+    /// Follows an inspection of the window that [`Self::window`] gave. `last` says that no text follows: then
+    /// all of it must be judged.
+    pub fn apply(
+        &mut self,
+        inspection: Inspection,
+        last: bool,
+        cap: usize,
+        at_cap: AtCap,
+    ) -> Result<Released, HoldbackError> {
+        let through = self.watermark(inspection.safe_through)?;
+        let redactions = match inspection.action {
+            WindowAction::Pass => Vec::new(),
+            WindowAction::Redact(redactions) => self.to_pending(redactions, through)?,
+            WindowAction::Halt { .. } => return Err(HoldbackError::BadInspection("a halt releases nothing")),
+        };
+        let withheld = self.pending.len() - through;
+        let allowed = if last { 0 } else { cap };
+        let mut forced = through;
+        if withheld > allowed {
+            match at_cap {
+                AtCap::Halt => return Err(HoldbackError::OverCap { withheld, cap: allowed }),
+                AtCap::Release => forced = self.ceil_boundary(self.pending.len() - allowed),
+            }
+        }
+        self.carry = inspection.carry;
+        self.seq += 1;
+        Ok(self.release(forced, &redactions, forced - through))
+    }
+
+    /// Lets everything go unjudged: the guard failed and its stage is open.
+    pub fn release_unjudged(&mut self) -> Released {
+        let all = self.pending.len();
+        self.release(all, &[], all)
+    }
+
+    fn watermark(&self, safe_through: u32) -> Result<usize, HoldbackError> {
+        let through = (safe_through as usize)
+            .checked_sub(self.look_behind.len())
+            .ok_or(HoldbackError::BadInspection("`safe-through` lies before `settled`"))?;
+        if through > self.pending.len() || !self.pending.is_char_boundary(through) {
+            return Err(HoldbackError::BadInspection("`safe-through` is past the window or inside a character"));
+        }
+        Ok(through)
+    }
+
+    /// Window spans to spans of `pending`, checked.
+    fn to_pending(&self, redactions: Vec<Redaction>, through: usize) -> Result<Vec<Cut>, HoldbackError> {
+        let mut cuts = Vec::with_capacity(redactions.len());
+        let mut previous_end = 0;
+        for redaction in redactions {
+            let start = (redaction.span.start as usize).checked_sub(self.look_behind.len());
+            let end = (redaction.span.end as usize).checked_sub(self.look_behind.len());
+            let (Some(start), Some(end)) = (start, end) else {
+                return Err(HoldbackError::BadInspection("a redaction starts before `settled`"));
+            };
+            if start < previous_end || end < start || end > through {
+                return Err(HoldbackError::BadInspection("redactions overlap or pass `safe-through`"));
+            }
+            if !self.pending.is_char_boundary(start) || !self.pending.is_char_boundary(end) {
+                return Err(HoldbackError::BadInspection("a redaction cuts a character"));
+            }
+            previous_end = end;
+            cuts.push(Cut { start, end, text: redaction.text });
+        }
+        Ok(cuts)
+    }
+
+    fn release(&mut self, through: usize, cuts: &[Cut], unjudged_bytes: usize) -> Released {
+        let mut text = String::with_capacity(through);
+        let mut from = 0;
+        for cut in cuts {
+            text.push_str(&self.pending[from..cut.start]);
+            text.push_str(&cut.text);
+            from = cut.end;
+        }
+        text.push_str(&self.pending[from..through]);
+        let logprobs = self.release_marks(through, cuts);
+        self.pending.drain(..through);
+        self.remember(&text);
+        Released { text, logprobs, unjudged_bytes }
+    }
+
+    fn release_marks(&mut self, through: usize, cuts: &[Cut]) -> Vec<TextLogprob> {
+        let mut released = Vec::new();
+        let mut start = 0;
+        while let Some((end, _)) = self.marks.front() {
+            let end = *end;
+            if end > through {
+                break;
+            }
+            if let Some((_, logprob)) = self.marks.pop_front()
+                && !cuts.iter().any(|cut| start < cut.end && cut.start < end)
+            {
+                released.push(logprob);
+            }
+            start = end;
+        }
+        for (end, _) in &mut self.marks {
+            *end -= through;
+        }
+        released
+    }
+
+    fn remember(&mut self, text: &str) {
+        self.look_behind.push_str(text);
+        let excess = self.look_behind.len().saturating_sub(LOOK_BEHIND_BYTES);
+        let mut cut = excess;
+        while !self.look_behind.is_char_boundary(cut) {
+            cut += 1;
+        }
+        self.look_behind.drain(..cut);
+    }
+
+    fn ceil_boundary(&self, mut at: usize) -> usize {
+        while !self.pending.is_char_boundary(at) {
+            at += 1;
+        }
+        at
+    }
+}
+
+struct Cut {
+    start: usize,
+    end: usize,
+    text: String,
+}

@@ -1,0 +1,72 @@
+//! The models that this server answers for: its own engine's, and upstreams.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidegate_engine::EngineHandle;
+use tidegate_text::TextModel;
+use tidegate_types::{Fault, Reject, RejectKind, Sampling};
+use tidegate_upstream::Upstream;
+
+/// A model by the name that callers use.
+pub struct Model {
+    /// As in `GET /v1/models`.
+    pub name: String,
+    /// Unix seconds of when it was loaded.
+    pub created: u64,
+    /// Longest prompt plus answer, in tokens; 0 where an upstream does not say.
+    pub context_tokens: u32,
+    /// What answers.
+    pub backend: ModelBackend,
+}
+
+/// What answers for a model.
+pub enum ModelBackend {
+    /// The program's own engine.
+    Engine(Box<EngineModel>),
+    /// Another server.
+    Upstream(Upstream),
+}
+
+/// A model of the own engine.
+pub struct EngineModel {
+    /// Where jobs go.
+    pub handle: EngineHandle,
+    /// Tokenizer and template.
+    pub text: Arc<TextModel>,
+    /// Tokens that end an answer.
+    pub stop_token_ids: Vec<u32>,
+    /// What the model's `generation_config.json` asks for where the caller says nothing.
+    pub defaults: Sampling,
+}
+
+/// All models, by name.
+#[derive(Default)]
+pub struct Models {
+    by_name: BTreeMap<String, Arc<Model>>,
+}
+
+impl Models {
+    /// Adds a model; a second of the same name is refused.
+    pub fn insert(&mut self, model: Model) -> Result<(), String> {
+        let name = model.name.clone();
+        if self.by_name.contains_key(&name) {
+            return Err(format!("two models are named `{name}`"));
+        }
+        self.by_name.insert(name, Arc::new(model));
+        Ok(())
+    }
+
+    /// All models in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Model>> {
+        self.by_name.values()
+    }
+
+    /// The model of that name.
+    pub fn get(&self, name: &str) -> Result<&Arc<Model>, Reject> {
+        self.by_name.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+            let message = format!("the model `{name}` does not exist; this server has: {}", known.join(", "));
+            Reject::new(RejectKind::NotFound, Fault::Client, message).at("model").code("model_not_found")
+        })
+    }
+}

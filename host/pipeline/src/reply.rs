@@ -1,0 +1,117 @@
+//! A reply is a generator: a future that emits events into a small queue, polled by whoever reads it.
+//!
+//! There is no task and no channel between generation and connection, so an event costs no hop, a slow reader
+//! holds back its own future only, and dropping the reply drops the work with everything it holds.
+
+use crate::account::Record;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use tidegate_types::{Delta, Reject, Usage};
+
+/// What a reader of a reply gets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyEvent {
+    /// Part of an answer.
+    Delta(Delta),
+    /// What all turns cost; once, after the last delta.
+    Usage(Usage),
+}
+
+/// Where the work puts its events.
+#[derive(Clone, Default)]
+pub(crate) struct Emitter {
+    queue: Arc<Mutex<VecDeque<ReplyEvent>>>,
+}
+
+impl Emitter {
+    /// Hands an event to the reader and lets it run. The reader polls again once it has taken the event, so
+    /// the queue holds no more than one event of each choice.
+    pub(crate) async fn emit(&self, event: ReplyEvent) {
+        self.lock().push_back(event);
+        let mut yielded = false;
+        std::future::poll_fn(|_| {
+            if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    fn pop(&self) -> Option<ReplyEvent> {
+        self.lock().pop_front()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<ReplyEvent>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Work = Pin<Box<dyn Future<Output = Result<(), Reject>> + Send>>;
+
+/// An answer being made. Dropping it cancels the work and frees its blocks.
+pub struct Reply {
+    /// The model that answers, as `model` in the response.
+    pub model: String,
+    /// Extra response headers.
+    pub headers: Vec<(&'static str, String)>,
+    emitter: Emitter,
+    work: Option<Work>,
+    outcome: Option<Result<(), Reject>>,
+    record: Record,
+}
+
+impl Reply {
+    pub(crate) fn new<F>(model: String, record: Record, emitter: Emitter, work: F) -> Self
+    where
+        F: Future<Output = Result<(), Reject>> + Send + 'static,
+    {
+        Self { model, headers: Vec::new(), emitter, work: Some(Box::pin(work)), outcome: None, record }
+    }
+
+    /// The next event; an error is the last.
+    pub async fn next(&mut self) -> Option<Result<ReplyEvent, Reject>> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`Self::next`], for bodies that are polled by hyper.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Reject>>> {
+        loop {
+            if let Some(event) = self.emitter.pop() {
+                self.record.note(&event);
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if let Some(outcome) = self.outcome.take() {
+                return Poll::Ready(self.end(outcome));
+            }
+            let Some(work) = &mut self.work else {
+                return Poll::Ready(None);
+            };
+            match work.as_mut().poll(cx) {
+                Poll::Ready(outcome) => {
+                    self.work = None;
+                    self.outcome = Some(outcome);
+                }
+                Poll::Pending if self.emitter.is_empty() => return Poll::Pending,
+                Poll::Pending => {}
+            }
+        }
+    }
+
+    fn end(&mut self, outcome: Result<(), Reject>) -> Option<Result<ReplyEvent, Reject>> {
+        match outcome {
+            Ok(()) => {
+                self.record.ended();
+                None
+            }
+            Err(reject) => {
+                self.record.failed(&reject);
+                Some(Err(reject))
+            }
+        }
+    }
+}

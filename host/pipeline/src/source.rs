@@ -1,0 +1,61 @@
+//! Where generated text comes from: the own engine's jobs, or an upstream's stream. Both give the same events.
+
+mod choice;
+mod engine;
+
+pub(crate) use engine::{EngineSource, EngineTurn};
+
+use std::task::{Context, Poll};
+use tidegate_types::{Delta, Reject, Usage};
+use tidegate_upstream::{UpstreamEvent, UpstreamStream};
+
+/// What a turn's source says.
+#[derive(Debug)]
+pub(crate) enum SourceEvent {
+    /// A part of an answer.
+    Delta(Delta),
+    /// What the turn cost so far; the last one counts.
+    Usage(Usage),
+}
+
+/// One turn being generated. Dropping it stops the work.
+pub(crate) enum Source {
+    Engine(Box<EngineSource>),
+    Upstream(Box<UpstreamStream>),
+}
+
+impl Source {
+    /// The next event; `None` after each choice has finished.
+    pub(crate) async fn next(&mut self) -> Option<Result<SourceEvent, Reject>> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// An event that is there already.
+    pub(crate) fn ready(&mut self) -> Option<Result<SourceEvent, Reject>> {
+        match self.poll_next(&mut Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(event) => event,
+            Poll::Pending => None,
+        }
+    }
+
+    /// Stops one choice: nothing more is generated for it.
+    pub(crate) fn stop(&mut self, choice: u32) {
+        if let Self::Engine(source) = self {
+            source.stop(choice);
+        }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
+        match self {
+            Self::Engine(source) => source.poll_next(cx),
+            Self::Upstream(stream) => stream.poll_next(cx).map(|event| {
+                event.map(|event| {
+                    event.map(|event| match event {
+                        UpstreamEvent::Delta(delta) => SourceEvent::Delta(delta),
+                        UpstreamEvent::Usage(usage) => SourceEvent::Usage(usage),
+                    })
+                })
+            }),
+        }
+    }
+}

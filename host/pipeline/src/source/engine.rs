@@ -1,0 +1,150 @@
+//! Jobs of the own engine as one stream of deltas, with what they cost.
+
+use super::SourceEvent;
+use super::choice::ChoiceText;
+use crate::models::EngineModel;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tidegate_engine::JobStream;
+use tidegate_types::{Caller, Delta, DeltaKind, Fault, FinishReason, Job, JobEvent, Reject, SamplingParams, Usage};
+
+/// What one turn asks of the engine: one job for each entry of `sampling`.
+pub(crate) struct EngineTurn {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) sampling: Vec<SamplingParams>,
+    pub(crate) max_tokens: u32,
+    pub(crate) stop: Vec<String>,
+    /// Look for tool calls and reasoning in the text.
+    pub(crate) parse_tools: bool,
+    /// End the turn after its first tool call.
+    pub(crate) single_call: bool,
+}
+
+/// The jobs of one turn.
+pub(crate) struct EngineSource {
+    choices: Vec<Choice>,
+    /// Which choice is polled first next time, so that none waits behind another.
+    turn: usize,
+    ready: VecDeque<SourceEvent>,
+    usage: Usage,
+    single_call: bool,
+}
+
+struct Choice {
+    /// `None` once it has ended.
+    stream: Option<JobStream>,
+    text: ChoiceText,
+    cached_tokens: u64,
+    output_tokens: u64,
+}
+
+impl EngineSource {
+    /// Submits the jobs; all or none.
+    pub(crate) fn start(engine: &EngineModel, turn: EngineTurn, caller: &Caller) -> Result<Self, Reject> {
+        let usage = Usage { input_tokens: turn.prompt.len() as u64, ..Usage::default() };
+        let mut choices = Vec::with_capacity(turn.sampling.len());
+        for sampling in turn.sampling {
+            let text = ChoiceText::new(Arc::clone(&engine.text), &turn.stop, turn.parse_tools);
+            let job = Job {
+                id: engine.handle.next_job_id(),
+                prompt: turn.prompt.clone(),
+                sampling,
+                max_tokens: turn.max_tokens,
+                stop_token_ids: engine.stop_token_ids.clone(),
+                tenant: caller.tenant.clone(),
+                class: caller.class,
+                weight: caller.weight,
+            };
+            let stream = Some(engine.handle.submit(job)?);
+            choices.push(Choice { stream, text, cached_tokens: 0, output_tokens: 0 });
+        }
+        Ok(Self { choices, turn: 0, ready: VecDeque::new(), usage, single_call: turn.single_call })
+    }
+
+    /// Ends a choice; its job is cancelled by dropping the stream.
+    pub(crate) fn stop(&mut self, choice: u32) {
+        if let Some(choice) = self.choices.get_mut(choice as usize) {
+            choice.stream = None;
+        }
+    }
+
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if self.choices.iter().all(|choice| choice.stream.is_none()) {
+                return Poll::Ready(self.final_usage().map(Ok));
+            }
+            match self.poll_choices(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(reject)) => {
+                    self.choices.clear();
+                    return Poll::Ready(Some(Err(reject)));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// Takes one event from the first choice that has one.
+    fn poll_choices(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reject>> {
+        let count = self.choices.len();
+        for offset in 0..count {
+            let index = (self.turn + offset) % count;
+            let Some(stream) = &mut self.choices[index].stream else { continue };
+            if let Poll::Ready(event) = stream.poll_next(cx) {
+                self.turn = (index + 1) % count;
+                return Poll::Ready(self.take(index, event));
+            }
+        }
+        Poll::Pending
+    }
+
+    fn take(&mut self, index: usize, event: Option<JobEvent>) -> Result<(), Reject> {
+        let choice = &mut self.choices[index];
+        let mut kinds = Vec::new();
+        let mut finish = None;
+        match event {
+            None => return Err(Reject::internal(Fault::Engine, "the engine dropped a job without a word")),
+            Some(JobEvent::Failed(reject)) => return Err(reject),
+            Some(JobEvent::Started { cached_tokens }) => choice.cached_tokens = u64::from(cached_tokens),
+            Some(JobEvent::Token(token)) => {
+                choice.output_tokens += 1;
+                if choice.text.push(&token, &mut kinds) {
+                    finish = Some(FinishReason::Stop);
+                } else if self.single_call && kinds.iter().any(|kind| matches!(kind, DeltaKind::ToolCall { .. })) {
+                    finish = Some(FinishReason::ToolCalls);
+                }
+            }
+            Some(JobEvent::Finished { reason, usage }) => {
+                choice.output_tokens = usage.output_tokens;
+                choice.text.finish(&mut kinds);
+                finish = Some(reason);
+            }
+        }
+        self.queue(index, kinds, finish);
+        Ok(())
+    }
+
+    fn queue(&mut self, index: usize, kinds: Vec<DeltaKind>, finish: Option<FinishReason>) {
+        let number = index as u32;
+        self.ready.extend(kinds.into_iter().map(|kind| SourceEvent::Delta(Delta { choice: number, kind })));
+        if let Some(reason) = finish {
+            let choice = &mut self.choices[index];
+            choice.stream = None;
+            let calls = choice.text.num_calls() > 0;
+            let reason = if calls && reason == FinishReason::Stop { FinishReason::ToolCalls } else { reason };
+            self.ready.push_back(SourceEvent::Delta(Delta { choice: number, kind: DeltaKind::Finish(reason) }));
+        }
+    }
+
+    /// Once: the prompt is counted once however many answers it got, as OpenAI counts it.
+    fn final_usage(&mut self) -> Option<SourceEvent> {
+        let choices = std::mem::take(&mut self.choices);
+        self.usage.cached_tokens = choices.first()?.cached_tokens;
+        self.usage.output_tokens = choices.iter().map(|choice| choice.output_tokens).sum();
+        Some(SourceEvent::Usage(self.usage))
+    }
+}

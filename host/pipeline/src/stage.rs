@@ -1,0 +1,90 @@
+//! A configured stage: a plugin (or the reason why it did not load) and what its failure means.
+
+use metrics::{counter, histogram};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_sandbox::Plugin;
+use tidegate_sandbox::stage::{CallError, StageKind};
+use tidegate_types::{Fault, Reject};
+
+/// What a failure of the plugin means for the request; load failure included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// The request ends with an error. Default of guards.
+    Closed,
+    /// The request goes on as if the stage had no opinion; logged and counted. Default of retrievers.
+    Open,
+    /// As open, but expected: counted, not logged.
+    Skip,
+}
+
+/// One `[[pipeline.stage]]` for one kind of stage.
+#[derive(Clone)]
+pub struct Stage {
+    /// The stage's name in logs, metrics and provenance: the plugin's name in the config.
+    pub name: Arc<str>,
+    /// The loaded plugin, or why it could not be loaded.
+    pub plugin: Result<Arc<Plugin>, Arc<str>>,
+    /// What a failure means.
+    pub on_error: OnError,
+    /// Wall time of one call.
+    pub wall: Duration,
+    /// Bytes that a stream guard may withhold.
+    pub holdback_bytes: usize,
+}
+
+/// What a stage has to say: a result, or nothing because it failed and is not closed.
+pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
+
+impl Stage {
+    /// Calls the plugin, counts and times the call, and turns a failure into what `on_error` says.
+    pub(crate) async fn call<T, F, Fut>(&self, kind: StageKind, call: F) -> Opinion<T>
+    where
+        F: FnOnce(Arc<Plugin>) -> Fut,
+        Fut: Future<Output = Result<T, CallError>>,
+    {
+        let plugin = match &self.plugin {
+            Ok(plugin) => plugin.clone(),
+            Err(why) => return self.failed(kind, "load", why),
+        };
+        let started = Instant::now();
+        let outcome = call(plugin).await;
+        histogram!("tidegate_plugin_call_seconds", "plugin" => self.name.to_string(), "stage" => kind.as_str())
+            .record(started.elapsed().as_secs_f64());
+        match outcome {
+            Ok(result) => Ok(Some(result)),
+            Err(error) => self.failed(kind, case(&error), &error.to_string()),
+        }
+    }
+
+    fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
+        counter!("tidegate_plugin_failures_total",
+            "plugin" => self.name.to_string(), "stage" => kind.as_str(), "case" => case)
+        .increment(1);
+        match self.on_error {
+            OnError::Closed => {
+                let message = "a required check of this server could not be made; try again later";
+                Err(Reject::unavailable(Fault::Plugin, message, 1)
+                    .code("plugin_failed")
+                    .because(format!("{} `{}`: {why}", kind.as_str(), self.name)))
+            }
+            OnError::Open => {
+                tracing::warn!(plugin = %self.name, stage = kind.as_str(), "{why}; going on without it");
+                Ok(None)
+            }
+            OnError::Skip => Ok(None),
+        }
+    }
+}
+
+fn case(error: &CallError) -> &'static str {
+    match error {
+        CallError::Plugin { .. } => "error",
+        CallError::Trap { .. } => "trap",
+        CallError::Deadline { .. } => "deadline",
+        CallError::Memory { .. } => "memory",
+        CallError::BadResult { .. } => "bad-result",
+        CallError::Busy { .. } => "busy",
+    }
+}

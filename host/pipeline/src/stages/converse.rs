@@ -1,0 +1,244 @@
+//! The conversation with the model: generate, screen, run tools, again, until a turn answers.
+
+use crate::account::Record;
+use crate::chat::Pipeline;
+use crate::reply::{Emitter, Reply, ReplyEvent};
+use crate::source::{Source, SourceEvent};
+use crate::stages::Started;
+use crate::stages::screen_output::OutputScreen;
+use crate::stages::start::TurnPlan;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidegate_sandbox::stage::Channel;
+use tidegate_types::{
+    Delta, DeltaKind, Fault, FinishReason, Form, Reject, RejectKind, TextLogprob, ToolCall, Usage,
+};
+
+impl Pipeline {
+    pub(crate) fn converse(self: &Arc<Self>, started: Started) -> Reply {
+        let Started { turn, source } = started;
+        let request = &turn.request;
+        let model = turn.model.name.clone();
+        let record = Record::new(&request.cx, model.clone(), request.chat.stream);
+        let emitter = Emitter::default();
+        let conversation = Conversation {
+            screen: OutputScreen::new(self, &request.cx, request.chat.stream),
+            pipeline: Arc::clone(self),
+            turn,
+            out: emitter.clone(),
+            usage: Usage::default(),
+        };
+        Reply::new(model, record, emitter, conversation.run(source))
+    }
+}
+
+/// One answer in the making.
+struct Conversation {
+    pipeline: Arc<Pipeline>,
+    turn: TurnPlan,
+    screen: OutputScreen,
+    out: Emitter,
+    usage: Usage,
+}
+
+/// What a turn left to do.
+enum TurnEnd {
+    /// The answer is complete.
+    Answered,
+    /// The model called these tools of the server.
+    Calls(Vec<ToolCall>),
+}
+
+impl Conversation {
+    async fn run(mut self, mut source: Source) -> Result<(), Reject> {
+        self.echo().await;
+        for _ in 0..=self.pipeline.limits.max_tool_turns {
+            match self.listen(source).await? {
+                TurnEnd::Answered => {
+                    self.out.emit(ReplyEvent::Usage(self.usage)).await;
+                    return Ok(());
+                }
+                TurnEnd::Calls(calls) => self.run_tools(calls).await?,
+            }
+            source = self.turn.generate().await?;
+        }
+        let limit = self.pipeline.limits.max_tool_turns;
+        let message = format!("the model called tools in more than {limit} turns, this server's limit");
+        Err(Reject::new(RejectKind::Internal, Fault::Operator, message).code("tool_loop"))
+    }
+
+    async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<(), Reject> {
+        self.pipeline.run_tools(&mut self.turn, calls, &mut self.screen.findings).await
+    }
+
+    /// Repeats the prompt, where the caller asked for that.
+    async fn echo(&self) {
+        let chat = &self.turn.request.chat;
+        if chat.form == (Form::Completion { echo: true }) {
+            let prompt: String = chat.messages.iter().map(tidegate_types::Message::joined_text).collect();
+            for choice in 0..chat.n {
+                self.emit(choice, DeltaKind::Text { text: prompt.clone(), logprobs: Vec::new() }).await;
+            }
+        }
+    }
+
+    /// Reads one turn to its end.
+    async fn listen(&mut self, mut source: Source) -> Result<TurnEnd, Reject> {
+        let mut calls: BTreeMap<u32, Vec<ToolCall>> = BTreeMap::new();
+        let mut own_calls = Vec::new();
+        let mut halted: Vec<u32> = Vec::new();
+        let mut usage = Usage::default();
+        let mut next = source.next().await;
+        while let Some(event) = next {
+            match event? {
+                SourceEvent::Usage(latest) => usage = latest,
+                SourceEvent::Delta(delta) if halted.contains(&delta.choice) => {}
+                SourceEvent::Delta(Delta { choice, kind }) => match kind {
+                    DeltaKind::ToolCall { call, .. } => calls.entry(choice).or_default().push(call),
+                    DeltaKind::Finish(reason) => {
+                        let calls = calls.remove(&choice).unwrap_or_default();
+                        own_calls = self.finish(choice, reason, calls).await?;
+                    }
+                    kind => {
+                        let (kind, behind) = self.coalesce(choice, kind, &mut source);
+                        if self.say(choice, kind, None).await? {
+                            self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
+                            source.stop(choice);
+                            halted.push(choice);
+                        }
+                        if let Some(behind) = behind {
+                            next = Some(behind);
+                            continue;
+                        }
+                    }
+                },
+            }
+            next = source.next().await;
+        }
+        self.usage += usage;
+        Ok(if own_calls.is_empty() { TurnEnd::Answered } else { TurnEnd::Calls(own_calls) })
+    }
+
+    /// Joins text of one kind that is there already; gives back the first event that does not fit.
+    fn coalesce(
+        &self,
+        choice: u32,
+        mut kind: DeltaKind,
+        source: &mut Source,
+    ) -> (DeltaKind, Option<Result<SourceEvent, Reject>>) {
+        while self.screen.coalesces() {
+            match source.ready() {
+                None => break,
+                Some(Ok(SourceEvent::Delta(delta))) if delta.choice == choice => match (&mut kind, delta.kind) {
+                    (DeltaKind::Text { text, logprobs }, DeltaKind::Text { text: more, logprobs: mut others }) => {
+                        text.push_str(&more);
+                        logprobs.append(&mut others);
+                    }
+                    (DeltaKind::Reasoning(text), DeltaKind::Reasoning(more)) => text.push_str(&more),
+                    (_, other) => return (kind, Some(Ok(SourceEvent::Delta(Delta { choice, kind: other })))),
+                },
+                Some(other) => return (kind, Some(other)),
+            }
+        }
+        (kind, None)
+    }
+
+    /// Judges text and lets it out; true when a guard halts the answer.
+    async fn say(&mut self, choice: u32, kind: DeltaKind, ending: Option<&str>) -> Result<bool, Reject> {
+        let (channel, text, logprobs) = match kind {
+            DeltaKind::Text { text, logprobs } => (Channel::Text, text, logprobs),
+            DeltaKind::Reasoning(text) => (Channel::Reasoning, text, Vec::new()),
+            DeltaKind::Refusal(text) => (Channel::Refusal, text, Vec::new()),
+            DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => return Ok(false),
+        };
+        let judged = self.screen.judge(choice, &channel, text, logprobs, ending).await?;
+        if judged.halted && !judged.text.is_empty() {
+            self.emit_text(choice, &Channel::Text, judged.text, Vec::new()).await;
+        } else if !judged.text.is_empty() {
+            self.emit_text(choice, &channel, judged.text, judged.logprobs).await;
+        }
+        Ok(judged.halted)
+    }
+
+    /// Ends a choice: lets the guards judge what they hold, then its tool calls. Gives the calls that the
+    /// server shall run.
+    async fn finish(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        calls: Vec<ToolCall>,
+    ) -> Result<Vec<ToolCall>, Reject> {
+        let ending = Some(reason.as_str());
+        for kind in [
+            DeltaKind::Reasoning(String::new()),
+            DeltaKind::Text { text: String::new(), logprobs: Vec::new() },
+            DeltaKind::Refusal(String::new()),
+        ] {
+            if !self.screen.is_off() && self.say(choice, kind, ending).await? {
+                self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
+                return Ok(Vec::new());
+            }
+        }
+        let Some(calls) = self.judge_calls(choice, calls, ending).await? else {
+            self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
+            return Ok(Vec::new());
+        };
+        let (ours, theirs): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| self.is_ours(&call.name));
+        if theirs.is_empty() && !ours.is_empty() {
+            return Ok(ours);
+        }
+        if !ours.is_empty() {
+            tracing::info!(request = %self.turn.request.cx.request_id, tool = ours[0].name,
+                "not run: the same turn calls a tool of the caller");
+        }
+        for (index, call) in theirs.into_iter().enumerate() {
+            self.emit(choice, DeltaKind::ToolCall { index: index as u32, call }).await;
+        }
+        self.emit(choice, DeltaKind::Finish(reason)).await;
+        Ok(Vec::new())
+    }
+
+    /// Arguments are held until the guards have judged them; `None` when one halts.
+    async fn judge_calls(
+        &mut self,
+        choice: u32,
+        calls: Vec<ToolCall>,
+        ending: Option<&str>,
+    ) -> Result<Option<Vec<ToolCall>>, Reject> {
+        let mut judged = Vec::with_capacity(calls.len());
+        for mut call in calls {
+            let channel = Channel::ToolArguments(call.id.clone());
+            let verdict = self.screen.judge(choice, &channel, call.arguments, Vec::new(), ending).await?;
+            if verdict.halted {
+                return Ok(None);
+            }
+            if serde_json::from_str::<serde::de::IgnoredAny>(&verdict.text).is_err() {
+                let cause = format!("a stream guard left no JSON in the arguments of a call of `{}`", call.name);
+                return Err(Reject::internal(Fault::Plugin, cause));
+            }
+            call.arguments = verdict.text;
+            judged.push(call);
+        }
+        Ok(Some(judged))
+    }
+
+    /// A tool of the server, or one that nobody offered while the server has tools: then the model is told.
+    fn is_ours(&self, name: &str) -> bool {
+        let ours = &self.turn.tools;
+        let theirs = &self.turn.request.chat.tools;
+        !theirs.iter().any(|tool| tool.name == name) && (theirs.is_empty() && !ours.is_empty() || ours.iter().any(|tool| tool.def.name == name))
+    }
+
+    async fn emit_text(&self, choice: u32, channel: &Channel, text: String, logprobs: Vec<TextLogprob>) {
+        let kind = match channel {
+            Channel::Reasoning => DeltaKind::Reasoning(text),
+            Channel::Refusal => DeltaKind::Refusal(text),
+            Channel::Text | Channel::ToolArguments(_) => DeltaKind::Text { text, logprobs },
+        };
+        self.emit(choice, kind).await;
+    }
+
+    async fn emit(&self, choice: u32, kind: DeltaKind) {
+        self.out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
+    }
+}

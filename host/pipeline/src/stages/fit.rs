@@ -1,0 +1,184 @@
+//! Makes the request fit one model: template, tokens and sampling for the own engine; the messages as the
+//! upstream shall see them otherwise. What a model cannot do is refused by name, never left out.
+
+use crate::models::{EngineModel, Model, ModelBackend};
+use crate::source::EngineTurn;
+use serde_json::Value;
+use tidegate_text::AddSpecial;
+use tidegate_types::{
+    Chat, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef,
+};
+
+/// Request fields that change nothing about the answer.
+const HARMLESS: [&str; 9] = [
+    "user",
+    "metadata",
+    "store",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "service_tier",
+    "response_format",
+    "modalities",
+];
+
+/// A request that fits its model.
+pub(crate) enum Fitted {
+    /// Tokens for the own engine.
+    Engine(EngineTurn),
+    /// A request for an upstream.
+    Upstream(Box<Chat>),
+}
+
+/// Fits `chat`, with the server's `tools` beside its own, to `model`.
+pub(crate) fn fit(model: &Model, chat: &Chat, tools: &[ToolDef], seeds: &[u64]) -> Result<Fitted, Reject> {
+    let messages = merge_context(&chat.messages);
+    match &model.backend {
+        ModelBackend::Engine(engine) => {
+            refuse_unsupported(model, chat)?;
+            let offered: Vec<ToolDef> = chat.tools.iter().chain(tools).cloned().collect();
+            let prompt = encode(engine, chat, &messages, &offered)?;
+            Ok(Fitted::Engine(engine_turn(model, engine, chat, prompt, seeds)))
+        }
+        ModelBackend::Upstream(_) => {
+            let mut chat = Chat { messages, ..chat.clone() };
+            chat.model.clone_from(&model.name);
+            chat.tools.extend(tools.iter().cloned());
+            Ok(Fitted::Upstream(Box::new(chat)))
+        }
+    }
+}
+
+/// Passages go into the question they were found for: templates know no role for them, and many refuse two
+/// messages of one role in a row.
+fn merge_context(messages: &[Message]) -> Vec<Message> {
+    let mut merged: Vec<Message> = Vec::with_capacity(messages.len());
+    let mut passages: Vec<String> = Vec::new();
+    for message in messages {
+        if message.role == Role::User && message.provenance.is_some() {
+            passages.push(message.joined_text());
+            continue;
+        }
+        let mut message = message.clone();
+        if !passages.is_empty() && message.role == Role::User {
+            let context = format!("Context: {}\n\nQuestion: ", passages.join("\n\n"));
+            message.parts.insert(0, Part::Text(context));
+            passages.clear();
+        }
+        merged.push(message);
+    }
+    merged
+}
+
+fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
+    let name = &model.name;
+    for (field, value) in &chat.extra {
+        let plain_format = field != "response_format" || value.get("type").and_then(Value::as_str) == Some("text");
+        let plain_modalities = field != "modalities" || value == &serde_json::json!(["text"]);
+        if !HARMLESS.contains(&field.as_str()) || !plain_format || !plain_modalities {
+            let message = format!("model `{name}` does not support `{field}` with this value; leave it out");
+            return Err(Reject::invalid(field.clone(), message).code("unsupported_parameter"));
+        }
+    }
+    if matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
+        let message = format!("model `{name}` cannot be forced to call a tool; send `tool_choice`: \"auto\" or \"none\"");
+        return Err(Reject::invalid("tool_choice", message).code("unsupported_parameter"));
+    }
+    for (i, message) in chat.messages.iter().enumerate() {
+        for (k, part) in message.parts.iter().enumerate() {
+            if let Part::Opaque { kind, .. } = part {
+                let why = format!("model `{name}` reads text only; it cannot take a part of type `{kind}`");
+                return Err(Reject::invalid(format!("messages[{i}].content[{k}]"), why).code("unsupported_content"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn encode(engine: &EngineModel, chat: &Chat, messages: &[Message], tools: &[ToolDef]) -> Result<Vec<u32>, Reject> {
+    let encoded = match chat.form {
+        Form::Completion { .. } => {
+            let prompt: String = messages.iter().map(Message::joined_text).collect();
+            engine.text.encode(&prompt, AddSpecial::Yes)
+        }
+        Form::Chat => engine.text.encode_chat(messages, tools),
+    };
+    encoded.map_err(|error| {
+        let param = if chat.form == Form::Chat { "messages" } else { "prompt" };
+        Reject::invalid(param, error.to_string()).code("template_error")
+    })
+}
+
+fn engine_turn(model: &Model, engine: &EngineModel, chat: &Chat, prompt: Vec<u32>, seeds: &[u64]) -> EngineTurn {
+    let room = (model.context_tokens as usize).saturating_sub(prompt.len()).max(1);
+    let room = u32::try_from(room).unwrap_or(u32::MAX);
+    EngineTurn {
+        prompt,
+        sampling: seeds.iter().map(|seed| resolve(&chat.sampling, &engine.defaults, *seed)).collect(),
+        max_tokens: chat.max_tokens.map_or(room, |asked| asked.min(room)),
+        stop: chat.stop.clone(),
+        parse_tools: chat.form == Form::Chat,
+        single_call: !chat.parallel_tool_calls,
+    }
+}
+
+/// The caller's value, else the model's, else the neutral one.
+fn resolve(asked: &Sampling, model: &Sampling, seed: u64) -> SamplingParams {
+    let neutral = SamplingParams::default();
+    SamplingParams {
+        temperature: asked.temperature.or(model.temperature).unwrap_or(neutral.temperature),
+        top_p: asked.top_p.or(model.top_p).unwrap_or(neutral.top_p),
+        top_k: asked.top_k.or(model.top_k).unwrap_or(neutral.top_k),
+        min_p: asked.min_p.or(model.min_p).unwrap_or(neutral.min_p),
+        presence_penalty: asked.presence_penalty.unwrap_or(neutral.presence_penalty),
+        frequency_penalty: asked.frequency_penalty.unwrap_or(neutral.frequency_penalty),
+        repetition_penalty: asked
+            .repetition_penalty
+            .or(model.repetition_penalty)
+            .unwrap_or(neutral.repetition_penalty),
+        seed,
+        logit_bias: asked.logit_bias.clone(),
+        logprobs: asked.logprobs,
+    }
+}
+
+/// One seed for each choice: the caller's for the first, and numbers that follow from it for the others, so
+/// that the same request gives the same answers.
+pub(crate) fn seeds(asked: Option<u64>, n: u32) -> Result<Vec<u64>, Reject> {
+    let first = match asked {
+        Some(seed) => seed,
+        None => {
+            let mut bytes = [0; 8];
+            getrandom::fill(&mut bytes)
+                .map_err(|error| Reject::internal(tidegate_types::Fault::Operator, error.to_string()))?;
+            u64::from_le_bytes(bytes)
+        }
+    };
+    // The odd constant of the golden ratio spreads the choices over all seeds.
+    Ok((0..u64::from(n)).map(|i| first.wrapping_add(i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_types::Provenance;
+
+    #[test]
+    fn passages_go_into_the_question_they_were_found_for() {
+        let mut passage = Message::text("p", Role::User, "Kelso is a port.");
+        passage.provenance = Some(Provenance { source: "folder".into(), uri: None, span: None });
+        let messages =
+            [Message::text("m0", Role::System, "s"), passage, Message::text("m1", Role::User, "What is Kelso?")];
+        let merged = merge_context(&messages);
+        assert_eq!(merged.len(), 2);
+        assert_eq!(merged[1].joined_text(), "Context: Kelso is a port.\n\nQuestion: What is Kelso?");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_choices_and_each_another() {
+        let seeds = seeds(Some(7), 3).unwrap();
+        assert_eq!(seeds[0], 7);
+        assert_ne!(seeds[1], seeds[2]);
+        assert_eq!(seeds, super::seeds(Some(7), 3).unwrap());
+    }
+}

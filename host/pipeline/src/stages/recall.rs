@@ -1,0 +1,55 @@
+//! Retrievers add passages, screened and attributed, in front of the last question.
+
+use crate::chat::{Pipeline, RetrieverStage};
+use crate::states::{Grounded, Request, Screened};
+use tidegate_sandbox::stage::{Chunk, Query, StageKind};
+use tidegate_types::{Form, Message, Part, Provenance, Reject, Role};
+
+impl Pipeline {
+    pub(crate) async fn recall(&self, screened: Screened) -> Result<Grounded, Reject> {
+        let Screened(mut request) = screened;
+        let Some((at, question)) = question(&request) else { return Ok(Grounded(request)) };
+        let mut passages = Vec::new();
+        for retriever in &self.stages.retrievers {
+            passages.extend(self.retrieve(retriever, &request, &question).await?);
+        }
+        let passages = self.screen_outside(&request.cx, passages, &mut request.findings).await?;
+        request.chat.messages.splice(at..at, passages);
+        Ok(Grounded(request))
+    }
+
+    async fn retrieve(
+        &self,
+        retriever: &RetrieverStage,
+        request: &Request,
+        question: &str,
+    ) -> Result<Vec<Message>, Reject> {
+        let stage = &retriever.stage;
+        let call = request.cx.call(request.chat.stream, stage.wall);
+        let query = Query { text: question.to_owned(), top_k: retriever.top_k };
+        let found =
+            stage.call(StageKind::Retriever, async |plugin| plugin.retrieve(&call, &query).await).await?;
+        let good = |chunk: &Chunk| chunk.score.is_none_or(|score| score >= retriever.min_score);
+        let chunks = found.unwrap_or_default().into_iter().filter(good);
+        Ok(chunks.take(retriever.top_k as usize).map(|chunk| passage(&stage.name, chunk)).collect())
+    }
+}
+
+/// The last message of the user, which must be the last of all: a conversation that waits for tool results was
+/// grounded when the question came.
+fn question(request: &Request) -> Option<(usize, String)> {
+    let last = request.chat.messages.last()?;
+    let asks = request.chat.form == Form::Chat && last.role == Role::User;
+    let text = last.joined_text();
+    (asks && !text.trim().is_empty()).then(|| (request.chat.messages.len() - 1, text))
+}
+
+fn passage(plugin: &str, chunk: Chunk) -> Message {
+    Message {
+        id: format!("{plugin}/{}", chunk.id),
+        role: Role::User,
+        name: None,
+        parts: vec![Part::Text(chunk.text)],
+        provenance: Some(Provenance { source: plugin.to_owned(), uri: chunk.uri, span: chunk.origin }),
+    }
+}

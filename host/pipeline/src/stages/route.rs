@@ -1,0 +1,87 @@
+//! Puts the models that could answer in order. A caller that names a model gets that model; one that asks for
+//! `auto` gets what the routers say.
+
+use crate::chat::{Pipeline, ROUTED_MODEL};
+use crate::models::{Model, ModelBackend};
+use crate::states::{Equipped, Request, Routed};
+use std::sync::Arc;
+use tidegate_sandbox::stage::{Candidate, RouteRequest, StageKind};
+use tidegate_types::Reject;
+
+/// Bytes of text for a token, for the estimate that routers see.
+const BYTES_PER_TOKEN: usize = 4;
+
+impl Pipeline {
+    pub(crate) async fn route(&self, equipped: Equipped) -> Result<Routed, Reject> {
+        let asked = &equipped.request.chat.model;
+        let candidates = if asked == ROUTED_MODEL && self.routes() {
+            self.ask_routers(&equipped.request).await?
+        } else {
+            vec![self.models.get(asked)?.clone()]
+        };
+        Ok(Routed { equipped, candidates })
+    }
+
+    async fn ask_routers(&self, request: &Request) -> Result<Vec<Arc<Model>>, Reject> {
+        let mut models: Vec<Arc<Model>> = self.models.iter().cloned().collect();
+        for stage in &self.stages.routers {
+            let candidates: Vec<Candidate> = models.iter().map(|model| candidate(model)).collect();
+            let attrs = request_attrs(request);
+            let route = RouteRequest {
+                messages: &request.chat.messages,
+                prompt_tokens: estimate_tokens(request),
+                findings: &request.findings,
+                attrs: &attrs,
+            };
+            let call = request.cx.call(request.chat.stream, stage.wall);
+            let decision =
+                stage.call(StageKind::Router, async |plugin| plugin.route(&call, route, &candidates).await).await?;
+            let Some(decision) = decision else { continue };
+            tracing::debug!(request = %request.cx.request_id, router = %stage.name, reason = decision.reason, "routed");
+            let order = decision.order.iter().filter_map(|id| models.iter().find(|m| m.name == *id).cloned()).collect();
+            models = order;
+        }
+        if models.is_empty() {
+            return Err(self.models.get(ROUTED_MODEL).err().unwrap_or_else(|| no_candidate()));
+        }
+        Ok(models)
+    }
+}
+
+fn no_candidate() -> Reject {
+    Reject::unavailable(tidegate_types::Fault::Operator, "the server's router left no model for this request", 1)
+}
+
+fn candidate(model: &Model) -> Candidate {
+    let (healthy, attrs) = match &model.backend {
+        ModelBackend::Engine(engine) => {
+            let stats = engine.handle.stats();
+            let attrs = vec![
+                ("running".to_owned(), stats.running.to_string()),
+                ("waiting".to_owned(), stats.waiting.to_string()),
+                ("kind".to_owned(), "\"engine\"".to_owned()),
+            ];
+            (engine.handle.health().is_ok(), attrs)
+        }
+        ModelBackend::Upstream(_) => (true, vec![("kind".to_owned(), "\"upstream\"".to_owned())]),
+    };
+    Candidate {
+        id: model.name.clone(),
+        model: model.name.clone(),
+        healthy,
+        context_tokens: model.context_tokens,
+        attrs,
+    }
+}
+
+fn estimate_tokens(request: &Request) -> u32 {
+    let bytes: usize = request.chat.messages.iter().map(|message| message.joined_text().len()).sum();
+    u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)
+}
+
+fn request_attrs(request: &Request) -> Vec<(String, String)> {
+    let caller = &request.cx.caller;
+    let class = serde_json::to_string(&caller.class).unwrap_or_default();
+    let tier = serde_json::Value::from(caller.key_name.as_ref()).to_string();
+    vec![("class".into(), class), ("key".into(), tier), ("tools".into(), (!request.chat.tools.is_empty()).to_string())]
+}

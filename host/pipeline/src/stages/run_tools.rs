@@ -1,0 +1,87 @@
+//! Runs the server's tools that a turn called, screens what they answer, and puts both into the conversation.
+
+use crate::chat::Pipeline;
+use crate::stage::Stage;
+use crate::stages::start::TurnPlan;
+use metrics::counter;
+use tidegate_sandbox::stage::StageKind;
+use tidegate_types::{Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolOutcome};
+
+impl Pipeline {
+    pub(crate) async fn run_tools(
+        &self,
+        turn: &mut TurnPlan,
+        calls: Vec<ToolCall>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<(), Reject> {
+        let mut answers = Vec::with_capacity(calls.len());
+        for call in &calls {
+            let (source, outcome) = self.run_tool(turn, call).await?;
+            answers.push(answer(source, outcome, answers.len()));
+        }
+        let ids: Vec<String> = answers.iter().map(|message| message.id.clone()).collect();
+        let mut kept = self.screen_outside(&turn.request.cx, answers, findings).await?;
+        let mut messages = vec![called(calls.clone())];
+        for (id, call) in ids.into_iter().zip(&calls) {
+            let position = kept.iter().position(|message| message.id == id);
+            messages.push(position.map_or_else(|| withheld(call), |at| kept.remove(at)));
+        }
+        number(&mut messages, turn.request.chat.messages.len());
+        turn.request.chat.messages.append(&mut messages);
+        Ok(())
+    }
+
+    async fn run_tool(&self, turn: &TurnPlan, call: &ToolCall) -> Result<(String, ToolOutcome), Reject> {
+        let Some(tool) = turn.tools.iter().find(|tool| tool.def.name == call.name) else {
+            return Ok(("tidegate".into(), unknown(turn, call)));
+        };
+        let stage: &Stage = &self.stages.tools[tool.stage];
+        let cx = turn.request.cx.call(turn.request.chat.stream, stage.wall);
+        let outcome = stage.call(StageKind::ToolProvider, async |plugin| plugin.call_tool(&cx, call).await).await?;
+        counter!("tidegate_tool_calls_total", "tool" => call.name.clone()).increment(1);
+        let outcome = outcome.unwrap_or_else(|| error(call, "the tool failed".into()));
+        Ok((stage.name.to_string(), outcome))
+    }
+}
+
+/// A call of a tool that does not exist is the model's mistake; it is told, and may mend it.
+fn unknown(turn: &TurnPlan, call: &ToolCall) -> ToolOutcome {
+    let names: Vec<&str> = turn.tools.iter().map(|tool| tool.def.name.as_str()).collect();
+    error(call, format!("there is no tool `{}`; there is: {}", call.name, names.join(", ")))
+}
+
+fn error(call: &ToolCall, content: String) -> ToolOutcome {
+    ToolOutcome { call_id: call.id.clone(), content, structured: None, is_error: true }
+}
+
+fn called(calls: Vec<ToolCall>) -> Message {
+    let parts = calls.into_iter().map(Part::ToolCall).collect();
+    Message { id: String::new(), role: Role::Assistant, name: None, parts, provenance: None }
+}
+
+fn answer(source: String, outcome: ToolOutcome, index: usize) -> Message {
+    Message {
+        id: format!("tool-{index}"),
+        role: Role::Tool,
+        name: None,
+        parts: vec![Part::ToolOutcome(outcome)],
+        provenance: Some(Provenance { source, uri: None, span: None }),
+    }
+}
+
+fn withheld(call: &ToolCall) -> Message {
+    let outcome = error(call, "the result was withheld by a filter of this server".into());
+    Message {
+        id: String::new(),
+        role: Role::Tool,
+        name: None,
+        parts: vec![Part::ToolOutcome(outcome)],
+        provenance: None,
+    }
+}
+
+fn number(messages: &mut [Message], from: usize) {
+    for (i, message) in messages.iter_mut().enumerate() {
+        message.id = format!("m{}", from + i);
+    }
+}

@@ -1,0 +1,128 @@
+//! Prompt guards, in the config's order; each sees what the one before it left.
+
+use crate::account::Record;
+use crate::chat::Pipeline;
+use crate::context::RequestContext;
+use crate::reply::{Emitter, Reply, ReplyEvent};
+use crate::stages::edits;
+use crate::states::{Admitted, Ended, Request, Screened};
+use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
+use tidegate_types::{
+    Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind, ToolDef, Usage,
+};
+
+impl Pipeline {
+    pub(crate) async fn screen_input(&self, admitted: Admitted) -> Result<Screened, Ended> {
+        let Admitted(mut request) = admitted;
+        for stage in &self.stages.prompt_guards {
+            let Some(verdict) = self.inspect(stage, &request.cx, &request.chat).await? else { continue };
+            request.findings.extend(verdict.findings);
+            match verdict.action {
+                Action::Allow => {}
+                Action::Rewrite(list) => edits::apply(&mut request.chat, list).map_err(|why| bad_edit(stage, why))?,
+                Action::Respond(parts) => return Err(Ended::Answered(respond(request, parts))),
+                Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
+            }
+        }
+        Ok(Screened(request))
+    }
+
+    async fn inspect(
+        &self,
+        stage: &crate::stage::Stage,
+        cx: &RequestContext,
+        chat: &Chat,
+    ) -> Result<Option<Verdict>, Reject> {
+        let call = cx.call(chat.stream, stage.wall);
+        stage
+            .call(StageKind::PromptGuard, async |plugin| {
+                let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &[] };
+                plugin.inspect_prompt(&call, prompt).await
+            })
+            .await
+    }
+
+    /// Screens text from outside before the model sees it: what a guard rewrites is rewritten, what it refuses
+    /// is dropped and named in the log.
+    pub(crate) async fn screen_outside(
+        &self,
+        cx: &RequestContext,
+        messages: Vec<Message>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Vec<Message>, Reject> {
+        let mut kept = Vec::with_capacity(messages.len());
+        for message in messages {
+            if let Some(message) = self.screen_one(cx, message, findings).await? {
+                kept.push(message);
+            }
+        }
+        Ok(kept)
+    }
+
+    async fn screen_one(
+        &self,
+        cx: &RequestContext,
+        message: Message,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Option<Message>, Reject> {
+        let mut messages = vec![message];
+        for stage in &self.stages.prompt_guards {
+            let call = cx.call(false, stage.wall);
+            let verdict = stage
+                .call(StageKind::PromptGuard, async |plugin| {
+                    let tools: &[ToolDef] = &[];
+                    plugin.inspect_prompt(&call, Prompt { messages: &messages, tools, params: &[] }).await
+                })
+                .await?;
+            let Some(verdict) = verdict else { continue };
+            findings.extend(verdict.findings);
+            match verdict.action {
+                Action::Allow => {}
+                Action::Rewrite(list) => {
+                    let texts = list.into_iter().filter(|edit| matches!(edit, Edit::ReplaceText { .. })).collect();
+                    edits::apply_to(&mut messages, texts).map_err(|why| bad_edit(stage, why))?;
+                }
+                Action::Respond(_) | Action::Refuse(_) => {
+                    tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(messages.pop())
+    }
+}
+
+fn refused(stage: &crate::stage::Stage, refusal: Refusal) -> Reject {
+    let cause = refusal.private_reason.unwrap_or_default();
+    Reject::new(RejectKind::ContentFilter, Fault::Client, refusal.public_message)
+        .at("messages")
+        .code("content_filter")
+        .because(format!("prompt guard `{}` refused ({}): {cause}", stage.name, refusal.code))
+}
+
+fn bad_edit(stage: &crate::stage::Stage, why: String) -> Reject {
+    Reject::internal(Fault::Plugin, format!("prompt guard `{}`: {why}", stage.name))
+}
+
+/// The guard's answer, in the model's place: no tokens are generated and none are charged.
+fn respond(request: Request, parts: Vec<Part>) -> Reply {
+    let Request { chat, cx, permit, .. } = request;
+    let record = Record::new(&cx, chat.model.clone(), chat.stream);
+    let emitter = Emitter::default();
+    let out = emitter.clone();
+    Reply::new(chat.model, record, emitter, async move {
+        let _permit = permit;
+        for choice in 0..chat.n {
+            for part in &parts {
+                if let Part::Text(text) | Part::Refusal(text) = part {
+                    let kind = DeltaKind::Text { text: text.clone(), logprobs: Vec::new() };
+                    out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
+                }
+            }
+            let kind = DeltaKind::Finish(FinishReason::Stop);
+            out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
+        }
+        out.emit(ReplyEvent::Usage(Usage::default())).await;
+        Ok(())
+    })
+}

@@ -1,0 +1,62 @@
+//! The states of a request. Each stage takes one by value and returns the next, so that none can be skipped or
+//! run twice; what a later stage needs travels in it.
+
+use crate::context::RequestContext;
+use crate::models::Model;
+use crate::reply::Reply;
+use std::sync::Arc;
+use tidegate_types::{Chat, Finding, Reject, ToolDef};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// How the path ends before generation.
+pub(crate) enum Ended {
+    /// With an error.
+    Rejected(Reject),
+    /// A guard answered in the model's place.
+    Answered(Reply),
+}
+
+impl From<Reject> for Ended {
+    fn from(reject: Reject) -> Self {
+        Self::Rejected(reject)
+    }
+}
+
+/// What the request is and holds, from admission to its record.
+pub(crate) struct Request {
+    pub(crate) chat: Chat,
+    pub(crate) cx: RequestContext,
+    /// What guards saw so far.
+    pub(crate) findings: Vec<Finding>,
+    /// Held until the reply is dropped.
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
+/// Let in.
+pub(crate) struct Admitted(pub(crate) Request);
+
+/// The prompt passed the guards, perhaps changed.
+pub(crate) struct Screened(pub(crate) Request);
+
+/// Context was added, screened and attributed.
+pub(crate) struct Grounded(pub(crate) Request);
+
+/// The server's tools are known.
+pub(crate) struct Equipped {
+    pub(crate) request: Request,
+    pub(crate) tools: Vec<ServerTool>,
+}
+
+/// A tool of a plugin.
+#[derive(Clone)]
+pub(crate) struct ServerTool {
+    pub(crate) def: ToolDef,
+    /// Index into the pipeline's tool stages.
+    pub(crate) stage: usize,
+}
+
+/// The candidates are in order; never empty.
+pub(crate) struct Routed {
+    pub(crate) equipped: Equipped,
+    pub(crate) candidates: Vec<Arc<Model>>,
+}

@@ -1,0 +1,169 @@
+//! The promises of the stream guard's host side, for any text, any chunking and any guard.
+
+use proptest::prelude::*;
+use tidegate_pipeline::holdback::{AtCap, Holdback, HoldbackError};
+use tidegate_sandbox::stage::{Inspection, Redaction, Refusal, WindowAction};
+use tidegate_types::{Span, TextLogprob, TopLogprob};
+
+fn inspection(safe_through: usize, redactions: Vec<Redaction>) -> Inspection {
+    let action = if redactions.is_empty() { WindowAction::Pass } else { WindowAction::Redact(redactions) };
+    Inspection { action, safe_through: safe_through as u32, carry: Vec::new(), findings: Vec::new() }
+}
+
+fn logprob(token: &str) -> TextLogprob {
+    let chosen = TopLogprob { token: token.into(), logprob: -0.5, bytes: token.as_bytes().to_vec() };
+    TextLogprob { chosen, top: Vec::new() }
+}
+
+fn floor(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// Pieces of text, each with the share of the pending text that the guard lets go.
+fn script() -> impl Strategy<Value = Vec<(String, u8)>> {
+    prop::collection::vec(("[a-zäß€😀 ]{1,12}", any::<u8>()), 1..40)
+}
+
+proptest! {
+    #[test]
+    fn windows_tile_the_text_and_nothing_passes_the_watermark(script in script()) {
+        let mut held = Holdback::default();
+        let (mut sent, mut got) = (String::new(), String::new());
+        for (piece, share) in &script {
+            held.push(piece, Vec::new());
+            sent.push_str(piece);
+            let window = held.window();
+            let settled = window.settled as usize;
+            prop_assert!(settled <= 256 && got.ends_with(&window.text[..settled]));
+            prop_assert_eq!(&window.text[settled..], &sent[got.len()..]);
+            let pending = window.text.len() - settled;
+            let through = floor(&window.text, settled + pending * usize::from(*share) / 255);
+            let released = held.apply(inspection(through, vec![]), false, usize::MAX, AtCap::Halt).unwrap();
+            prop_assert_eq!(&released.text, &window.text[settled..through]);
+            got.push_str(&released.text);
+        }
+        let all = held.window().text.len();
+        got.push_str(&held.apply(inspection(all, vec![]), true, 0, AtCap::Halt).unwrap().text);
+        prop_assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn an_open_stage_never_withholds_more_than_its_cap(script in script(), cap in 0_usize..64) {
+        let mut held = Holdback::default();
+        let (mut sent, mut got, mut unjudged) = (String::new(), String::new(), 0);
+        for (piece, _) in &script {
+            held.push(piece, Vec::new());
+            sent.push_str(piece);
+            let settled = held.window().settled as usize;
+            let released = held.apply(inspection(settled, vec![]), false, cap, AtCap::Release).unwrap();
+            unjudged += released.unjudged_bytes;
+            got.push_str(&released.text);
+            prop_assert!(held.pending_bytes() <= cap);
+        }
+        prop_assert_eq!(unjudged, got.len());
+        prop_assert!(sent.starts_with(&got));
+    }
+
+    #[test]
+    fn a_closed_stage_halts_at_its_cap(piece in "[a-z]{9,30}") {
+        let mut held = Holdback::default();
+        held.push(&piece, Vec::new());
+        let over = held.apply(inspection(0, vec![]), false, 8, AtCap::Halt);
+        prop_assert_eq!(over, Err(HoldbackError::OverCap { withheld: piece.len(), cap: 8 }));
+    }
+
+    #[test]
+    fn logprobs_leave_with_their_text_and_not_when_it_is_redacted(
+        tokens in prop::collection::vec("[a-zé€]{1,5}", 2..30),
+        cuts in prop::collection::vec(any::<u8>(), 30),
+        victim in any::<prop::sample::Index>(),
+    ) {
+        let mut held = Holdback::default();
+        let victim = victim.index(tokens.len());
+        let (mut seen, mut length, mut victim_span) = (Vec::new(), 0, (0, 0));
+        let mut released_bytes = 0;
+        for (i, token) in tokens.iter().enumerate() {
+            if i == victim {
+                victim_span = (length, length + token.len());
+            }
+            length += token.len();
+            held.push(token, vec![logprob(&format!("{i}"))]);
+            let window = held.window();
+            let settled = window.settled as usize;
+            let share = usize::from(cuts[i]);
+            let mut through = floor(&window.text, settled + (window.text.len() - settled) * share / 255);
+            // A guard that redacts a span must release it whole.
+            let span = (victim_span.0.max(released_bytes), victim_span.1);
+            let inside = i >= victim && victim_span.1 > released_bytes;
+            let mut redactions = vec![];
+            if inside {
+                let start = settled + span.0 - released_bytes;
+                let end = settled + span.1 - released_bytes;
+                if through > start && through < end {
+                    through = start;
+                }
+                if through >= end {
+                    let span = Span { start: start as u32, end: end as u32 };
+                    redactions.push(Redaction { span, text: String::new() });
+                }
+            }
+            let before = held.pending_bytes();
+            let released = held.apply(inspection(through, redactions), false, usize::MAX, AtCap::Halt).unwrap();
+            released_bytes += before - held.pending_bytes();
+            seen.extend(released.logprobs.into_iter().map(|l| l.chosen.token));
+        }
+        let whole: Vec<String> = (0..tokens.len()).map(|i| i.to_string()).collect();
+        let mut rest = whole.iter();
+        for token in &seen {
+            prop_assert!(rest.any(|t| t == token), "out of order: {seen:?}");
+        }
+        if released_bytes >= victim_span.1 {
+            prop_assert!(!seen.contains(&victim.to_string()));
+        }
+        let mut end = 0;
+        for (i, token) in tokens.iter().enumerate() {
+            end += token.len();
+            let must = end <= released_bytes && i != victim;
+            prop_assert_eq!(seen.contains(&i.to_string()), must, "token {} of {:?}", i, seen);
+        }
+    }
+}
+
+#[test]
+fn redactions_apply_within_the_released_text() {
+    let mut held = Holdback::default();
+    held.push("mail a@b.c now", Vec::new());
+    let redaction = Redaction { span: Span { start: 5, end: 10 }, text: "[email]".into() };
+    let released = held.apply(inspection(14, vec![redaction]), true, 0, AtCap::Halt).unwrap();
+    assert_eq!(released.text, "mail [email] now");
+    assert_eq!(held.window().text, "mail [email] now");
+}
+
+#[test]
+fn inspections_that_break_the_contract_are_refused() {
+    let span = |start, end| Redaction { span: Span { start, end }, text: String::new() };
+    let refused = |safe: usize, redactions: Vec<Redaction>| {
+        let mut held = Holdback::default();
+        held.push("aé€b", Vec::new());
+        held.apply(inspection(safe, redactions), false, 512, AtCap::Release).is_err()
+    };
+    assert!(refused(2, vec![]), "inside a character");
+    assert!(refused(99, vec![]), "past the window");
+    assert!(refused(3, vec![span(0, 6)]), "past the watermark");
+    assert!(refused(7, vec![span(0, 3), span(1, 6)]), "overlap");
+    assert!(refused(7, vec![span(2, 3)]), "inside a character");
+    assert!(!refused(7, vec![span(0, 1), span(1, 3)]));
+}
+
+#[test]
+fn a_halt_is_not_followed_as_a_release() {
+    let mut held = Holdback::default();
+    held.push("text", Vec::new());
+    let refusal = Refusal { code: "x".into(), public_message: String::new(), private_reason: None };
+    let action = WindowAction::Halt { refusal, farewell: None };
+    let halt = Inspection { action, safe_through: 4, carry: vec![], findings: vec![] };
+    assert!(held.apply(halt, false, 512, AtCap::Release).is_err());
+}

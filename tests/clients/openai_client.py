@@ -1,0 +1,107 @@
+"""The `openai` package against a running gateway: chat, stream, tools, logprobs, errors, models.
+
+Usage: openai_client.py BASE_URL BARE_URL MODEL   (the second gateway has no stages)
+"""
+
+import sys
+
+import openai
+
+base_url, bare_url, model = sys.argv[1:]
+client = openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0)
+bare = openai.OpenAI(base_url=bare_url, api_key="unused", max_retries=0)
+QUESTION = [{"role": "user", "content": "What is Tidegate?"}]
+CALCULATOR = {
+    "type": "function",
+    "function": {
+        "name": "calculator",
+        "description": "Works out a sum.",
+        "parameters": {
+            "type": "object",
+            "properties": {"expression": {"type": "string"}},
+            "required": ["expression"],
+        },
+    },
+}
+
+
+def chat():
+    answer = client.chat.completions.create(model=model, messages=QUESTION)
+    assert answer.choices[0].message.role == "assistant"
+    assert "Tidegate" in answer.choices[0].message.content, answer
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer._request_id
+
+
+def stream():
+    whole = client.chat.completions.create(model=model, messages=QUESTION).choices[0].message.content
+    chunks = list(
+        client.chat.completions.create(
+            model=model, messages=QUESTION, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole, (text, whole)
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert chunks[-1].usage.completion_tokens > 0 and chunks[-1].choices == []
+    with client.chat.completions.stream(model=model, messages=QUESTION) as helper:
+        assert helper.get_final_completion().choices[0].message.content == whole
+
+
+def tools():
+    answer = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "What is 17*23?"}])
+    assert "391" in answer.choices[0].message.content, answer
+    messages = [{"role": "user", "content": "What is 12*12?"}]
+    answer = bare.chat.completions.create(model=model, messages=messages, tools=[CALCULATOR])
+    call = answer.choices[0].message.tool_calls[0]
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert call.function.name == "calculator" and "12*12" in call.function.arguments
+    messages += [answer.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "144"}]
+    answer = bare.chat.completions.create(model=model, messages=messages, tools=[CALCULATOR])
+    assert "144" in answer.choices[0].message.content, answer
+    with bare.chat.completions.stream(model=model, messages=messages[:1], tools=[CALCULATOR]) as helper:
+        final = helper.get_final_completion()
+    assert final.choices[0].message.tool_calls[0].function.name == "calculator"
+
+
+def logprobs():
+    answer = bare.chat.completions.create(model=model, messages=QUESTION, logprobs=True, top_logprobs=2, max_tokens=8)
+    content = answer.choices[0].logprobs.content
+    assert len(content) == 8 and all(len(token.top_logprobs) == 2 for token in content)
+    assert "".join(token.token for token in content) == answer.choices[0].message.content
+
+
+def completions():
+    answer = bare.completions.create(model=model, prompt="Once", max_tokens=5, logprobs=1, n=2, seed=1)
+    assert len(answer.choices) == 2 and answer.usage.completion_tokens == 10
+    assert len(answer.choices[0].logprobs.tokens) == 5
+
+
+def errors():
+    try:
+        client.chat.completions.create(model="no-such-model", messages=QUESTION)
+        raise AssertionError("an unknown model was served")
+    except openai.NotFoundError as error:
+        assert error.code == "model_not_found" and error.param == "model", error
+    try:
+        client.chat.completions.create(model=model, messages=QUESTION, temperature=9)
+        raise AssertionError("temperature 9 was served")
+    except openai.BadRequestError as error:
+        assert error.param == "temperature", error
+    try:
+        client.chat.completions.create(model=model, messages=[{"role": "user", "content": "word " * 5000}])
+        raise AssertionError("a prompt over the context was served")
+    except openai.BadRequestError as error:
+        assert error.code == "context_length_exceeded", error
+
+
+def models():
+    names = [entry.id for entry in client.models.list()]
+    assert model in names, names
+    assert client.models.retrieve(model).id == model
+
+
+for check in (chat, stream, tools, logprobs, completions, errors, models):
+    check()
+    print("ok", check.__name__)

@@ -1,0 +1,38 @@
+//! Real clients against a real gateway.
+
+use std::process::Command;
+use tidegate_tests::{BARE, Gateway};
+
+/// The `openai` package. `TIDEGATE_TEST_PYTHON` names an interpreter that has it (`.ci/run` makes one); without
+/// it this test makes an environment of its own, and says loudly when it cannot.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_package_is_served() {
+    let Some(python) = tokio::task::spawn_blocking(python_with_openai).await.unwrap() else { return };
+    let (gateway, bare) = (Gateway::start("").await, Gateway::start(BARE).await);
+    let (url, bare_url) = (gateway.url("/v1"), bare.url("/v1"));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/openai_client.py");
+    let run = move || Command::new(python).args([script, &url, &bare_url, tidegate::bundled::STARTER_NAME]).output();
+    let output = tokio::task::spawn_blocking(run).await.unwrap().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    assert!(out.contains("ok models"), "{out}");
+}
+
+fn python_with_openai() -> Option<String> {
+    if let Ok(python) = std::env::var("TIDEGATE_TEST_PYTHON") {
+        return Some(python);
+    }
+    let venv = std::env::temp_dir().join("tidegate-tests-venv");
+    let python = venv.join("bin/python");
+    let has_openai = || Command::new(&python).args(["-c", "import openai"]).output().is_ok_and(|o| o.status.success());
+    let run = |program: &str, args: &[&str]| Command::new(program).args(args).output().is_ok_and(|o| o.status.success());
+    if !has_openai() {
+        run("python3", &["-m", "venv", &venv.to_string_lossy()]);
+        run(&venv.join("bin/pip").to_string_lossy(), &["install", "--quiet", "openai==3.52.0"]);
+    }
+    if has_openai() {
+        return Some(python.to_string_lossy().into_owned());
+    }
+    eprintln!("\n*** SKIPPED: the openai package could not be installed; no real client was tested ***\n");
+    None
+}
