@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use tidegate_engine::EngineConfig;
 use tidegate_types::Class;
 
 /// The whole file.
@@ -23,7 +24,9 @@ pub struct Config {
     pub keys: Vec<KeyConfig>,
     /// Models; none means the bundled starter model.
     pub models: Vec<ModelConfig>,
-    /// The own engine.
+    /// What the own engine computes on.
+    pub compute: ComputeConfig,
+    /// The own engine; one of its own for each model.
     pub engine: EngineConfig,
     /// Stages on the path of a request; absent means the bundled pipeline.
     pub pipeline: Option<PipelineConfig>,
@@ -118,47 +121,23 @@ pub struct ModelConfig {
     pub context_tokens: Option<u32>,
 }
 
-/// `[engine]`
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+/// `[compute]`
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
-pub struct EngineConfig {
+pub struct ComputeConfig {
     /// `auto`, `cpu` or `reference`.
     pub backend: BackendConfig,
     /// Compute threads; 0 takes one for each core.
     pub threads: usize,
-    /// `thread` or `process`: whether a crash of the engine takes the gateway down.
-    pub isolation: IsolationConfig,
-    /// Memory for keys and values of each model, in MiB.
-    pub kv_cache_mib: usize,
-    /// Tokens of one step.
-    pub max_batch_tokens: usize,
-    /// Sequences of one step.
-    pub max_seqs: usize,
-    /// Requests that may wait for each model.
-    pub max_queued_requests: usize,
-    /// Prompt tokens that may wait for each model.
-    pub max_queued_tokens: usize,
-    /// Keep computed prompts for later requests of the same tenant.
-    pub prefix_cache: bool,
 }
 
-impl Default for EngineConfig {
+impl Default for ComputeConfig {
     fn default() -> Self {
-        Self {
-            backend: BackendConfig::Auto,
-            threads: 0,
-            isolation: IsolationConfig::Thread,
-            kv_cache_mib: 512,
-            max_batch_tokens: 512,
-            max_seqs: 256,
-            max_queued_requests: 1024,
-            max_queued_tokens: 1 << 20,
-            prefix_cache: true,
-        }
+        Self { backend: BackendConfig::Auto, threads: 0 }
     }
 }
 
-/// `engine.backend`
+/// `compute.backend`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendConfig {
@@ -168,16 +147,6 @@ pub enum BackendConfig {
     Cpu,
     /// Naive and slow: for comparison.
     Reference,
-}
-
-/// `engine.isolation`
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum IsolationConfig {
-    /// A thread of the gateway.
-    Thread,
-    /// A child process, restarted when it dies.
-    Process,
 }
 
 impl Config {
@@ -216,6 +185,7 @@ impl Config {
                 self.server.listen
             );
         }
+        self.engine.check()?;
         Ok(())
     }
 

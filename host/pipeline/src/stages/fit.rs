@@ -3,24 +3,10 @@
 
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::EngineTurn;
-use serde_json::Value;
 use tidegate_text::AddSpecial;
 use tidegate_types::{
     Chat, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef,
 };
-
-/// Request fields that change nothing about the answer.
-const HARMLESS: [&str; 9] = [
-    "user",
-    "metadata",
-    "store",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "service_tier",
-    "response_format",
-    "modalities",
-];
 
 /// A request that fits its model.
 pub(crate) enum Fitted {
@@ -72,13 +58,9 @@ fn merge_context(messages: &[Message]) -> Vec<Message> {
 
 fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
     let name = &model.name;
-    for (field, value) in &chat.extra {
-        let plain_format = field != "response_format" || value.get("type").and_then(Value::as_str) == Some("text");
-        let plain_modalities = field != "modalities" || value == &serde_json::json!(["text"]);
-        if !HARMLESS.contains(&field.as_str()) || !plain_format || !plain_modalities {
-            let message = format!("model `{name}` does not support `{field}` with this value; leave it out");
-            return Err(Reject::invalid(field.clone(), message).code("unsupported_parameter"));
-        }
+    if let Some(field) = chat.demands.first() {
+        let message = format!("model `{name}` does not support `{field}` with this value; leave it out");
+        return Err(Reject::invalid(field.clone(), message).code("unsupported_parameter"));
     }
     if matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
         let message = format!("model `{name}` cannot be forced to call a tool; send `tool_choice`: \"auto\" or \"none\"");
