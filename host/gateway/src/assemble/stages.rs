@@ -1,0 +1,131 @@
+//! Plugins of the configured stages.
+
+use crate::bundled;
+use crate::config::{OnErrorConfig, PipelineConfig, StageConfig};
+use anyhow::{Context, anyhow, bail};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_pipeline::stage::{OnError, Stage};
+use tidegate_pipeline::{RetrieverStage, Stages};
+use tidegate_sandbox::stage::StageKind;
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
+
+/// Text that a stream guard may withhold.
+const HOLDBACK_BYTES: usize = 512;
+/// Wall time of a stream guard's call: the longest that text may wait for it.
+const STREAM_WALL: Duration = Duration::from_millis(250);
+const TOP_K: u32 = 3;
+
+/// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
+/// stage whose kinds nobody knows is an error here.
+pub(super) fn load(sandbox: &Sandbox, config: &PipelineConfig, facts: &mut Vec<String>) -> anyhow::Result<Stages> {
+    let mut stages = Stages::default();
+    let mut components = BTreeMap::new();
+    for (i, stage) in config.stage.iter().enumerate() {
+        let plugin = load_one(sandbox, stage, &mut components);
+        if let Err(why) = &plugin {
+            tracing::error!(plugin = stage.plugin, "{why:#}");
+        }
+        let kinds = kinds(stage, &plugin).with_context(|| format!("pipeline.stage {} (`{}`)", i + 1, stage.plugin))?;
+        facts.push(fact(stage, &plugin, &kinds));
+        let plugin = plugin.map_err(|why| Arc::from(format!("{why:#}")));
+        for kind in kinds {
+            place(&mut stages, stage, kind, plugin.clone());
+        }
+    }
+    Ok(stages)
+}
+
+/// For `tidegate check`: a stage that did not load is an error there.
+pub(super) fn refuse_failed(stages: &Stages) -> anyhow::Result<()> {
+    let retrievers = stages.retrievers.iter().map(|retriever| &retriever.stage);
+    let all = stages.prompt_guards.iter().chain(&stages.stream_guards).chain(&stages.routers).chain(&stages.tools);
+    for stage in all.chain(retrievers) {
+        if let Err(why) = &stage.plugin {
+            bail!("plugin `{}`: {why}", stage.name);
+        }
+    }
+    Ok(())
+}
+
+fn load_one(
+    sandbox: &Sandbox,
+    stage: &StageConfig,
+    components: &mut BTreeMap<String, Arc<[u8]>>,
+) -> anyhow::Result<Arc<Plugin>> {
+    let component = component(stage)?;
+    let key = blake3::hash(&component).to_hex().to_string();
+    let component = components.entry(key).or_insert_with(|| Arc::from(component.as_ref())).clone();
+    let spec = PluginSpec {
+        name: stage.plugin.clone(),
+        component,
+        config: serde_json::to_value(&stage.config)?,
+        grants: stage.grants.to_grants(),
+        limits: stage.limits.to_limits(),
+        stages: stage.stages.as_ref().map(|kinds| kinds.iter().map(|kind| (*kind).into()).collect()),
+    };
+    Ok(sandbox.load(spec)?)
+}
+
+fn component(stage: &StageConfig) -> anyhow::Result<Cow<'static, [u8]>> {
+    if let Some(file) = &stage.file {
+        let bytes = std::fs::read(file).with_context(|| format!("cannot read the plugin {}", file.display()))?;
+        return Ok(Cow::Owned(bytes));
+    }
+    bundled::plugin(&stage.plugin).map(Cow::Borrowed).ok_or_else(|| {
+        let shipped: Vec<&str> = bundled::PLUGINS.iter().map(|(name, _)| *name).collect();
+        anyhow!("no plugin `{}` is shipped ({}); name a component with `file`", stage.plugin, shipped.join(", "))
+    })
+}
+
+/// The configured kinds, else what the component exports. A plugin that did not load and says no kinds would
+/// vanish from the path; then the path is refused.
+fn kinds(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>) -> anyhow::Result<Vec<StageKind>> {
+    match (&stage.stages, plugin) {
+        (Some(kinds), _) => Ok(kinds.iter().map(|kind| (*kind).into()).collect()),
+        (None, Ok(plugin)) => Ok(plugin.exported_stages().into_iter().collect()),
+        (None, Err(why)) => bail!("{why:#}"),
+    }
+}
+
+fn place(stages: &mut Stages, config: &StageConfig, kind: StageKind, plugin: Result<Arc<Plugin>, Arc<str>>) {
+    let guard = matches!(kind, StageKind::PromptGuard | StageKind::StreamGuard);
+    let default_wall =
+        if kind == StageKind::StreamGuard { STREAM_WALL } else { tidegate_sandbox::stage::Limits::default().wall };
+    let stage = Stage {
+        name: config.plugin.as_str().into(),
+        plugin,
+        on_error: match config.on_error {
+            Some(OnErrorConfig::Closed) => OnError::Closed,
+            Some(OnErrorConfig::Open) => OnError::Open,
+            Some(OnErrorConfig::Skip) => OnError::Skip,
+            None if guard => OnError::Closed,
+            None => OnError::Open,
+        },
+        wall: config.limits.wall_ms.map_or(default_wall, Duration::from_millis),
+        holdback_bytes: config.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES),
+    };
+    match kind {
+        StageKind::PromptGuard => stages.prompt_guards.push(stage),
+        StageKind::StreamGuard => stages.stream_guards.push(stage),
+        StageKind::Router => stages.routers.push(stage),
+        StageKind::ToolProvider => stages.tools.push(stage),
+        StageKind::Retriever => stages.retrievers.push(RetrieverStage {
+            stage,
+            top_k: config.top_k.unwrap_or(TOP_K),
+            min_score: config.min_score.unwrap_or(0.0),
+        }),
+    }
+}
+
+fn fact(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>, kinds: &[StageKind]) -> String {
+    let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+    match plugin {
+        Ok(plugin) => {
+            format!("plugin    {} {} ({})", stage.plugin, plugin.descriptor().version, kinds.join(", "))
+        }
+        Err(why) => format!("plugin    {} DID NOT LOAD: {why:#}", stage.plugin),
+    }
+}
