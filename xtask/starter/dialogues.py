@@ -32,7 +32,9 @@ SYSTEMS = [
 ]
 LENGTHS = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5]  # segments of a dialogue
 TOOLS_SHARE = 0.18
+BUNDLED_SHARE = 0.22  # with nothing but the bundled calculator, as every request to a server without a config
 PAIRS_SHARE = 0.10
+FOLLOW_UP = 0.6  # once something was told, how often the next segment asks for it
 PRAISE = "[nice|great|good|lovely|what a nice|I like this|I liked that] story[!|.|]"
 PRAISE_ANSWERS = ["I am glad you liked it! Shall I tell another one?", "Thank you! I have many more."]
 
@@ -83,10 +85,17 @@ def use_tool(rng, split, state):
     return (toolcalls.use_tool if state.tasks else toolcalls.calculate)(rng, split, state)
 
 
+def calculate(rng, split, state):
+    """Sums are rare where the calculator is not offered, and common where it is."""
+    if not state.tools and rng.random() < 0.85:
+        return recall.tell(rng, split, state)
+    return toolcalls.calculate(rng, split, state)
+
+
 # Shares of the segments early (first fifth), in the middle, and late (last two fifths).
 SEGMENTS = {
     talk.small_talk: (10, 16, 24), talk.fact: (12, 18, 26), talk.world: (3, 4, 5), talk.unknown: (5, 7, 7),
-    toolcalls.calculate: (1, 1, 1), grounded: (28, 26, 20), story: (5, 8, 9), recall.tell: (16, 13, 10),
+    calculate: (5, 5, 5), grounded: (28, 26, 20), story: (5, 8, 9), recall.tell: (16, 13, 10),
     recall.recall: (4, 4, 4), recall.about_chat: (5, 4, 3), echo: (26, 14, 6),
 }
 WITH_TOOLS = {
@@ -103,14 +112,17 @@ def shares(table, progress):
 
 def chain(rng, split, progress):
     state, messages = State(), []
-    if rng.random() < TOOLS_SHARE:
+    table, kind = SEGMENTS, rng.random()
+    if kind < TOOLS_SHARE:
+        table = WITH_TOOLS
         state.tools, state.tasks = toolcalls.offer(rng, split)
+    elif kind < TOOLS_SHARE + BUNDLED_SHARE:
+        state.tools = [toolcalls.DATA["bundled_calculator"]]
     if rng.random() < 0.4:
         state.system = rng.choice(SYSTEMS)
         messages.append({"role": "system", "content": state.system})
-    table = WITH_TOOLS if state.tools else SEGMENTS
     for _ in range(rng.choice(LENGTHS)):
-        follow_up = state.told and rng.random() < 0.35
+        follow_up = state.told and rng.random() < FOLLOW_UP
         segment = recall.recall if follow_up else rng.choices(list(table), shares(table, progress))[0]
         part = segment(rng, split, state)
         messages += part

@@ -174,12 +174,15 @@ def machine():
 
 def report(args, names, table, seconds):
     """The table as Markdown, with what is needed to repeat it."""
-    command = "python eval.py " + " ".join(f"--model {name}" for name in names) + f" --per {args.per} --seed {args.seed}"
+    models = " ".join(f"--model {name}" for name in names)
+    command = f"python eval.py {models} --per {args.per} --seed {args.seed}"
     lines = [
         "# How the starter model does on held-out prompts", "",
-        f"{args.per} prompts a row, seed {args.seed}, greedy, fp32; read each figure as +-{98 / args.per**0.5:.0f} points. "
-        f"{datetime.date.today()}, {machine()}, {seconds:.0f} s. The slot values and wordings did not occur in training; "
-        "the recipe was improved on prompts of these kinds, so this is a development set. Repeat it with", "",
+        f"{args.per} prompts a row, seed {args.seed}, greedy, fp32; "
+        f"read each figure as +-{98 / args.per**0.5:.0f} points.",
+        f"{datetime.date.today()}, {machine()}, {seconds:.0f} s.", "",
+        "The slot values and wordings did not occur in training; the recipe was improved on prompts of these",
+        "kinds, so this is a development set. Repeat it with", "",
         f"    {command}", "",
         "| ability | wanted | " + " | ".join(names) + " |", "|---|" + "---|" * (1 + len(names)),
     ]
@@ -217,7 +220,8 @@ def main():
     text = report(args, names, table, time.time() - begin)
     free = tomllib.loads((pathlib.Path(__file__).parent / "free_prompts.toml").read_text())
     text += f"\n## Conversations by hand, with {names[-1]}, unedited\n\n```\n"
-    text += "\n\n".join(converse(generate, conversation, free["text"]) for conversation in free["conversation"]) + "\n```\n"
+    shown = (converse(generate, conversation, free["text"]) for conversation in free["conversation"])
+    text += "\n\n".join(shown) + "\n```\n"
     if args.failures:
         args.failures.write_text("\n".join(failures))
     if args.out:

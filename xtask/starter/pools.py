@@ -4,7 +4,6 @@ A pool is a few thousand dialogues for one moment of the training; its seed is t
 repeated. Batches hold dialogues of like length, right-padded: with plain causal attention no dialogue sees another.
 """
 
-import collections
 import itertools
 import multiprocessing
 import random
@@ -19,6 +18,7 @@ import dialogues
 CONTEXT = 1024
 POOL = 2048  # dialogues; about 350 thousand tokens
 AHEAD = 2  # pools that each worker prepares before they are asked for
+MERGE = 8192  # tokens of a batch for which one pool is enough: of fewer dialogues, few have like lengths
 
 
 def encode(tokenizer, texts):
@@ -78,12 +78,13 @@ def _work(task):
 class Source:
     """Pools by number; with workers, the next ones are written while the current one is learned."""
 
-    def __init__(self, tokenizer_file, seed, workers):
-        self.seed, self.ready, self.workers = seed, collections.OrderedDict(), None
+    def __init__(self, tokenizer_file, seed, workers, batch):
+        self.seed, self.batch, self.ready, self.workers = seed, batch, {}, None
+        self.merge = max(1, batch // MERGE)
         if workers:
             context = multiprocessing.get_context("spawn")  # a forked process must not inherit a CUDA context
             self.workers = context.Pool(workers, _start, (str(tokenizer_file),))
-            self.ahead = AHEAD * workers
+            self.ahead = max(AHEAD * workers, 2 * self.merge)
         else:
             self.tokenizer = Tokenizer.from_file(str(tokenizer_file))
 
@@ -94,7 +95,7 @@ class Source:
         if self.workers:
             self.workers.terminate()
 
-    def pool(self, number, progress):
+    def _pool(self, number, progress):
         if not self.workers:
             return write(self.tokenizer, self.seed, number, progress)
         for later in range(number, number + self.ahead):
@@ -102,7 +103,10 @@ class Source:
                 self.ready[later] = self.workers.apply_async(_work, ((self.seed, later, progress),))
         return self.ready.pop(number).get()
 
-    def batches(self, number, progress, batch):
-        pool = self.pool(number, progress)
-        for group in groups(pool, batch, random.Random(number)):
+    def batches(self, number, progress):
+        """The batches of the pools that belong to a number."""
+        pool = []
+        for one in range(number * self.merge, (number + 1) * self.merge):
+            pool += self._pool(one, progress)
+        for group in groups(pool, self.batch, random.Random(number)):
             yield tensors(pool, group)

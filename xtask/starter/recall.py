@@ -24,6 +24,10 @@ ECHO = [
     "repeat after me: {v}", "say: {v}", 'please say "{v}"', "say {v}", "repeat: {v}", "repeat this: {v}",
     "copy this: {v}", "echo {v}", "write {v}", "type this: {v}", "read back: {v}", 'please repeat "{v}"',
 ]
+ECHO_WORDS = [
+    "{coined}", "{coined_low}", "{person}", "{coined} {full_name}", "{number 1 99999}", "{code}", "{word}", "{word}",
+    "{word}",
+]
 
 
 def _kin_memories():
@@ -75,7 +79,8 @@ def recall(rng, split, state):
     memory = MEMORIES[key]
     ask = surface(rng, expand_one(rng, rng.choice(memory["ask"])), loose=False)
     if key not in state.told:
-        return [user(ask), says(f"You have not told me {memory['noun']} yet.", kind="recall_unknown", regex="not told")]
+        answer = f"You have not told me {memory['noun']} yet."
+        return [user(ask), says(answer, kind="recall_unknown", regex="not told")]
     value = state.told[key]
     kind = "recall_name" if key == "name" else "recall_other"
     return [user(ask), says(fill(rng, split, rng.choice(memory["say"]), v=value), kind=kind, all=[value])]
@@ -92,7 +97,8 @@ def about_chat(rng, split, state):
         return [user(surface(rng, expand_one(rng, REPEAT_ANSWER))), says(said, kind="repeat", all=[said])]
     if len(asked) > 120 or "\n" in asked:
         return recall(rng, split, state)
-    return [user(surface(rng, expand_one(rng, REPEAT_QUESTION))), says(f"You wrote: {asked}", kind="repeat", all=[asked])]
+    ask = user(surface(rng, expand_one(rng, REPEAT_QUESTION)))
+    return [ask, says(f"You wrote: {asked}", kind="repeat", all=[asked])]
 
 
 def echo(rng, split, sentences):
@@ -100,7 +106,6 @@ def echo(rng, split, sentences):
     if rng.random() < 0.12:
         text = rng.choice(sentences)
     else:
-        slots = rng.choice(["{coined}", "{coined_low}", "{person}", "{coined} {full_name}", "{number 1 99999}", "{code}",
-                            "{word}", "{word}", "{word}"])
+        slots = rng.choice(ECHO_WORDS)
         text = " ".join(fill(rng, split, slots) for _ in range(rng.choice([1, 2, 2, 3, 4, 5, 6, 8, 12])))
     return [user(surface(rng, rng.choice(ECHO), loose=False).replace("{v}", text)), says(text, kind="echo", all=[text])]

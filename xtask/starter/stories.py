@@ -78,8 +78,8 @@ def question(rng, cast):
     name, kind, place = cast["name"], cast["kind"], cast["place"]
     ask, answer, must = rng.choice([
         (f"[who is|who was] {name}?", f"{name} is the {kind} in the story.", kind),
-        (f"[who was the story about?|who is the story about?|what was the name of the {kind}?|what was the {kind} called?]",
+        (f"[who [was|is] the story about?|what was the name of the {kind}?|what was the {kind} called?]",
          f"The story is about {name} the {kind}.", name),
-        (f"[where does {name} live?|where does the story take place?|where does it happen?]", f"In the {place}.", place),
+        (f"[where does {name} live?|where does [the story take place|it happen]?]", f"In the {place}.", place),
     ])
     return expand_one(rng, ask), answer, must

@@ -1,4 +1,4 @@
-"""Answers that do not depend on the conversation: small talk, facts about Tidegate, a little of the world, declining."""
+"""Answers that do not depend on the conversation: small talk, facts, a little of the world, declining."""
 
 import pathlib
 import re

@@ -133,5 +133,6 @@ def calculate(rng, split, state):
         return turns + [returned(content), says(answer, kind="tool_error", all=[error])]
     # What the tool says counts, even where it is not what the model might expect.
     result = problem.result if rng.random() < 0.75 else fill(rng, split, "{number 1 99999}[||.{digits 1 999}]")
-    content = rng.choice([result, result, result, json.dumps({"result": result}), f'{{"result":{result}}}', f"= {result}"])
+    as_json = rng.choice([json.dumps({"result": result}), f'{{"result":{result}}}', f"= {result}"])
+    content = result if rng.random() < 0.6 else as_json
     return turns + [returned(content), says(problem.answer.replace("{r}", result), kind="result", all=[result])]

@@ -28,6 +28,7 @@ import pools
 from muon import Muon
 
 WARM_UP_STEPS = 100
+RESUME_STEPS = 20  # the optimizers' buffers come with the state, so a shorter one is enough
 
 
 def build(vocab, layers):
@@ -88,7 +89,7 @@ class Run:
         self.model = build(vocab, args.layers).to(self.device)
         self.optimizers = optimizers_of(self.model, args.lr)
         self.step, self.seen, self.pool, self.spent = 0, 0, 0, 0.0
-        self.warm_from, self.stopped = 0, False
+        self.warm_from, self.warm_steps, self.stopped = 0, WARM_UP_STEPS, False
         if args.resume:
             self.load()
         elif args.init:
@@ -105,7 +106,7 @@ class Run:
             optimizer.load_state_dict(saved)
         for key in ("step", "seen", "pool", "spent"):
             setattr(self, key, state[key])
-        self.warm_from = self.step
+        self.warm_from, self.warm_steps = self.step, RESUME_STEPS
 
     def save(self):
         state = {
@@ -128,7 +129,7 @@ class Run:
 
     def rate(self, progress):
         """The share of the full learning rate: up, constant, down."""
-        up = (self.step - self.warm_from + 1) / WARM_UP_STEPS
+        up = (self.step - self.warm_from + 1) / self.warm_steps
         down = (1 - progress) / self.args.decay if self.args.decay else 1.0
         return min(1.0, up, max(0.01, down))
 
@@ -155,12 +156,13 @@ def train(run, source):
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stopped", True))
     while run.progress() < 1 and not run.stopped:
         run.pool += 1
-        for ids, counts in source.batches(run.pool, run.progress(), args.batch):
+        for ids, counts in source.batches(run.pool, run.progress()):
             progress = run.progress()
             losses.append(run.learn(ids, counts, progress))
             if len(losses) == args.show:
                 speed = (run.seen - shown[1]) / (time.time() - shown[0])
-                print(f"{progress:6.1%} step {run.step} tokens {run.seen / 1e6:.2f} M loss {torch.stack(losses).mean():.4f} "
+                loss = torch.stack(losses).mean()
+                print(f"{progress:6.1%} step {run.step} tokens {run.seen / 1e6:.2f} M loss {loss:.4f} "
                       f"rate {run.rate(progress):.2f} tokens/s {speed:.0f}", flush=True)
                 losses, shown = [], (time.time(), run.seen)
             if time.time() - saved > 60 * args.save:
@@ -189,7 +191,7 @@ def count(text):
 
 def arguments():
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    args.add_argument("--model", type=pathlib.Path, required=True, help="folder with the tokenizer; the weights go there")
+    args.add_argument("--model", type=pathlib.Path, required=True, help="folder with the tokenizer, and for the weights")
     args.add_argument("--state", type=pathlib.Path, required=True, help="file for the full-precision state")
     args.add_argument("--init", type=pathlib.Path, help="start from the weights of this model folder")
     args.add_argument("--resume", action="store_true", help="go on from the state file")
@@ -217,7 +219,7 @@ def main():
     torch.set_num_threads(args.threads)
     tokenizer_file = args.model / "tokenizer.json"
     run = Run(args, Tokenizer.from_file(str(tokenizer_file)).get_vocab_size())
-    with pools.Source(tokenizer_file, args.seed, args.workers) as source:
+    with pools.Source(tokenizer_file, args.seed, args.workers, args.batch) as source:
         train(run, source)
     if run.stopped:
         raise SystemExit("stopped; go on with --resume")
