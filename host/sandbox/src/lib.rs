@@ -1,2 +1,3 @@
 //! Sandboxed WebAssembly components as pipeline stages.
+mod bindings;
 pub mod stage;

@@ -1,0 +1,32 @@
+//! The contract as Rust types, generated from `wit/`. One world holds every stage and every capability, for the
+//! host only: what a component exports is looked up interface by interface (`GuestIndices`), so that stages stay
+//! optional, and what it imports was checked before. Parameters are borrowed: text is copied once, into the guest.
+//!
+//! Read next: `convert.rs` builds these from the host's types, `stages/` calls the exports.
+
+wasmtime::component::bindgen!({
+    inline: "
+        package tidegate:host;
+        world everything {
+            import tidegate:plugin/log@0.1.0;
+            import tidegate:plugin/metrics@0.1.0;
+            import tidegate:plugin/clock@0.1.0;
+            import tidegate:plugin/kv@0.1.0;
+            import tidegate:plugin/documents@0.1.0;
+            export tidegate:plugin/meta@0.1.0;
+            export tidegate:plugin/prompt-guard@0.1.0;
+            export tidegate:plugin/stream-guard@0.1.0;
+            export tidegate:plugin/router@0.1.0;
+            export tidegate:plugin/tool-provider@0.1.0;
+            export tidegate:plugin/retriever@0.1.0;
+        }
+    ",
+    path: "../../wit",
+    ownership: Borrowing { duplicate_if_necessary: true },
+    imports: {
+        "tidegate:plugin/kv": async | trappable,
+        "tidegate:plugin/documents": async | trappable,
+        default: trappable,
+    },
+    exports: { default: async },
+});
