@@ -1,0 +1,182 @@
+//! Bad input: the right status, a message that says what to do, and a server that goes on.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+use tidegate_tests::{BARE, Gateway, ask, with_model};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const CHAT: &str = "/v1/chat/completions";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_bodies_are_refused_in_openais_shape() {
+    let gateway = Gateway::start(BARE).await;
+    let deep = "[".repeat(200_000);
+    let nested = format!("{{\"model\":\"m\",\"messages\":{}", "[".repeat(5000));
+    for body in ["", "{", "null", "[]", "\"x\"", "{\"model\":}", &deep, &nested, "{} {}"] {
+        let answer = gateway.post_raw(CHAT, body.to_owned()).await;
+        assert_eq!(answer.status, 400, "{:?}", &body[..body.len().min(40)]);
+        answer.error();
+    }
+    let invalid_utf8 = b"{\"model\":\"\xff\xfe\",\"messages\":[]}".to_vec();
+    assert_eq!(gateway.post_raw(CHAT, invalid_utf8).await.status, 400);
+    assert!(gateway.chat(ask("Hello!")).await.status == 200, "the server goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_type_or_range_names_its_field() {
+    let gateway = Gateway::start(BARE).await;
+    let cases: &[(&str, Value)] = &[
+        ("model", json!(7)),
+        ("messages", json!("hello")),
+        ("messages", json!([])),
+        ("messages[0].role", json!([{"role": "wizard", "content": "x"}])),
+        ("messages[0].content", json!([{"role": "user", "content": 7}])),
+        ("temperature", json!("hot")),
+        ("temperature", json!(9)),
+        ("top_p", json!(0)),
+        ("n", json!(0)),
+        ("n", json!(1000)),
+        ("max_tokens", json!(-1)),
+        ("max_tokens", json!(1.5)),
+        ("stop", json!(["a", "b", "c", "d", "e"])),
+        ("seed", json!("x")),
+        ("presence_penalty", json!(3)),
+        ("frequency_penalty", json!("x")),
+        ("logit_bias", json!({"x": 1})),
+        ("top_logprobs", json!(99)),
+        ("stream", json!("yes")),
+        ("tools", json!("x")),
+        ("tools[0].function.name", json!([{"type": "function", "function": {"name": "a b"}}])),
+        ("top_k", json!("x")),
+        ("min_p", json!(2)),
+        ("repetition_penalty", json!(0)),
+    ];
+    for (param, value) in cases {
+        let field = param.split(['[', '.']).next().unwrap();
+        let mut request = with_model(ask("Hello!"));
+        request[field] = value.clone();
+        let answer = gateway.post(CHAT, &request).await;
+        assert_eq!(answer.status, 400, "{field} = {value}: {:?}", answer.body);
+        let (message, found, _) = answer.error();
+        let found = found.as_str().unwrap_or_default().to_owned();
+        assert!(found.starts_with(param.split('[').next().unwrap()), "{param}: {found}: {message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_model_cannot_do_is_refused_by_name() {
+    let gateway = Gateway::start(BARE).await;
+    for (field, value) in [
+        ("response_format", json!({"type": "json_object"})),
+        ("tool_choice", json!("required")),
+        ("reasoning_effort", json!("high")),
+        ("some_new_field", json!(1)),
+    ] {
+        let mut request = ask("Hello!");
+        request["tools"] = json!([{"type": "function", "function": {"name": "t", "parameters": {}}}]);
+        request[field] = value;
+        let answer = gateway.chat(request).await;
+        assert_eq!(answer.status, 400, "{field}: {:?}", answer.body);
+        assert!(answer.error().0.contains(field), "{field}: {}", answer.error().0);
+    }
+    let image = json!({"messages": [{"role": "user", "content": [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}]});
+    let (message, param, _) = gateway.chat(image).await.error();
+    assert!(message.contains("image_url"), "{message}");
+    assert_eq!(param, "messages[0].content[0]");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_over_the_context_says_both_numbers() {
+    let gateway = Gateway::start(BARE).await;
+    let answer = gateway.chat(ask(&"word ".repeat(5000))).await;
+    assert_eq!(answer.status, 400);
+    let (message, _, code) = answer.error();
+    assert_eq!(code, "context_length_exceeded");
+    assert!(message.contains("1024"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_models_paths_and_methods_are_told_apart() {
+    let gateway = Gateway::start(BARE).await;
+    let mut request = ask("Hello!");
+    request["model"] = "no-such-model".into();
+    let answer = gateway.chat(request).await;
+    assert_eq!((answer.status, answer.error().2), (404, json!("model_not_found")));
+    assert_eq!(gateway.get("/v1/nothing").await.status, 404);
+    let wrong_method = gateway.get(CHAT).await;
+    assert_eq!(wrong_method.status, 405);
+    assert_eq!(wrong_method.headers["allow"], "POST");
+    wrong_method.error();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_huge_body_is_refused_before_it_is_read() {
+    let gateway = Gateway::start(BARE).await;
+    let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{{",
+        2_u64 << 30
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut seen = vec![0; 64];
+    let read = socket.read(&mut seen).await.unwrap();
+    assert!(seen[..read].starts_with(b"HTTP/1.1 413"), "{}", String::from_utf8_lossy(&seen));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_headers_and_slow_bodies_are_cut_off() {
+    let gateway = Gateway::start("[server]\nheader_timeout_ms = 200\nbody_timeout_ms = 200\n[pipeline]\n").await;
+    for start in [
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n".to_owned(),
+        format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"),
+    ] {
+        let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
+        socket.write_all(start.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let ended = tokio::time::timeout(Duration::from_secs(20), socket.read_to_end(&mut answer)).await;
+        assert!(ended.is_ok(), "the connection stays open after {start:?}");
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+    }
+}
+
+/// The client goes away in the middle of a stream: its sequence is cancelled and its blocks are free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_vanishes_frees_its_blocks() {
+    let gateway = Gateway::start(BARE).await;
+    let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
+    let mut request = with_model(ask("Tell me a long story."));
+    request["stream"] = true.into();
+    request["max_tokens"] = 900.into();
+    request["logit_bias"] = json!({"2": -100});
+    let body = request.to_string();
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut seen = vec![0; 4096];
+    assert!(socket.read(&mut seen).await.unwrap() > 0);
+    assert!(metric(&gateway, "tidegate_requests_in_work").await >= 1.0);
+    drop(socket);
+    for _ in 0..500 {
+        if metric(&gateway, "tidegate_requests_in_work").await == 0.0 {
+            let metrics = gateway.get("/metrics").await;
+            let text = String::from_utf8_lossy(&metrics.body).into_owned();
+            assert!(text.contains("outcome=\"client-gone\""), "{text}");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the request is still in work");
+}
+
+/// The value of a metric without labels.
+async fn metric(gateway: &Gateway, name: &str) -> f64 {
+    let answer = gateway.get("/metrics").await;
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+}

@@ -1,0 +1,56 @@
+//! API keys: who may ask, and what is kept apart.
+
+use hyper::Request;
+use serde_json::json;
+use tidegate_tests::{Gateway, ask, collect, with_model};
+
+fn config() -> String {
+    let key = |name: &str, key: &str| format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{}\"\n", blake3::hash(key.as_bytes()));
+    format!("{}{}[pipeline]\n", key("alpha", "tg-alpha"), key("beta", "tg-beta"))
+}
+
+async fn chat(gateway: &Gateway, authorization: Option<&str>, question: &str) -> tidegate_tests::Answer {
+    let system = "You are a helpful assistant that answers in short and friendly sentences, always.";
+    let mut body = with_model(ask(question));
+    body["messages"].as_array_mut().unwrap().insert(0, json!({"role": "system", "content": system}));
+    let mut request = gateway.json_request("/v1/chat/completions", &body);
+    if let Some(value) = authorization {
+        request.headers_mut().insert("authorization", value.parse().unwrap());
+    }
+    collect(gateway.send(request).await).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_a_valid_key_is_refused() {
+    let gateway = Gateway::start(&config()).await;
+    for authorization in [None, Some("Bearer tg-wrong"), Some("Basic dGc="), Some("Bearer "), Some("tg-alpha")] {
+        let answer = chat(&gateway, authorization, "Hello!").await;
+        assert_eq!(answer.status, 401, "{authorization:?}");
+        assert_eq!(answer.error().2, "invalid_api_key");
+    }
+    assert_eq!(chat(&gateway, Some("Bearer tg-alpha"), "Hello!").await.status, 200);
+    let models = Request::get(gateway.url("/v1/models")).body(Default::default()).unwrap();
+    assert_eq!(gateway.send(models).await.status(), 401);
+    assert_eq!(gateway.get("/livez").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_tenant_never_finds_anothers_prompt_in_the_cache() {
+    let gateway = Gateway::start(&config()).await;
+    let cached = |answer: &tidegate_tests::Answer| {
+        answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(cached(&chat(&gateway, Some("Bearer tg-alpha"), "Who are you?").await), 0);
+    assert_eq!(cached(&chat(&gateway, Some("Bearer tg-beta"), "Who are you?").await), 0);
+    assert!(cached(&chat(&gateway, Some("Bearer tg-alpha"), "Who are you?").await) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_and_records_carry_the_tenant() {
+    let gateway = Gateway::start(&config()).await;
+    chat(&gateway, Some("Bearer tg-beta"), "Hello!").await;
+    let mut request = Request::get(gateway.url("/metrics")).body(Default::default()).unwrap();
+    request.headers_mut().insert("authorization", "Bearer tg-beta".parse().unwrap());
+    let metrics = collect(gateway.send(request).await).await;
+    assert!(String::from_utf8_lossy(&metrics.body).contains("tenant=\"beta\""));
+}

@@ -1,0 +1,96 @@
+//! A gateway in front of a gateway, and in front of servers that misbehave.
+
+use serde_json::json;
+use std::net::SocketAddr;
+use tidegate_tests::{BARE, Gateway, ask, events, finish_reason, joined};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+fn in_front_of(addr: SocketAddr) -> String {
+    format!(
+        "[[models]]\nname = \"remote\"\nupstream = \"http://{addr}/v1\"\nupstream_model = \"tidegate-starter\"\n\
+         [[pipeline.stage]]\nplugin = \"pii-guard\"\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_elsewhere_answers_as_it_does_there() {
+    let engine = Gateway::start(BARE).await;
+    let front = Gateway::start(&in_front_of(engine.addr)).await;
+    let direct = engine.chat(ask("What is Tidegate?")).await;
+    let mut request = ask("What is Tidegate?");
+    request["model"] = "remote".into();
+    let through = front.chat(request.clone()).await;
+    assert_eq!(through.text(), direct.text());
+    assert_eq!(through.json()["model"], "remote");
+    assert_eq!(through.json()["usage"]["completion_tokens"], direct.json()["usage"]["completion_tokens"]);
+    request["stream_options"] = json!({"include_usage": true});
+    let events = front.stream(request).await;
+    assert_eq!(joined(&events, 0), direct.text());
+    assert_eq!(finish_reason(&events, 0), "stop");
+    assert_eq!(events.last().unwrap()["usage"]["prompt_tokens"], direct.json()["usage"]["prompt_tokens"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_the_upstream_is_passed_on() {
+    let engine = Gateway::start(BARE).await;
+    let front = Gateway::start(&in_front_of(engine.addr)).await;
+    let mut request = ask(&"word ".repeat(5000));
+    request["model"] = "remote".into();
+    let answer = front.chat(request).await;
+    assert_eq!(answer.status, 400, "{:?}", answer.body);
+    assert_eq!(answer.error().2, "context_length_exceeded");
+}
+
+/// A server that sends `answer` to each request and closes the connection.
+async fn misbehaving(answer: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut request = vec![0; 65536];
+            let _ = socket.read(&mut request).await;
+            let _ = socket.write_all(answer.as_bytes()).await;
+        }
+    });
+    addr
+}
+
+const CUT: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+    data: {\"id\":\"1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\
+\"delta\":{\"role\":\"assistant\",\"content\":\"Half an \"},\"finish_reason\":null}]}\n\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_cut_ends_in_an_error_event() {
+    let front = Gateway::start(&in_front_of(misbehaving(CUT).await)).await;
+    let mut request = ask("Hello!");
+    request["model"] = "remote".into();
+    request["stream"] = true.into();
+    let answer = front.post("/v1/chat/completions", &request).await;
+    let text = String::from_utf8(answer.body.to_vec()).unwrap();
+    assert!(text.contains("Half an "), "{text}");
+    let last = text.trim_end().rsplit("\n\n").find(|event| *event != "data: [DONE]").unwrap();
+    assert!(last.contains("\"error\""), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_down_or_talks_nonsense_is_a_bad_gateway() {
+    let nonsense = misbehaving("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello").await;
+    let broken = misbehaving("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for addr in [nonsense, broken, closed] {
+        let front = Gateway::start(&in_front_of(addr)).await;
+        let mut request = ask("Hello!");
+        request["model"] = "remote".into();
+        let answer = front.chat(request).await;
+        assert!(matches!(answer.status, 502 | 503), "{}: {:?}", answer.status, answer.body);
+        answer.error();
+    }
+}
+
+#[test]
+fn the_cut_stream_of_this_test_is_one_event() {
+    let body = CUT.split("\r\n\r\n").nth(1).unwrap();
+    let whole = format!("{body}data: [DONE]\n\n");
+    assert_eq!(events(whole.as_bytes()).len(), 1);
+}
