@@ -1,1 +1,31 @@
-//! OpenAI JSON and SSE, both directions
+//! OpenAI JSON and server-sent events, both directions. Pure: bytes in, types out, and back.
+//!
+//! This is the only crate that knows OpenAI's wire format; a field that another crate spells is a defect.
+//!
+//! - Serving: [`request`] parses and validates a body once, with the path of whatever is wrong; [`stream`],
+//!   [`answer`], [`models`] and [`error`] write what a client reads.
+//! - Asking an upstream: [`client`] writes a `Chat` as a request and reads chunks, answers and errors back;
+//!   [`sse`] cuts the bytes of a stream into events.
+//!
+//! Read `request.rs` first.
+
+pub mod answer;
+pub mod client;
+pub mod error;
+mod field;
+pub mod head;
+mod json;
+mod logprobs;
+pub mod models;
+mod path;
+pub mod request;
+pub mod sse;
+pub mod stream;
+mod write;
+
+pub use answer::Answer;
+pub use error::{error_body, status};
+pub use head::Head;
+pub use models::ModelCard;
+pub use request::{ParsedRequest, changes_answer, parse_chat, parse_completion};
+pub use stream::StreamEncoder;

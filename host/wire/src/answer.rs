@@ -1,0 +1,148 @@
+//! The whole answer in one piece: deltas are gathered, then written once.
+
+use crate::head::Head;
+use crate::logprobs;
+use crate::stream::{tool_call, tool_call_in_completion, unknown_choice};
+use crate::write::{list, optional_string, raw, string, uint, usage};
+use bytes::{Bytes, BytesMut};
+use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Form, Reject, RejectKind, TextLogprob, ToolCall, Usage};
+
+/// Gathers the deltas of an answer.
+pub struct Answer {
+    choices: Vec<Choice>,
+    bytes: usize,
+    limit_bytes: usize,
+}
+
+#[derive(Clone, Default)]
+struct Choice {
+    text: String,
+    reasoning: String,
+    refusal: String,
+    tool_calls: Vec<ToolCall>,
+    logprobs: Vec<TextLogprob>,
+    finish: Option<FinishReason>,
+}
+
+impl Answer {
+    /// An answer of `n` choices whose text may have `limit_bytes` in all.
+    pub fn new(n: u32, limit_bytes: usize) -> Self {
+        Self { choices: vec![Choice::default(); n as usize], bytes: 0, limit_bytes }
+    }
+
+    /// Adds a delta.
+    pub fn push(&mut self, delta: Delta) -> Result<(), Reject> {
+        let Some(choice) = self.choices.get_mut(delta.choice as usize) else {
+            return Err(unknown_choice(delta.choice));
+        };
+        match delta.kind {
+            DeltaKind::Text { text, mut logprobs } => {
+                self.bytes += text.len() + logprobs.iter().map(size_of).sum::<usize>();
+                choice.text.push_str(&text);
+                choice.logprobs.append(&mut logprobs);
+            }
+            DeltaKind::Reasoning(text) => {
+                self.bytes += text.len();
+                choice.reasoning.push_str(&text);
+            }
+            DeltaKind::Refusal(text) => {
+                self.bytes += text.len();
+                choice.refusal.push_str(&text);
+            }
+            DeltaKind::ToolCall { call, .. } => {
+                self.bytes += call.id.len() + call.name.len() + call.arguments.len();
+                choice.tool_calls.push(call);
+            }
+            DeltaKind::Finish(reason) => choice.finish = Some(reason),
+        }
+        if self.bytes > self.limit_bytes { Err(too_long(self.limit_bytes)) } else { Ok(()) }
+    }
+
+    /// Writes the body. Every choice must have ended.
+    pub fn render(&self, head: &Head, counted: Option<&Usage>) -> Result<Bytes, Reject> {
+        let mut out = BytesMut::with_capacity(self.bytes + self.bytes / 8 + 512);
+        raw(&mut out, r#"{"id":"#);
+        string(&mut out, &head.id);
+        raw(&mut out, r#","object":""#);
+        raw(&mut out, head.object(false));
+        raw(&mut out, r#"","created":"#);
+        uint(&mut out, head.created);
+        raw(&mut out, r#","model":"#);
+        string(&mut out, &head.model);
+        raw(&mut out, r#","choices":["#);
+        for (index, choice) in self.choices.iter().enumerate() {
+            if index > 0 {
+                raw(&mut out, ",");
+            }
+            choice.render(head, index, &mut out)?;
+        }
+        raw(&mut out, r#"],"usage":"#);
+        usage(&mut out, counted);
+        raw(&mut out, "}");
+        Ok(out.freeze())
+    }
+}
+
+/// What a token's alternatives weigh once written, roughly.
+fn size_of(token: &TextLogprob) -> usize {
+    (1 + token.top.len()) * 64
+}
+
+fn too_long(limit_bytes: usize) -> Reject {
+    let message = format!("the answer is longer than {limit_bytes} bytes; ask for fewer tokens, or stream it");
+    Reject::new(RejectKind::BadUpstream, Fault::Upstream, message).code("answer_too_long")
+}
+
+impl Choice {
+    fn render(&self, head: &Head, index: usize, out: &mut BytesMut) -> Result<(), Reject> {
+        let Some(finish) = self.finish else {
+            return Err(Reject::internal(Fault::Engine, format!("choice {index} did not end")));
+        };
+        raw(out, r#"{"index":"#);
+        uint(out, index as u64);
+        match head.form {
+            Form::Chat => self.message(out),
+            Form::Completion { .. } => self.text(head, out)?,
+        }
+        raw(out, r#","finish_reason":""#);
+        raw(out, finish.as_str());
+        raw(out, r#""}"#);
+        Ok(())
+    }
+
+    fn message(&self, out: &mut BytesMut) {
+        let silent = self.text.is_empty() && !(self.tool_calls.is_empty() && self.refusal.is_empty());
+        raw(out, r#","message":{"role":"assistant","content":"#);
+        optional_string(out, (!silent).then_some(&self.text));
+        raw(out, r#","refusal":"#);
+        optional_string(out, (!self.refusal.is_empty()).then_some(&self.refusal));
+        if !self.reasoning.is_empty() {
+            raw(out, r#","reasoning_content":"#);
+            string(out, &self.reasoning);
+        }
+        if !self.tool_calls.is_empty() {
+            raw(out, r#","tool_calls":"#);
+            list(out, &self.tool_calls, |out, call| {
+                raw(out, "{");
+                tool_call(out, call);
+            });
+        }
+        raw(out, r#"},"logprobs":"#);
+        logprobs::chat(out, &self.logprobs);
+    }
+
+    fn text(&self, head: &Head, out: &mut BytesMut) -> Result<(), Reject> {
+        if !self.tool_calls.is_empty() {
+            return Err(tool_call_in_completion());
+        }
+        let prompt = head.echo.as_deref().unwrap_or_default();
+        raw(out, r#","text":"#);
+        string(out, &[prompt, &self.reasoning, &self.text, &self.refusal].concat());
+        raw(out, r#","logprobs":"#);
+        logprobs::completion(out, &self.logprobs, prompt.chars().count() + self.reasoning.chars().count());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! Tool calls arrive in pieces and leave whole. Servers differ in what a piece says: the id only on the first
+//! piece, on each, or never; no `index`, or index 0 for each of several calls; a whole call in one piece.
+
+use crate::client::WireError;
+use serde::Deserialize;
+use tidegate_types::ToolCall;
+
+/// A model that starts more calls than this in one answer has lost its way.
+const MAX_CALLS: usize = 128;
+
+/// A piece of a call.
+#[derive(Deserialize)]
+pub(super) struct CallPiece {
+    index: Option<u32>,
+    id: Option<String>,
+    function: Option<FunctionPiece>,
+}
+
+#[derive(Deserialize)]
+struct FunctionPiece {
+    name: Option<String>,
+    arguments: Option<String>,
+}
+
+/// The calls of one choice so far, in the order they began.
+#[derive(Default)]
+pub(super) struct Calls {
+    calls: Vec<Partial>,
+}
+
+struct Partial {
+    index: Option<u32>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Calls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    pub(super) fn add(&mut self, piece: CallPiece) -> Result<(), WireError> {
+        let id = piece.id.unwrap_or_default();
+        let at = match self.find(piece.index, &id) {
+            Some(at) => at,
+            None if self.calls.len() == MAX_CALLS => {
+                return Err(WireError::Malformed(format!("more than {MAX_CALLS} tool calls in one answer")));
+            }
+            None => {
+                let call = Partial { index: piece.index, id, name: String::new(), arguments: String::new() };
+                self.calls.push(call);
+                self.calls.len() - 1
+            }
+        };
+        if let (Some(call), Some(function)) = (self.calls.get_mut(at), piece.function) {
+            let name = function.name.unwrap_or_default();
+            if call.name != name {
+                call.name.push_str(&name);
+            }
+            call.arguments.push_str(function.arguments.as_deref().unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// The call that a piece continues. An id says most: the same id is the same call, another id another
+    /// call even under the same index. Without an id the index decides, without both the last call goes on.
+    fn find(&self, index: Option<u32>, id: &str) -> Option<usize> {
+        if !id.is_empty() {
+            return self.calls.iter().position(|call| call.id == id);
+        }
+        match index {
+            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
+            None => self.calls.len().checked_sub(1),
+        }
+    }
+
+    /// The whole calls. A call without an id gets one from `id_prefix`; one without arguments gets `{}`,
+    /// which is what a function without parameters is called with.
+    pub(super) fn finish(self, id_prefix: &str, choice: u32) -> Result<Vec<ToolCall>, WireError> {
+        let whole = |(i, mut call): (usize, Partial)| {
+            if call.name.is_empty() {
+                return Err(WireError::Malformed(format!("tool call {i} has no name")));
+            }
+            if call.id.is_empty() {
+                call.id = format!("call_{id_prefix}_{choice}_{i}");
+            }
+            if call.arguments.trim().is_empty() {
+                call.arguments = "{}".into();
+            }
+            Ok(ToolCall { id: call.id, name: call.name, arguments: call.arguments })
+        };
+        self.calls.into_iter().enumerate().map(whole).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pieces: &str, expected: &[(&str, &str, &str)]) {
+        let pieces: Vec<CallPiece> = serde_json::from_str(pieces).unwrap();
+        let mut calls = Calls::default();
+        pieces.into_iter().for_each(|piece| calls.add(piece).unwrap());
+        let calls = calls.finish("p", 0).unwrap();
+        let got: Vec<_> = calls.iter().map(|c| (c.id.as_str(), c.name.as_str(), c.arguments.as_str())).collect();
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn the_id_comes_on_the_first_piece_only() {
+        check(
+            r#"[{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":""}},
+                {"index":0,"function":{"arguments":"{\"x\""}},{"index":0,"function":{"arguments":":1}"}}]"#,
+            &[("a", "f", r#"{"x":1}"#)],
+        );
+    }
+
+    #[test]
+    fn a_whole_call_in_one_piece() {
+        check(r#"[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]"#, &[("a", "f", "{}")]);
+    }
+
+    #[test]
+    fn parallel_calls_interleave() {
+        check(
+            r#"[{"index":0,"id":"a","function":{"name":"f","arguments":""}},
+                {"index":1,"id":"b","function":{"name":"g"}},
+                {"index":0,"function":{"arguments":"[1]"}},{"index":1,"function":{"arguments":"[2]"}}]"#,
+            &[("a", "f", "[1]"), ("b", "g", "[2]")],
+        );
+    }
+
+    #[test]
+    fn two_ids_under_one_index_are_two_calls() {
+        check(
+            r#"[{"index":0,"id":"a","function":{"name":"f","arguments":"1"}},
+                {"index":0,"id":"b","function":{"name":"g","arguments":"2"}},
+                {"index":0,"function":{"arguments":"3"}}]"#,
+            &[("a", "f", "1"), ("b", "g", "23")],
+        );
+    }
+
+    #[test]
+    fn id_and_name_on_every_piece_are_one_call() {
+        check(
+            r#"[{"index":0,"id":"a","function":{"name":"f","arguments":"1"}},
+                {"index":0,"id":"a","function":{"name":"f","arguments":"2"}}]"#,
+            &[("a", "f", "12")],
+        );
+    }
+
+    #[test]
+    fn missing_ids_indices_and_arguments_are_filled() {
+        check(
+            r#"[{"index":0,"function":{"name":"f"}},{"index":1,"id":"","function":{"name":"g","arguments":null}}]"#,
+            &[("call_p_0_0", "f", "{}"), ("call_p_0_1", "g", "{}")],
+        );
+        check(r#"[{"function":{"name":"f"}},{"function":{"arguments":"1"}}]"#, &[("call_p_0_0", "f", "1")]);
+    }
+
+    #[test]
+    fn a_call_without_a_name_and_a_flood_of_calls_are_refused() {
+        let mut calls = Calls::default();
+        let piece = |i: u32| CallPiece { index: Some(i), id: None, function: None };
+        (0..128).for_each(|i| calls.add(piece(i)).unwrap());
+        assert!(calls.add(piece(128)).is_err());
+        assert!(calls.finish("p", 0).is_err());
+    }
+}

@@ -1,0 +1,282 @@
+//! Reads an upstream's answer: chunks of a stream, or a whole answer from a server that does not stream.
+//!
+//! The hot path parses straight into typed fields; the only allocation that survives is the text of the delta.
+//! Invariant: what comes out is a valid sequence of deltas (nothing after a choice's `Finish`, calls whole,
+//! text never empty), or an error.
+
+use crate::client::WireError;
+use crate::client::calls::{CallPiece, Calls};
+use crate::client::failure::Failure;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, VecDeque};
+use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
+
+/// What an upstream said.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Received {
+    /// Part of the answer.
+    Delta(Delta),
+    /// What it counted.
+    Usage(Usage),
+    /// `[DONE]`: every choice has ended.
+    Done,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    choices: Option<Vec<Choice>>,
+    usage: Option<WireUsage>,
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    index: u32,
+    #[serde(alias = "message")]
+    delta: Option<Body>,
+    text: Option<String>,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    content: Option<String>,
+    reasoning_content: Option<String>,
+    reasoning: Option<String>,
+    refusal: Option<String>,
+    tool_calls: Option<Vec<CallPiece>>,
+}
+
+#[derive(Deserialize)]
+struct WireUsage {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+    prompt_tokens_details: Option<PromptDetails>,
+}
+
+#[derive(Deserialize)]
+struct PromptDetails {
+    cached_tokens: Option<u64>,
+}
+
+/// Both shapes: `content` is chat's, the lists are legacy completions'.
+#[derive(Deserialize)]
+struct Logprobs {
+    content: Option<Vec<WireToken>>,
+    tokens: Option<Vec<String>>,
+    token_logprobs: Option<Vec<Option<f32>>>,
+    top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
+}
+
+#[derive(Deserialize)]
+struct WireToken {
+    token: String,
+    logprob: Option<f32>,
+    bytes: Option<Vec<u8>>,
+    top_logprobs: Option<Vec<WireTop>>,
+}
+
+#[derive(Deserialize)]
+struct WireTop {
+    token: String,
+    logprob: Option<f32>,
+    bytes: Option<Vec<u8>>,
+}
+
+/// Reads the answer to one request.
+pub struct AnswerReader {
+    choices: Vec<ChoiceState>,
+    call_id_prefix: String,
+}
+
+#[derive(Default)]
+struct ChoiceState {
+    calls: Calls,
+    /// Of tokens whose text has not come yet: parts of a character.
+    held_logprobs: Vec<TextLogprob>,
+    finished: bool,
+}
+
+impl AnswerReader {
+    /// A reader for the answer to `chat`. Calls that come without an id are named after `call_id_prefix`, which
+    /// must be unique within a conversation.
+    pub fn new(chat: &Chat, call_id_prefix: impl Into<String>) -> Self {
+        let choices = (0..chat.n).map(|_| ChoiceState::default()).collect();
+        Self { choices, call_id_prefix: call_id_prefix.into() }
+    }
+
+    /// Reads the data of one event of a stream.
+    pub fn event(&mut self, data: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
+        if data == b"[DONE]" {
+            self.check_complete()?;
+            out.push_back(Received::Done);
+            return Ok(());
+        }
+        self.chunk(data, out)
+    }
+
+    /// Reads a whole answer that came without a stream.
+    pub fn whole(&mut self, body: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
+        self.chunk(body, out)?;
+        self.check_complete()?;
+        out.push_back(Received::Done);
+        Ok(())
+    }
+
+    /// Whether every choice has ended; an answer that stops before is broken.
+    pub fn check_complete(&self) -> Result<(), WireError> {
+        match self.choices.iter().position(|choice| !choice.finished) {
+            None => Ok(()),
+            Some(choice) => Err(WireError::BrokeOff { choice: choice as u32 }),
+        }
+    }
+
+    fn chunk(&mut self, data: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
+        let chunk: Chunk = serde_json::from_slice(data)
+            .map_err(|error| WireError::Malformed(format!("a chunk is not OpenAI's: {error}")))?;
+        if let Some(error) = chunk.error {
+            return Err(WireError::Failed(Failure::from_value(&error)));
+        }
+        for choice in chunk.choices.unwrap_or_default() {
+            self.choice(choice, out)?;
+        }
+        if let Some(usage) = chunk.usage {
+            out.push_back(Received::Usage(usage.into()));
+        }
+        Ok(())
+    }
+
+    fn choice(&mut self, choice: Choice, out: &mut VecDeque<Received>) -> Result<(), WireError> {
+        let n = self.choices.len();
+        let Some(state) = self.choices.get_mut(choice.index as usize) else {
+            return Err(WireError::Malformed(format!("choice {} of {n} that were asked for", choice.index)));
+        };
+        let mut emit = Emit { choice: choice.index, finished: state.finished, out };
+        if let Some(logprobs) = choice.logprobs {
+            state.held_logprobs.append(&mut logprobs.into_tokens());
+        }
+        if let Some(body) = choice.delta {
+            emit.text(body.reasoning_content.or(body.reasoning), DeltaKind::Reasoning)?;
+            emit.answer_text(body.content, state)?;
+            emit.text(body.refusal, DeltaKind::Refusal)?;
+            body.tool_calls.unwrap_or_default().into_iter().try_for_each(|piece| state.calls.add(piece))?;
+        }
+        emit.answer_text(choice.text, state)?;
+        match choice.finish_reason.as_deref() {
+            None | Some("") => Ok(()),
+            Some(_) if state.finished => Ok(()),
+            Some(reason) => {
+                state.finished = true;
+                emit.finish(finish_reason(reason)?, std::mem::take(&mut state.calls), &self.call_id_prefix)
+            }
+        }
+    }
+}
+
+/// Hands out the deltas of one choice.
+struct Emit<'a> {
+    choice: u32,
+    finished: bool,
+    out: &'a mut VecDeque<Received>,
+}
+
+impl Emit<'_> {
+    fn push(&mut self, kind: DeltaKind) -> Result<(), WireError> {
+        if self.finished {
+            return Err(WireError::Malformed(format!("text after the end of choice {}", self.choice)));
+        }
+        self.out.push_back(Received::Delta(Delta { choice: self.choice, kind }));
+        Ok(())
+    }
+
+    fn text(&mut self, text: Option<String>, kind: fn(String) -> DeltaKind) -> Result<(), WireError> {
+        match text {
+            Some(text) if !text.is_empty() => self.push(kind(text)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Text with the log-probabilities of the tokens that end in it.
+    fn answer_text(&mut self, text: Option<String>, state: &mut ChoiceState) -> Result<(), WireError> {
+        match text {
+            Some(text) if !text.is_empty() => {
+                let logprobs = std::mem::take(&mut state.held_logprobs);
+                self.push(DeltaKind::Text { text, logprobs })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason, calls: Calls, id_prefix: &str) -> Result<(), WireError> {
+        // Some servers say `stop` after tool calls; a client that believes it would not run them.
+        let reason = if calls.is_empty() || reason != FinishReason::Stop { reason } else { FinishReason::ToolCalls };
+        for (index, call) in calls.finish(id_prefix, self.choice)?.into_iter().enumerate() {
+            self.push(DeltaKind::ToolCall { index: index as u32, call })?;
+        }
+        self.push(DeltaKind::Finish(reason))
+    }
+}
+
+/// OpenAI's words and the ones that other servers use for the same.
+fn finish_reason(word: &str) -> Result<FinishReason, WireError> {
+    match word {
+        "stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn" => Ok(FinishReason::Stop),
+        "length" | "max_tokens" => Ok(FinishReason::Length),
+        "tool_calls" | "function_call" => Ok(FinishReason::ToolCalls),
+        "content_filter" => Ok(FinishReason::ContentFilter),
+        other => Err(WireError::Malformed(format!("the answer ended with the unknown reason {:?}", shorten(other)))),
+    }
+}
+
+fn shorten(word: &str) -> String {
+    word.chars().take(40).collect()
+}
+
+impl From<WireUsage> for Usage {
+    fn from(usage: WireUsage) -> Self {
+        Self {
+            input_tokens: usage.prompt_tokens,
+            cached_tokens: usage.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0),
+            output_tokens: usage.completion_tokens,
+        }
+    }
+}
+
+impl From<WireTop> for TopLogprob {
+    fn from(top: WireTop) -> Self {
+        let bytes = top.bytes.unwrap_or_else(|| top.token.as_bytes().to_vec());
+        Self { logprob: top.logprob.unwrap_or(f32::NEG_INFINITY), bytes, token: top.token }
+    }
+}
+
+impl Logprobs {
+    fn into_tokens(self) -> Vec<TextLogprob> {
+        if let Some(content) = self.content {
+            let token = |token: WireToken| TextLogprob {
+                chosen: WireTop { token: token.token, logprob: token.logprob, bytes: token.bytes }.into(),
+                top: token.top_logprobs.unwrap_or_default().into_iter().map(Into::into).collect(),
+            };
+            return content.into_iter().map(token).collect();
+        }
+        let mut logprobs = self.token_logprobs.unwrap_or_default().into_iter();
+        let mut tops = self.top_logprobs.unwrap_or_default().into_iter();
+        let one = |token: String, logprob| TopLogprob { bytes: token.as_bytes().to_vec(), token, logprob };
+        let mut tokens = Vec::new();
+        for token in self.tokens.unwrap_or_default() {
+            let chosen = one(token, logprobs.next().flatten().unwrap_or(f32::NEG_INFINITY));
+            let top = tops.next().flatten().unwrap_or_default().into_iter();
+            let mut top: Vec<TopLogprob> = top.map(|(token, logprob)| one(token, logprob)).collect();
+            top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+            tokens.push(TextLogprob { chosen, top });
+        }
+        tokens
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use super::*;
+use crate::head::Head;
+use crate::sse::SseReader;
+use crate::stream::{StreamEncoder, UsageChunk};
+use bytes::BytesMut;
+use proptest::prelude::*;
+use tidegate_types::{Form, ToolCall};
+
+fn reader(n: u32) -> AnswerReader {
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],"n":{n}}}"#);
+    AnswerReader::new(&crate::parse_chat(body.as_bytes()).unwrap().chat, "p")
+}
+
+/// What the events say, or the first error.
+fn read(n: u32, events: &[&str]) -> Result<Vec<Received>, WireError> {
+    let mut reader = reader(n);
+    let mut out = VecDeque::new();
+    for event in events {
+        reader.event(event.as_bytes(), &mut out)?;
+    }
+    Ok(out.into())
+}
+
+fn text(text: &str) -> Received {
+    delta(DeltaKind::Text { text: text.into(), logprobs: Vec::new() })
+}
+
+fn delta(kind: DeltaKind) -> Received {
+    Received::Delta(Delta { choice: 0, kind })
+}
+
+const STOP: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+
+#[test]
+fn a_common_stream_is_read() {
+    let got = read(
+        1,
+        &[
+            r#"{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"a\n"},"finish_reason":null}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"b"},"finish_reason":"length"}]}"#,
+            r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4}}}"#,
+            "[DONE]",
+        ],
+    );
+    let usage = Usage { input_tokens: 5, cached_tokens: 4, output_tokens: 2 };
+    let expected = [
+        text("a\n"),
+        text("b"),
+        delta(DeltaKind::Finish(FinishReason::Length)),
+        Received::Usage(usage),
+        Received::Done,
+    ];
+    assert_eq!(got.unwrap(), expected);
+}
+
+#[test]
+fn variants_of_servers_are_read() {
+    let got = read(1, &[r#"{"choices":[{"delta":{"reasoning":"hm","content":null}}]}"#, STOP]).unwrap();
+    assert_eq!(got[0], delta(DeltaKind::Reasoning("hm".into())));
+    let got = read(
+        1,
+        &[STOP, r#"{"choices":[{"index":0,"delta":{}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}"#, "[DONE]"],
+    );
+    assert_eq!(got.unwrap().len(), 3);
+    let got = read(1, &[r#"{"choices":[{"text":"t","index":0,"finish_reason":"eos"}]}"#]).unwrap();
+    assert_eq!(got, [text("t"), delta(DeltaKind::Finish(FinishReason::Stop))]);
+}
+
+#[test]
+fn tool_calls_leave_whole_before_the_end_and_correct_a_wrong_reason() {
+    let got = read(
+        1,
+        &[
+            r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"f","arguments":""}}]}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#,
+            STOP,
+        ],
+    );
+    let call = ToolCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
+    let expected = [delta(DeltaKind::ToolCall { index: 0, call }), delta(DeltaKind::Finish(FinishReason::ToolCalls))];
+    assert_eq!(got.unwrap(), expected);
+}
+
+#[test]
+fn logprobs_wait_for_their_text() {
+    let got = read(
+        1,
+        &[
+            r#"{"choices":[{"index":0,"delta":{"content":""},"logprobs":{"content":[{"token":"\\xe2","logprob":-1,"bytes":[226],"top_logprobs":[]}]}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"x"},"logprobs":{"content":[{"token":"b","logprob":null,"bytes":null,"top_logprobs":[{"token":"c","logprob":-2.5}]}]}}]}"#,
+        ],
+    );
+    let got = got.unwrap();
+    let [Received::Delta(Delta { kind: DeltaKind::Text { logprobs, .. }, .. })] = &got[..] else { panic!("{got:?}") };
+    assert_eq!(logprobs.len(), 2);
+    assert_eq!((&logprobs[0].chosen.bytes[..], logprobs[1].chosen.bytes.as_slice()), (&[226][..], &b"b"[..]));
+    assert_eq!((logprobs[1].chosen.logprob, logprobs[1].top[0].logprob), (f32::NEG_INFINITY, -2.5));
+    let legacy = r#"{"choices":[{"index":0,"text":"ab","logprobs":{"tokens":["a","b"],"token_logprobs":[null,-1.5],"top_logprobs":[null,{"b":-1.5,"a":-0.5}],"text_offset":[0,1]}}]}"#;
+    let got = read(1, &[legacy]).unwrap();
+    let [Received::Delta(Delta { kind: DeltaKind::Text { logprobs, .. }, .. })] = &got[..] else { panic!("{got:?}") };
+    assert_eq!(logprobs[1].top.iter().map(|top| top.token.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn what_is_outside_of_the_protocol_is_an_error() {
+    let malformed = |events: &[&str], words: &str| {
+        let error = read(1, events).unwrap_err();
+        assert!(matches!(&error, WireError::Malformed(what) if what.contains(words)), "{error}");
+    };
+    malformed(&["not json"], "not OpenAI's");
+    malformed(&[r#"{"choices":[{"index":0,"delta":{"content":5}}]}"#], "not OpenAI's");
+    malformed(&[r#"{"choices":[{"index":1,"delta":{"content":"x"}}]}"#], "choice 1 of 1");
+    malformed(&[r#"{"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#], "\"abort\"");
+    malformed(&[STOP, r#"{"choices":[{"index":0,"delta":{"content":"x"}}]}"#], "after the end");
+    assert!(
+        matches!(read(1, &[r#"{"error":{"message":"boom","code":500}}"#]), Err(WireError::Failed(f)) if f.message == "boom")
+    );
+    assert_eq!(read(2, &[STOP, "[DONE]"]), Err(WireError::BrokeOff { choice: 1 }));
+}
+
+#[test]
+fn a_whole_answer_is_read_like_a_stream() {
+    let body = br#"{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi",
+        "tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},
+        "finish_reason":"tool_calls"}],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#;
+    let mut out = VecDeque::new();
+    reader(1).whole(body, &mut out).unwrap();
+    assert_eq!(out.len(), 5);
+    assert!(reader(1).whole(br#"{"choices":[]}"#, &mut out).is_err());
+}
+
+fn any_delta() -> impl Strategy<Value = DeltaKind> {
+    let text = "(?s).{1,12}";
+    prop_oneof![
+        text.prop_map(|text| DeltaKind::Text { text, logprobs: Vec::new() }),
+        text.prop_map(DeltaKind::Reasoning),
+        text.prop_map(DeltaKind::Refusal),
+    ]
+}
+
+proptest! {
+    /// What our own server streams, our own client reads back, through any chunking of the network.
+    #[test]
+    fn our_own_streams_read_back(
+        kinds in prop::collection::vec((0u32..2, any_delta()), 0..20),
+        arguments in "[ -~]{1,20}",
+        step in 1usize..90,
+    ) {
+        let call = ToolCall { id: "c".into(), name: "f".into(), arguments: format!("x{arguments}") };
+        let mut deltas: Vec<Delta> = kinds.into_iter().map(|(choice, kind)| Delta { choice, kind }).collect();
+        deltas.push(Delta { choice: 0, kind: DeltaKind::ToolCall { index: 0, call } });
+        deltas.push(Delta { choice: 0, kind: DeltaKind::Finish(FinishReason::ToolCalls) });
+        deltas.push(Delta { choice: 1, kind: DeltaKind::Finish(FinishReason::Length) });
+        let usage = Usage { input_tokens: 1, cached_tokens: 1, output_tokens: 2 };
+
+        let head = Head { form: Form::Chat, id: "i".into(), created: 1, model: "m".into(), echo: None };
+        let mut encoder = StreamEncoder::new(head, 2, UsageChunk::Include);
+        let mut bytes = BytesMut::new();
+        deltas.iter().for_each(|delta| encoder.delta(delta, &mut bytes).unwrap());
+        encoder.usage(Some(&usage), &mut bytes);
+        encoder.done(&mut bytes);
+
+        let (mut sse, mut reader, mut out) = (SseReader::new(1 << 16), reader(2), VecDeque::new());
+        for chunk in bytes.chunks(step) {
+            sse.push(chunk);
+            while let Some(event) = sse.next_event().unwrap() {
+                reader.event(event, &mut out).unwrap();
+            }
+        }
+        let mut expected: Vec<Received> = deltas.into_iter().map(Received::Delta).collect();
+        expected.extend([Received::Usage(usage), Received::Done]);
+        prop_assert_eq!(Vec::from(out), expected);
+    }
+
+    #[test]
+    fn no_bytes_of_an_upstream_panic(data in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut out = VecDeque::new();
+        let _ = reader(1).event(&data, &mut out);
+        let _ = Failure::parse(&data);
+        let _ = crate::client::model_names(&data);
+    }
+}

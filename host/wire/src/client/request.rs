@@ -1,0 +1,253 @@
+//! A `Chat` as a request to another server. Always streamed and always with usage, whatever the caller asked:
+//! guards see text as it comes, and what a cancelled answer cost is known.
+
+use crate::stream::tool_call;
+use crate::write::{float, list, optional_string, raw, string, uint, value};
+use bytes::{Bytes, BytesMut};
+use tidegate_types::{Chat, Form, Message, Part, Role, ToolCall, ToolChoice, ToolDef, ToolOutcome};
+
+/// Which field names the bound on generated tokens. Most servers know both; OpenAI's newer models refuse the
+/// old one, older servers do not know the new one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenBound {
+    /// `max_tokens`.
+    #[default]
+    MaxTokens,
+    /// `max_completion_tokens`.
+    MaxCompletionTokens,
+}
+
+/// The path below an upstream's base URL.
+pub fn endpoint_path(form: Form) -> &'static str {
+    match form {
+        Form::Chat => "/chat/completions",
+        Form::Completion { .. } => "/completions",
+    }
+}
+
+/// The body that asks `model` for `chat`.
+pub fn request_body(chat: &Chat, model: &str, bound: TokenBound) -> Bytes {
+    let mut out = BytesMut::with_capacity(512 + chat.messages.len() * 128);
+    raw(&mut out, r#"{"model":"#);
+    string(&mut out, model);
+    match chat.form {
+        Form::Chat => {
+            write_messages(&mut out, chat);
+            write_tools(&mut out, chat);
+        }
+        // The wire of our own side repeats the prompt where the caller wants it, so `echo` is never sent.
+        Form::Completion { .. } => {
+            raw(&mut out, r#","prompt":"#);
+            string(&mut out, &chat.messages.first().map(Message::joined_text).unwrap_or_default());
+        }
+    }
+    write_sampling(&mut out, chat);
+    write_bounds(&mut out, chat, bound);
+    raw(&mut out, r#","stream":true,"stream_options":{"include_usage":true}"#);
+    for (name, extra) in &chat.extra {
+        raw(&mut out, ",");
+        string(&mut out, name);
+        raw(&mut out, ":");
+        value(&mut out, extra);
+    }
+    raw(&mut out, "}");
+    out.freeze()
+}
+
+fn write_sampling(out: &mut BytesMut, chat: &Chat) {
+    let sampling = &chat.sampling;
+    let reals = [
+        (r#","temperature":"#, sampling.temperature),
+        (r#","top_p":"#, sampling.top_p),
+        (r#","min_p":"#, sampling.min_p),
+        (r#","presence_penalty":"#, sampling.presence_penalty),
+        (r#","frequency_penalty":"#, sampling.frequency_penalty),
+        (r#","repetition_penalty":"#, sampling.repetition_penalty),
+    ];
+    for (name, real) in reals {
+        if let Some(real) = real {
+            raw(out, name);
+            float(out, real);
+        }
+    }
+    if let Some(top_k) = sampling.top_k {
+        raw(out, r#","top_k":"#);
+        uint(out, u64::from(top_k));
+    }
+    if let Some(seed) = sampling.seed {
+        raw(out, r#","seed":"#);
+        raw(out, &(seed as i64).to_string());
+    }
+    if !sampling.logit_bias.is_empty() {
+        raw(out, r#","logit_bias":{"#);
+        for (i, (token, bias)) in sampling.logit_bias.iter().enumerate() {
+            raw(out, if i > 0 { ",\"" } else { "\"" });
+            uint(out, u64::from(*token));
+            raw(out, "\":");
+            float(out, *bias);
+        }
+        raw(out, "}");
+    }
+    if let Some(count) = sampling.logprobs {
+        let name = match chat.form {
+            Form::Chat => r#","logprobs":true,"top_logprobs":"#,
+            Form::Completion { .. } => r#","logprobs":"#,
+        };
+        raw(out, name);
+        uint(out, u64::from(count));
+    }
+}
+
+fn write_bounds(out: &mut BytesMut, chat: &Chat, bound: TokenBound) {
+    if let Some(max_tokens) = chat.max_tokens {
+        let name = match (chat.form, bound) {
+            (Form::Chat, TokenBound::MaxCompletionTokens) => r#","max_completion_tokens":"#,
+            _ => r#","max_tokens":"#,
+        };
+        raw(out, name);
+        uint(out, u64::from(max_tokens));
+    }
+    if chat.n != 1 {
+        raw(out, r#","n":"#);
+        uint(out, u64::from(chat.n));
+    }
+    if !chat.stop.is_empty() {
+        raw(out, r#","stop":"#);
+        list(out, &chat.stop, |out, stop| string(out, stop));
+    }
+}
+
+fn write_tools(out: &mut BytesMut, chat: &Chat) {
+    if !chat.tools.is_empty() {
+        raw(out, r#","tools":"#);
+        list(out, &chat.tools, write_tool);
+        if !chat.parallel_tool_calls {
+            raw(out, r#","parallel_tool_calls":false"#);
+        }
+    }
+    match &chat.tool_choice {
+        ToolChoice::Auto => {}
+        ToolChoice::None => raw(out, r#","tool_choice":"none""#),
+        ToolChoice::Required => raw(out, r#","tool_choice":"required""#),
+        ToolChoice::Named(name) => {
+            raw(out, r#","tool_choice":{"type":"function","function":{"name":"#);
+            string(out, name);
+            raw(out, "}}");
+        }
+    }
+}
+
+fn write_tool(out: &mut BytesMut, tool: &ToolDef) {
+    raw(out, r#"{"type":"function","function":{"name":"#);
+    string(out, &tool.name);
+    if !tool.description.is_empty() {
+        raw(out, r#","description":"#);
+        string(out, &tool.description);
+    }
+    raw(out, r#","parameters":"#);
+    value(out, &tool.input_schema);
+    if tool.strict {
+        raw(out, r#","strict":true"#);
+    }
+    raw(out, "}}");
+}
+
+/// One message of ours is one on the wire, except that each outcome of a tool is a message of its own.
+fn write_messages(out: &mut BytesMut, chat: &Chat) {
+    raw(out, r#","messages":["#);
+    let mut first = true;
+    for message in &chat.messages {
+        let outcomes = message.parts.iter().filter_map(|part| match part {
+            Part::ToolOutcome(outcome) => Some(outcome),
+            _ => None,
+        });
+        let mut only_outcomes = false;
+        for outcome in outcomes {
+            only_outcomes = true;
+            comma(out, &mut first);
+            write_outcome(out, outcome);
+        }
+        if !only_outcomes || message.parts.iter().any(|part| !matches!(part, Part::ToolOutcome(_))) {
+            comma(out, &mut first);
+            write_message(out, message);
+        }
+    }
+    raw(out, "]");
+}
+
+fn comma(out: &mut BytesMut, first: &mut bool) {
+    if !std::mem::take(first) {
+        raw(out, ",");
+    }
+}
+
+fn write_outcome(out: &mut BytesMut, outcome: &ToolOutcome) {
+    raw(out, r#"{"role":"tool","tool_call_id":"#);
+    string(out, &outcome.call_id);
+    raw(out, r#","content":"#);
+    string(out, &outcome.content);
+    raw(out, "}");
+}
+
+fn write_message(out: &mut BytesMut, message: &Message) {
+    raw(out, r#"{"role":"#);
+    string(out, message.role.as_str());
+    if let Some(name) = &message.name {
+        raw(out, r#","name":"#);
+        string(out, name);
+    }
+    raw(out, r#","content":"#);
+    write_content(out, message);
+    let texts = |pick: fn(&Part) -> Option<&str>| message.parts.iter().filter_map(pick).collect::<Vec<_>>().concat();
+    let reasoning = texts(|part| if let Part::Reasoning(text) = part { Some(text) } else { None });
+    if !reasoning.is_empty() {
+        raw(out, r#","reasoning_content":"#);
+        string(out, &reasoning);
+    }
+    let refusal = texts(|part| if let Part::Refusal(text) = part { Some(text) } else { None });
+    if !refusal.is_empty() {
+        raw(out, r#","refusal":"#);
+        string(out, &refusal);
+    }
+    write_calls(out, message);
+    raw(out, "}");
+}
+
+fn write_calls(out: &mut BytesMut, message: &Message) {
+    let calls: Vec<&ToolCall> = message
+        .parts
+        .iter()
+        .filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
+        .collect();
+    if calls.is_empty() {
+        return;
+    }
+    raw(out, r#","tool_calls":"#);
+    list(out, calls, |out, call| {
+        raw(out, "{");
+        tool_call(out, call);
+    });
+}
+
+/// A string for one text, which every server reads; parts for several or for other kinds; null for an
+/// assistant that only called tools.
+fn write_content(out: &mut BytesMut, message: &Message) {
+    let content: Vec<&Part> =
+        message.parts.iter().filter(|part| matches!(part, Part::Text(_) | Part::Opaque { .. })).collect();
+    match content.as_slice() {
+        [] => optional_string(out, (message.role != Role::Assistant).then_some("")),
+        [Part::Text(text)] => string(out, text),
+        parts => list(out, parts, |out, part| match part {
+            Part::Opaque { body, .. } => value(out, body),
+            Part::Text(text) => {
+                raw(out, r#"{"type":"text","text":"#);
+                string(out, text);
+                raw(out, "}");
+            }
+            _ => {}
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! What we ask an upstream reads back, through our own parser, as the chat that was asked.
+
+use super::*;
+use crate::request::{parse_chat, parse_completion};
+use serde_json::{Value, json};
+
+fn check_round_trip(body: Value) {
+    let chat = parse_chat(&serde_json::to_vec(&body).unwrap()).unwrap().chat;
+    for bound in [TokenBound::MaxTokens, TokenBound::MaxCompletionTokens] {
+        let written = request_body(&chat, "upstream-name", bound);
+        let parsed = parse_chat(&written).unwrap();
+        assert!(parsed.include_usage);
+        let expected = Chat { model: "upstream-name".into(), stream: true, ..chat.clone() };
+        assert_eq!(parsed.chat, expected);
+    }
+}
+
+#[test]
+fn a_full_request_survives() {
+    check_round_trip(json!({"model": "m", "messages": [
+            {"role": "system", "content": "be \"kind\"\n"},
+            {"role": "user", "name": "Ann", "content": [{"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}]},
+            {"role": "assistant", "content": null, "reasoning_content": "hm",
+             "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}},
+                            {"id": "b", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+            {"role": "tool", "tool_call_id": "a", "content": "1"},
+            {"role": "tool", "tool_call_id": "b", "content": "2"},
+            {"role": "assistant", "content": "", "refusal": "no"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+        "tools": [{"type": "function", "function": {"name": "f", "description": "d", "strict": true,
+            "parameters": {"type": "object", "properties": {"x": {"type": "number"}}}}}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": false,
+        "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.05, "seed": -3, "n": 2, "stop": ["\n", "x"],
+        "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1, "max_tokens": 9,
+        "logit_bias": {"5": -1.5, "6": 100}, "logprobs": true, "top_logprobs": 3,
+        "user": "u", "response_format": {"type": "json_object"}, "x_vendor": [1, {"a": null}]}));
+}
+
+#[test]
+fn a_small_request_stays_small() {
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+    check_round_trip(body.clone());
+    let chat = parse_chat(&serde_json::to_vec(&body).unwrap()).unwrap().chat;
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", TokenBound::MaxTokens)).unwrap();
+    let expected = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": true,
+        "stream_options": {"include_usage": true}});
+    assert_eq!(written, expected);
+}
+
+#[test]
+fn outcomes_of_one_message_become_messages_of_their_own() {
+    let mut chat = parse_chat(br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#).unwrap().chat;
+    let outcome = |id: &str| {
+        Part::ToolOutcome(ToolOutcome { call_id: id.into(), content: id.into(), structured: None, is_error: false })
+    };
+    let parts = vec![outcome("a"), outcome("b")];
+    chat.messages.push(Message { id: "m1".into(), role: Role::Tool, name: None, parts, provenance: None });
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", TokenBound::MaxTokens)).unwrap();
+    let expected = json!([{"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "a", "content": "a"},
+        {"role": "tool", "tool_call_id": "b", "content": "b"}]);
+    assert_eq!(written["messages"], expected);
+}
+
+#[test]
+fn a_completion_never_asks_the_upstream_to_echo() {
+    let body = br#"{"model":"m","prompt":"p\"","echo":true,"max_tokens":3}"#;
+    let chat = parse_completion(body).unwrap().chat;
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", TokenBound::MaxTokens)).unwrap();
+    let expected = json!({"model": "m", "prompt": "p\"", "max_tokens": 3, "stream": true,
+        "stream_options": {"include_usage": true}});
+    assert_eq!(written, expected);
+    assert_eq!(endpoint_path(chat.form), "/completions");
+}

@@ -1,0 +1,42 @@
+//! What every chunk and the whole answer of one request have in common.
+
+use tidegate_types::{Chat, Form};
+
+/// Identity of an answer.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// Which endpoint's shape the answer has.
+    pub form: Form,
+    /// `chatcmpl-...` or `cmpl-...`; see [`Head::new`].
+    pub id: String,
+    /// Unix seconds.
+    pub created: u64,
+    /// The model that answers.
+    pub model: String,
+    /// The prompt, where the caller wants it repeated before each completion. The wire repeats it, so that
+    /// neither the engine nor an upstream has to.
+    pub echo: Option<String>,
+}
+
+impl Head {
+    /// The head of the answer to `chat`. `unique` becomes part of the id; `model` is who answers.
+    pub fn new(chat: &Chat, unique: &str, created: u64, model: impl Into<String>) -> Self {
+        let (prefix, echo) = match chat.form {
+            Form::Chat => ("chatcmpl", None),
+            Form::Completion { echo: false } => ("cmpl", None),
+            Form::Completion { echo: true } => {
+                ("cmpl", chat.messages.first().map(tidegate_types::Message::joined_text))
+            }
+        };
+        Self { form: chat.form, id: format!("{prefix}-{unique}"), created, model: model.into(), echo }
+    }
+
+    /// The value of `object` for a whole answer, or for a chunk of one.
+    pub(crate) fn object(&self, streamed: bool) -> &'static str {
+        match (self.form, streamed) {
+            (Form::Chat, false) => "chat.completion",
+            (Form::Chat, true) => "chat.completion.chunk",
+            (Form::Completion { .. }, _) => "text_completion",
+        }
+    }
+}

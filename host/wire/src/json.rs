@@ -1,0 +1,246 @@
+//! A borrowed JSON tree: what the validator walks. Strings without escapes borrow from the body; maps keep the
+//! order of the body and refuse a repeated key, because two readers of the same body could take different ones.
+//!
+//! Depth is bounded by serde_json (128), so that walking and dropping a tree never exhausts the stack.
+//! Next: `field.rs`, which reads typed values out of a [`Node`].
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+use tidegate_types::{Fault, Reject, RejectKind};
+
+/// One JSON value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Node<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Above `i64::MAX`.
+    Uint(u64),
+    Float(f64),
+    Str(Cow<'a, str>),
+    List(Vec<Node<'a>>),
+    Map(Entries<'a>),
+}
+
+/// The entries of a map in the order of the body, no key twice.
+pub(crate) type Entries<'a> = Vec<(Cow<'a, str>, Node<'a>)>;
+
+/// Maps up to this size are searched linearly for a repeated key, larger ones through a set.
+const LINEAR_KEYS: usize = 16;
+
+/// Reads a body. Errors are 400s that say what is wrong and where.
+pub(crate) fn parse(body: &[u8]) -> Result<Node<'_>, Reject> {
+    if body.is_empty() {
+        return Err(malformed("the request body is empty; send a JSON object"));
+    }
+    let text = std::str::from_utf8(body).map_err(|e| {
+        malformed(format!("the request body is not valid UTF-8: byte {} is no part of a character", e.valid_up_to()))
+    })?;
+    serde_json::from_str(text).map_err(|error| {
+        let text = error.to_string();
+        match text.strip_prefix("recursion limit exceeded") {
+            Some(place) => malformed(format!("the request body nests deeper than 128 levels{place}")),
+            None => malformed(format!("the request body is not valid JSON: {text}")),
+        }
+    })
+}
+
+fn malformed(message: impl Into<String>) -> Reject {
+    Reject::new(RejectKind::Invalid, Fault::Client, message).code("invalid_json")
+}
+
+impl Node<'_> {
+    /// What it is, for messages. Strings are not quoted: a prompt does not belong in an error or a log.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Null => "null".into(),
+            Self::Bool(value) => format!("the boolean {value}"),
+            Self::Int(value) => format!("the number {value}"),
+            Self::Uint(value) => format!("the number {value}"),
+            Self::Float(value) => format!("the number {value}"),
+            Self::Str(_) => "a string".into(),
+            Self::List(_) => "a list".into(),
+            Self::Map(_) => "an object".into(),
+        }
+    }
+
+    /// The same as an owned value, for what is passed on unread.
+    pub(crate) fn into_value(self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(value) => value.into(),
+            Self::Int(value) => value.into(),
+            Self::Uint(value) => value.into(),
+            Self::Float(value) => value.into(),
+            Self::Str(value) => Value::String(value.into_owned()),
+            Self::List(items) => items.into_iter().map(Node::into_value).collect(),
+            Self::Map(entries) => {
+                Value::Object(entries.into_iter().map(|(k, v)| (k.into_owned(), v.into_value())).collect())
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Node::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Node::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(Node::Int(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+        Ok(i64::try_from(value).map_or(Node::Uint(value), Node::Int))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(Node::Float(value))
+    }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Self::Value, E> {
+        Ok(Node::Str(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
+        Ok(Node::Str(Cow::Owned(value.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Node::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut entries: Entries<'de> = Vec::new();
+        let mut seen = Seen::default();
+        while let Some(Key(key)) = map.next_key()? {
+            if seen.repeats(key.clone(), &entries) {
+                return Err(de::Error::custom(format_args!("the key `{key:.64}` is given twice")));
+            }
+            let value = map.next_value()?;
+            entries.push((key, value));
+        }
+        Ok(Node::Map(entries))
+    }
+}
+
+/// Finds repeated keys without quadratic work on a map of a million keys.
+#[derive(Default)]
+struct Seen<'a>(HashSet<Cow<'a, str>>);
+
+impl<'a> Seen<'a> {
+    fn repeats(&mut self, key: Cow<'a, str>, entries: &Entries<'a>) -> bool {
+        if entries.len() < LINEAR_KEYS {
+            return entries.iter().any(|(known, _)| *known == key);
+        }
+        if self.0.is_empty() {
+            self.0.extend(entries.iter().map(|(known, _)| known.clone()));
+        }
+        !self.0.insert(key)
+    }
+}
+
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(KeyVisitor)
+    }
+}
+
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = Key<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Self::Value, E> {
+        Ok(Key(Cow::Borrowed(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
+        Ok(Key(Cow::Owned(value.to_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(body: &[u8]) -> String {
+        let reject = parse(body).unwrap_err();
+        assert_eq!(reject.kind, RejectKind::Invalid);
+        assert_eq!(reject.code.as_deref(), Some("invalid_json"));
+        reject.message
+    }
+
+    #[test]
+    fn plain_strings_borrow_and_escaped_ones_do_not() {
+        let Node::Map(entries) = parse(br#"{"a":"plain","b":"new\nline"}"#).unwrap() else { panic!("a map") };
+        assert!(matches!(&entries[0].1, Node::Str(Cow::Borrowed("plain"))));
+        assert!(matches!(&entries[1].1, Node::Str(Cow::Owned(text)) if text == "new\nline"));
+    }
+
+    #[test]
+    fn malformed_bodies_say_where() {
+        assert!(message(b"").contains("empty"));
+        assert!(message(b"{\"a\":").contains("line 1 column 5"));
+        assert!(message(b"{\"a\":1}x").contains("trailing"));
+        assert!(message(b"{\"a\":\"\xff\"}").contains("byte 6"));
+        assert!(message(br#"{"a":"\ud800"}"#).contains("JSON"));
+        assert!(message(b"{\"a\":1e999}").contains("number"));
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let deep = "[".repeat(100_000);
+        assert!(message(deep.as_bytes()).contains("128 levels"));
+        let fine = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        assert!(parse(fine.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_key_given_twice_is_refused_in_small_and_large_maps() {
+        assert!(message(br#"{"a":1,"b":2,"a":3}"#).contains("`a` is given twice"));
+        assert!(message(br#"{"a":1,"\u0061":3}"#).contains("`a` is given twice"));
+        let keys: Vec<String> = (0..1000).map(|i| format!("\"k{i}\":{i}")).collect();
+        assert!(parse(format!("{{{}}}", keys.join(",")).as_bytes()).is_ok());
+        assert!(message(format!("{{{},\"k3\":0}}", keys.join(",")).as_bytes()).contains("`k3`"));
+        assert!(message(format!("{{{},\"k999\":0}}", keys.join(",")).as_bytes()).contains("`k999`"));
+    }
+
+    #[test]
+    fn values_survive() {
+        let body = br#"{"a":[1,-2,3.5,18446744073709551615,true,null,"x"],"b":{}}"#;
+        let expected: Value = serde_json::from_slice(body).unwrap();
+        assert_eq!(parse(body).unwrap().into_value(), expected);
+    }
+}

@@ -1,0 +1,108 @@
+//! Fields that this server does not interpret: their type is checked where OpenAI defines one, and they travel
+//! on in `Chat::extra`, in the order of the body.
+
+use crate::field::{boolean, missing, not_one_of, wrong_type};
+use crate::json::Node;
+use crate::path::Path;
+use serde_json::{Map, Value};
+use tidegate_types::Reject;
+
+#[derive(Clone, Copy)]
+enum Shape {
+    Text,
+    Flag,
+    List,
+    Object,
+    Labels,
+}
+
+/// Fields of OpenAI's API and of common servers: name, type, and whether the answer's text depends on it.
+const KNOWN: &[(&str, Shape, bool)] = &[
+    ("user", Shape::Text, false),
+    ("safety_identifier", Shape::Text, false),
+    ("prompt_cache_key", Shape::Text, false),
+    ("prompt_cache_retention", Shape::Text, false),
+    ("service_tier", Shape::Text, false),
+    ("metadata", Shape::Labels, false),
+    ("store", Shape::Flag, false),
+    ("reasoning_effort", Shape::Text, true),
+    ("verbosity", Shape::Text, true),
+    ("modalities", Shape::List, true),
+    ("audio", Shape::Object, true),
+    ("prediction", Shape::Object, false),
+    ("web_search_options", Shape::Object, true),
+    ("moderation", Shape::Object, true),
+    ("chat_template_kwargs", Shape::Object, true),
+];
+
+/// Whether an engine that does not know the field `name` would answer differently from what was asked, so that
+/// it must refuse it. `user`, `metadata`, `store: false` and their like are for accounting; `prediction` only
+/// makes an answer faster.
+pub fn changes_answer(name: &str, value: &Value) -> bool {
+    match (name, value) {
+        // The caller expects to find a stored answer later.
+        ("store", Value::Bool(true)) => true,
+        ("modalities", Value::Array(kinds)) => kinds.iter().any(|kind| kind != "text"),
+        _ => KNOWN.iter().find(|(known, _, _)| *known == name).is_none_or(|(_, _, changes)| *changes),
+    }
+}
+
+pub(super) fn take(extra: &mut Map<String, Value>, key: &str, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+    if key == "response_format" && is_plain_text(&node, at)? {
+        return Ok(());
+    }
+    if let Some((_, shape, _)) = KNOWN.iter().find(|(known, _, _)| *known == key) {
+        check(*shape, &node, at)?;
+    }
+    extra.insert(key.to_owned(), node.into_value());
+    Ok(())
+}
+
+fn check(shape: Shape, node: &Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+    match (shape, node) {
+        (Shape::Text, Node::Str(_)) | (Shape::List, Node::List(_)) | (Shape::Object, Node::Map(_)) => Ok(()),
+        (Shape::Flag, node) => boolean(node, at).map(drop),
+        (Shape::Labels, Node::Map(entries)) => entries.iter().try_for_each(|(key, node)| match node {
+            Node::Str(_) => Ok(()),
+            other => Err(wrong_type(&at.key(key), "a string", other)),
+        }),
+        (Shape::Text, other) => Err(wrong_type(at, "a string", other)),
+        (Shape::List, other) => Err(wrong_type(at, "a list", other)),
+        (Shape::Object | Shape::Labels, other) => Err(wrong_type(at, "an object", other)),
+    }
+}
+
+/// `{"type": "text"}` is the default and needs no passing on; the JSON kinds do.
+fn is_plain_text(node: &Node<'_>, at: &Path<'_>) -> Result<bool, Reject> {
+    let Node::Map(entries) = node else { return Err(wrong_type(at, "an object with a `type`", node)) };
+    let field = |name: &str| entries.iter().find(|(key, _)| key == name).map(|(_, node)| node);
+    let kind = match field("type") {
+        Some(Node::Str(kind)) => kind.as_ref(),
+        Some(other) => return Err(wrong_type(&at.key("type"), "a string", other)),
+        None => return Err(missing(&at.key("type"), "text, json_object or json_schema")),
+    };
+    match kind {
+        "text" => Ok(true),
+        "json_object" => Ok(false),
+        "json_schema" => check_schema(field("json_schema"), &at.key("json_schema")).map(|()| false),
+        other => Err(not_one_of(&at.key("type"), "text, json_object, json_schema", other)),
+    }
+}
+
+fn check_schema(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<(), Reject> {
+    let Some(node) = node else { return Err(missing(at, "an object with `name` and `schema`")) };
+    let Node::Map(entries) = node else { return Err(wrong_type(at, "an object", node)) };
+    let mut named = false;
+    for (key, node) in entries {
+        let at = at.key(key);
+        match (key.as_ref(), node) {
+            ("name", Node::Str(_)) => named = true,
+            ("name", other) => return Err(wrong_type(&at, "a string", other)),
+            ("schema", Node::Map(_)) | (_, Node::Null) => {}
+            ("schema", other) => return Err(wrong_type(&at, "an object", other)),
+            ("strict", node) => boolean(node, &at).map(drop)?,
+            _ => {}
+        }
+    }
+    if named { Ok(()) } else { Err(missing(&at.key("name"), "a name for the schema")) }
+}

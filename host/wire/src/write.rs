@@ -1,0 +1,148 @@
+//! Writes JSON into a buffer that is reused, by hand: an event of a stream is a fixed frame around one string,
+//! and going through a serializer would cost more than the event itself.
+
+use bytes::BytesMut;
+use serde_json::Value;
+use tidegate_types::Usage;
+
+/// What follows a backslash for bytes that JSON escapes; 0 where none is needed, `u` for `\u00xx`.
+static ESCAPES: [u8; 256] = escapes();
+
+const fn escapes() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = b'u';
+        byte += 1;
+    }
+    table[0x08] = b'b';
+    table[0x09] = b't';
+    table[0x0a] = b'n';
+    table[0x0c] = b'f';
+    table[0x0d] = b'r';
+    table[b'"' as usize] = b'"';
+    table[b'\\' as usize] = b'\\';
+    table
+}
+
+pub(crate) fn raw(out: &mut BytesMut, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// A quoted and escaped string.
+pub(crate) fn string(out: &mut BytesMut, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let bytes = text.as_bytes();
+    out.reserve(bytes.len() + 2);
+    out.extend_from_slice(b"\"");
+    let mut clean_from = 0;
+    for (i, &byte) in bytes.iter().enumerate() {
+        let escape = ESCAPES[usize::from(byte)];
+        if escape == 0 {
+            continue;
+        }
+        out.extend_from_slice(&bytes[clean_from..i]);
+        clean_from = i + 1;
+        match escape {
+            b'u' => {
+                let (high, low) = (HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]);
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
+            }
+            letter => out.extend_from_slice(&[b'\\', letter]),
+        }
+    }
+    out.extend_from_slice(&bytes[clean_from..]);
+    out.extend_from_slice(b"\"");
+}
+
+pub(crate) fn optional_string(out: &mut BytesMut, text: Option<&str>) {
+    match text {
+        Some(text) => string(out, text),
+        None => raw(out, "null"),
+    }
+}
+
+pub(crate) fn uint(out: &mut BytesMut, mut value: u64) {
+    let mut digits = [0u8; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// What OpenAI reports for a token outside of what it can rank; JSON has no infinity.
+const NO_LOGPROB: f32 = -9999.0;
+
+/// A number; one that JSON cannot write becomes -9999.
+pub(crate) fn float(out: &mut BytesMut, value: f32) {
+    use std::fmt::Write;
+    let value = if value.is_finite() { value } else { NO_LOGPROB };
+    // `Debug` keeps the decimal point and writes small numbers in few digits; both are JSON. A `BytesMut` grows
+    // as needed, so writing to it cannot fail.
+    let _ = write!(out, "{value:?}");
+}
+
+/// Any JSON value.
+pub(crate) fn value(out: &mut BytesMut, value: &Value) {
+    use std::fmt::Write;
+    let _ = write!(out, "{value}");
+}
+
+/// `items` between brackets.
+pub(crate) fn list<T>(out: &mut BytesMut, items: impl IntoIterator<Item = T>, mut item: impl FnMut(&mut BytesMut, T)) {
+    out.extend_from_slice(b"[");
+    for (i, each) in items.into_iter().enumerate() {
+        if i > 0 {
+            out.extend_from_slice(b",");
+        }
+        item(out, each);
+    }
+    out.extend_from_slice(b"]");
+}
+
+/// OpenAI's `usage` object; `null` where nobody counted.
+pub(crate) fn usage(out: &mut BytesMut, usage: Option<&Usage>) {
+    let Some(usage) = usage else { return raw(out, "null") };
+    raw(out, r#"{"prompt_tokens":"#);
+    uint(out, usage.input_tokens);
+    raw(out, r#","completion_tokens":"#);
+    uint(out, usage.output_tokens);
+    raw(out, r#","total_tokens":"#);
+    uint(out, usage.input_tokens.saturating_add(usage.output_tokens));
+    raw(out, r#","prompt_tokens_details":{"cached_tokens":"#);
+    uint(out, usage.cached_tokens);
+    raw(out, "}}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(write: impl FnOnce(&mut BytesMut)) -> String {
+        let mut out = BytesMut::new();
+        write(&mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn strings_are_written_as_serde_json_writes_them(text in any::<String>(), noise in "[\\x00-\\x22\\x5b-\\x80]{0,40}") {
+            let text = text + &noise;
+            prop_assert_eq!(written(|out| string(out, &text)), serde_json::to_string(&text).unwrap());
+        }
+
+        #[test]
+        fn numbers_read_back_equal(integer in any::<u64>(), real in any::<f32>()) {
+            prop_assert_eq!(written(|out| uint(out, integer)), integer.to_string());
+            let back: f32 = serde_json::from_str(&written(|out| float(out, real))).unwrap();
+            prop_assert_eq!(back, if real.is_finite() { real } else { NO_LOGPROB });
+        }
+    }
+}
