@@ -1,0 +1,119 @@
+//! The measured process.
+
+use crate::load::KEY;
+use anyhow::{Context, bail};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Which guard is on the path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stages {
+    None,
+    PromptGuard,
+    StreamGuard,
+    Both,
+}
+
+impl fmt::Display for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "no guard",
+            Self::PromptGuard => "pii-guard on prompts",
+            Self::StreamGuard => "pii-guard on streams",
+            Self::Both => "pii-guard on both",
+        })
+    }
+}
+
+impl Stages {
+    fn config(self) -> &'static str {
+        match self {
+            Self::None => "[pipeline]\n",
+            Self::PromptGuard => "[[pipeline.stage]]\nplugin = \"pii-guard\"\nstages = [\"prompt-guard\"]\n",
+            Self::StreamGuard => "[[pipeline.stage]]\nplugin = \"pii-guard\"\nstages = [\"stream-guard\"]\n",
+            Self::Both => "[[pipeline.stage]]\nplugin = \"pii-guard\"\n",
+        }
+    }
+
+    pub(crate) fn request_goal(self) -> Option<f64> {
+        (self == Self::PromptGuard).then_some(40.0)
+    }
+
+    pub(crate) fn event_goal(self) -> Option<f64> {
+        match self {
+            Self::None => Some(8.0),
+            Self::StreamGuard => Some(11.0),
+            Self::PromptGuard | Self::Both => None,
+        }
+    }
+}
+
+/// A gateway in front of the stand-in upstream; killed when dropped.
+pub(crate) struct Gateway {
+    pub(crate) addr: SocketAddr,
+    child: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Gateway {
+    pub(crate) fn start(program: &Path, upstream: SocketAddr, stages: Stages) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let addr = SocketAddr::from(([127, 0, 0, 1], port));
+        let config = format!(
+            "[server]\nlisten = \"{addr}\"\n[[keys]]\nname = \"bench\"\nhash = \"blake3:{}\"\n\
+             [[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n{}",
+            blake3::hash(KEY.as_bytes()),
+            stages.config()
+        );
+        let file = folder.path().join("tidegate.toml");
+        std::fs::write(&file, config)?;
+        let child = Command::new(program)
+            .args(["serve", "--config"])
+            .arg(&file)
+            .env("RUST_LOG", "error")
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Self { addr, child, _folder: folder })
+    }
+
+    pub(crate) async fn wait_ready(&self) -> anyhow::Result<()> {
+        for _ in 0..300 {
+            if tokio::net::TcpStream::connect(self.addr).await.is_ok() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        bail!("the gateway does not listen on {}", self.addr)
+    }
+
+    /// User and system time so far.
+    pub(crate) fn cpu_us(&self) -> anyhow::Result<f64> {
+        let mut total = 0.0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
+            let nanos: f64 = stat.split(' ').next().unwrap_or_default().parse()?;
+            total += nanos / 1000.0;
+        }
+        Ok(total)
+    }
+
+    /// Resident memory.
+    pub(crate) fn resident_mib(&self) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+        let kib: f64 = line.split_whitespace().nth(1).context("no VmRSS")?.parse()?;
+        Ok(kib / 1024.0)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

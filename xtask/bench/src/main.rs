@@ -1,0 +1,98 @@
+//! Measures what the gateway adds: CPU for a request, CPU for a streamed event, delay, memory. It starts the
+//! release build of `tidegate` before a stand-in upstream on loopback, loads it over real sockets, and prints a
+//! table and JSON. Figures are printed, never asserted: machines differ and are shared. CPU is what the kernel
+//! charged the gateway's process; latencies are medians of interleaved rounds.
+#![allow(clippy::print_stdout)]
+
+mod gateway;
+mod load;
+mod report;
+mod standin;
+
+use anyhow::Context;
+use gateway::{Gateway, Stages};
+use load::Load;
+use report::Report;
+use std::path::PathBuf;
+
+/// Requests of one round; three rounds, the median counts.
+const REQUESTS: usize = 4000;
+const STREAMS: usize = 400;
+const ROUNDS: usize = 3;
+/// Events of a streamed answer.
+const EVENTS: usize = 64;
+
+fn main() -> anyhow::Result<()> {
+    let program = PathBuf::from(std::env::args().nth(1).context("usage: tidegate-bench PATH-TO-TIDEGATE")?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let mut report = Report::default();
+    runtime.block_on(measure(&program, &mut report))?;
+    println!("{}", report.table());
+    println!("{}", report.json());
+    Ok(())
+}
+
+async fn measure(program: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
+    let upstream = standin::start(EVENTS).await?;
+    for stages in [Stages::None, Stages::PromptGuard, Stages::StreamGuard, Stages::Both] {
+        let gateway = Gateway::start(program, upstream, stages)?;
+        gateway.wait_ready().await?;
+        if stages == Stages::None {
+            report.add("idle memory without a model", gateway.resident_mib()?, "MiB", Some(60.0));
+        }
+        requests(&gateway, upstream, stages, report).await?;
+        streams(&gateway, upstream, stages, report).await?;
+    }
+    Ok(())
+}
+
+/// Whole answers: CPU for each at 32 connections, delay at one.
+async fn requests(
+    gateway: &Gateway,
+    upstream: std::net::SocketAddr,
+    stages: Stages,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let (direct, through) = (Load::to(upstream, false), Load::to(gateway.addr, false));
+    through.run(32, REQUESTS / 4).await?;
+    let (mut cpu, mut added) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let before = gateway.cpu_us()?;
+        through.run(32, REQUESTS).await?;
+        cpu.push((gateway.cpu_us()? - before) / REQUESTS as f64);
+        let alone = direct.run(1, REQUESTS / 8).await?.median_us();
+        added.push(through.run(1, REQUESTS / 8).await?.median_us() - alone);
+    }
+    report.add(&format!("CPU for a request, {stages}"), median(cpu), "us", stages.request_goal());
+    report.add(&format!("p50 added to a request, {stages}"), median(added), "us", None);
+    Ok(())
+}
+
+/// Streams without a gap: CPU for each event at 16 connections, first event and events out for events in at one.
+async fn streams(
+    gateway: &Gateway,
+    upstream: std::net::SocketAddr,
+    stages: Stages,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let (direct, through) = (Load::to(upstream, true), Load::to(gateway.addr, true));
+    through.run(16, STREAMS / 4).await?;
+    let (mut cpu, mut added, mut out) = (Vec::new(), Vec::new(), 0.0);
+    for _ in 0..ROUNDS {
+        let before = gateway.cpu_us()?;
+        let seen = through.run(16, STREAMS).await?;
+        cpu.push((gateway.cpu_us()? - before) / (STREAMS * EVENTS) as f64);
+        out = seen.text_events as f64 / (STREAMS * EVENTS) as f64;
+        let alone = direct.run(1, STREAMS / 4).await?.median_us();
+        added.push(through.run(1, STREAMS / 4).await?.median_us() - alone);
+    }
+    report.add(&format!("CPU for a streamed event, {stages}"), median(cpu), "us", stages.event_goal());
+    report.add(&format!("events out for one in, {stages}"), out, "", None);
+    report.add(&format!("p50 added to a burst of {EVENTS} events, {stages}"), median(added), "us", Some(2000.0));
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

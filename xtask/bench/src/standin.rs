@@ -1,0 +1,94 @@
+//! A stand-in upstream: as little work as a server can do, so that what is measured is the gateway.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+struct Answers {
+    whole: Vec<u8>,
+    streamed: Vec<Vec<u8>>,
+}
+
+/// Serves on a free port: a whole answer, or one of `events` text events, each in a write of its own.
+pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?;
+    let answers = Arc::new(Answers { whole: whole(events), streamed: streamed(events) });
+    tokio::task::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let answers = Arc::clone(&answers);
+            tokio::task::spawn(async move { serve(socket, &answers).await });
+        }
+    });
+    Ok(addr)
+}
+
+async fn serve(mut socket: TcpStream, answers: &Answers) -> anyhow::Result<()> {
+    socket.set_nodelay(true)?;
+    let mut buffer = Vec::new();
+    while let Some(stream) = next_request(&mut socket, &mut buffer).await? {
+        if stream {
+            for piece in &answers.streamed {
+                socket.write_all(piece).await?;
+            }
+        } else {
+            socket.write_all(&answers.whole).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads one request; says whether it asks for a stream.
+async fn next_request(socket: &mut TcpStream, buffer: &mut Vec<u8>) -> anyhow::Result<Option<bool>> {
+    loop {
+        if let Some(end) = find(buffer, b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
+            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
+            let total = end + 4 + length.unwrap_or(0_usize);
+            if buffer.len() >= total {
+                let stream = find(&buffer[end..total], b"\"stream\":true").is_some();
+                buffer.drain(..total);
+                return Ok(Some(stream));
+            }
+        }
+        if socket.read_buf(buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
+    haystack.windows(needle.len()).position(|window| window == needle)
+}
+
+fn whole(events: usize) -> Vec<u8> {
+    let body = format!(
+        "{{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{{\"index\":0,\
+         \"message\":{{\"role\":\"assistant\",\"content\":\"{}\"}},\"finish_reason\":\"stop\"}}],\
+         \"usage\":{{\"prompt_tokens\":20,\"completion_tokens\":{events},\"total_tokens\":{}}}}}",
+        "word ".repeat(events),
+        events + 20
+    );
+    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        .into_bytes()
+}
+
+fn streamed(events: usize) -> Vec<Vec<u8>> {
+    let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    let start =
+        "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":";
+    let chunk = |body: String| format!("{:x}\r\n{body}\r\n", body.len()).into_bytes();
+    let choice = |delta: &str, reason: &str| {
+        chunk(format!("data: {start}[{{\"index\":0,\"delta\":{delta},\"finish_reason\":{reason}}}]}}\n\n"))
+    };
+    let mut pieces = vec![head, choice("{\"role\":\"assistant\"}", "null")];
+    pieces.extend((0..events).map(|_| choice("{\"content\":\"word \"}", "null")));
+    pieces.push(choice("{}", "\"stop\""));
+    pieces.push(chunk(format!(
+        "data: {start}[],\"usage\":{{\"prompt_tokens\":20,\"completion_tokens\":{events},\"total_tokens\":{}}}}}\n\n",
+        events + 20
+    )));
+    pieces.push(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n".to_vec());
+    pieces
+}
