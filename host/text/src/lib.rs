@@ -1,1 +1,36 @@
-//! Tokenizer, chat template, detokenizer, stop strings, tool calls
+//! Text in and out of a model: tokenizer, chat template, detokenizer, stop strings, tool-call and reasoning parser.
+//!
+//! Pure and synchronous: only [`TextModel::open`] reads files. The way in is [`TextModel::encode_chat`]
+//! (conversation to token ids), the way out is [`Detokenizer`] -> [`StopMatcher`] -> [`OutputParser`]
+//! (token ids to events).
+//!
+//! Invariants, each with a test:
+//! - What a caller writes never becomes a control token (`veil.rs`).
+//! - Output is the same for every chunking of the same tokens, and no character is split.
+//! - A parser loses no text: what is not a well-formed tool call is text.
+//!
+//! Read next: `model.rs` (what a folder holds), `chat.rs` (the way in), `detokenizer.rs` (the way out).
+
+mod added;
+mod chat;
+mod conversation;
+mod detokenizer;
+mod dialect;
+mod encoder;
+mod error;
+mod files;
+mod model;
+mod output;
+mod pieces;
+mod stop;
+mod template;
+mod veil;
+
+pub use chat::ChatOptions;
+pub use detokenizer::{Detokenizer, Place, Specials};
+pub use dialect::{Dialect, ReasoningTags, ToolFormat};
+pub use encoder::AddSpecial;
+pub use error::TextError;
+pub use model::TextModel;
+pub use output::{OutputEvent, OutputParser, Parsed};
+pub use stop::{StopMatcher, StopStep};

@@ -1,0 +1,147 @@
+//! A conversation to token ids: lay out, veil, render, encode.
+//!
+//! Read next: `conversation.rs` (lay out), `veil.rs`, `template.rs` (render), `encoder.rs`.
+
+use crate::conversation::{ArgumentsForm, Conventions, Layout};
+use crate::dialect::Dialect;
+use crate::error::TextError;
+use crate::files::TemplateSource;
+use crate::model::TextModel;
+use crate::template::ChatTemplate;
+use crate::veil::Veil;
+use serde_json::{Map, Value, json};
+use std::time::SystemTime;
+use tidegate_types::{Message, Role, ToolDef};
+
+/// Names that a caller's template arguments may not have.
+const RESERVED: [&str; 7] =
+    ["messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception", "chat_template"];
+
+/// How to render a conversation.
+#[derive(Clone, Debug)]
+pub struct ChatOptions {
+    /// Ask for an answer: the template opens the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// More variables for the template, from the caller (`chat_template_kwargs`), such as `enable_thinking`.
+    pub template_args: Map<String, Value>,
+    /// The time that templates may print.
+    pub now: SystemTime,
+}
+
+impl Default for ChatOptions {
+    /// An answer, asked for now.
+    fn default() -> Self {
+        Self { add_generation_prompt: true, template_args: Map::new(), now: SystemTime::now() }
+    }
+}
+
+/// A template, and what is known of it.
+pub(crate) struct ChatRenderer {
+    template: ChatTemplate,
+    conventions: Conventions,
+    named_tokens: Map<String, Value>,
+}
+
+impl ChatRenderer {
+    pub fn new(
+        default: TemplateSource,
+        tool_use: Option<TemplateSource>,
+        named_tokens: Map<String, Value>,
+        dialect: &Dialect,
+    ) -> Result<Self, TextError> {
+        let template = ChatTemplate::compile(default, tool_use)?;
+        let conventions = Conventions::of(template.source(true), dialect);
+        let mut renderer = Self { template, conventions, named_tokens };
+        renderer.conventions.arguments = renderer.probe_arguments();
+        Ok(renderer)
+    }
+
+    /// The rendered conversation, callers' marks veiled.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        tools: &[ToolDef],
+        options: &ChatOptions,
+        dialect: &Dialect,
+        veil: &mut Veil<'_>,
+    ) -> Result<String, TextError> {
+        let mut context = self.named_tokens.clone();
+        for (name, value) in &options.template_args {
+            if RESERVED.contains(&name.as_str()) || context.contains_key(name) {
+                return Err(TextError::ReservedArgument(name.clone()));
+            }
+            context.insert(name.clone(), veil.json(value, "a template argument")?);
+        }
+        let mut layout = Layout { conventions: &self.conventions, dialect, veil };
+        context.insert("messages".to_owned(), layout.messages(messages)?);
+        context.insert("tools".to_owned(), layout.tools(tools)?);
+        context.insert("documents".to_owned(), Value::Null);
+        context.insert("add_generation_prompt".to_owned(), options.add_generation_prompt.into());
+        let rendered = self.template.render(&Value::Object(context), !tools.is_empty(), options.now);
+        rendered.map_err(|error| unveil(error, veil))
+    }
+
+    /// Renders a past tool call both ways. Objects are the rule; text it is where objects fail or are printed
+    /// in Python's quotes, and text is not.
+    fn probe_arguments(&self) -> ArgumentsForm {
+        let fits = |arguments: Value| {
+            let call =
+                json!({"id": "call00001", "type": "function", "function": {"name": "f", "arguments": arguments}});
+            let mut context = self.named_tokens.clone();
+            context.insert(
+                "messages".to_owned(),
+                json!([
+                    {"role": Role::User.as_str(), "content": "q"},
+                    {"role": Role::Assistant.as_str(), "content": "", "tool_calls": [call]},
+                ]),
+            );
+            let tool = json!({"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}});
+            context.insert("tools".to_owned(), json!([{"type": "function", "function": tool}]));
+            context.insert("add_generation_prompt".to_owned(), false.into());
+            let rendered = self.template.render(&Value::Object(context), true, SystemTime::UNIX_EPOCH);
+            rendered.is_ok_and(|text| !text.contains("'probe'") && !text.contains("\\\"probe\\\""))
+        };
+        let object_fits = fits(json!({"probe": "value"}));
+        let text_fits = || fits(json!("{\"probe\": \"value\"}"));
+        if !object_fits && text_fits() { ArgumentsForm::Text } else { ArgumentsForm::Object }
+    }
+}
+
+/// A template's refusal may quote the caller; the quote is given back as it was written.
+fn unveil(error: TextError, veil: &Veil<'_>) -> TextError {
+    let original = |message: String| message.chars().map(|c| veil.original(c)).collect();
+    match error {
+        TextError::Template(message) => TextError::Template(original(message)),
+        TextError::TemplateFailed(message) => TextError::TemplateFailed(original(message)),
+        other => other,
+    }
+}
+
+impl TextModel {
+    /// The prompt for an answer to this conversation.
+    ///
+    /// Marks that callers wrote (in messages, tool definitions, tool results, template arguments) are plain text;
+    /// the control tokens of the prompt are those that the template wrote.
+    pub fn encode_chat(
+        &self,
+        messages: &[Message],
+        tools: &[ToolDef],
+        options: &ChatOptions,
+    ) -> Result<Vec<u32>, TextError> {
+        let mut veil = Veil::new(self.encoder().controls());
+        let rendered = self.renderer()?.render(messages, tools, options, self.dialect(), &mut veil)?;
+        self.encoder().encode_veiled(&rendered, &mut veil)
+    }
+
+    /// The prompt as text, for people to read: encoding it again would make callers' marks real.
+    pub fn render_chat(
+        &self,
+        messages: &[Message],
+        tools: &[ToolDef],
+        options: &ChatOptions,
+    ) -> Result<String, TextError> {
+        let mut veil = Veil::new(self.encoder().controls());
+        let rendered = self.renderer()?.render(messages, tools, options, self.dialect(), &mut veil)?;
+        Ok(rendered.chars().map(|c| veil.original(c)).collect())
+    }
+}

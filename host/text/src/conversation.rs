@@ -1,0 +1,204 @@
+//! A conversation as chat templates expect it: the names and shapes of transformers' `apply_chat_template`.
+//!
+//! Invariant: every text that a caller wrote goes through the [`Veil`]; roles and field names are the host's.
+//!
+//! - `content` is a text, never a list of parts; what a text model cannot read is refused by name.
+//! - `tools` are OpenAI function objects, or none.
+//! - Past tool calls have `function.arguments` as an object (transformers' rule), or as JSON text where the
+//!   template fails on objects or prints them as Python would ([`ArgumentsForm`]).
+//! - `reasoning_content` holds past reasoning; the template decides whether the model sees it again.
+//! - `developer` becomes `system` unless the template knows that role.
+//!
+//! Read next: `chat.rs`, which renders it.
+
+use crate::dialect::Dialect;
+use crate::error::TextError;
+use crate::veil::Veil;
+use serde_json::{Map, Value, json};
+use tidegate_types::{Message, Part, Role, ToolCall, ToolDef, ToolOutcome};
+
+/// How a template wants the arguments of past tool calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ArgumentsForm {
+    /// As a JSON object.
+    Object,
+    /// As JSON text.
+    Text,
+}
+
+/// What is known of a template and its model.
+#[derive(Clone, Debug)]
+pub(crate) struct Conventions {
+    /// The template names the role `developer`.
+    pub knows_developer: bool,
+    /// The template reads `reasoning_content`.
+    pub reads_reasoning: bool,
+    /// The template itself cuts reasoning out of an assistant's content.
+    pub cuts_reasoning: bool,
+    /// See [`ArgumentsForm`].
+    pub arguments: ArgumentsForm,
+}
+
+impl Conventions {
+    /// What the template's text shows.
+    pub fn of(template: &str, dialect: &Dialect) -> Self {
+        let close = dialect.reasoning.as_ref().map(|tags| tags.close.as_str());
+        let cuts = |quote: &str| close.is_some_and(|close| template.contains(&format!("split({quote}{close}{quote})")));
+        Self {
+            knows_developer: template.contains("developer"),
+            reads_reasoning: template.contains("reasoning_content"),
+            cuts_reasoning: cuts("'") || cuts("\""),
+            arguments: ArgumentsForm::Object,
+        }
+    }
+}
+
+/// Lays out messages and tools.
+pub(crate) struct Layout<'a, 'v> {
+    pub conventions: &'a Conventions,
+    pub dialect: &'a Dialect,
+    pub veil: &'a mut Veil<'v>,
+}
+
+impl Layout<'_, '_> {
+    /// The template's `messages`.
+    pub fn messages(&mut self, messages: &[Message]) -> Result<Value, TextError> {
+        let mut out = Vec::with_capacity(messages.len());
+        for (index, message) in messages.iter().enumerate() {
+            let outcomes: Vec<&ToolOutcome> = outcomes(message).collect();
+            if outcomes.is_empty() {
+                out.push(self.message(message)?);
+            }
+            for outcome in outcomes {
+                out.push(self.outcome(message, outcome, &messages[..index])?);
+            }
+        }
+        Ok(Value::Array(out))
+    }
+
+    /// The template's `tools`; none rather than an empty list.
+    pub fn tools(&mut self, tools: &[ToolDef]) -> Result<Value, TextError> {
+        if tools.is_empty() {
+            return Ok(Value::Null);
+        }
+        tools.iter().map(|tool| self.tool(tool)).collect::<Result<Vec<_>, _>>().map(Value::Array)
+    }
+
+    fn tool(&mut self, tool: &ToolDef) -> Result<Value, TextError> {
+        let mut function = Map::new();
+        function.insert("name".to_owned(), self.veil.text(&tool.name)?.into());
+        if !tool.description.is_empty() {
+            function.insert("description".to_owned(), self.veil.text(&tool.description)?.into());
+        }
+        if !tool.input_schema.is_null() {
+            let schema = self.veil.json(&tool.input_schema, "a tool's parameters")?;
+            function.insert("parameters".to_owned(), schema);
+        }
+        Ok(json!({"type": "function", "function": function}))
+    }
+
+    fn message(&mut self, message: &Message) -> Result<Value, TextError> {
+        let mut content = String::new();
+        let mut reasoning = String::new();
+        let mut calls = Vec::new();
+        for part in &message.parts {
+            match part {
+                Part::Text(text) | Part::Refusal(text) => content.push_str(text),
+                Part::Reasoning(text) => reasoning.push_str(text),
+                Part::ToolCall(call) => calls.push(self.call(call)?),
+                Part::ToolOutcome(_) => {}
+                Part::Opaque { kind, .. } => return Err(unsupported(message, kind)),
+            }
+        }
+        if message.role == Role::Assistant && reasoning.is_empty() {
+            (reasoning, content) = self.split_reasoning(content);
+        }
+        let mut out = Map::new();
+        out.insert("role".to_owned(), self.role(&message.role).into());
+        out.insert("content".to_owned(), self.veil.text(&content)?.into());
+        if !reasoning.is_empty() {
+            out.insert("reasoning_content".to_owned(), self.veil.text(&reasoning)?.into());
+        }
+        if !calls.is_empty() {
+            out.insert("tool_calls".to_owned(), Value::Array(calls));
+        }
+        if let Some(name) = &message.name {
+            out.insert("name".to_owned(), self.veil.text(name)?.into());
+        }
+        Ok(Value::Object(out))
+    }
+
+    fn outcome(&mut self, message: &Message, outcome: &ToolOutcome, earlier: &[Message]) -> Result<Value, TextError> {
+        if let Some(kind) = message.parts.iter().find_map(opaque_kind) {
+            return Err(unsupported(message, kind));
+        }
+        let mut out = Map::new();
+        out.insert("role".to_owned(), Role::Tool.as_str().into());
+        out.insert("content".to_owned(), self.veil.text(&outcome.content)?.into());
+        out.insert("tool_call_id".to_owned(), self.veil.text(&outcome.call_id)?.into());
+        let name = message.name.as_deref().or_else(|| called_name(earlier, &outcome.call_id));
+        if let Some(name) = name {
+            out.insert("name".to_owned(), self.veil.text(name)?.into());
+        }
+        Ok(Value::Object(out))
+    }
+
+    fn call(&mut self, call: &ToolCall) -> Result<Value, TextError> {
+        let object = match self.conventions.arguments {
+            ArgumentsForm::Object => serde_json::from_str::<Map<String, Value>>(&call.arguments).ok(),
+            ArgumentsForm::Text => None,
+        };
+        let arguments = match object {
+            Some(object) => self.veil.json(&Value::Object(object), "a tool call's arguments")?,
+            None => self.veil.text(&call.arguments)?.into(),
+        };
+        let name = self.veil.text(&call.name)?;
+        let id = self.veil.text(&call.id)?;
+        Ok(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}))
+    }
+
+    /// Callers may send reasoning back inside the content. Templates that know of it look for the closing
+    /// tag, which the veil would hide from them, so the cut is made here, by their own rule.
+    fn split_reasoning(&self, content: String) -> (String, String) {
+        let Some(tags) = self.dialect.reasoning.as_ref().filter(|_| self.conventions.cuts_reasoning) else {
+            return (String::new(), content);
+        };
+        let (Some((before, _)), Some((_, after))) = (content.split_once(&tags.close), content.rsplit_once(&tags.close))
+        else {
+            return (String::new(), content);
+        };
+        if !self.conventions.reads_reasoning {
+            return (String::new(), after.to_owned());
+        }
+        let reasoning = before.rsplit_once(&tags.open).map_or(before, |(_, inside)| inside);
+        (reasoning.trim_matches('\n').to_owned(), after.trim_start_matches('\n').to_owned())
+    }
+
+    fn role(&self, role: &Role) -> &'static str {
+        match role {
+            Role::Developer if !self.conventions.knows_developer => Role::System.as_str(),
+            role => role.as_str(),
+        }
+    }
+}
+
+fn outcomes(message: &Message) -> impl Iterator<Item = &ToolOutcome> {
+    message.parts.iter().filter_map(|part| if let Part::ToolOutcome(outcome) = part { Some(outcome) } else { None })
+}
+
+fn opaque_kind(part: &Part) -> Option<&str> {
+    if let Part::Opaque { kind, .. } = part { Some(kind) } else { None }
+}
+
+fn unsupported(message: &Message, kind: &str) -> TextError {
+    TextError::UnsupportedPart { message: message.id.clone(), kind: kind.to_owned() }
+}
+
+/// The name of the tool that a call id stands for, from the latest call of that id.
+fn called_name<'m>(earlier: &'m [Message], call_id: &str) -> Option<&'m str> {
+    let calls = earlier.iter().rev().flat_map(|message| message.parts.iter().rev());
+    calls
+        .filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
+        .find(|call| call.id == call_id)
+        .map(|call| call.name.as_str())
+}

@@ -1,0 +1,174 @@
+//! Token ids to text, one token at a time.
+//!
+//! Invariants: the pieces joined are the decoding of all tokens at once, no character is ever split, and at
+//! most three bytes wait for the rest of their character.
+//!
+//! Read next: `stop.rs`, which the text goes to.
+
+use crate::model::TextModel;
+use crate::pieces::HeadRule;
+use std::sync::Arc;
+
+/// Which special tokens are part of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Specials {
+    /// None.
+    Hide,
+    /// Those that the model's tool-call and reasoning format is written in; for an [`OutputParser`](crate::OutputParser).
+    ShowMarkup,
+    /// All.
+    Show,
+}
+
+/// Where the tokens stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// They are a text of their own: a leading space that only the tokenizer put there is dropped.
+    Start,
+    /// They go on a text: a leading space is part of it.
+    Continuation,
+}
+
+/// Turns tokens into text as they come.
+pub struct Detokenizer {
+    model: Arc<TextModel>,
+    specials: Specials,
+    head: HeadRule,
+    tail: Utf8Tail,
+}
+
+impl Detokenizer {
+    /// Ready for the first token.
+    pub fn new(model: Arc<TextModel>, specials: Specials, place: Place) -> Self {
+        let head = match place {
+            Place::Start => model.pieces().head(),
+            Place::Continuation => HeadRule::Keep,
+        };
+        Self { model, specials, head, tail: Utf8Tail::default() }
+    }
+
+    /// The whole characters that this token completes; empty where there is none.
+    pub fn push(&mut self, token: u32) -> String {
+        let mut out = String::new();
+        if !self.model.is_hidden(token, self.specials) {
+            if self.head == HeadRule::Keep {
+                self.tail.push(self.model.pieces().bytes(token), &mut out);
+            } else {
+                let bytes = self.opening_bytes(token);
+                self.tail.push(&bytes, &mut out);
+            }
+        }
+        out
+    }
+
+    /// Ends the text: an incomplete character becomes U+FFFD.
+    pub fn finish(&mut self) -> String {
+        let mut out = String::new();
+        self.tail.finish(&mut out);
+        out
+    }
+
+    /// Applies the rule for the beginning, which is over at the first byte it does not concern.
+    fn opening_bytes(&mut self, token: u32) -> Vec<u8> {
+        let bytes = self.model.pieces().bytes(token);
+        match self.head {
+            HeadRule::Keep => bytes.to_vec(),
+            HeadRule::Strip { byte, count } => {
+                let dropped = bytes.iter().take(count).take_while(|b| **b == byte).count();
+                self.head = match count - dropped {
+                    left if left > 0 && dropped == bytes.len() => HeadRule::Strip { byte, count: left },
+                    _ => HeadRule::Keep,
+                };
+                bytes[dropped..].to_vec()
+            }
+            HeadRule::Unspace { marker } => {
+                let Some(text) = self.model.token_text(token) else { return Vec::new() };
+                self.head = HeadRule::Keep;
+                self.model.pieces().bytes_without(&text, marker)
+            }
+        }
+    }
+}
+
+/// The bytes of a character that is not complete yet; at most three.
+#[derive(Default)]
+struct Utf8Tail {
+    bytes: Vec<u8>,
+}
+
+impl Utf8Tail {
+    /// Appends to `out` what is decided: whole characters, and U+FFFD for what can no longer become one.
+    fn push(&mut self, bytes: &[u8], out: &mut String) {
+        if self.bytes.is_empty() {
+            if let Ok(text) = std::str::from_utf8(bytes) {
+                out.push_str(text);
+                return;
+            }
+        }
+        self.bytes.extend_from_slice(bytes);
+        let mut decided = 0;
+        for chunk in self.bytes.utf8_chunks() {
+            out.push_str(chunk.valid());
+            decided += chunk.valid().len();
+            let invalid = chunk.invalid();
+            let open = decided + invalid.len() == self.bytes.len() && is_open_prefix(invalid);
+            if invalid.is_empty() || open {
+                break;
+            }
+            out.push(char::REPLACEMENT_CHARACTER);
+            decided += invalid.len();
+        }
+        self.bytes.drain(..decided);
+    }
+
+    fn finish(&mut self, out: &mut String) {
+        out.push_str(&String::from_utf8_lossy(&self.bytes));
+        self.bytes.clear();
+    }
+}
+
+/// Whether more bytes could make this a character.
+fn is_open_prefix(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn incremental(chunks: &[Vec<u8>]) -> String {
+        let mut tail = Utf8Tail::default();
+        let mut out = String::new();
+        for chunk in chunks {
+            tail.push(chunk, &mut out);
+            assert!(tail.bytes.len() <= 3, "{:?} waits", tail.bytes);
+        }
+        tail.finish(&mut out);
+        out
+    }
+
+    #[test]
+    fn a_character_waits_for_its_last_byte() {
+        let mut tail = Utf8Tail::default();
+        let mut out = String::new();
+        for byte in &"€".as_bytes()[..2] {
+            tail.push(&[*byte], &mut out);
+            assert_eq!(out, "");
+        }
+        tail.push(&"€".as_bytes()[2..], &mut out);
+        assert_eq!(out, "€");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_in_any_chunks_are_their_lossy_decoding(
+            chunks in prop::collection::vec(prop::collection::vec(prop_oneof![
+                any::<u8>(), Just(0xF0), Just(0x9F), Just(0x98), Just(0x80), Just(0xE2), Just(0x82), Just(b'a')
+            ], 0..5), 0..12)
+        ) {
+            let all = chunks.concat();
+            prop_assert_eq!(incremental(&chunks), String::from_utf8_lossy(&all));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Text to token ids.
+//!
+//! Two ways: [`Encoder::encode`] is the tokenizer as it is, where a mark in the text is its token;
+//! [`Encoder::encode_veiled`] takes a text whose caller-written marks are veiled, and promises that the control
+//! tokens of the result are the unveiled marks and no others.
+//!
+//! The second runs the tokenizer's own stages (added tokens, normalizer, pre-tokenizer, model), and swaps the
+//! stand-ins back between the first and the next, so that ordinary text is encoded as ever. Two more ways for
+//! text to become a control token are closed on the way: a normalizer that turns other text into a mark, and
+//! a model that has marks in its own vocabulary (Unigram, or BPE with `ignore_merges`).
+//!
+//! Read next: `veil.rs`.
+
+use crate::added::ControlTokens;
+use crate::error::TextError;
+use crate::veil::{Veil, is_stand_in};
+use std::borrow::Cow;
+use tokenizers::{
+    Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Token,
+    Tokenizer,
+};
+
+/// Whether the tokens that the tokenizer puts around every text (such as `<s>`) are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddSpecial {
+    /// As for a prompt of its own.
+    Yes,
+    /// As for a part of one.
+    No,
+}
+
+/// A tokenizer and what surrounds it.
+pub(crate) struct Encoder {
+    tokenizer: Tokenizer,
+    controls: ControlTokens,
+    /// Whether the normalizer leaves stand-ins as they are; it runs before they are swapped back.
+    normalizer_keeps_stand_ins: bool,
+    /// What [`AddSpecial::Yes`] puts before and behind a text.
+    around: (Vec<u32>, Vec<u32>),
+}
+
+impl Encoder {
+    pub fn new(tokenizer: Tokenizer, controls: ControlTokens) -> Result<Self, TextError> {
+        let mut encoder = Self { tokenizer, controls, normalizer_keeps_stand_ins: true, around: Default::default() };
+        encoder.normalizer_keeps_stand_ins = encoder.keeps_stand_ins();
+        encoder.around = encoder.surroundings()?;
+        Ok(encoder)
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub fn controls(&self) -> &ControlTokens {
+        &self.controls
+    }
+
+    /// The tokenizer as it is: marks in the text are their tokens.
+    pub fn encode(&self, text: &str, add: AddSpecial) -> Result<Vec<u32>, TextError> {
+        let encoding = self.tokenizer.encode_fast(text, add == AddSpecial::Yes).map_err(encode_error)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// A caller's text: marks in it are plain text.
+    pub fn encode_literal(&self, text: &str, add: AddSpecial) -> Result<Vec<u32>, TextError> {
+        let mut veil = Veil::new(&self.controls);
+        let veiled = veil.text(text)?;
+        let ids = self.encode_veiled(&veiled, &mut veil)?;
+        Ok(match add {
+            AddSpecial::No => ids,
+            AddSpecial::Yes => [self.around.0.as_slice(), &ids, &self.around.1].concat(),
+        })
+    }
+
+    /// A rendered template: marks in it are their tokens, veiled ones are plain text.
+    pub fn encode_veiled(&self, text: &str, veil: &mut Veil<'_>) -> Result<Vec<u32>, TextError> {
+        let mut splits = self.split_at_marks(text, veil)?;
+        if text.contains(is_stand_in) {
+            splits.normalize(|part| {
+                part.map(|c| veil.original(c));
+                Ok(())
+            })?;
+        }
+        if !self.normalizer_keeps_stand_ins {
+            splits.normalize(|part| self.normalize(part))?;
+        }
+        if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
+            pre_tokenizer.pre_tokenize(&mut splits)?;
+        }
+        splits.tokenize(|part| self.tokenize_plain(part.get()))?;
+        let parts = splits.get_splits(OffsetReferential::Normalized, OffsetType::None);
+        Ok(parts.into_iter().filter_map(|(_, _, tokens)| tokens.as_ref()).flatten().map(|token| token.id).collect())
+    }
+
+    /// Splits off the marks. A mark that only the normalizer made out of other text is veiled and split again.
+    fn split_at_marks(&self, text: &str, veil: &mut Veil<'_>) -> Result<PreTokenizedString, TextError> {
+        let normalizer = self.tokenizer.get_normalizer().filter(|_| self.normalizer_keeps_stand_ins);
+        let mut text = Cow::Borrowed(text);
+        loop {
+            let splits = self.tokenizer.get_added_vocabulary().extract_and_normalize(normalizer, &text);
+            let made = self.marks_made_by_normalizer(&splits, &text);
+            if made.is_empty() {
+                return Ok(splits);
+            }
+            text = Cow::Owned(veil.swap_at(&text, &made)?);
+        }
+    }
+
+    /// Where a control token was found whose text does not stand there; each position has a character to swap.
+    fn marks_made_by_normalizer(&self, splits: &PreTokenizedString, text: &str) -> Vec<usize> {
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let is_made = |id: u32, written: &str| {
+            self.controls.contains(id)
+                && added.get(&id).is_some_and(|token| token.content.trim() != written.trim())
+                && written.chars().any(|c| !is_stand_in(c))
+        };
+        let mut made = Vec::new();
+        for (_, (start, end), tokens) in splits.get_splits(OffsetReferential::Original, OffsetType::Byte) {
+            let Some([token]) = tokens.as_deref() else { continue };
+            if text.get(start..end).is_some_and(|written| is_made(token.id, written)) {
+                let unveiled = text[start..end].char_indices().filter(|(_, c)| !is_stand_in(*c));
+                made.extend(unveiled.map(|(at, _)| start + at));
+            }
+        }
+        made
+    }
+
+    fn normalize(&self, part: &mut NormalizedString) -> tokenizers::Result<()> {
+        self.tokenizer.get_normalizer().map_or(Ok(()), |normalizer| normalizer.normalize(part))
+    }
+
+    /// The model's tokens of plain text, without control tokens that its own vocabulary may have.
+    fn tokenize_plain(&self, text: &str) -> tokenizers::Result<Vec<Token>> {
+        let mut tokens = Vec::new();
+        let mut parts = vec![text];
+        while let Some(part) = parts.pop() {
+            let found = self.tokenizer.get_model().tokenize(part)?;
+            let cuts = self.cuts(part, &found);
+            if cuts.is_empty() {
+                tokens.extend(found);
+                continue;
+            }
+            let ends = cuts[1..].iter().copied().chain([part.len()]);
+            let pieces: Vec<&str> = cuts.iter().copied().zip(ends).map(|(start, end)| &part[start..end]).collect();
+            parts.extend(pieces.into_iter().rev());
+            parts.push(&part[..cuts[0]]);
+        }
+        Ok(tokens)
+    }
+
+    /// Where to cut a text so that the control tokens in its encoding break: behind their first characters.
+    fn cuts(&self, text: &str, tokens: &[Token]) -> Vec<usize> {
+        let controls = tokens.iter().filter(|token| self.controls.contains(token.id));
+        let cut = |token: &Token| {
+            let first = text.get(token.offsets.0..token.offsets.1)?.chars().next()?;
+            Some(token.offsets.0 + first.len_utf8()).filter(|cut| *cut < token.offsets.1)
+        };
+        controls.filter_map(cut).collect()
+    }
+
+    fn keeps_stand_ins(&self) -> bool {
+        let mut probe = NormalizedString::from("a\u{100000}\u{10FFFD}a");
+        self.normalize(&mut probe).is_ok() && probe.get().contains("a\u{100000}\u{10FFFD}a")
+    }
+
+    /// What the post-processor puts around a text, seen on a text of one letter.
+    fn surroundings(&self) -> Result<(Vec<u32>, Vec<u32>), TextError> {
+        let inner = self.encode("a", AddSpecial::No)?;
+        let outer = self.encode("a", AddSpecial::Yes)?;
+        let at = outer.windows(inner.len().max(1)).position(|window| window == inner);
+        Ok(at.map(|at| (outer[..at].to_vec(), outer[at + inner.len()..].to_vec())).unwrap_or_default())
+    }
+}
+
+fn encode_error(error: impl ToString) -> TextError {
+    TextError::Encode(error.to_string())
+}
+
+impl From<tokenizers::Error> for TextError {
+    fn from(error: tokenizers::Error) -> Self {
+        encode_error(error)
+    }
+}

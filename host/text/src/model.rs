@@ -1,0 +1,167 @@
+//! A model's text side, opened from its folder and shared by all requests.
+//!
+//! Read next: `files.rs` (what is read), `chat.rs` (conversation to ids), `detokenizer.rs` (ids to text).
+
+use crate::added::ControlTokens;
+use crate::chat::ChatRenderer;
+use crate::detokenizer::{Detokenizer, Place, Specials};
+use crate::dialect::Dialect;
+use crate::encoder::{AddSpecial, Encoder};
+use crate::error::TextError;
+use crate::files::{self, ModelFiles};
+use crate::pieces::{PieceTable, SUPPORTED_DECODERS};
+use crate::veil::is_stand_in;
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Tokenizer, chat template and output dialect of one model. Immutable, so it is shared by `Arc`.
+pub struct TextModel {
+    encoder: Encoder,
+    pieces: PieceTable,
+    renderer: Option<ChatRenderer>,
+    dialect: Dialect,
+    markup: HashSet<u32>,
+    eos: Option<u32>,
+    bos: Option<u32>,
+}
+
+impl TextModel {
+    /// Reads a Hugging Face folder: `tokenizer.json`, and where there are any `tokenizer_config.json`,
+    /// `chat_template.jinja`, `chat_template.json` and `special_tokens_map.json`.
+    pub fn open(dir: &Path) -> Result<Self, TextError> {
+        let files = files::read(dir)?;
+        let pieces = PieceTable::build(&files.tokenizer).map_err(|what| TextError::Unsupported {
+            path: files.tokenizer_path.clone(),
+            what,
+            supported: SUPPORTED_DECODERS,
+        })?;
+        refuse_stand_ins(&files)?;
+        let controls = ControlTokens::of(&files.tokenizer, files.unknown.as_ref());
+        let named_id = |name: &str| files.tokenizer.token_to_id(files.named_tokens.get(name)?.as_str()?);
+        let (eos, bos) = (named_id("eos_token"), named_id("bos_token"));
+        let sources = files.tool_template.iter().chain(&files.template);
+        let template: String = sources.map(|source| source.text.as_str()).collect();
+        let dialect = Dialect::detect(&template, |token| files.tokenizer.token_to_id(token).is_some());
+        let renderer = match files.template.or(files.tool_template.clone()) {
+            Some(default) => {
+                Some(ChatRenderer::new(default, files.tool_template, files.named_tokens.clone(), &dialect)?)
+            }
+            None => None,
+        };
+        let encoder = Encoder::new(files.tokenizer, controls)?;
+        let model = Self { encoder, pieces, renderer, dialect: Dialect::plain(), markup: HashSet::new(), eos, bos };
+        Ok(model.with_dialect(dialect))
+    }
+
+    /// The same model with another output dialect than its template shows.
+    pub fn with_dialect(mut self, dialect: Dialect) -> Self {
+        self.markup = dialect.marks().filter_map(|mark| self.token_to_id(mark)).collect();
+        self.dialect = dialect;
+        self
+    }
+
+    /// How the model writes tool calls and reasoning.
+    pub fn dialect(&self) -> &Dialect {
+        &self.dialect
+    }
+
+    /// One more than the highest token id. A model's embedding may have more rows.
+    pub fn vocab_size(&self) -> usize {
+        self.pieces.num_ids()
+    }
+
+    /// The id of a token by its text, such as `<|im_end|>`.
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.encoder.tokenizer().token_to_id(token)
+    }
+
+    /// The token's text as the tokenizer writes it (`Ġhello`), for people to read.
+    pub fn token_text(&self, id: u32) -> Option<String> {
+        self.encoder.tokenizer().id_to_token(id)
+    }
+
+    /// The bytes that a token stands for; they need not be whole characters. None for an id without a token.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.pieces.bytes(id)
+    }
+
+    /// The end token that `tokenizer_config.json` names; `generation_config.json` may name more.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// The beginning token that `tokenizer_config.json` names.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// Whether a token steers the model instead of being text; callers cannot write these.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.encoder.controls().contains(id)
+    }
+
+    /// Text to ids as the tokenizer does it: marks in the text become control tokens. For trusted text.
+    pub fn encode(&self, text: &str, add: AddSpecial) -> Result<Vec<u32>, TextError> {
+        self.encoder.encode(text, add)
+    }
+
+    /// A caller's text to ids: marks in it stay plain text.
+    pub fn encode_literal(&self, text: &str, add: AddSpecial) -> Result<Vec<u32>, TextError> {
+        self.encoder.encode_literal(text, add)
+    }
+
+    /// How many tokens a caller's text has.
+    pub fn count_tokens(&self, text: &str) -> Result<usize, TextError> {
+        Ok(self.encode_literal(text, AddSpecial::No)?.len())
+    }
+
+    /// Ids to text at once; the same as a [`Detokenizer`] says over time.
+    pub fn decode(self: &Arc<Self>, ids: &[u32], specials: Specials) -> String {
+        let mut detokenizer = Detokenizer::new(Arc::clone(self), specials, Place::Start);
+        let mut text: String = ids.iter().map(|id| detokenizer.push(*id)).collect();
+        text.push_str(&detokenizer.finish());
+        text
+    }
+
+    /// Whether this prompt ends inside reasoning, because the template opened it; the answer then goes on there.
+    pub fn opens_reasoning(&self, prompt: &[u32]) -> bool {
+        let Some(tags) = &self.dialect.reasoning else { return false };
+        let last = &prompt[prompt.len().saturating_sub(tags.open.len() + 8)..];
+        let bytes: Vec<u8> = last.iter().flat_map(|id| self.token_bytes(*id)).copied().collect();
+        String::from_utf8_lossy(&bytes).trim_end().ends_with(&tags.open)
+    }
+
+    pub(crate) fn pieces(&self) -> &PieceTable {
+        &self.pieces
+    }
+
+    pub(crate) fn encoder(&self) -> &Encoder {
+        &self.encoder
+    }
+
+    pub(crate) fn renderer(&self) -> Result<&ChatRenderer, TextError> {
+        self.renderer.as_ref().ok_or(TextError::NoTemplate)
+    }
+
+    pub(crate) fn is_hidden(&self, id: u32, specials: Specials) -> bool {
+        match specials {
+            Specials::Show => false,
+            Specials::Hide => self.pieces.is_special(id),
+            Specials::ShowMarkup => self.pieces.is_special(id) && !self.markup.contains(&id),
+        }
+    }
+}
+
+/// The veil's stand-ins must mean nothing to the tokenizer.
+fn refuse_stand_ins(files: &ModelFiles) -> Result<(), TextError> {
+    let added = files.tokenizer.get_added_vocabulary().get_vocab();
+    match added.keys().find(|text| text.contains(is_stand_in)) {
+        None => Ok(()),
+        Some(text) => Err(TextError::Unsupported {
+            path: files.tokenizer_path.clone(),
+            what: format!("the added token {text:?}"),
+            supported: "added tokens without private-use characters of plane 16",
+        }),
+    }
+}

@@ -1,0 +1,93 @@
+//! Folders that are damaged or ask for too much: errors that name the file and the cause, never a panic.
+
+use crate::folders::{folder, sentencepiece_bpe, starter_dir};
+use serde_json::{Value, json};
+use std::path::Path;
+use tidegate_text::{TextError, TextModel};
+
+fn error(dir: &Path) -> TextError {
+    TextModel::open(dir).err().expect("the folder does not open")
+}
+
+fn tokenizer_error(tokenizer: &str) -> TextError {
+    error(folder(&[("tokenizer.json", tokenizer)]).path())
+}
+
+#[test]
+fn a_missing_tokenizer_is_named_with_its_remedy() {
+    let empty = error(folder(&[]).path());
+    assert!(matches!(&empty, TextError::Unreadable { path, .. } if path.ends_with("tokenizer.json")), "{empty}");
+    let sentencepiece = error(folder(&[("tokenizer.model", "x")]).path()).to_string();
+    assert!(sentencepiece.contains("save_pretrained"), "{sentencepiece}");
+}
+
+#[test]
+fn a_truncated_tokenizer_is_malformed_wherever_it_ends() {
+    let whole = std::fs::read_to_string(starter_dir().join("tokenizer.json")).expect("read");
+    let cuts = (0..200).map(|at| at * 7).chain((1..40).map(|part| whole.len() * part / 40)).chain([whole.len() - 1]);
+    for cut in cuts {
+        let error = tokenizer_error(&whole[..whole.floor_char_boundary(cut)]);
+        assert!(matches!(&error, TextError::Malformed { .. }), "cut at {cut}: {error}");
+    }
+}
+
+#[test]
+fn a_tokenizer_with_a_part_missing_or_senseless_is_an_error() {
+    let whole = sentencepiece_bpe();
+    for key in ["model", "decoder"] {
+        for value in [Value::Null, json!({}), json!([]), json!("x"), json!({"type": "Nonsense"}), json!(3)] {
+            let mut broken = whole.clone();
+            broken[key] = value.clone();
+            let error = tokenizer_error(&broken.to_string());
+            assert!(!error.is_callers(), "{key} = {value}: {error}");
+        }
+    }
+    for key in ["normalizer", "pre_tokenizer", "post_processor", "added_tokens"] {
+        for value in [json!({"type": "Nonsense"}), json!("x"), json!([3])] {
+            let mut broken = whole.clone();
+            broken[key] = value;
+            assert!(!tokenizer_error(&broken.to_string()).is_callers(), "{key}");
+        }
+    }
+}
+
+#[test]
+fn merges_of_unknown_tokens_are_malformed() {
+    let mut broken = sentencepiece_bpe();
+    broken["model"]["merges"] = json!([["zz", "yy"]]);
+    assert!(matches!(tokenizer_error(&broken.to_string()), TextError::Malformed { .. }));
+}
+
+#[test]
+fn a_decoder_that_joins_tokens_is_refused_by_name() {
+    let mut tokenizer = sentencepiece_bpe();
+    tokenizer["decoder"] = json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
+    let error = tokenizer_error(&tokenizer.to_string()).to_string();
+    assert!(error.contains("WordPiece") && error.contains("supported: ByteLevel"), "{error}");
+}
+
+#[test]
+fn broken_configs_and_templates_are_named() {
+    let tokenizer = sentencepiece_bpe().to_string();
+    for (name, text) in [
+        ("tokenizer_config.json", "{\"bos_token\""),
+        ("tokenizer_config.json", "[]"),
+        ("tokenizer_config.json", "{\"chat_template\": 3}"),
+        ("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"x\"}]}"),
+        ("chat_template.json", "nope"),
+        ("special_tokens_map.json", "{"),
+        ("chat_template.jinja", "{% for m in messages %}"),
+        ("chat_template.jinja", "{{ messages | nonsense"),
+    ] {
+        let error = error(folder(&[("tokenizer.json", &tokenizer), (name, text)]).path());
+        assert!(matches!(&error, TextError::Malformed { path, .. } if path.ends_with(name)), "{name} {text}: {error}");
+    }
+}
+
+#[test]
+fn a_template_that_is_no_text_is_named() {
+    let dir = folder(&[("tokenizer.json", &sentencepiece_bpe().to_string())]);
+    std::fs::write(dir.path().join("chat_template.jinja"), [0xFF, 0xFE]).expect("written");
+    let error = error(dir.path());
+    assert!(error.to_string().contains("chat_template.jinja"), "{error}");
+}

@@ -1,0 +1,143 @@
+//! Ids to text and back, against the tokenizers crate.
+
+use crate::folders::{all_kinds, byte_level_bpe, sentencepiece_bpe, starter, starter_dir, unigram};
+use proptest::prelude::*;
+use std::sync::Arc;
+use tidegate_text::{AddSpecial, Detokenizer, Place, Specials, TextModel};
+use tokenizers::Tokenizer;
+
+fn stream(model: &Arc<TextModel>, ids: &[u32], specials: Specials, place: Place) -> String {
+    let mut detokenizer = Detokenizer::new(Arc::clone(model), specials, place);
+    let mut text: String = ids.iter().map(|id| detokenizer.push(*id)).collect();
+    text.push_str(&detokenizer.finish());
+    text
+}
+
+fn reference(kind: &str) -> Tokenizer {
+    let json = match kind {
+        "starter" => std::fs::read_to_string(starter_dir().join("tokenizer.json")).expect("read"),
+        "sentencepiece bpe" => sentencepiece_bpe().to_string(),
+        "unigram" => unigram().to_string(),
+        _ => byte_level_bpe().to_string(),
+    };
+    json.parse().expect("a tokenizer")
+}
+
+/// Whether all runs of byte tokens are characters; for others Hugging Face replaces whole runs.
+fn byte_runs_are_text(tokenizer: &Tokenizer, ids: &[u32]) -> bool {
+    let byte = |id: &u32| {
+        let token = tokenizer.id_to_token(*id)?;
+        u8::from_str_radix(token.strip_prefix("<0x")?.strip_suffix('>')?, 16).ok()
+    };
+    let bytes: Vec<Option<u8>> = ids.iter().map(byte).collect();
+    bytes.split(Option::is_none).all(|run| String::from_utf8(run.iter().flatten().copied().collect()).is_ok())
+}
+
+#[test]
+fn a_model_is_shared_between_threads() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<TextModel>();
+    is_shared::<Detokenizer>();
+}
+
+#[test]
+fn the_starter_has_its_names_and_sizes() {
+    let model = starter();
+    assert_eq!(model.vocab_size(), 4096);
+    assert_eq!(model.eos(), Some(2));
+    assert_eq!(model.bos(), None);
+    assert_eq!(model.token_to_id("<tool_call>"), Some(3));
+    assert_eq!(model.token_bytes(2), b"<|im_end|>");
+    assert_eq!(model.token_bytes(4095 + 1), b"");
+    assert!(model.is_control(3) && !model.is_control(100));
+}
+
+#[test]
+fn text_comes_back_whole_one_token_at_a_time() {
+    let text = "Grüße, 世界! 👩‍👩‍👧 tabs\t and    spaces\n\n\n12345";
+    for (kind, model) in all_kinds() {
+        if kind == "unigram" {
+            continue;
+        }
+        let ids = model.encode(text, AddSpecial::No).expect(kind);
+        assert_eq!(stream(&model, &ids, Specials::Hide, Place::Start), text, "{kind}");
+    }
+}
+
+#[test]
+fn a_leading_space_is_text_in_a_continuation_only() {
+    let model = crate::folders::open(&sentencepiece_bpe(), "");
+    let ids = model.encode("hello", AddSpecial::No).expect("encodes");
+    assert_eq!(stream(&model, &ids, Specials::Hide, Place::Start), "hello");
+    assert_eq!(stream(&model, &ids, Specials::Hide, Place::Continuation), " hello");
+}
+
+#[test]
+fn special_tokens_show_as_asked() {
+    let model = starter();
+    let ids = [1, 3, 4, 2];
+    assert_eq!(model.decode(&ids, Specials::Show), "<|im_start|><tool_call></tool_call><|im_end|>");
+    assert_eq!(model.decode(&ids, Specials::Hide), "<tool_call></tool_call>");
+    assert_eq!(model.decode(&ids, Specials::ShowMarkup), "<tool_call></tool_call>");
+}
+
+#[test]
+fn ids_without_a_token_are_no_text() {
+    let model = starter();
+    assert_eq!(model.decode(&[4096, u32::MAX, 1 << 31], Specials::Show), "");
+}
+
+#[test]
+fn added_special_tokens_stand_around_literal_text_too() {
+    let model = crate::folders::open(&sentencepiece_bpe(), "");
+    assert_eq!(model.encode("hello", AddSpecial::Yes).expect("encodes")[0], 1);
+    let literal = model.encode_literal("<s>hello", AddSpecial::Yes).expect("encodes");
+    assert_eq!(literal.iter().filter(|id| **id == 1).count(), 1);
+    assert_eq!(model.decode(&literal, Specials::Hide), "<s>hello");
+}
+
+#[test]
+fn token_counts_are_those_of_the_literal_encoding() {
+    let model = starter();
+    assert_eq!(model.count_tokens("").expect("counts"), 0);
+    assert!(model.count_tokens("<|im_end|>").expect("counts") > 1);
+}
+
+proptest! {
+    #[test]
+    fn any_ids_decode_as_hugging_face_decodes_them(
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 0..24), skip in any::<bool>(),
+    ) {
+        for (kind, model) in all_kinds() {
+            let tokenizer = reference(kind);
+            let ids: Vec<u32> = picks.iter().map(|pick| pick.index(model.vocab_size() + 2) as u32).collect();
+            if !byte_runs_are_text(&tokenizer, &ids) {
+                continue;
+            }
+            let specials = if skip { Specials::Hide } else { Specials::Show };
+            let expected = tokenizer.decode(&ids, skip).expect("decodes");
+            prop_assert_eq!(stream(&model, &ids, specials, Place::Start), expected, "{}", kind);
+        }
+    }
+
+    #[test]
+    fn token_bytes_joined_are_the_text(text in "[a-z é世👍\n<|>]{0,40}") {
+        for (kind, model) in all_kinds() {
+            let ids = model.encode_literal(&text, AddSpecial::No).expect("encodes");
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| model.token_bytes(*id)).copied().collect();
+            let streamed = stream(&model, &ids, Specials::Show, Place::Continuation);
+            prop_assert_eq!(String::from_utf8_lossy(&bytes), streamed, "{}", kind);
+        }
+    }
+
+    #[test]
+    fn literal_and_plain_encoding_agree_where_no_mark_is(text in "[a-zA-Z0-9 é世👍\n\t<>|_/.{}\":,\\]\\[]{0,60}") {
+        for (kind, model) in all_kinds() {
+            let plain = model.encode(&text, AddSpecial::No).expect("encodes");
+            if plain.iter().any(|id| model.is_control(*id)) {
+                continue;
+            }
+            prop_assert_eq!(model.encode_literal(&text, AddSpecial::No).expect("encodes"), plain, "{}", kind);
+        }
+    }
+}
