@@ -1,0 +1,169 @@
+//! The path of an outbound request: take a pooled connection or dial one, send, wait for the head, hand out the
+//! response. A pooled connection that turns out dead before it answered is replaced, once.
+
+use crate::dial::Dialer;
+use crate::error::{EgressError, describe};
+use crate::exchange::Response;
+use crate::origin::Origin;
+use crate::pool::{Body, Connection, Pool};
+use bytes::Bytes;
+use hyper::header::{HOST, HeaderMap};
+use hyper::{Method, Uri, Version};
+use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Where a connector goes, and its bounds.
+#[derive(Clone, Debug)]
+pub struct ConnectorConfig {
+    /// `http://host:port/prefix` or `https://...`; requests append to the prefix.
+    pub base_url: String,
+    /// For name lookup, TCP and TLS together.
+    pub connect_timeout: Duration,
+    /// From the request to the head of the response.
+    pub first_byte_timeout: Duration,
+    /// Between two pieces of a response.
+    pub idle_timeout: Duration,
+    /// Bytes of a response's body.
+    pub max_response_bytes: u64,
+    /// Idle HTTP/1.1 connections that are kept.
+    pub max_idle: usize,
+    /// How long they are kept; below what common servers keep theirs.
+    pub keep_idle: Duration,
+    /// Certificates that are trusted besides the public ones.
+    pub extra_roots: Vec<CertificateDer<'static>>,
+    /// Speak HTTP/2 without asking; for cleartext servers that are known to.
+    pub http2_prior_knowledge: bool,
+}
+
+impl ConnectorConfig {
+    /// The defaults for `base_url`.
+    pub fn new(base_url: impl Into<String>) -> Self {
+        Self {
+            base_url: base_url.into(),
+            connect_timeout: Duration::from_secs(5),
+            first_byte_timeout: Duration::from_secs(120),
+            idle_timeout: Duration::from_secs(60),
+            max_response_bytes: 64 << 20,
+            max_idle: 64,
+            keep_idle: Duration::from_secs(15),
+            extra_roots: Vec::new(),
+            http2_prior_knowledge: false,
+        }
+    }
+}
+
+/// A request to the connector's origin.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// HTTP method.
+    pub method: Method,
+    /// Below the base URL's path; starts with a slash.
+    pub path: String,
+    /// `Host` and `Content-Length` are added.
+    pub headers: HeaderMap,
+    /// The body; empty for none.
+    pub body: Bytes,
+}
+
+/// What all clones of a connector and their responses share.
+pub(crate) struct Shared {
+    pub(crate) origin: Origin,
+    pub(crate) pool: Pool,
+    pub(crate) max_response_bytes: u64,
+    dialer: Dialer,
+    first_byte_timeout: Duration,
+    idle_timeout: Duration,
+}
+
+/// Sends requests to one origin. Clones share the pool.
+#[derive(Clone)]
+pub struct Connector(Arc<Shared>);
+
+impl Connector {
+    /// Checks the URL and sets up TLS; opens no connection yet.
+    pub fn new(config: ConnectorConfig) -> Result<Self, EgressError> {
+        let origin = Origin::parse(&config.base_url)?;
+        let dialer = Dialer::new(&origin, &config)?;
+        Ok(Self(Arc::new(Shared {
+            origin,
+            pool: Pool::new(config.max_idle, config.keep_idle),
+            max_response_bytes: config.max_response_bytes,
+            dialer,
+            first_byte_timeout: config.first_byte_timeout,
+            idle_timeout: config.idle_timeout,
+        })))
+    }
+
+    /// `scheme://host:port`, for logs.
+    pub fn origin(&self) -> &str {
+        &self.0.origin.name
+    }
+
+    /// Sends a request and waits for the head of the answer. Dropping the future closes the connection.
+    pub async fn send(&self, request: &Request) -> Result<Response, EgressError> {
+        let limit = self.0.first_byte_timeout;
+        match timeout(limit, self.send_unbounded(request)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(EgressError::FirstByteTimeout { origin: self.0.origin.name.clone(), limit }),
+        }
+    }
+
+    /// A reused connection may have been closed by the other side while it was idle, which shows only when it
+    /// is used. The request is then sent again on a fresh one, as RFC 9110 (9.2.2) allows where the failure is
+    /// known to be of the connection.
+    async fn send_unbounded(&self, request: &Request) -> Result<Response, EgressError> {
+        if let Some(connection) = self.0.pool.take() {
+            match self.exchange(connection, request).await? {
+                Err(error) if was_stale(&error) => {}
+                Err(error) => return Err(self.broken(&error)),
+                Ok(response) => return Ok(response),
+            }
+        }
+        let connection = self.0.dialer.dial(&self.0.origin).await?;
+        if let Connection::H2(sender) = &connection {
+            self.0.pool.share(sender);
+        }
+        self.exchange(connection, request).await?.map_err(|error| self.broken(&error))
+    }
+
+    async fn exchange(
+        &self,
+        connection: Connection,
+        request: &Request,
+    ) -> Result<hyper::Result<Response>, EgressError> {
+        let (head, connection) = match connection {
+            Connection::H1(mut connection) => {
+                (connection.send(self.message(request, Version::HTTP_11)?).await, Some(connection))
+            }
+            Connection::H2(mut sender) => (sender.send_request(self.message(request, Version::HTTP_2)?).await, None),
+        };
+        Ok(head.map(|head| Response::new(head, connection, Arc::clone(&self.0), self.0.idle_timeout)))
+    }
+
+    fn message(&self, request: &Request, version: Version) -> Result<hyper::Request<Body>, EgressError> {
+        let origin = &self.0.origin;
+        let path = origin.path(&request.path);
+        let uri = if version == Version::HTTP_2 { format!("{}{path}", origin.name) } else { path };
+        let mut message = hyper::Request::new(Body::new(request.body.clone()));
+        *message.method_mut() = request.method.clone();
+        *message.uri_mut() =
+            Uri::try_from(&uri).map_err(|_| EgressError::BadUrl { url: uri, why: "its path is no path" })?;
+        *message.headers_mut() = request.headers.clone();
+        if version != Version::HTTP_2 {
+            message.headers_mut().insert(HOST, origin.authority.clone());
+        }
+        Ok(message)
+    }
+
+    fn broken(&self, error: &hyper::Error) -> EgressError {
+        EgressError::Broken { origin: self.0.origin.name.clone(), why: describe(error) }
+    }
+}
+
+/// Whether the connection was gone before it said anything.
+fn was_stale(error: &hyper::Error) -> bool {
+    let io = std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>());
+    error.is_canceled() || error.is_closed() || error.is_incomplete_message() || io
+}

@@ -1,0 +1,119 @@
+//! Opens a connection: name lookup, TCP without Nagle's delay, TLS, and the HTTP version by ALPN.
+
+use crate::connector::ConnectorConfig;
+use crate::error::{EgressError, describe};
+use crate::origin::Origin;
+use crate::pool::{Connection, H1, Wire};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::ServerName;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+
+/// Everything that a new connection needs.
+pub(crate) struct Dialer {
+    tls: Option<TlsConnector>,
+    http2_only: bool,
+    connect_timeout: Duration,
+}
+
+const H2: &[u8] = b"h2";
+/// One stream may hold this much unread text: enough for any burst of events.
+const H2_STREAM_WINDOW: u32 = 1 << 20;
+const H2_CONNECTION_WINDOW: u32 = 4 << 20;
+/// A dead connection is noticed within the sum of the two, while streams are open.
+const H2_PING_INTERVAL: Duration = Duration::from_secs(15);
+const H2_PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// Bounds the head of a response.
+const H1_BUFFER_BYTES: usize = 64 << 10;
+
+impl Dialer {
+    pub(crate) fn new(origin: &Origin, config: &ConnectorConfig) -> Result<Self, EgressError> {
+        let tls = if origin.tls { Some(tls_connector(config)?) } else { None };
+        Ok(Self { tls, http2_only: config.http2_prior_knowledge, connect_timeout: config.connect_timeout })
+    }
+
+    pub(crate) async fn dial(&self, origin: &Origin) -> Result<Connection, EgressError> {
+        match timeout(self.connect_timeout, self.open(origin)).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(EgressError::Connect { origin: origin.name.clone(), why: describe(&error) }),
+            Err(_) => Err(EgressError::ConnectTimeout { origin: origin.name.clone(), limit: self.connect_timeout }),
+        }
+    }
+
+    async fn open(&self, origin: &Origin) -> io::Result<Connection> {
+        let tcp = self.tcp(origin).await?;
+        let Some(tls) = &self.tls else {
+            return handshake(Box::new(tcp), self.http2_only).await;
+        };
+        let name = ServerName::try_from(origin.host.clone()).map_err(io::Error::other)?;
+        let stream = tls.connect(name, tcp).await?;
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+        handshake(Box::new(stream), http2).await
+    }
+
+    /// Tries the host's addresses in turn; each gets its part of the time that is left.
+    async fn tcp(&self, origin: &Origin) -> io::Result<TcpStream> {
+        let deadline = Instant::now() + self.connect_timeout;
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((origin.host.as_str(), origin.port)).await?.collect();
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for (i, address) in addresses.iter().enumerate() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let part = left / u32::try_from(addresses.len() - i).unwrap_or(u32::MAX);
+            match timeout_at(Instant::now() + part, connect(*address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(last)
+    }
+}
+
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A request is one small write and each token another; waiting to merge them costs 40 ms.
+    socket.set_nodelay(true)?;
+    socket.set_keepalive(true)?;
+    socket.connect(address).await
+}
+
+async fn handshake(stream: Box<dyn Wire>, http2: bool) -> io::Result<Connection> {
+    let io = TokioIo::new(stream);
+    if !http2 {
+        let (sender, connection) =
+            http1::Builder::new().max_buf_size(H1_BUFFER_BYTES).handshake(io).await.map_err(io::Error::other)?;
+        return Ok(Connection::H1(H1::new(sender, connection)));
+    }
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(H2_STREAM_WINDOW)
+        .initial_connection_window_size(H2_CONNECTION_WINDOW)
+        .keep_alive_interval(H2_PING_INTERVAL)
+        .keep_alive_timeout(H2_PING_TIMEOUT)
+        .handshake(io)
+        .await
+        .map_err(io::Error::other)?;
+    // Ends by itself when the last stream and the pool's sender are gone; streams report its errors.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(Connection::H2(sender))
+}
+
+fn tls_connector(config: &ConnectorConfig) -> Result<TlsConnector, EgressError> {
+    let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    for certificate in &config.extra_roots {
+        roots.add(certificate.clone())?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    client.alpn_protocols = vec![H2.to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(client)))
+}

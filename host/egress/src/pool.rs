@@ -1,0 +1,131 @@
+//! Connections of one origin between requests: a bounded stack of idle HTTP/1.1 connections, newest first so
+//! that a pool shrinks when traffic does, and at most one shared HTTP/2 connection.
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+
+/// A byte stream: TCP, or TLS over it.
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+pub(crate) type Body = Full<Bytes>;
+type H1Driver = http1::Connection<TokioIo<Box<dyn Wire>>, Body>;
+
+/// A connection that can take a request.
+pub(crate) enum Connection {
+    H1(H1),
+    H2(http2::SendRequest<Body>),
+}
+
+/// An HTTP/1.1 connection together with what drives it. Nobody else polls it: whoever reads the response does.
+pub(crate) struct H1 {
+    sender: http1::SendRequest<Body>,
+    driver: Pin<Box<H1Driver>>,
+    ended: bool,
+}
+
+impl H1 {
+    pub(crate) fn new(sender: http1::SendRequest<Body>, driver: H1Driver) -> Self {
+        Self { sender, driver: Box::pin(driver), ended: false }
+    }
+
+    /// Moves bytes; true when the connection is over.
+    pub(crate) fn drive(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.ended {
+            self.ended = self.driver.as_mut().poll(cx).is_ready();
+        }
+        self.ended
+    }
+
+    pub(crate) async fn send(&mut self, request: Request<Body>) -> hyper::Result<Response<Incoming>> {
+        let mut answer = pin!(self.sender.send_request(request));
+        poll_fn(|cx| {
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            if !self.ended {
+                self.ended = self.driver.as_mut().poll(cx).is_ready();
+            }
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Whether it is idle, with nothing unread, and can take the next request.
+    fn is_reusable(&mut self) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        !self.drive(&mut cx) && self.sender.is_ready()
+    }
+}
+
+/// The idle connections.
+pub(crate) struct Pool {
+    max_idle: usize,
+    keep_idle: Duration,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    idle: Vec<(H1, Instant)>,
+    shared: Option<http2::SendRequest<Body>>,
+}
+
+impl Pool {
+    pub(crate) fn new(max_idle: usize, keep_idle: Duration) -> Self {
+        Self { max_idle, keep_idle, kept: Mutex::default() }
+    }
+
+    /// A connection that was used before and still looks alive.
+    pub(crate) fn take(&self) -> Option<Connection> {
+        let mut kept = self.lock();
+        if let Some(shared) = &kept.shared {
+            if shared.is_ready() {
+                return Some(Connection::H2(shared.clone()));
+            }
+            kept.shared = None;
+        }
+        while let Some((mut connection, since)) = kept.idle.pop() {
+            if since.elapsed() > self.keep_idle {
+                // Those below are older still.
+                kept.idle.clear();
+            } else if connection.is_reusable() {
+                return Some(Connection::H1(connection));
+            }
+        }
+        None
+    }
+
+    /// Makes a new HTTP/2 connection the shared one.
+    pub(crate) fn share(&self, sender: &http2::SendRequest<Body>) {
+        self.lock().shared = Some(sender.clone());
+    }
+
+    /// Keeps a connection whose response was read to its end; closes it when it cannot take another request or
+    /// enough are kept.
+    pub(crate) fn put(&self, mut connection: H1) {
+        if !connection.is_reusable() {
+            return;
+        }
+        let mut kept = self.lock();
+        kept.idle.retain(|(_, since)| since.elapsed() <= self.keep_idle);
+        if kept.idle.len() < self.max_idle {
+            kept.idle.push((connection, Instant::now()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
