@@ -85,6 +85,7 @@ fn case(error: &CallError) -> &'static str {
         CallError::Deadline { .. } => "deadline",
         CallError::Memory { .. } => "memory",
         CallError::BadResult { .. } => "bad-result",
+        CallError::Full { .. } => "full",
         CallError::Busy { .. } => "busy",
     }
 }

@@ -1,3 +1,39 @@
-//! Sandboxed WebAssembly components as pipeline stages.
+//! Sandboxed WebAssembly components as pipeline stages. This crate alone knows wasmtime; `pipeline` sees a
+//! [`Plugin`] with one method per stage function, host types ([`stage`]), and typed failures.
+//!
+//! What it promises: a guest reaches nothing but the imports that it was granted; it cannot hold a thread, memory,
+//! the log or a result beyond its limits; it never serves two tenants from one instance; and whatever it does, the
+//! call ends in a result that was checked or in a [`stage::CallError`], and the host goes on.
+//!
+//! Read in this order: [`sandbox`] and `load` (what is checked when a plugin is loaded), `plugin` (the path of a call),
+//! `pool` and `registry` (who gets an instance), `state` (limits), `stages/` and `capability/` (the contract, one file
+//! per interface), `cache` (compiled components on disk).
+
 mod bindings;
+mod blueprint;
+mod cache;
+pub mod capability;
+mod check;
+pub mod config;
+mod convert;
+mod descriptor;
+mod engine;
+pub mod error;
+mod failure;
+mod imports;
+mod instance;
+mod load;
+pub mod plugin;
+mod pool;
+mod registry;
+pub mod sandbox;
+mod schema;
 pub mod stage;
+mod stages;
+mod state;
+mod ticker;
+
+pub use config::SandboxConfig;
+pub use error::{LoadCause, LoadError, SandboxError};
+pub use plugin::Plugin;
+pub use sandbox::{PluginSpec, Sandbox, Usage};

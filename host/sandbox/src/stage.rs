@@ -309,6 +309,12 @@ pub struct Descriptor {
     pub mutates: bool,
     /// Same input, same output, no memory between calls.
     pub deterministic: bool,
+    /// The granted capabilities that it uses, and why.
+    pub capabilities: BTreeMap<String, String>,
+    /// The names of its metrics.
+    pub metrics: Vec<String>,
+    /// Bytes that its stream guard would like to withhold at most; the config decides.
+    pub holdback_bytes: Option<u32>,
 }
 
 /// Why a call has no result. The stage's `on_error` says what happens then.
@@ -359,6 +365,16 @@ pub enum CallError {
         plugin: String,
         /// How.
         message: String,
+    },
+    /// All plugins together are at a limit of the sandbox, and no idle instance is left to drop.
+    #[error("plugin `{plugin}` cannot run: all plugins together use the sandbox's {limit} {what}")]
+    Full {
+        /// The stage's plugin.
+        plugin: String,
+        /// `"instances"` or `"bytes of memory"`.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
     },
     /// All instances are busy for too long.
     #[error("plugin `{plugin}` is busy: all {instances} instances of the tenant are in use")]

@@ -1,0 +1,106 @@
+//! What all instances of one plugin have in common, fixed when it is loaded.
+
+use crate::bindings::exports::tidegate::plugin as exports;
+use crate::capability::{Documents, KvStore, Namespace};
+use crate::registry::Registry;
+use crate::stage::{Grants, Limits, StageKind};
+use crate::state::{HostState, Phase};
+use crate::ticker::TICK;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use wasmtime::component::InstancePre;
+
+/// The parts of an instance that are the same each time.
+#[derive(Clone)]
+pub(crate) struct Blueprint {
+    pub(crate) name: Arc<str>,
+    pub(crate) pre: InstancePre<HostState>,
+    pub(crate) stages: StageIndices,
+    pub(crate) config: Arc<str>,
+    pub(crate) limits: Limits,
+    pub(crate) grants: Grants,
+    pub(crate) documents: Option<Arc<dyn Documents>>,
+    /// The names that `metrics` accepts.
+    pub(crate) metrics: Vec<String>,
+    pub(crate) configure_cpu: Duration,
+}
+
+impl Blueprint {
+    /// The state of an instance that will serve calls.
+    pub(crate) fn serving_state(
+        self: &Arc<Self>,
+        namespace: Namespace,
+        kv: Arc<dyn KvStore>,
+        registry: Arc<Registry>,
+    ) -> HostState {
+        HostState::new(self.clone(), namespace, kv, registry, Phase::Serve)
+    }
+
+    /// CPU ticks of one stage call.
+    pub(crate) fn call_ticks(&self) -> u64 {
+        ticks(self.limits.cpu)
+    }
+
+    /// CPU ticks of `describe` or `configure`.
+    pub(crate) fn configure_ticks(&self) -> u64 {
+        ticks(self.configure_cpu)
+    }
+
+    /// Wall time of `describe` or `configure`.
+    pub(crate) fn configure_wall(&self) -> Duration {
+        self.configure_cpu * 5
+    }
+}
+
+/// At least one tick; a tick that has begun counts as one.
+fn ticks(time: Duration) -> u64 {
+    (time.as_nanos().div_ceil(TICK.as_nanos()) as u64).max(1)
+}
+
+/// Where a component's stages are exported; `None` where they are not.
+#[derive(Clone)]
+pub(crate) struct StageIndices {
+    pub(crate) meta: exports::meta::GuestIndices,
+    pub(crate) prompt_guard: Option<exports::prompt_guard::GuestIndices>,
+    pub(crate) stream_guard: Option<exports::stream_guard::GuestIndices>,
+    pub(crate) router: Option<exports::router::GuestIndices>,
+    pub(crate) tool_provider: Option<exports::tool_provider::GuestIndices>,
+    pub(crate) retriever: Option<exports::retriever::GuestIndices>,
+}
+
+impl StageIndices {
+    /// Looks for each stage's interface.
+    pub(crate) fn find(pre: &InstancePre<HostState>) -> wasmtime::Result<Self> {
+        Ok(Self {
+            meta: exports::meta::GuestIndices::new(pre)?,
+            prompt_guard: exports::prompt_guard::GuestIndices::new(pre).ok(),
+            stream_guard: exports::stream_guard::GuestIndices::new(pre).ok(),
+            router: exports::router::GuestIndices::new(pre).ok(),
+            tool_provider: exports::tool_provider::GuestIndices::new(pre).ok(),
+            retriever: exports::retriever::GuestIndices::new(pre).ok(),
+        })
+    }
+
+    /// The stages that are there.
+    pub(crate) fn kinds(&self) -> BTreeSet<StageKind> {
+        let found = |kind: &StageKind| match kind {
+            StageKind::PromptGuard => self.prompt_guard.is_some(),
+            StageKind::StreamGuard => self.stream_guard.is_some(),
+            StageKind::Router => self.router.is_some(),
+            StageKind::ToolProvider => self.tool_provider.is_some(),
+            StageKind::Retriever => self.retriever.is_some(),
+        };
+        StageKind::ALL.into_iter().filter(found).collect()
+    }
+
+    /// Forgets the stages that the config does not name, so that they can never run.
+    pub(crate) fn retain(&mut self, kinds: &BTreeSet<StageKind>) {
+        let keeps = |kind| kinds.contains(&kind);
+        self.prompt_guard.take_if(|_| !keeps(StageKind::PromptGuard));
+        self.stream_guard.take_if(|_| !keeps(StageKind::StreamGuard));
+        self.router.take_if(|_| !keeps(StageKind::Router));
+        self.tool_provider.take_if(|_| !keeps(StageKind::ToolProvider));
+        self.retriever.take_if(|_| !keeps(StageKind::Retriever));
+    }
+}

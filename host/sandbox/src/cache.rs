@@ -1,0 +1,162 @@
+//! Compiled components on disk. Compiling a component takes 30 ms to seconds; loading it back takes microseconds.
+//!
+//! A file is named by a digest of the component, the compiler's version and its settings, and starts with a digest
+//! of its own content, keyed by its name. Invariant: machine code that is loaded was written by this program for
+//! this component and this engine, and is whole; anything else is compiled again. Files are written aside and
+//! renamed, so that two processes may share a directory.
+
+use crate::error::SandboxError;
+use std::fs::{self, DirBuilder, File};
+use std::hash::Hash;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+const SUFFIX: &str = "cwasm";
+const DIGEST: usize = blake3::OUT_LEN;
+
+/// The cache directory, or none.
+pub(crate) struct Cache {
+    dir: Option<PathBuf>,
+    max_bytes: u64,
+}
+
+impl Cache {
+    /// Makes the directory, private to this user, and refuses one that others may write to.
+    pub(crate) fn open(dir: Option<PathBuf>, max_bytes: u64) -> Result<Self, SandboxError> {
+        if let Some(path) = &dir {
+            make_private(path)?;
+        }
+        Ok(Self { dir, max_bytes })
+    }
+
+    /// The compiled component: from the directory, or compiled and stored there. A cache that cannot be read or
+    /// written is logged and costs time only.
+    pub(crate) fn component(&self, engine: &Engine, bytes: &[u8]) -> wasmtime::Result<Component> {
+        let Some(dir) = &self.dir else { return Component::from_binary(engine, bytes) };
+        let key = key(engine, bytes);
+        let path = dir.join(format!("{key}.{SUFFIX}"));
+        if let Some(component) = read(&path, &key).and_then(|code| revive(engine, &code, &path)) {
+            return Ok(component);
+        }
+        let component = Component::from_binary(engine, bytes)?;
+        match component.serialize() {
+            Ok(code) => self.store(dir, &path, &key, &code),
+            Err(error) => tracing::warn!(path = %path.display(), "a compiled plugin is not cached: {error:#}"),
+        }
+        Ok(component)
+    }
+
+    fn store(&self, dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) {
+        if let Err(error) = write_aside(dir, path, key, code).and_then(|()| trim(dir, path, self.max_bytes)) {
+            tracing::warn!(path = %path.display(), "a compiled plugin is not cached: {error}");
+        }
+    }
+}
+
+/// Names what a file holds: the component and everything that the machine code depends on.
+fn key(engine: &Engine, bytes: &[u8]) -> blake3::Hash {
+    struct Digest(blake3::Hasher);
+    impl std::hash::Hasher for Digest {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.update(bytes);
+        }
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+    let mut digest = Digest(blake3::Hasher::new());
+    engine.precompile_compatibility_hash().hash(&mut digest);
+    digest.0.update(blake3::hash(bytes).as_bytes());
+    digest.0.finalize()
+}
+
+/// The machine code in a file, when the file is whole and bears its own name.
+fn read(path: &Path, key: &blake3::Hash) -> Option<Vec<u8>> {
+    let mut content = match fs::read(path) {
+        Ok(content) => content,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            tracing::warn!(path = %path.display(), "a cached plugin cannot be read and is compiled again: {error}");
+            return None;
+        }
+    };
+    let whole = content
+        .split_first_chunk::<DIGEST>()
+        .is_some_and(|(digest, code)| blake3::keyed_hash(key.as_bytes(), code) == blake3::Hash::from_bytes(*digest));
+    if !whole {
+        tracing::warn!(path = %path.display(), "a cached plugin is damaged and is compiled again");
+        return None;
+    }
+    content.drain(..DIGEST);
+    Some(content)
+}
+
+/// Turns machine code back into a component.
+#[allow(unsafe_code)]
+fn revive(engine: &Engine, code: &[u8], path: &Path) -> Option<Component> {
+    // SAFETY: `deserialize` wants bytes that `serialize` made, unchanged. These carry a digest keyed by the name of
+    // the component and the engine's settings (checked in `read`, on this very copy), which only `store` writes, in
+    // a directory that only this user may write to (checked in `make_private`). So they are what `serialize` made
+    // for this component; wasmtime itself checks its version and settings once more.
+    let revived = unsafe { Component::deserialize(engine, code) };
+    revived
+        .inspect_err(|error| {
+            tracing::warn!(path = %path.display(), "a cached plugin does not fit and is compiled again: {error:#}");
+        })
+        .ok()
+}
+
+fn write_aside(dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) -> io::Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let aside = dir.join(format!("{key}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    let written = File::create_new(&aside).and_then(|mut file| {
+        file.write_all(blake3::keyed_hash(key.as_bytes(), code).as_bytes())?;
+        file.write_all(code)
+    });
+    written.and_then(|()| fs::rename(&aside, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&aside);
+    })
+}
+
+/// Removes the files that were written longest ago, until the rest is within the bound. `keep` stays.
+fn trim(dir: &Path, keep: &Path, max_bytes: u64) -> io::Result<()> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        if path.extension().is_some_and(|e| e == SUFFIX || e == "part") {
+            let about = entry.metadata()?;
+            files.push((about.modified().unwrap_or(SystemTime::UNIX_EPOCH), about.len(), path));
+        }
+    }
+    files.sort_by(|a, b| b.0.cmp(&a.0));
+    let mut total = 0u64;
+    for (_, bytes, path) in files {
+        total = total.saturating_add(bytes);
+        if total > max_bytes && path != keep {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn make_private(path: &Path) -> Result<(), SandboxError> {
+    let failed = |error: io::Error| SandboxError::CacheDir { path: path.into(), message: error.to_string() };
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path).map_err(failed)?;
+    #[cfg(unix)]
+    {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path).map_err(failed)?.permissions()) & 0o777;
+        if mode & 0o022 != 0 {
+            return Err(SandboxError::CacheDirOpen { path: path.into(), mode });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! `clock`: coarse time, in milliseconds, so that it is of little use for measuring the host.
+
+use crate::bindings::tidegate::plugin::clock::Host;
+use crate::state::HostState;
+use std::sync::LazyLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+impl Host for HostState {
+    fn now_unix_ms(&mut self) -> wasmtime::Result<u64> {
+        self.use_capability("clock.now-unix-ms");
+        Ok(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64))
+    }
+
+    fn monotonic_ms(&mut self) -> wasmtime::Result<u64> {
+        self.use_capability("clock.monotonic-ms");
+        Ok(START.elapsed().as_millis() as u64)
+    }
+}

@@ -1,0 +1,317 @@
+//! Documents in folders of this machine. A path is a mount's name and plain names below it. Invariant: what is read
+//! lies under the mounted folder after every symbolic link is resolved, and no link is followed inside it: links are
+//! neither listed nor opened, so that who may write to the folder cannot show a plugin other files.
+
+use super::{BoxFuture, CapabilityError, DocumentEntry, DocumentStore, Documents};
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+/// Folders within folders that are looked into.
+const MAX_DEPTH: usize = 32;
+/// Names in one folder; a larger one is refused rather than shown in part.
+const MAX_NAMES: usize = 100_000;
+
+/// Opens folders.
+pub struct Folders;
+
+impl DocumentStore for Folders {
+    fn open(&self, mounts: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String> {
+        let roots = mounts.iter().map(|(name, folder)| Ok((mount_name(name)?, root(name, folder)?)));
+        Ok(Arc::new(Mounts { roots: roots.collect::<Result<_, String>>()? }))
+    }
+}
+
+fn mount_name(name: &str) -> Result<String, String> {
+    if is_plain(name) { Ok(name.into()) } else { Err(format!("`{name}` is no plain name for a mount")) }
+}
+
+fn root(name: &str, folder: &Path) -> Result<PathBuf, String> {
+    let root = folder.canonicalize().map_err(|e| format!("mount `{name}`: folder `{}`: {e}", folder.display()))?;
+    if root.is_dir() { Ok(root) } else { Err(format!("mount `{name}`: `{}` is not a folder", folder.display())) }
+}
+
+/// A name that stays in its folder.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0'])
+}
+
+struct Mounts {
+    roots: BTreeMap<String, PathBuf>,
+}
+
+impl Documents for Mounts {
+    fn list(
+        self: Arc<Self>,
+        after: Option<String>,
+        limit: u32,
+    ) -> BoxFuture<'static, Result<Vec<DocumentEntry>, CapabilityError>> {
+        Box::pin(blocking(move || self.list_now(after.as_deref(), limit as usize)))
+    }
+
+    fn read(
+        self: Arc<Self>,
+        path: String,
+        offset: u64,
+        len: u32,
+    ) -> BoxFuture<'static, Result<Vec<u8>, CapabilityError>> {
+        Box::pin(blocking(move || self.read_now(&path, offset, len)))
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CapabilityError> + Send + 'static,
+) -> Result<T, CapabilityError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(CapabilityError::Unavailable(format!("reading stopped: {error}"))))
+}
+
+impl Mounts {
+    fn read_now(&self, path: &str, offset: u64, len: u32) -> Result<Vec<u8>, CapabilityError> {
+        let mut file = self.open_file(path)?;
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(offset))
+            .and_then(|_| file.take(len.into()).read_to_end(&mut bytes))
+            .map_err(|error| unreadable(path, &error))?;
+        Ok(bytes)
+    }
+
+    fn open_file(&self, path: &str) -> Result<File, CapabilityError> {
+        let mut names = path.split('/');
+        let mount = names.next().and_then(|name| self.roots.get(name));
+        let mut full = mount.ok_or_else(|| not_there(path))?.clone();
+        for name in names {
+            if !is_plain(name) {
+                return Err(CapabilityError::Invalid(format!("`{}` is no path of a document", path.escape_debug())));
+            }
+            full.push(name);
+        }
+        open_unlinked(&full).map_err(|error| unreadable(path, &error))
+    }
+
+    fn list_now(&self, after: Option<&str>, limit: usize) -> Result<Vec<DocumentEntry>, CapabilityError> {
+        let after: Vec<&str> = after.map_or_else(Vec::new, |path| path.split('/').collect());
+        let mut page = Page { entries: Vec::new(), limit };
+        for (name, root) in &self.roots {
+            if let Some(below) = rest_of(&after, name) {
+                walk(root, name, below, MAX_DEPTH, &mut page)?;
+            }
+        }
+        Ok(page.entries)
+    }
+}
+
+/// A file that is what its path says, no link on the way.
+fn open_unlinked(path: &Path) -> std::io::Result<File> {
+    let link = || std::io::Error::new(ErrorKind::NotFound, "not a plain file");
+    if path.canonicalize()? != path || !fs::symlink_metadata(path)?.is_file() {
+        return Err(link());
+    }
+    let file = File::open(path)?;
+    // Someone may have put a link there in between: what was opened must be what lies there, unlinked, now.
+    let (opened, there) = (file.metadata()?, fs::symlink_metadata(path)?);
+    if !opened.is_file() || !is_same(&opened, &there) || path.canonicalize()? != path {
+        return Err(link());
+    }
+    Ok(file)
+}
+
+#[cfg(unix)]
+fn is_same(a: &Metadata, b: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same(a: &Metadata, b: &Metadata) -> bool {
+    b.is_file() && a.len() == b.len()
+}
+
+struct Page {
+    entries: Vec<DocumentEntry>,
+    limit: usize,
+}
+
+/// What of `after` is left below `name`: nothing to skip when `name` sorts behind it, `None` when all of `name` is
+/// skipped.
+fn rest_of<'a>(after: &'a [&'a str], name: &str) -> Option<&'a [&'a str]> {
+    match after.first() {
+        None => Some(&[]),
+        Some(first) => match name.cmp(first) {
+            std::cmp::Ordering::Less => None,
+            std::cmp::Ordering::Equal => Some(&after[1..]),
+            std::cmp::Ordering::Greater => Some(&[]),
+        },
+    }
+}
+
+/// Adds the documents of a folder and those below it, in order.
+fn walk(folder: &Path, shown: &str, after: &[&str], depth: usize, page: &mut Page) -> Result<(), CapabilityError> {
+    for name in names(folder, shown)? {
+        if page.entries.len() >= page.limit {
+            break;
+        }
+        let Some(below) = rest_of(after, &name) else { continue };
+        let skip_itself = after.first().is_some_and(|first| *first == name) && below.is_empty();
+        let (path, shown) = (folder.join(&name), format!("{shown}/{name}"));
+        // A file that vanished meanwhile is simply not listed.
+        let Ok(about) = fs::symlink_metadata(&path) else { continue };
+        if about.is_dir() && depth > 0 {
+            walk(&path, &shown, below, depth - 1, page)?;
+        } else if about.is_file() && !skip_itself {
+            page.entries.push(entry(shown, &about));
+        }
+    }
+    Ok(())
+}
+
+fn names(folder: &Path, shown: &str) -> Result<Vec<String>, CapabilityError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|error| unreadable(shown, &error))? {
+        let entry = entry.map_err(|error| unreadable(shown, &error))?;
+        match entry.file_name().into_string() {
+            Ok(name) if is_plain(&name) => names.push(name),
+            _ => tracing::warn!(folder = shown, "a file whose name is not UTF-8 cannot be shown to plugins"),
+        }
+        if names.len() > MAX_NAMES {
+            let message = format!("`{shown}` holds more than {MAX_NAMES} names; split it");
+            return Err(CapabilityError::Unavailable(message));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn entry(path: String, about: &Metadata) -> DocumentEntry {
+    let modified = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    DocumentEntry { path, size_bytes: about.len(), modified_unix_ms: modified.map_or(0, |d| d.as_millis() as u64) }
+}
+
+fn not_there(path: &str) -> CapabilityError {
+    CapabilityError::Invalid(format!("no document `{}`", path.escape_debug()))
+}
+
+/// The guest learns that a document is not there or cannot be read, never why: host paths stay here.
+fn unreadable(path: &str, error: &std::io::Error) -> CapabilityError {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidInput | ErrorKind::InvalidFilename => {
+            not_there(path)
+        }
+        kind => {
+            tracing::warn!(path, "a document cannot be read: {error}");
+            CapabilityError::Unavailable(format!("`{}` cannot be read: {kind}", path.escape_debug()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mounts(folder: &Path) -> Mounts {
+        Mounts { roots: BTreeMap::from([("docs".to_owned(), folder.canonicalize().unwrap())]) }
+    }
+
+    fn tree() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for path in ["b.txt", "a/z.txt", "a/b/c.txt", "a-b.txt"] {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "0123456789").unwrap();
+        }
+        folder
+    }
+
+    fn paths(page: Vec<DocumentEntry>) -> Vec<String> {
+        page.into_iter().map(|entry| entry.path).collect()
+    }
+
+    #[test]
+    fn pages_of_any_size_give_the_same_list_in_order() {
+        let folder = tree();
+        let mounts = mounts(folder.path());
+        let all = paths(mounts.list_now(None, 100).unwrap());
+        assert_eq!(all, ["docs/a/b/c.txt", "docs/a/z.txt", "docs/a-b.txt", "docs/b.txt"]);
+        for limit in 1..=5 {
+            let mut paged: Vec<String> = Vec::new();
+            loop {
+                let page = paths(mounts.list_now(paged.last().map(String::as_str), limit).unwrap());
+                if page.is_empty() {
+                    break;
+                }
+                paged.extend(page);
+            }
+            assert_eq!(paged, all, "limit {limit}");
+        }
+    }
+
+    #[test]
+    fn a_read_is_cut_at_the_documents_end() {
+        let folder = tree();
+        let mounts = mounts(folder.path());
+        assert_eq!(mounts.read_now("docs/b.txt", 8, 100).unwrap(), b"89");
+        assert_eq!(mounts.read_now("docs/b.txt", 2, 3).unwrap(), b"234");
+        assert_eq!(mounts.read_now("docs/b.txt", 99, 3).unwrap(), b"");
+    }
+
+    #[test]
+    fn no_path_leaves_its_mount() {
+        let folder = tree();
+        let mounts = mounts(folder.path());
+        for path in [
+            "",
+            "/",
+            "docs",
+            "docs/",
+            "docs//b.txt",
+            "docs/../docs/b.txt",
+            "docs/a/../b.txt",
+            "docs/./b.txt",
+            "../etc/passwd",
+            "/etc/passwd",
+            "etc/passwd",
+            "docs/a\\z.txt",
+            "docs/b.txt/",
+            "docs/b.txt/x",
+            "docs/b.txt\0",
+            "docs/a",
+            "other/b.txt",
+            "docs/..",
+            "docs/a/b/../../../../etc/passwd",
+            "docs/%2e%2e/x",
+            "docs/\u{ff0e}\u{ff0e}/x",
+        ] {
+            let refused = mounts.read_now(path, 0, 10);
+            assert!(matches!(refused, Err(CapabilityError::Invalid(_))), "{path:?}: {refused:?}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_neither_listed_nor_opened() {
+        let (outside, folder) = (tree(), tree());
+        std::os::unix::fs::symlink(outside.path().join("b.txt"), folder.path().join("file-link")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), folder.path().join("folder-link")).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("b.txt"), folder.path().join("inner-link")).unwrap();
+        let mounts = mounts(folder.path());
+        assert_eq!(mounts.list_now(None, 100).unwrap().len(), 4);
+        for path in ["docs/file-link", "docs/folder-link/b.txt", "docs/inner-link"] {
+            assert!(matches!(mounts.read_now(path, 0, 10), Err(CapabilityError::Invalid(_))), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_mount_that_is_no_folder_is_refused_by_name() {
+        let folder = tree();
+        let open = |name: &str, path: PathBuf| match Folders.open(&BTreeMap::from([(name.to_owned(), path)])) {
+            Ok(_) => panic!("opened"),
+            Err(message) => message,
+        };
+        assert!(open("docs", folder.path().join("b.txt")).contains("is not a folder"));
+        assert!(open("docs", folder.path().join("missing")).contains("mount `docs`"));
+        assert!(open("../docs", folder.path().into()).contains("no plain name"));
+    }
+}

@@ -1,0 +1,130 @@
+//! `kv`: key-value storage, private to plugin and tenant. This file bounds what a guest may send; the supplier keeps
+//! the data and the quota. [`super::MemoryKv`] is the built-in one.
+
+use super::{BoxFuture, CapabilityError};
+use crate::bindings::tidegate::plugin::kv::{Error, Host};
+use crate::state::HostState;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_types::TenantId;
+
+const MAX_KEY_BYTES: usize = 512;
+const MAX_KEYS: usize = 1024;
+
+/// Whose data: a guest can name neither.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Namespace {
+    /// The plugin's name in the config.
+    pub plugin: Arc<str>,
+    /// The tenant of the request.
+    pub tenant: TenantId,
+}
+
+/// A supplier of key-value storage. Keys are 1 to 512 bytes. A store that is full says
+/// [`CapabilityError::Denied`]; it never drops what it accepted before its time to live is over.
+pub trait KvStore: Send + Sync {
+    /// The values of several keys, in their order.
+    fn get_many<'a>(
+        &'a self,
+        space: &'a Namespace,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>>;
+
+    /// Sets a value, which lives for `ttl` where one is given. `quota` bounds the bytes of the namespace.
+    fn set<'a>(
+        &'a self,
+        space: &'a Namespace,
+        key: String,
+        value: Vec<u8>,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> BoxFuture<'a, Result<(), CapabilityError>>;
+
+    /// Adds to a number (decimal text) and answers the sum; an absent one counts from 0 and then lives for `ttl`,
+    /// which later increments leave alone. Atomic.
+    fn increment<'a>(
+        &'a self,
+        space: &'a Namespace,
+        key: String,
+        delta: i64,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> BoxFuture<'a, Result<i64, CapabilityError>>;
+
+    /// Removes a key; an absent one is no error.
+    fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>>;
+}
+
+impl Host for HostState {
+    async fn get(&mut self, key: String) -> wasmtime::Result<Result<Option<Vec<u8>>, Error>> {
+        let found = self.read_many("kv.get", std::slice::from_ref(&key)).await;
+        Ok(found.map(|mut values| values.pop().flatten()).map_err(Into::into))
+    }
+
+    async fn get_many(&mut self, keys: Vec<String>) -> wasmtime::Result<Result<Vec<Option<Vec<u8>>>, Error>> {
+        Ok(self.read_many("kv.get-many", &keys).await.map_err(Into::into))
+    }
+
+    async fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: Option<u64>) -> wasmtime::Result<Result<(), Error>> {
+        let done = match self.may_store("kv.set", std::slice::from_ref(&key)) {
+            Ok(quota) => {
+                let done = self.kv.set(&self.namespace, key, value, ttl_ms.map(Duration::from_millis), quota);
+                self.meter.waiting(done).await
+            }
+            Err(error) => Err(error),
+        };
+        Ok(done.map_err(Into::into))
+    }
+
+    async fn increment(
+        &mut self,
+        key: String,
+        delta: i64,
+        ttl_ms: Option<u64>,
+    ) -> wasmtime::Result<Result<i64, Error>> {
+        let sum = match self.may_store("kv.increment", std::slice::from_ref(&key)) {
+            Ok(quota) => {
+                let sum = self.kv.increment(&self.namespace, key, delta, ttl_ms.map(Duration::from_millis), quota);
+                self.meter.waiting(sum).await
+            }
+            Err(error) => Err(error),
+        };
+        Ok(sum.map_err(Into::into))
+    }
+
+    async fn delete(&mut self, key: String) -> wasmtime::Result<Result<(), Error>> {
+        let done = match self.may_store("kv.delete", std::slice::from_ref(&key)) {
+            Ok(_) => self.meter.waiting(self.kv.delete(&self.namespace, &key)).await,
+            Err(error) => Err(error),
+        };
+        Ok(done.map_err(Into::into))
+    }
+}
+
+impl HostState {
+    async fn read_many(
+        &mut self,
+        function: &'static str,
+        keys: &[String],
+    ) -> Result<Vec<Option<Vec<u8>>>, CapabilityError> {
+        self.may_store(function, keys)?;
+        self.meter.waiting(self.kv.get_many(&self.namespace, keys)).await
+    }
+
+    /// The quota, when the capability is there and the keys are in bounds.
+    fn may_store(&mut self, function: &'static str, keys: &[String]) -> Result<u64, CapabilityError> {
+        self.use_capability(function);
+        let granted = self.blueprint.grants.kv_bytes.filter(|_| !self.is_describing());
+        let quota = granted.ok_or_else(|| CapabilityError::Denied("`kv` is not granted here".into()))?;
+        if keys.len() > MAX_KEYS {
+            return Err(CapabilityError::Invalid(format!("{} keys at once; at most {MAX_KEYS}", keys.len())));
+        }
+        match keys.iter().find(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
+            Some(key) => {
+                let message = format!("a key of {} bytes; keys have 1 to {MAX_KEY_BYTES}", key.len());
+                Err(CapabilityError::Invalid(message))
+            }
+            None => Ok(quota),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `log`: a guest's lines go to `tracing` under the target `plugin`, with the plugin, tenant and request that they
+//! belong to. Bytes are capped per call; what goes over is counted and reported in one line, so that a guest can
+//! neither flood the log nor fall silent unnoticed. Control characters are escaped: a line stays a line.
+
+use crate::bindings::tidegate::plugin::log::{Attrs, Host, Level};
+use crate::state::HostState;
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// What a guest may still log in this call.
+pub(crate) struct LogBudget {
+    cap: usize,
+    left: usize,
+    dropped_lines: u64,
+    dropped_bytes: usize,
+}
+
+impl LogBudget {
+    pub(crate) fn new(cap: usize) -> Self {
+        Self { cap, left: cap, dropped_lines: 0, dropped_bytes: 0 }
+    }
+
+    /// Whether a line of this many bytes may be written; counts it either way.
+    pub(crate) fn take(&mut self, bytes: usize) -> bool {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => {
+                // Once over, nothing more of this call is logged: lines out of order mislead.
+                self.left = 0;
+                self.dropped_lines += 1;
+                self.dropped_bytes += bytes;
+                false
+            }
+        }
+    }
+
+    /// Ends a call: lines and bytes that were dropped, when any were.
+    pub(crate) fn refill(&mut self) -> Option<(u64, usize)> {
+        let dropped = (self.dropped_lines > 0).then_some((self.dropped_lines, self.dropped_bytes));
+        *self = Self::new(self.cap);
+        dropped
+    }
+}
+
+impl Host for HostState {
+    fn write(&mut self, level: Level, message: String, fields: Attrs) -> wasmtime::Result<()> {
+        let bytes = message.len() + fields.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        if self.log.take(bytes) {
+            self.emit(level, &escape(&message), &join(&fields));
+        }
+        Ok(())
+    }
+}
+
+impl HostState {
+    fn emit(&self, level: Level, message: &str, fields: &str) {
+        let plugin = self.blueprint.name.as_ref();
+        let tenant = self.namespace.tenant.as_str();
+        let request = self.request.as_ref().map_or("", |id| id.as_str());
+        macro_rules! event {
+            ($level:ident) => {
+                tracing::event!(target: "plugin", tracing::Level::$level, plugin, tenant, request, fields, "{message}")
+            };
+        }
+        match level {
+            Level::Debug => event!(DEBUG),
+            Level::Info => event!(INFO),
+            Level::Warn => event!(WARN),
+            Level::Error => event!(ERROR),
+        }
+    }
+
+    /// A line of the host's own about this guest, within the same budget.
+    pub(crate) fn complain(&mut self, message: &str) {
+        if self.log.take(message.len()) {
+            self.emit(Level::Warn, message, "");
+        }
+    }
+
+    /// Ends a call: says what the budget cut off.
+    pub(crate) fn settle_log(&mut self) {
+        let cap = self.blueprint.limits.log_bytes;
+        if let Some((lines, bytes)) = self.log.refill() {
+            let message = format!("{lines} log lines of {bytes} bytes are over this call's log_bytes = {cap}");
+            self.emit(Level::Warn, &message, "");
+        }
+    }
+}
+
+fn escape(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for character in text.chars() {
+        if character.is_control() {
+            escaped.extend(character.escape_default());
+        } else {
+            escaped.push(character);
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+fn join(fields: &Attrs) -> String {
+    let mut joined = String::new();
+    for (key, value) in fields {
+        let space = if joined.is_empty() { "" } else { " " };
+        let _ = write!(joined, "{space}{}={}", escape(key), escape(value));
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_over_the_budget_is_counted_and_ends_the_calls_log() {
+        let mut budget = LogBudget::new(10);
+        assert!(budget.take(6));
+        assert!(!budget.take(5));
+        assert!(!budget.take(1), "nothing follows a dropped line");
+        assert_eq!(budget.refill(), Some((2, 6)));
+        assert_eq!(budget.refill(), None);
+        assert!(budget.take(10));
+    }
+
+    #[test]
+    fn control_characters_cannot_forge_a_line() {
+        assert_eq!(escape("plain"), "plain");
+        assert_eq!(escape("a\nERROR b\u{1b}[31m"), "a\\nERROR b\\u{1b}[31m");
+    }
+}

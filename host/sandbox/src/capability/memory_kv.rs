@@ -1,0 +1,268 @@
+//! Key-value storage in memory: one lock per namespace, a quota per namespace and a cap over all. What is past its
+//! time to live is absent at once, and is removed when room is needed.
+
+use super::{BoxFuture, CapabilityError, KvStore, Namespace};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What an entry costs beside its key and value.
+const ENTRY_BYTES: u64 = 64;
+
+/// Storage of this process; lost when it ends.
+pub struct MemoryKv {
+    spaces: RwLock<HashMap<Namespace, Arc<Mutex<Space>>>>,
+    used: AtomicU64,
+    cap: u64,
+}
+
+impl MemoryKv {
+    /// Storage of at most `cap` bytes over all namespaces.
+    pub fn new(cap: u64) -> Self {
+        Self { spaces: RwLock::default(), used: AtomicU64::new(0), cap }
+    }
+
+    fn space(&self, name: &Namespace) -> Arc<Mutex<Space>> {
+        if let Some(space) = self.spaces.read().get(name) {
+            return space.clone();
+        }
+        self.spaces.write().entry(name.clone()).or_default().clone()
+    }
+
+    /// Runs a change on a namespace and books what it did to the total.
+    fn change<T>(
+        &self,
+        name: &Namespace,
+        quota: u64,
+        change: impl FnOnce(&mut Space, Room) -> Result<T, CapabilityError>,
+    ) -> Result<T, CapabilityError> {
+        let space = self.space(name);
+        let mut space = space.lock();
+        let before = space.bytes;
+        let others = self.used.load(Ordering::Relaxed).saturating_sub(before);
+        let room = Room { quota, left_by_others: self.cap.saturating_sub(others) };
+        let done = change(&mut space, room);
+        // Two namespaces that grow at once may pass the cap by one value each; the next one is refused.
+        if space.bytes >= before {
+            self.used.fetch_add(space.bytes - before, Ordering::Relaxed);
+        } else {
+            self.used.fetch_sub(before - space.bytes, Ordering::Relaxed);
+        }
+        done
+    }
+}
+
+/// How large a namespace may be.
+#[derive(Clone, Copy)]
+struct Room {
+    quota: u64,
+    left_by_others: u64,
+}
+
+#[derive(Default)]
+struct Space {
+    entries: HashMap<String, Entry>,
+    bytes: u64,
+}
+
+struct Entry {
+    value: Vec<u8>,
+    expires: Option<Instant>,
+}
+
+impl Entry {
+    fn is_over(&self, now: Instant) -> bool {
+        self.expires.is_some_and(|at| at <= now)
+    }
+}
+
+fn cost(key: &str, value: &[u8]) -> u64 {
+    (key.len() + value.len()) as u64 + ENTRY_BYTES
+}
+
+impl Space {
+    fn get(&self, key: &str, now: Instant) -> Option<&Entry> {
+        self.entries.get(key).filter(|entry| !entry.is_over(now))
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.bytes -= cost(key, &entry.value);
+        }
+    }
+
+    fn put(&mut self, key: String, entry: Entry, room: Room, now: Instant) -> Result<(), CapabilityError> {
+        let replaced = self.entries.get(&key).map_or(0, |old| cost(&key, &old.value));
+        let added = cost(&key, &entry.value);
+        let limit = room.quota.min(room.left_by_others);
+        if self.bytes - replaced + added > limit {
+            self.sweep(now, &key);
+            if self.bytes - replaced + added > limit {
+                return Err(full(room));
+            }
+        }
+        self.bytes = self.bytes - replaced + added;
+        self.entries.insert(key, entry);
+        Ok(())
+    }
+
+    /// Removes what is over, but for `keep`, which is about to be replaced.
+    fn sweep(&mut self, now: Instant, keep: &str) {
+        let bytes = &mut self.bytes;
+        self.entries.retain(|key, entry| {
+            let stays = key == keep || !entry.is_over(now);
+            if !stays {
+                *bytes -= cost(key, &entry.value);
+            }
+            stays
+        });
+    }
+
+    fn increment(
+        &mut self,
+        key: String,
+        delta: i64,
+        ttl: Option<Duration>,
+        room: Room,
+        now: Instant,
+    ) -> Result<i64, CapabilityError> {
+        let (number, expires) = match self.get(&key, now) {
+            Some(entry) => (parse(&key, &entry.value)?, entry.expires),
+            None => (0, expiry(now, ttl)),
+        };
+        let overflow = || CapabilityError::Invalid(format!("`{key}` is {number}; adding {delta} overflows"));
+        let sum = number.checked_add(delta).ok_or_else(overflow)?;
+        self.put(key, Entry { value: sum.to_string().into_bytes(), expires }, room, now)?;
+        Ok(sum)
+    }
+}
+
+fn parse(key: &str, value: &[u8]) -> Result<i64, CapabilityError> {
+    let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| CapabilityError::Invalid(format!("`{key}` is not a number")))
+}
+
+/// A time too far off to count is no end at all.
+fn expiry(now: Instant, ttl: Option<Duration>) -> Option<Instant> {
+    ttl.and_then(|ttl| now.checked_add(ttl))
+}
+
+fn full(room: Room) -> CapabilityError {
+    CapabilityError::Denied(if room.quota <= room.left_by_others {
+        format!("the quota of {} bytes is used up", room.quota)
+    } else {
+        "the host's storage is used up".into()
+    })
+}
+
+impl KvStore for MemoryKv {
+    fn get_many<'a>(
+        &'a self,
+        space: &'a Namespace,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
+        let space = self.space(space);
+        let space = space.lock();
+        let now = Instant::now();
+        let values = keys.iter().map(|key| space.get(key, now).map(|entry| entry.value.clone())).collect();
+        ready(Ok(values))
+    }
+
+    fn set<'a>(
+        &'a self,
+        space: &'a Namespace,
+        key: String,
+        value: Vec<u8>,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> BoxFuture<'a, Result<(), CapabilityError>> {
+        let now = Instant::now();
+        let entry = Entry { value, expires: expiry(now, ttl) };
+        ready(self.change(space, quota, |space, room| space.put(key, entry, room, now)))
+    }
+
+    fn increment<'a>(
+        &'a self,
+        space: &'a Namespace,
+        key: String,
+        delta: i64,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
+        let now = Instant::now();
+        ready(self.change(space, quota, |space, room| space.increment(key, delta, ttl, room, now)))
+    }
+
+    fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
+        ready(self.change(space, u64::MAX, |space, _| {
+            space.remove(key);
+            Ok(())
+        }))
+    }
+}
+
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: Room = Room { quota: 300, left_by_others: 1000 };
+
+    fn entry(value: &str, expires: Option<Instant>) -> Entry {
+        Entry { value: value.into(), expires }
+    }
+
+    #[test]
+    fn an_entry_is_absent_once_its_time_is_over() {
+        let (mut space, now) = (Space::default(), Instant::now());
+        let at = now + Duration::from_millis(5);
+        space.put("a".into(), entry("1", Some(at)), ROOM, now).unwrap();
+        assert!(space.get("a", now + Duration::from_millis(4)).is_some());
+        assert!(space.get("a", at).is_none());
+    }
+
+    #[test]
+    fn a_full_space_makes_room_from_what_is_over_and_else_refuses() {
+        let (mut space, now) = (Space::default(), Instant::now());
+        let later = now + Duration::from_secs(1);
+        space.put("old".into(), entry(&"x".repeat(100), Some(later)), ROOM, now).unwrap();
+        let refused = space.put("new".into(), entry(&"y".repeat(100), None), ROOM, now).unwrap_err();
+        assert_eq!(refused, CapabilityError::Denied("the quota of 300 bytes is used up".into()));
+        space.put("new".into(), entry(&"y".repeat(100), None), ROOM, later).unwrap();
+        assert_eq!(space.bytes, cost("new", &[0; 100]));
+    }
+
+    #[test]
+    fn replacing_and_removing_give_the_bytes_back() {
+        let (mut space, now) = (Space::default(), Instant::now());
+        space.put("a".into(), entry("long value", None), ROOM, now).unwrap();
+        space.put("a".into(), entry("v", None), ROOM, now).unwrap();
+        assert_eq!(space.bytes, cost("a", b"v"));
+        space.remove("a");
+        assert_eq!(space.bytes, 0);
+    }
+
+    #[test]
+    fn a_counter_keeps_the_life_that_its_first_increment_gave_it() {
+        let (mut space, now) = (Space::default(), Instant::now());
+        let ttl = Some(Duration::from_secs(1));
+        assert_eq!(space.increment("n".into(), 2, ttl, ROOM, now), Ok(2));
+        let late = now + Duration::from_millis(900);
+        assert_eq!(space.increment("n".into(), 3, ttl, ROOM, late), Ok(5));
+        assert_eq!(space.increment("n".into(), 1, ttl, ROOM, now + Duration::from_secs(1)), Ok(1));
+    }
+
+    #[test]
+    fn a_text_is_no_counter_and_a_counter_does_not_wrap() {
+        let (mut space, now) = (Space::default(), Instant::now());
+        space.put("t".into(), entry("text", None), ROOM, now).unwrap();
+        assert!(matches!(space.increment("t".into(), 1, None, ROOM, now), Err(CapabilityError::Invalid(_))));
+        space.put("m".into(), entry(&i64::MAX.to_string(), None), ROOM, now).unwrap();
+        assert!(matches!(space.increment("m".into(), 1, None, ROOM, now), Err(CapabilityError::Invalid(_))));
+    }
+}

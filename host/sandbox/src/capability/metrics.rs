@@ -1,0 +1,63 @@
+//! `metrics`: a guest's counters and observations, as `tidegate_plugin_events_total` and `tidegate_plugin_values` with
+//! the labels plugin, tenant and name. Names are those that the descriptor declares, so their number is bounded; the
+//! guest sets no labels.
+
+use crate::bindings::tidegate::plugin::metrics::Host;
+use crate::state::HostState;
+use metrics::{Counter, Histogram};
+use std::collections::HashMap;
+
+/// The handles of one instance, made at first use; at most one of each per declared name.
+#[derive(Default)]
+pub(crate) struct Meters {
+    counters: HashMap<String, Counter>,
+    histograms: HashMap<String, Histogram>,
+}
+
+impl Host for HostState {
+    fn count(&mut self, name: String, delta: u64) -> wasmtime::Result<()> {
+        self.use_capability("metrics.count");
+        if let Some(counter) = self.meters.counters.get(&name) {
+            counter.increment(delta);
+        } else if self.may_meter(&name) {
+            let counter = metrics::counter!("tidegate_plugin_events_total", &self.labels(&name));
+            counter.increment(delta);
+            self.meters.counters.insert(name, counter);
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, name: String, value: f64) -> wasmtime::Result<()> {
+        self.use_capability("metrics.observe");
+        if let Some(histogram) = self.meters.histograms.get(&name) {
+            histogram.record(value);
+        } else if self.may_meter(&name) {
+            let histogram = metrics::histogram!("tidegate_plugin_values", &self.labels(&name));
+            histogram.record(value);
+            self.meters.histograms.insert(name, histogram);
+        }
+        Ok(())
+    }
+}
+
+impl HostState {
+    fn may_meter(&mut self, name: &str) -> bool {
+        if self.is_describing() {
+            return false;
+        }
+        let declared = self.blueprint.metrics.iter().any(|m| m == name);
+        if !declared {
+            let shown: String = name.chars().take(64).collect();
+            self.complain(&format!("metric `{}` is not declared in the descriptor", shown.escape_debug()));
+        }
+        declared
+    }
+
+    fn labels(&self, name: &str) -> [(&'static str, String); 3] {
+        [
+            ("plugin", self.blueprint.name.to_string()),
+            ("tenant", self.namespace.tenant.as_str().to_owned()),
+            ("name", name.to_owned()),
+        ]
+    }
+}

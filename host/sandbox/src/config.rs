@@ -1,0 +1,51 @@
+//! What the whole sandbox may use, and who supplies the capabilities that are not built in.
+
+use crate::capability::{DocumentStore, Folders, KvStore, MemoryKv};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bounds and suppliers of one [`crate::Sandbox`].
+#[derive(Clone)]
+pub struct SandboxConfig {
+    /// Where compiled components are kept between runs; `None` compiles at each start.
+    pub cache_dir: Option<PathBuf>,
+    /// Bytes that the cache directory may hold; the least recently written components go first.
+    pub cache_bytes: u64,
+    /// The largest linear memory that a plugin's limits may ask for. Address space is reserved for each instance.
+    pub max_memory_bytes: usize,
+    /// Linear memory of all instances together.
+    pub total_memory_bytes: usize,
+    /// Live instances of all plugins and tenants together.
+    pub total_instances: u32,
+    /// An instance is replaced after this many calls, so that nobody comes to lean on what it remembers.
+    pub recycle_after_calls: u32,
+    /// An instance is replaced when it is older than this.
+    pub max_age: Duration,
+    /// An instance that had nothing to do for this long is dropped.
+    pub max_idle: Duration,
+    /// CPU time of one `describe` or `configure`; its wall time is five times as much.
+    pub configure_cpu: Duration,
+    /// Key-value storage for plugins with the `kv` grant.
+    pub kv: Arc<dyn KvStore>,
+    /// Opens what the `documents` grant names.
+    pub documents: Arc<dyn DocumentStore>,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self {
+            cache_dir: None,
+            cache_bytes: 512 << 20,
+            max_memory_bytes: 64 << 20,
+            total_memory_bytes: 1 << 30,
+            total_instances: 256,
+            recycle_after_calls: 1000,
+            max_age: Duration::from_secs(600),
+            max_idle: Duration::from_secs(60),
+            configure_cpu: Duration::from_secs(1),
+            kv: Arc::new(MemoryKv::new(64 << 20)),
+            documents: Arc::new(Folders),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Parses what `describe` says. The JSON may hold keys that this host does not know: they are logged, so that a
+//! plugin may be newer than its host. What the host knows it checks.
+
+use crate::error::LoadCause;
+use crate::stage::Descriptor;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+const MAX_METRICS: usize = 32;
+const MAX_NAME_BYTES: usize = 64;
+const MAX_SUMMARY_BYTES: usize = 200;
+const KEYS: [&str; 9] =
+    ["name", "version", "summary", "config-schema", "capabilities", "metrics", "mutates", "deterministic", "stream"];
+
+/// The descriptor in a JSON text.
+pub(crate) fn parse(json: &str) -> Result<Descriptor, LoadCause> {
+    let value: Value = serde_json::from_str(json).map_err(|e| wrong("", format!("it is not JSON: {e}")))?;
+    let Value::Object(said) = value else { return Err(wrong("", "it is not a JSON object")) };
+    let name = text(&said, "name")?;
+    if !is_name(&name, '-') {
+        return Err(wrong("name", format!("`{}` is not [a-z][a-z0-9-]* of at most 64 bytes", name.escape_debug())));
+    }
+    let version = text(&said, "version")?;
+    if !is_version(&version) {
+        return Err(wrong("version", format!("`{}` is no version like 1.2.3", version.escape_debug())));
+    }
+    let summary = text(&said, "summary")?;
+    if summary.is_empty() || summary.len() > MAX_SUMMARY_BYTES || summary.contains(char::is_control) {
+        return Err(wrong("summary", format!("it is not one line of at most {MAX_SUMMARY_BYTES} bytes")));
+    }
+    for unknown in said.keys().filter(|key| !KEYS.contains(&key.as_str())) {
+        tracing::info!(plugin = name, key = unknown.as_str(), "the descriptor has a key that this host does not know");
+    }
+    Ok(Descriptor {
+        config_schema: schema(&said)?,
+        mutates: flag(&said, "mutates")?,
+        deterministic: flag(&said, "deterministic")?,
+        capabilities: pairs(&said, "capabilities", "reason")?,
+        metrics: metrics(&said)?,
+        holdback_bytes: holdback(&said)?,
+        name,
+        version,
+        summary,
+    })
+}
+
+fn wrong(key: &str, message: impl Into<String>) -> LoadCause {
+    LoadCause::Descriptor { key: key.into(), message: message.into() }
+}
+
+fn get<'a>(said: &'a Map<String, Value>, key: &str) -> Result<&'a Value, LoadCause> {
+    said.get(key).ok_or_else(|| wrong(key, "it is missing"))
+}
+
+fn text(said: &Map<String, Value>, key: &str) -> Result<String, LoadCause> {
+    get(said, key)?.as_str().map(str::to_owned).ok_or_else(|| wrong(key, "it is not a string"))
+}
+
+fn flag(said: &Map<String, Value>, key: &str) -> Result<bool, LoadCause> {
+    get(said, key)?.as_bool().ok_or_else(|| wrong(key, "it is not true or false"))
+}
+
+fn schema(said: &Map<String, Value>) -> Result<Value, LoadCause> {
+    let schema = get(said, "config-schema")?;
+    crate::schema::check_schema(schema).map_err(|e| wrong(&format!("config-schema{}", e.path), e.message))?;
+    Ok(schema.clone())
+}
+
+fn metrics(said: &Map<String, Value>) -> Result<Vec<String>, LoadCause> {
+    let names: Vec<String> = pairs(said, "metrics", "summary")?.into_keys().collect();
+    if names.len() > MAX_METRICS {
+        return Err(wrong("metrics", format!("{} names; at most {MAX_METRICS}", names.len())));
+    }
+    match names.iter().find(|name| !is_name(name, '_')) {
+        Some(name) => {
+            let message = format!("`{}` is not [a-z][a-z0-9_]* of at most 64 bytes", name.escape_debug());
+            Err(wrong("metrics", message))
+        }
+        None => Ok(names),
+    }
+}
+
+fn holdback(said: &Map<String, Value>) -> Result<Option<u32>, LoadCause> {
+    let Some(stream) = said.get("stream") else { return Ok(None) };
+    let stream = stream.as_object().ok_or_else(|| wrong("stream", "it is not an object"))?;
+    let Some(bytes) = stream.get("holdback-bytes") else { return Ok(None) };
+    let bytes = bytes.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
+    bytes.map(Some).ok_or_else(|| wrong("stream.holdback-bytes", "it is not a number of bytes"))
+}
+
+/// An array of objects with a unique `name` and a text.
+fn pairs(said: &Map<String, Value>, key: &str, about: &str) -> Result<BTreeMap<String, String>, LoadCause> {
+    let Some(value) = said.get(key) else { return Ok(BTreeMap::new()) };
+    let items = value.as_array().ok_or_else(|| wrong(key, "it is not an array"))?;
+    let mut found = BTreeMap::new();
+    for (index, item) in items.iter().enumerate() {
+        let part = |part: &str| item.get(part).and_then(Value::as_str);
+        let (Some(name), Some(text)) = (part("name"), part(about)) else {
+            return Err(wrong(&format!("{key}[{index}]"), format!("it is not {{\"name\": text, \"{about}\": text}}")));
+        };
+        if found.insert(name.to_owned(), text.to_owned()).is_some() {
+            return Err(wrong(&format!("{key}[{index}]"), format!("`{}` is there twice", name.escape_debug())));
+        }
+    }
+    Ok(found)
+}
+
+fn is_name(name: &str, joint: char) -> bool {
+    name.len() <= MAX_NAME_BYTES
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == joint)
+}
+
+/// Three numbers, then perhaps `-pre` or `+build`.
+fn is_version(version: &str) -> bool {
+    let core = version.split(['-', '+']).next().unwrap_or_default();
+    version.len() <= MAX_NAME_BYTES
+        && version.chars().all(|c| c.is_ascii_alphanumeric() || ".-+".contains(c))
+        && core.split('.').count() == 3
+        && core.split('.').all(|number| !number.is_empty() && number.chars().all(|c| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn good() -> Value {
+        json!({
+            "name": "pii-guard", "version": "0.1.0", "summary": "Redacts.", "config-schema": {"type": "object"},
+            "mutates": true, "deterministic": true,
+            "capabilities": [{"name": "kv", "reason": "keeps the index"}],
+            "metrics": [{"name": "redactions", "summary": "what was redacted"}],
+            "stream": {"holdback-bytes": 64},
+        })
+    }
+
+    #[test]
+    fn a_whole_descriptor_is_read() {
+        let parsed = parse(&good().to_string()).unwrap();
+        assert_eq!((parsed.name.as_str(), parsed.version.as_str()), ("pii-guard", "0.1.0"));
+        assert_eq!(parsed.metrics, ["redactions"]);
+        assert_eq!(parsed.capabilities["kv"], "keeps the index");
+        assert_eq!(parsed.holdback_bytes, Some(64));
+        assert!(parsed.mutates && parsed.deterministic);
+    }
+
+    #[test]
+    fn a_newer_descriptor_is_read_all_the_same() {
+        let mut newer = good();
+        newer["view"] = json!("none");
+        assert!(parse(&newer.to_string()).is_ok());
+    }
+
+    #[test]
+    fn each_wrong_key_is_named() {
+        for (key, value) in [
+            ("name", json!("Pii Guard")),
+            ("name", json!(3)),
+            ("version", json!("1.0")),
+            ("version", json!("1.x.0")),
+            ("summary", json!("two\nlines")),
+            ("summary", json!("")),
+            ("mutates", json!("yes")),
+            ("deterministic", Value::Null),
+            ("config-schema", json!([])),
+            ("capabilities", json!({})),
+            ("metrics", json!([{"name": "Bad-Name", "summary": ""}])),
+            ("stream", json!(3)),
+        ] {
+            let mut bad = good();
+            bad[key] = value.clone();
+            match parse(&bad.to_string()) {
+                Err(LoadCause::Descriptor { key: named, .. }) => assert!(named.starts_with(key), "{key}: {named}"),
+                other => panic!("{key} = {value}: {other:?}"),
+            }
+        }
+        for key in ["name", "version", "summary", "config-schema", "mutates", "deterministic"] {
+            let mut bad = good();
+            bad.as_object_mut().unwrap().remove(key);
+            assert_eq!(parse(&bad.to_string()), Err(wrong(key, "it is missing")));
+        }
+        assert!(parse("").is_err() && parse("[]").is_err() && parse("{\"name\":").is_err());
+    }
+}

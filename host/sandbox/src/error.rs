@@ -1,0 +1,132 @@
+//! Why a sandbox cannot start or a plugin cannot be loaded. Both are the operator's to mend, so each message names
+//! the thing, the limit and the remedy. Why a call fails is [`crate::stage::CallError`].
+
+use crate::stage::StageKind;
+use std::path::PathBuf;
+
+/// Why the sandbox cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// wasmtime refuses the configuration, or the machine has too little address space.
+    #[error("the WebAssembly engine cannot start: {0}")]
+    Engine(String),
+    /// The cache directory cannot be made or read.
+    #[error("the cache directory `{}` cannot be used: {message}", path.display())]
+    CacheDir {
+        /// The directory.
+        path: PathBuf,
+        /// What failed.
+        message: String,
+    },
+    /// Others may write to the cache directory, and what lies there is run as machine code.
+    #[error("the cache directory `{}` may be written by others (mode {mode:o}); run `chmod 700` on it", path.display())]
+    CacheDirOpen {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// No random bytes from the system.
+    #[error("the system gives no random bytes: {0}")]
+    Random(String),
+}
+
+/// Why a plugin cannot be loaded.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("plugin `{plugin}`: {cause}")]
+pub struct LoadError {
+    /// The plugin's name in the config.
+    pub plugin: String,
+    /// What is wrong.
+    pub cause: LoadCause,
+}
+
+/// What is wrong with a plugin, its config or its grants.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LoadCause {
+    /// The bytes are not a component.
+    #[error("not a WebAssembly component: {0}")]
+    NotAComponent(String),
+    /// The component does not compile.
+    #[error("the component does not compile: {0}")]
+    Compile(String),
+    /// It imports a capability that was not granted.
+    #[error(
+        "it imports `{import}`, which is not granted; to allow it, add `{line}` to the stage's [pipeline.stage.grants]"
+    )]
+    Ungranted {
+        /// The interface.
+        import: String,
+        /// The config line that grants it.
+        line: String,
+    },
+    /// It imports something that this host does not have.
+    #[error("it imports `{import}`, which this host does not have; it has {known}")]
+    UnknownImport {
+        /// The import.
+        import: String,
+        /// The interfaces that may be imported.
+        known: String,
+    },
+    /// It imports WASI, which plugins do not get.
+    #[error(
+        "it imports `{import}`, but plugins get no WASI; build it for `wasm32-unknown-unknown` \
+         and use the capabilities of `tidegate:plugin`"
+    )]
+    Wasi {
+        /// The import.
+        import: String,
+    },
+    /// It exports no stage.
+    #[error("it exports no stage; a plugin exports at least one of {known}")]
+    NoStage {
+        /// The stages of the contract.
+        known: String,
+    },
+    /// The config names a stage that the component does not export.
+    #[error("it does not export the stage `{}`; it exports {exported}", stage.as_str())]
+    MissingStage {
+        /// The stage that the config names.
+        stage: StageKind,
+        /// The stages that it has.
+        exported: String,
+    },
+    /// An export has another type than the contract says.
+    #[error("its exports do not fit `tidegate:plugin@0.1.0`: {0}")]
+    Contract(String),
+    /// `describe` failed.
+    #[error("`describe` failed: {0}")]
+    Describe(String),
+    /// The descriptor is not as the contract says.
+    #[error("its descriptor is wrong at `{key}`: {message}")]
+    Descriptor {
+        /// The descriptor's key, as a path.
+        key: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// The operator's config does not fit the plugin's schema.
+    #[error("config key `{path}`: {message}")]
+    Config {
+        /// The config's key, as a path.
+        path: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// `configure` refused the config or failed.
+    #[error("`configure` failed: {0}")]
+    Configure(String),
+    /// A limit is out of the sandbox's bounds.
+    #[error("limit `{limit}` is {asked}; {remedy}")]
+    Limit {
+        /// The limit's name.
+        limit: &'static str,
+        /// What the config asks for.
+        asked: u64,
+        /// What to do.
+        remedy: String,
+    },
+    /// A granted folder cannot be opened.
+    #[error("grant `documents`: {0}")]
+    Documents(String),
+}

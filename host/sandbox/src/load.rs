@@ -1,0 +1,197 @@
+//! Loading a plugin, in the order in which it may be refused: limits, component, imports, exports, descriptor,
+//! config, `configure`. The guest's own code runs here twice to be described, without any capability, and once to
+//! be configured, with its grants and storage of its own that is thrown away.
+
+use crate::blueprint::{Blueprint, StageIndices};
+use crate::capability::{Documents, KvStore, MemoryKv, Namespace};
+use crate::descriptor;
+use crate::error::LoadCause;
+use crate::imports;
+use crate::instance::Instance;
+use crate::plugin::Plugin;
+use crate::sandbox::{Core, PluginSpec};
+use crate::schema;
+use crate::stage::{CallError, Descriptor, Limits, StageKind};
+use crate::state::{HostState, Phase};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_types::TenantId;
+use wasmtime::component::{Component, InstancePre};
+
+/// The largest component that is compiled.
+const MAX_COMPONENT: usize = 64 << 20;
+/// Bytes of a descriptor.
+const MIN_OUTPUT: usize = 4 << 10;
+
+pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, LoadCause> {
+    check_limits(&spec.limits, core)?;
+    let component = compile(core, &spec.component)?;
+    let used = imports::check(component.component_type().imports(&core.engine).map(|(name, _)| name), &spec.grants)?;
+    let pre = core.linker.instantiate_pre(&component).map_err(|e| LoadCause::Contract(format!("{e:#}")))?;
+    let stages = stages(&pre, spec.stages.as_deref())?;
+    let documents = match spec.grants.documents.is_empty() {
+        true => None,
+        false => Some(core.config.documents.open(&spec.grants.documents).map_err(LoadCause::Documents)?),
+    };
+    let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
+    let mut blueprint = blueprint(core, spec, pre, stages, documents, &config);
+
+    let descriptor = on_own_thread(describe(core, Arc::new(blueprint.clone())))?;
+    check_capabilities(&used, &descriptor)?;
+    schema::validate(&descriptor.config_schema, &config)
+        .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
+    blueprint.metrics.clone_from(&descriptor.metrics);
+    let blueprint = Arc::new(blueprint);
+    on_own_thread(configure(core, blueprint.clone()))?;
+    Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor)))
+}
+
+fn blueprint(
+    core: &Core,
+    spec: PluginSpec,
+    pre: InstancePre<HostState>,
+    stages: StageIndices,
+    documents: Option<Arc<dyn Documents>>,
+    config: &Value,
+) -> Blueprint {
+    Blueprint {
+        name: spec.name.into(),
+        pre,
+        stages,
+        config: config.to_string().into(),
+        limits: spec.limits,
+        grants: spec.grants,
+        documents,
+        metrics: Vec::new(),
+        configure_cpu: core.config.configure_cpu,
+    }
+}
+
+fn check_limits(limits: &Limits, core: &Core) -> Result<(), LoadCause> {
+    let refuse = |limit, asked: u64, remedy: String| Err(LoadCause::Limit { limit, asked, remedy });
+    let most = core.config.max_memory_bytes;
+    if limits.memory_bytes > most {
+        return refuse("memory_bytes", limits.memory_bytes as u64, format!("the sandbox allows at most {most}"));
+    }
+    if limits.output_bytes < MIN_OUTPUT {
+        return refuse("output_bytes", limits.output_bytes as u64, format!("a descriptor needs {MIN_OUTPUT}"));
+    }
+    if limits.instances == 0 {
+        return refuse("instances", 0, "a tenant needs at least 1".into());
+    }
+    if limits.wall.is_zero() || limits.cpu.is_zero() {
+        return refuse("wall_ms or cpu_ms", 0, "a call needs at least 1 ms".into());
+    }
+    Ok(())
+}
+
+fn compile(core: &Core, bytes: &[u8]) -> Result<Component, LoadCause> {
+    let header: &[u8] = bytes.get(..8).unwrap_or(bytes);
+    match header {
+        [0, b'a', b's', b'm', 0x0d, 0, 1, 0] => {}
+        [0, b'a', b's', b'm', 1, 0, 0, 0] => {
+            let message = "it is a core module; link it with `wasm-component-ld`, or wrap it with `wasm-tools`";
+            return Err(LoadCause::NotAComponent(message.into()));
+        }
+        _ => return Err(LoadCause::NotAComponent(format!("it starts with {header:02x?}"))),
+    }
+    if bytes.len() > MAX_COMPONENT {
+        return Err(LoadCause::Compile(format!("it has {} bytes; at most {MAX_COMPONENT}", bytes.len())));
+    }
+    core.cache.component(&core.engine, bytes).map_err(|e| LoadCause::Compile(format!("{e:#}")))
+}
+
+fn stages(pre: &InstancePre<HostState>, wanted: Option<&[StageKind]>) -> Result<StageIndices, LoadCause> {
+    let mut stages = StageIndices::find(pre).map_err(|e| LoadCause::Contract(format!("{e:#}")))?;
+    let exported = stages.kinds();
+    let listed =
+        |kinds: &mut dyn Iterator<Item = StageKind>| kinds.map(StageKind::as_str).collect::<Vec<_>>().join(", ");
+    if exported.is_empty() {
+        return Err(LoadCause::NoStage { known: listed(&mut StageKind::ALL.into_iter()) });
+    }
+    let Some(wanted) = wanted else { return Ok(stages) };
+    if let Some(stage) = wanted.iter().copied().find(|stage| !exported.contains(stage)) {
+        return Err(LoadCause::MissingStage { stage, exported: listed(&mut exported.into_iter()) });
+    }
+    if wanted.is_empty() {
+        return Err(LoadCause::NoStage { known: listed(&mut exported.into_iter()) });
+    }
+    stages.retain(&wanted.iter().copied().collect());
+    Ok(stages)
+}
+
+/// Describes the plugin in two fresh instances: what it says must not depend on anything.
+async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, LoadCause> {
+    let first = describe_once(core, blueprint.clone()).await?;
+    let second = describe_once(core, blueprint).await?;
+    if first != second {
+        return Err(LoadCause::Describe("two fresh instances describe themselves differently".into()));
+    }
+    descriptor::parse(&first)
+}
+
+async fn describe_once(core: &Core, blueprint: Arc<Blueprint>) -> Result<String, LoadCause> {
+    let failed = |error: CallError| LoadCause::Describe(error.to_string());
+    let state = trial_state(core, blueprint.clone(), Phase::Describe { used: None });
+    let wall = blueprint.configure_wall();
+    let _running = core.ticker.running();
+    let said = tokio::time::timeout(wall, async {
+        let mut instance = Instance::bare(state, None).await.map_err(|e| match e.downcast_ref::<CallError>() {
+            Some(known) => failed(known.clone()),
+            None => LoadCause::Contract(format!("{e:#}")),
+        })?;
+        let said = instance.describe().await;
+        let state = instance.store.data();
+        if let Some(function) = state.used_while_describing() {
+            return Err(LoadCause::Describe(format!("it called `{function}`; `describe` must be pure")));
+        }
+        said.map_err(|e| failed(crate::failure::of_call(&e, state, blueprint.configure_cpu)))
+    });
+    said.await.unwrap_or_else(|_| Err(LoadCause::Describe(format!("it did not finish within {wall:?}"))))
+}
+
+/// Configures an instance to learn whether it accepts the config; an operator reads this now, not a caller later.
+async fn configure(core: &Core, blueprint: Arc<Blueprint>) -> Result<(), LoadCause> {
+    let state = trial_state(core, blueprint, Phase::Serve);
+    let _running = core.ticker.running();
+    match Instance::configured(state, None).await {
+        Ok(_) => Ok(()),
+        Err(CallError::Plugin { case, message, .. }) => Err(LoadCause::Configure(format!("{case}: {message}"))),
+        Err(error) => Err(LoadCause::Configure(error.to_string())),
+    }
+}
+
+fn trial_state(core: &Core, blueprint: Arc<Blueprint>, phase: Phase) -> HostState {
+    let namespace = Namespace { plugin: blueprint.name.clone(), tenant: TenantId::new("") };
+    let scratch: Arc<dyn KvStore> = Arc::new(MemoryKv::new(blueprint.grants.kv_bytes.unwrap_or(0)));
+    HostState::new(blueprint, namespace, scratch, core.registry.clone(), phase)
+}
+
+fn check_capabilities(used: &BTreeSet<&'static str>, descriptor: &Descriptor) -> Result<(), LoadCause> {
+    match used.iter().find(|capability| !descriptor.capabilities.contains_key(**capability)) {
+        Some(capability) => Err(LoadCause::Descriptor {
+            key: "capabilities".into(),
+            message: format!("it imports `{capability}` and does not say why"),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Runs a guest to its end on a thread and a runtime of its own: the caller may or may not be on a runtime.
+fn on_own_thread<T: Send>(work: impl Future<Output = Result<T, LoadCause>> + Send) -> Result<T, LoadCause> {
+    let failed = |error: &dyn std::fmt::Display| LoadCause::Describe(format!("it cannot be run: {error}"));
+    std::thread::scope(|scope| {
+        let ran = scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let runtime = runtime.map_err(|e| failed(&e))?;
+            let outcome = runtime.block_on(work);
+            // A read of a document that hangs must not hang the load.
+            runtime.shutdown_timeout(Duration::from_millis(100));
+            outcome
+        });
+        ran.join().unwrap_or_else(|_| Err(failed(&"its thread panicked")))
+    })
+}

@@ -1,0 +1,172 @@
+//! A loaded plugin, and the one path that every call takes: lease an instance of the caller's tenant, enter the guest
+//! under a wall and a CPU limit, name the failure or check the result, and keep the instance only after a call that
+//! went well. What differs between stages is in `stages/`.
+
+use crate::blueprint::Blueprint;
+use crate::capability::Namespace;
+use crate::failure;
+use crate::instance::Instance;
+use crate::pool::Pool;
+use crate::sandbox::Core;
+use crate::stage::{
+    CallContext, CallError, Candidate, Chunk, Decision, Descriptor, Inspection, Prompt, Query, RouteRequest, StageKind,
+    Verdict, Window,
+};
+use crate::stages::{Answer, CallTool, InspectPrompt, InspectWindow, ListTools, Retrieve, Route, StageCall};
+use parking_lot::RwLock;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_types::{TenantId, ToolCall, ToolDef, ToolOutcome};
+
+/// A loaded plugin. Its methods are the stages of the contract; calls may run side by side.
+pub struct Plugin {
+    core: Arc<Core>,
+    blueprint: Arc<Blueprint>,
+    descriptor: Descriptor,
+    stages: BTreeSet<StageKind>,
+    pools: RwLock<HashMap<TenantId, Arc<Pool>>>,
+}
+
+impl Plugin {
+    pub(crate) fn new(core: Arc<Core>, blueprint: Arc<Blueprint>, descriptor: Descriptor) -> Self {
+        let stages = blueprint.stages.kinds();
+        Self { core, blueprint, descriptor, stages, pools: RwLock::default() }
+    }
+
+    /// Its name in the config.
+    pub fn name(&self) -> &str {
+        &self.blueprint.name
+    }
+
+    /// What it says of itself.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// The stages that may be called: those it exports, less those that the config leaves out.
+    pub fn exported_stages(&self) -> &BTreeSet<StageKind> {
+        &self.stages
+    }
+
+    /// `prompt-guard.inspect-prompt`
+    pub async fn inspect_prompt(&self, ctx: &CallContext, prompt: Prompt<'_>) -> Result<Verdict, CallError> {
+        self.call(ctx, InspectPrompt(prompt)).await
+    }
+
+    /// `stream-guard.inspect-window`; `carry` is what the guard returned for the window before, or empty.
+    pub async fn inspect_window(
+        &self,
+        ctx: &CallContext,
+        carry: &[u8],
+        window: Window<'_>,
+    ) -> Result<Inspection, CallError> {
+        self.call(ctx, InspectWindow { carry, window }).await
+    }
+
+    /// `router.route`
+    pub async fn route(
+        &self,
+        ctx: &CallContext,
+        request: RouteRequest<'_>,
+        candidates: &[Candidate],
+    ) -> Result<Decision, CallError> {
+        self.call(ctx, Route { request, candidates }).await
+    }
+
+    /// `tool-provider.list-tools`
+    pub async fn list_tools(&self, ctx: &CallContext) -> Result<Vec<ToolDef>, CallError> {
+        self.call(ctx, ListTools).await
+    }
+
+    /// `tool-provider.call-tool`
+    pub async fn call_tool(&self, ctx: &CallContext, call: &ToolCall) -> Result<ToolOutcome, CallError> {
+        self.call(ctx, CallTool(call)).await
+    }
+
+    /// `retriever.retrieve`
+    pub async fn retrieve(&self, ctx: &CallContext, query: &Query) -> Result<Vec<Chunk>, CallError> {
+        self.call(ctx, Retrieve(query)).await
+    }
+
+    async fn call<C: StageCall>(&self, ctx: &CallContext, call: C) -> Result<C::Out, CallError> {
+        if !self.stages.contains(&C::STAGE) {
+            let message = format!("the stage {} is not exported or not configured", C::STAGE.as_str());
+            return Err(CallError::Plugin { plugin: self.name().into(), case: "unsupported", message });
+        }
+        let wall = ctx.deadline.min(self.blueprint.limits.wall);
+        let until = Instant::now() + wall;
+        let _running = self.core.ticker.running();
+        let mut lease = self.pool(&ctx.caller.tenant).lease(until).await?;
+        let answer = self.enter(&mut lease.instance, ctx, &call, until, wall).await;
+        lease.instance.store.data_mut().settle_log();
+        match answer? {
+            Ok(Ok(raw)) => {
+                let bad = |message| CallError::BadResult { plugin: self.name().into(), message };
+                let checked = call.check(raw, &self.descriptor).map_err(bad)?;
+                lease.keep();
+                Ok(checked)
+            }
+            Ok(Err(error)) => {
+                lease.keep();
+                Err(failure::of_plugin(self.name(), error))
+            }
+            Err(error) => Err(failure::of_call(&error, lease.instance.store.data(), self.blueprint.limits.cpu)),
+        }
+    }
+
+    /// Runs the guest until it answers, fails or is out of time.
+    async fn enter<C: StageCall>(
+        &self,
+        instance: &mut Instance,
+        ctx: &CallContext,
+        call: &C,
+        until: Instant,
+        wall: Duration,
+    ) -> Result<Answer<C::Raw>, CallError> {
+        instance.restart(self.blueprint.call_ticks());
+        let Instance { store, guests, caller, .. } = instance;
+        store.data_mut().request = Some(ctx.request_id.clone());
+        let context = crate::bindings::tidegate::plugin::types::Context {
+            request_id: ctx.request_id.as_str(),
+            caller: self.pseudonym(caller, ctx),
+            deadline_ms: until.saturating_duration_since(Instant::now()).as_millis().try_into().unwrap_or(u32::MAX),
+            streaming: ctx.streaming,
+            attrs: &[],
+        };
+        let answer = tokio::time::timeout_at(until.into(), call.enter(store, guests, context)).await;
+        answer.map_err(|_| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall })
+    }
+
+    fn pool(&self, tenant: &TenantId) -> Arc<Pool> {
+        if let Some(pool) = self.pools.read().get(tenant) {
+            return pool.clone();
+        }
+        let mut pools = self.pools.write();
+        let make = || {
+            let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: tenant.clone() };
+            Pool::new(self.blueprint.clone(), namespace, self.core.config.kv.clone(), self.core.registry.clone())
+        };
+        pools.entry(tenant.clone()).or_insert_with(make).clone()
+    }
+
+    /// Who calls, as the guest sees it: the same for every request of one key, telling nothing else.
+    fn pseudonym<'a>(&self, last: &'a mut Option<(Arc<str>, String)>, ctx: &CallContext) -> &'a str {
+        let key_name = &ctx.caller.key_name;
+        if !last.as_ref().is_some_and(|(name, _)| Arc::ptr_eq(name, key_name)) {
+            let mut digest = blake3::Hasher::new_keyed(&self.core.pseudonym_key);
+            for part in [self.name(), ctx.caller.tenant.as_str(), key_name] {
+                digest.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+            }
+            let pseudonym = digest.finalize().to_hex()[..16].to_owned();
+            *last = Some((key_name.clone(), pseudonym));
+        }
+        last.as_ref().map_or("", |(_, pseudonym)| pseudonym)
+    }
+}
+
+impl std::fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plugin").field("name", &self.name()).field("stages", &self.stages).finish_non_exhaustive()
+    }
+}

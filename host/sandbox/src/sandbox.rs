@@ -1,0 +1,102 @@
+//! The sandbox: one engine, one clock and one set of bounds for all plugins. Read next: `load.rs` for what happens
+//! when a plugin is loaded, `plugin.rs` for a call.
+
+use crate::cache::Cache;
+use crate::capability;
+use crate::config::SandboxConfig;
+use crate::error::{LoadError, SandboxError};
+use crate::load;
+use crate::plugin::Plugin;
+use crate::registry::Registry;
+use crate::stage::{Grants, Limits, StageKind};
+use crate::state::HostState;
+use crate::ticker::Ticker;
+use serde_json::Value;
+use std::sync::Arc;
+use wasmtime::Engine;
+use wasmtime::component::Linker;
+
+/// Loads plugins. Cheap to clone; the engine lives as long as any plugin.
+#[derive(Clone)]
+pub struct Sandbox(Arc<Core>);
+
+/// What every plugin needs at run time.
+pub(crate) struct Core {
+    pub(crate) config: SandboxConfig,
+    pub(crate) engine: Engine,
+    pub(crate) linker: Linker<HostState>,
+    pub(crate) cache: Cache,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) ticker: Ticker,
+    /// Makes pseudonyms of callers; new in each process.
+    pub(crate) pseudonym_key: [u8; 32],
+}
+
+/// A plugin to load.
+#[derive(Clone, Debug)]
+pub struct PluginSpec {
+    /// Its name in the config: in logs, metrics, errors, and in front of what it stores.
+    pub name: String,
+    /// The component.
+    pub component: Arc<[u8]>,
+    /// The operator's config for it; `null` is an empty object.
+    pub config: Value,
+    /// What it may reach.
+    pub grants: Grants,
+    /// What it may use up.
+    pub limits: Limits,
+    /// The stages that may run; `None` for all that it exports.
+    pub stages: Option<Vec<StageKind>>,
+}
+
+impl PluginSpec {
+    /// A plugin without config and grants, under default limits.
+    pub fn new(name: impl Into<String>, component: impl Into<Arc<[u8]>>) -> Self {
+        Self {
+            name: name.into(),
+            component: component.into(),
+            config: Value::Null,
+            grants: Grants::default(),
+            limits: Limits::default(),
+            stages: None,
+        }
+    }
+}
+
+/// What the sandbox uses at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Live instances, idle ones included.
+    pub instances: usize,
+    /// Linear memory that they hold.
+    pub memory_bytes: usize,
+}
+
+impl Sandbox {
+    /// Starts the engine. Reserves address space for all instances; uses memory only as they come.
+    pub fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
+        let engine = crate::engine::build(&config)?;
+        let mut linker = Linker::new(&engine);
+        capability::link(&mut linker).map_err(|e| SandboxError::Engine(format!("{e:#}")))?;
+        let cache = Cache::open(config.cache_dir.clone(), config.cache_bytes)?;
+        let registry = Arc::new(Registry::new(&config));
+        let ticker = Ticker::start(engine.clone(), registry.clone());
+        let ticker = ticker.map_err(|e| SandboxError::Engine(format!("its clock does not start: {e}")))?;
+        let mut pseudonym_key = [0; 32];
+        getrandom::fill(&mut pseudonym_key).map_err(|e| SandboxError::Random(e.to_string()))?;
+        Ok(Self(Arc::new(Core { config, engine, linker, cache, registry, ticker, pseudonym_key })))
+    }
+
+    /// Compiles (or finds in the cache), checks, describes and once configures a plugin. Takes milliseconds to
+    /// seconds of CPU time: call it off the runtime's threads (`spawn_blocking`).
+    pub fn load(&self, spec: PluginSpec) -> Result<Arc<Plugin>, LoadError> {
+        let plugin = spec.name.clone();
+        load::load(&self.0, spec).map_err(|cause| LoadError { plugin, cause })
+    }
+
+    /// What is in use now.
+    pub fn usage(&self) -> Usage {
+        let registry = &self.0.registry;
+        Usage { instances: registry.live_instances(), memory_bytes: registry.held_bytes() }
+    }
+}

@@ -1,0 +1,58 @@
+//! How a stage is called: one file per stage of the contract. A [`StageCall`] lowers its input into the guest, and
+//! turns what comes back into the host's types or says how it breaks the contract. `plugin.rs` does the rest (lease,
+//! limits, failures) once for all of them.
+
+mod prompt_guard;
+mod retriever;
+mod router;
+mod stream_guard;
+mod tool_provider;
+
+pub(crate) use prompt_guard::InspectPrompt;
+pub(crate) use retriever::Retrieve;
+pub(crate) use router::Route;
+pub(crate) use stream_guard::InspectWindow;
+pub(crate) use tool_provider::{CallTool, ListTools};
+
+use crate::bindings::tidegate::plugin::types as wit;
+use crate::instance::Guests;
+use crate::stage::{Descriptor, StageKind};
+use crate::state::HostState;
+use std::future::Future;
+use wasmtime::Store;
+
+/// What wasmtime, the guest and its result say, in this order.
+pub(crate) type Answer<T> = wasmtime::Result<Result<T, wit::Error>>;
+
+/// One function of a stage, with its input.
+pub(crate) trait StageCall: Send + Sync {
+    /// The interface that must be exported.
+    const STAGE: StageKind;
+    /// The guest's result as the bindings have it.
+    type Raw: Send;
+    /// The result in the host's types.
+    type Out;
+
+    /// Enters the guest.
+    fn enter(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &Guests,
+        context: wit::Context<'_>,
+    ) -> impl Future<Output = Answer<Self::Raw>> + Send;
+
+    /// Checks a result against the input and the contract.
+    fn check(&self, raw: Self::Raw, descriptor: &Descriptor) -> Result<Self::Out, String>;
+}
+
+/// The exported stage; `plugin.rs` refuses the call before it comes to this.
+fn exported<T>(guest: Option<&T>) -> wasmtime::Result<&T> {
+    guest.ok_or_else(|| wasmtime::Error::msg("the stage is not exported"))
+}
+
+/// What the plugin notes beside its result is for its author's eyes: it goes to the debug log.
+fn note(attrs: &wit::AttrsResult) {
+    if !attrs.is_empty() {
+        tracing::debug!(target: "plugin", ?attrs, "a result has notes");
+    }
+}

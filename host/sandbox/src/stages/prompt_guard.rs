@@ -1,0 +1,139 @@
+//! `prompt-guard`: decides on a prompt, before generation. Checked: every edit names something that is there, and
+//! edits of one text do not overlap, so that they can be applied in any order.
+
+use super::{Answer, StageCall, exported, note};
+use crate::bindings::exports::tidegate::plugin::prompt_guard as guard;
+use crate::bindings::tidegate::plugin::types as wit;
+use crate::check;
+use crate::convert::{self, JsonTexts, Rows};
+use crate::instance::Guests;
+use crate::stage::{Action, Descriptor, Edit, Prompt, StageKind, Verdict};
+use crate::state::HostState;
+use std::borrow::Cow;
+use tidegate_types::{Message, Part, Span};
+use wasmtime::Store;
+
+const MAX_EDITS: usize = 4096;
+
+pub(crate) struct InspectPrompt<'a>(pub(crate) Prompt<'a>);
+
+impl StageCall for InspectPrompt<'_> {
+    const STAGE: StageKind = StageKind::PromptGuard;
+    type Raw = wit::Verdict;
+    type Out = Verdict;
+
+    async fn enter(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<wit::Verdict> {
+        let Prompt { messages, tools, params } = self.0;
+        let (texts, schemas) = (JsonTexts::of_messages(messages), JsonTexts::of_tools(tools));
+        let rows = Rows::of(messages, &texts);
+        let prompt = guard::Prompt {
+            messages: &rows.messages(messages),
+            tools: &convert::tool_defs(tools, &schemas),
+            params: &convert::attrs(params),
+            truncated: false,
+        };
+        exported(guests.prompt_guard.as_ref())?.call_inspect_prompt(store, context, prompt).await
+    }
+
+    fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
+        note(&raw.attrs);
+        let findings = check::findings(raw.findings, |id| self.text_of(id))?;
+        let action = match raw.action {
+            wit::Action::Allow => Action::Allow,
+            wit::Action::Rewrite(_) if !descriptor.mutates => {
+                return Err("it rewrites, but its descriptor says `\"mutates\": false`".into());
+            }
+            wit::Action::Rewrite(edits) => Action::Rewrite(self.edits(edits)?),
+            wit::Action::Respond(parts) => Action::Respond(convert::parts(parts)?),
+            wit::Action::Refuse(refusal) => Action::Refuse(convert::refusal(refusal)),
+        };
+        Ok(Verdict { action, findings })
+    }
+}
+
+impl InspectPrompt<'_> {
+    fn message(&self, id: &str) -> Result<&Message, String> {
+        let found = self.0.messages.iter().find(|message| message.id == id);
+        found.ok_or_else(|| format!("no message `{}`", id.escape_debug()))
+    }
+
+    /// The text that a finding's span counts in.
+    fn text_of(&self, id: Option<&str>) -> Result<Cow<'_, str>, String> {
+        let id = id.ok_or("a finding has a span, but names no message")?;
+        Ok(Cow::Owned(self.message(id)?.joined_text()))
+    }
+
+    fn edits(&self, edits: Vec<wit::Edit>) -> Result<Vec<Edit>, String> {
+        if edits.len() > MAX_EDITS {
+            return Err(format!("{} edits; at most {MAX_EDITS}", edits.len()));
+        }
+        let mut put = Vec::new();
+        let edits: Vec<Edit> = edits.into_iter().map(|edit| self.edit(edit, &mut put)).collect::<Result<_, _>>()?;
+        refuse_overlaps(&edits)?;
+        Ok(edits)
+    }
+
+    /// `put` holds the ids of the messages that edits before this one put in.
+    fn edit(&self, edit: wit::Edit, put: &mut Vec<String>) -> Result<Edit, String> {
+        match edit {
+            wit::Edit::ReplaceText(edit) => self.replace_text(edit),
+            wit::Edit::PutMessage(insertion) => self.put_message(insertion, put),
+            wit::Edit::DropMessage(id) => self.message(&id).map(|_| Edit::DropMessage(id)),
+            wit::Edit::SetArguments((id, arguments)) => {
+                let calls = |part: &Part| matches!(part, Part::ToolCall(call) if call.id == id);
+                if !self.0.messages.iter().any(|message| message.parts.iter().any(calls)) {
+                    return Err(format!("no tool call `{}`", id.escape_debug()));
+                }
+                convert::json(&arguments, "a tool call's new arguments")?;
+                Ok(Edit::SetArguments(id, arguments))
+            }
+            wit::Edit::SetParam((name, value)) => {
+                convert::json(&value, "a parameter's new value")?;
+                Ok(Edit::SetParam(name, value))
+            }
+        }
+    }
+
+    fn replace_text(&self, edit: wit::TextEdit) -> Result<Edit, String> {
+        let wit::TextEdit { message_id, part, span, text } = edit;
+        let message = self.message(&message_id)?;
+        let old = match message.parts.get(part as usize) {
+            Some(Part::Text(old) | Part::Reasoning(old) | Part::Refusal(old)) => old,
+            Some(Part::ToolOutcome(outcome)) => &outcome.content,
+            Some(_) => return Err(format!("part {part} of message `{message_id}` holds no text")),
+            None => return Err(format!("message `{message_id}` has no part {part}")),
+        };
+        let span = check::span(span, old, "an edit's span")?;
+        Ok(Edit::ReplaceText { message_id, part, span, text })
+    }
+
+    fn put_message(&self, insertion: wit::Insertion, put: &mut Vec<String>) -> Result<Edit, String> {
+        let message = convert::message(insertion.message)?;
+        if message.id.is_empty() || put.contains(&message.id) || self.message(&message.id).is_ok() {
+            return Err(format!("the id `{}` of a new message is empty or taken", message.id.escape_debug()));
+        }
+        if let Some(after) = insertion.after.as_ref().filter(|after| !put.contains(after)) {
+            self.message(after)?;
+        }
+        put.push(message.id.clone());
+        Ok(Edit::PutMessage { after: insertion.after, message })
+    }
+}
+
+fn refuse_overlaps(edits: &[Edit]) -> Result<(), String> {
+    let mut spans: Vec<(&str, u32, Span)> = Vec::new();
+    for edit in edits {
+        if let Edit::ReplaceText { message_id, part, span, .. } = edit {
+            spans.push((message_id, *part, *span));
+        }
+    }
+    spans.sort_by_key(|(message, part, _)| (*message, *part));
+    spans
+        .chunk_by_mut(|a, b| (a.0, a.1) == (b.0, b.1))
+        .try_for_each(|of_one_text| check::disjoint(of_one_text, |edit| edit.2, "the edits of"))
+}

@@ -1,0 +1,92 @@
+//! `stream-guard`: decides on text as it is generated. The hottest path of the sandbox: one call per window, nothing
+//! copied but the text itself. Checked: nothing that was already sent changes, redactions can be applied from left to
+//! right, and the watermark cuts no character.
+
+use super::{Answer, StageCall, exported, note};
+use crate::bindings::exports::tidegate::plugin::stream_guard as guard;
+use crate::bindings::tidegate::plugin::types as wit;
+use crate::check;
+use crate::convert;
+use crate::instance::Guests;
+use crate::stage::{Channel, Descriptor, Inspection, Redaction, StageKind, Window, WindowAction};
+use crate::state::HostState;
+use std::borrow::Cow;
+use wasmtime::Store;
+
+/// Bytes that a guard may have remembered for it.
+const MAX_CARRY: usize = 16 << 10;
+
+pub(crate) struct InspectWindow<'a> {
+    pub(crate) carry: &'a [u8],
+    pub(crate) window: Window<'a>,
+}
+
+impl StageCall for InspectWindow<'_> {
+    const STAGE: StageKind = StageKind::StreamGuard;
+    type Raw = guard::Inspection;
+    type Out = Inspection;
+
+    async fn enter(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<guard::Inspection> {
+        let Window { seq, choice, channel, text, settled, ending } = self.window;
+        let channel = match channel {
+            Channel::Text => guard::Channel::Text,
+            Channel::Reasoning => guard::Channel::Reasoning,
+            Channel::Refusal => guard::Channel::Refusal,
+            Channel::ToolArguments(id) => guard::Channel::ToolArguments(id),
+        };
+        let window = guard::Window { seq, choice, channel, text, settled, ending, attrs: &[] };
+        exported(guests.stream_guard.as_ref())?.call_inspect_window(store, context, self.carry, window).await
+    }
+
+    fn check(&self, raw: guard::Inspection, descriptor: &Descriptor) -> Result<Inspection, String> {
+        note(&raw.attrs);
+        if raw.carry.len() > MAX_CARRY {
+            return Err(format!("its carry has {} bytes; at most {MAX_CARRY}", raw.carry.len()));
+        }
+        let safe_through = self.watermark(raw.safe_through)?;
+        let findings = check::findings(raw.findings, |_| Ok(Cow::Borrowed(self.window.text)))?;
+        let action = match raw.action {
+            guard::WindowAction::Pass => WindowAction::Pass,
+            guard::WindowAction::Redact(_) if !descriptor.mutates => {
+                return Err("it redacts, but its descriptor says `\"mutates\": false`".into());
+            }
+            guard::WindowAction::Redact(redactions) => WindowAction::Redact(self.redactions(redactions)?),
+            guard::WindowAction::Halt(halt) => {
+                WindowAction::Halt { refusal: convert::refusal(halt.refusal), farewell: halt.farewell }
+            }
+        };
+        Ok(Inspection { action, safe_through, carry: raw.carry, findings })
+    }
+}
+
+impl InspectWindow<'_> {
+    /// The watermark, lowered to the start of the character that it lies in.
+    fn watermark(&self, safe_through: u32) -> Result<u32, String> {
+        let Window { text, settled, .. } = self.window;
+        if safe_through < settled || safe_through as usize > text.len() {
+            return Err(format!("safe-through is {safe_through}, not between {settled} and {}", text.len()));
+        }
+        let lowered = text.floor_char_boundary(safe_through as usize);
+        // `settled` is itself on a border, so this never goes below it.
+        Ok(lowered as u32)
+    }
+
+    fn redactions(&self, redactions: Vec<guard::Redaction>) -> Result<Vec<Redaction>, String> {
+        let check_one = |redaction: guard::Redaction| {
+            let span = check::span(redaction.span, self.window.text, "a redaction's span")?;
+            if span.start < self.window.settled {
+                let settled = self.window.settled;
+                return Err(format!("a redaction starts at {}, but {settled} bytes are already sent", span.start));
+            }
+            Ok(Redaction { span, text: redaction.text })
+        };
+        let mut redactions: Vec<Redaction> = redactions.into_iter().map(check_one).collect::<Result<_, String>>()?;
+        check::disjoint(&mut redactions, |redaction| redaction.span, "the redactions")?;
+        Ok(redactions)
+    }
+}

@@ -1,0 +1,86 @@
+//! `tool-provider`: tools that the model may call. Checked: names that every wire format can carry, schemas that are
+//! objects, and an outcome that answers the call that was made.
+
+use super::{Answer, StageCall, exported, note};
+use crate::bindings::tidegate::plugin::types as wit;
+use crate::convert;
+use crate::instance::Guests;
+use crate::stage::{Descriptor, StageKind};
+use crate::state::HostState;
+use tidegate_types::{ToolCall, ToolDef, ToolOutcome};
+use wasmtime::Store;
+
+const MAX_TOOLS: usize = 128;
+const MAX_NAME_BYTES: usize = 64;
+
+pub(crate) struct ListTools;
+
+impl StageCall for ListTools {
+    const STAGE: StageKind = StageKind::ToolProvider;
+    type Raw = Vec<wit::ToolDefResult>;
+    type Out = Vec<ToolDef>;
+
+    async fn enter(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<Self::Raw> {
+        exported(guests.tool_provider.as_ref())?.call_list_tools(store, context).await
+    }
+
+    fn check(&self, raw: Self::Raw, _: &Descriptor) -> Result<Vec<ToolDef>, String> {
+        if raw.len() > MAX_TOOLS {
+            return Err(format!("{} tools; at most {MAX_TOOLS}", raw.len()));
+        }
+        let mut tools: Vec<ToolDef> = Vec::with_capacity(raw.len());
+        for tool in raw {
+            let tool = tool_def(tool)?;
+            if tools.iter().any(|other| other.name == tool.name) {
+                return Err(format!("tool `{}` is there twice", tool.name));
+            }
+            tools.push(tool);
+        }
+        Ok(tools)
+    }
+}
+
+fn tool_def(tool: wit::ToolDefResult) -> Result<ToolDef, String> {
+    note(&tool.attrs);
+    let wit::ToolDefResult { name, description, input_schema, hints, .. } = tool;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_plain) {
+        return Err(format!("tool name `{}` is not [A-Za-z0-9_-]{{1,{MAX_NAME_BYTES}}}", name.escape_debug()));
+    }
+    let schema = convert::json(&input_schema, &format!("the schema of tool `{name}`"))?;
+    if !schema.is_object() {
+        return Err(format!("the schema of tool `{name}` is not an object"));
+    }
+    Ok(ToolDef { name, description, input_schema: schema, strict: false, hints: convert::hints(hints) })
+}
+
+pub(crate) struct CallTool<'a>(pub(crate) &'a ToolCall);
+
+impl StageCall for CallTool<'_> {
+    const STAGE: StageKind = StageKind::ToolProvider;
+    type Raw = wit::ToolOutcomeResult;
+    type Out = ToolOutcome;
+
+    async fn enter(
+        &self,
+        store: &mut Store<HostState>,
+        guests: &Guests,
+        context: wit::Context<'_>,
+    ) -> Answer<Self::Raw> {
+        let call = convert::tool_call_param(self.0);
+        exported(guests.tool_provider.as_ref())?.call_call_tool(store, context, call).await
+    }
+
+    fn check(&self, raw: Self::Raw, _: &Descriptor) -> Result<ToolOutcome, String> {
+        let outcome = convert::tool_outcome(raw)?;
+        if outcome.call_id != self.0.id {
+            return Err(format!("it answers call `{}`, not `{}`", outcome.call_id.escape_debug(), self.0.id));
+        }
+        Ok(outcome)
+    }
+}

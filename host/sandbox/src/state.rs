@@ -1,0 +1,194 @@
+//! What a store holds beside the guest: whose instance it is, what it may still use in this call, and the counters
+//! that say afterwards why a call ended. Host functions (`capability/`) are methods of [`HostState`].
+
+use crate::blueprint::Blueprint;
+use crate::capability::{KvStore, LogBudget, Meters, Namespace};
+use crate::engine::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
+use crate::registry::Registry;
+use std::future::Future;
+use std::sync::Arc;
+use std::task::Poll;
+use tidegate_types::RequestId;
+use wasmtime::{ResourceLimiter, UpdateDeadline};
+
+/// The data of one store.
+pub(crate) struct HostState {
+    pub(crate) blueprint: Arc<Blueprint>,
+    pub(crate) namespace: Namespace,
+    pub(crate) kv: Arc<dyn KvStore>,
+    pub(crate) meter: CpuMeter,
+    pub(crate) memory: MemoryAccount,
+    pub(crate) log: LogBudget,
+    pub(crate) meters: Meters,
+    pub(crate) request: Option<RequestId>,
+    phase: Phase,
+}
+
+/// What the instance is for.
+pub(crate) enum Phase {
+    /// `describe` only: capabilities are denied, and the first use of one is kept.
+    Describe {
+        /// The function that was called.
+        used: Option<&'static str>,
+    },
+    /// `configure` and stage calls.
+    Serve,
+}
+
+impl HostState {
+    pub(crate) fn new(
+        blueprint: Arc<Blueprint>,
+        namespace: Namespace,
+        kv: Arc<dyn KvStore>,
+        registry: Arc<Registry>,
+        phase: Phase,
+    ) -> Self {
+        let memory = MemoryAccount { limit: blueprint.limits.memory_bytes, held: 0, denied: None, registry };
+        let log = LogBudget::new(blueprint.limits.log_bytes);
+        let meter = CpuMeter { used: 0, limit: 0, waited: false };
+        Self { blueprint, namespace, kv, meter, memory, log, meters: Meters::default(), request: None, phase }
+    }
+
+    pub(crate) fn is_describing(&self) -> bool {
+        matches!(self.phase, Phase::Describe { .. })
+    }
+
+    /// Notes that the guest called a capability; `describe` must not.
+    pub(crate) fn use_capability(&mut self, function: &'static str) {
+        if let Phase::Describe { used } = &mut self.phase {
+            used.get_or_insert(function);
+        }
+    }
+
+    /// The capability that `describe` called, if any.
+    pub(crate) fn used_while_describing(&self) -> Option<&'static str> {
+        match self.phase {
+            Phase::Describe { used } => used,
+            Phase::Serve => None,
+        }
+    }
+}
+
+/// CPU time of one call, in epochs. The grain is one tick: work that is shorter is free.
+pub(crate) struct CpuMeter {
+    used: u64,
+    limit: u64,
+    waited: bool,
+}
+
+/// The error with which a guest ends that used up its CPU time.
+#[derive(Debug, thiserror::Error)]
+#[error("the CPU limit is used up")]
+pub(crate) struct CpuSpent;
+
+impl CpuMeter {
+    /// Starts a call with this many ticks.
+    pub(crate) fn restart(&mut self, limit: u64) {
+        *self = Self { used: 0, limit, waited: false };
+    }
+
+    /// An epoch ended while the guest ran: counts it, and lets other tasks have the thread.
+    pub(crate) fn tick(&mut self) -> wasmtime::Result<UpdateDeadline> {
+        if std::mem::take(&mut self.waited) {
+            // The epochs passed while the guest waited for the host, not while it ran.
+            return Ok(UpdateDeadline::Continue(1));
+        }
+        self.used += 1;
+        if self.used > self.limit {
+            return Err(CpuSpent.into());
+        }
+        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+    }
+
+    /// Awaits a host function's work. Time in which the guest does not run is not counted.
+    pub(crate) async fn waiting<F: Future>(&mut self, work: F) -> F::Output {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(output),
+            Poll::Pending => {
+                self.waited = true;
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+/// Linear memory of one instance. A refusal is kept, so that it is not taken for the trap that follows from it.
+pub(crate) struct MemoryAccount {
+    limit: usize,
+    held: usize,
+    denied: Option<Denied>,
+    registry: Arc<Registry>,
+}
+
+/// A refused growth.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Denied {
+    /// Over the instance's own limit.
+    Instance {
+        /// Bytes that it would have had.
+        asked: usize,
+    },
+    /// All instances together are at the sandbox's limit.
+    Host,
+}
+
+/// The error with which a guest ends that was refused memory.
+#[derive(Debug, thiserror::Error)]
+#[error("the memory limit is used up")]
+struct MemorySpent;
+
+impl MemoryAccount {
+    pub(crate) fn denied(&self) -> Option<Denied> {
+        self.denied
+    }
+
+    /// What all instances together may hold.
+    pub(crate) fn host_limit(&self) -> usize {
+        self.registry.max_bytes()
+    }
+}
+
+impl Drop for MemoryAccount {
+    fn drop(&mut self) {
+        self.registry.release_bytes(self.held);
+    }
+}
+
+impl ResourceLimiter for HostState {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        let account = &mut self.memory;
+        let grown = desired.saturating_sub(current);
+        let asked = account.held.saturating_add(grown);
+        account.denied = if asked > account.limit {
+            Some(Denied::Instance { asked })
+        } else if !account.registry.reserve_bytes(grown) {
+            Some(Denied::Host)
+        } else {
+            account.held = asked;
+            return Ok(true);
+        };
+        // An error, unlike `false`, ends the guest here: it cannot go on half-grown.
+        Err(MemorySpent.into())
+    }
+
+    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(desired <= TABLE_ELEMENTS)
+    }
+
+    fn instances(&self) -> usize {
+        CORE_INSTANCES as usize
+    }
+
+    fn tables(&self) -> usize {
+        TABLES as usize
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES as usize
+    }
+}

@@ -1,0 +1,98 @@
+//! The clock of CPU limits: a thread that advances the engine's epoch once per millisecond while a guest runs, and
+//! sleeps while none does. Once a second it also lets the pools drop what was idle for too long.
+
+use crate::registry::Registry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+use wasmtime::Engine;
+
+/// Length of an epoch: the grain of CPU limits, and the longest that a guest holds a thread before it yields.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// Ticks without a guest before the thread parks: calls in a burst never pay for waking it.
+const LINGER: u32 = 100;
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Owns the thread; dropping it ends the thread.
+pub(crate) struct Ticker {
+    shared: Arc<Shared>,
+    handle: Option<JoinHandle<()>>,
+    thread: Thread,
+}
+
+#[derive(Default)]
+struct Shared {
+    running: AtomicUsize,
+    parked: AtomicBool,
+    stop: AtomicBool,
+}
+
+/// A guest runs while this lives.
+pub(crate) struct Running<'a>(&'a Shared);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Ticker {
+    /// Starts the thread.
+    pub(crate) fn start(engine: Engine, registry: Arc<Registry>) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let seen = shared.clone();
+        let handle = std::thread::Builder::new()
+            .name("plugin-epochs".into())
+            .spawn(move || tick_until_stopped(&seen, &engine, &registry))?;
+        let thread = handle.thread().clone();
+        Ok(Self { shared, handle: Some(handle), thread })
+    }
+
+    /// To be held around each entry into a guest.
+    pub(crate) fn running(&self) -> Running<'_> {
+        // SeqCst, here and where the thread parks: either this sees `parked`, or the thread sees `running`.
+        self.shared.running.fetch_add(1, Ordering::SeqCst);
+        if self.shared.parked.load(Ordering::SeqCst) {
+            self.thread.unpark();
+        }
+        Running(&self.shared)
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.thread.unpark();
+        // The thread itself may drop the last owner, through an instance that it sweeps.
+        if let Some(handle) = self.handle.take().filter(|h| h.thread().id() != std::thread::current().id()) {
+            let _ = handle.join();
+        }
+    }
+}
+
+fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
+    let mut quiet = 0;
+    let mut swept = Instant::now();
+    while !shared.stop.load(Ordering::SeqCst) {
+        if quiet < LINGER {
+            std::thread::sleep(TICK);
+            engine.increment_epoch();
+        } else {
+            park(shared);
+        }
+        quiet = if shared.running.load(Ordering::SeqCst) == 0 { quiet + 1 } else { 0 };
+        if swept.elapsed() >= SWEEP {
+            swept = Instant::now();
+            registry.sweep(swept);
+        }
+    }
+}
+
+fn park(shared: &Shared) {
+    shared.parked.store(true, Ordering::SeqCst);
+    if shared.running.load(Ordering::SeqCst) == 0 && !shared.stop.load(Ordering::SeqCst) {
+        std::thread::park_timeout(SWEEP);
+    }
+    shared.parked.store(false, Ordering::SeqCst);
+}
