@@ -21,15 +21,16 @@ def run(script, *options):
 def main():
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     args.add_argument("--work", type=pathlib.Path, required=True, help="folder outside the repository")
+    args.add_argument("--device", default="cpu", help="cpu or cuda")
     args.add_argument("--per", type=int, default=200, help="prompts for each row of the evaluation")
     args, training = args.parse_known_args()
     model, state = args.work / "model", args.work / "state.pt"
     if not (model / "tokenizer.json").exists():
         run("tokenizer.py", "--out", model)
     resume = ["--resume"] if state.exists() else []
-    run("train.py", "--model", model, "--state", state, *resume, *training)
-    run("eval.py", "--model", model, "--per", args.per, "--out", args.work / "eval.md",
-        "--failures", args.work / "failures.txt")
+    run("train.py", "--model", model, "--state", state, "--device", args.device, *resume, *training)
+    run("eval.py", "--model", model, "--device", args.device, "--per", args.per,
+        "--out", args.work / "eval.md", "--failures", args.work / "failures.txt")
 
 
 if __name__ == "__main__":

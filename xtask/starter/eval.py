@@ -67,14 +67,15 @@ def passes(check, text):
 
 
 class Generator:
-    def __init__(self, path):
+    def __init__(self, path, device):
         self.tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().to(device)
 
     def __call__(self, prompts):
         """Greedy answers for a batch of rendered prompts."""
         batch = self.tokenizer(
-            prompts, return_tensors="pt", padding=True, add_special_tokens=False, return_token_type_ids=False)
+            prompts, return_tensors="pt", padding=True, add_special_tokens=False, return_token_type_ids=False,
+        ).to(self.model.device)
         with torch.no_grad():
             out = self.model.generate(**batch, max_new_tokens=LIMIT, do_sample=False)
         return self.tokenizer.batch_decode(out[:, batch["input_ids"].shape[1]:], skip_special_tokens=True)
@@ -200,6 +201,7 @@ def arguments():
     args.add_argument("--name", action="append", help="what the table calls it; by default its folder")
     args.add_argument("--per", type=int, default=50, help="prompts for each row")
     args.add_argument("--seed", type=int, default=99)
+    args.add_argument("--device", default="cpu", help="cpu or cuda; figures may differ by a prompt between devices")
     args.add_argument("--threads", type=int, default=1)
     args.add_argument("--out", type=pathlib.Path, help="write the table and the free conversations here")
     args.add_argument("--failures", type=pathlib.Path, help="write the failed prompts of the last model here")
@@ -213,7 +215,7 @@ def main():
     rows, table, failures, begin = held_out_prompts(args.per, args.seed), [], [], time.time()
     for name, model in zip(names, args.model):
         print(f"-- {name}", flush=True)
-        generate = Generator(model)
+        generate = Generator(model, args.device)
         check_template(generate.tokenizer)
         failures.clear()
         table.append(rates(generate, rows, failures))

@@ -191,7 +191,7 @@ def count(text):
 
 def arguments():
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    args.add_argument("--model", type=pathlib.Path, required=True, help="folder with the tokenizer, and for the weights")
+    args.add_argument("--model", type=pathlib.Path, required=True, help="folder of the tokenizer and the weights")
     args.add_argument("--state", type=pathlib.Path, required=True, help="file for the full-precision state")
     args.add_argument("--init", type=pathlib.Path, help="start from the weights of this model folder")
     args.add_argument("--resume", action="store_true", help="go on from the state file")
@@ -217,6 +217,7 @@ def arguments():
 def main():
     args = arguments()
     torch.set_num_threads(args.threads)
+    torch.set_float32_matmul_precision("high")
     tokenizer_file = args.model / "tokenizer.json"
     run = Run(args, Tokenizer.from_file(str(tokenizer_file)).get_vocab_size())
     with pools.Source(tokenizer_file, args.seed, args.workers, args.batch) as source:
