@@ -1,5 +1,8 @@
 //! A connector against servers that behave, and against servers that do not, over real sockets.
 
+// Helpers of tests may fail like tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use bytes::Bytes;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,0 +1,88 @@
+//! Where a model is, under which name, and with which key.
+
+use std::fmt;
+use tidegate_egress::{ConnectorConfig, EgressError, HeaderValue};
+use tidegate_wire::client::TokenBound;
+
+/// One model at one server.
+#[derive(Clone, Debug)]
+pub struct UpstreamConfig {
+    /// For logs: which upstream this is.
+    pub name: String,
+    /// Base URL with its version prefix (`http://127.0.0.1:8000/v1`), and the bounds of its connections.
+    pub connector: ConnectorConfig,
+    /// Sent as a bearer token.
+    pub api_key: Option<ApiKey>,
+    /// The model's name there.
+    pub model: String,
+    /// Which field carries the bound on generated tokens.
+    pub token_bound: TokenBound,
+}
+
+impl UpstreamConfig {
+    /// `model` at `base_url`, with the default bounds and no key.
+    pub fn new(name: impl Into<String>, base_url: impl Into<String>, model: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            connector: ConnectorConfig::new(base_url),
+            api_key: None,
+            model: model.into(),
+            token_bound: TokenBound::default(),
+        }
+    }
+}
+
+/// A key that does not show itself in logs.
+#[derive(Clone)]
+pub struct ApiKey(String);
+
+impl ApiKey {
+    /// Wraps a key.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self(key.into())
+    }
+
+    pub(crate) fn bearer(&self) -> Result<HeaderValue, UpstreamError> {
+        let key = self.0.trim();
+        let mut header = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| UpstreamError::BadApiKey)?;
+        header.set_sensitive(true);
+        if key.is_empty() { Err(UpstreamError::BadApiKey) } else { Ok(header) }
+    }
+
+    /// `text` without the key, which some servers repeat in their errors.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        text.replace(self.0.trim(), "[key]")
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(..)")
+    }
+}
+
+/// Why an upstream cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// The URL or TLS.
+    #[error(transparent)]
+    Egress(#[from] EgressError),
+    /// The key cannot be sent.
+    #[error("the API key is empty or has characters that a header cannot carry")]
+    BadApiKey,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_shows_nowhere() {
+        let key = ApiKey::new(" sk-secret\n");
+        assert_eq!(format!("{key:?}"), "ApiKey(..)");
+        assert!(format!("{:?}", key.bearer().unwrap()).contains("Sensitive"));
+        assert_eq!(key.bearer().unwrap().to_str().unwrap(), "Bearer sk-secret");
+        assert_eq!(key.redact("wrong key sk-secret given"), "wrong key [key] given");
+        assert!(ApiKey::new("a\nb").bearer().is_err() && ApiKey::new(" ").bearer().is_err());
+    }
+}

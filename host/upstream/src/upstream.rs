@@ -1,0 +1,111 @@
+//! Asking an upstream: one request out, its head back, and a stream of events for the rest.
+
+use crate::config::{UpstreamConfig, UpstreamError};
+use crate::failure::Failures;
+use crate::stream::{Shape, UpstreamStream};
+use crate::usage::Bounds;
+use bytes::Bytes;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tidegate_egress::{Connector, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use tidegate_types::{Chat, Reject, RequestId};
+use tidegate_wire::client::{AnswerReader, Failure, TokenBound, endpoint_path, model_names, request_body};
+
+/// Bytes of an error that are read, and how long that may take.
+const MAX_FAILURE_BYTES: u64 = 64 << 10;
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_MODELS_BYTES: u64 = 4 << 20;
+
+/// One model at one server. Clones share its connections.
+#[derive(Clone)]
+pub struct Upstream {
+    connector: Connector,
+    headers: HeaderMap,
+    model: Arc<str>,
+    token_bound: TokenBound,
+    failures: Arc<Failures>,
+}
+
+impl Upstream {
+    /// Checks the config; asks the server nothing yet.
+    pub fn new(config: UpstreamConfig) -> Result<Self, UpstreamError> {
+        let mut headers = HeaderMap::new();
+        headers.insert("content-type", HeaderValue::from_static("application/json"));
+        headers.insert("user-agent", HeaderValue::from_static(concat!("tidegate/", env!("CARGO_PKG_VERSION"))));
+        if let Some(key) = &config.api_key {
+            headers.insert("authorization", key.bearer()?);
+        }
+        Ok(Self {
+            connector: Connector::new(config.connector)?,
+            headers,
+            model: config.model.into(),
+            token_bound: config.token_bound,
+            failures: Arc::new(Failures { upstream: config.name, api_key: config.api_key }),
+        })
+    }
+
+    /// Where it is, as `scheme://host:port`.
+    pub fn origin(&self) -> &str {
+        self.connector.origin()
+    }
+
+    /// Asks for an answer. Returns when the upstream has begun one, so that a refusal is an error here and not
+    /// in the middle of a stream.
+    pub async fn generate(&self, chat: &Chat, request_id: &RequestId) -> Result<UpstreamStream, Reject> {
+        let body = request_body(chat, &self.model, self.token_bound);
+        let bounds = Bounds::new(chat, body.len());
+        let mut request = self.request(Method::POST, endpoint_path(chat.form), body);
+        if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
+            request.headers.insert(HeaderName::from_static("x-request-id"), id);
+        }
+        let response = self.send(&request).await?;
+        let shape = self.shape(&response)?;
+        let reader = AnswerReader::new(chat, call_id_prefix());
+        Ok(UpstreamStream::new(response, shape, reader, bounds, Arc::clone(&self.failures)))
+    }
+
+    /// The names of the server's models; also a probe of whether it is there and takes our key.
+    pub async fn models(&self) -> Result<Vec<String>, Reject> {
+        let mut response = self.send(&self.request(Method::GET, "/models", Bytes::new())).await?;
+        let body = response.collect(MAX_MODELS_BYTES).await.map_err(|error| self.failures.egress(&error))?;
+        model_names(&body).map_err(|error| self.failures.wire(error))
+    }
+
+    fn request(&self, method: Method, path: &str, body: Bytes) -> Request {
+        Request { method, path: path.to_owned(), headers: self.headers.clone(), body }
+    }
+
+    /// Sends, and reads the failure where the status says so.
+    async fn send(&self, request: &Request) -> Result<Response, Reject> {
+        let mut response = self.connector.send(request).await.map_err(|error| self.failures.egress(&error))?;
+        if response.status == StatusCode::OK {
+            return Ok(response);
+        }
+        let body = tokio::time::timeout(FAILURE_TIMEOUT, response.collect(MAX_FAILURE_BYTES)).await;
+        let failure = match body {
+            Ok(Ok(body)) => Failure::parse(&body),
+            // The status says enough.
+            Ok(Err(_)) | Err(_) => Failure::default(),
+        };
+        Err(self.failures.status(response.status, &response.headers, failure))
+    }
+
+    fn shape(&self, response: &Response) -> Result<Shape, Reject> {
+        let kind = response.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+            "text/event-stream" | "" => Ok(Shape::events()),
+            "application/json" => Ok(Shape::Whole(Vec::new())),
+            other => Err(self.failures.unexpected(format_args!("an answer of the type {other:?}"))),
+        }
+    }
+}
+
+/// A prefix for the ids of tool calls whose server gives none: unique within the process and across restarts,
+/// because a conversation may hold calls of many requests and upstreams.
+fn call_id_prefix() -> String {
+    static START: OnceLock<u64> = OnceLock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+    format!("{:x}{:x}", START.get_or_init(since_epoch), COUNT.fetch_add(1, Ordering::Relaxed))
+}
