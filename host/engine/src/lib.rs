@@ -1,1 +1,32 @@
-//! Scheduler, block pool, prefix cache, the step loop and its handle
+//! The batching engine: jobs in, tokens out, behind one handle.
+//!
+//! Read in the order of a job: [`handle`] checks and queues it, `run` is the thread that owns everything,
+//! [`step`] is the loop on one screen, [`scheduler`] decides who computes what (a pure state machine over
+//! [`sequence`], [`blocks`] and [`prefix`]), [`stream`] hands the tokens out.
+//!
+//! Invariants: the scheduler has no IO, clock or randomness; every queue has a bound; a job's own failure ends
+//! that job alone; dropping a [`JobStream`] frees its blocks within one step.
+
+pub mod blocks;
+pub mod config;
+pub mod error;
+pub mod handle;
+pub mod prefix;
+pub mod scheduler;
+pub mod sequence;
+pub mod stats;
+pub mod step;
+pub mod stream;
+pub mod toy;
+
+mod inbox;
+mod observe;
+mod run;
+mod shared;
+mod validate;
+
+pub use config::{BLOCK_TOKENS, EngineConfig, Isolation, ModelFacts};
+pub use error::EngineError;
+pub use handle::{EngineHandle, ExecutorFactory};
+pub use stats::{Counters, EngineStats, Health, Phase};
+pub use stream::JobStream;

@@ -1,5 +1,7 @@
 //! What the queue promises: weighted shares, no starvation, no credit for idling, order within a tenant.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which clippy does not take for tests.
+
 use proptest::prelude::*;
 use tidegate_fair::{FairQueue, Owner};
 use tidegate_types::{Class, TenantId};

@@ -1,0 +1,84 @@
+//! Applying a computed step: blocks become findable, tokens go to their sequences, ended ones free their blocks.
+
+use super::{Event, Plan, Scheduler};
+use crate::config::BLOCK_TOKENS;
+use tidegate_types::{JobEvent, JobId, Reject, SampledToken};
+
+/// Cost of a drawn token relative to a computed prompt token, in a tenant's counter (as in the VTC paper).
+const OUTPUT_COST: u64 = 2;
+
+/// What became of one item of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Computed; with the drawn token where the item samples.
+    Computed(Option<SampledToken>),
+    /// This item failed; the others did not.
+    Failed(Reject),
+}
+
+impl Scheduler {
+    /// Takes the outcome of a plan, item by item in its order.
+    pub fn apply(&mut self, plan: &Plan, outcomes: Vec<Outcome>) -> Vec<Event> {
+        debug_assert_eq!(plan.items.len(), outcomes.len());
+        let mut events = Vec::with_capacity(outcomes.len());
+        for (item, outcome) in plan.items.iter().zip(outcomes) {
+            match outcome {
+                Outcome::Computed(token) => {
+                    self.advance(item.id, item.num_tokens);
+                    if let Some(token) = token {
+                        self.take_token(item.id, token, &mut events);
+                    }
+                }
+                Outcome::Failed(reject) => self.fail(item.id, reject, &mut events),
+            }
+        }
+        self.counters.steps += 1;
+        events
+    }
+
+    /// Ends a job with an error.
+    pub fn fail(&mut self, id: JobId, reject: Reject, events: &mut Vec<Event>) {
+        if self.sequences.contains_key(&id) {
+            self.remove(id);
+            self.counters.failed += 1;
+            events.push((id, JobEvent::Failed(reject)));
+        }
+    }
+
+    /// Counts computed tokens and offers blocks that became full to the prefix cache.
+    fn advance(&mut self, id: JobId, num_tokens: usize) {
+        self.counters.computed_tokens += num_tokens as u64;
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        sequence.computed += num_tokens;
+        self.suspects.remove(&id);
+        let full = sequence.computed / BLOCK_TOKENS;
+        if !self.rules.prefix_cache || full == sequence.published {
+            return;
+        }
+        sequence.extend_hashes(&self.hasher);
+        for index in sequence.published..full {
+            self.pool.publish(sequence.blocks[index], sequence.hashes[index]);
+        }
+        sequence.published = full;
+    }
+
+    fn take_token(&mut self, id: JobId, token: SampledToken, events: &mut Vec<Event>) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        if !std::mem::replace(&mut sequence.started, true) {
+            let cached_tokens = sequence.cached_tokens.unwrap_or(0) as u32;
+            events.push((id, JobEvent::Started { cached_tokens }));
+        }
+        let accepted = sequence.accept(&token, self.rules.context);
+        let usage = sequence.usage();
+        self.queue.charge(&sequence.owner, OUTPUT_COST);
+        if accepted.is_part() {
+            self.counters.generation_tokens += 1;
+            events.push((id, JobEvent::Token(token)));
+        }
+        if let Some(reason) = accepted.finish() {
+            self.remove(id);
+            self.counters.finished += 1;
+            events.push((id, JobEvent::Finished { reason, usage }));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Planning: running sequences first, then waiting ones in the queue's order, under the budget of tokens.
+//!
+//! A waiting sequence is admitted whole: blocks for all its tokens, or it goes on waiting and nobody behind it
+//! overtakes. A prompt may be computed in pieces; while others wait for tokens, one takes at most half of what is
+//! left of the budget, so that a long prompt delays short ones little and itself at most by half.
+
+use super::Scheduler;
+use crate::config::BLOCK_TOKENS;
+use crate::sequence::State;
+use tidegate_device::BlockId;
+use tidegate_types::JobId;
+
+/// Work for one sequence in one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The sequence.
+    pub id: JobId,
+    /// How many of its next tokens are computed.
+    pub num_tokens: usize,
+    /// They are the last ones: a token is drawn.
+    pub samples: bool,
+}
+
+/// One step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// At most one for a sequence; decodes before prompts.
+    pub items: Vec<Item>,
+    /// Jobs that left the queue for the first time.
+    pub admitted: Vec<JobId>,
+}
+
+impl Scheduler {
+    /// Decides the next step. Changes who runs and holds blocks; what is computed changes in `apply`.
+    pub fn plan(&mut self) -> Plan {
+        if let Some(plan) = self.plan_suspect() {
+            return plan;
+        }
+        self.yield_to_better_class();
+        let everybody_fits = self.grow_running();
+        let mut plan = Plan::default();
+        let mut budget = self.rules.limits.max_batch_tokens;
+        self.plan_decodes(&mut plan, &mut budget);
+        let first_prompt = plan.items.len();
+        self.plan_prompts(&mut plan, &mut budget);
+        if everybody_fits {
+            self.admit_waiting(&mut plan, &mut budget);
+        }
+        self.spend_rest(&mut plan.items[first_prompt..], budget);
+        self.mark_samples(&mut plan);
+        plan
+    }
+
+    /// While there are suspects, whoever is admitted next is computed alone.
+    fn plan_suspect(&mut self) -> Option<Plan> {
+        if self.suspects.is_empty() || self.running.len() >= self.rules.limits.max_seqs {
+            return None;
+        }
+        let id = self.queue.peek().copied().filter(|id| self.can_admit(*id))?;
+        let mut plan = Plan::default();
+        self.admit_next(id, &mut plan);
+        self.plan_piece(id, false, &mut plan, &mut self.rules.limits.max_batch_tokens.clone());
+        self.mark_samples(&mut plan);
+        Some(plan)
+    }
+
+    fn mark_samples(&self, plan: &mut Plan) {
+        for item in &mut plan.items {
+            item.samples = self.remaining(item.id) == item.num_tokens;
+        }
+    }
+
+    /// One token for each sequence that needs just one. `max_seqs <= max_batch_tokens`, so all fit.
+    fn plan_decodes(&self, plan: &mut Plan, budget: &mut usize) {
+        for id in self.running.iter().filter(|id| self.remaining(**id) == 1) {
+            plan.items.push(Item { id: *id, num_tokens: 1, samples: true });
+            *budget = budget.saturating_sub(1);
+        }
+    }
+
+    /// Pieces for running sequences whose prompt is not computed yet, in order of admission.
+    fn plan_prompts(&self, plan: &mut Plan, budget: &mut usize) {
+        let prompts: Vec<_> = self.running.iter().copied().filter(|id| self.remaining(*id) > 1).collect();
+        for (index, id) in prompts.iter().enumerate() {
+            let others_wait = index + 1 < prompts.len() || !self.queue.is_empty();
+            self.plan_piece(*id, others_wait, plan, budget);
+        }
+    }
+
+    /// Takes jobs from the queue while slots, blocks and budget last.
+    fn admit_waiting(&mut self, plan: &mut Plan, budget: &mut usize) {
+        while *budget > 0 && self.running.len() < self.rules.limits.max_seqs {
+            let Some(id) = self.queue.peek().copied().filter(|id| self.can_admit(*id)) else { return };
+            self.admit_next(id, plan);
+            self.plan_piece(id, !self.queue.is_empty(), plan, budget);
+        }
+    }
+
+    fn plan_piece(&self, id: JobId, others_wait: bool, plan: &mut Plan, budget: &mut usize) {
+        let share = if others_wait { (*budget / 2).max(BLOCK_TOKENS) } else { *budget };
+        let num_tokens = self.remaining(id).min(share).min(*budget);
+        if num_tokens > 0 {
+            plan.items.push(Item { id, num_tokens, samples: false });
+            *budget -= num_tokens;
+        }
+    }
+
+    /// What nobody else wanted goes to the prompts in order.
+    fn spend_rest(&self, prompts: &mut [Item], mut budget: usize) {
+        for item in prompts {
+            let more = (self.remaining(item.id) - item.num_tokens).min(budget);
+            item.num_tokens += more;
+            budget -= more;
+        }
+    }
+
+    fn remaining(&self, id: JobId) -> usize {
+        self.sequences.get(&id).map_or(0, |sequence| sequence.remaining())
+    }
+
+    /// Whether there are blocks for all tokens of a waiting sequence, and a few to spare for those that run.
+    pub(super) fn can_admit(&mut self, id: JobId) -> bool {
+        let hits = self.cached_blocks(id);
+        let Some(sequence) = self.sequences.get(&id) else { return false };
+        let spare = if self.running.is_empty() { 0 } else { (self.pool.num_blocks() / 100).max(1) };
+        let free = self.pool.num_free() - hits.iter().filter(|block| self.pool.is_free(**block)).count();
+        sequence.blocks_needed() - hits.len() + spare <= free
+    }
+
+    /// Takes the queue's head into service.
+    fn admit_next(&mut self, id: JobId, plan: &mut Plan) {
+        self.queue.pop();
+        if self.admit(id) {
+            plan.admitted.push(id);
+        }
+    }
+
+    /// Gives a sequence its blocks; says whether it is the first time.
+    fn admit(&mut self, id: JobId) -> bool {
+        let hits = self.cached_blocks(id);
+        let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+        for block in &hits {
+            self.pool.retain(*block);
+        }
+        (sequence.computed, sequence.published) = (hits.len() * BLOCK_TOKENS, hits.len());
+        sequence.blocks = hits;
+        let missing = sequence.blocks_needed() - sequence.blocks.len();
+        sequence.blocks.extend((0..missing).map_while(|_| self.pool.allocate()));
+        sequence.state = State::Running;
+        self.running.push(id);
+        let first = sequence.cached_tokens.is_none();
+        if first {
+            self.count_first_admission(id);
+        }
+        first
+    }
+
+    fn count_first_admission(&mut self, id: JobId) {
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        let num_prompt = sequence.prompt().len();
+        let num_cached = sequence.computed.min(num_prompt);
+        sequence.cached_tokens = Some(num_cached);
+        self.counters.prompt_tokens += num_prompt as u64;
+        self.counters.prefix_hits += num_cached as u64;
+        self.counters.prefix_queries += if self.rules.prefix_cache { num_prompt as u64 } else { 0 };
+        self.queue.charge(&sequence.owner, (num_prompt - num_cached) as u64);
+    }
+
+    /// The longest run of findable blocks at the start of a sequence, short of its last token.
+    fn cached_blocks(&mut self, id: JobId) -> Vec<BlockId> {
+        let Some(sequence) = self.sequences.get_mut(&id).filter(|_| self.rules.prefix_cache) else {
+            return Vec::new();
+        };
+        sequence.extend_hashes(&self.hasher);
+        let most = (sequence.tokens.len() - 1) / BLOCK_TOKENS;
+        sequence.hashes.iter().take(most).map_while(|hash| self.pool.find(hash)).collect()
+    }
+}

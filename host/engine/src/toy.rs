@@ -1,0 +1,185 @@
+//! A toy executor: the next token is a hash of the seed and of the prefix *as read back from its paged cache*.
+//!
+//! So a wrong block table, a lost or stale block, a piece computed twice or never, all give other tokens, and the
+//! right ones are known without a model: [`answer`]. The tests of this crate and of those above it run on it. Told
+//! to, it fails in each way in which a device can fail.
+
+use crate::config::{BLOCK_TOKENS, ModelFacts};
+use std::collections::HashSet;
+use tidegate_device::{Batch, BlockId, DeviceError, Executor, Limits, SampleRow, Segment};
+use tidegate_types::{FinishReason, Job, SampledToken};
+
+/// Ways to fail, all off by default.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// A forward fails while a segment holds this token.
+    pub poison_forward: Option<u32>,
+    /// Drawing fails for a sequence whose prompt holds this token.
+    pub poison_sample: Option<u32>,
+    /// A forward panics while a segment holds this token.
+    pub poison_panic: Option<u32>,
+    /// The device is lost at this forward (from 1) and from then on.
+    pub lost_at: Option<u64>,
+}
+
+/// An executor without a model.
+#[derive(Debug)]
+pub struct ToyExecutor {
+    vocab: usize,
+    limits: Limits,
+    faults: Faults,
+    cache: Vec<[Option<u32>; BLOCK_TOKENS]>,
+    /// The prefix up to each segment of the last forward that wanted logits.
+    kept: Vec<Option<Vec<u32>>>,
+    drawn: Vec<SampledToken>,
+    num_forwards: u64,
+}
+
+/// Facts of a toy model.
+pub fn facts(vocab: usize, max_positions: usize) -> ModelFacts {
+    ModelFacts {
+        name: "toy".into(),
+        vocab,
+        max_positions,
+        fingerprint: "toy".into(),
+        kv_layout: "toy".into(),
+        kv_bytes_per_token: 1024,
+    }
+}
+
+/// The token that follows `prefix`.
+pub fn next_token(vocab: usize, seed: u64, prefix: &[u32]) -> u32 {
+    let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
+    for token in prefix {
+        // The mixing step of splitmix64.
+        state = (state ^ u64::from(*token)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        state ^= state >> 31;
+    }
+    (state % vocab as u64) as u32
+}
+
+/// What any engine must answer to a job on the toy model.
+pub fn answer(vocab: usize, context: usize, job: &Job) -> (Vec<u32>, FinishReason) {
+    let mut tokens = job.prompt.clone();
+    loop {
+        let next = next_token(vocab, job.sampling.seed, &tokens);
+        if job.stop_token_ids.contains(&next) {
+            return (tokens.split_off(job.prompt.len()), FinishReason::Stop);
+        }
+        tokens.push(next);
+        if tokens.len() - job.prompt.len() >= job.max_tokens as usize || tokens.len() >= context {
+            return (tokens.split_off(job.prompt.len()), FinishReason::Length);
+        }
+    }
+}
+
+impl ToyExecutor {
+    /// An executor with an empty cache.
+    pub fn new(vocab: usize, limits: Limits, faults: Faults) -> Self {
+        let cache = vec![[None; BLOCK_TOKENS]; limits.num_blocks];
+        Self { vocab, limits, faults, cache, kept: Vec::new(), drawn: Vec::new(), num_forwards: 0 }
+    }
+
+    fn check(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let rows: usize = batch.segments.iter().map(|segment| segment.tokens.len()).sum();
+        let (max_rows, max_seqs) = (self.limits.max_batch_tokens, self.limits.max_seqs);
+        if rows > max_rows || batch.segments.len() > max_seqs || batch.segments.is_empty() {
+            let segments = batch.segments.len();
+            return Err(bad(format!("{rows} rows in {segments} segments; limits {max_rows} and {max_seqs}")));
+        }
+        let mut written = HashSet::new();
+        for segment in &batch.segments {
+            let end = segment.start + segment.tokens.len();
+            if segment.tokens.is_empty() || segment.blocks.len() * BLOCK_TOKENS < end {
+                return Err(bad(format!("{} blocks for {end} positions", segment.blocks.len())));
+            }
+            let own = &segment.blocks[segment.start / BLOCK_TOKENS..end.div_ceil(BLOCK_TOKENS)];
+            if let Some(block) = own.iter().find(|block| !written.insert(**block)) {
+                return Err(bad(format!("block {} is written by two sequences", block.0)));
+            }
+        }
+        Ok(())
+    }
+
+    fn fail_as_told(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let holds = |poison: Option<u32>| {
+            poison.is_some_and(|poison| batch.segments.iter().any(|segment| segment.tokens.contains(&poison)))
+        };
+        if self.faults.lost_at.is_some_and(|at| self.num_forwards >= at) {
+            return Err(DeviceError::Lost(format!("told to be lost at forward {}", self.num_forwards)));
+        }
+        if holds(self.faults.poison_forward) {
+            return Err(bad("told to fail on this token".into()));
+        }
+        assert!(!holds(self.faults.poison_panic), "told to panic on this token");
+        Ok(())
+    }
+
+    fn write(&mut self, segment: &Segment<'_>) {
+        for (offset, token) in segment.tokens.iter().enumerate() {
+            let (block, slot) = place(segment.blocks, segment.start + offset);
+            self.cache[block][slot] = Some(*token);
+        }
+    }
+
+    /// The prefix up to the segment's end, from the cache alone.
+    fn read(&self, segment: &Segment<'_>) -> Result<Vec<u32>, DeviceError> {
+        let positions = 0..segment.start + segment.tokens.len();
+        let tokens = positions.map(|position| {
+            let (block, slot) = place(segment.blocks, position);
+            self.cache[block][slot].ok_or_else(|| bad(format!("position {position} was never computed")))
+        });
+        tokens.collect()
+    }
+}
+
+impl Executor for ToyExecutor {
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.num_forwards += 1;
+        self.check(batch)?;
+        self.fail_as_told(batch)?;
+        batch.segments.iter().for_each(|segment| self.write(segment));
+        let kept = batch.segments.iter().map(|segment| {
+            let prefix = self.read(segment)?;
+            Ok(segment.want_logits.then_some(prefix))
+        });
+        self.kept = kept.collect::<Result<_, DeviceError>>()?;
+        Ok(())
+    }
+
+    fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
+        self.drawn.clear();
+        for row in rows {
+            let Some(Some(prefix)) = self.kept.get(row.segment) else {
+                return Err(bad(format!("segment {} kept no logits", row.segment)));
+            };
+            if prefix.len() != row.position || row.prompt.len() + row.output.len() != row.position {
+                return Err(bad(format!("position {} after a prefix of {}", row.position, prefix.len())));
+            }
+            if self.faults.poison_sample.is_some_and(|poison| row.prompt.contains(&poison)) {
+                return Err(bad("told to fail to draw for this prompt".into()));
+            }
+            let id = next_token(self.vocab, row.params.seed, prefix);
+            self.drawn.push(SampledToken { id, logprob: None, top: Vec::new() });
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError> {
+        Ok(std::mem::take(&mut self.drawn))
+    }
+
+    fn logits(&self, _segment: usize) -> Option<&[f32]> {
+        None
+    }
+}
+
+fn place(blocks: &[BlockId], position: usize) -> (usize, usize) {
+    (blocks[position / BLOCK_TOKENS].0 as usize, position % BLOCK_TOKENS)
+}
+
+fn bad(message: String) -> DeviceError {
+    DeviceError::BadBatch(message)
+}

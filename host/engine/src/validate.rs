@@ -1,0 +1,62 @@
+//! The one validator at the engine's door. Past it, a job's values are trusted.
+
+use crate::config::ModelFacts;
+use crate::sequence::Work;
+use tidegate_types::{Reject, SamplingParams};
+
+/// Refuses a job that cannot run on this model.
+pub(crate) fn validate(work: &Work, facts: &ModelFacts, context: usize) -> Result<(), Reject> {
+    let job = &work.job;
+    if job.prompt.is_empty() {
+        return Err(Reject::invalid("messages", "the prompt has no tokens"));
+    }
+    if job.max_tokens == 0 {
+        return Err(Reject::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));
+    }
+    check_length(work, facts, context)?;
+    if let Some(id) = job.prompt.iter().chain(&work.emitted).find(|id| **id as usize >= facts.vocab) {
+        let message = format!("token {id} is not of model `{}`, which has {}", facts.name, facts.vocab);
+        return Err(Reject::invalid("prompt", message));
+    }
+    check_sampling(&job.sampling, facts)
+}
+
+fn check_length(work: &Work, facts: &ModelFacts, context: usize) -> Result<(), Reject> {
+    let (num_tokens, name) = (work.num_tokens(), &facts.name);
+    let room_in_answer = work.emitted.len() < work.job.max_tokens as usize;
+    if num_tokens < context && room_in_answer {
+        return Ok(());
+    }
+    let message = if !room_in_answer {
+        format!("{} tokens were generated already; max_tokens is {}", work.emitted.len(), work.job.max_tokens)
+    } else if context < facts.max_positions {
+        format!(
+            "prompt has {num_tokens} tokens; model `{name}` allows {} here, for its cache holds {context} and the answer needs one (engine.kv_cache_mib)",
+            context - 1
+        )
+    } else {
+        format!("prompt has {num_tokens} tokens; model `{name}` allows {context}, and the answer needs one of them")
+    };
+    Err(Reject::invalid("messages", message).code("context_length_exceeded"))
+}
+
+fn check_sampling(params: &SamplingParams, facts: &ModelFacts) -> Result<(), Reject> {
+    let finite = |value: f32| value.is_finite();
+    let checks = [
+        ("temperature", finite(params.temperature) && params.temperature >= 0.0, "at least 0"),
+        ("top_p", params.top_p > 0.0 && params.top_p <= 1.0, "above 0 and at most 1"),
+        ("min_p", (0.0..=1.0).contains(&params.min_p), "between 0 and 1"),
+        ("presence_penalty", finite(params.presence_penalty), "a finite number"),
+        ("frequency_penalty", finite(params.frequency_penalty), "a finite number"),
+        ("repetition_penalty", finite(params.repetition_penalty) && params.repetition_penalty > 0.0, "above 0"),
+        ("logit_bias", params.logit_bias.iter().all(|(_, bias)| finite(*bias)), "made of finite numbers"),
+    ];
+    if let Some((name, _, rule)) = checks.iter().find(|(_, holds, _)| !holds) {
+        return Err(Reject::invalid(*name, format!("{name} must be {rule}")));
+    }
+    if let Some((id, _)) = params.logit_bias.iter().find(|(id, _)| *id as usize >= facts.vocab) {
+        let message = format!("logit_bias names token {id}; model `{}` has {}", facts.name, facts.vocab);
+        return Err(Reject::invalid("logit_bias", message));
+    }
+    Ok(())
+}

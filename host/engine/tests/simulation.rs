@@ -1,0 +1,265 @@
+//! The heart of the engine's tests: whatever the schedule, a job gets the same tokens.
+//!
+//! The toy executor draws each token from the prefix as it reads it back from its paged cache, so a wrong block
+//! table, a stale block or a piece computed twice or never shows as another token. Schedules vary the budget, the
+//! pool (down to where everything is preempted all the time), slots, cache on and off, arrivals, cancellations and
+//! lost devices.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which clippy does not take for tests.
+
+use proptest::prelude::*;
+use std::collections::HashMap;
+use tidegate_device::Limits;
+use tidegate_engine::config::BLOCK_TOKENS;
+use tidegate_engine::prefix::PrefixHasher;
+use tidegate_engine::scheduler::{Rules, Scheduler};
+use tidegate_engine::sequence::Work;
+use tidegate_engine::step::step;
+use tidegate_engine::toy::{self, Faults, ToyExecutor};
+use tidegate_types::{Class, Job, JobEvent, JobId, SamplingParams, TenantId};
+
+const VOCAB: usize = 40;
+
+#[derive(Clone, Debug)]
+struct Arrival {
+    at_step: usize,
+    job: Job,
+    cancel_at_step: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Schedule {
+    rules: Rules,
+    arrivals: Vec<Arrival>,
+    lost_at_steps: Vec<usize>,
+}
+
+/// Everything that came out for a job.
+#[derive(Debug, Default)]
+struct Heard {
+    tokens: Vec<u32>,
+    events: Vec<JobEvent>,
+}
+
+fn job(id: u64, tenant: &str, prompt: Vec<u32>, max_tokens: u32) -> Job {
+    Job {
+        id: JobId(id),
+        prompt,
+        sampling: SamplingParams::greedy(),
+        max_tokens,
+        stop_token_ids: vec![0],
+        tenant: TenantId::new(tenant),
+        class: Class::Standard,
+        weight: 1,
+    }
+}
+
+fn rules(num_blocks: usize, max_batch_tokens: usize, max_seqs: usize) -> Rules {
+    let limits = Limits { num_blocks, block_tokens: BLOCK_TOKENS, max_batch_tokens, max_seqs };
+    let context = (num_blocks * BLOCK_TOKENS).min(200);
+    Rules { limits, context, prefix_cache: true, max_preemptions: 3, max_restarts: u32::MAX }
+}
+
+fn scheduler(rules: &Rules) -> Scheduler {
+    Scheduler::new(rules.clone(), PrefixHasher::new([7; 32], &toy::facts(VOCAB, 200)))
+}
+
+fn executor(rules: &Rules) -> ToyExecutor {
+    ToyExecutor::new(VOCAB, rules.limits.clone(), Faults::default())
+}
+
+/// Runs a schedule to its end and checks the books after each step.
+fn simulate(schedule: &Schedule) -> (HashMap<JobId, Heard>, Scheduler) {
+    let (mut scheduler, mut device) = (scheduler(&schedule.rules), executor(&schedule.rules));
+    let mut heard: HashMap<JobId, Heard> = HashMap::new();
+    let last_action = schedule.arrivals.iter().map(|a| a.at_step.max(a.cancel_at_step.unwrap_or(0))).max().unwrap_or(0);
+    for now in 0.. {
+        assert!(now < 20_000, "the schedule does not end");
+        for arrival in &schedule.arrivals {
+            if arrival.at_step == now {
+                scheduler.submit(Work::new(arrival.job.clone()));
+            }
+            if arrival.cancel_at_step == Some(now) {
+                scheduler.cancel(arrival.job.id);
+            }
+        }
+        if schedule.lost_at_steps.contains(&now) {
+            device = executor(&schedule.rules);
+            let everybody = scheduler.jobs();
+            assert_eq!(scheduler.recover(&everybody), []);
+        }
+        let report = step_or_idle(&mut scheduler, &mut device);
+        for (id, event) in report {
+            heard.entry(id).or_default().note(event);
+        }
+        scheduler.check().unwrap();
+        if now >= last_action && !scheduler.has_work() {
+            return (heard, scheduler);
+        }
+    }
+    unreachable!()
+}
+
+fn step_or_idle(scheduler: &mut Scheduler, device: &mut ToyExecutor) -> Vec<(JobId, JobEvent)> {
+    if !scheduler.has_work() {
+        return Vec::new();
+    }
+    step(scheduler, device).unwrap().events
+}
+
+impl Heard {
+    fn note(&mut self, event: JobEvent) {
+        if let JobEvent::Token(token) = &event {
+            self.tokens.push(token.id);
+        }
+        self.events.push(event);
+    }
+
+    fn check(&self, job: &Job, context: usize) {
+        let (expected, expected_reason) = toy::answer(VOCAB, context, job);
+        assert_eq!(self.tokens, expected, "{} of {} prompt tokens", job.id, job.prompt.len());
+        assert!(matches!(self.events[0], JobEvent::Started { .. }));
+        let Some(JobEvent::Finished { reason, usage }) = self.events.last() else { panic!("{:?}", self.events) };
+        assert_eq!(*reason, expected_reason);
+        assert_eq!((usage.input_tokens, usage.output_tokens), (job.prompt.len() as u64, expected.len() as u64));
+        assert!(usage.cached_tokens < usage.input_tokens);
+        assert_eq!(self.events.len(), expected.len() + 2);
+    }
+
+    fn check_cancelled(&self, job: &Job, context: usize) {
+        let (expected, _) = toy::answer(VOCAB, context, job);
+        assert!(expected.starts_with(&self.tokens));
+    }
+}
+
+/// Prompts that begin alike in several places, so that caches hit at many cuts.
+fn prompts() -> impl Strategy<Value = Vec<u32>> {
+    (0usize..3, 0usize..90, prop::collection::vec(1..VOCAB as u32, 1..40)).prop_map(|(family, shared, own)| {
+        let shared = (0..shared).map(|n| (n * (family + 3) % (VOCAB - 1)) as u32 + 1);
+        shared.chain(own).collect()
+    })
+}
+
+fn arrivals() -> impl Strategy<Value = Arrival> {
+    let who = (0usize..3, prop::sample::select(vec![Class::Interactive, Class::Standard, Class::Batch]), 1u32..5);
+    let when = (0usize..40, prop::option::weighted(0.2, 0usize..60));
+    (prompts(), who, when, 1u32..60, 0u64..3).prop_map(|(prompt, who, when, max_tokens, seed)| {
+        let mut job = job(0, ["a", "b", "c"][who.0], prompt, max_tokens);
+        (job.class, job.weight, job.sampling.seed) = (who.1, who.2, seed);
+        Arrival { at_step: when.0, job, cancel_at_step: when.1.map(|later| when.0 + later) }
+    })
+}
+
+fn schedules() -> impl Strategy<Value = Schedule> {
+    let sizes = (1usize..40, 1usize..9, 0usize..80, any::<bool>(), 0u32..4);
+    let lost = prop::collection::vec(0usize..60, 0..3);
+    (sizes, prop::collection::vec(arrivals(), 1..14), lost).prop_map(|(sizes, mut arrivals, lost_at_steps)| {
+        let (num_blocks, max_seqs, more_tokens, prefix_cache, max_preemptions) = sizes;
+        let rules = Rules { prefix_cache, max_preemptions, ..rules(num_blocks, max_seqs + more_tokens, max_seqs) };
+        for (number, arrival) in arrivals.iter_mut().enumerate() {
+            arrival.job.id = JobId(number as u64);
+            arrival.job.prompt.truncate(rules.context - 1);
+        }
+        Schedule { rules, arrivals, lost_at_steps }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_schedule_a_job_gets_the_same_tokens(schedule in schedules()) {
+        let (heard, scheduler) = simulate(&schedule);
+        for arrival in &schedule.arrivals {
+            let nothing = Heard::default();
+            let heard = heard.get(&arrival.job.id).unwrap_or(&nothing);
+            match arrival.cancel_at_step {
+                None => heard.check(&arrival.job, schedule.rules.context),
+                Some(_) => heard.check_cancelled(&arrival.job, schedule.rules.context),
+            }
+        }
+        prop_assert_eq!(scheduler.snapshot().kv_blocks_used, 0);
+    }
+
+    #[test]
+    fn a_storm_of_cancellations_leaves_no_block_used(mut schedule in schedules(), at in 0usize..40) {
+        for arrival in &mut schedule.arrivals {
+            arrival.cancel_at_step = Some(arrival.at_step + at % (arrival.job.prompt.len() + 1));
+        }
+        let (_, scheduler) = simulate(&schedule);
+        let snapshot = scheduler.snapshot();
+        prop_assert_eq!((snapshot.kv_blocks_used, snapshot.running, snapshot.waiting), (0, 0, 0));
+    }
+}
+
+fn all_at_once(rules: Rules, jobs: Vec<Job>) -> Schedule {
+    let arrivals = jobs.into_iter().map(|job| Arrival { at_step: 0, job, cancel_at_step: None }).collect();
+    Schedule { rules, arrivals, lost_at_steps: Vec::new() }
+}
+
+/// A job that never draws a stop token, so that its length is known.
+fn endless(id: u64, tenant: &str, prompt_len: usize, max_tokens: u32) -> Job {
+    let prompt = (0..prompt_len).map(|n| (n as u32 * 7 + id as u32) % 39 + 1).collect();
+    Job { stop_token_ids: Vec::new(), ..job(id, tenant, prompt, max_tokens) }
+}
+
+#[test]
+fn a_pool_too_small_for_all_preempts_and_everybody_ends_right() {
+    let jobs = (0..4).map(|id| endless(id, "a", 40, 60)).collect();
+    let schedule = all_at_once(rules(14, 32, 4), jobs);
+    let (heard, scheduler) = simulate(&schedule);
+    schedule.arrivals.iter().for_each(|a| heard[&a.job.id].check(&a.job, schedule.rules.context));
+    assert!(scheduler.snapshot().counters.preemptions > 0);
+}
+
+#[test]
+fn a_second_job_finds_the_full_blocks_of_the_first() {
+    let first = endless(1, "a", 70, 2);
+    let second = Job { id: JobId(2), ..first.clone() };
+    let mut schedule = all_at_once(rules(30, 64, 4), vec![first, second]);
+    schedule.arrivals[1].at_step = 10;
+    let (heard, _) = simulate(&schedule);
+    assert_eq!(heard[&JobId(1)].events[0], JobEvent::Started { cached_tokens: 0 });
+    assert_eq!(heard[&JobId(2)].events[0], JobEvent::Started { cached_tokens: 64 });
+}
+
+#[test]
+fn a_prompt_that_is_cached_whole_still_computes_its_last_block() {
+    let first = endless(1, "a", 64, 1);
+    let second = Job { id: JobId(2), ..first.clone() };
+    let mut schedule = all_at_once(rules(30, 64, 4), vec![first, second]);
+    schedule.arrivals[1].at_step = 10;
+    let (heard, _) = simulate(&schedule);
+    assert_eq!(heard[&JobId(2)].events[0], JobEvent::Started { cached_tokens: 48 });
+}
+
+#[test]
+fn the_next_turn_of_a_conversation_finds_the_answer_of_the_last() {
+    let first = endless(1, "a", 20, 30);
+    let (answer, _) = toy::answer(VOCAB, 200, &first);
+    let prompt = [first.prompt.clone(), answer, vec![5; 10]].concat();
+    let second = Job { id: JobId(2), prompt, ..first.clone() };
+    let mut schedule = all_at_once(rules(30, 64, 4), vec![first, second]);
+    schedule.arrivals[1].at_step = 50;
+    let (heard, _) = simulate(&schedule);
+    assert_eq!(heard[&JobId(2)].events[0], JobEvent::Started { cached_tokens: 48 });
+}
+
+#[test]
+fn tenants_cannot_hit_each_others_cache() {
+    let first = endless(1, "a", 70, 2);
+    let second = Job { id: JobId(2), tenant: TenantId::new("b"), ..first.clone() };
+    let mut schedule = all_at_once(rules(30, 64, 4), vec![first, second]);
+    schedule.arrivals[1].at_step = 10;
+    let (heard, scheduler) = simulate(&schedule);
+    assert_eq!(heard[&JobId(2)].events[0], JobEvent::Started { cached_tokens: 0 });
+    assert_eq!(scheduler.snapshot().counters.prefix_hits, 0);
+}
+
+#[test]
+fn a_lost_device_loses_the_cache_and_no_token() {
+    let jobs = (0..3).map(|id| endless(id, "a", 40, 30)).collect();
+    let schedule = Schedule { lost_at_steps: vec![1, 5, 9], ..all_at_once(rules(30, 32, 4), jobs) };
+    let (heard, _) = simulate(&schedule);
+    schedule.arrivals.iter().for_each(|a| heard[&a.job.id].check(&a.job, schedule.rules.context));
+}
