@@ -1,2 +1,82 @@
-//! Project chores.
-fn main() {}
+//! Project chores: `cargo xtask plugins` builds the shipped plugins, `cargo xtask tidy` checks the rules of the
+//! house. Each chore is a module that returns what it found; this file prints it.
+
+mod plugins;
+mod tidy;
+
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <chore>
+
+  plugins [--check] [--target-dir DIR] [NAME...]
+      builds plugins/ and tests/guests/ into their dist/ folders, all or those that are named
+      --check         only compares digests with the lock files; needs no toolchain
+      --target-dir    where cargo works (or PLUGINS_TARGET_DIR; default: target/ of each workspace)
+  tidy
+      checks the rules of the house: crate edges, unsafe, examples, guests, versions, digests";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<ExitCode> {
+    match arguments.split_first() {
+        Some((chore, rest)) if chore == "plugins" => build_or_check(rest),
+        Some((chore, [])) if chore == "tidy" => Ok(report(&tidy::check(&root())?)),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+fn build_or_check(arguments: &[String]) -> Result<ExitCode> {
+    let mut check = false;
+    let mut target_dir = std::env::var_os("PLUGINS_TARGET_DIR").map(PathBuf::from);
+    let mut names = Vec::new();
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--check" => check = true,
+            "--target-dir" => match arguments.next() {
+                Some(dir) => target_dir = Some(PathBuf::from(dir)),
+                None => bail!("--target-dir needs a folder\n\n{USAGE}"),
+            },
+            flag if flag.starts_with('-') => bail!("unknown option `{flag}`\n\n{USAGE}"),
+            name => names.push(name.to_owned()),
+        }
+    }
+    let root = root();
+    if check {
+        let violations = plugins::check(&root)?;
+        return Ok(report(&tidy::Report { violations, warnings: Vec::new() }));
+    }
+    for line in plugins::build(&root, target_dir.as_deref(), &names)? {
+        eprintln!("{line}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One line each, warnings first; violations fail.
+fn report(report: &tidy::Report) -> ExitCode {
+    for warning in &report.warnings {
+        eprintln!("warning: {warning}");
+    }
+    for violation in &report.violations {
+        eprintln!("error: {violation}");
+    }
+    if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The repository: this crate's folder is one below it.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}

@@ -1,0 +1,174 @@
+//! Finds personal data and secrets in text that arrives in pieces.
+//!
+//! One detector per kind, hand-written: each looks at one place, in time bounded by the longest thing of its kind,
+//! and says match, no match, or "more text could change that". So the whole is linear, needs no tables built at
+//! start, and a stream waits for at most [`MAX_HELD_BYTES`]. Where several kinds match at one place the longest
+//! wins.
+
+mod card;
+mod email;
+mod iban;
+mod key;
+mod phone;
+
+use serde::Deserialize;
+use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
+
+/// The longest undecided stretch of any detector: an e-mail address of 128 + 1 + 255 bytes.
+pub const MAX_HELD_BYTES: u32 = 384;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// An e-mail address.
+    Email,
+    /// A payment card's number.
+    Card,
+    /// A phone number.
+    Phone,
+    /// An international bank account number.
+    Iban,
+    /// A key or token that gives access.
+    ApiKey,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 5] = [Self::Email, Self::Card, Self::Phone, Self::Iban, Self::ApiKey];
+
+    /// The name in the config, in findings and in replacements.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Email => "email",
+            Self::Card => "card",
+            Self::Phone => "phone",
+            Self::Iban => "iban",
+            Self::ApiKey => "api-key",
+        }
+    }
+}
+
+/// The rule of an open token with dots inside; a scanner's other rules are positions in [`Kind::ALL`].
+const DOTTED_KEY_RULE: usize = Kind::ALL.len();
+
+/// Looks for the kinds that are switched on.
+#[derive(Debug)]
+pub struct Detector {
+    kinds: Vec<Kind>,
+    /// Text is JSON: an escape sequence belongs to nothing.
+    is_json: bool,
+}
+
+impl Detector {
+    /// Looks for `kinds` in plain text.
+    pub fn new(kinds: &[Kind]) -> Self {
+        Self { kinds: kinds.to_vec(), is_json: false }
+    }
+
+    /// The same in JSON text.
+    pub fn in_json(&self) -> Self {
+        Self { kinds: self.kinds.clone(), is_json: true }
+    }
+
+    /// The kind that a rule stands for.
+    pub fn kind(rule: usize) -> Kind {
+        Kind::ALL.get(rule).copied().unwrap_or(Kind::ApiKey)
+    }
+
+    fn step_of(kind: Kind, at: Place<'_>) -> Step {
+        let rule = Kind::ALL.iter().position(|k| *k == kind).unwrap_or_default();
+        match kind {
+            Kind::Email => email::step(at, rule),
+            Kind::Card => card::step(at, rule),
+            Kind::Phone => phone::step(at, rule),
+            Kind::Iban => iban::step(at, rule),
+            Kind::ApiKey => key::step(at, rule),
+        }
+    }
+}
+
+impl Scanner for Detector {
+    fn step(&self, at: Place<'_>) -> Step {
+        if let Some(rule) = at.open {
+            return key::go_on(at, rule);
+        }
+        if self.is_json && at.rest.starts_with('\\') {
+            return escape(at);
+        }
+        let mut best = Step::No;
+        for kind in &self.kinds {
+            match (Self::step_of(*kind, at), best) {
+                (Step::More, _) if !at.is_last => return Step::More,
+                (open @ Step::Open { .. }, _) => return open,
+                (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => {}
+                (found @ Step::Match { .. }, _) => best = found,
+                _ => {}
+            }
+        }
+        best
+    }
+}
+
+/// `\n` is two bytes of JSON and one break in the text; `\u0041` is six.
+fn escape(at: Place<'_>) -> Step {
+    let len = match at.rest.as_bytes().get(1) {
+        Some(b'u') => 6,
+        Some(_) => 2,
+        None => return if at.is_last { Step::Skip(1) } else { Step::More },
+    };
+    match at.rest.len() {
+        have if have < len && !at.is_last => Step::More,
+        have => Step::Skip(len.min(have)),
+    }
+}
+
+/// Digits and ASCII letters end a number or a name on either side; so do letters of other scripts.
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// What follows a candidate's end.
+enum Follower {
+    /// Something that may stand behind it.
+    Border,
+    /// More of the same word: no match.
+    Word,
+    /// Not known yet.
+    Unknown,
+}
+
+fn follower(at: Place<'_>, end: usize) -> Follower {
+    match at.rest[end..].chars().next() {
+        Some(c) if is_word(c) => Follower::Word,
+        None if !at.is_last => Follower::Unknown,
+        _ => Follower::Border,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use tidegate_plugin_sdk::scan::find_all;
+
+    /// What a detector for one kind finds in a text.
+    pub(crate) fn found(kind: Kind, text: &str) -> Vec<&str> {
+        find_all(&Detector::new(&[kind]), text).into_iter().map(|hit| &text[hit.range]).collect()
+    }
+
+    #[test]
+    fn the_longest_kind_at_a_place_wins() {
+        let text = "sk-abcdefgh12345678ijkl@example.com";
+        let hits = find_all(&Detector::new(&Kind::ALL), text);
+        assert_eq!(hits.len(), 1);
+        assert_eq!((Detector::kind(hits[0].rule), hits[0].range.clone()), (Kind::Email, 0..text.len()));
+    }
+
+    #[test]
+    fn in_json_an_escape_belongs_to_nothing() {
+        let text = r#"{"text":"hi\njo@example.com\u0041bo@example.com\"al@example.com"}"#;
+        let detector = Detector::new(&[Kind::Email]).in_json();
+        let hits: Vec<&str> = find_all(&detector, text).into_iter().map(|hit| &text[hit.range]).collect();
+        assert_eq!(hits, ["jo@example.com", "bo@example.com", "al@example.com"]);
+    }
+}

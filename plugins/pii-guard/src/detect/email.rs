@@ -1,0 +1,88 @@
+//! E-mail addresses: a local part of at most 128 bytes, `@`, a domain of at most 255 bytes with at least one dot
+//! and a last label of letters (RFC 5321's limits, the local part doubled for letters outside ASCII).
+
+use tidegate_plugin_sdk::scan::{Place, Step};
+
+const MAX_LOCAL_BYTES: usize = 128;
+const MAX_DOMAIN_BYTES: usize = 255;
+const MAX_LABEL_BYTES: usize = 63;
+
+pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
+    if at.before.is_some_and(is_name) || !at.rest.starts_with(is_name) {
+        return Step::No;
+    }
+    let local = run(at.rest, MAX_LOCAL_BYTES + 1, |c| is_name(c) || ".-+%".contains(c));
+    if local > MAX_LOCAL_BYTES {
+        return Step::No;
+    }
+    match at.rest[local..].chars().next() {
+        None => return if at.is_last { Step::No } else { Step::More },
+        Some('@') => {}
+        Some(_) => return Step::No,
+    }
+    let behind = &at.rest[local + 1..];
+    let domain = run(behind, MAX_DOMAIN_BYTES + 1, |c| is_name(c) && c != '_' || ".-".contains(c));
+    if domain > MAX_DOMAIN_BYTES {
+        return Step::No;
+    }
+    if domain == behind.len() && !at.is_last {
+        return Step::More;
+    }
+    match domain_len(&behind[..domain]) {
+        Some(len) => Step::Match { len: local + 1 + len, rule },
+        None => Step::No,
+    }
+}
+
+/// Letters of the scripts that names are written in without spaces between words being rare: Latin, Greek,
+/// Cyrillic, Armenian. In Chinese text an address stands right beside other characters.
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || (('\u{c0}'..'\u{590}').contains(&c) && c.is_alphabetic())
+}
+
+/// Bytes at the start of `text` that fit, at most about `max`.
+fn run(text: &str, max: usize, fits: impl Fn(char) -> bool) -> usize {
+    text.char_indices().find(|(at, c)| *at >= max || !fits(*c)).map_or(text.len(), |(at, _)| at)
+}
+
+/// How much of `run` is a domain: the dot of a sentence's end is not.
+fn domain_len(run: &str) -> Option<usize> {
+    let domain = run.trim_end_matches(['.', '-']);
+    let mut labels = domain.split('.');
+    let fits = |label: &str| {
+        let edges = [label.chars().next(), label.chars().next_back()];
+        !label.is_empty() && label.len() <= MAX_LABEL_BYTES && !edges.contains(&Some('-'))
+    };
+    let last = domain.rsplit('.').next()?;
+    let is_top = last.starts_with("xn--") || (last.chars().all(char::is_alphabetic) && last.chars().nth(1).is_some());
+    (domain.contains('.') && labels.all(fits) && is_top).then_some(domain.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::detect::Kind;
+    use crate::detect::tests::found;
+
+    #[test]
+    fn addresses_are_found_where_they_stand() {
+        let check = |text, expected: &[&str]| assert_eq!(found(Kind::Email, text), expected, "{text}");
+        check("write to jane.doe+news@mail.example.co.uk.", &["jane.doe+news@mail.example.co.uk"]);
+        check("<a@b.io>, \"c_d@e-f.org\"; mailto:x%y@z.museum?subject=hi", &["a@b.io", "c_d@e-f.org", "x%y@z.museum"]);
+        check("-jane@example.com", &["jane@example.com"]);
+        check("jürgen@müller.de и иван@почта.рф", &["jürgen@müller.de", "иван@почта.рф"]);
+        check("请联系john@example.com谢谢", &["john@example.com"]);
+        check("a@b.com...", &["a@b.com"]);
+        check("user@xn--bcher-kva.example", &["user@xn--bcher-kva.example"]);
+    }
+
+    #[test]
+    fn what_only_looks_like_an_address_is_left_alone() {
+        for text in
+            ["@handle", "a@b", "a @ b.com", "a@b.1", "user@host:22", "x@.com", "a@-b.com", "a@b..com", "5 @ 3.50"]
+        {
+            assert_eq!(found(Kind::Email, text), [""; 0], "{text}");
+        }
+        assert_eq!(found(Kind::Email, &format!("{}@x.com", "a".repeat(129))), [""; 0]);
+        assert_eq!(found(Kind::Email, &format!("a@{}com", "b.".repeat(130))), [""; 0]);
+    }
+}

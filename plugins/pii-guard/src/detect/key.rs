@@ -1,0 +1,225 @@
+//! Keys and tokens: well-known prefixes, JSON web tokens, and long words that no person would write.
+//!
+//! A key may be longer than a stream may hold back, so one that is sure is reported open and swallowed as it
+//! comes.
+
+use super::DOTTED_KEY_RULE;
+use tidegate_plugin_sdk::scan::{Place, Step};
+
+/// A word that is longer is decided on what is there.
+const MAX_WORD_BYTES: usize = 256;
+
+/// A prefix, and the fewest bytes behind it.
+const PREFIXES: &[(&str, usize)] = &[
+    ("sk-", 18),
+    ("sk_live_", 16),
+    ("sk_test_", 16),
+    ("rk_live_", 16),
+    ("pk_live_", 16),
+    ("ghp_", 30),
+    ("gho_", 30),
+    ("ghu_", 30),
+    ("ghs_", 30),
+    ("ghr_", 30),
+    ("github_pat_", 22),
+    ("glpat-", 20),
+    ("xoxa-", 10),
+    ("xoxb-", 10),
+    ("xoxo-", 10),
+    ("xoxp-", 10),
+    ("xoxr-", 10),
+    ("xoxs-", 10),
+    ("AKIA", 16),
+    ("ASIA", 16),
+    ("AIza", 35),
+    ("hf_", 30),
+    ("npm_", 36),
+    ("pypi-", 40),
+    ("SG.", 40),
+];
+
+/// Words without a known prefix: at least this long, and with letters of both cases and digits well mixed.
+const MIN_MIXED_BYTES: usize = 32;
+const MAX_MIXED_BYTES: usize = 200;
+
+pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
+    if at.before.is_some_and(|c| c.is_alphanumeric() || c == '_') || !at.rest.starts_with(is_key) {
+        return Step::No;
+    }
+    if let Some(step) = web_token(at) {
+        return step;
+    }
+    if let Some((prefix, min)) = PREFIXES.iter().find(|(prefix, _)| at.rest.starts_with(prefix)) {
+        return prefixed(at, rule, prefix.len(), *min);
+    }
+    let len = word(at.rest);
+    match is_whole(at, len, Dots::End) {
+        true if is_mixed(&at.rest[..len]) => Step::Match { len, rule },
+        false if len <= MAX_MIXED_BYTES => Step::More,
+        _ => Step::No,
+    }
+}
+
+fn prefixed(at: Place<'_>, rule: usize, prefix: usize, min: usize) -> Step {
+    let dots = if at.rest[..prefix].ends_with('.') { Dots::Inside } else { Dots::End };
+    let len = match dots {
+        Dots::Inside => dotted(at.rest),
+        Dots::End => word(at.rest),
+    };
+    let is_long = len >= prefix + min;
+    match is_whole(at, len, dots) {
+        _ if len == MAX_WORD_BYTES => {
+            if is_secret(&at.rest[prefix..len]) {
+                Step::Open { len, rule }
+            } else {
+                Step::No
+            }
+        }
+        false => Step::More,
+        true if is_long && is_secret(&at.rest[prefix..len]) => Step::Match { len, rule },
+        true => Step::No,
+    }
+}
+
+/// Behind the start of an open token: what still belongs to it.
+pub(super) fn go_on(at: Place<'_>, rule: usize) -> Step {
+    let has_dots = rule == DOTTED_KEY_RULE;
+    match if has_dots { dotted(at.rest) } else { word(at.rest) } {
+        0 if has_dots && at.rest == "." && !at.is_last => Step::More,
+        0 => Step::No,
+        len => Step::Open { len, rule },
+    }
+}
+
+/// Three parts of base64url with dots between; header and payload are JSON objects, so both begin with `eyJ`.
+fn web_token(at: Place<'_>) -> Option<Step> {
+    let header = word(at.rest);
+    if !at.rest.starts_with("eyJ") || header == MAX_WORD_BYTES {
+        return None;
+    }
+    match &at.rest[header..] {
+        "" | "." | ".e" | ".ey" if !at.is_last => Some(Step::More),
+        rest if header >= 10 && rest.starts_with(".eyJ") => {
+            Some(Step::Open { len: dotted(at.rest), rule: DOTTED_KEY_RULE })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a dot may stand inside of a token.
+#[derive(Clone, Copy)]
+enum Dots {
+    Inside,
+    End,
+}
+
+/// Whether the token of `len` bytes at the start of the rest ends there, whatever follows.
+fn is_whole(at: Place<'_>, len: usize, dots: Dots) -> bool {
+    let may_go_on = match (&at.rest[len..], dots) {
+        ("", _) | (".", Dots::Inside) => !at.is_last,
+        _ => false,
+    };
+    !may_go_on
+}
+
+fn is_key(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == '-'
+}
+
+/// Bytes of the word at the start, at most [`MAX_WORD_BYTES`].
+fn word(text: &str) -> usize {
+    text.bytes().take(MAX_WORD_BYTES).take_while(|b| is_key(char::from(*b))).count()
+}
+
+/// The same with single dots inside.
+fn dotted(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let fits = |at: &usize| match bytes[*at] {
+        b'.' => bytes.get(at + 1).is_some_and(|next| is_key(char::from(*next))),
+        byte => is_key(char::from(byte)),
+    };
+    (0..bytes.len().min(MAX_WORD_BYTES)).take_while(fits).count()
+}
+
+/// Behind a prefix stands something with digits, not hyphenated words.
+fn is_secret(tail: &str) -> bool {
+    tail.bytes().any(|b| b.is_ascii_digit()) && tail.bytes().any(|b| b.is_ascii_alphabetic())
+}
+
+/// Random text in base 62 changes between upper case, lower case and digits at six of ten borders; names in
+/// CamelCase with a number do at three, and hashes in hexadecimal have no upper case or no lower.
+fn is_mixed(word: &str) -> bool {
+    #[derive(PartialEq)]
+    enum Class {
+        Upper,
+        Lower,
+        Digit,
+        Other,
+    }
+    if !(MIN_MIXED_BYTES..=MAX_MIXED_BYTES).contains(&word.len()) {
+        return false;
+    }
+    let class = |b: u8| match b {
+        b'A'..=b'Z' => Class::Upper,
+        b'a'..=b'z' => Class::Lower,
+        b'0'..=b'9' => Class::Digit,
+        _ => Class::Other,
+    };
+    let bytes = word.as_bytes();
+    let count = |wanted: Class| bytes.iter().filter(|b| class(**b) == wanted).count();
+    let changes = bytes.windows(2).filter(|pair| class(pair[0]) != class(pair[1])).count();
+    count(Class::Digit) >= 3 && count(Class::Upper) >= 3 && count(Class::Lower) >= 3 && changes * 20 >= word.len() * 9
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::detect::Kind;
+    use crate::detect::tests::found;
+
+    // Put together at run time, so that no scanner takes this file for a leak.
+    fn key(prefix: &str, tail: &str) -> String {
+        format!("{prefix}{tail}")
+    }
+
+    #[test]
+    fn keys_are_found_by_prefix_and_by_shape() {
+        let mixed = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3h";
+        let long = mixed.repeat(12);
+        let keys = [
+            key("sk-", "abcdefghij0123456789"),
+            key("sk-proj-", "Ab12-Cd34_Ef56Gh78Ij90Kl"),
+            key("sk-ant-api03-", &long),
+            key("ghp_", &mixed[..32]),
+            key("AKIA", "IOSFODNN7EXAMPLE"),
+            key("xoxb-", "123456789012-abcdef"),
+            key("AIza", &format!("{mixed}x")),
+            key("SG.", &format!("{mixed}.{mixed}")),
+            mixed.to_owned(),
+            key("eyJ", "hbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"),
+            key("eyJ", &format!("hbGciOiJIUzI1NiJ9.eyJ{long}.{long}")),
+        ];
+        for key in keys {
+            assert_eq!(found(Kind::ApiKey, &format!("token={key}. Next")).concat(), key);
+            assert_eq!(found(Kind::ApiKey, &key).concat(), key);
+        }
+    }
+
+    #[test]
+    fn words_hashes_and_names_are_left_alone() {
+        let others = [
+            "sk-learn-contrib-is-a-package",
+            "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "123e4567-e89b-12d3-a456-426614174000",
+            "AbstractSingletonProxyFactoryBeanBuilder2Test3Impl4",
+            "DONAUDAMPFSCHIFFFAHRTSGESELLSCHAFT1234",
+            "task-1234567890123456789012",
+            "AKIA",
+            "eyJust.eyJoking",
+            "this-is-a-very-long-slug-of-a-blog-post-2024-05-17",
+            "____________________________________",
+        ];
+        for text in others {
+            assert_eq!(found(Kind::ApiKey, text), [""; 0], "{text}");
+        }
+    }
+}

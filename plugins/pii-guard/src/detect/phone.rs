@@ -1,0 +1,209 @@
+//! Phone numbers: international ones (`+49 30 1234567`, `0049 30 ...`), North American ones (`(415) 555-2671`,
+//! `415-555-2671`) and national ones with a leading zero (`030 1234567`, `01 23 45 67 89`). Dates, amounts and plain
+//! long numbers are not.
+
+use super::is_word;
+use tidegate_plugin_sdk::scan::{Place, Step};
+
+const MAX_DIGITS: usize = 15;
+/// A space starts another group only while fewer digits are taken: what follows is another number.
+const FULL_DIGITS: usize = 10;
+
+pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
+    let is_inside = at.before.is_some_and(|c| is_word(c) || "+-./".contains(c));
+    if is_inside || !at.rest.starts_with(|c: char| c.is_ascii_digit() || c == '+' || c == '(') {
+        return Step::No;
+    }
+    let number = Number::read(at.rest);
+    if number.is_cut && !at.is_last {
+        return if number.may_be_phone() { Step::More } else { Step::No };
+    }
+    let is_word_behind = at.rest[number.end..].starts_with(is_word);
+    if !is_word_behind && number.is_phone() { Step::Match { len: number.end, rule } } else { Step::No }
+}
+
+/// Digits in groups, as far as they may belong to one number.
+#[derive(Default)]
+struct Number {
+    has_plus: bool,
+    /// `(` before the first digit.
+    has_parenthesis: bool,
+    digits: Vec<u8>,
+    /// Digits of each group.
+    groups: Vec<usize>,
+    /// What stands between groups, its first character.
+    separators: Vec<u8>,
+    /// Behind the last digit.
+    end: usize,
+    /// The text ended before the number did.
+    is_cut: bool,
+}
+
+impl Number {
+    fn read(text: &str) -> Self {
+        let bytes = text.as_bytes();
+        let mut number = Self { has_plus: bytes[0] == b'+', ..Self::default() };
+        let mut at = usize::from(number.has_plus);
+        number.has_parenthesis = bytes.get(at) == Some(&b'(');
+        at += usize::from(number.has_parenthesis);
+        loop {
+            let group = bytes[at..].iter().take(MAX_DIGITS + 1).take_while(|b| b.is_ascii_digit()).count();
+            number.digits.extend(&bytes[at..at + group]);
+            if group > 0 {
+                number.groups.push(group);
+                number.end = at + group;
+            }
+            at += group;
+            if group == 0 || number.digits.len() > MAX_DIGITS || at == bytes.len() {
+                number.is_cut = at == bytes.len() && number.digits.len() <= MAX_DIGITS;
+                return number;
+            }
+            let between = separator(&bytes[at..]);
+            let is_full = number.digits.len() >= FULL_DIGITS && bytes[at] == b' ';
+            if between == 0 || is_full {
+                return number;
+            }
+            if at + between == bytes.len() {
+                number.is_cut = true;
+                return number;
+            }
+            if !bytes[at + between].is_ascii_digit() {
+                return number;
+            }
+            number.separators.push(bytes[at]);
+            at += between;
+        }
+    }
+
+    /// Whether more text may make it one; wrong only in keeping text waiting.
+    fn may_be_phone(&self) -> bool {
+        self.has_plus || self.has_parenthesis || self.digits.first() == Some(&b'0') || self.may_be_american()
+    }
+
+    fn is_phone(&self) -> bool {
+        let count = self.digits.len();
+        if count > MAX_DIGITS {
+            return false;
+        }
+        match &self.digits[..] {
+            [b'1'..=b'9', ..] if self.has_plus => count >= if self.separators.is_empty() { 9 } else { 8 },
+            [b'0', b'0', b'1'..=b'9', ..] => count >= 10 && !self.separators.is_empty(),
+            [b'0', b'1'..=b'9', ..] => self.is_national(),
+            _ => !self.has_plus && self.is_american(),
+        }
+    }
+
+    /// Nine to twelve digits, the first group an area code, one kind of separator behind it; no date.
+    fn is_national(&self) -> bool {
+        let Some((first, rest)) = self.groups.split_first() else { return false };
+        let is_even = self.separators.iter().skip(1).all(|s| s == self.separators.last().unwrap_or(s));
+        (9..=12).contains(&self.digits.len())
+            && (2..=5).contains(first)
+            && !rest.is_empty()
+            && is_even
+            && !matches!(self.groups[..], [2, 2, 4, ..])
+    }
+
+    /// `(415) 555-2671`, `415-555-2671`, `415.555.2671`, each with an optional `1` in front.
+    fn is_american(&self) -> bool {
+        let (lead, groups) = match self.groups[..] {
+            [1, ref groups @ ..] if self.digits[0] == b'1' => (1, groups),
+            ref groups => (0, groups),
+        };
+        let is_spaced = self.separators.iter().all(|s| *s == b' ');
+        matches!(groups, [3, 3, 4])
+            && (self.has_parenthesis || !is_spaced)
+            && self.digits[lead] >= b'2'
+            && self.digits[lead + 3] >= b'2'
+    }
+
+    /// Whether the groups so far are the beginning of 3-3-4, the last one perhaps still growing.
+    fn may_be_american(&self) -> bool {
+        let begins = |groups: &[usize]| match groups.split_last() {
+            None => true,
+            Some((last, whole)) => whole.len() < 3 && [3, 3][..whole.len().min(2)] == *whole && *last <= 4,
+        };
+        let has_lead = self.groups.first() == Some(&1) && self.digits[0] == b'1';
+        begins(&self.groups) || (has_lead && begins(&self.groups[1..]))
+    }
+}
+
+/// Bytes between two groups: one of ` -./`, or parentheses around a group with spaces beside them.
+fn separator(text: &[u8]) -> usize {
+    let fits = |b: &&u8| matches!(b, b' ' | b'-' | b'.' | b'/' | b'(' | b')');
+    let len = text.iter().take(3).take_while(fits).count();
+    let has_parenthesis = text[..len].iter().any(|b| matches!(b, b'(' | b')'));
+    if has_parenthesis { len } else { len.min(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::detect::Kind;
+    use crate::detect::tests::found;
+
+    #[test]
+    fn numbers_in_the_common_formats_are_found() {
+        let phones = [
+            "+49 30 1234567",
+            "+493012345678",
+            "+1 (415) 555-2671",
+            "+1-415-555-2671",
+            "+44 20 7946 0958",
+            "+33 6 12 34 56 78",
+            "+49 (0)30 1234567",
+            "0049 30 1234567",
+            "(415) 555-2671",
+            "(415)555-2671",
+            "415-555-2671",
+            "415.555.2671",
+            "1-800-555-0199",
+            "030 1234567",
+            "030/1234567",
+            "07911 123456",
+            "01 23 45 67 89",
+            "06-12345678",
+            "0201/123 456",
+        ];
+        for phone in phones {
+            assert_eq!(found(Kind::Phone, &format!("Call {phone}, please.")), [phone]);
+            assert_eq!(found(Kind::Phone, phone), [phone]);
+        }
+        assert_eq!(found(Kind::Phone, "+1 415 555 2671 10 times"), ["+1 415 555 2671"]);
+        assert_eq!(found(Kind::Phone, "tel:+4930123456."), ["+4930123456"]);
+    }
+
+    #[test]
+    fn dates_amounts_and_plain_numbers_are_left_alone() {
+        let others = [
+            "2024-05-17",
+            "17.05.2024",
+            "01.02.2024",
+            "01-02-2024 10",
+            "05/06/2024 1200",
+            "12:30",
+            "1234567890",
+            "+12345",
+            "+1 234 567",
+            "3.141592653",
+            "0.123456789",
+            "200 300 4000",
+            "415 555 2671",
+            "192.168.100.200",
+            "10.0.0.1",
+            "1-2-3",
+            "(2024)",
+            "(1) 2 3",
+            "ISBN 978-3-16-148410-0",
+            "0123456789",
+            "123-45-6789",
+            "1,000,000,000",
+            "v0.1.2-rc.10",
+            "+1234567890123456",
+            "115-555-2671",
+            "x030 1234567",
+        ];
+        for text in others {
+            assert_eq!(found(Kind::Phone, text), [""; 0], "{text}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! One file per stage: its trait, what it is given and what it answers.
+
+mod prompt_guard;
+mod retriever;
+mod router;
+mod stream_guard;
+mod tool_provider;
+
+pub use prompt_guard::{Action, Edit, Prompt, PromptGuard, Verdict};
+pub use retriever::{Chunk, Query, Retriever};
+pub use router::{Candidate, Decision, RouteRequest, Router};
+pub use stream_guard::{Channel, Inspection, Redaction, StreamGuard, Window, WindowAction};
+#[doc(hidden)]
+pub use stream_guard::{MAX_CARRY_BYTES, inspect_with_carry};
+pub use tool_provider::ToolProvider;

@@ -1,0 +1,111 @@
+//! Decides on a prompt before generation, or on text from outside before the model sees it.
+
+use crate::plugin::{Error, Plugin};
+use crate::types::{Attrs, Context, Finding, Message, Part, Refusal, Span, ToolDef};
+
+/// A guard on prompts.
+pub trait PromptGuard: Plugin {
+    /// Called once per request, and once per batch of retrieved text or tool results where the operator says so.
+    ///
+    /// # Errors
+    /// When the guard cannot decide; the stage's `on_error` then does.
+    fn inspect_prompt(&self, ctx: &Context, prompt: &Prompt) -> Result<Verdict, Error>;
+}
+
+/// A prompt to decide on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompt {
+    /// Messages in order.
+    pub messages: Vec<Message>,
+    /// Tools on offer.
+    pub tools: Vec<ToolDef>,
+    /// Sampling parameters: name and JSON.
+    pub params: Attrs,
+    /// The host left something out to keep within its cap.
+    pub truncated: bool,
+}
+
+/// What a guard decided, and what it saw.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// The decision.
+    pub action: Action,
+    /// What it saw; findings with [`Action::Allow`] flag the request.
+    pub findings: Vec<Finding>,
+    /// More for later stages.
+    pub attrs: Attrs,
+}
+
+/// A guard's decision.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Goes on.
+    Allow,
+    /// Goes on changed.
+    Rewrite(Vec<Edit>),
+    /// The guard answers in the model's place.
+    Respond(Vec<Part>),
+    /// Ends here.
+    Refuse(Refusal),
+}
+
+/// One change to a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Edit {
+    /// Replaces bytes of a text part.
+    ReplaceText {
+        /// Which message.
+        message_id: String,
+        /// Which part of it.
+        part: u32,
+        /// Which bytes.
+        span: Span,
+        /// The new text.
+        text: String,
+    },
+    /// Puts a message behind another one, or first.
+    PutMessage {
+        /// Behind which.
+        after: Option<String>,
+        /// The message.
+        message: Message,
+    },
+    /// Removes a message.
+    DropMessage(String),
+    /// Replaces a tool call's arguments: call id, JSON.
+    SetArguments(String, String),
+    /// Sets a sampling parameter: name, JSON.
+    SetParam(String, String),
+}
+
+impl Verdict {
+    /// Goes on.
+    pub fn allow() -> Self {
+        Self::of(Action::Allow)
+    }
+
+    /// Goes on changed; without edits it is [`Verdict::allow`].
+    pub fn rewrite(edits: Vec<Edit>) -> Self {
+        Self::of(if edits.is_empty() { Action::Allow } else { Action::Rewrite(edits) })
+    }
+
+    /// The guard answers in the model's place.
+    pub fn respond(text: impl Into<String>) -> Self {
+        Self::of(Action::Respond(vec![Part::Text(text.into())]))
+    }
+
+    /// Ends here.
+    pub fn refuse(refusal: Refusal) -> Self {
+        Self::of(Action::Refuse(refusal))
+    }
+
+    /// Adds what was seen.
+    pub fn with(mut self, findings: Vec<Finding>) -> Self {
+        self.findings = findings;
+        self
+    }
+
+    fn of(action: Action) -> Self {
+        Self { action, findings: Vec::new(), attrs: Vec::new() }
+    }
+}

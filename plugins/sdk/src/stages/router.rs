@@ -1,0 +1,52 @@
+//! Orders the models that could serve a request.
+
+use crate::plugin::{Error, Plugin};
+use crate::types::{Attrs, Context, Finding, Message};
+
+/// A router.
+pub trait Router: Plugin {
+    /// Called once per request. Every id of the answer must have been offered.
+    ///
+    /// # Errors
+    /// When the router cannot decide; the configured order is then used.
+    fn route(&self, ctx: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error>;
+}
+
+/// What to decide on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RouteRequest {
+    /// The conversation.
+    pub messages: Vec<Message>,
+    /// Estimated tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// What the guards saw.
+    pub findings: Vec<Finding>,
+    /// Class, tier, needs, as key and JSON.
+    pub attrs: Attrs,
+}
+
+/// A model that could serve the request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Candidate {
+    /// Named in the decision.
+    pub id: String,
+    /// The model's name.
+    pub model: String,
+    /// Answers at present.
+    pub healthy: bool,
+    /// Its window, in tokens.
+    pub context_tokens: u32,
+    /// Load, queue, tags, as key and JSON.
+    pub attrs: Attrs,
+}
+
+/// An order of candidates: the first serves, the rest are fallbacks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// Candidate ids.
+    pub order: Vec<String>,
+    /// For logs and the operator.
+    pub reason: String,
+    /// More for later stages.
+    pub attrs: Attrs,
+}

@@ -1,0 +1,200 @@
+//! Decides on text as it is generated, before the client has it.
+//!
+//! A window is look-behind that the client already has, then everything that waits. The guard says how much of
+//! it may leave and what to change in that. Calls for one stream may run on different instances, so whatever
+//! must be remembered is [`StreamGuard::State`], which travels with the stream as a few bytes of postcard.
+//! A guard whose answer hangs on the text alone, and never on where windows end, gives the client the same
+//! bytes for any chunking; [`crate::scan`] makes that easy and [`crate::testing`] proves it.
+
+use crate::plugin::{Error, Plugin};
+use crate::types::{Attrs, Context, Finding, Refusal, Span};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::ops::Range;
+
+/// The host's cap on what a stream remembers.
+pub const MAX_CARRY_BYTES: usize = 16 * 1024;
+
+/// A guard on generated text.
+pub trait StreamGuard: Plugin {
+    /// What is remembered from window to window of one choice and channel; the first window has the default.
+    type State: Serialize + DeserializeOwned + Default;
+
+    /// Called for each window, in order.
+    ///
+    /// # Errors
+    /// When the guard cannot decide; the stage's `on_error` then does.
+    fn inspect_window(&self, ctx: &Context, state: &mut Self::State, window: &Window) -> Result<Inspection, Error>;
+}
+
+/// Which text of an answer a window is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// The answer.
+    Text,
+    /// The reasoning.
+    Reasoning,
+    /// The refusal.
+    Refusal,
+    /// JSON arguments of the tool call with this id.
+    ToolArguments(String),
+}
+
+/// Look-behind and pending text of one choice and channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Counts the windows from 0.
+    pub seq: u32,
+    /// Which answer.
+    pub choice: u32,
+    /// Which text of it.
+    pub channel: Channel,
+    /// Look-behind, then everything not yet released, as the guard before this one left it.
+    pub text: String,
+    /// Bytes of look-behind: the client has them.
+    pub settled: u32,
+    /// On the last window: the finish reason.
+    pub ending: Option<String>,
+    /// More about the window.
+    pub attrs: Attrs,
+}
+
+impl Window {
+    /// Where pending text begins.
+    pub fn start(&self) -> usize {
+        self.settled as usize
+    }
+
+    /// Text that no client has.
+    pub fn pending(&self) -> &str {
+        self.text.get(self.start()..).unwrap_or_default()
+    }
+
+    /// Nothing follows: what waits must be decided now.
+    pub fn is_last(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// The nearest place at or before `at` where no character is split, within pending text.
+    pub fn border(&self, at: usize) -> usize {
+        self.text.floor_char_boundary(at).max(self.start())
+    }
+}
+
+/// A replacement within pending text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redaction {
+    /// Bytes of the window's text, at or behind `settled`.
+    pub span: Span,
+    /// The new text.
+    pub text: String,
+}
+
+/// A guard's answer to a window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inspection {
+    /// The decision.
+    pub action: WindowAction,
+    /// Bytes of the window's text (before redaction) that may leave.
+    pub safe_through: u32,
+    /// What it saw.
+    pub findings: Vec<Finding>,
+    /// More for the host.
+    pub attrs: Attrs,
+}
+
+/// A guard's decision on a window.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WindowAction {
+    /// What leaves, leaves as it is.
+    Pass,
+    /// What leaves, leaves with these changes: sorted, apart, and not past `safe_through`.
+    Redact(Vec<Redaction>),
+    /// The answer ends here.
+    Halt {
+        /// Why.
+        refusal: Refusal,
+        /// Said to the client in the model's place.
+        farewell: Option<String>,
+    },
+}
+
+impl Inspection {
+    /// Everything up to `safe_through` may leave.
+    pub fn pass(safe_through: usize) -> Self {
+        Self::of(WindowAction::Pass, safe_through)
+    }
+
+    /// Everything up to `safe_through` may leave, with replacements; without any it is [`Inspection::pass`].
+    pub fn redact(safe_through: usize, replaced: Vec<(Range<usize>, String)>) -> Self {
+        if replaced.is_empty() {
+            return Self::pass(safe_through);
+        }
+        let redactions = replaced.into_iter().map(|(range, text)| Redaction { span: Span::of(range), text }).collect();
+        Self::of(WindowAction::Redact(redactions), safe_through)
+    }
+
+    /// The answer ends: nothing of this window leaves, and the client reads `farewell` instead.
+    pub fn halt(window: &Window, refusal: Refusal, farewell: Option<String>) -> Self {
+        Self::of(WindowAction::Halt { refusal, farewell }, window.start())
+    }
+
+    /// The answer ends at byte `at` of the window. The host lets nothing of a window leave that a guard halts, so
+    /// what is before `at`, with its replacements, goes into the farewell: the client reads the same whether or
+    /// not that text came with the offending one. Arguments of tools are cut off as a whole.
+    pub fn halt_at(
+        window: &Window,
+        at: usize,
+        replaced: &[(Range<usize>, String)],
+        refusal: Refusal,
+        farewell: &str,
+    ) -> Self {
+        if matches!(window.channel, Channel::ToolArguments(_)) {
+            return Self::halt(window, refusal, None);
+        }
+        let mut said = String::new();
+        let mut from = window.start();
+        for (range, text) in replaced.iter().filter(|(range, _)| range.end <= at) {
+            said.push_str(window.text.get(from..range.start).unwrap_or_default());
+            said.push_str(text);
+            from = range.end;
+        }
+        said.push_str(window.text.get(from..at).unwrap_or_default());
+        said.push_str(farewell);
+        Self::halt(window, refusal, (!said.is_empty()).then_some(said))
+    }
+
+    /// Adds what was seen.
+    pub fn with(mut self, findings: Vec<Finding>) -> Self {
+        self.findings = findings;
+        self
+    }
+
+    fn of(action: WindowAction, safe_through: usize) -> Self {
+        let safe_through = u32::try_from(safe_through).unwrap_or(u32::MAX);
+        Self { action, safe_through, findings: Vec::new(), attrs: Vec::new() }
+    }
+}
+
+/// Runs a guard on a window with its state in wire form, as the host keeps it. Returns the new state beside the
+/// answer.
+///
+/// # Errors
+/// [`Error::Other`] for state that is not this guard's or outgrew the host's cap, and whatever the guard says.
+pub fn inspect_with_carry<G: StreamGuard>(
+    guard: &G,
+    ctx: &Context,
+    carry: &[u8],
+    window: &Window,
+) -> Result<(Inspection, Vec<u8>), Error> {
+    let mut state = match carry {
+        [] => G::State::default(),
+        bytes => postcard::from_bytes(bytes).map_err(|e| Error::Other(format!("carry is not this guard's: {e}")))?,
+    };
+    let inspection = guard.inspect_window(ctx, &mut state, window)?;
+    let carry = postcard::to_allocvec(&state).map_err(|e| Error::Other(format!("state has no wire form: {e}")))?;
+    if carry.len() > MAX_CARRY_BYTES {
+        return Err(Error::Other(format!("state has {} bytes; a stream may carry {MAX_CARRY_BYTES}", carry.len())));
+    }
+    Ok((inspection, carry))
+}

@@ -1,0 +1,207 @@
+//! A host in miniature for tests of stream guards: it hands out windows as the real one does, follows what the
+//! guard says, and checks the contract on the way.
+//!
+//! [`assert_same_for_any_chunking`] is the test that every guard on streams should have: whatever the pieces in
+//! which a text arrives, the client reads the same.
+
+use crate::plugin::{Error, Plugin, configure};
+use crate::stages::{Channel, Inspection, StreamGuard, Window, WindowAction, inspect_with_carry};
+use crate::types::{Context, Finding};
+
+/// How the host behaves where the contract leaves it free.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Which text.
+    pub channel: Channel,
+    /// Bytes of look-behind at most.
+    pub look_behind: usize,
+    /// Gives the guard an empty last window of its own instead of ending with the last piece.
+    pub ends_apart: bool,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self { channel: Channel::Text, look_behind: 256, ends_apart: false }
+    }
+}
+
+/// What a client read, and what came with it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The client's bytes.
+    pub text: String,
+    /// What the guard reported.
+    pub findings: Vec<Finding>,
+    /// The code of the refusal, where the guard ended the answer.
+    pub halted: Option<String>,
+    /// The most bytes that the guard kept waiting.
+    pub held_bytes: usize,
+}
+
+/// A plugin with a config, as the host would make it.
+///
+/// # Panics
+/// When the config is refused.
+#[expect(clippy::panic, reason = "a test helper fails its test")]
+pub fn plugin<P: Plugin>(config: &str) -> P {
+    configure(config).unwrap_or_else(|error: Error| panic!("{config} was refused: {error}"))
+}
+
+impl Host {
+    /// Runs pieces of text through a guard.
+    ///
+    /// # Errors
+    /// What the guard says, or how it broke the contract.
+    pub fn stream<G: StreamGuard>(&self, guard: &G, pieces: &[&str]) -> Result<Outcome, Error> {
+        let mut stream = Stream { host: self, guard, carry: Vec::new(), seq: 0, settled: 0, text: String::new() };
+        let mut outcome = Outcome::default();
+        let ends_with = pieces.len().checked_sub(1).filter(|_| !self.ends_apart);
+        for (idx, piece) in pieces.iter().enumerate() {
+            if !stream.push(piece, Some(idx) == ends_with, &mut outcome)? {
+                return Ok(outcome);
+            }
+        }
+        if ends_with.is_none() {
+            stream.push("", true, &mut outcome)?;
+        }
+        Ok(outcome)
+    }
+}
+
+struct Stream<'a, G> {
+    host: &'a Host,
+    guard: &'a G,
+    carry: Vec<u8>,
+    seq: u32,
+    /// Look-behind, then pending text.
+    text: String,
+    settled: usize,
+}
+
+impl<G: StreamGuard> Stream<'_, G> {
+    /// Returns whether the answer goes on.
+    fn push(&mut self, piece: &str, is_last: bool, outcome: &mut Outcome) -> Result<bool, Error> {
+        self.text.push_str(piece);
+        let window = Window {
+            seq: self.seq,
+            choice: 0,
+            channel: self.host.channel.clone(),
+            text: self.text.clone(),
+            settled: u32::try_from(self.settled).unwrap_or(u32::MAX),
+            ending: is_last.then(|| "stop".to_owned()),
+            attrs: Vec::new(),
+        };
+        let (inspection, carry) = inspect_with_carry(self.guard, &Context::default(), &self.carry, &window)?;
+        self.carry = carry;
+        self.seq += 1;
+        outcome.findings.extend(inspection.findings.iter().cloned());
+        if let WindowAction::Halt { refusal, farewell } = &inspection.action {
+            outcome.halted = Some(refusal.code.clone());
+            outcome.text.push_str(farewell.as_deref().unwrap_or_default());
+            // The host keeps arguments of a tool call until all of them are judged.
+            if matches!(self.host.channel, Channel::ToolArguments(_)) {
+                outcome.text.clear();
+            }
+            return Ok(false);
+        }
+        let released = self.release(&inspection)?;
+        outcome.text.push_str(&released.text);
+        let held = self.text.len() - released.through;
+        outcome.held_bytes = outcome.held_bytes.max(held);
+        if is_last && held > 0 {
+            return Err(broken(&format!("{held} bytes wait behind the last window")));
+        }
+        self.settle(&released);
+        Ok(true)
+    }
+
+    fn release(&self, inspection: &Inspection) -> Result<Released, Error> {
+        let through = inspection.safe_through as usize;
+        if through < self.settled || !self.text.is_char_boundary(through) {
+            return Err(broken(&format!("safe_through {through} is not within {}..{}", self.settled, self.text.len())));
+        }
+        let mut text = String::new();
+        let mut from = self.settled;
+        if let WindowAction::Redact(redactions) = &inspection.action {
+            for redaction in redactions {
+                let (start, end) = (redaction.span.start as usize, redaction.span.end as usize);
+                let kept = self.text.get(from..start).filter(|_| end <= through && self.text.get(start..end).is_some());
+                text.push_str(kept.ok_or_else(|| broken(&format!("redaction {start}..{end} is out of place")))?);
+                text.push_str(&redaction.text);
+                from = end;
+            }
+        }
+        text.push_str(&self.text[from..through]);
+        Ok(Released { through, text })
+    }
+
+    /// Look-behind is what the client has, redactions included, as with the real host.
+    fn settle(&mut self, released: &Released) {
+        let mut look_behind = format!("{}{}", &self.text[..self.settled], released.text);
+        let excess = look_behind.len().saturating_sub(self.host.look_behind);
+        look_behind.drain(..look_behind.ceil_char_boundary(excess));
+        self.settled = look_behind.len();
+        self.text = look_behind + &self.text[released.through..];
+    }
+}
+
+struct Released {
+    through: usize,
+    text: String,
+}
+
+fn broken(what: &str) -> Error {
+    Error::Other(format!("the guard broke the contract: {what}"))
+}
+
+/// Cuts a text at the given bytes, moved to character borders; order and repetition do not matter.
+pub fn cut<'a>(text: &'a str, at: &[usize]) -> Vec<&'a str> {
+    let mut cuts: Vec<usize> = at.iter().map(|&at| text.floor_char_boundary(at)).collect();
+    cuts.extend([0, text.len()]);
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).filter_map(|pair| text.get(pair[0]..pair[1])).collect()
+}
+
+/// Streams a text whole, character by character and in the given pieces, and compares what the client reads. A
+/// guard that promises a holdback in its descriptor must keep it. Returns the outcome of the whole text.
+///
+/// # Panics
+/// When the client reads something else, the contract is broken or the holdback is above its promise.
+#[expect(clippy::panic, reason = "a test helper fails its test")]
+pub fn assert_same_for_any_chunking<G: StreamGuard>(guard: &G, host: &Host, text: &str, at: &[usize]) -> Outcome {
+    let run = |host: &Host, pieces: &[&str]| match host.stream(guard, pieces) {
+        Ok(outcome) => outcome,
+        Err(error) => panic!("{error}\nin {pieces:?}"),
+    };
+    let whole = run(host, &[text]);
+    let everywhere: Vec<usize> = (0..text.len()).collect();
+    let apart = Host { ends_apart: !host.ends_apart, look_behind: host.look_behind / 7, ..host.clone() };
+    for (host, pieces) in [(host, cut(text, &everywhere)), (host, cut(text, at)), (&apart, cut(text, at))] {
+        let outcome = run(host, &pieces);
+        let same = outcome.text == whole.text && outcome.halted == whole.halted;
+        assert!(same, "the client reads\n{:?}\ninstead of\n{:?}\nin {pieces:?}", outcome.text, whole.text);
+        if let Some(promised) = G::describe().holdback_bytes() {
+            let (held, promised) = (outcome.held_bytes, promised as usize);
+            assert!(held <= promised, "{held} bytes were held; {promised} are promised\nin {pieces:?}");
+        }
+    }
+    whole
+}
+
+/// Checks a plugin's README against its descriptor: every setting has a row in the table of settings, with its
+/// default, and the whole is short enough to be read.
+///
+/// # Panics
+/// When a setting or its default is missing, or the README is longer than 20 lines.
+pub fn assert_readme_is_true<P: Plugin>(readme: &str) {
+    let lines = readme.lines().count();
+    assert!(lines <= 20, "a README of {lines} lines; 20 are enough");
+    for setting in P::describe().settings() {
+        let name = format!("`{}`", setting.name());
+        let row = readme.lines().find(|line| line.starts_with('|') && line.contains(&name)).unwrap_or_default();
+        let default = setting.default().map_or("required".to_owned(), |value| format!("`{value}`"));
+        let stated = row.contains(&default) || (setting.default().is_none() && row.contains("none"));
+        assert!(stated, "the README has no row for {name} with its default {default}: {row:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Generated from `wit/`: one world per stage, so that a component exports what its author names and nothing
+//! else, and imports only the capabilities that it uses. All of them share one set of types.
+
+#![allow(missing_docs, unsafe_code, clippy::all)]
+
+/// What every component has: log, metrics and clock, `meta`, and the shared types.
+pub mod base {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        world: "tidegate:plugin/base",
+        pub_export_macro: true,
+        export_macro_name: "export_meta",
+        default_bindings_module: "tidegate_plugin_sdk::wasm::bindings::base",
+        runtime_path: "::tidegate_plugin_sdk::wasm::rt",
+    });
+}
+
+pub use base::tidegate::plugin::types;
+
+macro_rules! capability {
+    ($module:ident, $world:literal, $inline:literal) => {
+        pub mod $module {
+            wit_bindgen::generate!({
+                path: "../../wit",
+                inline: $inline,
+                world: $world,
+                runtime_path: "::tidegate_plugin_sdk::wasm::rt",
+                with: { "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types },
+                generate_all,
+            });
+        }
+    };
+}
+
+macro_rules! stage {
+    ($module:ident, $world:literal, $inline:literal, $export:literal, $path:literal) => {
+        pub mod $module {
+            wit_bindgen::generate!({
+                path: "../../wit",
+                inline: $inline,
+                world: $world,
+                pub_export_macro: true,
+                export_macro_name: $export,
+                default_bindings_module: $path,
+                runtime_path: "::tidegate_plugin_sdk::wasm::rt",
+                with: { "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types },
+            });
+        }
+    };
+}
+
+capability!(kv, "with-kv", "package sdk:kv; world with-kv { import tidegate:plugin/kv@0.1.0; }");
+capability!(
+    documents,
+    "with-documents",
+    "package sdk:documents; world with-documents { import tidegate:plugin/documents@0.1.0; }"
+);
+
+stage!(
+    prompt_guard,
+    "prompt-guard-stage",
+    "package sdk:prompt-guard; world prompt-guard-stage { export tidegate:plugin/prompt-guard@0.1.0; }",
+    "export_prompt_guard",
+    "tidegate_plugin_sdk::wasm::bindings::prompt_guard"
+);
+stage!(
+    stream_guard,
+    "stream-guard-stage",
+    "package sdk:stream-guard; world stream-guard-stage { export tidegate:plugin/stream-guard@0.1.0; }",
+    "export_stream_guard",
+    "tidegate_plugin_sdk::wasm::bindings::stream_guard"
+);
+stage!(
+    router,
+    "router-stage",
+    "package sdk:router; world router-stage { export tidegate:plugin/router@0.1.0; }",
+    "export_router",
+    "tidegate_plugin_sdk::wasm::bindings::router"
+);
+stage!(
+    tool_provider,
+    "tool-provider-stage",
+    "package sdk:tool-provider; world tool-provider-stage { export tidegate:plugin/tool-provider@0.1.0; }",
+    "export_tool_provider",
+    "tidegate_plugin_sdk::wasm::bindings::tool_provider"
+);
+stage!(
+    retriever,
+    "retriever-stage",
+    "package sdk:retriever; world retriever-stage { export tidegate:plugin/retriever@0.1.0; }",
+    "export_retriever",
+    "tidegate_plugin_sdk::wasm::bindings::retriever"
+);

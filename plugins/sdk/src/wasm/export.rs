@@ -1,0 +1,224 @@
+//! The component's exports: a macro that names the stages, and one function per call that converts, runs the
+//! plugin and converts back. A plugin that panics says why in the host's log before the instance dies.
+
+use super::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard as prompt;
+use super::bindings::retriever::exports::tidegate::plugin::retriever as retrieval;
+use super::bindings::router::exports::tidegate::plugin::router as routing;
+use super::bindings::stream_guard::exports::tidegate::plugin::stream_guard as stream;
+use super::bindings::types as w;
+use crate::host::log;
+use crate::plugin::{self, Plugin};
+use crate::stages::*;
+use std::cell::OnceCell;
+use std::sync::Once;
+use std::thread::LocalKey;
+
+/// Where a component keeps its plugin: one per instance, set by `configure`.
+pub type Slot<P> = LocalKey<OnceCell<P>>;
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __component {
+    ($plugin:ty: $($stage:ident),+) => {
+        thread_local! {
+            static PLUGIN: ::std::cell::OnceCell<$plugin> = const { ::std::cell::OnceCell::new() };
+        }
+        struct Component;
+
+        impl $crate::wasm::bindings::base::exports::tidegate::plugin::meta::Guest for Component {
+            fn describe() -> ::std::string::String {
+                $crate::wasm::describe::<$plugin>()
+            }
+            fn configure(
+                config: ::std::string::String,
+            ) -> ::std::result::Result<(), $crate::wasm::bindings::types::Error> {
+                $crate::wasm::configure(&PLUGIN, &config)
+            }
+        }
+        $crate::wasm::bindings::base::export_meta!(Component with_types_in $crate::wasm::bindings::base);
+        $($crate::__stage!($stage);)+
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __stage {
+    (PromptGuard) => {
+        impl $crate::wasm::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard::Guest for Component {
+            fn inspect_prompt(
+                ctx: $crate::wasm::bindings::types::Context,
+                prompt: $crate::wasm::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard::Prompt,
+            ) -> ::std::result::Result<
+                $crate::wasm::bindings::types::Verdict,
+                $crate::wasm::bindings::types::Error,
+            > {
+                $crate::wasm::inspect_prompt(&PLUGIN, ctx, prompt)
+            }
+        }
+        $crate::wasm::bindings::prompt_guard::export_prompt_guard!(
+            Component with_types_in $crate::wasm::bindings::prompt_guard
+        );
+    };
+    (StreamGuard) => {
+        impl $crate::wasm::bindings::stream_guard::exports::tidegate::plugin::stream_guard::Guest for Component {
+            fn inspect_window(
+                ctx: $crate::wasm::bindings::types::Context,
+                carry: ::std::vec::Vec<u8>,
+                window: $crate::wasm::bindings::stream_guard::exports::tidegate::plugin::stream_guard::Window,
+            ) -> ::std::result::Result<
+                $crate::wasm::bindings::stream_guard::exports::tidegate::plugin::stream_guard::Inspection,
+                $crate::wasm::bindings::types::Error,
+            > {
+                $crate::wasm::inspect_window(&PLUGIN, ctx, carry, window)
+            }
+        }
+        $crate::wasm::bindings::stream_guard::export_stream_guard!(
+            Component with_types_in $crate::wasm::bindings::stream_guard
+        );
+    };
+    (Router) => {
+        impl $crate::wasm::bindings::router::exports::tidegate::plugin::router::Guest for Component {
+            fn route(
+                ctx: $crate::wasm::bindings::types::Context,
+                request: $crate::wasm::bindings::router::exports::tidegate::plugin::router::Request,
+                candidates: ::std::vec::Vec<
+                    $crate::wasm::bindings::router::exports::tidegate::plugin::router::Candidate,
+                >,
+            ) -> ::std::result::Result<
+                $crate::wasm::bindings::router::exports::tidegate::plugin::router::Decision,
+                $crate::wasm::bindings::types::Error,
+            > {
+                $crate::wasm::route(&PLUGIN, ctx, request, candidates)
+            }
+        }
+        $crate::wasm::bindings::router::export_router!(Component with_types_in $crate::wasm::bindings::router);
+    };
+    (ToolProvider) => {
+        impl $crate::wasm::bindings::tool_provider::exports::tidegate::plugin::tool_provider::Guest for Component {
+            fn list_tools(
+                ctx: $crate::wasm::bindings::types::Context,
+            ) -> ::std::result::Result<
+                ::std::vec::Vec<$crate::wasm::bindings::types::ToolDef>,
+                $crate::wasm::bindings::types::Error,
+            > {
+                $crate::wasm::list_tools(&PLUGIN, ctx)
+            }
+            fn call_tool(
+                ctx: $crate::wasm::bindings::types::Context,
+                call: $crate::wasm::bindings::types::ToolCall,
+            ) -> ::std::result::Result<
+                $crate::wasm::bindings::types::ToolOutcome,
+                $crate::wasm::bindings::types::Error,
+            > {
+                $crate::wasm::call_tool(&PLUGIN, ctx, call)
+            }
+        }
+        $crate::wasm::bindings::tool_provider::export_tool_provider!(
+            Component with_types_in $crate::wasm::bindings::tool_provider
+        );
+    };
+    (Retriever) => {
+        impl $crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Guest for Component {
+            fn retrieve(
+                ctx: $crate::wasm::bindings::types::Context,
+                query: $crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Query,
+            ) -> ::std::result::Result<
+                ::std::vec::Vec<$crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Chunk>,
+                $crate::wasm::bindings::types::Error,
+            > {
+                $crate::wasm::retrieve(&PLUGIN, ctx, query)
+            }
+        }
+        $crate::wasm::bindings::retriever::export_retriever!(
+            Component with_types_in $crate::wasm::bindings::retriever
+        );
+    };
+}
+
+/// `meta.describe`
+pub fn describe<P: Plugin>() -> String {
+    report_panics();
+    P::describe().to_json()
+}
+
+/// `meta.configure`
+pub fn configure<P: Plugin>(slot: &'static Slot<P>, json: &str) -> Result<(), w::Error> {
+    report_panics();
+    let made = plugin::configure::<P>(json)?;
+    let twice = |_| w::Error::Unsupported("an instance is configured once; make another one".into());
+    slot.with(|cell| cell.set(made)).map_err(twice)
+}
+
+/// `prompt-guard.inspect-prompt`
+pub fn inspect_prompt<P: PromptGuard>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    asked: prompt::Prompt,
+) -> Result<w::Verdict, w::Error> {
+    run(slot, |plugin| Ok(plugin.inspect_prompt(&ctx.into(), &asked.into())?.into()))
+}
+
+/// `stream-guard.inspect-window`
+pub fn inspect_window<P: StreamGuard>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    carry: Vec<u8>,
+    window: stream::Window,
+) -> Result<stream::Inspection, w::Error> {
+    run(slot, |plugin| {
+        let (inspection, carry) = inspect_with_carry(plugin, &ctx.into(), &carry, &window.into())?;
+        Ok(stream::Inspection {
+            action: inspection.action.into(),
+            safe_through: inspection.safe_through,
+            carry,
+            findings: inspection.findings.into_iter().map(Into::into).collect(),
+            attrs: inspection.attrs,
+        })
+    })
+}
+
+/// `router.route`
+pub fn route<P: Router>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    request: routing::Request,
+    candidates: Vec<routing::Candidate>,
+) -> Result<routing::Decision, w::Error> {
+    let candidates: Vec<Candidate> = candidates.into_iter().map(Into::into).collect();
+    run(slot, |plugin| Ok(plugin.route(&ctx.into(), &request.into(), &candidates)?.into()))
+}
+
+/// `tool-provider.list-tools`
+pub fn list_tools<P: ToolProvider>(slot: &'static Slot<P>, ctx: w::Context) -> Result<Vec<w::ToolDef>, w::Error> {
+    run(slot, |plugin| Ok(plugin.list_tools(&ctx.into())?.into_iter().map(Into::into).collect()))
+}
+
+/// `tool-provider.call-tool`
+pub fn call_tool<P: ToolProvider>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    call: w::ToolCall,
+) -> Result<w::ToolOutcome, w::Error> {
+    run(slot, |plugin| Ok(plugin.call_tool(&ctx.into(), &call.into())?.into()))
+}
+
+/// `retriever.retrieve`
+pub fn retrieve<P: Retriever>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    query: retrieval::Query,
+) -> Result<Vec<retrieval::Chunk>, w::Error> {
+    run(slot, |plugin| Ok(plugin.retrieve(&ctx.into(), &query.into())?.into_iter().map(Into::into).collect()))
+}
+
+fn run<P: Plugin, T>(slot: &'static Slot<P>, call: impl FnOnce(&P) -> Result<T, w::Error>) -> Result<T, w::Error> {
+    slot.with(|cell| match cell.get() {
+        Some(plugin) => call(plugin),
+        None => Err(w::Error::Unsupported("a stage was called before `configure`".into())),
+    })
+}
+
+fn report_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| log::error(&format!("the plugin panicked: {panic}")))));
+}
