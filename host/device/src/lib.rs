@@ -5,6 +5,7 @@
 //! tested against; `cpu` is fast. Read next: [`program`], then [`executor`].
 
 pub mod check;
+pub mod cpu;
 pub mod executor;
 pub mod mapped;
 pub mod program;
@@ -12,6 +13,7 @@ pub mod reference;
 pub mod sampler;
 pub mod weights;
 
+pub use cpu::{CacheElem, CpuBackend, CpuOptions, Isa};
 pub use executor::{Backend, Batch, BlockId, DeviceError, Executor, Limits, SampleRow, Segment};
 pub use mapped::MappedFile;
 pub use program::{Activation, Dims, Node, Program, RopeTable, Slot, SlotId, WeightId, WeightSpec};

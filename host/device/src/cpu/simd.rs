@@ -1,0 +1,186 @@
+//! Sixteen floats at a time, on whatever the processor offers.
+//!
+//! Kernels are written once over [`Simd`] and compiled once for each instruction set: [`Simd::run`] enters a
+//! function that has the instruction set enabled, and everything `#[inline(always)]` below it is compiled there.
+//! A value of a `Simd` type is the proof that the processor has the instructions, since only detection makes one.
+//!
+//! A vector is always 16 lanes (two registers on AVX2), so that layouts do not depend on the instruction set, and
+//! AVX2 and AVX-512F give the same bits. Read next: `gemm`.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+pub(super) mod portable;
+
+/// Lanes of a vector, rows of a packed weight group, and positions of a cache block.
+pub(super) const LANES: usize = 16;
+
+/// A piece of work that is compiled for each instruction set. `call` is `#[inline(always)]`, as is all it calls.
+pub(super) trait Op {
+    /// What it returns.
+    type Out;
+    /// Does it with the instructions of `s`.
+    fn call<S: Simd>(self, s: S) -> Self::Out;
+}
+
+/// An instruction set. Every method is `#[inline(always)]` and only fast below [`Simd::run`].
+pub(super) trait Simd: Copy + Send + Sync + 'static {
+    /// For messages.
+    const NAME: &'static str;
+    /// Tokens that a register tile of a linear layer may take, largest first.
+    const TILES: &'static [usize];
+    /// The same for queries in attention.
+    const QUERY_TILES: &'static [usize] = Self::TILES;
+    /// Whether `dot_bf16` exists: the linear layers then round activations to bf16.
+    const DOT_BF16: bool = false;
+    /// Without `dot_bf16`: what everything but linear layers over bf16 weights runs on.
+    type Exact: Simd;
+    /// Sixteen f32.
+    type V: Copy;
+
+    /// The proof for [`Self::Exact`], which needs no more.
+    fn exact(self) -> Self::Exact;
+
+    /// Groups of 16 weight rows in the register tile of `tokens` tokens; 1, 2 or 4.
+    fn tile_groups(tokens: usize) -> usize;
+
+    /// The same for queries in attention: blocks of keys, or groups of 16 elements of a head.
+    #[inline(always)]
+    fn query_groups(queries: usize) -> usize {
+        Self::tile_groups(queries)
+    }
+
+    /// Runs `op` where the instruction set is enabled.
+    fn run<O: Op>(self, op: O) -> O::Out;
+
+    /// All lanes `x`.
+    fn splat(self, x: f32) -> Self::V;
+    /// Lane-wise sum.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Lane-wise difference.
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Lane-wise product.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Lane-wise quotient.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Lane-wise maximum.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Lane-wise minimum.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, fused except in the portable set.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// To the nearest integer, as f32.
+    fn round(self, a: Self::V) -> Self::V;
+    /// `2^n` for lanes that are integers in -126..=127.
+    fn pow2(self, n: Self::V) -> Self::V;
+    /// `v` where `x > limit`, else 0.
+    fn zero_unless_above(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
+    /// The lanes in order.
+    fn to_array(self, v: Self::V) -> [f32; LANES];
+    /// The lanes in order.
+    fn vector_of(self, a: [f32; LANES]) -> Self::V;
+
+    /// Sixteen f32.
+    ///
+    /// # Safety
+    /// 64 bytes at `p` are readable.
+    unsafe fn load(self, p: *const f32) -> Self::V;
+    /// Sixteen f32.
+    ///
+    /// # Safety
+    /// 64 bytes at `p` are writable.
+    unsafe fn store(self, p: *mut f32, v: Self::V);
+    /// The low halves of sixteen 32-bit words as bf16.
+    ///
+    /// # Safety
+    /// 64 bytes at `p` are readable.
+    unsafe fn load_bf16_even(self, p: *const u8) -> Self::V;
+    /// The high halves of sixteen 32-bit words as bf16.
+    ///
+    /// # Safety
+    /// 64 bytes at `p` are readable.
+    unsafe fn load_bf16_odd(self, p: *const u8) -> Self::V;
+    /// Sixteen f16.
+    ///
+    /// # Safety
+    /// 32 bytes at `p` are readable.
+    unsafe fn load_f16(self, p: *const u8) -> Self::V;
+    /// Asks for the line at `p`; any address is allowed.
+    fn prefetch(self, p: *const u8);
+
+    /// `acc + even(p) * low(pair) + odd(p) * high(pair)` with bf16 pairs, where [`Self::DOT_BF16`].
+    ///
+    /// # Safety
+    /// 64 bytes at `p` are readable.
+    unsafe fn dot_bf16(self, acc: Self::V, p: *const u8, pair: u32) -> Self::V {
+        let _ = (p, pair);
+        debug_assert!(Self::DOT_BF16, "only where the instruction exists");
+        acc
+    }
+
+    /// The sum of the lanes, always in the same order.
+    #[inline(always)]
+    fn sum(self, v: Self::V) -> f32 {
+        let mut a = self.to_array(v);
+        let mut half = LANES / 2;
+        while half > 0 {
+            for i in 0..half {
+                a[i] += a[i + half];
+            }
+            half /= 2;
+        }
+        a[0]
+    }
+
+    /// The largest lane.
+    #[inline(always)]
+    fn largest(self, v: Self::V) -> f32 {
+        let a = self.to_array(v);
+        let mut most = a[0];
+        for x in a {
+            most = if x > most { x } else { most };
+        }
+        most
+    }
+
+    /// The first 16 elements of `slice`, zeros where it is shorter.
+    #[inline(always)]
+    fn load_slice(self, slice: &[f32]) -> Self::V {
+        if slice.len() >= LANES {
+            // SAFETY: the slice has 16 elements.
+            return unsafe { self.load(slice.as_ptr()) };
+        }
+        let mut a = [0.0; LANES];
+        a[..slice.len()].copy_from_slice(slice);
+        self.vector_of(a)
+    }
+
+    /// Writes as many lanes as `slice` takes.
+    #[inline(always)]
+    fn store_slice(self, slice: &mut [f32], v: Self::V) {
+        if slice.len() >= LANES {
+            // SAFETY: the slice has 16 elements.
+            return unsafe { self.store(slice.as_mut_ptr(), v) };
+        }
+        let n = slice.len();
+        slice.copy_from_slice(&self.to_array(v)[..n]);
+    }
+
+    /// `e^x` within 2 units in the last place for -87 < x < 88; 0 below, `e^88` above. Cephes' `expf`.
+    #[inline(always)]
+    fn exp(self, x: Self::V) -> Self::V {
+        const LOWEST: f32 = -87.0;
+        let clamped = self.min(self.max(x, self.splat(LOWEST)), self.splat(88.0));
+        let n = self.round(self.mul(clamped, self.splat(std::f32::consts::LOG2_E)));
+        // ln 2 in two parts, so that n times the first is exact.
+        let r = self.fma(n, self.splat(-0.693_359_4), clamped);
+        let r = self.fma(n, self.splat(2.121_944_4e-4), r);
+        let mut p = self.splat(1.987_569_1e-4);
+        for c in [1.398_2e-3, 8.333_452e-3, 4.166_58e-2, 1.666_666_5e-1, 0.5] {
+            p = self.fma(p, r, self.splat(c));
+        }
+        let y = self.add(self.fma(p, self.mul(r, r), r), self.splat(1.0));
+        self.zero_unless_above(x, self.splat(LOWEST), self.mul(y, self.pow2(n)))
+    }
+}

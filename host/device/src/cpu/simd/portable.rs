@@ -1,0 +1,126 @@
+//! Plain Rust that any processor runs; the compiler makes of it what its baseline allows (SSE2 on x86-64).
+
+use super::{LANES, Op, Simd};
+use half::f16;
+
+/// Needs nothing of the processor.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cpu) struct Portable;
+
+/// Lane by lane.
+#[inline(always)]
+fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    let mut out = a;
+    for (x, y) in out.iter_mut().zip(b) {
+        *x = f(*x, y);
+    }
+    out
+}
+
+impl Simd for Portable {
+    const NAME: &'static str = "portable";
+    const TILES: &'static [usize] = &[4, 3, 2, 1];
+    type Exact = Self;
+    type V = [f32; LANES];
+
+    fn exact(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn tile_groups(_tokens: usize) -> usize {
+        1
+    }
+    #[inline(never)]
+    fn run<O: Op>(self, op: O) -> O::Out {
+        op.call(self)
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::V {
+        [x; LANES]
+    }
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |x, y| x + y)
+    }
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |x, y| x - y)
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |x, y| x * y)
+    }
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |x, y| x / y)
+    }
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |x, y| if x > y { x } else { y })
+    }
+    #[inline(always)]
+    fn min(self, a: Self::V, b: Self::V) -> Self::V {
+        zip(a, b, |x, y| if x < y { x } else { y })
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // Not `mul_add`: without the instruction that is a slow library call.
+        zip(zip(a, b, |x, y| x * y), c, |x, y| x + y)
+    }
+    #[inline(always)]
+    fn round(self, a: Self::V) -> Self::V {
+        // Adding and taking away 1.5 * 2^23 leaves the nearest integer for all |x| < 2^22.
+        const MAGIC: f32 = 12_582_912.0;
+        zip(a, a, |x, _| (x + MAGIC) - MAGIC)
+    }
+    #[inline(always)]
+    fn pow2(self, n: Self::V) -> Self::V {
+        zip(n, n, |x, _| f32::from_bits(((x as i32 + 127) as u32) << 23))
+    }
+    #[inline(always)]
+    fn zero_unless_above(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
+        let mut out = v;
+        for i in 0..LANES {
+            out[i] = if x[i] > limit[i] { v[i] } else { 0.0 };
+        }
+        out
+    }
+    #[inline(always)]
+    fn to_array(self, v: Self::V) -> [f32; LANES] {
+        v
+    }
+    #[inline(always)]
+    fn vector_of(self, a: [f32; LANES]) -> Self::V {
+        a
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> Self::V {
+        // SAFETY: the caller vouches for 64 readable bytes; no alignment is asked.
+        unsafe { p.cast::<[f32; LANES]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: Self::V) {
+        // SAFETY: the caller vouches for 64 writable bytes; no alignment is asked.
+        unsafe { p.cast::<[f32; LANES]>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_even(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for 64 readable bytes.
+        let words = unsafe { p.cast::<[u32; LANES]>().read_unaligned() };
+        words.map(|w| f32::from_bits(w << 16))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_odd(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for 64 readable bytes.
+        let words = unsafe { p.cast::<[u32; LANES]>().read_unaligned() };
+        words.map(|w| f32::from_bits(w & 0xffff_0000))
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for 32 readable bytes.
+        let words = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        words.map(|w| f16::from_bits(w).to_f32())
+    }
+    #[inline(always)]
+    fn prefetch(self, _p: *const u8) {}
+}
