@@ -102,39 +102,62 @@ impl Sampler {
         let id = if row.params.temperature == 0.0 {
             best
         } else {
-            let noise = Noise::new(row.params.seed, row.position as u64);
-            race(&mut self.candidates, shaped, shaped[best as usize], row.params, noise).unwrap_or(best)
+            let scale = Scale { max: shaped[best as usize], temperature: row.params.temperature };
+            let race = Race::new(Noise::new(row.params.seed, row.position as u64), scale);
+            draw(race, &mut self.candidates, shaped, row.params).unwrap_or(best)
         };
         Ok(logprobs::report(logits, id, row.params.logprobs))
     }
 }
 
 /// Runs the Gumbel race over what the filters leave.
-fn race(
-    candidates: &mut Vec<Candidate>,
-    shaped: &[f32],
-    max: f32,
-    params: &SamplingParams,
-    noise: Noise,
-) -> Option<u32> {
-    let score = |x: f32| filter::score(x, max, params.temperature);
-    let mut race = Race::new(noise);
+fn draw(mut race: Race, candidates: &mut Vec<Candidate>, shaped: &[f32], params: &SamplingParams) -> Option<u32> {
     if filter::is_neutral(params) {
-        race.enter_all(shaped, score);
+        race.enter_all(shaped);
     } else {
-        filter::keep(candidates, shaped, score, params);
-        candidates.iter().for_each(|c| race.enter(c.id, c.score));
+        filter::keep(candidates, shaped, race.scale(), params);
+        candidates.iter().for_each(|c| race.enter(c.id, c.logit));
     }
     race.winner()
 }
 
+/// From logits to scores: `(logit - max) / temperature`, at most 0. Taking the largest logit off first keeps a tiny
+/// temperature from overflowing upwards.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    max: f32,
+    temperature: f32,
+}
+
+impl Scale {
+    fn score(self, logit: f32) -> f32 {
+        (logit - self.max) / self.temperature
+    }
+
+    /// Probability relative to the best token.
+    fn mass(self, logit: f32) -> f64 {
+        f64::from(self.score(logit).exp())
+    }
+}
+
 /// The largest logit's id, the lowest on ties; `None` if all are forbidden or there are none.
 fn argmax(logits: &[f32]) -> Option<u32> {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let max = largest(logits);
     if max == f32::NEG_INFINITY {
         return None;
     }
     logits.iter().position(|&x| x == max).map(|i| i as u32)
+}
+
+/// The maximum of numbers that are not NaN. Sixteen running maxima, since one would be a chain of dependent steps.
+fn largest(logits: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let (blocks, rest) = logits.as_chunks::<16>();
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    for block in blocks {
+        lanes.iter_mut().zip(block).for_each(|(lane, &x)| *lane = larger(*lane, x));
+    }
+    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| larger(a, b))
 }
 
 fn check_params(p: &SamplingParams) -> Result<(), SampleError> {

@@ -1,92 +1,126 @@
 //! Top-k, top-p and min-p without sorting the vocabulary.
 //!
-//! Each keeps a prefix of the tokens ordered by (score descending, id ascending), so ties are cut at the higher
+//! Each keeps a prefix of the tokens ordered by (logit descending, id ascending), so ties are cut at the higher
 //! id and top-k keeps exactly k. Meanings and order are those of transformers: top-k; then top-p, the shortest
 //! prefix whose share of what top-k left reaches p; then min-p, relative to the best token. (vLLM runs min-p
 //! first, so that its top-p share is of what min-p left.)
 
+use super::Scale;
 use std::cmp::Ordering;
 use tidegate_types::SamplingParams;
 
-/// A token in the race; `score` is `(logit - max) / temperature`, at most 0.
+/// A token in the race.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Candidate {
-    pub(super) score: f32,
+    pub(super) logit: f32,
     pub(super) id: u32,
 }
 
-/// Logit to score. The largest logit is taken off first, so that a tiny temperature cannot overflow upwards;
-/// adding zero turns -0 into 0, which `total_cmp` would tell apart.
-pub(super) fn score(logit: f32, max: f32, temperature: f32) -> f32 {
-    (logit - max) / temperature + 0.0
-}
+/// Up to this k the best tokens are held in order while the logits pass by; above it a selection is cheaper.
+const MAX_HELD: usize = 128;
+/// Scores below add less than f32 rounding to a sum over any vocabulary.
+const NEGLIGIBLE: f32 = -40.0;
 
 pub(super) fn is_neutral(params: &SamplingParams) -> bool {
     params.top_k == 0 && params.top_p >= 1.0 && params.min_p == 0.0
 }
 
 /// Fills `candidates` with the tokens that may be drawn, in no particular order.
-pub(super) fn keep(
-    candidates: &mut Vec<Candidate>,
-    logits: &[f32],
-    score: impl Fn(f32) -> f32,
-    params: &SamplingParams,
-) {
-    candidates.clear();
-    let allowed = (0u32..).zip(logits).filter(|(_, x)| **x > f32::NEG_INFINITY);
-    candidates.extend(allowed.map(|(id, &x)| Candidate { score: score(x), id }));
-    keep_top_k(candidates, params.top_k as usize);
-    keep_top_p(candidates, params.top_p);
-    keep_min_p(candidates, params.min_p);
-}
-
-pub(super) fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
-    b.score.total_cmp(&a.score).then(a.id.cmp(&b.id))
-}
-
-fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
-    if k == 0 || k >= candidates.len() {
-        return;
-    }
-    candidates.select_nth_unstable_by(k - 1, by_rank);
-    candidates.truncate(k);
-    // The selection leaves an order of its own; top-p sums in this order, and the sum decides.
-    candidates.sort_unstable_by_key(|c| c.id);
-}
-
-/// Sorts only as much of the head as p needs: 64 tokens, then four times as many, and so on.
-fn keep_top_p(candidates: &mut Vec<Candidate>, p: f32) {
-    if p >= 1.0 {
-        return;
-    }
-    let wanted = f64::from(p) * candidates.iter().map(mass).sum::<f64>();
-    let (mut sum, mut start, mut step) = (0.0, 0, 64);
-    while start < candidates.len() {
-        let end = (start + step).min(candidates.len());
-        if end < candidates.len() {
-            candidates[start..].select_nth_unstable_by(end - start, by_rank);
+pub(super) fn keep(candidates: &mut Vec<Candidate>, logits: &[f32], scale: Scale, params: &SamplingParams) {
+    let (k, p) = (params.top_k as usize, params.top_p);
+    let least_score = if params.min_p > 0.0 { params.min_p.ln() } else { f32::NEG_INFINITY };
+    let cuts_by_count = k > 0 && k < logits.len();
+    if cuts_by_count {
+        keep_top_k(candidates, logits, k);
+        if p < 1.0 {
+            let total = candidates.iter().map(|c| scale.mass(c.logit)).sum::<f64>();
+            keep_top_p(candidates, scale, f64::from(p) * total);
         }
-        candidates[start..end].sort_unstable_by(by_rank);
-        for i in start..end {
-            sum += mass(&candidates[i]);
-            if sum >= wanted {
-                return candidates.truncate(i + 1);
+    } else if p < 1.0 {
+        let total = total_mass(logits, scale);
+        // All that lie below this share a mass of at most 1 - p, so the prefix that reaches p ends before them.
+        let least = (1.0 - f64::from(p)) * total / logits.len() as f64;
+        let least = least * (1.0 - 1e-6);
+        // What min-p cuts may go at once: it is the end of the order, and top-p's share is already fixed.
+        collect(candidates, logits, |x| scale.score(x) >= least_score && scale.mass(x) >= least);
+        keep_top_p(candidates, scale, f64::from(p) * total);
+    } else {
+        collect(candidates, logits, |x| scale.score(x) >= least_score);
+    }
+    candidates.retain(|c| scale.score(c.logit) >= least_score);
+}
+
+/// The order of tokens; adding zero makes -0 equal to 0, which `total_cmp` would tell apart.
+pub(super) fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
+    (b.logit + 0.0).total_cmp(&(a.logit + 0.0)).then(a.id.cmp(&b.id))
+}
+
+fn collect(candidates: &mut Vec<Candidate>, logits: &[f32], wanted: impl Fn(f32) -> bool) {
+    candidates.clear();
+    let allowed = (0u32..).zip(logits).filter(|&(_, &x)| x > f32::NEG_INFINITY && wanted(x));
+    candidates.extend(allowed.map(|(id, &logit)| Candidate { logit, id }));
+}
+
+/// The `k` best, in no particular order that a caller may rely on.
+fn keep_top_k(candidates: &mut Vec<Candidate>, logits: &[f32], k: usize) {
+    if k <= MAX_HELD {
+        return hold_best(candidates, logits, k);
+    }
+    collect(candidates, logits, |_| true);
+    if k < candidates.len() {
+        candidates.select_nth_unstable_by(k - 1, by_rank);
+        candidates.truncate(k);
+    }
+}
+
+/// The `n` best allowed tokens in order, by insertion: after the first few hardly a token gets in.
+pub(super) fn hold_best(best: &mut Vec<Candidate>, logits: &[f32], n: usize) {
+    best.clear();
+    // A token must beat this to get in once there are n: on a tie the lower id, which is there, stays.
+    let mut bar = f32::NEG_INFINITY;
+    for (id, &logit) in (0u32..).zip(logits) {
+        if logit > bar {
+            let new = Candidate { logit, id };
+            let at = best.partition_point(|c| by_rank(c, &new).is_lt());
+            best.insert(at, new);
+            if best.len() > n {
+                best.truncate(n);
+            }
+            if best.len() == n {
+                bar = best.last().map_or(f32::INFINITY, |worst| worst.logit);
             }
         }
-        (start, step) = (end, step * 4);
     }
 }
 
-fn keep_min_p(candidates: &mut Vec<Candidate>, min_p: f32) {
-    if min_p > 0.0 {
-        let least = min_p.ln();
-        candidates.retain(|c| c.score >= least);
-    }
+/// Mass of all tokens, relative to the best one.
+pub(super) fn total_mass(logits: &[f32], scale: Scale) -> f64 {
+    let least = scale.max + NEGLIGIBLE * scale.temperature;
+    logits.iter().filter(|&&x| x >= least).map(|&x| scale.mass(x)).sum()
 }
 
-/// Probability relative to the best token.
-fn mass(c: &Candidate) -> f64 {
-    f64::from(c.score.exp())
+/// The shortest prefix whose mass reaches `wanted`, by halving: whichever half the border lies in is split on.
+/// Masses are summed in whatever order the selection leaves; in f64 that is far below the f32 of the logits.
+fn keep_top_p(candidates: &mut Vec<Candidate>, scale: Scale, wanted: f64) {
+    let (mut kept, mut missing, mut end) = (0, wanted, candidates.len());
+    while end - kept > 32 {
+        let half = (end - kept) / 2;
+        let (upper, _, _) = candidates[kept..end].select_nth_unstable_by(half, by_rank);
+        let mass: f64 = upper.iter().map(|c| scale.mass(c.logit)).sum();
+        if mass >= missing {
+            end = kept + half;
+        } else {
+            kept += half;
+            missing -= mass;
+        }
+    }
+    candidates[kept..end].sort_unstable_by(by_rank);
+    while kept < end && missing > 0.0 {
+        missing -= scale.mass(candidates[kept].logit);
+        kept += 1;
+    }
+    // The best token always stays.
+    candidates.truncate(kept.max(1));
 }
 
 #[cfg(test)]
@@ -97,7 +131,7 @@ mod tests {
     fn kept(logits: &[f32], params: &SamplingParams) -> Vec<u32> {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut candidates = Vec::new();
-        keep(&mut candidates, logits, |x| score(x, max, params.temperature), params);
+        keep(&mut candidates, logits, Scale { max, temperature: params.temperature }, params);
         let mut ids: Vec<u32> = candidates.iter().map(|c| c.id).collect();
         ids.sort_unstable();
         ids
@@ -107,7 +141,7 @@ mod tests {
     fn ranked(logits: &[f32]) -> Vec<(u32, f64)> {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut all: Vec<(u32, f64)> =
-            (0u32..).zip(logits).map(|(id, &x)| (id, f64::from(score(x, max, 1.0).exp()))).collect();
+            (0u32..).zip(logits).map(|(id, &x)| (id, Scale { max, temperature: 1.0 }.mass(x))).collect();
         all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         all
     }
@@ -156,6 +190,41 @@ mod tests {
                     prop_assert!(!got.contains(&id));
                 }
             }
+        }
+    }
+
+    /// The three one after the other, on a full sort.
+    fn by_definition(logits: &[f32], params: &SamplingParams) -> Vec<u32> {
+        let mut ranked = ranked(logits);
+        if params.top_k > 0 {
+            ranked.truncate(params.top_k as usize);
+        }
+        let total: f64 = ranked.iter().map(|x| x.1).sum();
+        let mut sum = 0.0;
+        let reached = ranked.iter().position(|x| {
+            sum += x.1;
+            sum >= f64::from(params.top_p) * total
+        });
+        if let (Some(last), true) = (reached, params.top_p < 1.0) {
+            ranked.truncate(last + 1);
+        }
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        ranked.retain(|x| logits[x.0 as usize] - max >= params.min_p.ln());
+        let mut ids: Vec<u32> = ranked.iter().map(|x| x.0).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    proptest! {
+        #[test]
+        fn together_they_cut_in_the_order_of_transformers(
+            logits in prop::collection::vec(-12.0f32..12.0, 1..400),
+            top_k in prop_oneof![Just(0u32), 1u32..20, 100u32..300],
+            top_p in prop_oneof![Just(1.0f32), 0.05f32..0.99],
+            min_p in prop_oneof![Just(0.0f32), 0.0001f32..0.5],
+        ) {
+            let params = SamplingParams { top_k, top_p, min_p, ..Default::default() };
+            prop_assert_eq!(kept(&logits, &params), by_definition(&logits, &params));
         }
     }
 

@@ -10,12 +10,33 @@ const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 pub fn philox4x32(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     let (mut k, mut c) = (key, counter);
     for _ in 0..10 {
-        let a = u64::from(MULTIPLIERS[0]) * u64::from(c[0]);
-        let b = u64::from(MULTIPLIERS[1]) * u64::from(c[2]);
-        c = [(b >> 32) as u32 ^ c[1] ^ k[0], b as u32, (a >> 32) as u32 ^ c[3] ^ k[1], a as u32];
-        k = [k[0].wrapping_add(KEY_STEPS[0]), k[1].wrapping_add(KEY_STEPS[1])];
+        c = round(k, c);
+        k = next_key(k);
     }
     c
+}
+
+/// As [`philox4x32`] for counters `[c0, c1, third[lane], 0]`, side by side so that the multiplications overlap;
+/// one result for each.
+pub fn philox4x32_lanes<const N: usize>(key: [u32; 2], first: [u32; 2], third: [u32; N]) -> [[u32; 4]; N] {
+    let mut k = key;
+    let mut counters = third.map(|third| [first[0], first[1], third, 0]);
+    for _ in 0..10 {
+        counters = counters.map(|c| round(k, c));
+        k = next_key(k);
+    }
+    counters
+}
+
+#[inline(always)]
+fn round(k: [u32; 2], c: [u32; 4]) -> [u32; 4] {
+    let a = u64::from(MULTIPLIERS[0]) * u64::from(c[0]);
+    let b = u64::from(MULTIPLIERS[1]) * u64::from(c[2]);
+    [(b >> 32) as u32 ^ c[1] ^ k[0], b as u32, (a >> 32) as u32 ^ c[3] ^ k[1], a as u32]
+}
+
+fn next_key(k: [u32; 2]) -> [u32; 2] {
+    [k[0].wrapping_add(KEY_STEPS[0]), k[1].wrapping_add(KEY_STEPS[1])]
 }
 
 #[cfg(test)]
