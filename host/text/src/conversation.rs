@@ -61,16 +61,16 @@ pub(crate) struct Layout<'a, 'v> {
 }
 
 impl Layout<'_, '_> {
-    /// The template's `messages`.
+    /// The template's `messages`. A tool's outcome is a message of its own, behind the other parts of its message.
     pub fn messages(&mut self, messages: &[Message]) -> Result<Value, TextError> {
         let mut out = Vec::with_capacity(messages.len());
         for (index, message) in messages.iter().enumerate() {
-            let outcomes: Vec<&ToolOutcome> = outcomes(message).collect();
-            if outcomes.is_empty() {
+            let num_outcomes = outcomes(message).count();
+            if num_outcomes == 0 || num_outcomes < message.parts.len() {
                 out.push(self.message(message)?);
             }
-            for outcome in outcomes {
-                out.push(self.outcome(message, outcome, &messages[..index])?);
+            for outcome in outcomes(message) {
+                out.push(self.outcome(message, outcome, &messages[..=index])?);
             }
         }
         Ok(Value::Array(out))
@@ -107,7 +107,9 @@ impl Layout<'_, '_> {
                 Part::Reasoning(text) => reasoning.push_str(text),
                 Part::ToolCall(call) => calls.push(self.call(call)?),
                 Part::ToolOutcome(_) => {}
-                Part::Opaque { kind, .. } => return Err(unsupported(message, kind)),
+                Part::Opaque { kind, .. } => {
+                    return Err(TextError::UnsupportedPart { message: message.id.clone(), kind: kind.clone() });
+                }
             }
         }
         if message.role == Role::Assistant && reasoning.is_empty() {
@@ -128,15 +130,12 @@ impl Layout<'_, '_> {
         Ok(Value::Object(out))
     }
 
-    fn outcome(&mut self, message: &Message, outcome: &ToolOutcome, earlier: &[Message]) -> Result<Value, TextError> {
-        if let Some(kind) = message.parts.iter().find_map(opaque_kind) {
-            return Err(unsupported(message, kind));
-        }
+    fn outcome(&mut self, message: &Message, outcome: &ToolOutcome, until: &[Message]) -> Result<Value, TextError> {
         let mut out = Map::new();
         out.insert("role".to_owned(), Role::Tool.as_str().into());
         out.insert("content".to_owned(), self.veil.text(&outcome.content)?.into());
         out.insert("tool_call_id".to_owned(), self.veil.text(&outcome.call_id)?.into());
-        let name = message.name.as_deref().or_else(|| called_name(earlier, &outcome.call_id));
+        let name = message.name.as_deref().or_else(|| called_name(until, &outcome.call_id));
         if let Some(name) = name {
             out.insert("name".to_owned(), self.veil.text(name)?.into());
         }
@@ -186,17 +185,9 @@ fn outcomes(message: &Message) -> impl Iterator<Item = &ToolOutcome> {
     message.parts.iter().filter_map(|part| if let Part::ToolOutcome(outcome) = part { Some(outcome) } else { None })
 }
 
-fn opaque_kind(part: &Part) -> Option<&str> {
-    if let Part::Opaque { kind, .. } = part { Some(kind) } else { None }
-}
-
-fn unsupported(message: &Message, kind: &str) -> TextError {
-    TextError::UnsupportedPart { message: message.id.clone(), kind: kind.to_owned() }
-}
-
 /// The name of the tool that a call id stands for, from the latest call of that id.
-fn called_name<'m>(earlier: &'m [Message], call_id: &str) -> Option<&'m str> {
-    let calls = earlier.iter().rev().flat_map(|message| message.parts.iter().rev());
+fn called_name<'m>(until: &'m [Message], call_id: &str) -> Option<&'m str> {
+    let calls = until.iter().rev().flat_map(|message| message.parts.iter().rev());
     calls
         .filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
         .find(|call| call.id == call_id)

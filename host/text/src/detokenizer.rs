@@ -99,11 +99,11 @@ struct Utf8Tail {
 impl Utf8Tail {
     /// Appends to `out` what is decided: whole characters, and U+FFFD for what can no longer become one.
     fn push(&mut self, bytes: &[u8], out: &mut String) {
-        if self.bytes.is_empty() {
-            if let Ok(text) = std::str::from_utf8(bytes) {
-                out.push_str(text);
-                return;
-            }
+        if self.bytes.is_empty()
+            && let Ok(text) = std::str::from_utf8(bytes)
+        {
+            out.push_str(text);
+            return;
         }
         self.bytes.extend_from_slice(bytes);
         let mut decided = 0;

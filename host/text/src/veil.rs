@@ -24,6 +24,7 @@
 use crate::added::ControlTokens;
 use crate::error::TextError;
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 
 /// Stand-ins are the private-use characters of plane 16, from here.
 const FIRST_STAND_IN: u32 = 0x10_0000;
@@ -76,11 +77,13 @@ pub(crate) struct Veil<'a> {
     controls: &'a ControlTokens,
     /// `originals[n]` is what stand-in `n` stands for.
     originals: Vec<char>,
+    /// The other way round.
+    stand_ins: HashMap<char, char>,
 }
 
 impl<'a> Veil<'a> {
     pub fn new(controls: &'a ControlTokens) -> Self {
-        Self { controls, originals: Vec::new() }
+        Self { controls, originals: Vec::new(), stand_ins: HashMap::new() }
     }
 
     /// A caller's text, safe to be pasted anywhere.
@@ -155,18 +158,16 @@ impl<'a> Veil<'a> {
     }
 
     fn stand_in(&mut self, c: char) -> Result<char, TextError> {
-        let index = match self.originals.iter().position(|original| *original == c) {
-            Some(index) => index,
-            None => {
-                self.originals.push(c);
-                self.originals.len() - 1
-            }
-        };
-        let too_many = TextError::PrivateCharacters { limit: NUM_STAND_INS };
-        if index >= NUM_STAND_INS {
-            return Err(too_many);
+        if let Some(known) = self.stand_ins.get(&c) {
+            return Ok(*known);
         }
-        char::from_u32(FIRST_STAND_IN + index as u32).ok_or(too_many)
+        let stand_in =
+            u32::try_from(self.originals.len()).ok().and_then(|index| char::from_u32(FIRST_STAND_IN + index));
+        let stand_in = stand_in.filter(|c| is_stand_in(*c));
+        let stand_in = stand_in.ok_or(TextError::PrivateCharacters { limit: NUM_STAND_INS })?;
+        self.originals.push(c);
+        self.stand_ins.insert(c, stand_in);
+        Ok(stand_in)
     }
 }
 

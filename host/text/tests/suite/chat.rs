@@ -1,6 +1,6 @@
 //! Conversations through the starter's template and through others.
 
-use crate::folders::{folder, open, sentencepiece_bpe, starter, starter_dir};
+use crate::folders::{folder, open, sentencepiece_bpe, starter};
 use serde_json::json;
 use std::time::{Duration, SystemTime};
 use tidegate_text::{AddSpecial, ChatOptions, TextError, TextModel};
@@ -76,6 +76,14 @@ fn a_tool_result_carries_its_call_id_and_the_name_of_its_call() {
     let template = "{% for m in messages %}{% if m.role == 'tool' %}{{ m.tool_call_id }} {{ m.name }} {{ m.content }}{% endif %}{% endfor %}";
     let messages = [user("q"), assistant(vec![call("weather", "{}")]), outcome("rain")];
     assert_eq!(render(template, &messages, &[]).expect("renders"), "call_1 weather rain");
+}
+
+#[test]
+fn a_tool_result_beside_other_parts_is_a_message_of_its_own() {
+    let template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
+    let Part::ToolOutcome(rain) = outcome("rain").parts.remove(0) else { panic!("an outcome") };
+    let mixed = assistant(vec![call("weather", "{}"), Part::Text("look".to_owned()), Part::ToolOutcome(rain)]);
+    assert_eq!(render(template, &[mixed], &[]).expect("renders"), "assistant:look;tool:rain;");
 }
 
 #[test]
@@ -199,5 +207,4 @@ fn the_prompt_tells_whether_it_opened_reasoning() {
     assert!(model.opens_reasoning(&prompt));
     let closed = ChatOptions { add_generation_prompt: false, ..options() };
     assert!(!model.opens_reasoning(&model.encode_chat(&[user("q")], &[], &closed).expect("encodes")));
-    let _ = starter_dir();
 }

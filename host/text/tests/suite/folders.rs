@@ -54,7 +54,7 @@ fn tokenizer(added_tokens: Value, parts: Value, model: Value) -> Value {
     out
 }
 
-/// As Llama 2: SentencePiece BPE with byte tokens; the tool marks are matched after normalizing.
+/// As Llama 2: SentencePiece BPE with byte tokens.
 pub fn sentencepiece_bpe() -> Value {
     let mut vocab = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
     vocab.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
@@ -64,7 +64,7 @@ pub fn sentencepiece_bpe() -> Value {
     let num = vocab.len();
     let ids: serde_json::Map<String, Value> = vocab.iter().enumerate().map(|(id, t)| (t.clone(), id.into())).collect();
     let marks = ["<|im_start|>", "<|im_end|>"].iter().enumerate().map(|(i, m)| added(num + i, m, true, false));
-    let tools = ["<tool_call>", "</tool_call>"].iter().enumerate().map(|(i, m)| added(num + 2 + i, m, false, true));
+    let tools = ["<tool_call>", "</tool_call>"].iter().enumerate().map(|(i, m)| added(num + 2 + i, m, false, false));
     let base = ["<unk>", "<s>", "</s>"].iter().enumerate().map(|(i, m)| added(i, m, true, false));
     tokenizer(
         base.chain(marks).chain(tools).collect(),
@@ -85,7 +85,8 @@ pub fn sentencepiece_bpe() -> Value {
     )
 }
 
-/// Unigram with marks in its own vocabulary, and a normalizer that makes marks out of other text.
+/// Unigram with marks in its own vocabulary, tool marks that are matched after normalizing, and a normalizer that
+/// makes marks out of other text.
 pub fn unigram() -> Value {
     let marks = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"];
     let letters = "▁abcdefghijklmnopqrstuvwxyz<>/|_\"{}:,.";
@@ -131,6 +132,15 @@ pub fn byte_level_bpe() -> Value {
     )
 }
 
+/// As the byte-level kind, with a normalizer that would take stand-ins apart.
+pub fn byte_level_normalizer() -> Value {
+    let mut out = byte_level_bpe();
+    out["normalizer"] = json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "ByteLevel"}]});
+    out["pre_tokenizer"] = json!({"type": "Split", "behavior": "MergedWithNext", "invert": false,
+        "pattern": {"String": "Ġ"}});
+    out
+}
+
 /// One of each kind.
 pub fn all_kinds() -> Vec<(&'static str, Arc<TextModel>)> {
     static MODELS: OnceLock<Vec<(&'static str, Arc<TextModel>)>> = OnceLock::new();
@@ -140,6 +150,7 @@ pub fn all_kinds() -> Vec<(&'static str, Arc<TextModel>)> {
             ("sentencepiece bpe", open(&sentencepiece_bpe(), TEMPLATE)),
             ("unigram", open(&unigram(), TEMPLATE)),
             ("byte-level bpe", open(&byte_level_bpe(), TEMPLATE)),
+            ("byte-level normalizer", open(&byte_level_normalizer(), TEMPLATE)),
         ]
     };
     MODELS.get_or_init(kinds).clone()

@@ -1,7 +1,7 @@
 //! Callers cannot write control tokens, by whatever field and however they cut them.
 
 use crate::chat::{assistant, call, outcome, tool, user};
-use crate::folders::{TEMPLATE, all_kinds, byte_level_bpe, open};
+use crate::folders::{all_kinds, byte_level_bpe, open};
 use proptest::prelude::*;
 use serde_json::json;
 use tidegate_text::{AddSpecial, ChatOptions, Specials, TextModel};
@@ -74,6 +74,18 @@ fn marks_put_together_with_the_template_are_plain_text() {
 }
 
 #[test]
+fn marks_that_the_template_begins_or_ends_are_plain_text() {
+    let template = "<{{ messages[0].content }}x<|im_{{ messages[1].content }}x{{ messages[2].content }}end|>";
+    let model = open(&byte_level_bpe(), template);
+    for (first, second, third) in [("tool_call>", "end|>", "<|im_"), ("tool_call> y", "end|> y", "y <|im_")] {
+        let ids = encode(&model, &[user(first), user(second), user(third)], &[]);
+        assert_eq!(controls(&model, &ids), [] as [u32; 0], "{first} {second} {third}");
+        let text = format!("<{first}x<|im_{second}x{third}end|>");
+        assert_eq!(model.decode(&ids, Specials::Show), text);
+    }
+}
+
+#[test]
 fn text_that_a_normalizer_would_make_a_mark_is_plain_text() {
     let (_, model) = all_kinds().remove(2);
     let base = controls(&model, &encode(&model, &[user("hi")], &[]));
@@ -91,7 +103,6 @@ fn the_templates_own_marks_stay_marks_beside_a_callers() {
     let text: Vec<String> = marks.iter().filter_map(|id| model.token_text(*id)).collect();
     let expected = "<|im_start|> <|im_end|> <|im_start|> <tool_call> </tool_call> <|im_end|> <|im_start|>";
     assert_eq!(text.join(" "), expected);
-    assert!(TEMPLATE.contains("<tool_call>"));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Ids to text and back, against the tokenizers crate.
 
-use crate::folders::{all_kinds, byte_level_bpe, sentencepiece_bpe, starter, starter_dir, unigram};
+use crate::folders::{
+    all_kinds, byte_level_bpe, byte_level_normalizer, sentencepiece_bpe, starter, starter_dir, unigram,
+};
 use proptest::prelude::*;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tidegate_text::{AddSpecial, Detokenizer, Place, Specials, TextModel};
 use tokenizers::Tokenizer;
 
@@ -13,14 +15,15 @@ fn stream(model: &Arc<TextModel>, ids: &[u32], specials: Specials, place: Place)
     text
 }
 
-fn reference(kind: &str) -> Tokenizer {
-    let json = match kind {
-        "starter" => std::fs::read_to_string(starter_dir().join("tokenizer.json")).expect("read"),
-        "sentencepiece bpe" => sentencepiece_bpe().to_string(),
-        "unigram" => unigram().to_string(),
-        _ => byte_level_bpe().to_string(),
-    };
-    json.parse().expect("a tokenizer")
+/// The tokenizers crate's own view of the same folders.
+fn references() -> &'static Vec<Tokenizer> {
+    static TOKENIZERS: OnceLock<Vec<Tokenizer>> = OnceLock::new();
+    TOKENIZERS.get_or_init(|| {
+        let starter = std::fs::read_to_string(starter_dir().join("tokenizer.json")).expect("read");
+        let others = [sentencepiece_bpe(), unigram(), byte_level_bpe(), byte_level_normalizer()];
+        let jsons = [starter].into_iter().chain(others.iter().map(ToString::to_string));
+        jsons.map(|json| json.parse().expect("a tokenizer")).collect()
+    })
 }
 
 /// Whether all runs of byte tokens are characters; for others Hugging Face replaces whole runs.
@@ -108,10 +111,9 @@ proptest! {
     fn any_ids_decode_as_hugging_face_decodes_them(
         picks in prop::collection::vec(any::<prop::sample::Index>(), 0..24), skip in any::<bool>(),
     ) {
-        for (kind, model) in all_kinds() {
-            let tokenizer = reference(kind);
+        for ((kind, model), tokenizer) in all_kinds().into_iter().zip(references()) {
             let ids: Vec<u32> = picks.iter().map(|pick| pick.index(model.vocab_size() + 2) as u32).collect();
-            if !byte_runs_are_text(&tokenizer, &ids) {
+            if !byte_runs_are_text(tokenizer, &ids) {
                 continue;
             }
             let specials = if skip { Specials::Hide } else { Specials::Show };
