@@ -109,6 +109,12 @@ impl EngineConfig {
         })
     }
 
+    /// Losses of the device or worker, without a step in between, after which the engine gives up: more than one
+    /// job can cause by itself.
+    pub(crate) fn losses_to_give_up(&self) -> u32 {
+        self.max_restarts.saturating_add(3)
+    }
+
     pub(crate) fn stall_after(&self) -> Duration {
         Duration::from_secs(self.stall_after_s.max(1))
     }

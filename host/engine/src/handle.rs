@@ -3,15 +3,18 @@
 use crate::config::{EngineConfig, ModelFacts};
 use crate::error::EngineError;
 use crate::inbox::Command;
-use crate::run::{Engine, new_scheduler};
+use crate::isolation::{Supervisor, WorkerCommand};
+use crate::run::new_scheduler;
 use crate::scheduler::Rules;
 use crate::sequence::Work;
 use crate::shared::Shared;
 use crate::stats::{EngineStats, Health, Phase};
 use crate::stream::JobStream;
+use crate::thread::ThreadEngine;
 use crate::validate::validate;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use tidegate_device::{DeviceError, Executor, Limits};
 use tidegate_types::{Job, JobId, Reject};
@@ -43,18 +46,31 @@ impl EngineHandle {
         let limits = config.limits(&facts)?;
         let scheduler = new_scheduler(Rules::new(&config, &facts, &limits), &facts)?;
         let shared = Arc::new(Shared::new(config, facts, &limits));
-        let (ready, said) = std::sync::mpsc::sync_channel(1);
-        let of_loop = shared.clone();
-        std::thread::Builder::new()
-            .name("tidegate-engine".into())
-            .spawn(move || Engine::start(of_loop, limits, scheduler, factory, ready))
-            .map_err(|cause| EngineError::Spawn { what: "the engine's thread".into(), cause })?;
-        said.recv().map_err(|_| EngineError::Died("the loading thread panicked".into()))??;
-        Ok(Self::over(shared))
+        let engine = ThreadEngine::new(shared.clone(), limits, scheduler, factory);
+        Self::spawn(shared, |ready| engine.start(ready))
     }
 
-    fn over(shared: Arc<Shared>) -> Self {
-        Self { _keeper: Arc::new(Keeper(shared.clone())), shared }
+    /// The same over a worker process that is replaced when it dies or says nothing for too long. Returns when the
+    /// first one has loaded its model.
+    pub fn start_process(config: EngineConfig, facts: ModelFacts, worker: WorkerCommand) -> Result<Self, EngineError> {
+        let limits = config.limits(&facts)?;
+        let shared = Arc::new(Shared::new(config, facts, &limits));
+        let of_loop = shared.clone();
+        Self::spawn(shared, |ready| Supervisor::new(of_loop, worker, ready).run())
+    }
+
+    /// Runs the engine's thread and waits until it says that it serves.
+    fn spawn(
+        shared: Arc<Shared>,
+        body: impl FnOnce(SyncSender<Result<(), EngineError>>) + Send + 'static,
+    ) -> Result<Self, EngineError> {
+        let (ready, said) = sync_channel(1);
+        std::thread::Builder::new()
+            .name("tidegate-engine".into())
+            .spawn(move || body(ready))
+            .map_err(|cause| EngineError::Spawn { what: "the engine's thread".into(), cause })?;
+        said.recv().map_err(|_| EngineError::Died("its thread panicked".into()))??;
+        Ok(Self { _keeper: Arc::new(Keeper(shared.clone())), shared })
     }
 
     /// A job id that this engine has not had.

@@ -22,20 +22,26 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Default)]
+struct Line {
+    commands: VecDeque<Command>,
+    poked: bool,
+}
+
+#[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    commands: Mutex<VecDeque<Command>>,
+    line: Mutex<Line>,
     arrived: Condvar,
 }
 
 impl Inbox {
     pub(crate) fn push(&self, command: Command) {
-        self.lock().push_back(command);
+        self.lock().commands.push_back(command);
         self.arrived.notify_one();
     }
 
     /// Takes a submission back if the loop has not seen it, or tells the loop to forget it.
     pub(crate) fn cancel(&self, id: JobId) {
-        let mut commands = self.lock();
+        let commands = &mut self.lock().commands;
         let unseen = commands.iter().position(|command| matches!(command, Command::Submit(work) if work.job.id == id));
         match unseen {
             Some(position) => drop(commands.remove(position)),
@@ -46,18 +52,30 @@ impl Inbox {
 
     /// All commands that are there.
     pub(crate) fn take(&self) -> VecDeque<Command> {
-        std::mem::take(&mut *self.lock())
+        self.lock().take()
     }
 
-    /// All commands, once there is one or `patience` has passed.
+    /// All commands, once there is one, somebody poked, or `patience` has passed.
     pub(crate) fn wait(&self, patience: Duration) -> VecDeque<Command> {
-        let commands = self.lock();
-        let waited = self.arrived.wait_timeout_while(commands, patience, |commands| commands.is_empty());
-        let (mut commands, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *commands)
+        let idle = |line: &mut Line| line.commands.is_empty() && !line.poked;
+        let waited = self.arrived.wait_timeout_while(self.lock(), patience, idle);
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Command>> {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends a wait without a command.
+    pub(crate) fn poke(&self) {
+        self.lock().poked = true;
+        self.arrived.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn take(&mut self) -> VecDeque<Command> {
+        self.poked = false;
+        std::mem::take(&mut self.commands)
     }
 }

@@ -13,6 +13,7 @@ mod preempt;
 
 pub use apply::Outcome;
 pub use plan::{Item, Plan};
+pub(crate) use preempt::lost_too_often;
 
 use crate::blocks::{BlockPool, PoolError};
 use crate::config::{EngineConfig, ModelFacts};
@@ -108,6 +109,11 @@ impl Scheduler {
     /// Whether a step would have something to do.
     pub fn has_work(&self) -> bool {
         !self.sequences.is_empty()
+    }
+
+    /// Whether some jobs are still to be tried alone.
+    pub fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty()
     }
 
     /// All jobs, waiting or running, in no order.

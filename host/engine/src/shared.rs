@@ -7,6 +7,7 @@
 use crate::config::{EngineConfig, ModelFacts};
 use crate::inbox::{Command, Inbox};
 use crate::observe::Gauges;
+use crate::scheduler::Event;
 use crate::sequence::Work;
 use crate::stats::{Counters, EngineStats, Health, Phase, Snapshot};
 use crate::step::StepReport;
@@ -143,7 +144,7 @@ impl Shared {
     }
 
     /// Hands a step's events to their readers and publishes its figures.
-    pub(crate) fn deliver(&self, report: StepReport) {
+    pub(crate) fn send_events(&self, report: StepReport) {
         self.publish(report.snapshot);
         let mut desk = self.desk();
         for id in report.admitted {
@@ -153,6 +154,22 @@ impl Shared {
             desk.send(id, event);
         }
         self.live.send_replace(desk.outlets.len());
+    }
+
+    /// Hands out events that no step made.
+    pub(crate) fn send_last_events(&self, events: Vec<Event>) {
+        let mut desk = self.desk();
+        for (id, event) in events {
+            desk.send(id, event);
+        }
+        self.live.send_replace(desk.outlets.len());
+    }
+
+    /// The loop is gone and another will count from 0.
+    pub(crate) fn forget_loop(&self) {
+        let mut progress = self.progress();
+        let counters = std::mem::take(&mut progress.snapshot).counters;
+        progress.before += counters;
     }
 
     /// Ends every live job with this.

@@ -33,6 +33,11 @@ pub struct Lost {
 /// Does one step.
 pub fn step(scheduler: &mut Scheduler, executor: &mut dyn Executor) -> Result<StepReport, Lost> {
     let plan = scheduler.plan();
+    carry_out(scheduler, executor, plan)
+}
+
+/// Computes a plan and applies the outcome.
+pub fn carry_out(scheduler: &mut Scheduler, executor: &mut dyn Executor, plan: Plan) -> Result<StepReport, Lost> {
     let outcomes = compute(scheduler, executor, &plan)
         .map_err(|cause| Lost { cause, blamed: plan.items.iter().map(|item| item.id).collect() })?;
     let events = scheduler.apply(&plan, outcomes);

@@ -1,0 +1,137 @@
+//! The loop in a thread of this process. A lost device is loaded again and its jobs go on; after too many losses
+//! in a row the engine is `Failed` and every job is told.
+
+use crate::error::EngineError;
+use crate::handle::ExecutorFactory;
+use crate::inbox::{Command, Inbox};
+use crate::run::{Ended, Front, run};
+use crate::scheduler::{Plan, Scheduler};
+use crate::shared::Shared;
+use crate::stats::{Phase, Snapshot};
+use crate::step::{Lost, StepReport};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+use tidegate_device::{DeviceError, Executor, Limits};
+use tidegate_types::{Fault, Reject};
+
+impl Front for Shared {
+    fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    fn announce(&self, _plan: &Plan) {
+        // A thread that survives knows its plan; see `Lost::blamed`.
+    }
+
+    fn deliver(&self, report: StepReport) {
+        self.send_events(report);
+    }
+
+    fn rest(&self, snapshot: Snapshot) {
+        self.publish_idle(snapshot);
+    }
+}
+
+/// The engine of a thread.
+pub(crate) struct ThreadEngine {
+    shared: Arc<Shared>,
+    limits: Limits,
+    scheduler: Scheduler,
+    factory: ExecutorFactory,
+    losses: u32,
+    steps_at_last_loss: u64,
+}
+
+impl ThreadEngine {
+    pub(crate) fn new(shared: Arc<Shared>, limits: Limits, scheduler: Scheduler, factory: ExecutorFactory) -> Self {
+        Self { shared, limits, scheduler, factory, losses: 0, steps_at_last_loss: 0 }
+    }
+
+    /// Loads the model, tells `ready` how that went, and runs until it is stopped or gives up.
+    pub(crate) fn start(mut self, ready: SyncSender<Result<(), EngineError>>) {
+        // Ends the phase and the jobs even if this thread panics.
+        let _end = EndGuard(self.shared.clone());
+        match (self.factory)(self.limits.clone()) {
+            Ok(executor) => {
+                self.shared.publish_idle(self.scheduler.snapshot());
+                self.shared.enter(Phase::Serving);
+                // The starter waits for this; if it is gone, the handle is gone, and `Stop` is on its way.
+                let _ = ready.send(Ok(()));
+                self.run(executor);
+            }
+            Err(error) => drop(ready.send(Err(error.into()))),
+        }
+    }
+
+    fn run(mut self, mut executor: Box<dyn Executor>) {
+        while let Ended::Lost(lost) = run(&*self.shared, &mut self.scheduler, &mut *executor) {
+            // Frees the lost device's memory before the next one asks for it.
+            drop(executor);
+            match self.replace_device(&lost) {
+                Some(next) => executor = next,
+                None => return self.refuse_until_stopped(),
+            }
+        }
+    }
+
+    fn replace_device(&mut self, lost: &Lost) -> Option<Box<dyn Executor>> {
+        tracing::error!(cause = %lost.cause, jobs = ?lost.blamed, "the device is lost");
+        self.shared.enter(Phase::Loading);
+        let events = self.scheduler.recover(&lost.blamed);
+        self.shared.send_events(StepReport { admitted: Vec::new(), events, snapshot: self.scheduler.snapshot() });
+        let steps = self.scheduler.snapshot().counters.steps;
+        if steps > std::mem::replace(&mut self.steps_at_last_loss, steps) {
+            self.losses = 0;
+        }
+        while self.losses < self.shared.config.losses_to_give_up() {
+            self.losses += 1;
+            self.shared.restarts.fetch_add(1, Ordering::Relaxed);
+            match (self.factory)(self.limits.clone()) {
+                Ok(executor) => {
+                    self.shared.enter(Phase::Serving);
+                    return Some(executor);
+                }
+                Err(error) => self.wait_after(&error),
+            }
+        }
+        self.give_up(&lost.cause);
+        None
+    }
+
+    fn wait_after(&self, error: &DeviceError) {
+        tracing::error!(%error, losses = self.losses, "the device could not be loaded again");
+        std::thread::sleep(Duration::from_millis(100 << self.losses.min(6)));
+    }
+
+    fn give_up(&mut self, cause: &DeviceError) {
+        self.shared.enter(Phase::Failed);
+        for id in self.scheduler.jobs() {
+            self.scheduler.cancel(id);
+        }
+        let message = "the engine failed and could not be restarted";
+        self.shared.fail_all(&Reject::unavailable(Fault::Engine, message, 30).because(cause).code("engine_failed"));
+        self.shared.publish_idle(self.scheduler.snapshot());
+    }
+
+    /// The phase refuses new jobs and all others have ended: nothing is left but to be stopped.
+    fn refuse_until_stopped(self) {
+        loop {
+            let commands = self.shared.inbox.wait(Duration::from_secs(3600));
+            if commands.contains(&Command::Stop) {
+                return;
+            }
+        }
+    }
+}
+
+/// However the loop ends, nobody waits for it.
+pub(crate) struct EndGuard(pub(crate) Arc<Shared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.enter(Phase::Stopped);
+        self.0.fail_all(&Reject::unavailable(Fault::Engine, "the engine stopped before the answer ended", 5));
+    }
+}
