@@ -133,7 +133,7 @@ fn trim(dir: &Path, keep: &Path, max_bytes: u64) -> io::Result<()> {
             files.push((about.modified().unwrap_or(SystemTime::UNIX_EPOCH), about.len(), path));
         }
     }
-    files.sort_by(|a, b| b.0.cmp(&a.0));
+    files.sort_by_key(|(modified, ..)| std::cmp::Reverse(*modified));
     let mut total = 0u64;
     for (_, bytes, path) in files {
         total = total.saturating_add(bytes);

@@ -24,7 +24,7 @@ pub struct SandboxConfig {
     pub max_age: Duration,
     /// An instance that had nothing to do for this long is dropped.
     pub max_idle: Duration,
-    /// CPU time of one `describe` or `configure`; its wall time is five times as much.
+    /// CPU time of one `describe` or `configure`; its wall time is five times as much, and at least 5 s.
     pub configure_cpu: Duration,
     /// Key-value storage for plugins with the `kv` grant.
     pub kv: Arc<dyn KvStore>,

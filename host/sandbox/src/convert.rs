@@ -43,7 +43,12 @@ fn push_provenance(texts: &mut Vec<String>, provenance: &Provenance) {
 }
 
 /// What the messages' lists point at.
-pub(crate) struct Rows<'a>(Vec<(Vec<wit::PartParam<'a>>, Vec<(&'a str, &'a str)>)>);
+pub(crate) struct Rows<'a>(Vec<Row<'a>>);
+
+struct Row<'a> {
+    parts: Vec<wit::PartParam<'a>>,
+    attrs: Vec<(&'a str, &'a str)>,
+}
 
 impl<'a> Rows<'a> {
     pub(crate) fn of(messages: &'a [Message], texts: &'a JsonTexts) -> Self {
@@ -51,7 +56,7 @@ impl<'a> Rows<'a> {
         let rows = messages.iter().map(|message| {
             let attrs = message.provenance.as_ref().map_or_else(Vec::new, |from| provenance_attrs(from, &mut json));
             let parts = message.parts.iter().map(|part| part_param(part, &mut json)).collect();
-            (parts, attrs)
+            Row { parts, attrs }
         });
         Self(rows.collect())
     }
@@ -59,7 +64,7 @@ impl<'a> Rows<'a> {
     /// The messages as the guest gets them.
     pub(crate) fn messages(&'a self, messages: &'a [Message]) -> Vec<wit::MessageParam<'a>> {
         let pairs = messages.iter().zip(&self.0);
-        let param = |(message, (parts, attrs)): (&'a Message, &'a (Vec<_>, Vec<_>))| wit::MessageParam {
+        let param = |(message, Row { parts, attrs }): (&'a Message, &'a Row<'a>)| wit::MessageParam {
             id: &message.id,
             role: role_param(&message.role),
             name: message.name.as_deref(),

@@ -1,6 +1,6 @@
 //! Loading a plugin, in the order in which it may be refused: limits, component, imports, exports, descriptor,
-//! config, `configure`. The guest's own code runs here twice to be described, without any capability, and once to
-//! be configured, with its grants and storage of its own that is thrown away.
+//! config, `configure`. The guest's own code runs here twice, in an instance of its own each time: to be described,
+//! without any capability, and to be configured, with its grants and with storage that is thrown away.
 
 use crate::blueprint::{Blueprint, StageIndices};
 use crate::capability::{Documents, KvStore, MemoryKv, Namespace};
@@ -123,17 +123,8 @@ fn stages(pre: &InstancePre<HostState>, wanted: Option<&[StageKind]>) -> Result<
     Ok(stages)
 }
 
-/// Describes the plugin in two fresh instances: what it says must not depend on anything.
+/// Describes the plugin in an instance of its own.
 async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, LoadCause> {
-    let first = describe_once(core, blueprint.clone()).await?;
-    let second = describe_once(core, blueprint).await?;
-    if first != second {
-        return Err(LoadCause::Describe("two fresh instances describe themselves differently".into()));
-    }
-    descriptor::parse(&first)
-}
-
-async fn describe_once(core: &Core, blueprint: Arc<Blueprint>) -> Result<String, LoadCause> {
     let failed = |error: CallError| LoadCause::Describe(error.to_string());
     let state = trial_state(core, blueprint.clone(), Phase::Describe { used: None });
     let wall = blueprint.configure_wall();
@@ -150,7 +141,8 @@ async fn describe_once(core: &Core, blueprint: Arc<Blueprint>) -> Result<String,
         }
         said.map_err(|e| failed(crate::failure::of_call(&e, state, blueprint.configure_cpu)))
     });
-    said.await.unwrap_or_else(|_| Err(LoadCause::Describe(format!("it did not finish within {wall:?}"))))
+    let out_of_time = |_| Err(LoadCause::Describe(format!("it did not finish within {wall:?}")));
+    descriptor::parse(&said.await.unwrap_or_else(out_of_time)?)
 }
 
 /// Configures an instance to learn whether it accepts the config; an operator reads this now, not a caller later.

@@ -226,7 +226,8 @@ fn check_count(schema: &Map<String, Value>, min: &str, max: &str, count: usize, 
 
 fn check_number(schema: &Map<String, Value>, value: &Value, path: &str) -> Outcome {
     let Some(number) = value.as_f64() else { return Ok(()) };
-    let bounds: [(&str, &str, fn(f64, f64) -> bool); 4] = [
+    type Holds = fn(f64, f64) -> bool;
+    let bounds: [(&str, &str, Holds); 4] = [
         ("minimum", "at least", |n, bound| n >= bound),
         ("maximum", "at most", |n, bound| n <= bound),
         ("exclusiveMinimum", "more than", |n, bound| n > bound),

@@ -1,0 +1,85 @@
+//! Compiled components on disk: used when whole, compiled again when not, never trusted otherwise.
+
+use crate::support::{ctx, inspect, small, spec};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tidegate_sandbox::{Sandbox, SandboxConfig, SandboxError};
+
+fn sandbox(dir: &Path) -> Sandbox {
+    Sandbox::new(SandboxConfig { cache_dir: Some(dir.to_owned()), ..small() }).unwrap()
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+async fn loads_and_runs(dir: &Path) {
+    let plugin = sandbox(dir).load(spec("panics")).unwrap();
+    inspect(&plugin, &ctx(), "hello").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_compiled_component_is_kept_and_used_again() {
+    let dir = tempfile::tempdir().unwrap();
+    loads_and_runs(dir.path()).await;
+    let [file] = &files(dir.path())[..] else { panic!("one file") };
+    let written = fs::metadata(file).unwrap().modified().unwrap();
+    loads_and_runs(dir.path()).await;
+    assert_eq!(fs::metadata(file).unwrap().modified().unwrap(), written, "it was not compiled again");
+    assert_eq!(files(dir.path()).len(), 1);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_compiled_again_and_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    loads_and_runs(dir.path()).await;
+    let file = files(dir.path()).remove(0);
+    let good = fs::read(&file).unwrap();
+    let (mut flipped, mut swapped) = (good.clone(), good.clone());
+    flipped[good.len() / 2] ^= 1;
+    swapped[0] ^= 1;
+    for damaged in [flipped, swapped, good[..good.len() - 1].to_vec(), good[..10].to_vec(), vec![], vec![0; 4096]] {
+        fs::write(&file, &damaged).unwrap();
+        loads_and_runs(dir.path()).await;
+        assert_eq!(fs::read(&file).unwrap().len(), good.len(), "{} bytes were replaced", damaged.len());
+        assert_ne!(fs::read(&file).unwrap(), damaged);
+    }
+}
+
+#[tokio::test]
+async fn a_whole_file_under_another_name_is_not_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let sandbox = sandbox(dir.path());
+    sandbox.load(spec("panics")).unwrap();
+    let panics = files(dir.path()).remove(0);
+    sandbox.load(spec("loops")).unwrap();
+    let loops = files(dir.path()).into_iter().find(|file| *file != panics).unwrap();
+    fs::copy(&loops, &panics).unwrap();
+    let plugin = sandbox.load(spec("panics")).unwrap();
+    assert_eq!(plugin.descriptor().name, "panics");
+}
+
+#[tokio::test]
+async fn the_cache_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = SandboxConfig { cache_dir: Some(dir.path().to_owned()), cache_bytes: 1, ..small() };
+    let sandbox = Sandbox::new(config).unwrap();
+    sandbox.load(spec("panics")).unwrap();
+    sandbox.load(spec("loops")).unwrap();
+    assert_eq!(files(dir.path()).len(), 1, "the newest stays");
+}
+
+#[cfg(unix)]
+#[test]
+fn the_directory_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = dir.path().join("a/b");
+    sandbox(&cache);
+    assert_eq!(fs::metadata(&cache).unwrap().permissions().mode() & 0o777, 0o700);
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = Sandbox::new(SandboxConfig { cache_dir: Some(cache), ..small() }).err().unwrap();
+    assert!(matches!(refused, SandboxError::CacheDirOpen { mode: 0o777, .. }), "{refused}");
+}

@@ -1,0 +1,134 @@
+//! Results that break the contract: each is refused, with words that say how, and never turned into a smaller result.
+
+use crate::support::{ctx, inspect, load, user, window};
+use tidegate_sandbox::stage::{CallError, Candidate, Inspection, Query, RouteRequest, WindowAction};
+use tidegate_types::{RequestId, ToolCall};
+
+#[track_caller]
+fn says<T: std::fmt::Debug>(result: Result<T, CallError>, part: &str) {
+    match result {
+        Err(CallError::BadResult { message, .. }) => assert!(message.contains(part), "{part:?} is not in {message:?}"),
+        other => panic!("{part:?}: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_verdict_names_only_what_is_there() {
+    let plugin = load("lies");
+    for (lie, part) in [
+        ("finding: no message", "no message `m9`"),
+        ("finding: span without message", "names no message"),
+        ("finding: out of range", "0..9999, out of a text of 21 bytes"),
+        ("finding: backwards", "2..1, out of a text"),
+        ("finding: score", "the score NaN"),
+        ("finding: many", "257 findings; at most 256"),
+        ("respond: image", "cannot make an image part"),
+        ("edit: no message", "no message `m9`"),
+        ("edit: no part", "message `m0` has no part 7"),
+        ("edit: out of range", "0..9999, out of a text of 18 bytes"),
+        ("edit: cuts ü", "0..12, which cuts a character"),
+        ("edit: overlap", "the edits of 0..3 and 2..4 overlap"),
+        ("put: id taken", "the id `m0` of a new message is empty or taken"),
+        ("put: id twice", "the id `n` of a new message is empty or taken"),
+        ("put: after nobody", "no message `m9`"),
+        ("put: role", "no role `king`"),
+        ("drop: no message", "no message `m9`"),
+        ("arguments: no call", "no tool call `c9`"),
+        ("param: no JSON", "a parameter's new value is not JSON"),
+    ] {
+        says(inspect(&plugin, &ctx(), lie).await, part);
+    }
+    inspect(&plugin, &ctx(), "the truth").await.unwrap();
+}
+
+#[tokio::test]
+async fn an_inspection_never_touches_what_was_sent() {
+    let plugin = load("lies");
+    let inspect = async |text: &str, settled| plugin.inspect_window(&ctx(), &[], window(text, settled)).await;
+    for (text, settled, part) in [
+        ("watermark-high", 0, "safe-through is 15, not between 0 and 14"),
+        ("a watermark-low", 2, "safe-through is 1, not between 2 and 15"),
+        ("carry", 0, "16385 bytes; at most 16384"),
+        ("a settled", 2, "starts at 0, but 2 bytes are already sent"),
+        ("range", 0, "0..6, out of a text of 5 bytes"),
+        ("ü character", 0, "1..12, which cuts a character"),
+        ("overlap", 3, "3..7 and 6..7 overlap"),
+        ("finding", 0, "7..8, out of a text of 7 bytes"),
+    ] {
+        says(inspect(text, settled).await, part);
+    }
+}
+
+#[tokio::test]
+async fn a_watermark_inside_a_character_is_lowered_to_its_start() {
+    let plugin = load("lies");
+    let inspection = plugin.inspect_window(&ctx(), &[], window("aü watermark-inside", 0)).await.unwrap();
+    assert_eq!(inspection, Inspection { action: WindowAction::Pass, safe_through: 1, carry: vec![], findings: vec![] });
+}
+
+#[tokio::test]
+async fn redactions_come_back_in_order() {
+    let plugin = load("lies");
+    match plugin.inspect_window(&ctx(), &[], window("unsorted", 0)).await.unwrap().action {
+        WindowAction::Redact(redactions) => {
+            let starts: Vec<u32> = redactions.iter().map(|redaction| redaction.span.start).collect();
+            assert_eq!(starts, [0, 7]);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_router_names_only_what_was_offered_and_each_once() {
+    let plugin = load("lies");
+    let attrs = Vec::new();
+    let candidates = [Candidate { id: "a".into(), model: "m".into(), healthy: true, context_tokens: 1, attrs }];
+    let messages = user("hi");
+    for (prompt_tokens, part) in [(0, "names no candidate"), (1, "`nobody` was not offered"), (2, "`a` is named twice")]
+    {
+        let request = RouteRequest { messages: &messages, prompt_tokens, findings: &[], attrs: &[] };
+        says(plugin.route(&ctx(), request, &candidates).await, part);
+    }
+}
+
+#[tokio::test]
+async fn tools_have_names_and_schemas_that_every_wire_can_carry() {
+    let plugin = load("lies");
+    for (lie, part) in [
+        ("name", "tool name `no spaces allowed`"),
+        ("empty", "tool name ``"),
+        ("twice", "tool `a` is there twice"),
+        ("schema", "the schema of tool `a` is not JSON"),
+        ("schema-kind", "the schema of tool `a` is not an object"),
+        ("many", "129 tools; at most 128"),
+    ] {
+        let mut ctx = ctx();
+        ctx.request_id = RequestId::new(lie);
+        says(plugin.list_tools(&ctx).await, part);
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_answers_the_call_that_was_made() {
+    let plugin = load("lies");
+    for (name, part) in
+        [("another", "answers call `another`, not `c1`"), ("structured", "structured result is not JSON")]
+    {
+        let call = ToolCall { id: "c1".into(), name: name.into(), arguments: "{}".into() };
+        says(plugin.call_tool(&ctx(), &call).await, part);
+    }
+}
+
+#[tokio::test]
+async fn chunks_are_no_more_than_asked_for_and_have_ids_of_their_own() {
+    let plugin = load("lies");
+    for (lie, part) in [
+        ("many", "3 chunks; at most 2 were asked for"),
+        ("twice", "chunk `a` is there twice"),
+        ("empty", "a chunk's id is empty"),
+        ("score", "is not a number"),
+        ("origin", "the origin of chunk `a` is 2..1"),
+    ] {
+        says(plugin.retrieve(&ctx(), &Query { text: lie.into(), top_k: 2 }).await, part);
+    }
+}

@@ -1,0 +1,157 @@
+//! One guest per way to misbehave. Each ends in the error that says what it did, its instance is gone, and the next
+//! call, like every other plugin, goes on as if nothing had been.
+
+use crate::support::{by, ctx, inspect, load, logged, shared, small, spec};
+use std::time::Duration;
+use tidegate_sandbox::stage::{Action, CallError, Limits, Verdict};
+use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
+
+/// The guest with limits of its own.
+fn limited(name: &str, limits: impl FnOnce(&mut Limits)) -> std::sync::Arc<Plugin> {
+    let mut spec = spec(name);
+    limits(&mut spec.limits);
+    shared().load(spec).unwrap()
+}
+
+async fn allows(plugin: &Plugin, text: &str) {
+    let verdict = inspect(plugin, &ctx(), text).await.unwrap();
+    assert_eq!(verdict, Verdict { action: Action::Allow, findings: vec![] });
+}
+
+#[tokio::test]
+async fn an_endless_loop_ends_at_the_cpu_limit() {
+    let plugin = limited("loops", |limits| limits.cpu = Duration::from_millis(20));
+    let error = inspect(&plugin, &ctx(), "loop").await.unwrap_err();
+    let limit = Duration::from_millis(20);
+    assert_eq!(error, CallError::Deadline { plugin: "loops".into(), clock: "cpu", limit });
+    allows(&plugin, "go on").await;
+}
+
+#[tokio::test]
+async fn an_endless_loop_ends_at_the_wall_limit_or_the_callers_deadline() {
+    let plugin = limited("loops", |limits| limits.wall = Duration::from_millis(50));
+    let limit = Duration::from_millis(50);
+    let error = inspect(&plugin, &ctx(), "loop").await.unwrap_err();
+    assert_eq!(error, CallError::Deadline { plugin: "loops".into(), clock: "wall", limit });
+    let mut hurried = ctx();
+    hurried.deadline = Duration::from_millis(10);
+    let error = inspect(&plugin, &hurried, "loop").await.unwrap_err();
+    assert!(matches!(error, CallError::Deadline { clock: "wall", limit, .. } if limit == hurried.deadline), "{error}");
+    allows(&plugin, "go on").await;
+}
+
+#[tokio::test]
+async fn a_loop_does_not_hold_the_thread_from_others() {
+    // One thread for both: the second call is served while the first one spins.
+    let (loops, honest) = (load("loops"), load("honest"));
+    let spinning = tokio::spawn(async move { inspect(&loops, &ctx(), "loop").await });
+    tokio::task::yield_now().await;
+    for _ in 0..10 {
+        allows(&honest, "hello").await;
+    }
+    assert!(!spinning.is_finished(), "it still spins, within its 10 s of CPU time");
+    spinning.abort();
+    assert!(spinning.await.unwrap_err().is_cancelled());
+}
+
+#[tokio::test]
+async fn slow_work_within_the_limits_gets_its_result() {
+    let plugin = load("dawdles");
+    allows(&plugin, "30").await;
+}
+
+#[tokio::test]
+async fn a_call_whose_caller_went_away_leaves_nothing_behind() {
+    let plugin = limited("loops", |limits| limits.instances = 1);
+    let ctx = ctx();
+    for _ in 0..3 {
+        let abandoned = tokio::time::timeout(Duration::from_millis(20), inspect(&plugin, &ctx, "loop"));
+        assert!(abandoned.await.is_err());
+        // The one instance that the tenant may have is free again, and it is not the one that was left in a loop.
+        allows(&plugin, "go on").await;
+    }
+}
+
+#[tokio::test]
+async fn memory_over_the_limit_is_named_as_such() {
+    let plugin = limited("hoards", |limits| limits.memory_bytes = 8 << 20);
+    let error = inspect(&plugin, &ctx(), "100").await.unwrap_err();
+    match error {
+        CallError::Memory { limit, asked, .. } => assert!(limit == 8 << 20 && asked > limit, "{asked} of {limit}"),
+        other => panic!("{other}"),
+    }
+    allows(&plugin, "2").await;
+    allows(&plugin, "2").await;
+}
+
+#[tokio::test]
+async fn memory_that_an_instance_keeps_counts_in_later_calls() {
+    let plugin = limited("hoards", |limits| limits.memory_bytes = 8 << 20);
+    let tenant = by("hoarder");
+    for _ in 0..2 {
+        inspect(&plugin, &tenant, "3").await.unwrap();
+    }
+    let error = inspect(&plugin, &tenant, "3").await.unwrap_err();
+    assert!(matches!(error, CallError::Memory { .. }), "{error}");
+    inspect(&plugin, &tenant, "3").await.unwrap();
+}
+
+#[tokio::test]
+async fn recursion_without_end_is_a_trap() {
+    let plugin = load("recurses");
+    for _ in 0..3 {
+        let error = inspect(&plugin, &ctx(), "").await.unwrap_err();
+        assert!(matches!(&error, CallError::Trap { message, .. } if message.contains("recursion")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_a_trap_and_the_next_call_works() {
+    let plugin = load("panics");
+    let error = inspect(&plugin, &ctx(), "panic").await.unwrap_err();
+    assert!(matches!(&error, CallError::Trap { message, .. } if message.contains("unreachable")), "{error}");
+    assert!(!error.to_string().contains("0x"), "no addresses, no backtrace: {error}");
+    allows(&plugin, "go on").await;
+}
+
+#[tokio::test]
+async fn a_result_over_the_limit_is_refused() {
+    let plugin = limited("bloats", |limits| limits.memory_bytes = 64 << 20);
+    let error = inspect(&plugin, &ctx(), "20").await.unwrap_err();
+    let message = "it passed more than output_bytes = 1048576 bytes to the host at once".to_owned();
+    assert_eq!(error, CallError::BadResult { plugin: "bloats".into(), message });
+    let small = limited("bloats", |limits| limits.output_bytes = 4 << 20);
+    let verdict = inspect(&small, &ctx(), "3").await.unwrap();
+    assert!(matches!(verdict.action, Action::Respond(_)));
+}
+
+#[tokio::test]
+async fn a_result_of_100_mb_is_refused_too() {
+    let config = SandboxConfig { max_memory_bytes: 256 << 20, ..small() };
+    let sandbox = Sandbox::new(config).unwrap();
+    let mut spec = spec("bloats");
+    spec.limits.memory_bytes = 256 << 20;
+    let plugin = sandbox.load(spec).unwrap();
+    let error = inspect(&plugin, &ctx(), "100").await.unwrap_err();
+    assert!(matches!(error, CallError::BadResult { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_flood_of_log_lines_is_cut_off_and_the_call_goes_on() {
+    let plugin = load("floods");
+    let (verdict, log) = logged(inspect(&plugin, &ctx(), "1000")).await;
+    verdict.unwrap();
+    let lines: Vec<&str> = log.iter().map(String::as_str).filter(|line| line.contains("line  ")).collect();
+    assert_eq!(lines.len(), (16 << 10) / 101, "each line has 101 bytes");
+    assert!(lines.iter().all(|line| line.contains("\\nforged") && !line.contains('\n')), "{}", lines[0]);
+    assert!(log.iter().any(|line| line.contains("838 log lines of 84638 bytes are over")), "{:?}", log.last());
+}
+
+#[test]
+fn a_configure_that_never_ends_refuses_the_load() {
+    let config = SandboxConfig { configure_cpu: Duration::from_millis(30), ..small() };
+    let sandbox = Sandbox::new(config).unwrap();
+    let spec = PluginSpec { config: serde_json::json!({"spin": true}), ..spec("honest") };
+    let cause = sandbox.load(spec).unwrap_err().cause;
+    assert!(matches!(&cause, LoadCause::Configure(why) if why.contains("30ms of cpu time")), "{cause}");
+}

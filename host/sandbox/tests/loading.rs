@@ -1,0 +1,121 @@
+//! What is refused at load, and what the operator reads then.
+
+use crate::support::{guest, load, shared, spec};
+use serde_json::json;
+use tidegate_sandbox::stage::{Grants, Limits, StageKind};
+use tidegate_sandbox::{LoadCause, PluginSpec};
+
+fn refused(spec: PluginSpec) -> LoadCause {
+    match shared().load(spec) {
+        Ok(plugin) => panic!("{plugin:?} was loaded"),
+        Err(error) => error.cause,
+    }
+}
+
+#[test]
+fn a_plugin_says_who_it_is_and_what_it_exports() {
+    let plugin = load("honest");
+    assert_eq!(plugin.name(), "honest");
+    assert_eq!(plugin.exported_stages().len(), StageKind::ALL.len());
+    let descriptor = plugin.descriptor();
+    assert_eq!((descriptor.name.as_str(), descriptor.version.as_str()), ("honest", "0.1.0"));
+    assert!(descriptor.mutates && descriptor.deterministic);
+    assert_eq!(descriptor.holdback_bytes, Some(64));
+}
+
+#[test]
+fn an_ungranted_import_is_refused_by_name_with_the_line_that_grants_it() {
+    let error = shared().load(spec("keeper")).map(|_| ()).unwrap_err().to_string();
+    for part in ["plugin `keeper`", "`tidegate:plugin/", "kv_kib = 1024", "[pipeline.stage.grants]"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let only_kv = Grants { kv_bytes: Some(1 << 20), ..Grants::default() };
+    let cause = refused(PluginSpec { grants: only_kv, ..spec("keeper") });
+    assert!(matches!(&cause, LoadCause::Ungranted { import, .. } if import.contains("documents")), "{cause}");
+}
+
+#[test]
+fn wasi_and_unknown_imports_are_refused_by_name() {
+    let wasi = refused(spec("wanders"));
+    assert!(matches!(&wasi, LoadCause::Wasi { import } if import.starts_with("wasi:random/random@0.2.")), "{wasi}");
+    let unknown = refused(spec("strays"));
+    assert!(matches!(&unknown, LoadCause::UnknownImport { import, .. } if import == "shell"), "{unknown}");
+}
+
+#[test]
+fn a_descriptor_must_be_json_and_pure() {
+    let words = refused(spec("mumbles"));
+    assert!(matches!(&words, LoadCause::Descriptor { message, .. } if message.contains("not JSON")), "{words}");
+    let impure = refused(spec("misdescribes"));
+    assert!(matches!(&impure, LoadCause::Describe(why) if why.contains("`clock.now-unix-ms`")), "{impure}");
+}
+
+#[test]
+fn what_is_no_component_is_refused() {
+    for (bytes, part) in [
+        (&b""[..], "starts with []"),
+        (b"\0asm\x01\0\0\0", "core module"),
+        (b"#!/bin/sh", "starts with [23, 21"),
+        (b"\0asm\x0d\0\x01", "starts with"),
+    ] {
+        let cause = refused(PluginSpec::new("x", bytes));
+        assert!(matches!(&cause, LoadCause::NotAComponent(why) if why.contains(part)), "{cause}");
+    }
+    let mut cut = guest("honest");
+    cut.truncate(cut.len() / 2);
+    assert!(matches!(refused(PluginSpec::new("x", cut)), LoadCause::Compile(_)));
+}
+
+#[test]
+fn a_component_with_any_byte_changed_never_harms_the_host() {
+    let whole = guest("panics");
+    for at in (8..whole.len()).step_by(3001) {
+        let mut broken = whole.clone();
+        broken[at] ^= 0x40;
+        // Refused or not: it is told apart from a crash.
+        let _ = shared().load(PluginSpec::new("broken", broken));
+    }
+}
+
+#[test]
+fn a_stage_that_is_not_exported_is_named() {
+    let cause = refused(PluginSpec { stages: Some(vec![StageKind::Router]), ..spec("loops") });
+    assert_eq!(cause.to_string(), "it does not export the stage `router`; it exports prompt-guard");
+    assert!(matches!(refused(PluginSpec { stages: Some(vec![]), ..spec("loops") }), LoadCause::NoStage { .. }));
+}
+
+#[test]
+fn a_config_that_does_not_fit_is_refused_at_load() {
+    let not_object = refused(PluginSpec { config: json!([]), ..spec("honest") });
+    assert!(matches!(&not_object, LoadCause::Config { path, .. } if path == "config"), "{not_object}");
+    let by_plugin = refused(PluginSpec { config: json!({"refuse": true}), ..spec("honest") });
+    assert_eq!(by_plugin.to_string(), "`configure` failed: invalid-config: as the test asked");
+}
+
+#[test]
+fn limits_out_of_bounds_are_refused() {
+    for (limits, name) in [
+        (Limits { memory_bytes: 65 << 20, ..Limits::default() }, "memory_bytes"),
+        (Limits { instances: 0, ..Limits::default() }, "instances"),
+        (Limits { output_bytes: 10, ..Limits::default() }, "output_bytes"),
+        (Limits { cpu: std::time::Duration::ZERO, ..Limits::default() }, "wall_ms or cpu_ms"),
+    ] {
+        let cause = refused(PluginSpec { limits, ..spec("honest") });
+        assert!(matches!(&cause, LoadCause::Limit { limit, .. } if *limit == name), "{cause}");
+    }
+}
+
+#[test]
+fn a_guest_that_is_larger_than_its_memory_limit_is_not_loaded() {
+    let limits = Limits { memory_bytes: 64 << 10, ..Limits::default() };
+    let cause = refused(PluginSpec { limits, ..spec("honest") }).to_string();
+    assert!(cause.contains("its limit is 65536"), "{cause}");
+}
+
+#[test]
+fn a_mount_that_is_no_folder_is_refused_at_load() {
+    let documents = [("docs".to_owned(), "/nonexistent/folder".into())].into();
+    let grants = Grants { kv_bytes: Some(1 << 20), documents };
+    let cause = refused(PluginSpec { grants, ..spec("keeper") });
+    assert!(matches!(&cause, LoadCause::Documents(why) if why.contains("mount `docs`")), "{cause}");
+}

@@ -1,0 +1,170 @@
+//! Who gets an instance: reuse, replacement, bounds, and that no instance crosses a tenant.
+
+use crate::support::{by, ctx, inspect, load, small, spec};
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_sandbox::stage::{Action, CallError, Limits};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_types::Part;
+
+/// Which call of its instance this was.
+async fn nth_call(plugin: &Plugin, tenant: &str) -> u32 {
+    match inspect(plugin, &by(tenant), "calls").await.unwrap().action {
+        Action::Respond(parts) => match &parts[..] {
+            [Part::Text(count)] => count.parse().unwrap(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sandbox(config: impl FnOnce(&mut SandboxConfig)) -> Sandbox {
+    let mut settings = small();
+    config(&mut settings);
+    Sandbox::new(settings).unwrap()
+}
+
+#[tokio::test]
+async fn an_instance_is_reused_by_its_tenant_only() {
+    let plugin = load("honest");
+    assert_eq!(nth_call(&plugin, "reuse-a").await, 1);
+    assert_eq!(nth_call(&plugin, "reuse-a").await, 2);
+    assert_eq!(nth_call(&plugin, "reuse-b").await, 1);
+    assert_eq!(nth_call(&plugin, "reuse-a").await, 3);
+}
+
+#[tokio::test]
+async fn an_instance_is_replaced_after_its_calls_or_its_age() {
+    let by_calls = sandbox(|config| config.recycle_after_calls = 2).load(spec("honest")).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        seen.push(nth_call(&by_calls, "a").await);
+    }
+    assert_eq!(seen, [1, 2, 1, 2, 1]);
+    let by_age = sandbox(|config| config.max_age = Duration::ZERO).load(spec("honest")).unwrap();
+    assert_eq!((nth_call(&by_age, "a").await, nth_call(&by_age, "a").await), (1, 1));
+}
+
+#[tokio::test]
+async fn idle_instances_are_dropped_in_the_end() {
+    let sandbox = sandbox(|config| config.max_idle = Duration::ZERO);
+    let plugin = sandbox.load(spec("honest")).unwrap();
+    nth_call(&plugin, "a").await;
+    assert_eq!(sandbox.usage().instances, 1);
+    while sandbox.usage().instances > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(sandbox.usage().memory_bytes, 0);
+}
+
+#[tokio::test]
+async fn the_instance_that_was_idle_longest_gives_way_to_another_tenant() {
+    let sandbox = sandbox(|config| config.total_instances = 2);
+    let plugin = sandbox.load(spec("honest")).unwrap();
+    for tenant in ["a", "b", "c"] {
+        assert_eq!(nth_call(&plugin, tenant).await, 1);
+        assert!(sandbox.usage().instances <= 2);
+    }
+    assert_eq!(nth_call(&plugin, "b").await, 2, "`a` was the one to go");
+    assert_eq!(nth_call(&plugin, "a").await, 1);
+}
+
+#[tokio::test]
+async fn memory_of_all_instances_is_bounded_and_idle_ones_give_way() {
+    let sandbox = sandbox(|config| config.total_memory_bytes = 24 << 20);
+    let hoards = sandbox.load(spec("hoards")).unwrap();
+    inspect(&hoards, &by("a"), "8").await.unwrap();
+    assert!(sandbox.usage().memory_bytes > 8 << 20);
+    inspect(&hoards, &by("b"), "8").await.unwrap();
+    inspect(&hoards, &by("c"), "8").await.unwrap();
+    assert!(sandbox.usage().memory_bytes <= 24 << 20);
+    let full = inspect(&hoards, &by("d"), "30").await.unwrap_err();
+    let expected = CallError::Full { plugin: "hoards".into(), what: "bytes of memory", limit: 24 << 20 };
+    assert_eq!(full, expected);
+    inspect(&hoards, &by("d"), "8").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_waits_for_an_instance_and_then_is_told_that_all_are_busy() {
+    let limits = Limits { instances: 1, ..spec("loops").limits };
+    let plugin = crate::support::shared().load(PluginSpec { limits, ..spec("loops") }).unwrap();
+    let spinning = {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { inspect(&plugin, &by("busy"), "loop").await })
+    };
+    while nothing_runs(&plugin).await {
+        tokio::task::yield_now().await;
+    }
+    let mut hurried = by("busy");
+    hurried.deadline = Duration::from_millis(20);
+    let error = inspect(&plugin, &hurried, "go on").await.unwrap_err();
+    assert_eq!(error, CallError::Busy { plugin: "loops".into(), instances: 1 });
+    inspect(&plugin, &by("free"), "another tenant").await.unwrap();
+
+    let waiting = {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { inspect(&plugin, &by("busy"), "go on").await })
+    };
+    spinning.abort();
+    waiting.await.unwrap().unwrap();
+}
+
+/// Whether tenant `busy` can still be served at once.
+async fn nothing_runs(plugin: &Plugin) -> bool {
+    let mut hurried = by("busy");
+    hurried.deadline = Duration::from_millis(20);
+    inspect(plugin, &hurried, "go on").await.is_ok()
+}
+
+#[tokio::test]
+async fn a_busy_sandbox_says_that_all_plugins_are() {
+    let sandbox = sandbox(|config| config.total_instances = 1);
+    let plugin = sandbox.load(spec("loops")).unwrap();
+    let spinning = {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { inspect(&plugin, &by("a"), "loop").await })
+    };
+    while sandbox.usage().instances == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut hurried = by("b");
+    hurried.deadline = Duration::from_millis(20);
+    let error = inspect(&plugin, &hurried, "go on").await.unwrap_err();
+    assert_eq!(error, CallError::Full { plugin: "loops".into(), what: "instances", limit: 1 });
+    spinning.abort();
+    inspect(&plugin, &by("b"), "go on").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_calls_of_many_tenants_all_get_their_own_answer() {
+    let sandbox = sandbox(|config| config.total_instances = 6);
+    let plugin = sandbox.load(spec("honest")).unwrap();
+    let panics = sandbox.load(spec("panics")).unwrap();
+    let calls: Vec<_> = (0..200).map(|n| tokio::spawn(one_of_many(plugin.clone(), panics.clone(), n))).collect();
+    for call in calls {
+        call.await.unwrap();
+    }
+    assert!(sandbox.usage().instances <= 6);
+}
+
+async fn one_of_many(plugin: Arc<Plugin>, panics: Arc<Plugin>, n: usize) {
+    let tenant = by(["a", "b", "c", "d"][n % 4]);
+    match n % 5 {
+        0 => {
+            let trapped = inspect(&panics, &tenant, "panic").await.unwrap_err();
+            assert!(matches!(trapped, CallError::Trap { .. }), "{trapped}");
+        }
+        _ => {
+            let text = format!("####{n}");
+            let window = crate::support::window(&text, 0);
+            let inspection = plugin.inspect_window(&tenant, &[], window).await.unwrap();
+            assert_eq!(inspection.safe_through as usize, text.len());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_goes_on_when_its_sandbox_handle_is_gone() {
+    let plugin = sandbox(|_| ()).load(spec("honest")).unwrap();
+    inspect(&plugin, &ctx(), "hello").await.unwrap();
+}

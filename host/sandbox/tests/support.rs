@@ -1,0 +1,103 @@
+//! What the tests share: guests by name, one sandbox for all of them, calls with little ceremony.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tidegate_sandbox::stage::{CallContext, CallError, Channel, Limits, Prompt, Verdict, Window};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_types::{Caller, Message, RequestId, Role, TenantId};
+
+/// A config for tests: room for few instances, so that many sandboxes fit beside each other; compiled guests are
+/// kept in the target directory.
+pub fn small() -> SandboxConfig {
+    let cache_dir = Some(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compiled"));
+    SandboxConfig { cache_dir, total_instances: 32, ..SandboxConfig::default() }
+}
+
+/// The sandbox of the tests that need no bounds of their own.
+pub fn shared() -> &'static Sandbox {
+    static SHARED: LazyLock<Sandbox> = LazyLock::new(|| Sandbox::new(small()).expect("the sandbox starts"));
+    &SHARED
+}
+
+/// A guest's component.
+pub fn guest(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist").join(format!("{name}.wasm"));
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A guest with patient limits: tests run beside others on busy machines, so a deadline is hit only on purpose.
+pub fn spec(name: &str) -> PluginSpec {
+    let limits = Limits { cpu: Duration::from_secs(10), wall: Duration::from_secs(60), ..Limits::default() };
+    PluginSpec { limits, ..PluginSpec::new(name, guest(name)) }
+}
+
+/// A guest in the shared sandbox.
+pub fn load(name: &str) -> Arc<Plugin> {
+    shared().load(spec(name)).expect("the guest loads")
+}
+
+/// A call of tenant `tenant`.
+pub fn by(tenant: &str) -> CallContext {
+    let caller = Caller { tenant: TenantId::new(tenant), ..Caller::local() };
+    CallContext { request_id: RequestId::new("r1"), caller, deadline: Duration::from_secs(60), streaming: true }
+}
+
+/// A call of some tenant.
+pub fn ctx() -> CallContext {
+    by("local")
+}
+
+/// A prompt of one message, `m0`.
+pub fn user(text: &str) -> Vec<Message> {
+    vec![Message::text("m0", Role::User, text)]
+}
+
+/// Asks a prompt guard about one message.
+pub async fn inspect(plugin: &Plugin, ctx: &CallContext, text: &str) -> Result<Verdict, CallError> {
+    let messages = user(text);
+    plugin.inspect_prompt(ctx, Prompt { messages: &messages, tools: &[], params: &[] }).await
+}
+
+/// A window of the answer's text.
+pub fn window(text: &str, settled: u32) -> Window<'_> {
+    Window { seq: 0, choice: 0, channel: &Channel::Text, text, settled, ending: None }
+}
+
+/// Runs a future and answers with what was logged under the target `plugin` meanwhile, on this thread.
+pub async fn logged<T>(work: impl Future<Output = T>) -> (T, Vec<String>) {
+    use tracing::instrument::WithSubscriber;
+    let lines = Lines::default();
+    let output = work.with_subscriber(lines.clone()).await;
+    let lines = lines.0.lock().clone();
+    (output, lines)
+}
+
+/// Collects events as text.
+#[derive(Clone, Default)]
+struct Lines(Arc<parking_lot::Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        about.target() == "plugin"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                use std::fmt::Write;
+                let _ = write!(self.0, "{}={value:?} ", field.name());
+            }
+        }
+        let mut text = Text(format!("{} ", event.metadata().level()));
+        event.record(&mut text);
+        self.0.lock().push(text.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}

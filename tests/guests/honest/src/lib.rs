@@ -1,0 +1,188 @@
+//! Exports every stage and does as the text says, within the contract; without such words it has no opinion. It counts
+//! its calls, so that a test sees whether an instance was reused, and its carry counts the windows of a stream.
+//!
+//! Config: `{"refuse": true}` is refused by `configure`, `{"spin": true}` makes `configure` never end.
+
+wit_bindgen::generate!({
+    path: "../../../wit",
+    inline: "
+        package guests:honest;
+        world honest {
+            include tidegate:plugin/prompt-guard-plugin@0.1.0;
+            include tidegate:plugin/stream-guard-plugin@0.1.0;
+            include tidegate:plugin/router-plugin@0.1.0;
+            include tidegate:plugin/tool-plugin@0.1.0;
+            include tidegate:plugin/retriever-plugin@0.1.0;
+        }
+    ",
+    world: "guests:honest/honest",
+    generate_all,
+});
+
+use exports::tidegate::plugin::{meta, prompt_guard, retriever, router, stream_guard, tool_provider};
+use prompt_guard::Prompt;
+use retriever::{Chunk, Query};
+use router::{Candidate, Decision, Request};
+use std::cell::Cell;
+use stream_guard::{Halting, Inspection, Redaction, Window, WindowAction};
+use tidegate::plugin::types::{
+    Action, Context, Edit, Error, Finding, Message, Part, Refusal, Severity, Span, TextEdit, ToolCall, ToolDef,
+    ToolHints, ToolOutcome, Verdict,
+};
+
+thread_local! {
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+struct Component;
+
+impl meta::Guest for Component {
+    fn describe() -> String {
+        kit::descriptor_with("honest", true, ",\"stream\":{\"holdback-bytes\":64}")
+    }
+
+    fn configure(config: String) -> Result<(), Error> {
+        while config.contains("\"spin\":true") {
+            std::hint::spin_loop();
+        }
+        if config.contains("\"refuse\":true") {
+            return Err(Error::InvalidConfig("as the test asked".into()));
+        }
+        Ok(())
+    }
+}
+
+impl prompt_guard::Guest for Component {
+    fn inspect_prompt(ctx: Context, prompt: Prompt) -> Result<Verdict, Error> {
+        let calls = count();
+        let last = prompt.messages.last();
+        let text = last.and_then(|message| message.parts.iter().find_map(text_of)).unwrap_or_default();
+        let action = match text {
+            "fail" => return Err(Error::Unavailable("as the test asked".into())),
+            "refuse" => Action::Refuse(refusal()),
+            "respond" => Action::Respond(vec![Part::Text("from the guard".into())]),
+            "context" => Action::Respond(vec![Part::Text(show_context(&ctx))]),
+            "echo" => Action::Respond(vec![Part::Text(format!(
+                "{:?} {:?} {:?}",
+                prompt.messages, prompt.tools, prompt.params
+            ))]),
+            "calls" => Action::Respond(vec![Part::Text(calls.to_string())]),
+            "rewrite" => Action::Rewrite(last.map(shout).into_iter().collect()),
+            _ => Action::Allow,
+        };
+        let findings = match text {
+            "flag" => vec![finding(last.map(|message| message.id.clone()), Span { start: 0, end: 4 })],
+            _ => Vec::new(),
+        };
+        Ok(Verdict { action, findings, attrs: Vec::new() })
+    }
+}
+
+impl stream_guard::Guest for Component {
+    fn inspect_window(_: Context, mut carry: Vec<u8>, window: Window) -> Result<Inspection, Error> {
+        count();
+        match carry.first_mut() {
+            Some(seen) => *seen = seen.wrapping_add(1),
+            None => carry.push(1),
+        }
+        let (settled, text) = (window.settled as usize, &window.text);
+        let mut findings = Vec::new();
+        let action = if text.len() < settled + 4 {
+            WindowAction::Pass
+        } else if let Some(at) = text[settled..].find("####") {
+            let start = (settled + at) as u32;
+            findings.push(finding(None, Span { start, end: start + 4 }));
+            WindowAction::Redact(vec![Redaction { span: Span { start, end: start + 4 }, text: "[]".into() }])
+        } else if text[settled..].contains("HALT") {
+            WindowAction::Halt(Halting { refusal: refusal(), farewell: Some("bye".into()) })
+        } else {
+            WindowAction::Pass
+        };
+        Ok(Inspection { action, safe_through: text.len() as u32, carry, findings, attrs: Vec::new() })
+    }
+}
+
+impl router::Guest for Component {
+    fn route(_: Context, request: Request, candidates: Vec<Candidate>) -> Result<Decision, Error> {
+        let order = candidates.iter().rev().filter(|c| c.context_tokens >= request.prompt_tokens).map(|c| c.id.clone());
+        let reason = format!("{} findings, {} attrs", request.findings.len(), request.attrs.len());
+        Ok(Decision { order: order.collect(), reason, attrs: Vec::new() })
+    }
+}
+
+impl tool_provider::Guest for Component {
+    fn list_tools(_: Context) -> Result<Vec<ToolDef>, Error> {
+        let hints = ToolHints { read_only: true, destructive: false, idempotent: true, open_world: false };
+        Ok(vec![ToolDef {
+            name: "echo".into(),
+            description: "Says what it was told".into(),
+            input_schema: "{\"type\":\"object\"}".into(),
+            hints,
+            attrs: Vec::new(),
+        }])
+    }
+
+    fn call_tool(_: Context, call: ToolCall) -> Result<ToolOutcome, Error> {
+        if call.name != "echo" {
+            return Err(Error::InvalidInput(format!("no tool `{}`", call.name)));
+        }
+        let structured = Some(call.arguments.clone());
+        Ok(ToolOutcome { call_id: call.id, content: call.arguments, structured, is_error: false })
+    }
+}
+
+impl retriever::Guest for Component {
+    fn retrieve(_: Context, query: Query) -> Result<Vec<Chunk>, Error> {
+        let chunk = |index| Chunk {
+            id: format!("c{index}"),
+            text: format!("about {}", query.text),
+            uri: Some("docs/a.txt".into()),
+            title: None,
+            score: Some(1.0 / (index + 1) as f32),
+            origin: Some(Span { start: 3, end: 9 }),
+            attrs: Vec::new(),
+        };
+        Ok((0..query.top_k.min(3)).map(chunk).collect())
+    }
+}
+
+fn count() -> u32 {
+    CALLS.with(|calls| {
+        calls.set(calls.get() + 1);
+        calls.get()
+    })
+}
+
+fn text_of(part: &Part) -> Option<&str> {
+    match part {
+        Part::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn shout(message: &Message) -> Edit {
+    let text = message.parts.iter().find_map(text_of).unwrap_or_default();
+    let span = Span { start: 0, end: text.len() as u32 };
+    Edit::ReplaceText(TextEdit { message_id: message.id.clone(), part: 0, span, text: text.to_uppercase() })
+}
+
+fn finding(message_id: Option<String>, span: Span) -> Finding {
+    Finding {
+        category: "x-test:flag".into(),
+        severity: Severity::Low,
+        score: Some(0.5),
+        message_id,
+        span: Some(span),
+        attrs: Vec::new(),
+    }
+}
+
+fn refusal() -> Refusal {
+    Refusal { code: "test".into(), public_message: "no".into(), private_reason: Some("as the test asked".into()) }
+}
+
+fn show_context(ctx: &Context) -> String {
+    format!("{} {} {} {}", ctx.request_id, ctx.caller, ctx.deadline_ms, ctx.streaming)
+}
+
+export!(Component);

@@ -1,0 +1,26 @@
+//! Puts the time into its descriptor. `describe` must be pure, so it must not be loaded.
+
+wit_bindgen::generate!({ path: "../../../wit", world: "prompt-guard-plugin" });
+
+use exports::tidegate::plugin::{meta, prompt_guard};
+use tidegate::plugin::clock;
+use tidegate::plugin::types::{Context, Error, Verdict};
+
+struct Component;
+
+impl meta::Guest for Component {
+    fn describe() -> String {
+        kit::descriptor_with("misdescribes", true, &format!(",\"built\":{}", clock::now_unix_ms()))
+    }
+    fn configure(_: String) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl prompt_guard::Guest for Component {
+    fn inspect_prompt(_: Context, _: prompt_guard::Prompt) -> Result<Verdict, Error> {
+        Err(Error::Unsupported("it only describes".into()))
+    }
+}
+
+export!(Component);
