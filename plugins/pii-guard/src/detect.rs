@@ -56,19 +56,12 @@ const DOTTED_KEY_RULE: usize = Kind::ALL.len();
 #[derive(Debug)]
 pub struct Detector {
     kinds: Vec<Kind>,
-    /// Text is JSON: an escape sequence belongs to nothing.
-    is_json: bool,
 }
 
 impl Detector {
-    /// Looks for `kinds` in plain text.
-    pub fn new(kinds: &[Kind]) -> Self {
-        Self { kinds: kinds.to_vec(), is_json: false }
-    }
-
-    /// The same in JSON text.
-    pub fn in_json(&self) -> Self {
-        Self { kinds: self.kinds.clone(), is_json: true }
+    /// Looks for `kinds`.
+    pub fn new(kinds: Vec<Kind>) -> Self {
+        Self { kinds }
     }
 
     /// The kind that a rule stands for.
@@ -93,9 +86,6 @@ impl Scanner for Detector {
         if let Some(rule) = at.open {
             return key::go_on(at, rule);
         }
-        if self.is_json && at.rest.starts_with('\\') {
-            return escape(at);
-        }
         let mut best = Step::No;
         for kind in &self.kinds {
             match (Self::step_of(*kind, at), best) {
@@ -107,19 +97,6 @@ impl Scanner for Detector {
             }
         }
         best
-    }
-}
-
-/// `\n` is two bytes of JSON and one break in the text; `\u0041` is six.
-fn escape(at: Place<'_>) -> Step {
-    let len = match at.rest.as_bytes().get(1) {
-        Some(b'u') => 6,
-        Some(_) => 2,
-        None => return if at.is_last { Step::Skip(1) } else { Step::More },
-    };
-    match at.rest.len() {
-        have if have < len && !at.is_last => Step::More,
-        have => Step::Skip(len.min(have)),
     }
 }
 
@@ -153,22 +130,14 @@ pub(crate) mod tests {
 
     /// What a detector for one kind finds in a text.
     pub(crate) fn found(kind: Kind, text: &str) -> Vec<&str> {
-        find_all(&Detector::new(&[kind]), text).into_iter().map(|hit| &text[hit.range]).collect()
+        find_all(&Detector::new(vec![kind]), text).into_iter().map(|hit| &text[hit.range]).collect()
     }
 
     #[test]
     fn the_longest_kind_at_a_place_wins() {
         let text = "sk-abcdefgh12345678ijkl@example.com";
-        let hits = find_all(&Detector::new(&Kind::ALL), text);
+        let hits = find_all(&Detector::new(Kind::ALL.to_vec()), text);
         assert_eq!(hits.len(), 1);
         assert_eq!((Detector::kind(hits[0].rule), hits[0].range.clone()), (Kind::Email, 0..text.len()));
-    }
-
-    #[test]
-    fn in_json_an_escape_belongs_to_nothing() {
-        let text = r#"{"text":"hi\njo@example.com\u0041bo@example.com\"al@example.com"}"#;
-        let detector = Detector::new(&[Kind::Email]).in_json();
-        let hits: Vec<&str> = find_all(&detector, text).into_iter().map(|hit| &text[hit.range]).collect();
-        assert_eq!(hits, ["jo@example.com", "bo@example.com", "al@example.com"]);
     }
 }

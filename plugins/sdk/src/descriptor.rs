@@ -60,6 +60,12 @@ impl Descriptor {
         self
     }
 
+    /// Adds several settings.
+    pub fn settings(mut self, settings: impl IntoIterator<Item = Setting>) -> Self {
+        self.settings.extend(settings);
+        self
+    }
+
     /// Asks for a capability; `reason` is what the operator reads before granting it.
     pub fn needs(mut self, capability: Capability, reason: &str) -> Self {
         self.capabilities.push((capability, reason.into()));
@@ -97,7 +103,7 @@ impl Descriptor {
     }
 
     /// The settings, in the order of declaration.
-    pub fn settings(&self) -> &[Setting] {
+    pub fn declared_settings(&self) -> &[Setting] {
         &self.settings
     }
 

@@ -48,6 +48,7 @@ pub mod findings;
 pub mod host;
 pub mod plugin;
 pub mod scan;
+pub mod screen;
 pub mod stages;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;

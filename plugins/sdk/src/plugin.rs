@@ -93,7 +93,7 @@ fn parse_object(json: &str) -> Result<Map<String, Value>, Error> {
 }
 
 fn unknown_key(key: &str, descriptor: &Descriptor) -> String {
-    let known: Vec<&str> = descriptor.settings().iter().map(|s| s.name()).collect();
+    let known: Vec<&str> = descriptor.declared_settings().iter().map(|s| s.name()).collect();
     if known.is_empty() {
         return format!("unknown key `{key}`: `{}` has no settings", descriptor.name());
     }

@@ -197,7 +197,7 @@ pub fn assert_same_for_any_chunking<G: StreamGuard>(guard: &G, host: &Host, text
 pub fn assert_readme_is_true<P: Plugin>(readme: &str) {
     let lines = readme.lines().count();
     assert!(lines <= 20, "a README of {lines} lines; 20 are enough");
-    for setting in P::describe().settings() {
+    for setting in P::describe().declared_settings() {
         let name = format!("`{}`", setting.name());
         let row = readme.lines().find(|line| line.starts_with('|') && line.contains(&name)).unwrap_or_default();
         let default = setting.default().map_or("required".to_owned(), |value| format!("`{value}`"));

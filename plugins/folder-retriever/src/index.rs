@@ -1,0 +1,206 @@
+//! The index in memory, and how it follows the folder.
+//!
+//! At most once in a while the folder is listed; files that are new or changed come from storage where that has
+//! them, else they are read, at most so many bytes for one question. What is left is said in the log and follows
+//! with the next questions.
+
+use crate::record::{FileIndex, Stamp};
+use crate::store;
+use std::collections::{BTreeMap, BTreeSet};
+use tidegate_plugin_sdk::Error;
+use tidegate_plugin_sdk::host::documents::{self, Entry};
+use tidegate_plugin_sdk::host::{clock, log, metrics};
+
+const PAGE: u32 = 500;
+/// Bytes of one read: the host's cap is 1 MiB.
+const READ_BYTES: u32 = 512 * 1024;
+
+/// What is indexed, and how much at once.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Only this mount.
+    pub mount: Option<String>,
+    /// Ends of names, lower case, without dots.
+    pub extensions: Vec<String>,
+    /// About how long a passage is.
+    pub passage_bytes: u32,
+    /// More files are left out.
+    pub max_files: usize,
+    /// Larger files are left out.
+    pub max_file_bytes: u64,
+    /// Read for one question at most; one file is always read.
+    pub read_bytes: u64,
+    /// How old the list of files may be.
+    pub refresh_ms: u64,
+}
+
+/// The index.
+#[derive(Debug)]
+pub struct Index {
+    bounds: Bounds,
+    /// By path.
+    files: Vec<FileIndex>,
+    /// When the folder is to be listed again.
+    due_ms: Option<u64>,
+    /// What was said in the log already.
+    said: BTreeSet<String>,
+}
+
+impl Index {
+    /// An empty index.
+    pub fn new(bounds: Bounds) -> Self {
+        Self { bounds, files: Vec::new(), due_ms: None, said: BTreeSet::new() }
+    }
+
+    /// The files, by path.
+    pub fn files(&self) -> &[FileIndex] {
+        &self.files
+    }
+
+    /// The folder is listed for the next question.
+    pub fn expire(&mut self) {
+        self.due_ms = None;
+    }
+
+    /// Follows the folder.
+    ///
+    /// # Errors
+    /// When it cannot be listed; a file that cannot be read is left out.
+    pub fn refresh(&mut self) -> Result<(), Error> {
+        let now = clock::monotonic_ms();
+        if self.due_ms.is_some_and(|due| now < due) {
+            return Ok(());
+        }
+        let listed = self.list()?;
+        let known: BTreeMap<String, FileIndex> =
+            std::mem::take(&mut self.files).into_iter().map(|file| (file.path.clone(), file)).collect();
+        let (unchanged, gone) = sort_out(known, &listed);
+        self.forget(&gone);
+        // Both are in the order of paths.
+        let is_new = |path: &String| unchanged.binary_search_by(|file| file.path.cmp(path)).is_err();
+        let wanted: Vec<(String, Stamp)> = listed.into_iter().filter(|(path, _)| is_new(path)).collect();
+        self.files = unchanged;
+        let is_whole = self.add(&wanted);
+        self.files.sort_by(|a, b| a.path.cmp(&b.path));
+        self.due_ms = is_whole.then(|| now + self.bounds.refresh_ms);
+        Ok(())
+    }
+
+    /// The files to index, within bounds.
+    fn list(&mut self) -> Result<Vec<(String, Stamp)>, Error> {
+        let mut listed = Vec::new();
+        let mut after: Option<String> = None;
+        loop {
+            let page = documents::list(after.as_deref(), PAGE)?;
+            let Some(last) = page.last() else { return Ok(listed) };
+            after = Some(last.path.clone());
+            for entry in page {
+                if !self.takes(&entry) {
+                    continue;
+                }
+                if listed.len() == self.bounds.max_files {
+                    let (max, path) = (self.bounds.max_files, &entry.path);
+                    self.say(format!("{path} and what is behind it is left out: `max_files` is {max}"));
+                    return Ok(listed);
+                }
+                let (size_bytes, modified_unix_ms) = (entry.size_bytes, entry.modified_unix_ms);
+                let passage_bytes = self.bounds.passage_bytes;
+                listed.push((entry.path, Stamp { size_bytes, modified_unix_ms, passage_bytes }));
+            }
+        }
+    }
+
+    fn takes(&mut self, entry: &Entry) -> bool {
+        let mount = entry.path.split('/').next().unwrap_or_default();
+        let name = entry.path.rsplit('/').next().unwrap_or_default();
+        let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_lowercase());
+        let is_text = extension.is_some_and(|extension| self.bounds.extensions.contains(&extension));
+        if !is_text || self.bounds.mount.as_ref().is_some_and(|wanted| wanted != mount) {
+            return false;
+        }
+        let fits = entry.size_bytes <= self.bounds.max_file_bytes;
+        if !fits {
+            let (path, have, max) = (&entry.path, entry.size_bytes >> 10, self.bounds.max_file_bytes >> 10);
+            self.say(format!("{path} has {have} KiB and is left out: `max_file_kib` is {max}"));
+        }
+        fits
+    }
+
+    /// Adds files from storage or from the folder; returns whether that were all.
+    fn add(&mut self, wanted: &[(String, Stamp)]) -> bool {
+        let stored = store::load(wanted).unwrap_or_else(|error| {
+            self.say(format!("storage is not used: {error}"));
+            vec![None; wanted.len()]
+        });
+        let mut read_bytes = 0;
+        let mut left = 0;
+        for ((path, stamp), stored) in wanted.iter().zip(stored) {
+            if let Some(file) = stored {
+                self.files.push(file);
+            } else if read_bytes == 0 || read_bytes + stamp.size_bytes <= self.bounds.read_bytes {
+                read_bytes += stamp.size_bytes.max(1);
+                self.read(path, stamp);
+            } else {
+                left += 1;
+            }
+        }
+        if left > 0 {
+            log::info(&format!("{left} of {} files are not indexed yet; they follow", self.files.len() + left));
+        }
+        left == 0
+    }
+
+    fn read(&mut self, path: &str, stamp: &Stamp) {
+        metrics::count("files_read", 1);
+        let text = match read_all(path, stamp.size_bytes).map(String::from_utf8) {
+            Ok(Ok(text)) => text,
+            Ok(Err(_)) => {
+                self.say(format!("{path} is left out: it is not UTF-8"));
+                String::new()
+            }
+            Err(error) => return self.say(format!("{path} is left out: {error}")),
+        };
+        let file = FileIndex::new(path, stamp.clone(), &text);
+        if let Err(error) = store::save(&file) {
+            self.say(format!("the index is kept in memory only: {error}; grant more storage (`kv_kib`)"));
+        }
+        self.files.push(file);
+    }
+
+    fn forget(&mut self, gone: &[String]) {
+        for path in gone {
+            if let Err(error) = store::remove(path) {
+                self.say(format!("storage is not used: {error}"));
+            }
+        }
+    }
+
+    /// Each thing once for an instance.
+    fn say(&mut self, what: String) {
+        if self.said.len() < 1000 && self.said.insert(what.clone()) {
+            log::warn(&what);
+        }
+    }
+}
+
+/// Known files that are as listed, and paths of those that are listed no more.
+fn sort_out(known: BTreeMap<String, FileIndex>, listed: &[(String, Stamp)]) -> (Vec<FileIndex>, Vec<String>) {
+    let listed: BTreeMap<&str, &Stamp> = listed.iter().map(|(path, stamp)| (path.as_str(), stamp)).collect();
+    let gone = known.keys().filter(|path| !listed.contains_key(path.as_str())).cloned().collect();
+    let unchanged = known.into_values().filter(|file| listed.get(file.path.as_str()) == Some(&&file.stamp));
+    (unchanged.collect(), gone)
+}
+
+/// At most the size that was listed: a file that grows meanwhile is read again later.
+fn read_all(path: &str, size_bytes: u64) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    loop {
+        let have = bytes.len() as u64;
+        let want = size_bytes.saturating_sub(have).min(READ_BYTES.into()) as u32;
+        let piece = if want == 0 { Vec::new() } else { documents::read(path, have, want)? };
+        if piece.is_empty() {
+            return Ok(bytes);
+        }
+        bytes.extend(piece);
+    }
+}

@@ -1,0 +1,127 @@
+//! Behaviour of the retriever as a whole, over the SDK's fake folder and storage.
+
+use super::*;
+use tidegate_plugin_sdk::host::fake;
+use tidegate_plugin_sdk::plugin::configure;
+use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
+
+const FERRY: &str = "# The ferry\n\nThe Aurora leaves at 7:45.\n\nA ticket costs 12 euros, and dogs travel free.\n";
+const MUSEUM: &str = "The museum is closed on Mondays. Größe: 300 m².\n";
+
+fn ask(retriever: &FolderRetriever, question: &str) -> Vec<Chunk> {
+    let query = Query { text: question.into(), top_k: 3, attrs: Attrs::new() };
+    retriever.retrieve(&Context::default(), &query).unwrap()
+}
+
+fn uris(chunks: &[Chunk]) -> Vec<&str> {
+    chunks.iter().filter_map(|chunk| chunk.uri.as_deref()).collect()
+}
+
+fn folder() {
+    fake::put_file("docs/ferry.md", 1, FERRY.as_bytes());
+    fake::put_file("docs/sub/museum.txt", 1, MUSEUM.as_bytes());
+    fake::put_file("docs/ferry.png", 1, b"ferry ticket");
+    fake::put_file("other/ferry.md", 1, b"A ticket of the other ferry.");
+}
+
+#[test]
+fn the_readme_names_every_setting() {
+    assert_readme_is_true::<FolderRetriever>(include_str!("../README.md"));
+}
+
+#[test]
+fn a_passage_comes_with_its_file_and_place() {
+    folder();
+    let chunks = ask(&plugin(r#"{"mount":"docs"}"#), "How much is a ticket for the ferry?");
+    assert_eq!(uris(&chunks), ["docs/ferry.md"]);
+    let (chunk, origin) = (&chunks[0], chunks[0].origin.unwrap());
+    assert_eq!(&FERRY[origin.start as usize..origin.end as usize], chunk.text);
+    assert!(chunk.text.contains("12 euros") && chunk.score.unwrap() > 0.0);
+    assert_eq!((chunk.id.as_str(), chunk.title.as_deref()), ("docs/ferry.md:0", Some("The ferry")));
+    assert_eq!(uris(&ask(&plugin(r#"{"mount":"docs"}"#), "GRÖSSE größe")), ["docs/sub/museum.txt"]);
+    assert_eq!(ask(&plugin(""), "ticket").len(), 2, "without a mount all of them");
+    assert_eq!(ask(&plugin(""), "plane"), []);
+}
+
+#[test]
+fn unchanged_files_are_not_read_again_by_any_instance() {
+    folder();
+    ask(&plugin(r#"{"mount":"docs"}"#), "plane");
+    assert_eq!(fake::take_reads(), ["docs/ferry.md", "docs/sub/museum.txt"]);
+    let second: FolderRetriever = plugin(r#"{"mount":"docs"}"#);
+    ask(&second, "plane");
+    assert_eq!(fake::take_reads(), [""; 0]);
+    fake::put_file("docs/ferry.md", 2, b"The ferry sank.");
+    ask(&second, "plane");
+    assert_eq!(fake::take_reads(), [""; 0], "the list is fresh enough");
+    fake::advance_ms(2000);
+    assert_eq!(ask(&second, "sank")[0].text, "The ferry sank.");
+    assert_eq!(fake::take_reads(), ["docs/ferry.md", "docs/ferry.md"], "to index and to cite");
+}
+
+#[test]
+fn a_file_that_is_gone_is_forgotten() {
+    folder();
+    let retriever: FolderRetriever = plugin(r#"{"mount":"docs"}"#);
+    ask(&retriever, "ferry");
+    let stored = fake::kv_keys().len();
+    fake::remove_file("docs/ferry.md");
+    assert_eq!(ask(&retriever, "ferry"), [], "what cannot be read is not cited");
+    assert_eq!(ask(&retriever, "ferry"), []);
+    assert_eq!(fake::kv_keys().len(), stored - 1);
+}
+
+#[test]
+fn a_file_that_changed_meanwhile_is_not_cited_wrongly() {
+    folder();
+    let retriever: FolderRetriever = plugin(r#"{"mount":"docs","refresh_ms":3600000}"#);
+    assert_eq!(ask(&retriever, "ferry").len(), 1);
+    fake::put_file("docs/ferry.md", 2, FERRY.replace("12 euros", "99 euros").as_bytes());
+    assert_eq!(ask(&retriever, "ferry"), []);
+    assert!(ask(&retriever, "ferry")[0].text.contains("99 euros"), "it is indexed anew at once");
+}
+
+#[test]
+fn a_large_folder_is_indexed_over_several_questions() {
+    for n in 0..5 {
+        fake::put_file(&format!("docs/{n}.txt"), 1, format!("needle {n} {}", "hay ".repeat(200)).as_bytes());
+    }
+    let retriever: FolderRetriever = plugin(r#"{"read_kib":2}"#);
+    let found: Vec<usize> = (0..4).map(|_| ask(&retriever, "needle").len()).collect();
+    assert_eq!(found, [2, 3, 3, 3], "two files for a question, and three passages are asked for");
+    assert!(fake::take_log().iter().any(|(_, line)| line == "3 of 5 files are not indexed yet; they follow"));
+}
+
+#[test]
+fn what_is_left_out_is_said_once() {
+    fake::put_file("docs/big.txt", 1, &[b'x'; 2048]);
+    fake::put_file("docs/latin.txt", 1, b"caf\xe9");
+    fake::put_file("docs/ok.txt", 1, b"ok");
+    fake::put_file("docs/one-too-many.txt", 1, b"ok");
+    let retriever: FolderRetriever = plugin(r#"{"max_file_kib":1,"max_files":2,"refresh_ms":0}"#);
+    assert_eq!(uris(&ask(&retriever, "ok")), ["docs/ok.txt"]);
+    ask(&retriever, "ok");
+    let lines: Vec<String> = fake::take_log().into_iter().map(|(_, line)| line).collect();
+    let expected = [
+        "docs/big.txt has 2 KiB and is left out: `max_file_kib` is 1",
+        "docs/one-too-many.txt and what is behind it is left out: `max_files` is 2",
+        "docs/latin.txt is left out: it is not UTF-8",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn without_room_in_storage_the_index_stays_in_memory() {
+    folder();
+    fake::limit_kv(10);
+    let retriever: FolderRetriever = plugin("");
+    assert_eq!(ask(&retriever, "museum").len(), 1);
+    assert!(fake::take_log()[0].1.contains("grant more storage"));
+}
+
+#[test]
+fn a_config_that_cannot_work_is_refused() {
+    for json in [r#"{"extensions":[]}"#, r#"{"extensions":[".md"]}"#, r#"{"passage_bytes":10}"#] {
+        assert!(matches!(configure::<FolderRetriever>(json), Err(Error::InvalidConfig(_))), "{json}");
+    }
+}

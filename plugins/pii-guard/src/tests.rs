@@ -1,0 +1,211 @@
+//! Behaviour of the whole guard, on prompts and on streams.
+
+use super::*;
+use proptest::prelude::*;
+use tidegate_plugin_sdk::plugin::configure;
+use tidegate_plugin_sdk::testing::{Host, assert_readme_is_true, assert_same_for_any_chunking, plugin};
+use tidegate_plugin_sdk::{Action, Channel, Edit, Message, Part, Role, Span, ToolCall, ToolOutcome};
+
+#[test]
+fn the_readme_names_every_setting() {
+    assert_readme_is_true::<PiiGuard>(include_str!("../README.md"));
+}
+
+#[test]
+fn a_config_that_cannot_work_is_refused() {
+    for json in [r#"{"kinds":[]}"#, r#"{"kinds":["mail"]}"#, r#"{"replacement":"\"x\""}"#, r#"{"action":"drop"}"#] {
+        assert!(matches!(configure::<PiiGuard>(json), Err(Error::InvalidConfig(_))), "{json}");
+    }
+}
+
+fn inspect(config: &str, messages: Vec<Message>) -> Verdict {
+    let guard: PiiGuard = plugin(config);
+    guard.inspect_prompt(&Context::default(), &Prompt { messages, ..Prompt::default() }).unwrap()
+}
+
+fn user(text: &str) -> Message {
+    Message::text("m0", Role::User, text)
+}
+
+#[test]
+fn a_prompt_is_redacted_by_default() {
+    let mut message = user("Hi, ");
+    message.parts.push(Part::Text("I am jo@example.com, +49 30 1234567".into()));
+    let verdict = inspect("", vec![message]);
+    let edit = |start, end, text: &str| Edit::ReplaceText {
+        message_id: "m0".into(),
+        part: 1,
+        span: Span { start, end },
+        text: text.into(),
+    };
+    assert_eq!(verdict.action, Action::Rewrite(vec![edit(5, 19, "[email]"), edit(21, 35, "[phone]")]));
+    assert_eq!(verdict.findings[0].category, "pii:email");
+    assert_eq!(verdict.findings[0].span, Some(Span { start: 9, end: 23 }), "spans count in joined text");
+}
+
+#[test]
+fn block_refuses_and_flag_only_reports() {
+    let verdict = inspect(r#"{"action":"block"}"#, vec![user("jo@example.com")]);
+    let Action::Refuse(refusal) = verdict.action else { panic!("{verdict:?}") };
+    assert_eq!((refusal.code.as_str(), refusal.private_reason.as_deref()), ("pii", Some("found email")));
+    assert!(!refusal.public_message.contains("jo@"));
+    let verdict = inspect(r#"{"action":"flag"}"#, vec![user("jo@example.com")]);
+    assert_eq!((verdict.action, verdict.findings.len()), (Action::Allow, 1));
+}
+
+#[test]
+fn only_chosen_kinds_and_roles_are_looked_at() {
+    let text = "jo@example.com 4111111111111111";
+    assert_eq!(inspect(r#"{"kinds":["card"]}"#, vec![user(text)]).findings.len(), 1);
+    assert_eq!(inspect("", vec![Message::text("m0", Role::System, text)]).findings.len(), 0);
+    assert_eq!(inspect(r#"{"roles":["system"]}"#, vec![user(text)]).findings.len(), 0);
+}
+
+#[test]
+fn results_and_arguments_of_tools_are_redacted() {
+    let call = ToolCall {
+        id: "c1".into(),
+        name: "send".into(),
+        arguments: r#"{"to":"jo@example.com","card":4111111111111111}"#.into(),
+    };
+    let outcome = ToolOutcome::text(&call, "sent to jo@example.com");
+    let mut message = Message::text("m0", Role::Assistant, "");
+    message.parts = vec![Part::ToolCall(call), Part::ToolOutcome(outcome)];
+    let Action::Rewrite(edits) = inspect("", vec![message]).action else { panic!() };
+    assert_eq!(edits[0], Edit::SetArguments("c1".into(), r#"{"to":"[email]","card":"[card]"}"#.into()));
+    assert!(matches!(&edits[1], Edit::ReplaceText { part: 1, .. }));
+}
+
+#[test]
+fn arguments_that_are_no_json_become_a_json_string() {
+    let call = ToolCall { id: "c1".into(), name: "send".into(), arguments: "to jo@example.com".into() };
+    let mut message = Message::text("m0", Role::Assistant, "");
+    message.parts = vec![Part::ToolCall(call)];
+    let Action::Rewrite(edits) = inspect("", vec![message]).action else { panic!() };
+    assert_eq!(edits, [Edit::SetArguments("c1".into(), r#""to \"[email]\"""#.into())]);
+}
+
+fn redacted(config: &str, channel: Channel, text: &str) -> String {
+    let host = Host { channel, ..Host::default() };
+    assert_same_for_any_chunking(&plugin::<PiiGuard>(config), &host, text, &[]).text
+}
+
+#[test]
+fn a_stream_is_redacted_across_borders_of_its_pieces() {
+    let text = "Mail jo@example.com or call +49 30 1234567. Card 4111 1111 1111 1111, DE89 3704 0044 0532 0130 00.";
+    let expected = "Mail [email] or call [phone]. Card [card], [iban].";
+    assert_eq!(redacted("", Channel::Text, text), expected);
+    assert_eq!(redacted("", Channel::Reasoning, text), expected);
+    assert_eq!(redacted(r#"{"replacement":""}"#, Channel::Text, "I am jo@example.com."), "I am .");
+}
+
+#[test]
+fn a_key_longer_than_the_holdback_never_leaves() {
+    let key = format!("sk-{}", "a1B2".repeat(400));
+    assert_eq!(redacted("", Channel::Text, &format!("It is {key}. Bye")), "It is [api-key]. Bye");
+    let token = format!("eyJhbGciOiJIUzI1NiJ9.eyJ{}.{}", "a1B2".repeat(400), "c3D4".repeat(50));
+    assert_eq!(redacted("", Channel::Text, &format!("It is {token}. Bye")), "It is [api-key]. Bye");
+}
+
+#[test]
+fn block_ends_the_answer_where_the_find_begins() {
+    let host = Host::default();
+    let guard = plugin::<PiiGuard>(r#"{"action":"block"}"#);
+    let outcome = assert_same_for_any_chunking(&guard, &host, "Write to jo@example.com today", &[3, 12, 20]);
+    assert_eq!((outcome.text.as_str(), outcome.halted.as_deref()), ("Write to ", Some("pii")));
+}
+
+#[test]
+fn arguments_stay_json_and_can_be_left_alone() {
+    let channel = || Channel::ToolArguments("c1".into());
+    let text = r#"{"to":"x\njo@example.com","card":4111111111111111,"n":[1,2]}"#;
+    let expected = r#"{"to":"x\n[email]","card":"[card]","n":[1,2]}"#;
+    assert_eq!(redacted("", channel(), text), expected);
+    assert_eq!(redacted(r#"{"tool_arguments":false}"#, channel(), text), text);
+}
+
+#[test]
+fn plain_text_leaves_word_by_word() {
+    let guard = plugin::<PiiGuard>("");
+    let outcome = Host::default().stream(&guard, &["The", " quick", " brown", " fox", " is 12", " years old."]);
+    let outcome = outcome.unwrap();
+    assert_eq!(outcome.text, "The quick brown fox is 12 years old.");
+    assert!(outcome.held_bytes <= 5, "{} bytes were held", outcome.held_bytes);
+    assert_eq!(outcome.findings, []);
+}
+
+/// Text in which the detectors have work: parts of what they look for, glued at random.
+fn awkward() -> impl Strategy<Value = String> {
+    const PIECES: &[&str] = &[
+        "jo",
+        "@",
+        "example",
+        ".com",
+        ".",
+        " ",
+        "-",
+        "+49",
+        "30",
+        "123",
+        "4567",
+        "0",
+        "(415)",
+        "555",
+        "2671",
+        "4111",
+        "1111",
+        "411111111111111",
+        "1",
+        "DE89",
+        "3704",
+        "0044053201300",
+        "sk-",
+        "a1B2c3D4",
+        "eyJhbGciOiJ9",
+        ".eyJ",
+        "AKIA",
+        "\"",
+        "\\",
+        "\\n",
+        "u0041",
+        ",",
+        "é",
+        "谢",
+        "/",
+        "\n",
+        "_",
+        "x",
+        "SG.",
+        "aB3dE5gH7jK9mN1p",
+    ];
+    proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn the_client_reads_the_same_for_any_chunking(
+        text in awkward(),
+        at in proptest::collection::vec(0usize..300, 0..8),
+        look_behind in 0usize..40,
+    ) {
+        for channel in [Channel::Text, Channel::ToolArguments("c1".into())] {
+            let host = Host { channel, look_behind, ..Host::default() };
+            assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &host, &text, &at);
+            assert_same_for_any_chunking(&plugin::<PiiGuard>(r#"{"action":"block"}"#), &host, &text, &at);
+        }
+    }
+
+    #[test]
+    fn what_a_prompt_loses_a_stream_loses_too(text in awkward()) {
+        let guard = plugin::<PiiGuard>("");
+        let streamed = Host::default().stream(&guard, &[&text]).unwrap().text;
+        let mut edited = text.clone();
+        let rules = guard.0.rules();
+        let hits = tidegate_plugin_sdk::scan::find_all(rules, &text);
+        for hit in hits.iter().rev() {
+            let replacement = if hit.continues { String::new() } else { rules.replacement(hit.rule) };
+            edited.replace_range(hit.range.clone(), &replacement);
+        }
+        prop_assert_eq!(streamed, edited);
+    }
+}

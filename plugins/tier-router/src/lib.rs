@@ -1,0 +1,135 @@
+//! A router with a table of rules: the first one that fits a request names the models for it.
+//!
+//! What the table wants is then moved behind what can serve now: a model that is overloaded, too small for the
+//! prompt or out of order is a fallback. The same request and load give the same order. Read next: [`rules`],
+//! [`code`].
+
+pub mod code;
+pub mod rules;
+
+use rules::{Asked, Rule};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tidegate_plugin_sdk::{
+    Attrs, Candidate, Context, Decision, Descriptor, Error, Plugin, RouteRequest, Router, Setting,
+};
+
+const MAX_RULES: usize = 64;
+
+/// The settings.
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    rules: Vec<Rule>,
+    default: Vec<String>,
+    others: bool,
+    max_waiting: u64,
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub struct TierRouter(Config);
+
+impl Plugin for TierRouter {
+    type Config = Config;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("tier-router", env!("CARGO_PKG_VERSION"), "Chooses a model by length, code, caller and load")
+            .setting(Setting::new(
+                "rules",
+                rules_shape(),
+                json!([]),
+                "The first rule that fits a request names its models",
+            ))
+            .setting(Setting::texts("default", &[], "Models when no rule fits; none means the server's order"))
+            .setting(Setting::switch("others", true, "Models that are not named follow as fallbacks"))
+            .setting(Setting::integer(
+                "max_waiting",
+                32,
+                1,
+                1_000_000,
+                "A model with more requests in its queue is a fallback",
+            ))
+            .deterministic()
+    }
+
+    fn configure(config: Config) -> Result<Self, Error> {
+        if config.rules.len() > MAX_RULES {
+            let have = config.rules.len();
+            return Err(Error::InvalidConfig(format!("`rules` has {have} entries; at most {MAX_RULES} are supported")));
+        }
+        for (idx, rule) in config.rules.iter().enumerate() {
+            rule.check().map_err(|problem| Error::InvalidConfig(format!("rule {}: {problem}", idx + 1)))?;
+        }
+        if !config.others && config.default.is_empty() {
+            return Err(Error::InvalidConfig("`others` is false, so `default` must name a model".into()));
+        }
+        Ok(Self(config))
+    }
+}
+
+impl Router for TierRouter {
+    fn route(&self, _: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error> {
+        let asked = Asked::read(request);
+        let rule = self.0.rules.iter().position(|rule| rule.fits(&asked));
+        let wanted = rule.map_or(&self.0.default, |idx| &self.0.rules[idx].models);
+        let mut order: Vec<&Candidate> =
+            wanted.iter().filter_map(|id| candidates.iter().find(|c| c.id == *id)).collect();
+        if self.0.others || order.is_empty() {
+            order.extend(candidates.iter().filter(|c| !wanted.contains(&c.id)));
+        }
+        if order.is_empty() {
+            return Err(Error::Unavailable("no model was offered".into()));
+        }
+        order.sort_by_key(|candidate| self.readiness(candidate, request.prompt_tokens));
+        let reason = match rule {
+            Some(idx) => format!("rule {}: {}", idx + 1, self.0.rules[idx].describe()),
+            None => "no rule fits".into(),
+        };
+        Ok(Decision { order: order.into_iter().map(|c| c.id.clone()).collect(), reason, attrs: Attrs::new() })
+    }
+}
+
+/// Whether a model can serve now, best first; within one of these the table's order holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Readiness {
+    Ready,
+    Overloaded,
+    TooSmall,
+    OutOfOrder,
+}
+
+impl TierRouter {
+    fn readiness(&self, candidate: &Candidate, prompt_tokens: u32) -> Readiness {
+        let waiting = rules::attr(&candidate.attrs, "waiting").and_then(|v| v.as_u64()).unwrap_or(0);
+        match candidate {
+            c if !c.healthy => Readiness::OutOfOrder,
+            c if c.context_tokens < prompt_tokens => Readiness::TooSmall,
+            _ if waiting > self.0.max_waiting => Readiness::Overloaded,
+            _ => Readiness::Ready,
+        }
+    }
+}
+
+fn rules_shape() -> Value {
+    let texts = json!({"type": "array", "items": {"type": "string"}, "minItems": 1});
+    let tokens = json!({"type": "integer", "minimum": 0});
+    json!({"type": "array", "maxItems": MAX_RULES, "items": {
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["models"],
+        "properties": {
+            "models": texts,
+            "min_tokens": tokens,
+            "max_tokens": tokens,
+            "code": {"type": "boolean"},
+            "tools": {"type": "boolean"},
+            "classes": texts,
+            "keys": texts,
+        },
+    }})
+}
+
+tidegate_plugin_sdk::export!(TierRouter: Router);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! A guard for the operator's own list: words, and patterns in the usual notation of regular expressions.
+//!
+//! What is done about a match is the SDK's [`Screen`]. Matching is our own, for the sake of streams: at the end of
+//! a window the guard must know whether a match may be under way, and holds back nothing else. Read next:
+//! [`words`], [`pattern`].
+
+pub mod pattern;
+pub mod words;
+
+use pattern::Pattern;
+use serde::Deserialize;
+use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
+use tidegate_plugin_sdk::screen::{Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
+use tidegate_plugin_sdk::{
+    Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
+    StreamGuard, Verdict, Window,
+};
+use words::Words;
+
+/// Longest word or match, in bytes: a stream holds back that much at most, and one character that ends it.
+const MAX_MATCH_BYTES: usize = 480;
+const MAX_WORDS: usize = 10_000;
+const MAX_PATTERNS: usize = 100;
+
+/// The settings.
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    words: Vec<String>,
+    patterns: Vec<String>,
+    ignore_case: bool,
+    whole_words: bool,
+    max_match_bytes: usize,
+    replacement: String,
+    message: String,
+    action: tidegate_plugin_sdk::screen::OnMatch,
+    roles: Vec<String>,
+    tool_arguments: bool,
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub struct WordGuard(Screen<List>);
+
+/// The operator's list. Rule 0 is a word, the others are patterns in their order.
+#[derive(Debug)]
+pub struct List {
+    words: Words,
+    patterns: Vec<Pattern>,
+    replacement: String,
+    message: String,
+}
+
+const MESSAGE: &str = "The request contains something that this server does not allow.";
+
+impl Plugin for WordGuard {
+    type Config = Config;
+
+    fn describe() -> Descriptor {
+        let max = MAX_MATCH_BYTES as u64;
+        Descriptor::new("word-guard", env!("CARGO_PKG_VERSION"), "Redacts, blocks or flags the operator's own words")
+            .setting(Setting::texts("words", &[], "Words and phrases; a space stands for any one white space"))
+            .setting(Setting::texts("patterns", &[], "Regular expressions"))
+            .setting(Setting::switch("ignore_case", true, "Upper and lower case are the same"))
+            .setting(Setting::switch("whole_words", true, "A word does not match inside of a longer one"))
+            .setting(Setting::integer("max_match_bytes", 256, 1, max, "Where `*`, `+` and `{n,}` end at the latest"))
+            .setting(Setting::text("replacement", "[redacted]", "What stands in a match's place"))
+            .setting(Setting::text("message", MESSAGE, "What the client reads when a request is blocked"))
+            .settings(ScreenConfig::settings())
+            .metric("words_found")
+            .holdback(MAX_MATCH_BYTES as u32 + 4)
+            .mutates()
+            .deterministic()
+    }
+
+    fn configure(config: Config) -> Result<Self, Error> {
+        let list = List::new(&config).map_err(Error::InvalidConfig)?;
+        let Config { action, roles, tool_arguments, .. } = config;
+        Ok(Self(Screen::new(list, ScreenConfig { action, roles, tool_arguments }, "words_found")))
+    }
+}
+
+impl List {
+    fn new(config: &Config) -> Result<Self, String> {
+        if config.words.is_empty() && config.patterns.is_empty() {
+            return Err("`words` and `patterns` are both empty: there is nothing to look for".into());
+        }
+        let within = |name: &str, have: usize, max: usize| {
+            if have > max { Err(format!("`{name}` has {have} entries; at most {max} are supported")) } else { Ok(()) }
+        };
+        within("words", config.words.len(), MAX_WORDS)?;
+        within("patterns", config.patterns.len(), MAX_PATTERNS)?;
+        if !is_json_safe(&config.replacement) {
+            let replacement = &config.replacement;
+            return Err(format!("`replacement` is {replacement:?}; quotes, backslashes and controls break JSON text"));
+        }
+        if !(1..=MAX_MATCH_BYTES).contains(&config.max_match_bytes) {
+            return Err(format!("`max_match_bytes` is {}; it is 1 to {MAX_MATCH_BYTES}", config.max_match_bytes));
+        }
+        let words = Words::new(&config.words, config.ignore_case, config.whole_words, MAX_MATCH_BYTES)?;
+        let pattern = |text: &String| {
+            Pattern::new(text, config.ignore_case, config.max_match_bytes).map_err(|e| format!("pattern `{text}`: {e}"))
+        };
+        let patterns = config.patterns.iter().map(pattern).collect::<Result<_, _>>()?;
+        Ok(Self { words, patterns, replacement: config.replacement.clone(), message: config.message.clone() })
+    }
+}
+
+impl PromptGuard for WordGuard {
+    fn inspect_prompt(&self, _: &Context, prompt: &Prompt) -> Result<Verdict, Error> {
+        Ok(self.0.prompt(prompt))
+    }
+}
+
+impl StreamGuard for WordGuard {
+    type State = ScreenState;
+
+    fn inspect_window(&self, _: &Context, state: &mut ScreenState, window: &Window) -> Result<Inspection, Error> {
+        Ok(self.0.window(state, window))
+    }
+}
+
+impl Scanner for List {
+    /// The longest match at a place, of whatever rule.
+    fn step(&self, at: Place<'_>) -> Step {
+        let mut best = Step::No;
+        let patterns = self.patterns.iter().enumerate().map(|(idx, pattern)| pattern.step(at, idx + 1));
+        for step in std::iter::once(self.words.step(at, 0)).chain(patterns) {
+            match (step, best) {
+                (Step::More, _) => return Step::More,
+                (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => {}
+                (found @ Step::Match { .. }, _) => best = found,
+                _ => {}
+            }
+        }
+        best
+    }
+}
+
+impl Rules for List {
+    fn replacement(&self, _: usize) -> String {
+        self.replacement.clone()
+    }
+
+    fn finding(&self, rule: usize) -> Finding {
+        let Some(pattern) = rule.checked_sub(1) else { return Finding::new("word-guard:word", Severity::Medium) };
+        let mut finding = Finding::new("word-guard:pattern", Severity::Medium);
+        finding.attrs.push(("word-guard/pattern".into(), pattern.to_string()));
+        finding
+    }
+
+    fn refusal(&self, rule: usize) -> Refusal {
+        let reason = match rule.checked_sub(1) {
+            Some(pattern) => format!("pattern {pattern} of the list matches"),
+            None => "a word of the list matches".into(),
+        };
+        Refusal::new("words", self.message.clone()).because(reason)
+    }
+}
+
+tidegate_plugin_sdk::export!(WordGuard: PromptGuard, StreamGuard);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+//! An expression as a program for a machine that is in many states at once (Thompson's construction).
+
+use super::parse::{Class, Kind, Tree};
+use crate::words::is_word;
+
+/// Instructions of one pattern; repetition in braces is written out.
+const MAX_INSTRUCTIONS: usize = 4096;
+
+#[derive(Debug)]
+pub(super) enum Instruction {
+    /// Takes a character of the class, then goes to the next instruction.
+    Take(Class),
+    /// Goes on only at a border of a word.
+    Border,
+    Jump(usize),
+    Split(usize, usize),
+    Match,
+}
+
+#[derive(Debug)]
+pub(super) struct Program {
+    instructions: Vec<Instruction>,
+    ignore_case: bool,
+    /// Which ASCII characters a match may begin with.
+    firsts: [bool; 128],
+}
+
+/// Instructions that the machine is at, each once.
+#[derive(Debug)]
+pub(super) struct Ways {
+    list: Vec<usize>,
+    is_in: Vec<bool>,
+}
+
+impl Ways {
+    pub(super) fn clear(&mut self) {
+        for at in self.list.drain(..) {
+            self.is_in[at] = false;
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    fn add(&mut self, at: usize) {
+        if !self.is_in[at] {
+            self.is_in[at] = true;
+            self.list.push(at);
+        }
+    }
+}
+
+impl Program {
+    pub(super) fn compile(tree: &Tree, ignore_case: bool) -> Result<Self, String> {
+        let mut program = Self { instructions: Vec::new(), ignore_case, firsts: [true; 128] };
+        program.emit(tree)?;
+        program.instructions.push(Instruction::Match);
+        program.firsts = program.find_firsts();
+        Ok(program)
+    }
+
+    /// Whether a match may begin with a character; most text is passed by on this.
+    pub(super) fn may_begin(&self, c: char) -> bool {
+        self.firsts.get(c as usize).copied().unwrap_or(true)
+    }
+
+    /// As if every place were a border.
+    fn find_firsts(&self) -> [bool; 128] {
+        let mut ways = self.ways();
+        ways.add(0);
+        self.settle_at(&mut ways, true);
+        let classes = || ways.list.iter().filter_map(|at| self.class(*at));
+        std::array::from_fn(|code| {
+            let c = char::from_u32(code as u32).unwrap_or_default();
+            classes().any(|class| class.has(c, self.ignore_case))
+        })
+    }
+
+    fn class(&self, at: usize) -> Option<&Class> {
+        match &self.instructions[at] {
+            Instruction::Take(class) => Some(class),
+            _ => None,
+        }
+    }
+
+    pub(super) fn ways(&self) -> Ways {
+        Ways { list: Vec::with_capacity(self.instructions.len()), is_in: vec![false; self.instructions.len()] }
+    }
+
+    pub(super) fn start(&self, ways: &mut Ways) {
+        ways.add(0);
+    }
+
+    /// Follows what takes no character, between `before` and `after`; only instructions that take one stay.
+    /// Returns whether a match ends here.
+    pub(super) fn settle(&self, ways: &mut Ways, before: Option<char>, after: Option<char>) -> bool {
+        self.settle_at(ways, before.is_some_and(is_word) != after.is_some_and(is_word))
+    }
+
+    fn settle_at(&self, ways: &mut Ways, is_border: bool) -> bool {
+        let mut matched = false;
+        let mut idx = 0;
+        while let Some(at) = ways.list.get(idx).copied() {
+            idx += 1;
+            match self.instructions[at] {
+                Instruction::Take(_) => {}
+                Instruction::Match => matched = true,
+                Instruction::Jump(to) => ways.add(to),
+                Instruction::Border if is_border => ways.add(at + 1),
+                Instruction::Border => {}
+                Instruction::Split(one, other) => {
+                    ways.add(one);
+                    ways.add(other);
+                }
+            }
+        }
+        let takes = |at: &usize| self.class(*at).is_some();
+        for at in ways.list.iter().filter(|at| !takes(at)) {
+            ways.is_in[*at] = false;
+        }
+        ways.list.retain(takes);
+        matched
+    }
+
+    /// From `now` over a character to `next`.
+    pub(super) fn advance(&self, now: &Ways, next: &mut Ways, c: char) {
+        next.clear();
+        for at in &now.list {
+            if self.class(*at).is_some_and(|class| class.has(c, self.ignore_case)) {
+                next.add(at + 1);
+            }
+        }
+    }
+
+    fn emit(&mut self, tree: &Tree) -> Result<(), String> {
+        if self.instructions.len() > MAX_INSTRUCTIONS {
+            return Err("it is too large; use fewer or smaller repetitions in braces".into());
+        }
+        match tree {
+            Tree::Empty => {}
+            Tree::One(class) => self.instructions.push(Instruction::Take(class.clone())),
+            Tree::Border => self.instructions.push(Instruction::Border),
+            Tree::Sequence(trees) => trees.iter().try_for_each(|tree| self.emit(tree))?,
+            Tree::Either(trees) => self.emit_either(trees)?,
+            Tree::Repeat { tree, min, max } => self.emit_repeat(tree, *min, *max)?,
+        }
+        Ok(())
+    }
+
+    fn emit_either(&mut self, trees: &[Tree]) -> Result<(), String> {
+        let Some((last, others)) = trees.split_last() else { return Ok(()) };
+        let mut ends = Vec::new();
+        for tree in others {
+            let split = self.reserve();
+            self.emit(tree)?;
+            ends.push(self.reserve());
+            self.instructions[split] = Instruction::Split(split + 1, self.instructions.len());
+        }
+        self.emit(last)?;
+        for end in ends {
+            self.instructions[end] = Instruction::Jump(self.instructions.len());
+        }
+        Ok(())
+    }
+
+    fn emit_repeat(&mut self, tree: &Tree, min: usize, max: Option<usize>) -> Result<(), String> {
+        (0..min).try_for_each(|_| self.emit(tree))?;
+        let Some(max) = max else {
+            let split = self.reserve();
+            self.emit(tree)?;
+            self.instructions.push(Instruction::Jump(split));
+            self.instructions[split] = Instruction::Split(split + 1, self.instructions.len());
+            return Ok(());
+        };
+        let mut splits = Vec::new();
+        for _ in min..max {
+            splits.push(self.reserve());
+            self.emit(tree)?;
+        }
+        for split in splits {
+            self.instructions[split] = Instruction::Split(split + 1, self.instructions.len());
+        }
+        Ok(())
+    }
+
+    /// A place for an instruction that is known later.
+    fn reserve(&mut self) -> usize {
+        self.instructions.push(Instruction::Match);
+        self.instructions.len() - 1
+    }
+}
+
+impl Class {
+    fn has(&self, c: char, ignore_case: bool) -> bool {
+        let is_in = |c: char| {
+            let in_ranges = self.ranges.iter().any(|(low, high)| (*low..=*high).contains(&c));
+            in_ranges || self.kinds.iter().any(|kind| kind.has(c))
+        };
+        let found =
+            is_in(c) || (ignore_case && (is_in(single(c.to_lowercase(), c)) || is_in(single(c.to_uppercase(), c))));
+        found != self.is_negated
+    }
+}
+
+/// The other case of a character, where that is one character.
+fn single(mut cased: impl Iterator<Item = char>, c: char) -> char {
+    match (cased.next(), cased.next()) {
+        (Some(cased), None) => cased,
+        _ => c,
+    }
+}
+
+impl Kind {
+    fn has(self, c: char) -> bool {
+        match self {
+            Self::Digit(wanted) => c.is_numeric() == wanted,
+            Self::Word(wanted) => is_word(c) == wanted,
+            Self::Space(wanted) => c.is_whitespace() == wanted,
+        }
+    }
+}

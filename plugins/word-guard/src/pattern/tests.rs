@@ -1,0 +1,83 @@
+//! The notation, matches, and what is refused.
+
+use super::*;
+use tidegate_plugin_sdk::scan::{Scanner, find_all};
+
+struct Only(Pattern);
+impl Scanner for Only {
+    fn step(&self, at: Place<'_>) -> Step {
+        self.0.step(at, 0)
+    }
+}
+
+fn found_in<'a>(pattern: &str, text: &'a str) -> Vec<&'a str> {
+    let pattern = Only(Pattern::new(pattern, true, 64).unwrap());
+    find_all(&pattern, text).into_iter().map(|hit| &text[hit.range]).collect()
+}
+
+#[test]
+fn expressions_match_as_usual_and_the_longest_match_counts() {
+    let check = |pattern, text, expected: &[&str]| assert_eq!(found_in(pattern, text), expected, "{pattern} in {text}");
+    check("cat", "Cat scatter", &["Cat", "cat"]);
+    check(r"\bcat\b", "cat scat cats (cat)", &["cat", "cat"]);
+    check(r"EMP-\d{4,6}", "emp-1234 EMP-1234567 EMP-12", &["emp-1234", "EMP-123456"]);
+    check("a|ab|abc", "abcd", &["abc"]);
+    check("(?:ab)+", "ababab ab", &["ababab", "ab"]);
+    check("x(y|zz)?w", "xw xyw xzzw xzw", &["xw", "xyw", "xzzw"]);
+    check("[a-c1-3_]+", "xBa2_y", &["Ba2_"]);
+    check("[^a-z ]+", "ab12 C-3", &["12", "-3"]);
+    check(r"[]\-x]+", "a]-x]b", &["]-x]"]);
+    check("[a-]+", "b-a-c", &["-a-"]);
+    check(r"\w+\s\W", "héé !x", &["héé !"]);
+    check(r"\x41\.\\\n", "a.\\\n", &["a.\\\n"]);
+    check("a.c", "abc a\nc aéc", &["abc", "aéc"]);
+    check("ü{2}", "üÜ", &["üÜ"]);
+    check("[А-Я]{3}", "мир", &["мир"]);
+    check("a{0,2}b", "aaab b", &["aab", "b"]);
+}
+
+#[test]
+fn case_counts_when_asked() {
+    let pattern = Only(Pattern::new("[a-z]+", false, 64).unwrap());
+    assert_eq!(find_all(&pattern, "abcDEF").len(), 1);
+}
+
+#[test]
+fn repetition_without_an_end_stops_at_the_longest_match() {
+    let text = "a".repeat(150);
+    let lengths: Vec<usize> = found_in("a+", &text).iter().map(|found| found.len()).collect();
+    assert_eq!(lengths, [64, 64, 22]);
+    assert_eq!(found_in("a+b", &text), [""; 0]);
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name() {
+    let check = |pattern: &str, expected: &str| {
+        let Err(problem) = Pattern::new(pattern, true, 64) else { panic!("{pattern} was accepted") };
+        assert!(problem.contains(expected), "{pattern}: {problem}");
+    };
+    check("^a", "anchors");
+    check("a$", "anchors");
+    check("a*?", "lazy");
+    check("(?=a)", "(?:");
+    check("(?i)a", "(?:");
+    check(r"(a)\1", r"`\1` is not supported");
+    check(r"\p{L}", r"`\p` is not supported");
+    check("(a", "`(` without `)`");
+    check("a)", "`)` without `(`");
+    check("[a", "`[` without `]`");
+    check("[z-a]", "no higher end");
+    check("[[:alpha:]]", "`[` inside");
+    check("*a", "repeats nothing");
+    check("a{3,2}", "n <= m");
+    check("a{9999}", "up to 480");
+    check("a}", "stands alone");
+    check(r"a\", "at the end");
+    check("a*", "empty text");
+    check("a?|b", "empty text");
+    check("", "empty text");
+    check("a{65}", "shortest match has 65");
+    check("((a{400}){400})", "shortest match");
+    check("((a{0,400}){0,400}b)", "too large");
+    check(&"(".repeat(40), "nested");
+}

@@ -1,0 +1,88 @@
+//! Behaviour of the whole guard, on prompts and on streams.
+
+use super::*;
+use proptest::prelude::*;
+use tidegate_plugin_sdk::plugin::configure;
+use tidegate_plugin_sdk::testing::{Host, assert_readme_is_true, assert_same_for_any_chunking, plugin};
+use tidegate_plugin_sdk::{Action, Channel, Message, Role};
+
+const CONFIG: &str = r#"{"words":["project nightjar","cat","c++"],"patterns":["EMP-\\d{4,6}\\b","(?:ab)+c"]}"#;
+
+#[test]
+fn the_readme_names_every_setting() {
+    assert_readme_is_true::<WordGuard>(include_str!("../README.md"));
+}
+
+#[test]
+fn a_config_that_cannot_work_is_refused_by_name() {
+    let check = |json: &str, expected: &str| {
+        let Err(Error::InvalidConfig(problem)) = configure::<WordGuard>(json) else { panic!("{json} was accepted") };
+        assert!(problem.contains(expected), "{problem}");
+    };
+    check("{}", "nothing to look for");
+    check(r#"{"words":[""]}"#, "empty entry");
+    check(r#"{"patterns":["a$"]}"#, "pattern `a$`: anchors");
+    check(r#"{"words":["a"],"max_match_bytes":481}"#, "1 to 480");
+    check(r#"{"words":["a"],"replacement":"\\"}"#, "break JSON");
+    check(r#"{"word":["a"]}"#, "unknown key `word`");
+}
+
+fn prompt(config: &str, text: &str) -> Verdict {
+    let prompt = Prompt { messages: vec![Message::text("m0", Role::User, text)], ..Prompt::default() };
+    plugin::<WordGuard>(config).inspect_prompt(&Context::default(), &prompt).unwrap()
+}
+
+#[test]
+fn prompts_are_redacted_blocked_or_flagged() {
+    let verdict = prompt(CONFIG, "Is Project Nightjar by EMP-12345?");
+    assert!(matches!(&verdict.action, Action::Rewrite(edits) if edits.len() == 2), "{verdict:?}");
+    let categories: Vec<&str> = verdict.findings.iter().map(|f| f.category.as_str()).collect();
+    assert_eq!(categories, ["word-guard:word", "word-guard:pattern"]);
+    let verdict = prompt(r#"{"words":["cat"],"action":"block"}"#, "the cat");
+    assert!(matches!(&verdict.action, Action::Refuse(refusal) if !refusal.public_message.contains("cat")));
+    let verdict = prompt(r#"{"words":["cat"],"action":"flag"}"#, "the cat");
+    assert_eq!((verdict.action, verdict.findings.len()), (Action::Allow, 1));
+    assert_eq!(prompt(CONFIG, "nothing of that").findings, []);
+}
+
+#[test]
+fn a_stream_is_redacted_across_borders_of_its_pieces() {
+    let text = "Ask the Cat about project nightjar, emp-123456, ababc and cats.";
+    let outcome = assert_same_for_any_chunking(&plugin::<WordGuard>(CONFIG), &Host::default(), text, &[9, 24]);
+    let expected = "Ask the [redacted] about [redacted], [redacted], [redacted] and cats.";
+    assert_eq!(outcome.text, expected);
+    assert_eq!(outcome.findings.len(), 4);
+}
+
+#[test]
+fn text_that_begins_nothing_leaves_at_once() {
+    let pieces = ["Think", " of", " quick", " dogs"];
+    let outcome = Host::default().stream(&plugin::<WordGuard>(CONFIG), &pieces).unwrap();
+    assert_eq!(outcome.held_bytes, 0);
+}
+
+fn awkward() -> impl Strategy<Value = String> {
+    const PIECES: &[&str] = &[
+        "project", "nightjar", " ", "\n", "cat", "c", "a", "+", "C++", "emp", "-", "12", "345", "6", "ab", "abc", "b",
+        "é", "_", "s", "\"", "\\n", "\\", ",",
+    ];
+    proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn the_client_reads_the_same_for_any_chunking(
+        text in awkward(),
+        at in proptest::collection::vec(0usize..200, 0..8),
+        whole_words in any::<bool>(),
+        block in any::<bool>(),
+    ) {
+        let action = if block { "block" } else { "redact" };
+        let more = format!(r#","whole_words":{whole_words},"action":"{action}","max_match_bytes":24}}"#);
+        let guard = plugin::<WordGuard>(&CONFIG.replace('}', "\u{1}").replacen('\u{1}', "}", 1).replace('\u{1}', &more));
+        for channel in [Channel::Text, Channel::ToolArguments("c1".into())] {
+            let host = Host { channel, ..Host::default() };
+            assert_same_for_any_chunking(&guard, &host, &text, &at);
+        }
+    }
+}
