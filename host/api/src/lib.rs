@@ -1,1 +1,37 @@
-//! HTTP: listeners, routes, endpoints, errors
+//! HTTP: listeners, connections, routes, endpoints, errors. Knows nothing of models; what is behind it is a
+//! [`Service`].
+//!
+//! The path of a request: `server.rs` accepts, `connection.rs` speaks TLS and HTTP over a [`socket`] that bounds
+//! every wait, `dispatch.rs` gives the request its id, its caller and its one record, `routes.rs` says which
+//! endpoint it is for, `endpoints/` answers, and `events.rs` turns a reply into a stream without a task or a
+//! channel in between.
+//!
+//! Invariants: each request has exactly one answer and one record; every body, wait and number of connections is
+//! bounded; a client that goes away takes its work with it.
+
+mod auth;
+mod backend;
+mod body;
+mod check;
+mod connection;
+mod dispatch;
+mod endpoints;
+mod error;
+mod events;
+mod exchange;
+mod ids;
+mod limits;
+mod receive;
+mod record;
+mod routes;
+mod server;
+mod socket;
+mod tls;
+
+pub use auth::{ApiKey, Auth};
+pub use backend::{BoxFuture, Events, Reply, ReplyEvent, RequestContext, Service};
+pub use error::ApiError;
+pub use limits::Limits;
+pub use server::{Api, Listener, Server, serve};
+pub use tidegate_wire::ModelCard;
+pub use tls::Tls;

@@ -1,0 +1,72 @@
+//! What the HTTP side asks of the rest of the program.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tidegate_types::{Caller, Chat, Delta, Reject, RequestId, Usage};
+use tidegate_wire::ModelCard;
+
+/// A future that is not named.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What answers requests.
+pub trait Service: Send + Sync + 'static {
+    /// Begins an answer. An error here has its own HTTP status; one within the reply may have to travel in a
+    /// stream that has begun. Dropping the future stops the work.
+    fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>>;
+
+    /// The models that `caller` may name.
+    fn models(&self, caller: &Caller) -> Vec<ModelCard>;
+
+    /// Whether requests will be answered: ready means that tokens are moving, not that the process runs. The
+    /// error says what is missing.
+    fn ready(&self) -> Result<(), String>;
+
+    /// All metrics, in Prometheus' text format.
+    fn metrics(&self) -> String;
+}
+
+/// Who asks, under which id.
+#[derive(Clone, Debug)]
+pub struct RequestContext {
+    /// Names the request everywhere.
+    pub request_id: RequestId,
+    /// The authenticated caller.
+    pub caller: Arc<Caller>,
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+}
+
+/// What a reply says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyEvent {
+    /// Part of an answer.
+    Delta(Delta),
+    /// What all turns cost, once, after the last delta; absent where nobody counted.
+    Usage(Usage),
+}
+
+/// The events of a reply. Polled by the connection itself, so nothing here needs a task.
+pub trait Events: Send {
+    /// The next event; an error is the last, `None` is the end of a complete answer.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Reject>>>;
+}
+
+/// An answer being made. Dropping it stops the work.
+pub struct Reply {
+    /// Who answers: `model` in the response.
+    pub model: String,
+    /// Extra response headers; names in lower case.
+    pub headers: Vec<(&'static str, String)>,
+    /// What it says.
+    pub events: Box<dyn Events>,
+}
+
+impl Reply {
+    /// The next event.
+    pub(crate) async fn next(&mut self) -> Option<Result<ReplyEvent, Reject>> {
+        poll_fn(|cx| self.events.poll_next(cx)).await
+    }
+}

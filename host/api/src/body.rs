@@ -1,0 +1,79 @@
+//! The bodies of responses.
+
+use crate::events::EventBody;
+use crate::record::Record;
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+pub(crate) type Response = hyper::Response<Body>;
+
+/// A response's body, with the record of its request, which is written when the body is dropped.
+pub(crate) struct Body {
+    kind: Kind,
+    record: Option<Record>,
+}
+
+enum Kind {
+    /// In one piece; `None` once it was sent.
+    Full(Option<Bytes>),
+    /// As events come.
+    Events(Box<EventBody>),
+}
+
+impl Body {
+    pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
+        let bytes = bytes.into();
+        Self { kind: Kind::Full((!bytes.is_empty()).then_some(bytes)), record: None }
+    }
+
+    pub(crate) fn events(events: EventBody) -> Self {
+        Self { kind: Kind::Events(Box::new(events)), record: None }
+    }
+
+    /// Makes the record live as long as the body.
+    pub(crate) fn keep(&mut self, record: Record) {
+        self.record = Some(record);
+    }
+
+    /// Bytes, where that is known.
+    pub(crate) fn len(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Full(bytes) => Some(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Kind::Events(_) => None,
+        }
+    }
+
+    /// The same response without its body, for `HEAD`.
+    pub(crate) fn clear(&mut self) {
+        self.kind = Kind::Full(None);
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        match &mut this.kind {
+            Kind::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Kind::Events(events) => {
+                events.poll_bytes(cx, this.record.as_mut()).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Full(bytes) => bytes.is_none(),
+            Kind::Events(events) => events.is_ended(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.len().map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

@@ -1,0 +1,71 @@
+//! What is wrong with a request's head before anyone looks at what it asks. hyper has parsed it; these are the
+//! cases that it lets pass and that mean different things to different servers on the way.
+
+use hyper::header::{HOST, HeaderMap};
+use hyper::{Request, Version};
+use tidegate_types::{Fault, Reject, RejectKind};
+
+/// Checks a head; gives the name that the request was sent to, empty where HTTP/1.0 gives none.
+pub(crate) fn head<B>(request: &Request<B>) -> Result<String, Reject> {
+    no_shadow_headers(request.headers())?;
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (_, Some(_)) => return Err(wrong("the request has several `Host` headers; send one")),
+        (Some(host), None) => Some(host.to_str().map_err(|_| wrong("the `Host` header is not text"))?),
+        (None, None) => None,
+    };
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    match (host, authority) {
+        (Some(host), Some(authority)) if !host.eq_ignore_ascii_case(authority) => {
+            Err(wrong("the request's URL and its `Host` header name different servers"))
+        }
+        (Some(name), _) | (None, Some(name)) => Ok(name.to_owned()),
+        (None, None) if request.version() == Version::HTTP_11 => Err(wrong("the request has no `Host` header")),
+        (None, None) => Ok(String::new()),
+    }
+}
+
+/// A proxy before us may read `Content_Length` as `Content-Length`; then it and we would see different bodies.
+fn no_shadow_headers(headers: &HeaderMap) -> Result<(), Reject> {
+    for name in ["content_length", "transfer_encoding"] {
+        if headers.contains_key(name) {
+            return Err(wrong(format!("the header `{name}` is not accepted; write it with a hyphen")));
+        }
+    }
+    Ok(())
+}
+
+fn wrong(message: impl Into<String>) -> Reject {
+    Reject::new(RejectKind::Invalid, Fault::Client, message).code("invalid_http")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(uri: &str, version: Version, headers: &[(&'static str, &str)]) -> Result<String, Reject> {
+        let mut request = Request::builder().uri(uri).version(version);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        head(&request.body(()).unwrap())
+    }
+
+    #[test]
+    fn one_host_is_required_and_must_agree_with_the_url() {
+        let ok = |uri, version, headers: &[_]| check(uri, version, headers).unwrap();
+        assert_eq!(ok("/x", Version::HTTP_11, &[("host", "a:1")]), "a:1");
+        assert_eq!(ok("http://A:1/x", Version::HTTP_11, &[("host", "a:1")]), "a:1");
+        assert_eq!(ok("http://a/x", Version::HTTP_2, &[]), "a");
+        assert_eq!(ok("/x", Version::HTTP_10, &[]), "");
+        assert!(check("/x", Version::HTTP_11, &[]).is_err());
+        assert!(check("/x", Version::HTTP_11, &[("host", "a"), ("host", "a")]).is_err());
+        assert!(check("http://evil/x", Version::HTTP_11, &[("host", "a")]).is_err());
+    }
+
+    #[test]
+    fn headers_that_another_server_may_take_for_others_are_refused() {
+        assert!(check("/x", Version::HTTP_11, &[("host", "a"), ("content_length", "5")]).is_err());
+        assert!(check("/x", Version::HTTP_11, &[("host", "a"), ("transfer_encoding", "chunked")]).is_err());
+    }
+}

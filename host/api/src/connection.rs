@@ -1,0 +1,118 @@
+//! One connection: TLS where configured, then HTTP/1.1 or HTTP/2. The version is decided by ALPN, or without TLS
+//! by the first bytes, so that each protocol is served by its own implementation and never sniffed by another.
+
+use crate::dispatch::Dispatch;
+use crate::server::Api;
+use crate::socket::{Activity, Socket};
+use crate::tls::Tls;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// Bytes of a request's head.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+const H2_STREAMS: u32 = 128;
+const H2_STREAM_WINDOW: u32 = 256 << 10;
+const H2_CONNECTION_WINDOW: u32 = 1 << 20;
+/// Bytes of answers that wait for one stream's client.
+const H2_SEND_BUFFER: usize = 64 << 10;
+const H2_PING_INTERVAL: Duration = Duration::from_secs(20);
+const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Serves a connection until it ends.
+pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Option<Tls>) {
+    // An event is one small write; waiting to merge it with the next costs 40 ms.
+    if tcp.set_nodelay(true).is_err() {
+        return;
+    }
+    let activity = Arc::new(Activity::default());
+    let dispatch = Dispatch { api: Arc::clone(&api), activity: Arc::clone(&activity), peer };
+    let Some(tls) = tls else {
+        let sniffed = tokio::time::timeout(api.limits.header_timeout, speaks_h2(&tcp)).await;
+        let socket = Socket::new(tcp, activity, &api.limits);
+        if let Ok(Ok(http2)) = sniffed {
+            serve(socket, http2, dispatch).await;
+        }
+        return;
+    };
+    let socket = Socket::new(tcp, activity, &api.limits);
+    let handshake = tokio::select! {
+        handshake = tls.0.accept(socket) => handshake,
+        () = api.phase.draining.cancelled() => return,
+    };
+    match handshake {
+        Ok(stream) => {
+            let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            serve(stream, http2, dispatch).await;
+        }
+        Err(error) => tracing::debug!(%peer, "TLS handshake failed: {error}"),
+    }
+}
+
+/// Whether the client speaks HTTP/2 by prior knowledge. No HTTP/1 method begins like its preface.
+async fn speaks_h2(tcp: &TcpStream) -> std::io::Result<bool> {
+    const PREFACE: &[u8] = b"PRI ";
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let len = tcp.peek(&mut first).await?;
+        if len == 0 || first[..len] != PREFACE[..len] {
+            return Ok(false);
+        }
+        if len == PREFACE.len() {
+            return Ok(true);
+        }
+        // The rest of a preface that came in pieces; what was peeked at stays readable, so only time helps.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn serve<S>(stream: S, http2: bool, dispatch: Dispatch)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let api = Arc::clone(&dispatch.api);
+    let io = TokioIo::new(stream);
+    if http2 {
+        dispatch.activity.set_multiplexed();
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(H2_STREAMS)
+            .initial_stream_window_size(H2_STREAM_WINDOW)
+            .initial_connection_window_size(H2_CONNECTION_WINDOW)
+            .max_header_list_size(MAX_HEAD_BYTES as u32)
+            .max_send_buf_size(H2_SEND_BUFFER)
+            .keep_alive_interval(H2_PING_INTERVAL)
+            .keep_alive_timeout(H2_PING_TIMEOUT);
+        drive(builder.serve_connection(io, dispatch), http2::Connection::graceful_shutdown, &api).await;
+    } else {
+        let mut builder = http1::Builder::new();
+        // The socket bounds slow headers and idle connections, see `socket.rs`. `pipeline_flush` must stay off: it
+        // lifts hyper's bound on what waits for a client that does not read.
+        builder.max_buf_size(MAX_HEAD_BYTES).max_header_size(MAX_HEAD_BYTES).header_read_timeout(None);
+        drive(builder.serve_connection(io, dispatch), http1::Connection::graceful_shutdown, &api).await;
+    }
+}
+
+/// Runs a connection; when the server stops, the connection ends after the answers that are running.
+async fn drive<C: Future<Output = hyper::Result<()>>>(connection: C, drain: fn(Pin<&mut C>), api: &Api) {
+    let mut connection = pin!(connection);
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            // A broken connection has no one left to tell; its requests have records of their own.
+            _ = connection.as_mut() => return,
+            () = api.phase.draining.cancelled(), if !draining => {
+                draining = true;
+                drain(connection.as_mut());
+            }
+            () = api.phase.dropping.cancelled(), if draining => return,
+        }
+    }
+}

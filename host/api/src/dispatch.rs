@@ -1,0 +1,134 @@
+//! Around every request: its id, its record, its route and its caller; and whatever fails becomes a response in
+//! OpenAI's shape.
+
+use crate::body::{Body, Response};
+use crate::check;
+use crate::error;
+use crate::exchange::Exchange;
+use crate::ids;
+use crate::record::Record;
+use crate::routes::{Access, Found, Route, find};
+use crate::server::Api;
+use crate::socket::Activity;
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use tidegate_types::{Caller, Fault, Reject, RejectKind};
+use tracing::Instrument;
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The service of one connection.
+#[derive(Clone)]
+pub(crate) struct Dispatch {
+    pub(crate) api: Arc<Api>,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) peer: SocketAddr,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Dispatch {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let running = self.activity.request();
+        let unique = ids::unique();
+        let id = ids::request_id(request.headers().get(&REQUEST_ID).map(HeaderValue::as_bytes), &unique);
+        let span = tracing::info_span!("request", %id);
+        let record = Record::new(id, request.method().clone(), running);
+        let dispatch = self.clone();
+        Box::pin(async move { Ok(dispatch.respond(request, unique, record).await) }.instrument(span))
+    }
+}
+
+impl Dispatch {
+    async fn respond(self, request: Request<Incoming>, unique: String, mut record: Record) -> Response {
+        let id = record.request_id.clone();
+        let head = request.method() == Method::HEAD;
+        let mut response = self.answer(request, unique, &mut record).await;
+        if let Ok(id) = HeaderValue::from_str(id.as_str()) {
+            response.headers_mut().insert(&REQUEST_ID, id);
+        }
+        if head {
+            without_body(&mut response);
+        }
+        record.status = Some(response.status());
+        response.body_mut().keep(record);
+        response
+    }
+
+    async fn answer(self, request: Request<Incoming>, unique: String, record: &mut Record) -> Response {
+        let (route, rest) = match find(request.method(), request.uri().path()) {
+            Found::Route(route, rest) => (route, rest),
+            Found::Methods(allowed) => return other_method(request.method(), &allowed, record),
+            Found::Nothing => return reject(&no_such_path(), record),
+        };
+        record.route = route.path;
+        let caller = match self.caller(route, &request) {
+            Ok(caller) => caller,
+            Err(error) => return reject(&error, record),
+        };
+        record.caller = Some(Arc::clone(&caller));
+        let (api, peer, request_id) = (self.api, self.peer, record.request_id.clone());
+        let exchange = Exchange { api, request_id, unique, caller, peer, rest, request };
+        match (route.handler)(exchange).await {
+            Ok(response) => {
+                if response.body().len().is_some() {
+                    record.answered();
+                }
+                response
+            }
+            Err(error) => reject(&error, record),
+        }
+    }
+
+    /// Before the body is read, so that nobody without a key makes the server hold anything.
+    fn caller(&self, route: &Route, request: &Request<Incoming>) -> Result<Arc<Caller>, Reject> {
+        let host = check::head(request)?;
+        match route.access {
+            Access::Open => Ok(Arc::new(Caller::local())),
+            Access::Keyed => self.api.auth.caller(request.headers(), &host, self.peer),
+        }
+    }
+}
+
+fn reject(reject: &Reject, record: &mut Record) -> Response {
+    record.rejected(reject);
+    error::response(reject)
+}
+
+fn no_such_path() -> Reject {
+    let message = "there is no such path here; the API is under /v1, such as POST /v1/chat/completions";
+    Reject::new(RejectKind::NotFound, Fault::Client, message)
+}
+
+/// `OPTIONS` asks for the methods; any other has missed them.
+fn other_method(method: &Method, allowed: &str, record: &mut Record) -> Response {
+    let mut response = if method == Method::OPTIONS {
+        record.answered();
+        let mut response = Response::new(Body::full(""));
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response
+    } else {
+        let message = format!("this path takes {allowed}");
+        reject(&Reject::new(RejectKind::MethodNotAllowed, Fault::Client, message), record)
+    };
+    if let Ok(allowed) = HeaderValue::from_str(allowed) {
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response
+}
+
+/// `HEAD`: the headers of `GET`, its length included.
+fn without_body(response: &mut Response) {
+    if let Some(length) = response.body().len() {
+        response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    response.body_mut().clear();
+}

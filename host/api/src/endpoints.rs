@@ -1,0 +1,8 @@
+//! One file for each endpoint; `generate.rs` is what the two that generate have in common.
+
+pub(crate) mod chat_completions;
+pub(crate) mod completions;
+mod generate;
+pub(crate) mod health;
+pub(crate) mod metrics;
+pub(crate) mod models;

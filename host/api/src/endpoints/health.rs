@@ -1,0 +1,20 @@
+//! `GET /livez`: the process runs. `GET /readyz`: requests will be answered.
+
+use crate::body::Response;
+use crate::exchange::{Exchange, with_type};
+use tidegate_types::{Fault, Reject};
+
+pub(crate) async fn live(_: Exchange) -> Result<Response, Reject> {
+    Ok(with_type("text/plain", "ok\n"))
+}
+
+/// Not ready while the server stops, so that a load balancer sends nothing more.
+pub(crate) async fn ready(exchange: Exchange) -> Result<Response, Reject> {
+    if exchange.api.phase.draining.is_cancelled() {
+        return Err(Reject::unavailable(Fault::Operator, "the server is stopping", 1));
+    }
+    match exchange.api.service.ready() {
+        Ok(()) => Ok(with_type("text/plain", "ready\n")),
+        Err(why) => Err(Reject::unavailable(Fault::Engine, "the server is not ready", 1).because(why)),
+    }
+}

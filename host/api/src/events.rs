@@ -1,0 +1,155 @@
+//! A reply as a stream of events. hyper polls this body, the body polls the reply: no task, no channel, no copy
+//! but into the buffer that is sent. What is ready together leaves in one write; nothing waits for more.
+//!
+//! Invariant: a stream ends with `[DONE]` after a complete answer, with an error event after anything else, or
+//! with the client's own absence.
+
+use crate::backend::{Reply, ReplyEvent};
+use crate::error;
+use crate::record::Record;
+use crate::server::Api;
+use bytes::{Bytes, BytesMut};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tidegate_types::{Reject, Usage};
+use tidegate_wire::StreamEncoder;
+use tidegate_wire::stream::{error_event, keep_alive};
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+/// Room for some thirty events before the buffer is made anew.
+const BUFFER_BYTES: usize = 8 << 10;
+/// What is ready together is sent together up to this size, so that one stream cannot keep the others waiting.
+const MAX_FRAME_BYTES: usize = 16 << 10;
+
+/// The first event, where it came before the headers left; the outer `Option` says whether it did.
+type First = Option<Option<Result<ReplyEvent, Reject>>>;
+
+/// The body of a streamed answer.
+pub(crate) struct EventBody {
+    encoder: StreamEncoder,
+    /// Dropped at the end of the answer, which frees what it holds.
+    reply: Option<Reply>,
+    first: First,
+    usage: Option<Usage>,
+    buffer: BytesMut,
+    cutting: Pin<Box<WaitForCancellationFutureOwned>>,
+    silence: Silence,
+}
+
+impl EventBody {
+    pub(crate) fn new(api: &Arc<Api>, encoder: StreamEncoder, reply: Reply, first: First) -> Self {
+        Self {
+            encoder,
+            reply: Some(reply),
+            first,
+            usage: None,
+            buffer: BytesMut::with_capacity(BUFFER_BYTES),
+            cutting: Box::pin(api.phase.cutting.clone().cancelled_owned()),
+            silence: Silence::new(api.limits.keep_alive),
+        }
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.reply.is_none() && self.buffer.is_empty()
+    }
+
+    /// The next bytes to send.
+    pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, mut record: Option<&mut Record>) -> Poll<Option<Bytes>> {
+        while self.buffer.len() < MAX_FRAME_BYTES {
+            match self.poll_event(cx) {
+                Poll::Ready(Some(event)) => self.take(event, record.as_deref_mut()),
+                Poll::Ready(None) if self.buffer.is_empty() => return Poll::Ready(None),
+                Poll::Ready(None) | Poll::Pending => break,
+            }
+        }
+        if self.buffer.is_empty() {
+            ready!(self.poll_waiting(cx, record));
+        }
+        self.silence.touch();
+        Poll::Ready(Some(self.buffer.split().freeze()))
+    }
+
+    /// `Some(None)` is the end of the reply, `None` the end of the body.
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Option<Result<ReplyEvent, Reject>>>> {
+        let Some(reply) = &mut self.reply else { return Poll::Ready(None) };
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(first)),
+            None => reply.events.poll_next(cx).map(Some),
+        }
+    }
+
+    fn take(&mut self, event: Option<Result<ReplyEvent, Reject>>, record: Option<&mut Record>) {
+        match event {
+            Some(Ok(ReplyEvent::Delta(delta))) => match self.encoder.delta(&delta, &mut self.buffer) {
+                Ok(()) => {
+                    if let Some(record) = record {
+                        record.note_event();
+                    }
+                }
+                Err(reject) => self.fail(&reject, record),
+            },
+            Some(Ok(ReplyEvent::Usage(usage))) => self.usage = Some(usage),
+            Some(Err(reject)) => self.fail(&reject, record),
+            None => {
+                self.encoder.usage(self.usage.as_ref(), &mut self.buffer);
+                self.encoder.done(&mut self.buffer);
+                self.reply = None;
+                if let Some(record) = record {
+                    record.answered();
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, reject: &Reject, record: Option<&mut Record>) {
+        error_event(reject, &mut self.buffer);
+        self.reply = None;
+        if let Some(record) = record {
+            record.rejected(reject);
+        }
+    }
+
+    /// Nothing to send: the server may be stopping, or the silence has lasted long enough for a comment.
+    fn poll_waiting(&mut self, cx: &mut Context<'_>, record: Option<&mut Record>) -> Poll<()> {
+        if self.cutting.as_mut().poll(cx).is_ready() {
+            self.fail(&error::stopping(), record);
+            return Poll::Ready(());
+        }
+        self.silence.poll(cx).map(|()| keep_alive(&mut self.buffer))
+    }
+}
+
+/// Measures how long nothing was sent. The timer is not moved by each event: it runs out and then looks.
+struct Silence {
+    limit: Duration,
+    since: Instant,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Silence {
+    fn new(limit: Duration) -> Self {
+        Self { limit, since: Instant::now(), sleep: None }
+    }
+
+    fn touch(&mut self) {
+        self.since = Instant::now();
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(self.since + self.limit)));
+        loop {
+            if sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let due = self.since + self.limit;
+            if Instant::now() >= due {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(due);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What an endpoint gets.
+
+use crate::backend::RequestContext;
+use crate::body::{Body, Response};
+use crate::server::Api;
+use bytes::Bytes;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tidegate_types::{Caller, RequestId};
+
+/// One request on its way to its answer.
+pub(crate) struct Exchange {
+    pub(crate) api: Arc<Api>,
+    pub(crate) request_id: RequestId,
+    /// Becomes part of the answer's own id.
+    pub(crate) unique: String,
+    pub(crate) caller: Arc<Caller>,
+    pub(crate) peer: SocketAddr,
+    /// What stands for the `*` of the route's path.
+    pub(crate) rest: String,
+    pub(crate) request: Request<Incoming>,
+}
+
+impl Exchange {
+    pub(crate) fn context(&self) -> RequestContext {
+        RequestContext { request_id: self.request_id.clone(), caller: Arc::clone(&self.caller), peer: self.peer }
+    }
+}
+
+pub(crate) fn json(body: Bytes) -> Response {
+    with_type("application/json", body)
+}
+
+pub(crate) fn with_type(kind: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Body::full(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

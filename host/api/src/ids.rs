@@ -1,0 +1,50 @@
+//! Names of requests. A caller may bring one in `x-request-id`; otherwise it is made here.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tidegate_types::RequestId;
+
+const MAX_BYTES: usize = 128;
+
+/// A word that no other request of this or another process has: random for the process, counted within it.
+pub(crate) fn unique() -> String {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{:016x}{count:08x}", PROCESS.get_or_init(random))
+}
+
+fn random() -> u64 {
+    // Without a source of randomness the clock is good enough: this is a name, not a secret.
+    getrandom::u64().unwrap_or_else(|_| {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_nanos() as u64)
+    })
+}
+
+/// The caller's id where it is fit for logs and headers, else `req_` and `unique`.
+pub(crate) fn request_id(given: Option<&[u8]>, unique: &str) -> RequestId {
+    let sane = |id: &&[u8]| {
+        (1..=MAX_BYTES).contains(&id.len())
+            && id.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    };
+    match given.filter(sane).and_then(|id| std::str::from_utf8(id).ok()) {
+        Some(id) => RequestId::new(id),
+        None => RequestId::new(format!("req_{unique}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_and_a_sane_one_of_the_caller_is_kept() {
+        assert_ne!(unique(), unique());
+        assert_eq!(request_id(Some(b"a-1_2.x"), "u").as_str(), "a-1_2.x");
+        for bad in [&b""[..], b"a b", b"a\n", b"\xff", &[b'x'; 129]] {
+            assert_eq!(request_id(Some(bad), "u").as_str(), "req_u");
+        }
+        assert_eq!(request_id(None, "u").as_str(), "req_u");
+    }
+}

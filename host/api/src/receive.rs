@@ -1,0 +1,100 @@
+//! Receiving a request's body: JSON only, bounded in size, in time, and in what all requests hold together.
+
+use crate::server::Api;
+use bytes::{Bytes, BytesMut};
+use hyper::HeaderMap;
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tidegate_types::{Fault, Reject, RejectKind};
+
+/// The whole body of a request whose headers are `headers`.
+pub(crate) async fn json(api: &Api, headers: &HeaderMap, mut body: Incoming) -> Result<Bytes, Reject> {
+    is_json(headers)?;
+    let limit = api.limits.max_body_bytes;
+    let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > limit as u64) {
+        return Err(too_large(limit));
+    }
+    let whole = whole(api, &mut body, limit);
+    match tokio::time::timeout(api.limits.body_timeout, whole).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Reject::new(
+            RejectKind::RequestTimeout,
+            Fault::Client,
+            format!("the request's body did not arrive within {:?}", api.limits.body_timeout),
+        )),
+    }
+}
+
+/// Required even where a body could only be JSON: a web page can send other types to a server on its reader's
+/// machine without asking, JSON it cannot.
+fn is_json(headers: &HeaderMap) -> Result<(), Reject> {
+    let media = |message| Err(Reject::new(RejectKind::UnsupportedMedia, Fault::Client, message));
+    if headers.get(CONTENT_ENCODING).is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return media("the request's body is compressed; send it without `Content-Encoding`");
+    }
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    let json = kind.eq_ignore_ascii_case("application/json")
+        || (kind.len() > 5
+            && kind.is_char_boundary(kind.len() - 5)
+            && kind[kind.len() - 5..].eq_ignore_ascii_case("+json"));
+    if json { Ok(()) } else { media("send the request with `Content-Type: application/json`") }
+}
+
+async fn whole(api: &Api, body: &mut Incoming, limit: usize) -> Result<Bytes, Reject> {
+    let mut held = Held { of: &api.receiving, bytes: 0, limit: api.limits.max_receiving_bytes };
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
+        let Ok(data) = frame.map_err(|error| broken(&error)).map(Frame::into_data)? else { continue };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(too_large(limit));
+        }
+        held.grow(data.len())?;
+        // A body of one piece, which most are, is not copied.
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&std::mem::take(&mut first));
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+/// This request's part of what all requests may hold, given back when it is dropped.
+struct Held<'a> {
+    of: &'a AtomicUsize,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Held<'_> {
+    fn grow(&mut self, bytes: usize) -> Result<(), Reject> {
+        self.bytes += bytes;
+        if self.of.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit {
+            let message = "the server is receiving too many requests; try again in a second";
+            return Err(Reject::unavailable(Fault::Operator, message, 1).because("max_receiving_bytes is reached"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+fn too_large(limit: usize) -> Reject {
+    let message = format!("the request's body is larger than the {limit} bytes that this server takes");
+    Reject::new(RejectKind::TooLarge, Fault::Client, message)
+}
+
+fn broken(error: &hyper::Error) -> Reject {
+    Reject::new(RejectKind::Invalid, Fault::Client, "the request's body broke off").code("invalid_http").because(error)
+}

@@ -1,0 +1,130 @@
+//! One line in the log and one count in the metrics for each request, whatever becomes of it: answered, rejected,
+//! or the client gone. Written when the record is dropped, so that no path can forget it.
+//!
+//! Nothing that a caller wrote is in it but the request id that it chose: no prompt, no key, no header.
+
+use crate::socket::Running;
+use hyper::{Method, StatusCode};
+use metrics::{counter, histogram};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_types::{Caller, Fault, Reject, RequestId};
+
+/// What became of a request.
+enum Outcome {
+    /// Until something else is known: whoever asked did not wait.
+    ClientGone,
+    Answered,
+    Rejected(Box<Reject>),
+}
+
+/// The record of one request.
+pub(crate) struct Record {
+    pub(crate) request_id: RequestId,
+    method: Method,
+    /// The pattern of the route; paths that callers make up would be labels without end.
+    pub(crate) route: &'static str,
+    pub(crate) caller: Option<Arc<Caller>>,
+    pub(crate) status: Option<StatusCode>,
+    begun: Instant,
+    first_event: Option<Duration>,
+    events: u64,
+    outcome: Outcome,
+    _running: Running,
+}
+
+impl Record {
+    pub(crate) fn new(request_id: RequestId, method: Method, running: Running) -> Self {
+        Self {
+            request_id,
+            method,
+            route: "none",
+            caller: None,
+            status: None,
+            begun: Instant::now(),
+            first_event: None,
+            events: 0,
+            outcome: Outcome::ClientGone,
+            _running: running,
+        }
+    }
+
+    pub(crate) fn note_event(&mut self) {
+        self.events += 1;
+        if self.first_event.is_none() {
+            self.first_event = Some(self.begun.elapsed());
+        }
+    }
+
+    pub(crate) fn answered(&mut self) {
+        self.outcome = Outcome::Answered;
+    }
+
+    pub(crate) fn rejected(&mut self, reject: &Reject) {
+        self.outcome = Outcome::Rejected(Box::new(reject.clone()));
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let outcome = match &self.outcome {
+            Outcome::ClientGone => "client-gone",
+            Outcome::Answered => "answered",
+            Outcome::Rejected(_) => "rejected",
+        };
+        let status = status_label(self.status);
+        let seconds = self.begun.elapsed().as_secs_f64();
+        counter!("tidegate_http_requests_total", "route" => self.route, "status" => status, "outcome" => outcome)
+            .increment(1);
+        histogram!("tidegate_http_request_duration_seconds", "route" => self.route).record(seconds);
+        self.log(outcome, status, seconds);
+    }
+}
+
+impl Record {
+    fn log(&self, outcome: &str, status: &str, seconds: f64) {
+        let (id, method, route) = (self.request_id.as_str(), self.method.as_str(), self.route);
+        let (tenant, key) = match &self.caller {
+            Some(caller) => (caller.tenant.as_str(), &*caller.key_name),
+            None => ("none", "none"),
+        };
+        let (ms, first_ms) = (seconds * 1e3, self.first_event.map(|first| first.as_secs_f64() * 1e3));
+        let events = self.events;
+        let Outcome::Rejected(reject) = &self.outcome else {
+            tracing::info!(id, method, route, status, outcome, tenant, key, ms, first_ms, events);
+            return;
+        };
+        // The message may repeat what the caller wrote; kind, place and cause say enough.
+        let (kind, param, code) = (reject.kind, reject.param.as_deref(), reject.code.as_deref());
+        let cause = reject.cause.as_deref();
+        if reject.fault == Fault::Client {
+            tracing::info!(id, method, route, status, outcome, tenant, key, ms, ?kind, param, code);
+        } else {
+            let fault = reject.fault;
+            tracing::warn!(id, method, route, status, outcome, tenant, key, ms, events, ?kind, ?fault, code, cause);
+        }
+    }
+}
+
+/// The statuses that are answered, as labels.
+fn status_label(status: Option<StatusCode>) -> &'static str {
+    match status.map(|status| status.as_u16()) {
+        Some(200) => "200",
+        Some(204) => "204",
+        Some(400) => "400",
+        Some(401) => "401",
+        Some(403) => "403",
+        Some(404) => "404",
+        Some(405) => "405",
+        Some(408) => "408",
+        Some(413) => "413",
+        Some(415) => "415",
+        Some(429) => "429",
+        Some(500) => "500",
+        Some(502) => "502",
+        Some(503) => "503",
+        Some(504) => "504",
+        Some(_) => "other",
+        None => "none",
+    }
+}

@@ -1,0 +1,178 @@
+//! Accepting connections, and stopping without losing an answer.
+
+use crate::auth::Auth;
+use crate::backend::Service;
+use crate::connection;
+use crate::error::ApiError;
+use crate::limits::Limits;
+use crate::tls::Tls;
+use metrics::{counter, gauge};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+use tidegate_types::{Fault, Reject};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What all connections share.
+pub struct Api {
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) auth: Auth,
+    pub(crate) limits: Limits,
+    /// Bytes of request bodies that are being received.
+    pub(crate) receiving: AtomicUsize,
+    pub(crate) phase: Phase,
+}
+
+impl Api {
+    /// Puts the parts together.
+    pub fn new(service: Arc<dyn Service>, auth: Auth, limits: Limits) -> Self {
+        Self { service, auth, limits, receiving: AtomicUsize::new(0), phase: Phase::default() }
+    }
+}
+
+/// How far the server has stopped.
+#[derive(Default)]
+pub(crate) struct Phase {
+    /// No new connections and requests; running answers go on.
+    pub(crate) draining: CancellationToken,
+    /// Running answers end with an error.
+    pub(crate) cutting: CancellationToken,
+    /// Connections are dropped.
+    pub(crate) dropping: CancellationToken,
+}
+
+/// An address that is listened on.
+pub struct Listener {
+    tcp: TcpListener,
+    tls: Option<Tls>,
+}
+
+/// Connections that the system holds until they are accepted.
+const BACKLOG: u32 = 1024;
+
+impl Listener {
+    /// Listens on `address`; port 0 takes a free one. Must be called within a tokio runtime.
+    pub fn bind(address: SocketAddr, tls: Option<Tls>) -> Result<Self, ApiError> {
+        let bind = || {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            socket.set_reuseaddr(true)?;
+            // Accepted connections inherit it.
+            socket.set_keepalive(true)?;
+            socket.bind(address)?;
+            socket.listen(BACKLOG)
+        };
+        Ok(Self { tcp: bind().map_err(|source| ApiError::Listen { address, source })?, tls })
+    }
+
+    /// The address, with the port that was taken.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+}
+
+/// A running server. Dropping it leaves it running; [`Server::stop`] ends it.
+pub struct Server {
+    api: Arc<Api>,
+    tasks: TaskTracker,
+}
+
+/// Serves `api` on all `listeners`.
+pub fn serve(listeners: Vec<Listener>, api: Api) -> Server {
+    let server = Server { api: Arc::new(api), tasks: TaskTracker::new() };
+    let slots = Arc::new(Semaphore::new(server.api.limits.max_connections.min(Semaphore::MAX_PERMITS)));
+    for listener in listeners {
+        let (api, tasks, slots) = (Arc::clone(&server.api), server.tasks.clone(), Arc::clone(&slots));
+        server.tasks.spawn(accept(listener, api, tasks, slots));
+    }
+    server
+}
+
+/// For answers that were told to end, to say so to their clients.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+impl Server {
+    /// Accepts nothing more, waits up to `grace` for running answers, ends the rest with an error that their
+    /// clients see, and returns once every connection is closed.
+    pub async fn stop(self, grace: Duration) {
+        self.tasks.close();
+        self.api.phase.draining.cancel();
+        if tokio::time::timeout(grace, self.tasks.wait()).await.is_ok() {
+            return;
+        }
+        self.api.phase.cutting.cancel();
+        if tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await.is_err() {
+            self.api.phase.dropping.cancel();
+            self.tasks.wait().await;
+        }
+    }
+}
+
+/// After a failure to accept, which is mostly a lack of file descriptors: others must end first.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+async fn accept(listener: Listener, api: Arc<Api>, tasks: TaskTracker, slots: Arc<Semaphore>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.tcp.accept() => accepted,
+            () = api.phase.draining.cancelled() => return,
+        };
+        let (tcp, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!("cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            refuse(&tcp, listener.tls.is_some());
+            continue;
+        };
+        let connection = connection::run(Arc::clone(&api), tcp, peer, listener.tls.clone());
+        tasks.spawn(async move {
+            let open = OpenConnection::count();
+            connection.await;
+            drop((open, slot));
+        });
+    }
+}
+
+/// Says 503 where that can be said without waiting for the other side.
+fn refuse(tcp: &TcpStream, tls: bool) {
+    counter!("tidegate_http_connections_refused_total").increment(1);
+    if tls {
+        return;
+    }
+    let message = "the server has too many connections; try again in a second";
+    let reject = Reject::unavailable(Fault::Operator, message, 1).code("too_many_connections");
+    let body = tidegate_wire::error_body(&reject);
+    let mut response = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    response.extend_from_slice(&body);
+    // The peer may be gone already, which is as good.
+    drop(tcp.try_write(&response));
+}
+
+/// Counts an open connection until it is dropped.
+struct OpenConnection;
+
+impl OpenConnection {
+    fn count() -> Self {
+        gauge!("tidegate_http_connections").increment(1.0);
+        Self
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        gauge!("tidegate_http_connections").decrement(1.0);
+    }
+}

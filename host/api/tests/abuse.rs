@@ -1,0 +1,253 @@
+//! What becomes of clients that send nonsense, too much, too slowly, or go away.
+
+// Helpers of tests may fail like tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use serde_json::json;
+use std::time::Duration;
+use support::{chat, chat_body, get, limits, post, start};
+use tidegate_api::Limits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PATH: &str = "/v1/chat/completions";
+
+#[tokio::test]
+async fn bodies_that_are_no_request_are_refused_and_the_connection_goes_on() {
+    let mut running = start(limits(), Vec::new(), None);
+    let mut client = running.connect().await;
+    let deep = format!(r#"{{"model":{}1{}}}"#, "[".repeat(5000), "]".repeat(5000));
+    let wide = format!(r#"{{"model":"m","messages":[{}]}}"#, vec!["{}"; 50_000].join(","));
+    let cases: &[(&[u8], &str)] = &[
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"{\"model\":\"m\",}", "invalid_json"),
+        (b"{\"model\":\"\xff\xfe\"}", "invalid_json"),
+        (b"\x00\x01\x02", "invalid_json"),
+        (deep.as_bytes(), "invalid_json"),
+        (br#"{"model":"m","model":"n"}"#, "invalid_json"),
+        (wide.as_bytes(), "missing_required_parameter"),
+        (b"[]", "invalid_type"),
+        (br#"{"model":7,"messages":[]}"#, "invalid_type"),
+        (br#"{"model":"m","messages":"hi"}"#, "invalid_type"),
+    ];
+    for (body, code) in cases {
+        client.send(post(PATH, body)).await;
+        let answered = client.answer().await;
+        assert_eq!((answered.status, &answered.json()["error"]["code"]), (400, &json!(code)));
+    }
+    client.send(chat("m", "")).await;
+    assert_eq!(client.answer().await.status, 200);
+    assert_eq!(running.asked.recv().await.unwrap().0.model, "m");
+    assert!(running.asked.try_recv().is_err(), "nothing else reached the service");
+}
+
+#[tokio::test]
+async fn a_wrong_type_at_any_field_is_named() {
+    let running = start(limits(), Vec::new(), None);
+    for (more, param) in [
+        (r#","temperature":"hot""#, "temperature"),
+        (r#","stop":[1]"#, "stop[0]"),
+        (r#","logit_bias":{"a":1}"#, "logit_bias.a"),
+        (r#","tools":[{"type":"function","function":{"name":1}}]"#, "tools[0].function.name"),
+    ] {
+        let answered = running.ask(chat("m", more)).await;
+        assert_eq!((answered.status, &answered.json()["error"]["param"]), (400, &json!(param)));
+    }
+}
+
+#[tokio::test]
+async fn a_body_must_be_json_and_plain() {
+    let running = start(limits(), Vec::new(), None);
+    let with = |from: &str, to: &str| String::from_utf8(chat("m", "")).unwrap().replacen(from, to, 1);
+    for (to, status) in [
+        ("content-type: text/plain\r\n", 415),
+        ("", 415),
+        ("content-type: application/json\r\ncontent-encoding: gzip\r\n", 415),
+        ("content-type: Application/JSON; charset=utf-8\r\n", 200),
+        ("content-type: application/vnd.x+json\r\n", 200),
+    ] {
+        assert_eq!(running.ask(with("content-type: application/json\r\n", to)).await.status, status, "{to}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_announced_as_two_gigabytes_is_refused_before_it_is_sent() {
+    let running = start(limits(), Vec::new(), None);
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2147483648\r\n\r\n"
+    );
+    let answered = running.ask(&head).await;
+    assert_eq!((answered.status, &answered.json()["error"]["code"]), (413, &json!("request_too_large")));
+    let expecting = head.replacen("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n", 1);
+    assert_eq!(running.ask(expecting).await.status, 413, "no 100 Continue before the refusal");
+}
+
+#[tokio::test]
+async fn a_client_that_sends_on_and_on_still_reads_why_it_is_refused() {
+    let running = start(limits(), Vec::new(), None);
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    let mut client = running.connect().await;
+    client.send(&head).await;
+    let (mut read, mut write) = client.stream.into_split();
+    let sender = tokio::spawn(async move {
+        let chunk = [b"10000\r\n".to_vec(), vec![b' '; 0x10000], b"\r\n".to_vec()].concat();
+        while write.write_all(&chunk).await.is_ok() {}
+    });
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"}}") {
+        assert_ne!(read.read_buf(&mut answer).await.unwrap(), 0, "closed without a word");
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 413"));
+    drop(read);
+    sender.abort();
+}
+
+#[tokio::test]
+async fn bodies_together_are_bounded() {
+    let limits = Limits { max_receiving_bytes: 1000, ..limits() };
+    let running = start(limits, Vec::new(), None);
+    let answered = running.ask(post(PATH, vec![b' '; 2000])).await;
+    assert_eq!((answered.status, answered.header("retry-after")), (503, Some("1")));
+    assert_eq!(running.ask(chat("m", "")).await.status, 200, "what was held is given back");
+}
+
+#[tokio::test]
+async fn slow_headers_and_slow_bodies_are_cut() {
+    let short = Duration::from_millis(100);
+    let limits = Limits { header_timeout: short, body_timeout: short, ..limits() };
+    let running = start(limits, Vec::new(), None);
+    let mut silent = running.connect().await;
+    let mut slow_head = running.connect().await;
+    slow_head.send("GET /livez HTTP/1.1\r\nhost: loc").await;
+    let mut slow_body = running.connect().await;
+    let request = chat("m", "");
+    slow_body.send(&request[..request.len() - 5]).await;
+    let mut second_head = running.connect().await;
+    second_head.send(get("/livez") + "GET /li").await;
+    assert_eq!(second_head.answer().await.body, "ok\n");
+    second_head.send("v").await;
+    let answered = slow_body.answer().await;
+    assert_eq!((answered.status, &answered.json()["error"]["code"]), (408, &json!("request_timeout")));
+    assert!(silent.is_closed().await && slow_head.is_closed().await && second_head.is_closed().await);
+    assert_eq!(running.ask(chat("m", "")).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_idle_connection_has_a_longer_bound_than_a_slow_head() {
+    let limits =
+        Limits { header_timeout: Duration::from_millis(50), idle_timeout: Duration::from_millis(600), ..limits() };
+    let running = start(limits, Vec::new(), None);
+    let mut client = running.connect().await;
+    for _ in 0..2 {
+        client.send(get("/livez")).await;
+        assert_eq!(client.answer().await.status, 200);
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    assert!(client.is_closed().await);
+}
+
+#[tokio::test]
+async fn a_client_that_vanishes_takes_its_work_with_it() {
+    let mut running = start(limits(), Vec::new(), None);
+    // In the middle of a stream, before the first event of one, and while an answer is gathered.
+    for (model, more) in [("hang", r#","stream":true"#), ("silent", r#","stream":true"#), ("hang", ""), ("never", "")] {
+        let mut client = running.connect().await;
+        client.send(chat(model, more)).await;
+        running.asked.recv().await.unwrap();
+        if model == "hang" && !more.is_empty() {
+            client.read_to("\"content\":\"lo\"").await;
+        }
+        drop(client);
+        running.all_dropped().await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_given_up() {
+    let limits = Limits { write_timeout: Duration::from_millis(100), ..limits() };
+    let mut running = start(limits, Vec::new(), None);
+    let mut client = running.connect().await;
+    client.send(chat("flood", r#","stream":true"#)).await;
+    running.asked.recv().await.unwrap();
+    running.all_dropped().await;
+    drop(client);
+}
+
+#[tokio::test]
+async fn one_connection_too_many_is_told_so() {
+    let running = start(Limits { max_connections: 1, ..limits() }, Vec::new(), None);
+    let mut first = running.connect().await;
+    first.send(get("/livez")).await;
+    assert_eq!(first.answer().await.status, 200);
+    let mut second = running.connect().await;
+    let answered = second.answer().await;
+    assert_eq!((answered.status, answered.header("retry-after")), (503, Some("1")));
+    assert_eq!(answered.json()["error"]["code"], "too_many_connections");
+}
+
+#[tokio::test]
+async fn heads_that_servers_read_differently_are_refused() {
+    let running = start(limits(), Vec::new(), None);
+    for head in [
+        "GET /livez HTTP/1.1\r\n\r\n",
+        "GET /livez HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+        "GET http://evil.example/livez HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "GET /livez HTTP/1.1\r\nhost: localhost\r\ncontent_length: 5\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: xchunked\r\n\r\n",
+        "GET /livez HTTP/1.1\r\nhost: localhost\r\nx: a\r\n b\r\n\r\n",
+    ] {
+        assert_eq!(running.ask(head).await.status, 400, "{head:?}");
+    }
+    let long = format!("GET /livez HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(100_000));
+    assert_eq!(running.ask(long).await.status, 431);
+}
+
+#[tokio::test]
+async fn a_page_in_a_browser_cannot_reach_a_server_without_keys() {
+    let running = start(limits(), Vec::new(), None);
+    let rebound = String::from_utf8(chat("m", "")).unwrap().replacen("host: localhost", "host: evil.example", 1);
+    let refused = running.ask(rebound).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &json!("local_only")));
+}
+
+#[tokio::test]
+async fn stopping_lets_answers_end_and_takes_no_more() {
+    let mut running = start(limits(), Vec::new(), None);
+    let mut client = running.connect().await;
+    client.send(chat("gated", r#","stream":true"#)).await;
+    running.asked.recv().await.unwrap();
+    let mut idle = running.connect().await;
+    idle.send(get("/livez")).await;
+    idle.answer().await;
+    let (gate, address) = (running.gate, running.address);
+    let stop = tokio::spawn(running.server.stop(Duration::from_secs(20)));
+    assert!(idle.is_closed().await, "an idle connection ends at once");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+    gate.send(support::text("last words")).await.unwrap();
+    gate.send(support::finish(0)).await.unwrap();
+    drop(gate);
+    assert!(client.answer().await.body.ends_with("data: [DONE]\n\n"));
+    stop.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_does_not_end_in_time_ends_with_an_error() {
+    let mut running = start(limits(), Vec::new(), None);
+    let mut streamed = running.connect().await;
+    streamed.send(chat("hang", r#","stream":true"#)).await;
+    let mut whole = running.connect().await;
+    whole.send(post(PATH, chat_body("hang", ""))).await;
+    running.asked.recv().await.unwrap();
+    running.asked.recv().await.unwrap();
+    streamed.read_to("\"content\":\"lo\"").await;
+    running.server.stop(Duration::ZERO).await;
+    let end = streamed.read_to("\"code\":\"stopping\"}}\n\n").await;
+    assert!(!end.contains("[DONE]"));
+    let answered = whole.answer().await;
+    assert_eq!((answered.status, answered.header("retry-after")), (503, Some("1")));
+}

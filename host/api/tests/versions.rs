@@ -1,0 +1,160 @@
+//! HTTP/2, by prior knowledge and by ALPN, and TLS.
+
+// Helpers of tests may fail like tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::{http1, http2};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::{CertificateDer, ServerName};
+use std::sync::Arc;
+use support::{Running, chat_body, limits, start, text};
+use tidegate_api::Tls;
+use tokio::net::TcpStream;
+
+fn request(model: &str, more: &str) -> Request<Full<Bytes>> {
+    Request::post("http://localhost/v1/chat/completions")
+        .header("content-type", "application/json")
+        .body(Full::new(chat_body(model, more).into()))
+        .unwrap()
+}
+
+async fn text_of(response: Response<hyper::body::Incoming>) -> String {
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+async fn h2(running: &Running) -> http2::SendRequest<Full<Bytes>> {
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+#[tokio::test]
+async fn http2_by_prior_knowledge_serves_many_answers_at_once() {
+    let running = start(limits(), Vec::new(), None);
+    let sender = h2(&running).await;
+    let mut answers = tokio::task::JoinSet::new();
+    for i in 0..50 {
+        let mut sender = sender.clone();
+        let more = if i % 2 == 0 { "" } else { r#","stream":true"# };
+        answers.spawn(async move {
+            let response = sender.send_request(request("m", more)).await.unwrap();
+            assert_eq!(response.status(), StatusCode::OK);
+            text_of(response).await
+        });
+    }
+    while let Some(answer) = answers.join_next().await {
+        let answer = answer.unwrap();
+        assert!(answer.contains("hello") || answer.ends_with("data: [DONE]\n\n"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn http2_streams_each_event_when_it_comes_and_a_reset_stops_the_work() {
+    let mut running = start(limits(), Vec::new(), None);
+    let mut sender = h2(&running).await;
+    let response =
+        tokio::spawn(
+            async move { (sender.send_request(request("gated", r#","stream":true"#)).await.unwrap(), sender) },
+        );
+    running.asked.recv().await.unwrap();
+    running.gate.send(text("one")).await.unwrap();
+    let (mut response, mut sender) = response.await.unwrap();
+    let first = response.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&first).contains("\"one\""));
+    running.gate.send(text("two")).await.unwrap();
+    let second = response.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&second).contains("\"two\""));
+    drop(response);
+    running.all_dropped().await;
+    assert_eq!(sender.send_request(request("m", "")).await.unwrap().status(), StatusCode::OK, "the connection lives");
+}
+
+#[tokio::test]
+async fn http2_gets_the_same_refusals_and_head_has_no_body() {
+    let running = start(limits(), Vec::new(), None);
+    let mut sender = h2(&running).await;
+    let big = Request::post("http://localhost/v1/chat/completions")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(vec![b' '; 2 << 20])))
+        .unwrap();
+    assert_eq!(sender.send_request(big).await.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let missing = sender.send_request(request("missing", "")).await.unwrap();
+    assert_eq!(missing.status(), StatusCode::NOT_FOUND);
+    let head = Request::head("http://localhost/livez").body(Full::default()).unwrap();
+    let head = sender.send_request(head).await.unwrap();
+    assert_eq!((head.status(), head.headers()["content-length"].to_str().unwrap()), (StatusCode::OK, "3"));
+    assert_eq!(text_of(head).await, "");
+}
+
+fn tls() -> (Tls, CertificateDer<'static>) {
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let certificate = certified.cert.der().clone();
+    let pem = |label: &str, der: &[u8]| {
+        let config = base64(der);
+        format!("-----BEGIN {label}-----\n{config}\n-----END {label}-----\n")
+    };
+    let chain = pem("CERTIFICATE", &certificate);
+    let key = pem("PRIVATE KEY", &certified.signing_key.serialize_der());
+    (Tls::from_pem(chain.as_bytes(), key.as_bytes()).unwrap(), certificate)
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        let digit = |i: usize| char::from(ALPHABET[(bits >> (18 - 6 * i)) as usize & 63]);
+        (0..4).for_each(|i| text.push(if i <= three.len() { digit(i) } else { '=' }));
+    }
+    text
+}
+
+#[tokio::test]
+async fn tls_offers_both_versions_by_alpn() {
+    let (tls, certificate) = tls();
+    let running = start(limits(), Vec::new(), Some(tls));
+    for (alpn, http2) in [(&[&b"h2"[..]][..], true), (&[&b"http/1.1"[..]][..], false), (&[][..], false)] {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        let stream = TcpStream::connect(running.address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+        let mut request = request("m", r#","stream":true"#);
+        let response = if http2 {
+            let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            sender.send_request(request).await.unwrap()
+        } else {
+            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            request.headers_mut().insert("host", "localhost".parse().unwrap());
+            sender.send_request(request).await.unwrap()
+        };
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(text_of(response).await.ends_with("data: [DONE]\n\n"));
+    }
+}
+
+#[tokio::test]
+async fn plain_text_on_a_tls_port_is_closed() {
+    let running = start(limits(), Vec::new(), Some(tls().0));
+    let mut client = running.connect().await;
+    client.send("GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    // An alert may come first; then the end.
+    let mut rest = Vec::new();
+    drop(tokio::io::AsyncReadExt::read_to_end(&mut client.stream, &mut rest).await);
+    assert!(!rest.starts_with(b"HTTP"));
+}
