@@ -78,10 +78,18 @@ pub enum LoadCause {
         import: String,
     },
     /// It exports no stage.
-    #[error("it exports no stage; a plugin exports at least one of {known}")]
+    #[error("it exports no stage, only [{found}]; a plugin exports at least one of {known} of `tidegate:plugin@0.1.0`")]
     NoStage {
         /// The stages of the contract.
         known: String,
+        /// What it exports instead.
+        found: String,
+    },
+    /// The config names no stage at all.
+    #[error("`stages` is empty; leave it out for all that the plugin exports: {exported}")]
+    NoStageWanted {
+        /// The stages that it has.
+        exported: String,
     },
     /// The config names a stage that the component does not export.
     #[error("it does not export the stage `{}`; it exports {exported}", stage.as_str())]

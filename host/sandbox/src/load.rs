@@ -23,6 +23,8 @@ use wasmtime::component::{Component, InstancePre};
 
 /// The largest component that is compiled.
 const MAX_COMPONENT: usize = 64 << 20;
+/// A call is somebody's request: it ends.
+const MAX_TIME: Duration = Duration::from_secs(3600);
 /// Bytes of a descriptor.
 const MIN_OUTPUT: usize = 4 << 10;
 
@@ -31,7 +33,10 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let component = compile(core, &spec.component)?;
     let used = imports::check(component.component_type().imports(&core.engine).map(|(name, _)| name), &spec.grants)?;
     let pre = core.linker.instantiate_pre(&component).map_err(|e| LoadCause::Contract(format!("{e:#}")))?;
-    let stages = stages(&pre, spec.stages.as_deref())?;
+    let mut stages = find_stages(core, &component, &pre)?;
+    if let Some(wanted) = &spec.stages {
+        select_stages(&mut stages, wanted)?;
+    }
     let documents = match spec.grants.documents.is_empty() {
         true => None,
         false => Some(core.config.documents.open(&spec.grants.documents).map_err(LoadCause::Documents)?),
@@ -82,8 +87,10 @@ fn check_limits(limits: &Limits, core: &Core) -> Result<(), LoadCause> {
     if limits.instances == 0 {
         return refuse("instances", 0, "a tenant needs at least 1".into());
     }
-    if limits.wall.is_zero() || limits.cpu.is_zero() {
-        return refuse("wall_ms or cpu_ms", 0, "a call needs at least 1 ms".into());
+    for (limit, time) in [("wall_ms", limits.wall), ("cpu_ms", limits.cpu)] {
+        if time.is_zero() || time > MAX_TIME {
+            return refuse(limit, time.as_millis() as u64, format!("it may be 1 to {}", MAX_TIME.as_millis()));
+        }
     }
     Ok(())
 }
@@ -104,23 +111,35 @@ fn compile(core: &Core, bytes: &[u8]) -> Result<Component, LoadCause> {
     core.cache.component(&core.engine, bytes).map_err(|e| LoadCause::Compile(format!("{e:#}")))
 }
 
-fn stages(pre: &InstancePre<HostState>, wanted: Option<&[StageKind]>) -> Result<StageIndices, LoadCause> {
-    let mut stages = StageIndices::find(pre).map_err(|e| LoadCause::Contract(format!("{e:#}")))?;
+/// Where the component exports its stages; at least one.
+fn find_stages(core: &Core, component: &Component, pre: &InstancePre<HostState>) -> Result<StageIndices, LoadCause> {
+    let exports = component.component_type();
+    let found: Vec<&str> = exports.exports(&core.engine).map(|(name, _)| name).collect();
+    if !StageKind::ALL.into_iter().any(|kind| found.contains(&interface(kind).as_str())) {
+        return Err(LoadCause::NoStage { known: list(StageKind::ALL), found: found.join(", ") });
+    }
+    StageIndices::find(pre).map_err(|e| LoadCause::Contract(format!("{e:#}")))
+}
+
+/// Leaves the stages that the config names.
+fn select_stages(stages: &mut StageIndices, wanted: &[StageKind]) -> Result<(), LoadCause> {
     let exported = stages.kinds();
-    let listed =
-        |kinds: &mut dyn Iterator<Item = StageKind>| kinds.map(StageKind::as_str).collect::<Vec<_>>().join(", ");
-    if exported.is_empty() {
-        return Err(LoadCause::NoStage { known: listed(&mut StageKind::ALL.into_iter()) });
-    }
-    let Some(wanted) = wanted else { return Ok(stages) };
-    if let Some(stage) = wanted.iter().copied().find(|stage| !exported.contains(stage)) {
-        return Err(LoadCause::MissingStage { stage, exported: listed(&mut exported.into_iter()) });
-    }
     if wanted.is_empty() {
-        return Err(LoadCause::NoStage { known: listed(&mut exported.into_iter()) });
+        return Err(LoadCause::NoStageWanted { exported: list(exported) });
+    }
+    if let Some(stage) = wanted.iter().copied().find(|stage| !exported.contains(stage)) {
+        return Err(LoadCause::MissingStage { stage, exported: list(exported) });
     }
     stages.retain(&wanted.iter().copied().collect());
-    Ok(stages)
+    Ok(())
+}
+
+fn list(stages: impl IntoIterator<Item = StageKind>) -> String {
+    stages.into_iter().map(StageKind::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn interface(stage: StageKind) -> String {
+    format!("tidegate:plugin/{}@0.1.0", stage.as_str())
 }
 
 /// Describes the plugin in an instance of its own.
@@ -128,7 +147,8 @@ async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, 
     let failed = |error: CallError| LoadCause::Describe(error.to_string());
     let state = trial_state(core, blueprint.clone(), Phase::Describe { used: None });
     let wall = blueprint.configure_wall();
-    let _running = core.ticker.running();
+    let _trial = core.trials.acquire().await;
+    let _running = core.ticker.clock().running();
     let said = tokio::time::timeout(wall, async {
         let mut instance = Instance::bare(state, None).await.map_err(|e| match e.downcast_ref::<CallError>() {
             Some(known) => failed(known.clone()),
@@ -148,7 +168,8 @@ async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, 
 /// Configures an instance to learn whether it accepts the config; an operator reads this now, not a caller later.
 async fn configure(core: &Core, blueprint: Arc<Blueprint>) -> Result<(), LoadCause> {
     let state = trial_state(core, blueprint, Phase::Serve);
-    let _running = core.ticker.running();
+    let _trial = core.trials.acquire().await;
+    let _running = core.ticker.clock().running();
     match Instance::configured(state, None).await {
         Ok(_) => Ok(()),
         Err(CallError::Plugin { case, message, .. }) => Err(LoadCause::Configure(format!("{case}: {message}"))),

@@ -96,7 +96,7 @@ impl Plugin {
         }
         let wall = ctx.deadline.min(self.blueprint.limits.wall);
         let until = Instant::now() + wall;
-        let _running = self.core.ticker.running();
+        let _running = self.core.ticker.clock().running();
         let mut lease = self.pool(&ctx.caller.tenant).lease(until).await?;
         let answer = self.enter(&mut lease.instance, ctx, &call, until, wall).await;
         lease.instance.store.data_mut().settle_log();
@@ -138,6 +138,7 @@ impl Plugin {
         answer.map_err(|_| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall })
     }
 
+    /// The tenant's pool. There are as many as tenants, and tenants come from the config.
     fn pool(&self, tenant: &TenantId) -> Arc<Pool> {
         if let Some(pool) = self.pools.read().get(tenant) {
             return pool.clone();
@@ -145,7 +146,7 @@ impl Plugin {
         let mut pools = self.pools.write();
         let make = || {
             let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: tenant.clone() };
-            Pool::new(self.blueprint.clone(), namespace, self.core.config.kv.clone(), self.core.registry.clone())
+            Pool::new(self.blueprint.clone(), namespace, &self.core)
         };
         pools.entry(tenant.clone()).or_insert_with(make).clone()
     }

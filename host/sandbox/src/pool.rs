@@ -6,7 +6,9 @@ use crate::blueprint::Blueprint;
 use crate::capability::{KvStore, Namespace};
 use crate::instance::Instance;
 use crate::registry::Registry;
+use crate::sandbox::Core;
 use crate::stage::CallError;
+use crate::ticker::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +20,7 @@ pub(crate) struct Pool {
     namespace: Namespace,
     kv: Arc<dyn KvStore>,
     registry: Arc<Registry>,
+    clock: Clock,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
 }
@@ -45,14 +48,11 @@ impl Lease {
 }
 
 impl Pool {
-    pub(crate) fn new(
-        blueprint: Arc<Blueprint>,
-        namespace: Namespace,
-        kv: Arc<dyn KvStore>,
-        registry: Arc<Registry>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, core: &Core) -> Arc<Self> {
         let permits = Arc::new(Semaphore::new(blueprint.limits.instances));
-        let pool = Arc::new(Self { blueprint, namespace, kv, registry, permits, idle: Mutex::default() });
+        let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
+        let clock = core.ticker.clock().clone();
+        let pool = Arc::new(Self { blueprint, namespace, kv, registry, clock, permits, idle: Mutex::default() });
         pool.registry.enroll(&pool);
         pool
     }
@@ -85,6 +85,9 @@ impl Pool {
         let state = self.blueprint.serving_state(self.namespace.clone(), self.kv.clone(), self.registry.clone());
         let pool = self.clone();
         let mut making = Box::pin(async move {
+            // The caller may be gone before this is done.
+            let clock = pool.clock.clone();
+            let _running = clock.running();
             let instance = Instance::configured(state, Some(slot)).await?;
             Ok(Lease { instance, pool, _permit: permit })
         });

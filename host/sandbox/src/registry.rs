@@ -113,11 +113,14 @@ impl Registry {
     }
 
     fn evict_one(&self) -> bool {
-        let oldest = self.live_pools().into_iter().filter_map(|pool| Some((pool.idle_since()?, pool)));
-        match oldest.min_by_key(|(since, _)| *since) {
-            // Another call may have taken that instance meanwhile; then there is another pool to try, or none.
-            Some((_, pool)) => pool.drop_oldest() || self.evict_one(),
-            None => false,
+        loop {
+            let idle = self.live_pools().into_iter().filter_map(|pool| Some((pool.idle_since()?, pool)));
+            match idle.min_by_key(|(since, _)| *since) {
+                Some((_, pool)) if pool.drop_oldest() => return true,
+                // Another call took that instance meanwhile: look again.
+                Some(_) => {}
+                None => return false,
+            }
         }
     }
 

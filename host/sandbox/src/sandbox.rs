@@ -4,6 +4,7 @@
 use crate::cache::Cache;
 use crate::capability;
 use crate::config::SandboxConfig;
+use crate::engine::TRIAL_INSTANCES;
 use crate::error::{LoadError, SandboxError};
 use crate::load;
 use crate::plugin::Plugin;
@@ -13,6 +14,7 @@ use crate::state::HostState;
 use crate::ticker::Ticker;
 use serde_json::Value;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use wasmtime::Engine;
 use wasmtime::component::Linker;
 
@@ -28,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) cache: Cache,
     pub(crate) registry: Arc<Registry>,
     pub(crate) ticker: Ticker,
+    /// Bounds the guests that run while they are loaded: the pool has room for so many beside those that serve.
+    pub(crate) trials: Semaphore,
     /// Makes pseudonyms of callers; new in each process.
     pub(crate) pseudonym_key: [u8; 32],
 }
@@ -82,9 +86,10 @@ impl Sandbox {
         let registry = Arc::new(Registry::new(&config));
         let ticker = Ticker::start(engine.clone(), registry.clone());
         let ticker = ticker.map_err(|e| SandboxError::Engine(format!("its clock does not start: {e}")))?;
+        let trials = Semaphore::new(TRIAL_INSTANCES as usize);
         let mut pseudonym_key = [0; 32];
         getrandom::fill(&mut pseudonym_key).map_err(|e| SandboxError::Random(e.to_string()))?;
-        Ok(Self(Arc::new(Core { config, engine, linker, cache, registry, ticker, pseudonym_key })))
+        Ok(Self(Arc::new(Core { config, engine, linker, cache, registry, ticker, trials, pseudonym_key })))
     }
 
     /// Compiles (or finds in the cache), checks, describes and once configures a plugin. Takes milliseconds to

@@ -2,8 +2,8 @@
 //! sleeps while none does. Once a second it also lets the pools drop what was idle for too long.
 
 use crate::registry::Registry;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use wasmtime::Engine;
@@ -16,16 +16,20 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Owns the thread; dropping it ends the thread.
 pub(crate) struct Ticker {
-    shared: Arc<Shared>,
+    clock: Clock,
     handle: Option<JoinHandle<()>>,
-    thread: Thread,
 }
+
+/// What whoever enters a guest has of the thread.
+#[derive(Clone)]
+pub(crate) struct Clock(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     running: AtomicUsize,
     parked: AtomicBool,
     stop: AtomicBool,
+    thread: OnceLock<Thread>,
 }
 
 /// A guest runs while this lives.
@@ -45,25 +49,39 @@ impl Ticker {
         let handle = std::thread::Builder::new()
             .name("plugin-epochs".into())
             .spawn(move || tick_until_stopped(&seen, &engine, &registry))?;
-        let thread = handle.thread().clone();
-        Ok(Self { shared, handle: Some(handle), thread })
+        let _ = shared.thread.set(handle.thread().clone());
+        Ok(Self { clock: Clock(shared), handle: Some(handle) })
     }
 
-    /// To be held around each entry into a guest.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
+
+impl Clock {
+    /// To be held around each entry into a guest: without it no epoch ends, and no CPU limit holds.
     pub(crate) fn running(&self) -> Running<'_> {
         // SeqCst, here and where the thread parks: either this sees `parked`, or the thread sees `running`.
-        self.shared.running.fetch_add(1, Ordering::SeqCst);
-        if self.shared.parked.load(Ordering::SeqCst) {
-            self.thread.unpark();
+        self.0.running.fetch_add(1, Ordering::SeqCst);
+        if self.0.parked.load(Ordering::SeqCst) {
+            self.0.wake();
         }
-        Running(&self.shared)
+        Running(&self.0)
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
     }
 }
 
 impl Drop for Ticker {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.thread.unpark();
+        self.clock.0.stop.store(true, Ordering::SeqCst);
+        self.clock.0.wake();
         // The thread itself may drop the last owner, through an instance that it sweeps.
         if let Some(handle) = self.handle.take().filter(|h| h.thread().id() != std::thread::current().id()) {
             let _ = handle.join();

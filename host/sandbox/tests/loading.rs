@@ -2,6 +2,7 @@
 
 use crate::support::{guest, load, shared, spec};
 use serde_json::json;
+use std::time::Duration;
 use tidegate_sandbox::stage::{Grants, Limits, StageKind};
 use tidegate_sandbox::{LoadCause, PluginSpec};
 
@@ -61,6 +62,8 @@ fn what_is_no_component_is_refused() {
         let cause = refused(PluginSpec::new("x", bytes));
         assert!(matches!(&cause, LoadCause::NotAComponent(why) if why.contains(part)), "{cause}");
     }
+    let empty = refused(PluginSpec::new("x", &b"\0asm\x0d\0\x01\0"[..]));
+    assert!(matches!(&empty, LoadCause::NoStage { known, .. } if known.contains("prompt-guard")), "{empty}");
     let mut cut = guest("honest");
     cut.truncate(cut.len() / 2);
     assert!(matches!(refused(PluginSpec::new("x", cut)), LoadCause::Compile(_)));
@@ -81,7 +84,7 @@ fn a_component_with_any_byte_changed_never_harms_the_host() {
 fn a_stage_that_is_not_exported_is_named() {
     let cause = refused(PluginSpec { stages: Some(vec![StageKind::Router]), ..spec("loops") });
     assert_eq!(cause.to_string(), "it does not export the stage `router`; it exports prompt-guard");
-    assert!(matches!(refused(PluginSpec { stages: Some(vec![]), ..spec("loops") }), LoadCause::NoStage { .. }));
+    assert!(matches!(refused(PluginSpec { stages: Some(vec![]), ..spec("loops") }), LoadCause::NoStageWanted { .. }));
 }
 
 #[test]
@@ -98,7 +101,8 @@ fn limits_out_of_bounds_are_refused() {
         (Limits { memory_bytes: 65 << 20, ..Limits::default() }, "memory_bytes"),
         (Limits { instances: 0, ..Limits::default() }, "instances"),
         (Limits { output_bytes: 10, ..Limits::default() }, "output_bytes"),
-        (Limits { cpu: std::time::Duration::ZERO, ..Limits::default() }, "wall_ms or cpu_ms"),
+        (Limits { cpu: Duration::ZERO, ..Limits::default() }, "cpu_ms"),
+        (Limits { wall: Duration::MAX, ..Limits::default() }, "wall_ms"),
     ] {
         let cause = refused(PluginSpec { limits, ..spec("honest") });
         assert!(matches!(&cause, LoadCause::Limit { limit, .. } if *limit == name), "{cause}");
