@@ -3,7 +3,7 @@
 mod models;
 mod stages;
 
-pub use models::worker_executor;
+pub use models::run_worker;
 
 use crate::bundled;
 use crate::config::{Config, ModelConfig, PipelineConfig};

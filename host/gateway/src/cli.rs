@@ -1,7 +1,8 @@
 //! The command line. `tidegate` alone serves.
 
 use crate::config::BackendConfig;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -36,7 +37,7 @@ pub enum Command {
     },
     /// The engine's child process; started by `engine.isolation = "process"`.
     #[command(hide = true)]
-    EngineWorker,
+    EngineWorker(WorkerArgs),
 }
 
 /// Options of `serve`; each overrides the config file.
@@ -71,4 +72,38 @@ pub struct ChatArgs {
     /// Instructions for the model.
     #[arg(long)]
     pub system: Option<String>,
+}
+
+/// What a worker process is told; written by [`WorkerArgs::to_args`], read by clap.
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    /// The model's name.
+    #[arg(long)]
+    pub name: String,
+    /// Its folder.
+    #[arg(long)]
+    pub folder: PathBuf,
+    /// What to compute on.
+    #[arg(long, value_enum)]
+    pub backend: BackendConfig,
+    /// Compute threads; 0 takes one for each core.
+    #[arg(long)]
+    pub threads: usize,
+    /// Bound on the context.
+    #[arg(long)]
+    pub context_tokens: Option<u32>,
+}
+
+impl WorkerArgs {
+    /// The command line that gives these.
+    pub fn to_args(&self) -> Vec<OsString> {
+        let backend = self.backend.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let mut args: Vec<OsString> = ["engine-worker", "--name", &self.name, "--backend", &backend].map(Into::into).into();
+        args.extend(["--threads".into(), self.threads.to_string().into()]);
+        args.extend(["--folder".into(), self.folder.clone().into_os_string()]);
+        if let Some(tokens) = self.context_tokens {
+            args.extend(["--context-tokens".into(), tokens.to_string().into()]);
+        }
+        args
+    }
 }

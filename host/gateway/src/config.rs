@@ -5,6 +5,7 @@ mod cache;
 mod nearest;
 mod pipeline;
 
+pub(crate) use cache::variable;
 pub use pipeline::{GrantsConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig};
 
 use anyhow::{Context, bail};
@@ -32,6 +33,9 @@ pub struct Config {
     pub pipeline: Option<PipelineConfig>,
     /// Where compiled plugins and unpacked assets are kept; default: the user's cache folder.
     pub cache_dir: Option<PathBuf>,
+    /// The program to run as a worker process; default: this one.
+    #[serde(skip)]
+    pub worker_program: Option<PathBuf>,
 }
 
 /// `[server]`
@@ -166,7 +170,8 @@ impl Config {
         Ok(config)
     }
 
-    fn check(&self) -> anyhow::Result<()> {
+    /// Refuses what cannot work together.
+    pub fn check(&self) -> anyhow::Result<()> {
         for model in &self.models {
             model.check()?;
         }

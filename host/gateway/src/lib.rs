@@ -1,1 +1,14 @@
-//! The gateway as a library, so that tests can build it in process.
+//! The gateway as a library, so that tests run it in their own process. `main.rs` tells the story.
+
+pub mod assemble;
+pub mod bundled;
+pub mod chat;
+pub mod cli;
+pub mod config;
+pub mod key;
+mod observe;
+mod serve;
+mod service;
+
+pub use assemble::check;
+pub use serve::{Running, start};

@@ -1,2 +1,123 @@
-//! The `tidegate` program.
-fn main() {}
+//! The `tidegate` program: read the command line and the config, assemble, say one line for each fact, serve
+//! until told to stop, drain.
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use tidegate::cli::{Cli, Command, ServeArgs};
+use tidegate::config::{Config, ModelConfig};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        None => serve(cli.serve),
+        Some(Command::Serve(args)) => serve(args),
+        Some(Command::Check { file }) => check(&file),
+        Some(Command::Chat(args)) => runtime().and_then(|runtime| runtime.block_on(tidegate::chat::run(args))),
+        Some(Command::Key { name }) => key(&name),
+        Some(Command::EngineWorker(args)) => start_logging().and_then(|()| tidegate::assemble::run_worker(args)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&mut std::io::stderr(), &format!("tidegate: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    start_logging()?;
+    let config = configure(args)?;
+    let drain = Duration::from_millis(config.server.drain_timeout_ms);
+    runtime()?.block_on(async {
+        let running = tidegate::start(config).await?;
+        for fact in &running.facts {
+            say(&mut std::io::stdout(), fact);
+        }
+        stop_signal().await?;
+        say(&mut std::io::stdout(), "stopping  no new requests; running answers end first (press Ctrl-C to cut them)");
+        tokio::select! {
+            () = running.stop(drain) => Ok(()),
+            again = stop_signal() => again,
+        }
+    })
+}
+
+/// The config file, with what the command line overrides.
+fn configure(args: ServeArgs) -> anyhow::Result<Config> {
+    let mut config = match &args.config {
+        Some(path) => Config::load(path)?,
+        None => Config::default(),
+    };
+    if let Some(listen) = args.listen {
+        config.server.listen = listen;
+    }
+    if let Some(backend) = args.backend {
+        config.compute.backend = backend;
+    }
+    if !args.models.is_empty() {
+        config.models = args.models.iter().map(|model| model_argument(model)).collect::<anyhow::Result<_>>()?;
+    }
+    config.check()?;
+    Ok(config)
+}
+
+/// `DIR` or `NAME=DIR`; a folder alone gives its own name.
+fn model_argument(argument: &str) -> anyhow::Result<ModelConfig> {
+    if let Some((name, folder)) = argument.split_once('=') {
+        return Ok(ModelConfig::folder(name, folder));
+    }
+    match Path::new(argument).file_name().and_then(|name| name.to_str()) {
+        Some(name) => Ok(ModelConfig::folder(name, argument)),
+        None => bail!("--model {argument}: the folder gives no name; write NAME={argument}"),
+    }
+}
+
+fn check(file: &Path) -> anyhow::Result<()> {
+    let config = Config::load(file)?;
+    for fact in tidegate::check(&config).with_context(|| format!("in {}", file.display()))? {
+        say(&mut std::io::stdout(), &fact);
+    }
+    say(&mut std::io::stdout(), &format!("{} is good", file.display()));
+    Ok(())
+}
+
+fn key(name: &str) -> anyhow::Result<()> {
+    let (key, entry) = tidegate::key::make(name)?;
+    say(&mut std::io::stdout(), &format!("The key, shown this once:\n\n    {key}\n\nIts entry in the config:\n\n{entry}"));
+    Ok(())
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime does not start")
+}
+
+/// Ctrl-C or SIGTERM.
+async fn stop_signal() -> anyhow::Result<()> {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        interrupt = tokio::signal::ctrl_c() => interrupt?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+/// To standard error, at the level of `RUST_LOG`; warnings by default.
+fn start_logging() -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,tidegate=info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init()
+        .map_err(|error| anyhow::anyhow!("logging does not start: {error}"))
+}
+
+/// A closed pipe is no reason to panic.
+fn say(out: &mut dyn Write, line: &str) {
+    let _ = writeln!(out, "{line}");
+}

@@ -3,7 +3,7 @@
 mod choice;
 mod engine;
 
-pub(crate) use engine::{EngineSource, EngineTurn};
+pub(crate) use engine::{EngineSource, EngineTurn, Reading};
 
 use std::task::{Context, Poll};
 use tidegate_types::{Delta, Reject, Usage};

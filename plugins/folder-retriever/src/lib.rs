@@ -75,7 +75,7 @@ impl Plugin for FolderRetriever {
             ))
             .needs(Capability::Documents, "reads the text files of the folder")
             .needs(Capability::Kv, "keeps its index, so that unchanged files are not read again")
-            .metric("files_read")
+            .metric("files_read", "files whose index was made anew")
     }
 
     fn configure(config: Config) -> Result<Self, Error> {

@@ -48,7 +48,7 @@ impl Plugin for PiiGuard {
             .setting(Setting::text("replacement", "[{kind}]", "What stands in its place"))
             .setting(Setting::text("message", MESSAGE, "What the client reads when a request is blocked"))
             .settings(ScreenConfig::settings())
-            .metric("pii_found")
+            .metric("pii_found", "pieces of personal data")
             .holdback(MAX_HELD_BYTES)
             .mutates()
             .deterministic()

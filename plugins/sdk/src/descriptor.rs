@@ -13,7 +13,7 @@ pub struct Descriptor {
     summary: String,
     settings: Vec<Setting>,
     capabilities: Vec<(Capability, String)>,
-    metrics: Vec<String>,
+    metrics: Vec<(String, String)>,
     holdback_bytes: Option<u32>,
     mutates: bool,
     deterministic: bool,
@@ -72,9 +72,9 @@ impl Descriptor {
         self
     }
 
-    /// Declares a metric; the host refuses undeclared ones.
-    pub fn metric(mut self, name: &str) -> Self {
-        self.metrics.push(name.into());
+    /// Declares a metric and what it counts; the host refuses undeclared ones.
+    pub fn metric(mut self, name: &str, summary: &str) -> Self {
+        self.metrics.push((name.into(), summary.into()));
         self
     }
 
@@ -141,13 +141,14 @@ impl Descriptor {
     /// The descriptor as the host reads it.
     pub fn to_json(&self) -> String {
         let capability = |(c, reason): &(Capability, String)| json!({"name": c.as_str(), "reason": reason});
+        let metric = |(name, summary): &(String, String)| json!({"name": name, "summary": summary});
         let descriptor = json!({
             "name": self.name,
             "version": self.version,
             "summary": self.summary,
             "config-schema": self.config_schema(),
             "capabilities": self.capabilities.iter().map(capability).collect::<Vec<_>>(),
-            "metrics": self.metrics,
+            "metrics": self.metrics.iter().map(metric).collect::<Vec<_>>(),
             "mutates": self.mutates,
             "deterministic": self.deterministic,
         });
@@ -249,7 +250,7 @@ mod tests {
             .setting(Setting::choice("mode", &["a", "b"], "a", "Which way"))
             .setting(Setting::required("mount", json!({"type": "string"}), "Where"))
             .needs(Capability::Kv, "keeps its index")
-            .metric("hits")
+            .metric("hits", "what was hit")
             .mutates();
         let said: Value = serde_json::from_str(&descriptor.to_json()).unwrap();
         assert_eq!(said["name"], "probe");
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(said["config-schema"]["properties"]["mode"]["default"], "a");
         assert_eq!(said["config-schema"]["required"], json!(["mount"]));
         assert_eq!(said["capabilities"], json!([{"name": "kv", "reason": "keeps its index"}]));
-        assert_eq!(said["metrics"], json!(["hits"]));
+        assert_eq!(said["metrics"], json!([{"name": "hits", "summary": "what was hit"}]));
         assert_eq!((&said["mutates"], &said["deterministic"]), (&json!(true), &json!(false)));
     }
 }

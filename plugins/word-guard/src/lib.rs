@@ -66,7 +66,7 @@ impl Plugin for WordGuard {
             .setting(Setting::text("replacement", "[redacted]", "What stands in a match's place"))
             .setting(Setting::text("message", MESSAGE, "What the client reads when a request is blocked"))
             .settings(ScreenConfig::settings())
-            .metric("words_found")
+            .metric("words_found", "listed words and matches of patterns")
             .holdback(MAX_MATCH_BYTES as u32 + 4)
             .mutates()
             .deterministic()

@@ -85,7 +85,7 @@ fn component(stage: &StageConfig) -> anyhow::Result<Cow<'static, [u8]>> {
 fn kinds(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>) -> anyhow::Result<Vec<StageKind>> {
     match (&stage.stages, plugin) {
         (Some(kinds), _) => Ok(kinds.iter().map(|kind| (*kind).into()).collect()),
-        (None, Ok(plugin)) => Ok(plugin.exported_stages().into_iter().collect()),
+        (None, Ok(plugin)) => Ok(plugin.exported_stages().iter().copied().collect()),
         (None, Err(why)) => bail!("{why:#}"),
     }
 }

@@ -1,4 +1,4 @@
-//! Where the program keeps what it can make again.
+//! What comes from the environment: the cache folder, and secrets by name.
 
 use super::Config;
 use std::path::PathBuf;
@@ -14,5 +14,13 @@ impl Config {
             .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
             .unwrap_or_else(std::env::temp_dir)
             .join("tidegate")
+    }
+}
+
+/// The value of an environment variable that is set and not empty.
+pub(crate) fn variable(name: &str) -> anyhow::Result<String> {
+    match std::env::var(name) {
+        Ok(value) if !value.is_empty() => Ok(value),
+        _ => anyhow::bail!("environment variable {name} is not set"),
     }
 }

@@ -15,10 +15,18 @@ pub(crate) struct EngineTurn {
     pub(crate) sampling: Vec<SamplingParams>,
     pub(crate) max_tokens: u32,
     pub(crate) stop: Vec<String>,
-    /// Look for tool calls and reasoning in the text.
-    pub(crate) parse_tools: bool,
+    pub(crate) reading: Reading,
     /// End the turn after its first tool call.
     pub(crate) single_call: bool,
+}
+
+/// How the generated text is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// As it is.
+    Verbatim,
+    /// As an answer, with reasoning, and with tool calls where tools were offered.
+    Chat { tools: bool },
 }
 
 /// The jobs of one turn.
@@ -44,12 +52,12 @@ impl EngineSource {
     pub(crate) fn start(engine: &EngineModel, turn: EngineTurn, caller: &Caller) -> Result<Self, Reject> {
         let usage = Usage { input_tokens: turn.prompt.len() as u64, ..Usage::default() };
         let mut choices = Vec::with_capacity(turn.sampling.len());
-        for sampling in turn.sampling {
-            let text = ChoiceText::new(Arc::clone(&engine.text), &turn.stop, turn.parse_tools);
+        for sampling in &turn.sampling {
+            let text = ChoiceText::new(Arc::clone(&engine.text), &turn)?;
             let job = Job {
                 id: engine.handle.next_job_id(),
                 prompt: turn.prompt.clone(),
-                sampling,
+                sampling: sampling.clone(),
                 max_tokens: turn.max_tokens,
                 stop_token_ids: engine.stop_token_ids.clone(),
                 tenant: caller.tenant.clone(),

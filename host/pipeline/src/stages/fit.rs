@@ -2,10 +2,10 @@
 //! upstream shall see them otherwise. What a model cannot do is refused by name, never left out.
 
 use crate::models::{EngineModel, Model, ModelBackend};
-use crate::source::EngineTurn;
-use tidegate_text::AddSpecial;
+use crate::source::{EngineTurn, Reading};
+use tidegate_text::{AddSpecial, ChatOptions, ToolFormat};
 use tidegate_types::{
-    Chat, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef,
+    Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef,
 };
 
 /// A request that fits its model.
@@ -22,9 +22,13 @@ pub(crate) fn fit(model: &Model, chat: &Chat, tools: &[ToolDef], seeds: &[u64]) 
     match &model.backend {
         ModelBackend::Engine(engine) => {
             refuse_unsupported(model, chat)?;
-            let offered: Vec<ToolDef> = chat.tools.iter().chain(tools).cloned().collect();
+            let offered = offered(model, engine, chat, tools)?;
             let prompt = encode(engine, chat, &messages, &offered)?;
-            Ok(Fitted::Engine(engine_turn(model, engine, chat, prompt, seeds)))
+            let mut turn = engine_turn(model, engine, chat, prompt, seeds);
+            if chat.form == Form::Chat {
+                turn.reading = Reading::Chat { tools: !offered.is_empty() };
+            }
+            Ok(Fitted::Engine(turn))
         }
         ModelBackend::Upstream(_) => {
             let mut chat = Chat { messages, ..chat.clone() };
@@ -33,6 +37,22 @@ pub(crate) fn fit(model: &Model, chat: &Chat, tools: &[ToolDef], seeds: &[u64]) 
             Ok(Fitted::Upstream(Box::new(chat)))
         }
     }
+}
+
+/// The tools that the template shows. A model without a format for tool calls could call none: the caller's are
+/// refused, the server's are not offered to it.
+fn offered(model: &Model, engine: &EngineModel, chat: &Chat, tools: &[ToolDef]) -> Result<Vec<ToolDef>, Reject> {
+    if chat.tool_choice == ToolChoice::None {
+        return Ok(Vec::new());
+    }
+    if engine.text.dialect().tools == ToolFormat::None {
+        if chat.tools.is_empty() {
+            return Ok(Vec::new());
+        }
+        let message = format!("the chat template of model `{}` knows no tool calls; leave `tools` out", model.name);
+        return Err(Reject::invalid("tools", message).code("unsupported_parameter"));
+    }
+    Ok(chat.tools.iter().chain(tools).cloned().collect())
 }
 
 /// Passages go into the question they were found for: templates know no role for them, and many refuse two
@@ -80,12 +100,16 @@ fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
 fn encode(engine: &EngineModel, chat: &Chat, messages: &[Message], tools: &[ToolDef]) -> Result<Vec<u32>, Reject> {
     let encoded = match chat.form {
         Form::Completion { .. } => {
+            // A raw prompt is the caller's own rendering: control tokens in it are meant.
             let prompt: String = messages.iter().map(Message::joined_text).collect();
             engine.text.encode(&prompt, AddSpecial::Yes)
         }
-        Form::Chat => engine.text.encode_chat(messages, tools),
+        Form::Chat => engine.text.encode_chat(messages, tools, &ChatOptions::default()),
     };
     encoded.map_err(|error| {
+        if !error.is_callers() {
+            return Reject::internal(Fault::Operator, error.to_string());
+        }
         let param = if chat.form == Form::Chat { "messages" } else { "prompt" };
         Reject::invalid(param, error.to_string()).code("template_error")
     })
@@ -99,7 +123,7 @@ fn engine_turn(model: &Model, engine: &EngineModel, chat: &Chat, prompt: Vec<u32
         sampling: seeds.iter().map(|seed| resolve(&chat.sampling, &engine.defaults, *seed)).collect(),
         max_tokens: chat.max_tokens.map_or(room, |asked| asked.min(room)),
         stop: chat.stop.clone(),
-        parse_tools: chat.form == Form::Chat,
+        reading: Reading::Verbatim,
         single_call: !chat.parallel_tool_calls,
     }
 }
@@ -132,7 +156,7 @@ pub(crate) fn seeds(asked: Option<u64>, n: u32) -> Result<Vec<u64>, Reject> {
         None => {
             let mut bytes = [0; 8];
             getrandom::fill(&mut bytes)
-                .map_err(|error| Reject::internal(tidegate_types::Fault::Operator, error.to_string()))?;
+                .map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
             u64::from_le_bytes(bytes)
         }
     };

@@ -57,11 +57,11 @@ fn candidate(model: &Model) -> Candidate {
         ModelBackend::Engine(engine) => {
             let stats = engine.handle.stats();
             let attrs = vec![
-                ("running".to_owned(), stats.running.to_string()),
-                ("waiting".to_owned(), stats.waiting.to_string()),
+                ("running".to_owned(), stats.snapshot.running.to_string()),
+                ("waiting".to_owned(), stats.snapshot.waiting.to_string()),
                 ("kind".to_owned(), "\"engine\"".to_owned()),
             ];
-            (engine.handle.health().is_ok(), attrs)
+            (engine.handle.health().is_ready(), attrs)
         }
         ModelBackend::Upstream(_) => (true, vec![("kind".to_owned(), "\"upstream\"".to_owned())]),
     };

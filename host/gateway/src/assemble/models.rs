@@ -1,0 +1,166 @@
+//! Models: folders for the own engine, and upstreams.
+
+use super::model_configs;
+use crate::bundled;
+use crate::cli::WorkerArgs;
+use crate::config::{BUNDLED, BackendConfig, ComputeConfig, Config, ModelConfig};
+use anyhow::{Context, anyhow};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tidegate_device::Backend;
+use tidegate_device::cpu::{CpuBackend, CpuOptions};
+use tidegate_device::reference::ReferenceBackend;
+use tidegate_engine::{EngineHandle, ExecutorFactory, Isolation, ModelFacts, WorkerCommand, worker};
+use tidegate_pipeline::{EngineModel, Model, ModelBackend, Models};
+use tidegate_text::TextModel;
+use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig};
+
+/// Loads all models of the config.
+pub(super) fn load(config: &Config, cache: &Path, facts: &mut Vec<String>) -> anyhow::Result<Models> {
+    let backend = backend(&config.compute)?;
+    let mut models = Models::default();
+    for entry in model_configs(config) {
+        let model = match &entry.upstream {
+            Some(url) => upstream(&entry, url, facts)?,
+            None => own(config, &entry, cache, &backend, facts)
+                .with_context(|| format!("model `{}` cannot be loaded", entry.name))?,
+        };
+        models.insert(model).map_err(|why| anyhow!(why))?;
+    }
+    Ok(models)
+}
+
+/// Reads what can be checked without loading weights into memory.
+pub(super) fn check(entry: &ModelConfig, cache: &Path) -> anyhow::Result<String> {
+    if let Some(url) = &entry.upstream {
+        return Ok(format!("model     {} at {url}", entry.name));
+    }
+    let folder = folder(entry, cache)?;
+    let opened = || -> anyhow::Result<String> {
+        let model = tidegate_model::Model::open(&folder)?;
+        TextModel::open(&folder)?;
+        Ok(format!("model     {} ({}, {} tokens of context)", entry.name, model.architecture, model.max_positions()))
+    };
+    opened().with_context(|| format!("model `{}` cannot be loaded", entry.name))
+}
+
+fn folder(entry: &ModelConfig, cache: &Path) -> anyhow::Result<PathBuf> {
+    match &entry.path {
+        Some(path) if path == Path::new(BUNDLED) => bundled::starter_folder(cache),
+        Some(path) => Ok(path.clone()),
+        None => Err(anyhow!("model `{}` has no folder", entry.name)),
+    }
+}
+
+fn backend(compute: &ComputeConfig) -> anyhow::Result<Arc<dyn Backend>> {
+    Ok(match compute.backend {
+        BackendConfig::Auto | BackendConfig::Cpu => {
+            let mut options = CpuOptions::default();
+            if compute.threads > 0 {
+                options.threads = compute.threads;
+            }
+            Arc::new(CpuBackend::new(options)?)
+        }
+        BackendConfig::Reference => Arc::new(ReferenceBackend),
+    })
+}
+
+fn own(
+    config: &Config,
+    entry: &ModelConfig,
+    cache: &Path,
+    backend: &Arc<dyn Backend>,
+    facts: &mut Vec<String>,
+) -> anyhow::Result<Model> {
+    let folder = folder(entry, cache)?;
+    let opened = tidegate_model::Model::open(&folder)?;
+    let text = Arc::new(TextModel::open(&folder)?);
+    let stop_token_ids = stop_tokens(&opened, &text);
+    let defaults = opened.sampling.clone();
+    facts.push(format!("model     {} ({}, {})", entry.name, opened.architecture, folder.display()));
+    facts.push(format!("backend   {}", backend.describe()));
+    let model_facts = model_facts(entry, &opened, backend.as_ref());
+    let engine = config.engine.clone();
+    let handle = match engine.isolation {
+        Isolation::Thread => EngineHandle::start(engine, model_facts, factory(opened, backend))?,
+        Isolation::Process => {
+            drop(opened);
+            EngineHandle::start_process(engine, model_facts, worker_command(config, entry, &folder)?)?
+        }
+    };
+    let context_tokens = u32::try_from(handle.context())?;
+    let engine = EngineModel { handle, text, stop_token_ids, defaults };
+    let backend = ModelBackend::Engine(Box::new(engine));
+    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, backend })
+}
+
+fn model_facts(entry: &ModelConfig, opened: &tidegate_model::Model, backend: &dyn Backend) -> ModelFacts {
+    let mut facts = ModelFacts::of(&entry.name, blake3::Hash::from_bytes(opened.fingerprint.0).to_hex().as_str(), &opened.program, backend);
+    if let Some(limit) = entry.context_tokens {
+        facts.max_positions = facts.max_positions.min(limit as usize);
+    }
+    facts
+}
+
+/// Loads the weights, again after a lost device.
+fn factory(opened: tidegate_model::Model, backend: &Arc<dyn Backend>) -> ExecutorFactory {
+    let (program, weights, device) = (opened.program, opened.weights, Arc::clone(backend));
+    Box::new(move |limits| device.load(Arc::clone(&program), weights.as_ref(), limits))
+}
+
+/// This program again, told which model to load.
+fn worker_command(config: &Config, entry: &ModelConfig, folder: &Path) -> anyhow::Result<WorkerCommand> {
+    let program = match &config.worker_program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().context("this program does not find itself, to start a worker process")?,
+    };
+    let args = WorkerArgs {
+        name: entry.name.clone(),
+        folder: folder.to_owned(),
+        backend: config.compute.backend,
+        threads: config.compute.threads,
+        context_tokens: entry.context_tokens,
+    };
+    Ok(WorkerCommand { program, args: args.to_args() })
+}
+
+/// The child's side of `isolation = "process"`.
+pub fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
+    let backend = backend(&ComputeConfig { backend: args.backend, threads: args.threads })?;
+    let opened = tidegate_model::Model::open(&args.folder)?;
+    let entry = ModelConfig { context_tokens: args.context_tokens, ..ModelConfig::folder(args.name, args.folder) };
+    let facts = model_facts(&entry, &opened, backend.as_ref());
+    Ok(worker::run(std::io::stdin(), std::io::stdout(), &facts, factory(opened, &backend))?)
+}
+
+/// The end tokens of the config, or the tokenizer's own.
+fn stop_tokens(model: &tidegate_model::Model, text: &TextModel) -> Vec<u32> {
+    let mut tokens = model.eos_token_ids.clone();
+    if tokens.is_empty() {
+        tokens.extend(text.eos());
+    }
+    tokens
+}
+
+fn upstream(entry: &ModelConfig, url: &str, facts: &mut Vec<String>) -> anyhow::Result<Model> {
+    let remote_name = entry.upstream_model.as_ref().unwrap_or(&entry.name);
+    let mut config = UpstreamConfig::new(&entry.name, url, remote_name);
+    config.api_key = upstream_key(entry)?;
+    let upstream = Upstream::new(config).with_context(|| format!("model `{}`", entry.name))?;
+    facts.push(format!("model     {} at {url}", entry.name));
+    let context_tokens = entry.context_tokens.unwrap_or(0);
+    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, backend: ModelBackend::Upstream(upstream) })
+}
+
+fn upstream_key(entry: &ModelConfig) -> anyhow::Result<Option<ApiKey>> {
+    let Some(variable) = &entry.api_key_env else { return Ok(None) };
+    let key = crate::config::variable(variable).with_context(|| {
+        format!("model `{}` takes its upstream's key from ${variable}, which is not set", entry.name)
+    })?;
+    Ok(Some(ApiKey::new(key)))
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

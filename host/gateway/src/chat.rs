@@ -1,0 +1,103 @@
+//! `tidegate chat`: a conversation in the terminal with any OpenAI server, streaming.
+
+use crate::cli::ChatArgs;
+use anyhow::{Context, bail};
+use std::io::{BufRead, Write};
+use tidegate_types::{
+    Chat, DeltaKind, Form, Message, Reject, RequestId, Role, Sampling, ToolChoice,
+};
+use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig, UpstreamEvent};
+
+/// Reads lines until the end of input; each is a message, and each answer streams to standard output.
+pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let key = crate::config::variable(&args.api_key_env).ok();
+    let model = match &args.model {
+        Some(model) => model.clone(),
+        None => first_model(&args, key.as_deref()).await?,
+    };
+    let upstream = connect(&args, key.as_deref(), &model)?;
+    let mut messages: Vec<Message> = Vec::new();
+    messages.extend(args.system.map(|text| Message::text("m0", Role::System, text)));
+    let mut out = std::io::stdout();
+    writeln!(out, "{model} at {}; an empty line or Ctrl-D ends.", args.url)?;
+    while let Some(line) = read_line(&mut out)? {
+        messages.push(Message::text(format!("m{}", messages.len()), Role::User, line));
+        match answer(&upstream, &model, &messages, &mut out).await {
+            Ok(text) => messages.push(Message::text(format!("m{}", messages.len()), Role::Assistant, text)),
+            Err(reject) => {
+                messages.pop();
+                writeln!(out, "! {}", reject.message)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn connect(args: &ChatArgs, key: Option<&str>, model: &str) -> anyhow::Result<Upstream> {
+    let mut config = UpstreamConfig::new("chat", format!("{}/v1", args.url.trim_end_matches('/')), model);
+    config.api_key = key.map(ApiKey::new);
+    Ok(Upstream::new(config)?)
+}
+
+async fn first_model(args: &ChatArgs, key: Option<&str>) -> anyhow::Result<String> {
+    let models = connect(args, key, "")?.models().await.map_err(explain).with_context(|| {
+        format!("no server answers at {}; `tidegate serve` starts one, --url names another", args.url)
+    })?;
+    match models.into_iter().next() {
+        Some(model) => Ok(model),
+        None => bail!("the server at {} has no models", args.url),
+    }
+}
+
+fn explain(reject: Reject) -> anyhow::Error {
+    anyhow::anyhow!(reject.message)
+}
+
+fn read_line(out: &mut impl Write) -> anyhow::Result<Option<String>> {
+    write!(out, "> ")?;
+    out.flush()?;
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line)?;
+    let line = line.trim();
+    Ok((read > 0 && !line.is_empty()).then(|| line.to_owned()))
+}
+
+async fn answer(
+    upstream: &Upstream,
+    model: &str,
+    messages: &[Message],
+    out: &mut impl Write,
+) -> Result<String, Reject> {
+    let mut stream = upstream.generate(&request(model, messages), &RequestId::new("chat")).await?;
+    let mut text = String::new();
+    while let Some(event) = stream.next().await {
+        if let UpstreamEvent::Delta(delta) = event?
+            && let DeltaKind::Text { text: piece, .. } | DeltaKind::Refusal(piece) = delta.kind
+        {
+            // A closed terminal ends the program by its next read.
+            let _ = write!(out, "{piece}").and_then(|()| out.flush());
+            text.push_str(&piece);
+        }
+    }
+    let _ = writeln!(out);
+    Ok(text)
+}
+
+fn request(model: &str, messages: &[Message]) -> Chat {
+    Chat {
+        form: Form::Chat,
+        model: model.to_owned(),
+        messages: messages.to_vec(),
+        tools: Vec::new(),
+        tool_choice: ToolChoice::Auto,
+        parallel_tool_calls: true,
+        sampling: Sampling::default(),
+        stop: Vec::new(),
+        max_tokens: None,
+        n: 1,
+        stream: true,
+        extra: serde_json::Map::new(),
+        demands: Vec::new(),
+    }
+}

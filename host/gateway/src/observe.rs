@@ -1,0 +1,20 @@
+//! The process's one metrics recorder.
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::sync::OnceLock;
+
+/// Upper bounds, in seconds, that resolve a plugin's microseconds and a long answer alike.
+const SECONDS: [f64; 18] = [
+    0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+    30.0, 120.0,
+];
+
+/// Installs the recorder, once in a process, and gives the handle that renders it.
+pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
+    static HANDLE: OnceLock<Result<PrometheusHandle, String>> = OnceLock::new();
+    let install = || {
+        let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS);
+        builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| error.to_string())
+    };
+    HANDLE.get_or_init(install).clone().map_err(|error| anyhow::anyhow!("metrics do not start: {error}"))
+}

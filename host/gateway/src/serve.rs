@@ -1,0 +1,108 @@
+//! A running server: assembled, listening, and stopped without losing an answer.
+
+use crate::assemble::{Assembled, assemble};
+use crate::config::{Config, KeyConfig, ServerConfig};
+use crate::observe;
+use crate::service::PipelineService;
+use anyhow::Context;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_api::{Api, ApiKey, Auth, Limits, Listener, Server, Tls};
+use tidegate_pipeline::{ModelBackend, Pipeline};
+use tidegate_types::TenantId;
+
+/// A server that answers.
+pub struct Running {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// One line for each fact about it.
+    pub facts: Vec<String>,
+    server: Server,
+    pipeline: Arc<Pipeline>,
+}
+
+impl Running {
+    /// Takes no new requests, gives running answers `grace` to end, then stops the engines.
+    pub async fn stop(self, grace: Duration) {
+        self.server.stop(grace).await;
+        for model in self.pipeline.models().iter() {
+            if let ModelBackend::Engine(engine) = &model.backend {
+                engine.handle.shutdown(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    /// The pipeline, for tests.
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
+        &self.pipeline
+    }
+}
+
+/// Assembles what `config` says and serves it.
+pub async fn start(config: Config) -> anyhow::Result<Running> {
+    config.check()?;
+    // Whoever installed one before is fine too.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let metrics = observe::recorder()?;
+    let listener = listen(&config.server)?;
+    let addr = listener.address()?;
+    let auth = Auth::new(config.keys.iter().map(api_key))?;
+    let limits = limits(&config.server);
+    let tls = config.server.tls.is_some();
+    let open = config.keys.is_empty();
+    let Assembled { pipeline, mut facts } =
+        tokio::task::spawn_blocking(move || assemble(&config)).await.context("assembling panicked")??;
+    let service = PipelineService { pipeline: Arc::clone(&pipeline), metrics };
+    let server = tidegate_api::serve(vec![listener], Api::new(Arc::new(service), auth, limits));
+    facts.extend(invitation(addr, tls, open, &pipeline));
+    Ok(Running { addr, facts, server, pipeline })
+}
+
+fn listen(config: &ServerConfig) -> anyhow::Result<Listener> {
+    let tls = match &config.tls {
+        None => None,
+        Some(files) => {
+            let read = |path: &std::path::Path| {
+                std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+            };
+            Some(Tls::from_pem(&read(&files.cert)?, &read(&files.key)?)?)
+        }
+    };
+    Ok(Listener::bind(config.listen, tls)?)
+}
+
+fn api_key(key: &KeyConfig) -> ApiKey {
+    ApiKey {
+        name: key.name.clone(),
+        hash: key.hash.clone(),
+        tenant: TenantId::new(key.tenant.as_deref().unwrap_or(&key.name)),
+        class: key.class,
+        weight: key.weight,
+    }
+}
+
+fn limits(config: &ServerConfig) -> Limits {
+    Limits {
+        max_connections: config.max_connections,
+        max_body_bytes: config.max_body_bytes,
+        header_timeout: Duration::from_millis(config.header_timeout_ms),
+        body_timeout: Duration::from_millis(config.body_timeout_ms),
+        ..Limits::default()
+    }
+}
+
+/// Where it listens, who may ask, and a request to paste.
+fn invitation(addr: SocketAddr, tls: bool, open: bool, pipeline: &Pipeline) -> Vec<String> {
+    let scheme = if tls { "https" } else { "http" };
+    let model = pipeline.models().iter().next().map_or("MODEL", |model| &model.name);
+    let key = if open { "" } else { " -H \"authorization: Bearer $TIDEGATE_API_KEY\"" };
+    let callers = if open { "no keys: this machine only" } else { "keys needed" };
+    vec![
+        format!("listening {scheme}://{addr} ({callers})"),
+        format!(
+            "try       curl {scheme}://{addr}/v1/chat/completions -H 'content-type: application/json'{key} \
+             -d '{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"What is 17*23?\"}}]}}'"
+        ),
+    ]
+}
