@@ -138,19 +138,14 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
-    /// The facts of a program on a backend.
-    pub fn of(
-        name: impl Into<String>,
-        fingerprint: impl Into<String>,
-        program: &Program,
-        backend: &dyn Backend,
-    ) -> Self {
+    /// The facts of a program on a backend; `fingerprint` names its weights.
+    pub fn of(name: impl Into<String>, fingerprint: [u8; 32], program: &Program, backend: &dyn Backend) -> Self {
         let elem_bytes = backend.kv_elem_bytes(program);
         Self {
             name: name.into(),
             vocab: program.dims.vocab,
             max_positions: program.dims.max_positions,
-            fingerprint: fingerprint.into(),
+            fingerprint: blake3::Hash::from_bytes(fingerprint).to_hex().to_string(),
             kv_layout: format!("{}/{elem_bytes}/{BLOCK_TOKENS}", backend.name()),
             kv_bytes_per_token: program.kv_bytes_per_token(elem_bytes),
         }

@@ -1,7 +1,7 @@
 //! The engine's loop on one screen: plan, compute, apply.
 //!
 //! One job can never fail another: where a batch fails, each of its items is computed alone, and only those
-//! that fail alone end. A lost device is the caller's to replace; a panic in a backend counts as a lost device.
+//! that fail alone end; where drawing a row fails, the others are drawn without it. A lost device is the caller's to replace; a panic in a backend counts as a lost device.
 
 use crate::scheduler::{Event, Item, Outcome, Plan, Scheduler};
 use crate::stats::Snapshot;
@@ -73,20 +73,40 @@ fn compute_items(
     let segments = items.iter().filter_map(|item| Some(scheduler.sequence(item.id)?.segment(item.num_tokens)));
     let batch = Batch { segments: segments.collect() };
     let rows = rows_of(scheduler, items);
-    let tokens = catch_unwind(AssertUnwindSafe(|| {
+    let drawn = catch_unwind(AssertUnwindSafe(|| {
         executor.forward(&batch)?;
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        executor.sample(&rows)?;
-        executor.collect()
+        draw(executor, rows)
     }));
-    let tokens = tokens.unwrap_or_else(|panic| Err(DeviceError::Lost(panic_message(&*panic))))?;
+    let drawn = drawn.unwrap_or_else(|panic| Err(DeviceError::Lost(panic_message(&*panic))))?;
+    let mut drawn = drawn.into_iter();
+    let outcome = |item: &Item| if item.samples { drawn.next() } else { None }.unwrap_or(Outcome::Computed(None));
+    Ok(items.iter().map(outcome).collect())
+}
+
+/// Draws a token for each row; a row that cannot be drawn fails, and the others are drawn without it.
+fn draw(executor: &mut dyn Executor, mut rows: Vec<SampleRow<'_>>) -> Result<Vec<Outcome>, DeviceError> {
+    let mut outcomes: Vec<_> = rows.iter().map(|_| Outcome::Computed(None)).collect();
+    let mut left: Vec<_> = (0..rows.len()).collect();
+    while !rows.is_empty() {
+        match executor.sample(&rows) {
+            Err(ref error @ DeviceError::Sample { row, .. }) if row < rows.len() => {
+                outcomes[left.remove(row)] = failed(error);
+                rows.remove(row);
+            }
+            done => {
+                done?;
+                break;
+            }
+        }
+    }
+    let tokens = if rows.is_empty() { Vec::new() } else { executor.collect()? };
     if tokens.len() != rows.len() {
         return Err(DeviceError::BadBatch(format!("{} tokens for {} rows", tokens.len(), rows.len())));
     }
-    let mut tokens = tokens.into_iter();
-    Ok(items.iter().map(|item| Outcome::Computed(if item.samples { tokens.next() } else { None })).collect())
+    for (index, token) in left.into_iter().zip(tokens) {
+        outcomes[index] = Outcome::Computed(Some(token));
+    }
+    Ok(outcomes)
 }
 
 fn rows_of<'a>(scheduler: &'a Scheduler, items: &[Item]) -> Vec<SampleRow<'a>> {

@@ -6,7 +6,7 @@
 
 use crate::config::{BLOCK_TOKENS, ModelFacts};
 use std::collections::HashSet;
-use tidegate_device::{Batch, BlockId, DeviceError, Executor, Limits, SampleRow, Segment};
+use tidegate_device::{Batch, BlockId, DeviceError, Executor, Limits, SampleError, SampleRow, Segment};
 use tidegate_types::{FinishReason, Job, SampledToken};
 
 /// Ways to fail, all off by default.
@@ -151,7 +151,7 @@ impl Executor for ToyExecutor {
 
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
         self.drawn.clear();
-        for row in rows {
+        for (index, row) in rows.iter().enumerate() {
             let Some(Some(prefix)) = self.kept.get(row.segment) else {
                 return Err(bad(format!("segment {} kept no logits", row.segment)));
             };
@@ -159,7 +159,8 @@ impl Executor for ToyExecutor {
                 return Err(bad(format!("position {} after a prefix of {}", row.position, prefix.len())));
             }
             if self.faults.poison_sample.is_some_and(|poison| row.prompt.contains(&poison)) {
-                return Err(bad("told to fail to draw for this prompt".into()));
+                let source = SampleError::NothingAllowed { vocab: self.vocab };
+                return Err(DeviceError::Sample { row: index, source });
             }
             let id = next_token(self.vocab, row.params.seed, prefix);
             self.drawn.push(SampledToken { id, logprob: None, top: Vec::new() });
