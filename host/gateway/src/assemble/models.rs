@@ -96,7 +96,7 @@ fn own(
 }
 
 fn model_facts(entry: &ModelConfig, opened: &tidegate_model::Model, backend: &dyn Backend) -> ModelFacts {
-    let mut facts = ModelFacts::of(&entry.name, blake3::Hash::from_bytes(opened.fingerprint.0).to_hex().as_str(), &opened.program, backend);
+    let mut facts = ModelFacts::of(&entry.name, opened.fingerprint.0, &opened.program, backend);
     if let Some(limit) = entry.context_tokens {
         facts.max_positions = facts.max_positions.min(limit as usize);
     }

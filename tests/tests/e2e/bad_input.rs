@@ -116,7 +116,7 @@ async fn a_huge_body_is_refused_before_it_is_read() {
     let gateway = Gateway::start(BARE).await;
     let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
     let head = format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{{",
+        "POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{{",
         2_u64 << 30
     );
     socket.write_all(head.as_bytes()).await.unwrap();
@@ -129,8 +129,8 @@ async fn a_huge_body_is_refused_before_it_is_read() {
 async fn slow_headers_and_slow_bodies_are_cut_off() {
     let gateway = Gateway::start("[server]\nheader_timeout_ms = 200\nbody_timeout_ms = 200\n[pipeline]\n").await;
     for start in [
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n".to_owned(),
-        format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"),
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n".to_owned(),
+        format!("POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"),
     ] {
         let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
         socket.write_all(start.as_bytes()).await.unwrap();
@@ -153,7 +153,7 @@ async fn a_client_that_vanishes_frees_its_blocks() {
     request["logit_bias"] = json!({"2": -100});
     let body = request.to_string();
     let head = format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     socket.write_all(head.as_bytes()).await.unwrap();
