@@ -107,7 +107,7 @@ async fn unknown_models_paths_and_methods_are_told_apart() {
     assert_eq!(gateway.get("/v1/nothing").await.status, 404);
     let wrong_method = gateway.get(CHAT).await;
     assert_eq!(wrong_method.status, 405);
-    assert_eq!(wrong_method.headers["allow"], "POST");
+    assert_eq!(wrong_method.headers["allow"], "POST, OPTIONS");
     wrong_method.error();
 }
 
