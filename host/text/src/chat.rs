@@ -50,7 +50,7 @@ impl ChatRenderer {
         dialect: &Dialect,
     ) -> Result<Self, TextError> {
         let template = ChatTemplate::compile(default, tool_use)?;
-        let conventions = Conventions::of(template.source(true), dialect);
+        let conventions = Conventions::of(&template.source(), dialect);
         let mut renderer = Self { template, conventions, named_tokens };
         renderer.conventions.arguments = renderer.probe_arguments();
         Ok(renderer)

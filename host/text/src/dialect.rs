@@ -83,15 +83,16 @@ impl Dialect {
     }
 
     /// What a template and a vocabulary show. Templates that write calls as XML inside `<tool_call>`
-    /// (`<function=...>`) are another format, and not supported.
+    /// (`<function=...>`, `<arg_key>`) are other formats, and not supported. Models derived from Llama 3 keep its
+    /// vocabulary whatever they write, so there the template must speak of Llama's `ipython` too.
     pub(crate) fn detect(template: &str, has_token: impl Fn(&str) -> bool) -> Self {
-        let tools = if template.contains("<function=") {
+        let tools = if template.contains("<function=") || template.contains("<arg_key>") {
             ToolFormat::None
         } else if template.contains("<tool_call>") {
             ToolFormat::Hermes
         } else if template.contains("[TOOL_CALLS]") {
             ToolFormat::Mistral
-        } else if has_token("<|python_tag|>") && template.contains("tool") {
+        } else if has_token("<|python_tag|>") && template.contains("ipython") {
             ToolFormat::LlamaJson
         } else {
             ToolFormat::None
@@ -118,7 +119,8 @@ mod tests {
             ("{{ '<tool_call>' }}{{ '</think>' }}", false, ToolFormat::Hermes, true),
             ("<tool_call>\n<function=name>", false, ToolFormat::None, false),
             ("[AVAILABLE_TOOLS] [TOOL_CALLS]", false, ToolFormat::Mistral, false),
-            ("{% if tools %}", true, ToolFormat::LlamaJson, false),
+            ("{% if role == 'ipython' %}", true, ToolFormat::LlamaJson, false),
+            ("{% if tools %}<｜tool▁calls▁begin｜>", true, ToolFormat::None, false),
             ("{{ messages }}", true, ToolFormat::None, false),
         ];
         for (template, has_python_tag, tools, has_reasoning) in cases {

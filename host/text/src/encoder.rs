@@ -15,10 +15,14 @@ use crate::added::ControlTokens;
 use crate::error::TextError;
 use crate::veil::{Veil, is_stand_in};
 use std::borrow::Cow;
+use std::panic::AssertUnwindSafe;
 use tokenizers::{
     Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Token,
     Tokenizer,
 };
+
+/// Texts that a tokenizer must be able to encode before it serves.
+const TRIALS: [&str; 4] = ["", "Hello, world 123\n\n  (x)", "é世👩‍👩‍👧\u{0}\t", " <s>[INST]<|im_end|> "];
 
 /// Whether the tokens that the tokenizer puts around every text (such as `<s>`) are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +44,15 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
+    /// Tries the tokenizer out, so that a file that contradicts itself is found here and not by a request.
     pub fn new(tokenizer: Tokenizer, controls: ControlTokens) -> Result<Self, TextError> {
         let mut encoder = Self { tokenizer, controls, normalizer_keeps_stand_ins: true, around: Default::default() };
-        encoder.normalizer_keeps_stand_ins = encoder.keeps_stand_ins();
+        encoder.normalizer_keeps_stand_ins = guarded(|| Ok(encoder.keeps_stand_ins()))?;
         encoder.around = encoder.surroundings()?;
+        for text in TRIALS {
+            encoder.encode(text, AddSpecial::Yes)?;
+            encoder.encode_literal(text, AddSpecial::Yes)?;
+        }
         Ok(encoder)
     }
 
@@ -57,8 +66,7 @@ impl Encoder {
 
     /// The tokenizer as it is: marks in the text are their tokens.
     pub fn encode(&self, text: &str, add: AddSpecial) -> Result<Vec<u32>, TextError> {
-        let encoding = self.tokenizer.encode_fast(text, add == AddSpecial::Yes).map_err(encode_error)?;
-        Ok(encoding.get_ids().to_vec())
+        guarded(|| Ok(self.tokenizer.encode_fast(text, add == AddSpecial::Yes)?.get_ids().to_vec()))
     }
 
     /// A caller's text: marks in it are plain text.
@@ -74,6 +82,10 @@ impl Encoder {
 
     /// A rendered template: marks in it are their tokens, veiled ones are plain text.
     pub fn encode_veiled(&self, text: &str, veil: &mut Veil<'_>) -> Result<Vec<u32>, TextError> {
+        guarded(|| self.run_stages(text, veil))
+    }
+
+    fn run_stages(&self, text: &str, veil: &mut Veil<'_>) -> Result<Vec<u32>, TextError> {
         let mut splits = self.split_at_marks(text, veil)?;
         if text.contains(is_stand_in) {
             splits.normalize(|part| {
@@ -172,12 +184,14 @@ impl Encoder {
     }
 }
 
-fn encode_error(error: impl ToString) -> TextError {
-    TextError::Encode(error.to_string())
+/// The tokenizers crate panics on some files that contradict themselves. That is an error of this one request.
+fn guarded<T>(run: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(run));
+    outcome.unwrap_or_else(|_| Err(TextError::Encode("its description contradicts itself".to_owned())))
 }
 
 impl From<tokenizers::Error> for TextError {
     fn from(error: tokenizers::Error) -> Self {
-        encode_error(error)
+        Self::Encode(error.to_string())
     }
 }

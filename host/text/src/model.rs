@@ -49,7 +49,9 @@ impl TextModel {
             }
             None => None,
         };
-        let encoder = Encoder::new(files.tokenizer, controls)?;
+        let path = files.tokenizer_path;
+        let encoder = Encoder::new(files.tokenizer, controls)
+            .map_err(|error| TextError::Malformed { path, cause: error.to_string() })?;
         let model = Self { encoder, pieces, renderer, dialect: Dialect::plain(), markup: HashSet::new(), eos, bos };
         Ok(model.with_dialect(dialect))
     }

@@ -57,12 +57,9 @@ impl ChatTemplate {
         Ok(Self { environment, default, tool_use })
     }
 
-    /// The template's text, for what can be learnt from it.
-    pub fn source(&self, with_tools: bool) -> &str {
-        match &self.tool_use {
-            Some(source) if with_tools => &source.text,
-            _ => &self.default.text,
-        }
+    /// The templates' text, for what can be learnt from it.
+    pub fn source(&self) -> String {
+        [&self.default].into_iter().chain(&self.tool_use).map(|source| source.text.as_str()).collect()
     }
 
     /// Renders a conversation.

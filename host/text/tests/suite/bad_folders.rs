@@ -52,6 +52,19 @@ fn a_tokenizer_with_a_part_missing_or_senseless_is_an_error() {
 }
 
 #[test]
+fn a_tokenizer_that_contradicts_itself_is_found_at_once() {
+    let mut broken = sentencepiece_bpe();
+    broken["post_processor"]["special_tokens"] = json!({});
+    assert!(matches!(tokenizer_error(&broken.to_string()), TextError::Malformed { .. }));
+    let mut broken = sentencepiece_bpe();
+    broken["model"]["continuing_subword_prefix"] = json!("##");
+    assert!(matches!(tokenizer_error(&broken.to_string()), TextError::Malformed { .. }));
+    let mut broken = sentencepiece_bpe();
+    broken["normalizer"]["normalizers"][0]["prepend"] = json!("");
+    assert!(matches!(tokenizer_error(&broken.to_string()), TextError::Malformed { .. }));
+}
+
+#[test]
 fn merges_of_unknown_tokens_are_malformed() {
     let mut broken = sentencepiece_bpe();
     broken["model"]["merges"] = json!([["zz", "yy"]]);
