@@ -1,0 +1,229 @@
+//! The program itself: what it prints, what it refuses, how it stops, and that its engine may die.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
+
+fn tidegate(args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(args).env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+    command
+}
+
+/// Runs to the end; gives the exit status and everything it said.
+fn run(args: &[&str]) -> (bool, String) {
+    let Output { status, stdout, stderr } = tidegate(args).output().unwrap();
+    (status.success(), String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr))
+}
+
+/// A running server; killed when dropped.
+struct Server {
+    child: Child,
+    facts: Vec<String>,
+    addr: String,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let mut child = tidegate(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut facts = Vec::new();
+        loop {
+            let line = lines.next().expect("the server ended").unwrap();
+            let last = line.starts_with("try ");
+            facts.push(line);
+            if last {
+                break;
+            }
+        }
+        // Whatever it says later must not block it.
+        std::thread::spawn(move || lines.for_each(drop));
+        let listening = facts.iter().find(|fact| fact.starts_with("listening ")).unwrap();
+        let addr = listening.split("//").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        Self { child, facts, addr }
+    }
+
+    /// Sends a chat; the socket has the answer to read.
+    fn ask(&self, question: &str, more: Value) -> TcpStream {
+        let mut body = json!({"model": "tidegate-starter", "messages": [{"role": "user", "content": question}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let body = body.to_string();
+        let mut socket = TcpStream::connect(&self.addr).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            self.addr,
+            body.len()
+        );
+        socket.write_all(head.as_bytes()).unwrap();
+        socket
+    }
+
+    fn signal(&self, pid: u32, signal: &str) {
+        assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_all(mut socket: TcpStream) -> String {
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// The text of a streamed answer.
+fn streamed_text(answer: &str) -> String {
+    assert!(answer.contains("data: [DONE]"), "{answer}");
+    let events = answer.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+    events
+        .map(|event| serde_json::from_str::<Value>(event).unwrap())
+        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .collect()
+}
+
+const LONG: &str = r#"{"stream": true, "max_tokens": 700, "logit_bias": {"2": -100}, "seed": 5, "temperature": 0.9}"#;
+
+#[test]
+fn serve_says_its_facts_and_ends_running_answers_before_it_stops() {
+    let mut server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let facts = server.facts.join("\n");
+    for fact in ["model     tidegate-starter", "backend   ", "plugin    pii-guard", "plugin    calculator", "curl http"] {
+        assert!(facts.contains(fact), "{fact} in\n{facts}");
+    }
+    let mut socket = server.ask("Tell me a story.", serde_json::from_str(LONG).unwrap());
+    let mut first = [0; 16];
+    socket.read_exact(&mut first).unwrap();
+    server.signal(server.child.id(), "-TERM");
+    let answer = read_all(socket);
+    assert!(answer.contains("\"finish_reason\":\"length\"") && answer.contains("[DONE]"), "{answer}");
+    assert!(server.child.wait().unwrap().success());
+    assert!(TcpStream::connect(&server.addr).is_err());
+}
+
+#[test]
+fn an_engine_process_that_dies_is_replaced_and_its_answer_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("tidegate.toml");
+    std::fs::write(&config, "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\n[pipeline]\n").unwrap();
+    let server = Server::start(&["serve", "--config", config.to_str().unwrap()]);
+    let request: Value = serde_json::from_str(LONG).unwrap();
+    let undisturbed = streamed_text(&read_all(server.ask("Tell me a story.", request.clone())));
+
+    let mut socket = server.ask("Tell me a story.", request);
+    let mut first = [0; 1024];
+    let read = socket.read(&mut first).unwrap();
+    server.signal(worker_of(&server), "-KILL");
+    let answer = String::from_utf8_lossy(&first[..read]).into_owned() + &read_all(socket);
+    assert_eq!(streamed_text(&answer), undisturbed);
+    let again = read_all(server.ask("What is Tidegate?", json!({})));
+    assert!(again.contains("200 OK"), "{again}");
+}
+
+/// The only child of the server.
+fn worker_of(server: &Server) -> u32 {
+    let children = format!("/proc/{0}/task/{0}/children", server.child.id());
+    let started = Instant::now();
+    loop {
+        // A child is listed under the thread that started it.
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+        let lists = tasks.map(|task| task.unwrap().path().join("children"));
+        let pids: Vec<u32> = lists
+            .filter_map(|list| std::fs::read_to_string(list).ok())
+            .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>())
+            .collect();
+        if let [pid] = pids[..] {
+            return pid;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "no worker in {children}: {pids:?}");
+    }
+}
+
+#[test]
+fn chat_streams_an_answer_to_the_terminal() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let url = format!("http://{}", server.addr);
+    let mut chat =
+        tidegate(&["chat", "--url", &url]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    chat.stdin.take().unwrap().write_all(b"What is Tidegate?\nWhat is 17*23?\n").unwrap();
+    let output = chat.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("Rust program") && text.contains("391"), "{text}");
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn check_says_what_is_wrong_and_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let stage = |body: &str| format!("[[pipeline.stage]]\nplugin = \"pii-guard\"\n{body}");
+    let cases = [
+        ("[server]\nlisen = \"127.0.0.1:1\"\n".to_owned(), vec!["line 2", "did you mean `listen`?"]),
+        ("[[pipeline.stage]]\nplugin = \"pii-gard\"\n".to_owned(), vec!["pii-gard", "calculator"]),
+        (stage("file = \"missing.wasm\"\n"), vec!["missing.wasm"]),
+        (stage("[pipeline.stage.config]\nkinds = 7\n"), vec!["pii-guard", "kinds"]),
+        (stage("[pipeline.stage.config]\nactoin = \"flag\"\n"), vec!["actoin", "action"]),
+        ("[[models]]\nname = \"m\"\npath = \"nowhere\"\n".to_owned(), vec!["model `m`", "nowhere", "config.json"]),
+        ("[[pipeline.stage]]\nplugin = \"folder-retriever\"\n".to_owned(), vec!["folder-retriever", "kv_kib = 1024", "grants"]),
+    ];
+    for (text, expected) in cases {
+        let file = write(folder.path(), "tidegate.toml", &text);
+        let (good, said) = run(&["check", file.to_str().unwrap()]);
+        assert!(!good, "{text}");
+        for part in expected {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+    }
+}
+
+/// The starter model's folder, to be damaged.
+fn copied_starter(folder: &Path) -> PathBuf {
+    let copy = folder.join("model");
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/starter")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn a_damaged_model_folder_is_refused_by_the_name_of_its_file() {
+    for (file, keep) in [("model.safetensors", 4_000_000), ("tokenizer.json", 5_000), ("config.json", 100)] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = copied_starter(folder.path());
+        let content = std::fs::read(model.join(file)).unwrap();
+        std::fs::write(model.join(file), &content[..keep]).unwrap();
+        let (good, said) = run(&["--listen", "127.0.0.1:0", "--model", model.to_str().unwrap()]);
+        assert!(!good && said.contains(file), "{file}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+#[test]
+fn an_open_address_without_keys_is_refused() {
+    let (good, said) = run(&["--listen", "0.0.0.0:0"]);
+    assert!(!good && said.contains("tidegate key"), "{said}");
+}
+
+#[test]
+fn a_key_is_shown_with_its_entry() {
+    let (good, said) = run(&["key", "alice"]);
+    assert!(good && said.contains("tg-") && said.contains("name = \"alice\"") && said.contains("blake3:"), "{said}");
+}
