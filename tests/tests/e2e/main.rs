@@ -4,6 +4,7 @@ mod bad_input;
 mod chat;
 mod clients;
 mod examples;
+mod guests;
 mod keys;
 mod many_streams;
 mod pipeline;
