@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 fn chat() -> Chat {
-    let body = br#"{"model":"mine","messages":[{"role":"user","content":"hi"}],"max_tokens":50}"#;
+    let body = br#"{"model":"mine","messages":[{"role":"user","content":"hi"}],"max_tokens":50,"stream":true}"#;
     tidegate_wire::parse_chat(body).unwrap().chat
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{
-    Delta, DeltaKind, Fault, FinishReason, Form, Reject, RejectKind, TextLogprob, ToolCall, Usage,
+    Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, TextLogprob, ToolCall, Usage,
 };
 
 impl Pipeline {
@@ -51,7 +51,6 @@ enum TurnEnd {
 
 impl Conversation {
     async fn run(mut self, mut source: Source) -> Result<(), Reject> {
-        self.echo().await;
         for _ in 0..=self.pipeline.limits.max_tool_turns {
             match self.listen(source).await? {
                 TurnEnd::Answered => {
@@ -69,17 +68,6 @@ impl Conversation {
 
     async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<(), Reject> {
         self.pipeline.run_tools(&mut self.turn, calls, &mut self.screen.findings).await
-    }
-
-    /// Repeats the prompt, where the caller asked for that.
-    async fn echo(&self) {
-        let chat = &self.turn.request.chat;
-        if chat.form == (Form::Completion { echo: true }) {
-            let prompt: String = chat.messages.iter().map(tidegate_types::Message::joined_text).collect();
-            for choice in 0..chat.n {
-                self.emit(choice, DeltaKind::Text { text: prompt.clone(), logprobs: Vec::new() }).await;
-            }
-        }
     }
 
     /// Reads one turn to its end.

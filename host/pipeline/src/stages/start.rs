@@ -6,7 +6,10 @@ use crate::source::{EngineSource, Source};
 use crate::stages::fit::{self, Fitted};
 use crate::states::{Equipped, Request, Routed, ServerTool};
 use std::sync::Arc;
-use tidegate_types::{Fault, Reject, RejectKind, ToolDef};
+use tidegate_types::{Chat, Fault, Part, Reject, RejectKind, ToolDef};
+
+/// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
+const LONG_TEXT_BYTES: usize = 16 << 10;
 
 /// A request whose first turn is being generated.
 pub(crate) struct Started {
@@ -55,7 +58,14 @@ async fn generate(
     seeds: &[u64],
 ) -> Result<Source, Reject> {
     let defs: Vec<ToolDef> = tools.iter().map(|tool| tool.def.clone()).collect();
-    match (fit::fit(model, &request.chat, &defs, seeds)?, &model.backend) {
+    let fitted = if text_bytes(&request.chat) > LONG_TEXT_BYTES {
+        let (model, chat, seeds) = (Arc::clone(model), request.chat.clone(), seeds.to_vec());
+        let fit = tokio::task::spawn_blocking(move || fit::fit(&model, &chat, &defs, &seeds));
+        fit.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))??
+    } else {
+        fit::fit(model, &request.chat, &defs, seeds)?
+    };
+    match (fitted, &model.backend) {
         (Fitted::Engine(turn), ModelBackend::Engine(engine)) => {
             Ok(Source::Engine(Box::new(EngineSource::start(engine, turn, &request.cx.caller)?)))
         }
@@ -64,6 +74,18 @@ async fn generate(
         }
         _ => Err(Reject::internal(Fault::Operator, "fit and backend disagree")),
     }
+}
+
+fn text_bytes(chat: &Chat) -> usize {
+    let parts = chat.messages.iter().flat_map(|message| &message.parts);
+    parts
+        .map(|part| match part {
+            Part::Text(text) | Part::Reasoning(text) | Part::Refusal(text) => text.len(),
+            Part::ToolOutcome(outcome) => outcome.content.len(),
+            Part::ToolCall(call) => call.arguments.len(),
+            Part::Opaque { .. } => 0,
+        })
+        .sum()
 }
 
 /// Nothing has been said yet, and the next model may be better off.

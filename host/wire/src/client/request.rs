@@ -1,5 +1,5 @@
-//! A `Chat` as a request to another server. Always streamed and always with usage, whatever the caller asked:
-//! guards see text as it comes, and what a cancelled answer cost is known.
+//! A `Chat` as a request to another server. A streamed one always asks for usage, so that what a cancelled answer
+//! cost is known; a whole answer is asked for whole, which costs both sides a fraction of a stream.
 
 use crate::stream::tool_call;
 use crate::write::{float, list, optional_string, raw, string, uint, value};
@@ -43,7 +43,9 @@ pub fn request_body(chat: &Chat, model: &str, bound: TokenBound) -> Bytes {
     }
     write_sampling(&mut out, chat);
     write_bounds(&mut out, chat, bound);
-    raw(&mut out, r#","stream":true,"stream_options":{"include_usage":true}"#);
+    if chat.stream {
+        raw(&mut out, r#","stream":true,"stream_options":{"include_usage":true}"#);
+    }
     for (name, extra) in &chat.extra {
         raw(&mut out, ",");
         string(&mut out, name);
