@@ -91,7 +91,8 @@ impl Record {
         let (ms, first_ms) = (seconds * 1e3, self.first_event.map(|first| first.as_secs_f64() * 1e3));
         let events = self.events;
         let Outcome::Rejected(reject) = &self.outcome else {
-            tracing::info!(id, method, route, status, outcome, tenant, key, ms, first_ms, events);
+            // What an accepted request cost is in the pipeline's own line.
+            tracing::debug!(id, method, route, status, outcome, tenant, key, ms, first_ms, events);
             return;
         };
         // The message may repeat what the caller wrote; kind, place and cause say enough.

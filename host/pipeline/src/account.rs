@@ -44,7 +44,6 @@ impl Record {
     }
 
     pub(crate) fn failed(&mut self, reject: &Reject) {
-        tracing::warn!(request = %self.cx.request_id, "{reject}");
         self.write("failed", reject.code.as_deref().unwrap_or("error"));
     }
 
