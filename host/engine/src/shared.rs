@@ -143,9 +143,10 @@ impl Shared {
         }
     }
 
-    /// Hands a step's events to their readers and publishes its figures.
+    /// Hands a step's events to their readers. A reader that sees an event sees its figures too.
     pub(crate) fn send_events(&self, report: StepReport) {
-        self.publish(report.snapshot);
+        let busy_since = self.desk().busy_since;
+        self.progress().advance(report.snapshot, busy_since);
         let mut desk = self.desk();
         for id in report.admitted {
             desk.leave_queue(id);
@@ -154,6 +155,8 @@ impl Shared {
             desk.send(id, event);
         }
         self.live.send_replace(desk.outlets.len());
+        drop(desk);
+        self.gauges.set(&self.stats());
     }
 
     /// Hands out events that no step made.
@@ -185,12 +188,6 @@ impl Shared {
     /// Publishes figures without counting it as progress.
     pub(crate) fn publish_idle(&self, snapshot: Snapshot) {
         self.progress().snapshot = snapshot;
-        self.gauges.set(&self.stats());
-    }
-
-    fn publish(&self, snapshot: Snapshot) {
-        let busy_since = self.desk().busy_since;
-        self.progress().advance(snapshot, busy_since);
         self.gauges.set(&self.stats());
     }
 

@@ -1,4 +1,4 @@
-//! A real model on the naive backend, through the whole engine: whatever the batch, the cut, the cache or the pool,
+//! A real model on the naive and on the fast backend, through the whole engine: whatever the batch, the cut, the cache or the pool,
 //! the same tokens.
 //!
 //! The toy model proves the scheduling; this proves that attention over the paged cache keeps it: the same job alone
@@ -7,7 +7,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which clippy does not take for tests.
 
 use std::path::PathBuf;
-use tidegate_device::{Backend, Limits, ReferenceBackend};
+use std::sync::Arc;
+use tidegate_device::{Backend, CpuBackend, CpuOptions, Limits, ReferenceBackend};
 use tidegate_engine::{EngineConfig, EngineHandle, JobStream, ModelFacts};
 use tidegate_model::Model;
 use tidegate_types::{Class, FinishReason, Job, JobEvent, SamplingParams, TenantId, Usage};
@@ -25,18 +26,24 @@ fn plain() -> EngineConfig {
     EngineConfig { kv_cache_mib: 4, max_batch_tokens: 256, max_seqs: 8, prefix_cache: false, ..EngineConfig::default() }
 }
 
-fn start(config: EngineConfig) -> EngineHandle {
-    start_with_blocks(config, usize::MAX)
+/// Equality holds within a backend; between them it holds within tolerances, which is tested elsewhere.
+fn backends() -> [Arc<dyn Backend>; 2] {
+    [Arc::new(ReferenceBackend), Arc::new(CpuBackend::new(CpuOptions { threads: 2, ..CpuOptions::default() }).unwrap())]
+}
+
+fn start(backend: &Arc<dyn Backend>, config: EngineConfig) -> EngineHandle {
+    start_with_blocks(backend, config, usize::MAX)
 }
 
 /// An engine whose pool is smaller than a whole MiB would give.
-fn start_with_blocks(config: EngineConfig, num_blocks: usize) -> EngineHandle {
+fn start_with_blocks(backend: &Arc<dyn Backend>, config: EngineConfig, num_blocks: usize) -> EngineHandle {
     let model = model();
-    let mut facts = ModelFacts::of(MODEL, model.fingerprint.0, &model.program, &ReferenceBackend);
+    let mut facts = ModelFacts::of(MODEL, model.fingerprint.0, &model.program, &**backend);
     if num_blocks < usize::MAX {
         facts.kv_bytes_per_token = (config.kv_cache_mib << 20) / num_blocks / tidegate_engine::BLOCK_TOKENS;
     }
-    let factory = move |limits: Limits| ReferenceBackend.load(model.program.clone(), &*model.weights, limits);
+    let backend = backend.clone();
+    let factory = move |limits: Limits| backend.load(model.program.clone(), &*model.weights, limits);
     EngineHandle::start(config, facts, Box::new(factory)).unwrap()
 }
 
@@ -91,8 +98,8 @@ async fn run_together(engine: &EngineHandle, sizes: &[(u32, u32)], max_tokens: u
 
 const SIZES: [(u32, u32); 6] = [(0, 5), (1, 41), (2, 48), (3, 64), (4, 17), (5, 70)];
 
-async fn alone(max_tokens: u32) -> Vec<Vec<u32>> {
-    let engine = start(plain());
+async fn alone(backend: &Arc<dyn Backend>, max_tokens: u32) -> Vec<Vec<u32>> {
+    let engine = start(backend, plain());
     let mut all = Vec::new();
     for (number, len) in SIZES {
         all.push(run(&engine, number, len, max_tokens).await.0);
@@ -102,49 +109,60 @@ async fn alone(max_tokens: u32) -> Vec<Vec<u32>> {
 
 #[tokio::test]
 async fn a_batch_of_many_gives_what_each_gives_alone() {
-    assert_eq!(run_together(&start(plain()), &SIZES, 20).await, alone(20).await);
+    for backend in &backends() {
+        let together = run_together(&start(backend, plain()), &SIZES, 20).await;
+        assert_eq!(together, alone(backend, 20).await, "{}", backend.describe());
+    }
 }
 
 #[tokio::test]
 async fn a_prompt_in_pieces_gives_what_it_gives_whole() {
-    let expected = alone(8).await;
-    for max_batch_tokens in [8, 17, 33] {
-        let engine = start(EngineConfig { max_batch_tokens, ..plain() });
-        assert_eq!(run_together(&engine, &SIZES, 8).await, expected, "budget {max_batch_tokens}");
+    for backend in &backends() {
+        let expected = alone(backend, 8).await;
+        for max_batch_tokens in [8, 17, 33] {
+            let engine = start(backend, EngineConfig { max_batch_tokens, ..plain() });
+            let pieces = run_together(&engine, &SIZES, 8).await;
+            assert_eq!(pieces, expected, "budget {max_batch_tokens}, {}", backend.describe());
+        }
     }
 }
 
 #[tokio::test]
 async fn a_cached_prompt_gives_what_an_uncached_one_gives_at_every_cut() {
-    let whole = start(plain());
-    for cut in [1, 15, 16, 17, 31, 32, 33, 48, 64, 65] {
-        let cached = start(EngineConfig { prefix_cache: true, ..plain() });
-        run(&cached, 5, cut, 1).await;
-        let (tokens, usage) = run(&cached, 5, 70, 8).await;
-        let (expected, _) = run(&whole, 5, 70, 8).await;
-        assert_eq!(tokens, expected, "cut at {cut}");
-        assert_eq!(usage.cached_tokens, u64::from(cut / 16 * 16), "cut at {cut}");
+    for backend in &backends() {
+        let (expected, _) = run(&start(backend, plain()), 5, 70, 8).await;
+        for cut in [1, 15, 16, 17, 31, 32, 33, 48, 64, 65] {
+            let cached = start(backend, EngineConfig { prefix_cache: true, ..plain() });
+            run(&cached, 5, cut, 1).await;
+            let (tokens, usage) = run(&cached, 5, 70, 8).await;
+            assert_eq!(tokens, expected, "cut at {cut}, {}", backend.describe());
+            assert_eq!(usage.cached_tokens, u64::from(cut / 16 * 16), "cut at {cut}");
+        }
     }
 }
 
 #[tokio::test]
 async fn preempted_jobs_give_what_undisturbed_ones_give() {
-    let expected = alone(40).await;
-    for prefix_cache in [false, true] {
-        let engine = start_with_blocks(EngineConfig { prefix_cache, ..plain() }, 14);
-        assert_eq!(run_together(&engine, &SIZES, 40).await, expected);
-        assert!(engine.stats().snapshot.counters.preemptions > 0);
+    for backend in &backends() {
+        let expected = alone(backend, 40).await;
+        for prefix_cache in [false, true] {
+            let engine = start_with_blocks(backend, EngineConfig { prefix_cache, ..plain() }, 14);
+            assert_eq!(run_together(&engine, &SIZES, 40).await, expected, "{}", backend.describe());
+            assert!(engine.stats().snapshot.counters.preemptions > 0);
+        }
     }
 }
 
 #[tokio::test]
 async fn a_job_continued_after_any_token_gives_the_same_answer() {
-    let engine = start(plain());
-    let (expected, _) = run(&engine, 3, 30, 12).await;
-    for emitted in 1..12 {
-        let stream = engine.resume(job(&engine, 3, 30, 12), expected[..emitted].to_vec()).unwrap();
-        let (tokens, usage) = read(stream).await;
-        assert_eq!(tokens, expected[emitted..]);
-        assert_eq!((usage.input_tokens, usage.output_tokens), (30, 12));
+    for backend in &backends() {
+        let engine = start(backend, plain());
+        let (expected, _) = run(&engine, 3, 30, 12).await;
+        for emitted in 1..12 {
+            let stream = engine.resume(job(&engine, 3, 30, 12), expected[..emitted].to_vec()).unwrap();
+            let (tokens, usage) = read(stream).await;
+            assert_eq!(tokens, expected[emitted..], "{}", backend.describe());
+            assert_eq!((usage.input_tokens, usage.output_tokens), (30, 12));
+        }
     }
 }
