@@ -1,6 +1,7 @@
 //! Project chores: `cargo xtask plugins` builds the shipped plugins, `cargo xtask tidy` checks the rules of the
 //! house. Each chore is a module that returns what it found; this file prints it.
 
+mod bench;
 mod plugins;
 mod tidy;
 
@@ -15,6 +16,8 @@ usage: cargo xtask <chore>
       builds plugins/ and tests/guests/ into their dist/ folders, all or those that are named
       --check         only compares digests with the lock files; needs no toolchain
       --target-dir    where cargo works (or PLUGINS_TARGET_DIR; default: target/ of each workspace)
+  bench
+      measures gateway and engine; prints tables and JSON
   tidy
       checks the rules of the house: crate edges, unsafe, examples, guests, versions, digests";
 
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<ExitCode> {
     match arguments.split_first() {
         Some((chore, rest)) if chore == "plugins" => build_or_check(rest),
+        Some((chore, [])) if chore == "bench" => bench::run(&root()).map(|()| ExitCode::SUCCESS),
         Some((chore, [])) if chore == "tidy" => Ok(report(&tidy::check(&root())?)),
         _ => bail!("{USAGE}"),
     }

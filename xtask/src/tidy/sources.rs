@@ -8,13 +8,8 @@ const FOLDERS: &[&str] = &["host", "kernels", "tests", "xtask/src", "plugins"];
 
 /// Where the lint against `unsafe` may be lifted: SIMD and mapped files, kernels, the sandbox's load of its own
 /// compiled cache, and the plugins' generated bindings.
-const UNSAFE_PLACES: &[&str] = &[
-    "host/device/src/",
-    "kernels/",
-    "host/sandbox/src/cache.rs",
-    "plugins/sdk/src/wasm/",
-    "plugins/sdk/src/lib.rs",
-];
+const UNSAFE_PLACES: &[&str] =
+    &["host/device/src/", "kernels/", "host/sandbox/src/cache.rs", "plugins/sdk/src/wasm/", "plugins/sdk/src/lib.rs"];
 
 /// Lines above which a file should be looked at for a second concept.
 const LONG_FILE_LINES: usize = 450;

@@ -1,0 +1,45 @@
+//! `cargo xtask bench`: builds what is measured and runs it. The gateway's figures need nothing else; the
+//! engine's peer is llama.cpp from PyPI, named by the environment, and left out by name where it is not there.
+
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::Command;
+
+/// Builds and measures; prints tables and JSON.
+pub fn run(root: &Path) -> Result<()> {
+    cargo(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
+    cargo(root, &["build", "--release", "--package", "tidegate-device", "--example", "cpu_bench"])?;
+    let release = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release");
+    call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")))?;
+    engine(root, &release.join("examples/cpu_bench"))
+}
+
+/// `TIDEGATE_BENCH_PYTHON` has `llama-cpp-python`; `TIDEGATE_BENCH_GGUF` is the model, made when it is missing.
+fn engine(root: &Path, ours: &Path) -> Result<()> {
+    let script = root.join("xtask/bench/llama_peer.py");
+    let (Some(python), Some(model)) =
+        (std::env::var_os("TIDEGATE_BENCH_PYTHON"), std::env::var_os("TIDEGATE_BENCH_GGUF"))
+    else {
+        eprintln!(
+            "engine: not measured against llama.cpp; set TIDEGATE_BENCH_PYTHON and TIDEGATE_BENCH_GGUF, see {}",
+            script.display()
+        );
+        return call(&mut Command::new(ours));
+    };
+    if !Path::new(&model).exists() {
+        call(Command::new(&python).arg(&script).arg("make").arg(&model))?;
+    }
+    call(Command::new(&python).arg(&script).arg("compare").arg(&model).arg(ours).args(["--threads", "1", "2"]))
+}
+
+fn cargo(root: &Path, args: &[&str]) -> Result<()> {
+    call(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())).args(args).current_dir(root))
+}
+
+fn call(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} failed: {status}");
+    }
+    Ok(())
+}
