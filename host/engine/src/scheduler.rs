@@ -95,7 +95,11 @@ impl Scheduler {
         if work.suspect {
             self.suspects.insert(id);
         }
-        self.sequences.insert(id, Sequence::new(work, ticket));
+        let mut sequence = Sequence::new(work, ticket);
+        if self.rules.prefix_cache {
+            sequence.extend_hashes(&self.hasher);
+        }
+        self.sequences.insert(id, sequence);
     }
 
     /// Forgets a job and frees its blocks at once. Says whether it was known.

@@ -130,6 +130,11 @@ impl Sequence {
         self.tokens.len().div_ceil(BLOCK_TOKENS)
     }
 
+    /// Blocks that it may take from the cache: its last token is always computed, for its logits.
+    pub(crate) fn max_cached_blocks(&self) -> usize {
+        (self.tokens.len() - 1) / BLOCK_TOKENS
+    }
+
     pub(crate) fn prompt(&self) -> &[u32] {
         &self.tokens[..self.prompt_len]
     }

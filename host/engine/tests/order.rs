@@ -165,6 +165,19 @@ fn a_tenant_of_double_weight_gets_two_turns_for_one() {
 }
 
 #[test]
+fn answers_to_one_prompt_compute_it_once_and_let_others_pass() {
+    check(
+        Rules { prefix_cache: true, ..rules(100, 64, 8) },
+        "n1 t usual 100+3
+         n2 t usual 100+2
+         n3 t usual 100+2
+         own u usual 10+1
+         step 4",
+        &["n1:54 own:10!", "n1:46!", "n1:1! n2:4! n3:4!", "n1:1! n2:1! n3:1!"],
+    );
+}
+
+#[test]
 fn nobody_overtakes_a_prompt_that_waits_for_blocks() {
     check(
         rules(10, 160, 8),

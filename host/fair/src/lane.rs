@@ -52,16 +52,17 @@ impl<T> Lane<T> {
         self.num_waiting += 1;
     }
 
-    pub(crate) fn peek(&self) -> Option<&T> {
-        let returned = self.returned.values().next().map(|(_, item)| item);
-        returned.or_else(|| Some(&self.tenants.get(self.next_tenant()?)?.waiting.front()?.item))
+    pub(crate) fn peek_where(&self, may: &impl Fn(&T) -> bool) -> Option<&T> {
+        let returned = self.returned.values().map(|(_, item)| item).find(|item| may(item));
+        returned.or_else(|| Some(&self.tenants.get(self.next_tenant(may)?)?.waiting.front()?.item))
     }
 
-    pub(crate) fn pop(&mut self) -> Option<T> {
-        let item = match self.returned.pop_first() {
-            Some((_, (_, item))) => item,
+    pub(crate) fn pop_where(&mut self, may: &impl Fn(&T) -> bool) -> Option<T> {
+        let returned = self.returned.iter().find(|(_, (_, item))| may(item)).map(|(ticket, _)| *ticket);
+        let item = match returned.and_then(|ticket| self.returned.remove(&ticket)) {
+            Some((_, item)) => item,
             None => {
-                let tenant = self.next_tenant()?.clone();
+                let tenant = self.next_tenant(may)?.clone();
                 self.tenants.get_mut(&tenant)?.waiting.pop_front()?.item
             }
         };
@@ -129,10 +130,10 @@ impl<T> Lane<T> {
         self.tenants.values().filter(|tenant| tenant.num_active > 0).map(|tenant| tenant.served).min()
     }
 
-    /// The tenant with the lowest counter among those that wait; ties go to the earliest ticket.
-    fn next_tenant(&self) -> Option<&TenantId> {
+    /// The tenant with the lowest counter among those whose first item may go; ties go to the earliest ticket.
+    fn next_tenant(&self, may: &impl Fn(&T) -> bool) -> Option<&TenantId> {
         let heads = self.tenants.iter().filter_map(|(id, tenant)| {
-            let head = tenant.waiting.front()?;
+            let head = tenant.waiting.front().filter(|head| may(&head.item))?;
             Some(((tenant.served, head.ticket), id))
         });
         heads.min_by_key(|(key, _)| *key).map(|(_, id)| id)

@@ -57,12 +57,22 @@ impl<T> FairQueue<T> {
 
     /// The item that [`pop`](Self::pop) would take.
     pub fn peek(&self) -> Option<&T> {
-        self.lanes.values().find_map(Lane::peek)
+        self.peek_where(|_| true)
+    }
+
+    /// The first item in order that `may` go, where each tenant stands behind its own first item.
+    pub fn peek_where(&self, may: impl Fn(&T) -> bool) -> Option<&T> {
+        self.lanes.values().find_map(|lane| lane.peek_where(&may))
+    }
+
+    /// Takes the item that [`peek_where`](Self::peek_where) gives into service.
+    pub fn pop_where(&mut self, may: impl Fn(&T) -> bool) -> Option<T> {
+        self.lanes.values_mut().find_map(|lane| lane.pop_where(&may))
     }
 
     /// Takes the next item into service.
     pub fn pop(&mut self) -> Option<T> {
-        self.lanes.values_mut().find_map(Lane::pop)
+        self.pop_where(|_| true)
     }
 
     /// Removes a waiting item of `owner`; it counts as released.

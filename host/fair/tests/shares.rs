@@ -81,6 +81,22 @@ fn a_removed_item_that_was_put_back_leaves_no_trace() {
 }
 
 #[test]
+fn an_item_that_may_not_go_holds_up_its_own_tenant_only() {
+    let mut queue = FairQueue::new();
+    let (a, b) = (owner("a", 1), owner("b", 1));
+    let ticket = queue.push(&a, 1);
+    queue.push(&a, 2);
+    queue.push(&a, 3);
+    queue.push(&b, 4);
+    assert_eq!(queue.pop(), Some(1));
+    queue.put_back(&a, ticket, 1);
+    assert_eq!(queue.peek_where(|item| *item > 2), Some(&4));
+    assert_eq!(queue.pop_where(|item| *item > 2), Some(4));
+    assert_eq!(queue.pop_where(|item| *item > 2), None, "3 stands behind 2");
+    assert_eq!((queue.pop(), queue.pop(), queue.pop(), queue.len()), (Some(1), Some(2), Some(3), 0));
+}
+
+#[test]
 fn an_idle_tenant_gains_no_credit() {
     let (busy, idler) = (owner("busy", 1), owner("idler", 1));
     let mut queue = FairQueue::new();

@@ -1,12 +1,15 @@
 //! Planning: running sequences first, then waiting ones in the queue's order, under the budget of tokens.
 //!
 //! A waiting sequence is admitted whole: blocks for all its tokens, or it goes on waiting and nobody behind it
-//! overtakes. A prompt may be computed in pieces; while others wait for tokens, one takes at most half of what is
+//! overtakes. Only a prompt that begins like one that is being computed lets others pass: as soon as the blocks are
+//! there it finds them in the cache (the `n` answers to one prompt compute it once). A prompt may be computed in pieces; while others wait for tokens, one takes at most half of what is
 //! left of the budget, so that a long prompt delays short ones little and itself at most by half.
 
 use super::Scheduler;
 use crate::config::BLOCK_TOKENS;
+use crate::prefix::BlockHash;
 use crate::sequence::State;
+use std::collections::HashSet;
 use tidegate_device::BlockId;
 use tidegate_types::JobId;
 
@@ -58,7 +61,8 @@ impl Scheduler {
         }
         let id = self.queue.peek().copied().filter(|id| self.can_admit(*id))?;
         let mut plan = Plan::default();
-        self.admit_next(id, &mut plan);
+        self.queue.pop();
+        self.note_admission(id, &mut plan);
         self.plan_piece(id, false, &mut plan, &mut self.rules.limits.max_batch_tokens.clone());
         self.mark_samples(&mut plan);
         Some(plan)
@@ -89,11 +93,30 @@ impl Scheduler {
 
     /// Takes jobs from the queue while slots, blocks and budget last.
     fn admit_waiting(&mut self, plan: &mut Plan, budget: &mut usize) {
-        while *budget > 0 && self.running.len() < self.rules.limits.max_seqs {
-            let Some(id) = self.queue.peek().copied().filter(|id| self.can_admit(*id)) else { return };
-            self.admit_next(id, plan);
+        while *budget > 0 && self.running.len() < self.rules.limits.max_seqs && !self.queue.is_empty() {
+            let coming = self.coming_blocks();
+            let may = |id: &JobId| !self.begins_like(*id, &coming);
+            let Some(id) = self.queue.peek_where(may).copied() else { return };
+            if !self.can_admit(id) {
+                return;
+            }
+            self.queue.pop_where(|next| *next == id);
+            self.note_admission(id, plan);
             self.plan_piece(id, !self.queue.is_empty(), plan, budget);
         }
+    }
+
+    /// Names of the full blocks that running sequences are about to compute.
+    fn coming_blocks(&self) -> HashSet<BlockHash> {
+        let prompts = self.running.iter().filter_map(|id| self.sequences.get(id)).filter(|s| s.remaining() > 1);
+        prompts.flat_map(|sequence| sequence.hashes.iter().skip(sequence.computed / BLOCK_TOKENS)).copied().collect()
+    }
+
+    /// Whether the first block that a waiting sequence does not find is one of these.
+    fn begins_like(&self, id: JobId, coming: &HashSet<BlockHash>) -> bool {
+        let Some(sequence) = self.sequences.get(&id).filter(|_| !coming.is_empty()) else { return false };
+        let mut usable = sequence.hashes.iter().take(sequence.max_cached_blocks());
+        usable.find(|hash| self.pool.find(hash).is_none()).is_some_and(|missing| coming.contains(missing))
     }
 
     fn plan_piece(&self, id: JobId, others_wait: bool, plan: &mut Plan, budget: &mut usize) {
@@ -127,9 +150,7 @@ impl Scheduler {
         sequence.blocks_needed() - hits.len() + spare <= free
     }
 
-    /// Takes the queue's head into service.
-    fn admit_next(&mut self, id: JobId, plan: &mut Plan) {
-        self.queue.pop();
+    fn note_admission(&mut self, id: JobId, plan: &mut Plan) {
         if self.admit(id) {
             plan.admitted.push(id);
         }
@@ -172,7 +193,6 @@ impl Scheduler {
             return Vec::new();
         };
         sequence.extend_hashes(&self.hasher);
-        let most = (sequence.tokens.len() - 1) / BLOCK_TOKENS;
-        sequence.hashes.iter().take(most).map_while(|hash| self.pool.find(hash)).collect()
+        sequence.hashes.iter().take(sequence.max_cached_blocks()).map_while(|hash| self.pool.find(hash)).collect()
     }
 }
