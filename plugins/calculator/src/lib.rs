@@ -7,7 +7,6 @@ pub mod expression;
 pub mod number;
 
 use serde::Deserialize;
-use serde_json::json;
 use tidegate_plugin_sdk::{
     Context, Descriptor, Error, Plugin, Setting, ToolCall, ToolDef, ToolHints, ToolOutcome, ToolProvider,
 };
@@ -18,6 +17,8 @@ pub const TOOL: &str = "calculator";
 const DESCRIPTION: &str = "Evaluates an arithmetic expression exactly. Operators: + - * / % ^ and parentheses. \
     Functions: sqrt, abs, min, max, round, floor, ceil, ln, log10, exp, sin, cos, tan (radians). \
     Constants: pi, e.";
+
+const SCHEMA: &str = r#"{"type":"object","properties":{"expression":{"type":"string","description":"for example 2*(3+4)^2"}},"required":["expression"]}"#;
 
 /// The settings.
 #[derive(Debug, Deserialize)]
@@ -51,15 +52,10 @@ impl Plugin for Calculator {
 
 impl ToolProvider for Calculator {
     fn list_tools(&self, _: &Context) -> Result<Vec<ToolDef>, Error> {
-        let schema = json!({
-            "type": "object",
-            "properties": {"expression": {"type": "string", "description": "for example 2*(3+4)^2"}},
-            "required": ["expression"],
-        });
         Ok(vec![ToolDef {
             name: TOOL.into(),
             description: DESCRIPTION.into(),
-            input_schema: schema.to_string(),
+            input_schema: SCHEMA.into(),
             hints: ToolHints::PURE,
             attrs: Vec::new(),
         }])
@@ -131,6 +127,6 @@ mod tests {
         let tools = plugin::<Calculator>("").list_tools(&Context::default()).unwrap();
         assert_eq!((tools.len(), tools[0].name.as_str(), tools[0].hints), (1, TOOL, ToolHints::PURE));
         let schema: serde_json::Value = serde_json::from_str(&tools[0].input_schema).unwrap();
-        assert_eq!(schema["required"], json!(["expression"]));
+        assert_eq!(schema["required"][0], "expression");
     }
 }

@@ -98,7 +98,24 @@ impl Scanner for Detector {
         }
         best
     }
+
+    /// Plain words between spaces: no kind is made of a few letters only.
+    fn idle(&self, rest: &str) -> usize {
+        let bytes = rest.as_bytes();
+        let mut passed = 0;
+        loop {
+            let letters = bytes[passed..].iter().take(MAX_PLAIN_LETTERS + 1).take_while(|b| b.is_ascii_alphabetic());
+            let end = passed + letters.count();
+            match bytes.get(end) {
+                Some(b' ' | b'\n' | b',') if end - passed <= MAX_PLAIN_LETTERS => passed = end + 1,
+                _ => return passed,
+            }
+        }
+    }
 }
+
+/// Letters that are a word and no key: the shortest key of letters alone has twenty.
+const MAX_PLAIN_LETTERS: usize = 15;
 
 /// Digits and ASCII letters end a number or a name on either side; so do letters of other scripts.
 fn is_word(c: char) -> bool {

@@ -8,7 +8,7 @@ pub mod detect;
 use detect::{Detector, Kind, MAX_HELD_BYTES};
 use serde::Deserialize;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
-use tidegate_plugin_sdk::screen::{Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
+use tidegate_plugin_sdk::screen::{OnMatch, Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
 use tidegate_plugin_sdk::{
     Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
     StreamGuard, Verdict, Window,
@@ -20,8 +20,9 @@ pub struct Config {
     kinds: Vec<Kind>,
     replacement: String,
     message: String,
-    #[serde(flatten)]
-    screen: ScreenConfig,
+    action: OnMatch,
+    roles: Vec<String>,
+    tool_arguments: bool,
 }
 
 /// The plugin.
@@ -55,7 +56,7 @@ impl Plugin for PiiGuard {
     }
 
     fn configure(config: Config) -> Result<Self, Error> {
-        let Config { kinds, replacement, message, screen } = config;
+        let Config { kinds, replacement, message, action, roles, tool_arguments } = config;
         if kinds.is_empty() {
             return Err(Error::InvalidConfig("`kinds` is empty: name one, or leave the key out for all".into()));
         }
@@ -64,7 +65,7 @@ impl Plugin for PiiGuard {
             return Err(Error::InvalidConfig(problem));
         }
         let rules = Pii { detector: Detector::new(kinds), replacement, message };
-        Ok(Self(Screen::new(rules, screen, "pii_found")))
+        Ok(Self(Screen::new(rules, ScreenConfig { action, roles, tool_arguments }, "pii_found")))
     }
 }
 
@@ -85,6 +86,10 @@ impl StreamGuard for PiiGuard {
 impl Scanner for Pii {
     fn step(&self, at: Place<'_>) -> Step {
         self.detector.step(at)
+    }
+
+    fn idle(&self, rest: &str) -> usize {
+        self.detector.idle(rest)
     }
 }
 

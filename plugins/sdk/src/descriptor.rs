@@ -1,9 +1,10 @@
 //! What a plugin says of itself: name, version, settings with their defaults, and what it needs from the host.
 //!
 //! The host reads it as JSON, so it can grow. The settings serve three readers from one place: the host checks
-//! the operator's config against the schema, the SDK fills in defaults, and a plugin's README test compares.
+//! the operator's config against the schema, the SDK fills in defaults, and a plugin's README test compares. JSON
+//! is written as text: a tree of values would be a third of a small plugin's component.
 
-use serde_json::{Map, Value, json};
+use crate::json::{list, quote};
 
 /// A plugin's descriptor.
 #[derive(Clone, Debug)]
@@ -72,7 +73,7 @@ impl Descriptor {
         self
     }
 
-    /// Declares a metric and what it counts; the host refuses undeclared ones.
+    /// Declares a metric; the host refuses undeclared ones.
     pub fn metric(mut self, name: &str, summary: &str) -> Self {
         self.metrics.push((name.into(), summary.into()));
         self
@@ -91,7 +92,7 @@ impl Descriptor {
     }
 
     /// A stream guard's promise: it never keeps more than this many bytes of a channel waiting. The host's cap is
-    /// its own; [`crate::testing`] checks that the promise is kept.
+    /// the operator's; [`crate::testing`] checks that the promise is kept.
     pub fn holdback(mut self, bytes: u32) -> Self {
         self.holdback_bytes = Some(bytes);
         self
@@ -112,107 +113,98 @@ impl Descriptor {
         self.holdback_bytes
     }
 
-    pub(crate) fn declares(&self, key: &str) -> bool {
-        self.settings.iter().any(|s| s.name == key)
-    }
-
-    pub(crate) fn defaults(&self) -> Map<String, Value> {
-        let with_default = self.settings.iter().filter_map(|s| Some((s.name.clone(), s.default.clone()?)));
-        with_default.collect()
-    }
-
-    /// JSON Schema (2020-12) of the config: every key is optional unless it has no default and is required,
-    /// and no other key is allowed.
-    pub fn config_schema(&self) -> Value {
-        let properties: Map<String, Value> = self.settings.iter().map(|s| (s.name.clone(), s.schema())).collect();
-        let required: Vec<&str> = self.settings.iter().filter(|s| s.required).map(|s| s.name.as_str()).collect();
-        let mut schema = json!({
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "type": "object",
-            "additionalProperties": false,
-            "properties": properties,
-        });
-        if !required.is_empty() {
-            schema["required"] = json!(required);
-        }
-        schema
+    /// JSON Schema (2020-12) of the config: a setting without a default is required unless it may be left out, and
+    /// no other key is allowed.
+    pub fn config_schema(&self) -> String {
+        let property = |setting: &Setting| format!("{}:{}", quote(&setting.name), setting.schema());
+        let required = self.settings.iter().filter(|s| s.is_required).map(|s| quote(&s.name));
+        format!(
+            "{{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"type\":\"object\",\
+             \"additionalProperties\":false,\"properties\":{{{}}},\"required\":{}}}",
+            self.settings.iter().map(property).collect::<Vec<_>>().join(","),
+            list(required),
+        )
     }
 
     /// The descriptor as the host reads it.
     pub fn to_json(&self) -> String {
-        let capability = |(c, reason): &(Capability, String)| json!({"name": c.as_str(), "reason": reason});
-        let metric = |(name, summary): &(String, String)| json!({"name": name, "summary": summary});
-        let descriptor = json!({
-            "name": self.name,
-            "version": self.version,
-            "summary": self.summary,
-            "config-schema": self.config_schema(),
-            "capabilities": self.capabilities.iter().map(capability).collect::<Vec<_>>(),
-            "metrics": self.metrics.iter().map(metric).collect::<Vec<_>>(),
-            "mutates": self.mutates,
-            "deterministic": self.deterministic,
-        });
-        descriptor.to_string()
+        let named =
+            |name: &str, key: &str, text: &str| format!("{{\"name\":{},\"{key}\":{}}}", quote(name), quote(text));
+        let stream = self.holdback_bytes.map(|bytes| format!(",\"stream\":{{\"holdback-bytes\":{bytes}}}"));
+        format!(
+            "{{\"name\":{},\"version\":{},\"summary\":{},\"config-schema\":{},\"capabilities\":{},\"metrics\":{},\
+             \"mutates\":{},\"deterministic\":{}{}}}",
+            quote(&self.name),
+            quote(&self.version),
+            quote(&self.summary),
+            self.config_schema(),
+            list(self.capabilities.iter().map(|(capability, reason)| named(capability.as_str(), "reason", reason))),
+            list(self.metrics.iter().map(|(name, summary)| named(name, "summary", summary))),
+            self.mutates,
+            self.deterministic,
+            stream.unwrap_or_default(),
+        )
     }
 }
 
-/// One key of a plugin's config.
+/// One key of a plugin's config. Shapes and defaults are JSON texts.
 #[derive(Clone, Debug)]
 pub struct Setting {
     name: String,
-    shape: Value,
-    default: Option<Value>,
-    required: bool,
+    shape: String,
+    default: Option<String>,
+    is_required: bool,
     summary: String,
 }
 
 impl Setting {
-    /// A key of any JSON shape; `shape` is its JSON Schema without description and default.
-    pub fn new(name: &str, shape: Value, default: Value, summary: &str) -> Self {
-        Self { name: name.into(), shape, default: Some(default), required: false, summary: summary.into() }
+    /// A key of any JSON shape: `shape` is a JSON Schema without description and default, `default` a value.
+    pub fn new(name: &str, shape: &str, default: &str, summary: &str) -> Self {
+        Self::of(name, shape.into(), Some(default.into()), summary)
     }
 
     /// A key that the operator must give.
-    pub fn required(name: &str, shape: Value, summary: &str) -> Self {
-        Self { name: name.into(), shape, default: None, required: true, summary: summary.into() }
+    pub fn required(name: &str, shape: &str, summary: &str) -> Self {
+        Self { is_required: true, ..Self::of(name, shape.into(), None, summary) }
     }
 
     /// Yes or no.
     pub fn switch(name: &str, default: bool, summary: &str) -> Self {
-        Self::new(name, json!({"type": "boolean"}), json!(default), summary)
+        Self::of(name, r#"{"type":"boolean"}"#.into(), Some(default.to_string()), summary)
     }
 
     /// A whole number within bounds.
     pub fn integer(name: &str, default: u64, min: u64, max: u64, summary: &str) -> Self {
-        let shape = json!({"type": "integer", "minimum": min, "maximum": max});
-        Self::new(name, shape, json!(default), summary)
+        let shape = format!("{{\"type\":\"integer\",\"minimum\":{min},\"maximum\":{max}}}");
+        Self::of(name, shape, Some(default.to_string()), summary)
     }
 
     /// A text.
     pub fn text(name: &str, default: &str, summary: &str) -> Self {
-        Self::new(name, json!({"type": "string"}), json!(default), summary)
+        Self::of(name, r#"{"type":"string"}"#.into(), Some(quote(default)), summary)
     }
 
     /// A text that may be left out.
     pub fn optional_text(name: &str, summary: &str) -> Self {
-        let shape = json!({"type": "string"});
-        Self { name: name.into(), shape, default: None, required: false, summary: summary.into() }
+        Self::of(name, r#"{"type":"string"}"#.into(), None, summary)
     }
 
     /// One of several words.
     pub fn choice(name: &str, words: &[&str], default: &str, summary: &str) -> Self {
-        Self::new(name, json!({"type": "string", "enum": words}), json!(default), summary)
+        let shape = format!("{{\"type\":\"string\",\"enum\":{}}}", quoted(words));
+        Self::of(name, shape, Some(quote(default)), summary)
     }
 
     /// Several of several words.
     pub fn choices(name: &str, words: &[&str], default: &[&str], summary: &str) -> Self {
-        let shape = json!({"type": "array", "uniqueItems": true, "items": {"type": "string", "enum": words}});
-        Self::new(name, shape, json!(default), summary)
+        let items = format!("{{\"type\":\"string\",\"enum\":{}}}", quoted(words));
+        let shape = format!("{{\"type\":\"array\",\"uniqueItems\":true,\"items\":{items}}}");
+        Self::of(name, shape, Some(quoted(default)), summary)
     }
 
     /// Any number of texts.
     pub fn texts(name: &str, default: &[&str], summary: &str) -> Self {
-        Self::new(name, json!({"type": "array", "items": {"type": "string"}}), json!(default), summary)
+        Self::of(name, r#"{"type":"array","items":{"type":"string"}}"#.into(), Some(quoted(default)), summary)
     }
 
     /// The key.
@@ -225,42 +217,67 @@ impl Setting {
         &self.summary
     }
 
-    /// Its value when the operator gives none.
-    pub fn default(&self) -> Option<&Value> {
-        self.default.as_ref()
+    /// Its value when the operator gives none, as JSON.
+    pub fn default(&self) -> Option<&str> {
+        self.default.as_deref()
     }
 
-    fn schema(&self) -> Value {
-        let mut schema = self.shape.clone();
-        schema["description"] = json!(self.summary);
-        if let Some(default) = &self.default {
-            schema["default"] = default.clone();
-        }
-        schema
+    fn of(name: &str, shape: String, default: Option<String>, summary: &str) -> Self {
+        Self { name: name.into(), shape, default, is_required: false, summary: summary.into() }
     }
+
+    /// The shape with what it says and its default.
+    fn schema(&self) -> String {
+        let inner = self.shape.trim().trim_start_matches('{');
+        let default = self.default.as_ref().map(|default| format!("\"default\":{default},"));
+        format!("{{\"description\":{},{}{inner}", quote(&self.summary), default.unwrap_or_default())
+    }
+}
+
+fn quoted(words: &[&str]) -> String {
+    list(words.iter().map(|word| quote(word)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     #[test]
     fn the_descriptor_says_what_the_contract_asks_for() {
-        let descriptor = Descriptor::new("probe", "1.2.3", "A probe")
+        let descriptor = Descriptor::new("probe", "1.2.3", "A \"probe\"")
             .setting(Setting::choice("mode", &["a", "b"], "a", "Which way"))
-            .setting(Setting::required("mount", json!({"type": "string"}), "Where"))
+            .setting(Setting::integer("depth", 3, 1, 9, "How deep"))
+            .setting(Setting::choices("kinds", &["x", "y"], &["y"], "Which"))
+            .setting(Setting::required("mount", r#"{"type":"string"}"#, "Where"))
             .needs(Capability::Kv, "keeps its index")
-            .metric("hits", "what was hit")
+            .metric("hits", "Things found")
+            .holdback(64)
             .mutates();
         let said: Value = serde_json::from_str(&descriptor.to_json()).unwrap();
-        assert_eq!(said["name"], "probe");
-        assert_eq!(said["version"], "1.2.3");
-        assert_eq!(said["config-schema"]["additionalProperties"], false);
-        assert_eq!(said["config-schema"]["properties"]["mode"]["enum"], json!(["a", "b"]));
-        assert_eq!(said["config-schema"]["properties"]["mode"]["default"], "a");
-        assert_eq!(said["config-schema"]["required"], json!(["mount"]));
-        assert_eq!(said["capabilities"], json!([{"name": "kv", "reason": "keeps its index"}]));
-        assert_eq!(said["metrics"], json!([{"name": "hits", "summary": "what was hit"}]));
-        assert_eq!((&said["mutates"], &said["deterministic"]), (&json!(true), &json!(false)));
+        let expected = json!({
+            "name": "probe",
+            "version": "1.2.3",
+            "summary": "A \"probe\"",
+            "config-schema": {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "type": "object",
+                "additionalProperties": false,
+                "properties": {
+                    "mode": {"description": "Which way", "default": "a", "type": "string", "enum": ["a", "b"]},
+                    "depth": {"description": "How deep", "default": 3, "type": "integer", "minimum": 1, "maximum": 9},
+                    "kinds": {"description": "Which", "default": ["y"], "type": "array", "uniqueItems": true,
+                        "items": {"type": "string", "enum": ["x", "y"]}},
+                    "mount": {"description": "Where", "type": "string"},
+                },
+                "required": ["mount"],
+            },
+            "capabilities": [{"name": "kv", "reason": "keeps its index"}],
+            "metrics": [{"name": "hits", "summary": "Things found"}],
+            "stream": {"holdback-bytes": 64},
+            "mutates": true,
+            "deterministic": false,
+        });
+        assert_eq!(said, expected);
     }
 }

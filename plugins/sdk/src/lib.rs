@@ -46,6 +46,7 @@ extern crate self as tidegate_plugin_sdk;
 pub mod descriptor;
 pub mod findings;
 pub mod host;
+pub mod json;
 pub mod plugin;
 pub mod scan;
 pub mod screen;

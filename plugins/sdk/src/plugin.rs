@@ -3,8 +3,8 @@
 //! Invariant: a config key that the descriptor does not declare never reaches [`Plugin::configure`].
 
 use crate::descriptor::Descriptor;
+use crate::json::{members, quote};
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
 use std::fmt;
 
 /// A plugin. The stages that it serves are traits of their own.
@@ -66,30 +66,22 @@ impl std::error::Error for Error {}
 /// [`Error::InvalidConfig`] for text that is not a JSON object, a key that the descriptor does not declare, a
 /// value of the wrong type, or whatever the plugin itself refuses.
 pub fn configure<P: Plugin>(json: &str) -> Result<P, Error> {
-    let given = parse_object(json)?;
-    let descriptor = P::describe();
-    let mut config = descriptor.defaults();
-    for (key, value) in given {
-        if !config.contains_key(&key) && !descriptor.declares(&key) {
-            return Err(Error::InvalidConfig(unknown_key(&key, &descriptor)));
-        }
-        config.insert(key, value);
-    }
-    let config = P::Config::deserialize(Value::Object(config)).map_err(|e| Error::InvalidConfig(e.to_string()))?;
+    let json = if json.trim().is_empty() { "{}" } else { json };
+    let config = with_defaults(json, &P::describe()).map_err(Error::InvalidConfig)?;
+    let config = serde_json::from_str(&config).map_err(|e| Error::InvalidConfig(e.to_string()))?;
     P::configure(config)
 }
 
-use serde::Deserialize;
-
-fn parse_object(json: &str) -> Result<Map<String, Value>, Error> {
-    if json.trim().is_empty() {
-        return Ok(Map::new());
+/// The given keys with the defaults of the others, as JSON.
+fn with_defaults(json: &str, descriptor: &Descriptor) -> Result<String, String> {
+    let given = members(json).map_err(|problem| format!("a config is a JSON object: {problem}"))?;
+    let settings = descriptor.declared_settings();
+    if let Some((unknown, _)) = given.iter().find(|(key, _)| settings.iter().all(|s| s.name() != *key)) {
+        return Err(unknown_key(unknown, descriptor));
     }
-    match serde_json::from_str(json) {
-        Ok(Value::Object(map)) => Ok(map),
-        Ok(other) => Err(Error::InvalidConfig(format!("a config is a JSON object, not `{other}`"))),
-        Err(e) => Err(Error::InvalidConfig(format!("a config is a JSON object: {e}"))),
-    }
+    let value = |name: &str| given.iter().rfind(|(key, _)| key == name).map(|(_, value)| *value);
+    let member = |s: &crate::Setting| Some(format!("{}:{}", quote(s.name()), value(s.name()).or(s.default())?));
+    Ok(format!("{{{}}}", settings.iter().filter_map(member).collect::<Vec<_>>().join(",")))
 }
 
 fn unknown_key(key: &str, descriptor: &Descriptor) -> String {
@@ -105,7 +97,7 @@ mod tests {
     use super::*;
     use crate::Setting;
 
-    #[derive(Debug, Deserialize)]
+    #[derive(Debug, serde::Deserialize)]
     struct Config {
         depth: u32,
         label: Option<String>,
@@ -142,7 +134,7 @@ mod tests {
         };
         check(r#"{"dept":5}"#, "unknown key `dept`; `probe` knows: depth, label");
         check(r#"{"depth":"five"}"#, "invalid type");
-        check("[1]", "JSON object, not `[1]`");
+        check("[1]", "a config is a JSON object: invalid type: sequence");
         check("{", "JSON object");
     }
 }

@@ -38,8 +38,9 @@ pub enum OnMatch {
     Flag,
 }
 
-/// Settings that such guards have in common; flatten it into a plugin's config.
-#[derive(Clone, Debug, Deserialize)]
+/// Settings that such guards have in common. (Name the keys in a plugin's own config: serde's `flatten` would double
+/// the size of a small component.)
+#[derive(Clone, Debug)]
 pub struct ScreenConfig {
     /// What is done about a match.
     pub action: OnMatch,

@@ -34,7 +34,7 @@ const OPENERS: &[&str] = &[
     "UPDATE ",
     "CREATE TABLE ",
     "Traceback ",
-    "  File \"",
+    "File \"",
     "$ ",
     "@",
 ];

@@ -9,7 +9,6 @@ pub mod rules;
 
 use rules::{Asked, Rule};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tidegate_plugin_sdk::{
     Attrs, Candidate, Context, Decision, Descriptor, Error, Plugin, RouteRequest, Router, Setting,
 };
@@ -34,12 +33,7 @@ impl Plugin for TierRouter {
 
     fn describe() -> Descriptor {
         Descriptor::new("tier-router", env!("CARGO_PKG_VERSION"), "Chooses a model by length, code, caller and load")
-            .setting(Setting::new(
-                "rules",
-                rules_shape(),
-                json!([]),
-                "The first rule that fits a request names its models",
-            ))
+            .setting(Setting::new("rules", RULES, "[]", "The first rule that fits a request names its models"))
             .setting(Setting::texts("default", &[], "Models when no rule fits; none means the server's order"))
             .setting(Setting::switch("others", true, "Models that are not named follow as fallbacks"))
             .setting(Setting::integer(
@@ -100,7 +94,7 @@ enum Readiness {
 
 impl TierRouter {
     fn readiness(&self, candidate: &Candidate, prompt_tokens: u32) -> Readiness {
-        let waiting = rules::attr(&candidate.attrs, "waiting").and_then(|v| v.as_u64()).unwrap_or(0);
+        let waiting = rules::attr::<u64>(&candidate.attrs, "waiting").unwrap_or(0);
         match candidate {
             c if !c.healthy => Readiness::OutOfOrder,
             c if c.context_tokens < prompt_tokens => Readiness::TooSmall,
@@ -110,24 +104,15 @@ impl TierRouter {
     }
 }
 
-fn rules_shape() -> Value {
-    let texts = json!({"type": "array", "items": {"type": "string"}, "minItems": 1});
-    let tokens = json!({"type": "integer", "minimum": 0});
-    json!({"type": "array", "maxItems": MAX_RULES, "items": {
-        "type": "object",
-        "additionalProperties": false,
-        "required": ["models"],
-        "properties": {
-            "models": texts,
-            "min_tokens": tokens,
-            "max_tokens": tokens,
-            "code": {"type": "boolean"},
-            "tools": {"type": "boolean"},
-            "classes": texts,
-            "keys": texts,
-        },
-    }})
-}
+const RULES: &str = r#"{"type":"array","maxItems":64,"items":{"type":"object","additionalProperties":false,
+    "required":["models"],"properties":{
+    "models":{"type":"array","minItems":1,"items":{"type":"string"}},
+    "min_tokens":{"type":"integer","minimum":0},
+    "max_tokens":{"type":"integer","minimum":0},
+    "code":{"type":"boolean"},
+    "tools":{"type":"boolean"},
+    "classes":{"type":"array","minItems":1,"items":{"type":"string","enum":["interactive","standard","batch"]}},
+    "keys":{"type":"array","minItems":1,"items":{"type":"string"}}}}}"#;
 
 tidegate_plugin_sdk::export!(TierRouter: Router);
 

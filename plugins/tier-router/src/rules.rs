@@ -2,7 +2,7 @@
 
 use crate::code::looks_like_code;
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tidegate_plugin_sdk::{Role, RouteRequest};
 
 /// A rule. A condition that is left out holds always.
@@ -39,19 +39,18 @@ impl Asked {
     /// The question is the last message of the user.
     pub fn read(request: &RouteRequest) -> Self {
         let question = request.messages.iter().rfind(|message| message.role == Role::User);
-        let text = |name: &str| attr(&request.attrs, name)?.as_str().map(str::to_owned);
         Self {
             tokens: request.prompt_tokens,
             code: question.is_some_and(|message| message.texts().any(|(_, text)| looks_like_code(text))),
-            tools: attr(&request.attrs, "tools").and_then(|v| v.as_bool()).unwrap_or(false),
-            class: text("class"),
-            key: text("key"),
+            tools: attr(&request.attrs, "tools").unwrap_or(false),
+            class: attr(&request.attrs, "class"),
+            key: attr(&request.attrs, "key"),
         }
     }
 }
 
-/// The JSON value of an attribute.
-pub fn attr(attrs: &[(String, String)], name: &str) -> Option<Value> {
+/// The value of an attribute, where it is there and of the wanted type.
+pub fn attr<T: DeserializeOwned>(attrs: &[(String, String)], name: &str) -> Option<T> {
     let (_, json) = attrs.iter().find(|(key, _)| key == name)?;
     serde_json::from_str(json).ok()
 }

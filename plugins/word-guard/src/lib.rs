@@ -10,7 +10,7 @@ pub mod words;
 use pattern::Pattern;
 use serde::Deserialize;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
-use tidegate_plugin_sdk::screen::{Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
+use tidegate_plugin_sdk::screen::{OnMatch, Rules, Screen, ScreenConfig, ScreenState, is_json_safe};
 use tidegate_plugin_sdk::{
     Context, Descriptor, Error, Finding, Inspection, Plugin, Prompt, PromptGuard, Refusal, Setting, Severity,
     StreamGuard, Verdict, Window,
@@ -32,7 +32,7 @@ pub struct Config {
     max_match_bytes: usize,
     replacement: String,
     message: String,
-    action: tidegate_plugin_sdk::screen::OnMatch,
+    action: OnMatch,
     roles: Vec<String>,
     tool_arguments: bool,
 }

@@ -56,11 +56,14 @@ impl Pattern {
         self.program.start(now);
         loop {
             let here = chars.peek().copied();
-            if here.is_none() && !at.is_last {
-                // Borders and longer matches hang on the next character, and so does the end where a way is open.
-                return if now.is_empty() { found(best, rule) } else { Step::More };
-            }
             let len = here.map_or(at.rest.len(), |(start, _)| start);
+            if here.is_none() && !at.is_last {
+                return match self.program.foresee(now, next) {
+                    Some(true) => found(Some(len), rule),
+                    Some(false) => found(best, rule),
+                    None => Step::More,
+                };
+            }
             if self.program.settle(now, before, here.map(|(_, c)| c)) && len > 0 {
                 best = Some(len);
             }

@@ -61,6 +61,15 @@ fn text_that_begins_nothing_leaves_at_once() {
     assert_eq!(outcome.held_bytes, 0);
 }
 
+#[test]
+fn a_match_leaves_as_soon_as_it_is_sure() {
+    let guard = plugin::<WordGuard>(r#"{"patterns":["EMP-\\d{2}","ID\\d\\b"]}"#);
+    let outcome = Host { ends_apart: true, ..Host::default() }.stream(&guard, &["EMP-12"]).unwrap();
+    assert_eq!((outcome.text.as_str(), outcome.held_bytes), ("[redacted]", 0));
+    let outcome = Host { ends_apart: true, ..Host::default() }.stream(&guard, &["ID1"]).unwrap();
+    assert_eq!((outcome.text.as_str(), outcome.held_bytes), ("[redacted]", 3), "a border hangs on what follows");
+}
+
 fn awkward() -> impl Strategy<Value = String> {
     const PIECES: &[&str] = &[
         "project", "nightjar", " ", "\n", "cat", "c", "a", "+", "C++", "emp", "-", "12", "345", "6", "ab", "abc", "b",

@@ -83,7 +83,7 @@ impl<R: Rules> Screen<R> {
         redacted.push_str(&call.arguments[from..]);
         // A model may have written arguments that are no JSON; as a JSON string they are.
         if serde_json::from_str::<IgnoredAny>(&redacted).is_err() {
-            redacted = serde_json::Value::String(redacted).to_string();
+            redacted = crate::json::quote(&redacted);
         }
         seen.edits.push(Edit::SetArguments(call.id.clone(), redacted));
     }

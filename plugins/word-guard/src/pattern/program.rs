@@ -98,6 +98,19 @@ impl Program {
         self.settle_at(ways, before.is_some_and(is_word) != after.is_some_and(is_word))
     }
 
+    /// At the end of what is known: whether a match ends here, if that does not hang on the next character and no
+    /// longer match can follow.
+    pub(super) fn foresee(&self, now: &Ways, scratch: &mut Ways) -> Option<bool> {
+        let mut with = |is_border: bool| {
+            scratch.clear();
+            now.list.iter().for_each(|at| scratch.add(*at));
+            let matched = self.settle_at(scratch, is_border);
+            scratch.is_empty().then_some(matched)
+        };
+        let (at_border, inside) = (with(true)?, with(false)?);
+        (at_border == inside).then_some(inside)
+    }
+
     fn settle_at(&self, ways: &mut Ways, is_border: bool) -> bool {
         let mut matched = false;
         let mut idx = 0;
