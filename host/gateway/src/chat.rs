@@ -3,9 +3,7 @@
 use crate::cli::ChatArgs;
 use anyhow::{Context, bail};
 use std::io::{BufRead, Write};
-use tidegate_types::{
-    Chat, DeltaKind, Form, Message, Reject, RequestId, Role, Sampling, ToolChoice,
-};
+use tidegate_types::{Chat, DeltaKind, Form, Message, Reject, RequestId, Role, Sampling, ToolChoice};
 use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig, UpstreamEvent};
 
 /// Reads lines until the end of input; each is a message, and each answer streams to standard output.

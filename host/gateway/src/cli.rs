@@ -98,7 +98,8 @@ impl WorkerArgs {
     /// The command line that gives these.
     pub fn to_args(&self) -> Vec<OsString> {
         let backend = self.backend.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let mut args: Vec<OsString> = ["engine-worker", "--name", &self.name, "--backend", &backend].map(Into::into).into();
+        let mut args: Vec<OsString> =
+            ["engine-worker", "--name", &self.name, "--backend", &backend].map(Into::into).into();
         args.extend(["--threads".into(), self.threads.to_string().into()]);
         args.extend(["--folder".into(), self.folder.clone().into_os_string()]);
         if let Some(tokens) = self.context_tokens {

@@ -88,7 +88,10 @@ fn check(file: &Path) -> anyhow::Result<()> {
 
 fn key(name: &str) -> anyhow::Result<()> {
     let (key, entry) = tidegate::key::make(name)?;
-    say(&mut std::io::stdout(), &format!("The key, shown this once:\n\n    {key}\n\nIts entry in the config:\n\n{entry}"));
+    say(
+        &mut std::io::stdout(),
+        &format!("The key, shown this once:\n\n    {key}\n\nIts entry in the config:\n\n{entry}"),
+    );
     Ok(())
 }
 

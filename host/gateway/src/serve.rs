@@ -63,9 +63,8 @@ fn listen(config: &ServerConfig) -> anyhow::Result<Listener> {
     let tls = match &config.tls {
         None => None,
         Some(files) => {
-            let read = |path: &std::path::Path| {
-                std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-            };
+            let read =
+                |path: &std::path::Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
             Some(Tls::from_pem(&read(&files.cert)?, &read(&files.key)?)?)
         }
     };

@@ -18,7 +18,11 @@ impl Service for PipelineService {
         Box::pin(async move {
             let cx = tidegate_pipeline::RequestContext { request_id: cx.request_id, caller: cx.caller };
             let reply = self.pipeline.answer(chat, cx).await?;
-            Ok(Reply { model: reply.model.clone(), headers: reply.headers.clone(), events: Box::new(PipelineReply(reply)) })
+            Ok(Reply {
+                model: reply.model.clone(),
+                headers: reply.headers.clone(),
+                events: Box::new(PipelineReply(reply)),
+            })
         })
     }
 

@@ -100,7 +100,8 @@ const LONG: &str = r#"{"stream": true, "max_tokens": 700, "logit_bias": {"2": -1
 fn serve_says_its_facts_and_ends_running_answers_before_it_stops() {
     let mut server = Server::start(&["--listen", "127.0.0.1:0"]);
     let facts = server.facts.join("\n");
-    for fact in ["model     tidegate-starter", "backend   ", "plugin    pii-guard", "plugin    calculator", "curl http"] {
+    for fact in ["model     tidegate-starter", "backend   ", "plugin    pii-guard", "plugin    calculator", "curl http"]
+    {
         assert!(facts.contains(fact), "{fact} in\n{facts}");
     }
     let mut socket = server.ask("Tell me a story.", serde_json::from_str(LONG).unwrap());
@@ -117,7 +118,8 @@ fn serve_says_its_facts_and_ends_running_answers_before_it_stops() {
 fn an_engine_process_that_dies_is_replaced_and_its_answer_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("tidegate.toml");
-    std::fs::write(&config, "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\n[pipeline]\n").unwrap();
+    std::fs::write(&config, "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\n[pipeline]\n")
+        .unwrap();
     let server = Server::start(&["serve", "--config", config.to_str().unwrap()]);
     let request: Value = serde_json::from_str(LONG).unwrap();
     let undisturbed = streamed_text(&read_all(server.ask("Tell me a story.", request.clone())));
@@ -155,8 +157,7 @@ fn worker_of(server: &Server) -> u32 {
 fn chat_streams_an_answer_to_the_terminal() {
     let server = Server::start(&["--listen", "127.0.0.1:0"]);
     let url = format!("http://{}", server.addr);
-    let mut chat =
-        tidegate(&["chat", "--url", &url]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut chat = tidegate(&["chat", "--url", &url]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     chat.stdin.take().unwrap().write_all(b"What is Tidegate?\nWhat is 17*23?\n").unwrap();
     let output = chat.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -180,7 +181,10 @@ fn check_says_what_is_wrong_and_where() {
         (stage("[pipeline.stage.config]\nkinds = 7\n"), vec!["pii-guard", "kinds"]),
         (stage("[pipeline.stage.config]\nactoin = \"flag\"\n"), vec!["actoin", "action"]),
         ("[[models]]\nname = \"m\"\npath = \"nowhere\"\n".to_owned(), vec!["model `m`", "nowhere", "config.json"]),
-        ("[[pipeline.stage]]\nplugin = \"folder-retriever\"\n".to_owned(), vec!["folder-retriever", "kv_kib = 1024", "grants"]),
+        (
+            "[[pipeline.stage]]\nplugin = \"folder-retriever\"\n".to_owned(),
+            vec!["folder-retriever", "kv_kib = 1024", "grants"],
+        ),
     ];
     for (text, expected) in cases {
         let file = write(folder.path(), "tidegate.toml", &text);

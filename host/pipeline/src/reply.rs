@@ -32,10 +32,8 @@ impl Emitter {
     pub(crate) async fn emit(&self, event: ReplyEvent) {
         self.lock().push_back(event);
         let mut yielded = false;
-        std::future::poll_fn(|_| {
-            if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        std::future::poll_fn(|_| if std::mem::replace(&mut yielded, true) { Poll::Ready(()) } else { Poll::Pending })
+            .await;
     }
 
     fn is_empty(&self) -> bool {

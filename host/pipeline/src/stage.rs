@@ -65,9 +65,11 @@ impl Stage {
         match self.on_error {
             OnError::Closed => {
                 let message = "a required check of this server could not be made; try again later";
-                Err(Reject::unavailable(Fault::Plugin, message, 1)
-                    .code("plugin_failed")
-                    .because(format!("{} `{}`: {why}", kind.as_str(), self.name)))
+                Err(Reject::unavailable(Fault::Plugin, message, 1).code("plugin_failed").because(format!(
+                    "{} `{}`: {why}",
+                    kind.as_str(),
+                    self.name
+                )))
             }
             OnError::Open => {
                 tracing::warn!(plugin = %self.name, stage = kind.as_str(), "{why}; going on without it");

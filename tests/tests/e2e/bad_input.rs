@@ -130,7 +130,9 @@ async fn slow_headers_and_slow_bodies_are_cut_off() {
     let gateway = Gateway::start("[server]\nheader_timeout_ms = 200\nbody_timeout_ms = 200\n[pipeline]\n").await;
     for start in [
         "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n".to_owned(),
-        format!("POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"),
+        format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{{"
+        ),
     ] {
         let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
         socket.write_all(start.as_bytes()).await.unwrap();

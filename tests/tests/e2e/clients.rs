@@ -25,7 +25,8 @@ fn python_with_openai() -> Option<String> {
     let venv = std::env::temp_dir().join("tidegate-tests-venv");
     let python = venv.join("bin/python");
     let has_openai = || Command::new(&python).args(["-c", "import openai"]).output().is_ok_and(|o| o.status.success());
-    let run = |program: &str, args: &[&str]| Command::new(program).args(args).output().is_ok_and(|o| o.status.success());
+    let run =
+        |program: &str, args: &[&str]| Command::new(program).args(args).output().is_ok_and(|o| o.status.success());
     if !has_openai() {
         run("python3", &["-m", "venv", &venv.to_string_lossy()]);
         run(&venv.join("bin/pip").to_string_lossy(), &["install", "--quiet", "openai==3.52.0"]);

@@ -5,7 +5,9 @@ use serde_json::json;
 use tidegate_tests::{Gateway, ask, collect, with_model};
 
 fn config() -> String {
-    let key = |name: &str, key: &str| format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{}\"\n", blake3::hash(key.as_bytes()));
+    let key = |name: &str, key: &str| {
+        format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{}\"\n", blake3::hash(key.as_bytes()))
+    };
     format!("{}{}[pipeline]\n", key("alpha", "tg-alpha"), key("beta", "tg-beta"))
 }
 

@@ -9,9 +9,8 @@ use tidegate_tests::{BARE, Gateway, joined};
 async fn two_hundred_streams_are_all_complete_and_none_is_garbled() {
     let gateway = Arc::new(Gateway::start(BARE).await);
     let questions = ["What is Tidegate?", "Hello!", "What is a stream guard?", "Tell me a joke.", "Who are you?"];
-    let request = |i: usize| {
-        json!({"messages": [{"role": "user", "content": questions[i % questions.len()]}], "max_tokens": 24})
-    };
+    let request =
+        |i: usize| json!({"messages": [{"role": "user", "content": questions[i % questions.len()]}], "max_tokens": 24});
     let mut alone = Vec::new();
     for i in 0..questions.len() {
         alone.push(gateway.chat(request(i)).await.text());

@@ -33,10 +33,7 @@ async fn a_call_of_the_callers_own_tool_is_returned() {
 
     request["messages"].as_array_mut().unwrap().push(message.clone());
     let id = message["tool_calls"][0]["id"].clone();
-    request["messages"]
-        .as_array_mut()
-        .unwrap()
-        .push(json!({"role": "tool", "tool_call_id": id, "content": "144"}));
+    request["messages"].as_array_mut().unwrap().push(json!({"role": "tool", "tool_call_id": id, "content": "144"}));
     let answer = gateway.chat(request).await.text();
     assert!(answer.contains("144"), "{answer}");
 }

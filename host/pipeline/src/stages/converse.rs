@@ -10,9 +10,7 @@ use crate::stages::start::TurnPlan;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_sandbox::stage::Channel;
-use tidegate_types::{
-    Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, TextLogprob, ToolCall, Usage,
-};
+use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, TextLogprob, ToolCall, Usage};
 
 impl Pipeline {
     pub(crate) fn converse(self: &Arc<Self>, started: Started) -> Reply {
@@ -214,7 +212,8 @@ impl Conversation {
     fn is_ours(&self, name: &str) -> bool {
         let ours = &self.turn.tools;
         let theirs = &self.turn.request.chat.tools;
-        !theirs.iter().any(|tool| tool.name == name) && (theirs.is_empty() && !ours.is_empty() || ours.iter().any(|tool| tool.def.name == name))
+        !theirs.iter().any(|tool| tool.name == name)
+            && (theirs.is_empty() && !ours.is_empty() || ours.iter().any(|tool| tool.def.name == name))
     }
 
     async fn emit_text(&self, choice: u32, channel: &Channel, text: String, logprobs: Vec<TextLogprob>) {

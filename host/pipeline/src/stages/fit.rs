@@ -4,9 +4,7 @@
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
 use tidegate_text::{AddSpecial, ChatOptions, ToolFormat};
-use tidegate_types::{
-    Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef,
-};
+use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef};
 
 /// A request that fits its model.
 pub(crate) enum Fitted {
@@ -83,7 +81,8 @@ fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
         return Err(Reject::invalid(field.clone(), message).code("unsupported_parameter"));
     }
     if matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
-        let message = format!("model `{name}` cannot be forced to call a tool; send `tool_choice`: \"auto\" or \"none\"");
+        let message =
+            format!("model `{name}` cannot be forced to call a tool; send `tool_choice`: \"auto\" or \"none\"");
         return Err(Reject::invalid("tool_choice", message).code("unsupported_parameter"));
     }
     for (i, message) in chat.messages.iter().enumerate() {
@@ -138,10 +137,7 @@ fn resolve(asked: &Sampling, model: &Sampling, seed: u64) -> SamplingParams {
         min_p: asked.min_p.or(model.min_p).unwrap_or(neutral.min_p),
         presence_penalty: asked.presence_penalty.unwrap_or(neutral.presence_penalty),
         frequency_penalty: asked.frequency_penalty.unwrap_or(neutral.frequency_penalty),
-        repetition_penalty: asked
-            .repetition_penalty
-            .or(model.repetition_penalty)
-            .unwrap_or(neutral.repetition_penalty),
+        repetition_penalty: asked.repetition_penalty.or(model.repetition_penalty).unwrap_or(neutral.repetition_penalty),
         seed,
         logit_bias: asked.logit_bias.clone(),
         logprobs: asked.logprobs,
@@ -155,8 +151,7 @@ pub(crate) fn seeds(asked: Option<u64>, n: u32) -> Result<Vec<u64>, Reject> {
         Some(seed) => seed,
         None => {
             let mut bytes = [0; 8];
-            getrandom::fill(&mut bytes)
-                .map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
+            getrandom::fill(&mut bytes).map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
             u64::from_le_bytes(bytes)
         }
     };

@@ -27,8 +27,7 @@ impl Pipeline {
         let stage = &retriever.stage;
         let call = request.cx.call(request.chat.stream, stage.wall);
         let query = Query { text: question.to_owned(), top_k: retriever.top_k };
-        let found =
-            stage.call(StageKind::Retriever, async |plugin| plugin.retrieve(&call, &query).await).await?;
+        let found = stage.call(StageKind::Retriever, async |plugin| plugin.retrieve(&call, &query).await).await?;
         let good = |chunk: &Chunk| chunk.score.is_none_or(|score| score >= retriever.min_score);
         let chunks = found.unwrap_or_default().into_iter().filter(good);
         Ok(chunks.take(retriever.top_k as usize).map(|chunk| passage(&stage.name, chunk)).collect())

@@ -109,14 +109,8 @@ impl OutputScreen {
         let started = Instant::now();
         let opinion = stage
             .call(StageKind::StreamGuard, async |plugin| {
-                let window = Window {
-                    seq: held.seq(),
-                    choice,
-                    channel,
-                    text: &window.text,
-                    settled: window.settled,
-                    ending,
-                };
+                let window =
+                    Window { seq: held.seq(), choice, channel, text: &window.text, settled: window.settled, ending };
                 plugin.inspect_window(&call, held.carry(), window).await
             })
             .await?;
