@@ -109,12 +109,12 @@ impl Shared {
     }
 
     fn refuse_if_closed(&self) -> Result<(), Reject> {
-        let why = match *self.phase.borrow() {
-            Phase::Serving | Phase::Loading => return Ok(()),
-            Phase::Draining | Phase::Stopped => "is shutting down",
-            Phase::Failed => "has failed and is not serving",
-        };
-        Err(Reject::unavailable(Fault::Engine, format!("the engine of model `{}` {why}", self.facts.name), 5))
+        let phase = self.phase();
+        if matches!(phase, Phase::Serving | Phase::Loading) {
+            return Ok(());
+        }
+        let message = format!("the engine of model `{}` {}", self.facts.name, phase.in_words());
+        Err(Reject::unavailable(Fault::Engine, message, 5))
     }
 
     fn refuse_if_full(&self, desk: &Desk, num_tokens: usize) -> Result<(), Reject> {
@@ -217,7 +217,7 @@ impl Shared {
                 "the engine of model `{name}` has done no step for {:.0} s",
                 age.as_secs_f64()
             )),
-            (phase, _) => Health::NotReady(format!("the engine of model `{name}` is {phase:?}").to_lowercase()),
+            (phase, _) => Health::NotReady(format!("the engine of model `{name}` {}", phase.in_words())),
         }
     }
 

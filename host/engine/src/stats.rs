@@ -99,6 +99,19 @@ pub enum Phase {
     Stopped,
 }
 
+impl Phase {
+    /// What the engine does, after its name.
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            Self::Loading => "is loading",
+            Self::Serving => "is serving",
+            Self::Draining => "is shutting down",
+            Self::Failed => "has failed and is not serving",
+            Self::Stopped => "has stopped",
+        }
+    }
+}
+
 /// Whether tokens are moving, which is the only health that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {

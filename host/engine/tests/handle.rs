@@ -303,7 +303,8 @@ async fn a_device_that_cannot_be_replaced_fails_every_job_and_refuses_more() {
     }
     until("the engine has given up", || engine.phase() == Phase::Failed).await;
     assert_eq!(engine.submit(job(&engine, &[1], 5)).unwrap_err().kind, RejectKind::Unavailable);
-    assert!(!engine.health().is_ready());
+    let why = Health::NotReady("the engine of model `toy` has failed and is not serving".into());
+    assert_eq!(engine.health(), why);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! [`FairQueue`]: one [`Lane`](crate::lane::Lane) for each class; a better class always goes first.
+//! [`FairQueue`]: one [`Lane`] for each class; a better class always goes first.
 
 use crate::lane::Lane;
 use std::collections::BTreeMap;
