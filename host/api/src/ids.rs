@@ -10,8 +10,19 @@ const MAX_BYTES: usize = 128;
 pub(crate) fn unique() -> String {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    format!("{:016x}{count:08x}", PROCESS.get_or_init(random))
+    let mut word = String::with_capacity(24);
+    push_hex(&mut word, *PROCESS.get_or_init(random), 16);
+    push_hex(&mut word, COUNT.fetch_add(1, Ordering::Relaxed), 8);
+    word
+}
+
+/// At least `digits` digits. Formatting would cost more than the rest of a request's identity.
+fn push_hex(out: &mut String, value: u64, digits: u32) {
+    let digits = digits.max((67 - value.leading_zeros()) / 4);
+    for i in (0..digits).rev() {
+        let digit = (value >> (4 * i) & 15) as u32;
+        out.push(char::from_digit(digit, 16).unwrap_or('0'));
+    }
 }
 
 fn random() -> u64 {
@@ -30,7 +41,7 @@ pub(crate) fn request_id(given: Option<&[u8]>, unique: &str) -> RequestId {
     };
     match given.filter(sane).and_then(|id| std::str::from_utf8(id).ok()) {
         Some(id) => RequestId::new(id),
-        None => RequestId::new(format!("req_{unique}")),
+        None => RequestId::new(["req_", unique].concat()),
     }
 }
 
@@ -41,6 +52,15 @@ mod tests {
     #[test]
     fn ids_differ_and_a_sane_one_of_the_caller_is_kept() {
         assert_ne!(unique(), unique());
+        let hex = |value, digits| {
+            let mut out = String::new();
+            push_hex(&mut out, value, digits);
+            out
+        };
+        assert_eq!(
+            [hex(0, 2), hex(0xab, 4), hex(0x12345, 2), hex(u64::MAX, 1)],
+            ["00", "00ab", "12345", "ffffffffffffffff"]
+        );
         assert_eq!(request_id(Some(b"a-1_2.x"), "u").as_str(), "a-1_2.x");
         for bad in [&b""[..], b"a b", b"a\n", b"\xff", &[b'x'; 129]] {
             assert_eq!(request_id(Some(bad), "u").as_str(), "req_u");

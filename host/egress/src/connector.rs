@@ -145,7 +145,7 @@ impl Connector {
     fn message(&self, request: &Request, version: Version) -> Result<hyper::Request<Body>, EgressError> {
         let origin = &self.0.origin;
         let path = origin.path(&request.path);
-        let uri = if version == Version::HTTP_2 { format!("{}{path}", origin.name) } else { path };
+        let uri = if version == Version::HTTP_2 { [&origin.name, path.as_str()].concat() } else { path };
         let mut message = hyper::Request::new(Body::new(request.body.clone()));
         *message.method_mut() = request.method.clone();
         *message.uri_mut() =

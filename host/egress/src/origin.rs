@@ -55,7 +55,7 @@ impl Origin {
 
     /// The path of `below` (which starts with a slash) under the base URL.
     pub(crate) fn path(&self, below: &str) -> String {
-        format!("{}{below}", self.base_path)
+        [&self.base_path, below].concat()
     }
 }
 

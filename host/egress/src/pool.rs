@@ -62,10 +62,14 @@ impl H1 {
         .await
     }
 
-    /// Whether it is idle, with nothing unread, and can take the next request.
-    fn is_reusable(&mut self) -> bool {
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        !self.drive(&mut cx) && self.sender.is_ready()
+    /// Whether it can take the next request, as far as is known without looking at the socket.
+    fn is_ready(&self) -> bool {
+        !self.ended && self.sender.is_ready()
+    }
+
+    /// Looks at the socket, where the other side may have closed or said something unasked.
+    fn look(&mut self) {
+        self.drive(&mut Context::from_waker(std::task::Waker::noop()));
     }
 }
 
@@ -100,7 +104,10 @@ impl Pool {
             if since.elapsed() > self.keep_idle {
                 // Those below are older still.
                 kept.idle.clear();
-            } else if connection.is_reusable() {
+                continue;
+            }
+            connection.look();
+            if connection.is_ready() {
                 return Some(Connection::H1(connection));
             }
         }
@@ -115,7 +122,11 @@ impl Pool {
     /// Keeps a connection whose response was read to its end; closes it when it cannot take another request or
     /// enough are kept.
     pub(crate) fn put(&self, mut connection: H1) {
-        if !connection.is_reusable() {
+        if !connection.is_ready() {
+            // The end of the response was read, and it takes one more turn to notice that all is done.
+            connection.look();
+        }
+        if !connection.is_ready() {
             return;
         }
         let mut kept = self.lock();

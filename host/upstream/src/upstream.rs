@@ -61,7 +61,7 @@ impl Upstream {
         }
         let response = self.send(&request).await?;
         let shape = self.shape(&response)?;
-        let reader = AnswerReader::new(chat, call_id_prefix());
+        let reader = AnswerReader::new(chat, new_call_id);
         Ok(UpstreamStream::new(response, shape, reader, bounds, Arc::clone(&self.failures)))
     }
 
@@ -101,11 +101,11 @@ impl Upstream {
     }
 }
 
-/// A prefix for the ids of tool calls whose server gives none: unique within the process and across restarts,
+/// The id of a tool call whose server gives none: unique within the process and across restarts,
 /// because a conversation may hold calls of many requests and upstreams.
-fn call_id_prefix() -> String {
+fn new_call_id() -> String {
     static START: OnceLock<u64> = OnceLock::new();
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
-    format!("{:x}{:x}", START.get_or_init(since_epoch), COUNT.fetch_add(1, Ordering::Relaxed))
+    format!("call_{:x}{:x}", START.get_or_init(since_epoch), COUNT.fetch_add(1, Ordering::Relaxed))
 }

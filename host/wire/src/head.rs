@@ -28,7 +28,7 @@ impl Head {
                 ("cmpl", chat.messages.first().map(tidegate_types::Message::joined_text))
             }
         };
-        Self { form: chat.form, id: format!("{prefix}-{unique}"), created, model: model.into(), echo }
+        Self { form: chat.form, id: [prefix, "-", unique].concat(), created, model: model.into(), echo }
     }
 
     /// The value of `object` for a whole answer, or for a chunk of one.

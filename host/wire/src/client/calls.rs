@@ -75,15 +75,15 @@ impl Calls {
         }
     }
 
-    /// The whole calls. A call without an id gets one from `id_prefix`; one without arguments gets `{}`,
-    /// which is what a function without parameters is called with.
-    pub(super) fn finish(self, id_prefix: &str, choice: u32) -> Result<Vec<ToolCall>, WireError> {
+    /// The whole calls. A call without an id gets one from `new_id`; one without arguments gets `{}`, which is
+    /// what a function without parameters is called with.
+    pub(super) fn finish(self, new_id: fn() -> String) -> Result<Vec<ToolCall>, WireError> {
         let whole = |(i, mut call): (usize, Partial)| {
             if call.name.is_empty() {
                 return Err(WireError::Malformed(format!("tool call {i} has no name")));
             }
             if call.id.is_empty() {
-                call.id = format!("call_{id_prefix}_{choice}_{i}");
+                call.id = new_id();
             }
             if call.arguments.trim().is_empty() {
                 call.arguments = "{}".into();
@@ -102,7 +102,7 @@ mod tests {
         let pieces: Vec<CallPiece> = serde_json::from_str(pieces).unwrap();
         let mut calls = Calls::default();
         pieces.into_iter().for_each(|piece| calls.add(piece).unwrap());
-        let calls = calls.finish("p", 0).unwrap();
+        let calls = calls.finish(|| "new".into()).unwrap();
         let got: Vec<_> = calls.iter().map(|c| (c.id.as_str(), c.name.as_str(), c.arguments.as_str())).collect();
         assert_eq!(got, expected);
     }
@@ -154,9 +154,9 @@ mod tests {
     fn missing_ids_indices_and_arguments_are_filled() {
         check(
             r#"[{"index":0,"function":{"name":"f"}},{"index":1,"id":"","function":{"name":"g","arguments":null}}]"#,
-            &[("call_p_0_0", "f", "{}"), ("call_p_0_1", "g", "{}")],
+            &[("new", "f", "{}"), ("new", "g", "{}")],
         );
-        check(r#"[{"function":{"name":"f"}},{"function":{"arguments":"1"}}]"#, &[("call_p_0_0", "f", "1")]);
+        check(r#"[{"function":{"name":"f"}},{"function":{"arguments":"1"}}]"#, &[("new", "f", "1")]);
     }
 
     #[test]
@@ -165,6 +165,6 @@ mod tests {
         let piece = |i: u32| CallPiece { index: Some(i), id: None, function: None };
         (0..128).for_each(|i| calls.add(piece(i)).unwrap());
         assert!(calls.add(piece(128)).is_err());
-        assert!(calls.finish("p", 0).is_err());
+        assert!(calls.finish(String::new).is_err());
     }
 }

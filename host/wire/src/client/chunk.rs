@@ -7,9 +7,10 @@
 use crate::client::WireError;
 use crate::client::calls::{CallPiece, Calls};
 use crate::client::failure::Failure;
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
 
 /// What an upstream said.
@@ -23,14 +24,44 @@ pub enum Received {
     Done,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct Chunk {
-    choices: Option<Vec<Choice>>,
+    choices: Option<Choices>,
     usage: Option<WireUsage>,
     error: Option<Value>,
 }
 
-#[derive(Deserialize)]
+/// A list that nearly always has one item, which then needs no allocation.
+struct Choices {
+    first: Option<Choice>,
+    rest: Vec<Choice>,
+}
+
+impl<'de> Deserialize<'de> for Choices {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ChoicesVisitor)
+    }
+}
+
+struct ChoicesVisitor;
+
+impl<'de> Visitor<'de> for ChoicesVisitor {
+    type Value = Choices;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of choices")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Choices, A::Error> {
+        let mut choices = Choices { first: seq.next_element()?, rest: Vec::new() };
+        while let Some(choice) = seq.next_element()? {
+            choices.rest.push(choice);
+        }
+        Ok(choices)
+    }
+}
+
+#[derive(serde::Deserialize)]
 struct Choice {
     #[serde(default)]
     index: u32,
@@ -41,7 +72,7 @@ struct Choice {
     finish_reason: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct Body {
     content: Option<String>,
     reasoning_content: Option<String>,
@@ -50,7 +81,7 @@ struct Body {
     tool_calls: Option<Vec<CallPiece>>,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct WireUsage {
     #[serde(default)]
     prompt_tokens: u64,
@@ -59,13 +90,13 @@ struct WireUsage {
     prompt_tokens_details: Option<PromptDetails>,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct PromptDetails {
     cached_tokens: Option<u64>,
 }
 
 /// Both shapes: `content` is chat's, the lists are legacy completions'.
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct Logprobs {
     content: Option<Vec<WireToken>>,
     tokens: Option<Vec<String>>,
@@ -73,7 +104,7 @@ struct Logprobs {
     top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct WireToken {
     token: String,
     logprob: Option<f32>,
@@ -81,7 +112,7 @@ struct WireToken {
     top_logprobs: Option<Vec<WireTop>>,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct WireTop {
     token: String,
     logprob: Option<f32>,
@@ -91,7 +122,7 @@ struct WireTop {
 /// Reads the answer to one request.
 pub struct AnswerReader {
     choices: Vec<ChoiceState>,
-    call_id_prefix: String,
+    new_call_id: fn() -> String,
 }
 
 #[derive(Default)]
@@ -103,11 +134,11 @@ struct ChoiceState {
 }
 
 impl AnswerReader {
-    /// A reader for the answer to `chat`. Calls that come without an id are named after `call_id_prefix`, which
-    /// must be unique within a conversation.
-    pub fn new(chat: &Chat, call_id_prefix: impl Into<String>) -> Self {
+    /// A reader for the answer to `chat`. Calls that come without an id get one from `new_call_id`, which must
+    /// be unique within a conversation, so not only within this answer.
+    pub fn new(chat: &Chat, new_call_id: fn() -> String) -> Self {
         let choices = (0..chat.n).map(|_| ChoiceState::default()).collect();
-        Self { choices, call_id_prefix: call_id_prefix.into() }
+        Self { choices, new_call_id }
     }
 
     /// Reads the data of one event of a stream.
@@ -142,8 +173,8 @@ impl AnswerReader {
         if let Some(error) = chunk.error {
             return Err(WireError::Failed(Failure::from_value(&error)));
         }
-        for choice in chunk.choices.unwrap_or_default() {
-            self.choice(choice, out)?;
+        if let Some(Choices { first, rest }) = chunk.choices {
+            first.into_iter().chain(rest).try_for_each(|choice| self.choice(choice, out))?;
         }
         if let Some(usage) = chunk.usage {
             out.push_back(Received::Usage(usage.into()));
@@ -172,7 +203,7 @@ impl AnswerReader {
             Some(_) if state.finished => Ok(()),
             Some(reason) => {
                 state.finished = true;
-                emit.finish(finish_reason(reason)?, std::mem::take(&mut state.calls), &self.call_id_prefix)
+                emit.finish(finish_reason(reason)?, std::mem::take(&mut state.calls), self.new_call_id)
             }
         }
     }
@@ -212,10 +243,10 @@ impl Emit<'_> {
         }
     }
 
-    fn finish(&mut self, reason: FinishReason, calls: Calls, id_prefix: &str) -> Result<(), WireError> {
+    fn finish(&mut self, reason: FinishReason, calls: Calls, new_id: fn() -> String) -> Result<(), WireError> {
         // Some servers say `stop` after tool calls; a client that believes it would not run them.
         let reason = if calls.is_empty() || reason != FinishReason::Stop { reason } else { FinishReason::ToolCalls };
-        for (index, call) in calls.finish(id_prefix, self.choice)?.into_iter().enumerate() {
+        for (index, call) in calls.finish(new_id)?.into_iter().enumerate() {
             self.push(DeltaKind::ToolCall { index: index as u32, call })?;
         }
         self.push(DeltaKind::Finish(reason))

@@ -93,7 +93,13 @@ fn read_message(index: usize, node: Node<'_>, at: &Path<'_>) -> Result<Message, 
         _ => read_content(fields.content.take(), &at.key("content"), &role)?,
     };
     fields.refuse_rest(at, &role)?;
-    Ok(Message { id: format!("m{index}"), role, name, parts, provenance: None })
+    Ok(Message { id: message_id(index), role, name, parts, provenance: None })
+}
+
+/// `m0`, `m1`, ...; the first few without formatting.
+fn message_id(index: usize) -> String {
+    const FIRST: [&str; 8] = ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"];
+    FIRST.get(index).map_or_else(|| format!("m{index}"), |id| (*id).to_owned())
 }
 
 fn read_role(node: Option<Node<'_>>, at: &Path<'_>) -> Result<Role, Reject> {

@@ -8,7 +8,7 @@ use tidegate_types::{Form, ToolCall};
 
 fn reader(n: u32) -> AnswerReader {
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],"n":{n}}}"#);
-    AnswerReader::new(&crate::parse_chat(body.as_bytes()).unwrap().chat, "p")
+    AnswerReader::new(&crate::parse_chat(body.as_bytes()).unwrap().chat, String::new)
 }
 
 /// What the events say, or the first error.
