@@ -11,7 +11,11 @@ use std::time::Duration;
 /// Which guard is on the path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stages {
+    /// No gateway: a bare hyper proxy.
+    Floor,
     None,
+    /// A prompt guard that has no opinion: what the sandbox itself costs.
+    NoOp,
     PromptGuard,
     StreamGuard,
     Both,
@@ -20,7 +24,9 @@ pub(crate) enum Stages {
 impl fmt::Display for Stages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Floor => "bare hyper proxy",
             Self::None => "no guard",
+            Self::NoOp => "a no-op prompt guard",
             Self::PromptGuard => "pii-guard on prompts",
             Self::StreamGuard => "pii-guard on streams",
             Self::Both => "pii-guard on both",
@@ -29,13 +35,20 @@ impl fmt::Display for Stages {
 }
 
 impl Stages {
-    fn config(self) -> &'static str {
-        match self {
-            Self::None => "[pipeline]\n",
+    fn config(self) -> String {
+        let text = match self {
+            Self::Floor | Self::None => "[pipeline]\n",
             Self::PromptGuard => "[[pipeline.stage]]\nplugin = \"pii-guard\"\nstages = [\"prompt-guard\"]\n",
             Self::StreamGuard => "[[pipeline.stage]]\nplugin = \"pii-guard\"\nstages = [\"stream-guard\"]\n",
             Self::Both => "[[pipeline.stage]]\nplugin = \"pii-guard\"\n",
-        }
+            Self::NoOp => {
+                let guest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/honest.wasm");
+                return format!(
+                    "[[pipeline.stage]]\nplugin = \"honest\"\nfile = \"{guest}\"\nstages = [\"prompt-guard\"]\n"
+                );
+            }
+        };
+        text.to_owned()
     }
 
     pub(crate) fn request_goal(self) -> Option<f64> {
@@ -46,7 +59,7 @@ impl Stages {
         match self {
             Self::None => Some(8.0),
             Self::StreamGuard => Some(11.0),
-            Self::PromptGuard | Self::Both => None,
+            Self::Floor | Self::NoOp | Self::PromptGuard | Self::Both => None,
         }
     }
 }
@@ -71,9 +84,16 @@ impl Gateway {
         );
         let file = folder.path().join("tidegate.toml");
         std::fs::write(&file, config)?;
-        let child = Command::new(program)
-            .args(["serve", "--config"])
-            .arg(&file)
+        let mut command = if stages == Stages::Floor {
+            let mut floor = Command::new(std::env::current_exe()?);
+            floor.args(["floor", &addr.to_string(), &upstream.to_string()]);
+            floor
+        } else {
+            let mut gateway = Command::new(program);
+            gateway.args(["serve", "--config"]).arg(&file);
+            gateway
+        };
+        let child = command
             .env("RUST_LOG", "error")
             .stdout(Stdio::null())
             .spawn()

@@ -1,9 +1,10 @@
 //! Measures what the gateway adds: CPU for a request, CPU for a streamed event, delay, memory. It starts the
-//! release build of `tidegate` before a stand-in upstream on loopback, loads it over real sockets, and prints a
+//! release build of `tidegate`, and a bare hyper proxy as the floor, before a stand-in upstream on loopback, loads it over real sockets, and prints a
 //! table and JSON. Figures are printed, never asserted: machines differ and are shared. CPU is what the kernel
 //! charged the gateway's process; latencies are medians of interleaved rounds.
 #![allow(clippy::print_stdout)]
 
+mod floor;
 mod gateway;
 mod load;
 mod report;
@@ -23,7 +24,14 @@ const ROUNDS: usize = 3;
 const EVENTS: usize = 64;
 
 fn main() -> anyhow::Result<()> {
-    let program = PathBuf::from(std::env::args().nth(1).context("usage: tidegate-bench PATH-TO-TIDEGATE")?);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [command, listen, upstream] = &arguments[..]
+        && command == "floor"
+    {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        return runtime.block_on(floor::run(listen.parse()?, upstream.parse()?));
+    }
+    let program = PathBuf::from(arguments.first().context("usage: tidegate-bench PATH-TO-TIDEGATE")?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let mut report = Report::default();
     runtime.block_on(measure(&program, &mut report))?;
@@ -34,7 +42,7 @@ fn main() -> anyhow::Result<()> {
 
 async fn measure(program: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
     let upstream = standin::start(EVENTS).await?;
-    for stages in [Stages::None, Stages::PromptGuard, Stages::StreamGuard, Stages::Both] {
+    for stages in [Stages::Floor, Stages::None, Stages::NoOp, Stages::PromptGuard, Stages::StreamGuard, Stages::Both] {
         let gateway = Gateway::start(program, upstream, stages)?;
         gateway.wait_ready().await?;
         if stages == Stages::None {
