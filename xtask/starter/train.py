@@ -74,6 +74,7 @@ def export(weights, config, path):
     copy.generation_config = GenerationConfig(
         eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id, do_sample=False, max_new_tokens=200)
     copy.save_pretrained(path)
+    (path / "model.safetensors").chmod(0o644)  # it is written for the owner only
     # Most readers look for rope_theta at the top level.
     written = json.loads((path / "config.json").read_text())
     written["rope_theta"] = config.rope_parameters["rope_theta"]
