@@ -1,4 +1,4 @@
-//! The rules of the house that a machine can keep. Few, each with a reason in ARCHITECTURE.md or DESIGN: a rule
+//! The rules of the house that a machine can keep. Few, each with a reason in ARCHITECTURE.md: a rule
 //! that nobody would miss does not belong here.
 //!
 //! A violation is one line: path, what is wrong, and the remedy. Read next: [`edges`], the table of crates.

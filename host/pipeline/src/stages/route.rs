@@ -42,7 +42,7 @@ impl Pipeline {
             models = order;
         }
         if models.is_empty() {
-            return Err(self.models.get(ROUTED_MODEL).err().unwrap_or_else(|| no_candidate()));
+            return Err(self.models.get(ROUTED_MODEL).err().unwrap_or_else(no_candidate));
         }
         Ok(models)
     }
