@@ -1,6 +1,7 @@
 //! A running server: assembled, listening, and stopped without losing an answer.
 
 use crate::assemble::{Assembled, assemble};
+use crate::bundled::STARTER_NAME;
 use crate::config::{Config, KeyConfig, ServerConfig};
 use crate::observe;
 use crate::service::PipelineService;
@@ -9,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_api::{Api, ApiKey, Auth, Limits, Listener, Server, Tls};
+use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{ModelBackend, Pipeline};
 use tidegate_types::TenantId;
 
@@ -51,11 +53,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let limits = limits(&config.server);
     let tls = config.server.tls.is_some();
     let open = config.keys.is_empty();
+    let first_model = config.models.first().map_or(STARTER_NAME, |model| &model.name).to_owned();
     let Assembled { pipeline, mut facts } =
         tokio::task::spawn_blocking(move || assemble(&config)).await.context("assembling panicked")??;
     let service = PipelineService { pipeline: Arc::clone(&pipeline), metrics };
     let server = tidegate_api::serve(vec![listener], Api::new(Arc::new(service), auth, limits));
-    facts.extend(invitation(addr, tls, open, &pipeline));
+    let model = if pipeline.routes() { ROUTED_MODEL } else { &first_model };
+    facts.extend(invitation(addr, tls, open, model));
     Ok(Running { addr, facts, server, pipeline })
 }
 
@@ -92,16 +96,15 @@ fn limits(config: &ServerConfig) -> Limits {
 }
 
 /// Where it listens, who may ask, and a request to paste.
-fn invitation(addr: SocketAddr, tls: bool, open: bool, pipeline: &Pipeline) -> Vec<String> {
+fn invitation(addr: SocketAddr, tls: bool, open: bool, model: &str) -> Vec<String> {
     let scheme = if tls { "https" } else { "http" };
-    let model = pipeline.models().iter().next().map_or("MODEL", |model| &model.name);
     let key = if open { "" } else { " -H \"authorization: Bearer $TIDEGATE_API_KEY\"" };
     let callers = if open { "no keys: this machine only" } else { "keys needed" };
     vec![
         format!("listening {scheme}://{addr} ({callers})"),
         format!(
             "try       curl {scheme}://{addr}/v1/chat/completions -H 'content-type: application/json'{key} \
-             -d '{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"What is 17*23?\"}}]}}'"
+             -d '{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"What is Tidegate?\"}}]}}'"
         ),
     ]
 }

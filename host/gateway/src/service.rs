@@ -54,7 +54,8 @@ impl Service for PipelineService {
 fn card(model: &Model) -> ModelCard {
     let owned_by = match &model.backend {
         ModelBackend::Engine(_) => "tidegate".to_owned(),
-        ModelBackend::Upstream(upstream) => upstream.origin().to_owned(),
+        // Where it is, is nobody's business but the operator's.
+        ModelBackend::Upstream(_) => "upstream".to_owned(),
     };
     let context_tokens = (model.context_tokens > 0).then_some(model.context_tokens);
     ModelCard { id: model.name.clone(), created: model.created, owned_by, context_tokens }

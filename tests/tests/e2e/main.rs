@@ -1,4 +1,10 @@
 //! End-to-end tests over real sockets, one module for each side of the program.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which clippy does not take for tests"
+)]
 
 mod bad_input;
 mod chat;
