@@ -7,7 +7,7 @@
 
 use crate::config::SandboxConfig;
 use crate::error::SandboxError;
-use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 /// Wasm pages are 64 KiB; memories are reserved in whole pages.
 const PAGE: usize = 64 << 10;
@@ -58,9 +58,11 @@ fn pool(config: &SandboxConfig, memory: usize) -> PoolingAllocationConfig {
         .max_tables_per_component(TABLES)
         .table_elements(TABLE_ELEMENTS)
         .max_memory_size(memory)
-        // Instances are reused for many calls, so a dropped one gives nearly all of its memory back.
-        .linear_memory_keep_resident(64 << 10)
-        .table_keep_resident(4 << 10)
+        // A slot whose guest used little is cleared by hand rather than by the kernel, and keeps its pages: this
+        // halves the cost of a new instance.
+        .linear_memory_keep_resident(128 << 10)
+        .table_keep_resident(16 << 10)
+        .pagemap_scan(Enabled::Auto)
         .max_unused_warm_slots(16);
     pool
 }

@@ -4,12 +4,12 @@
 use crate::bindings::exports::tidegate::plugin as exports;
 use crate::blueprint::Blueprint;
 use crate::failure;
-use crate::stage::CallError;
+use crate::stage::{CallError, StageKind};
 use crate::state::HostState;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
-use wasmtime::Store;
+use wasmtime::{Error, Store, component};
 
 /// A guest. The store is dropped before the permit that counts it.
 pub(crate) struct Instance {
@@ -22,14 +22,17 @@ pub(crate) struct Instance {
     _slot: Option<OwnedSemaphorePermit>,
 }
 
-/// The functions of the stages that the plugin serves.
+/// The functions that the component exports, each looked up and typed when it is first needed: most instances serve
+/// one stage.
 pub(crate) struct Guests {
+    blueprint: Arc<Blueprint>,
+    instance: component::Instance,
     meta: exports::meta::Guest,
-    pub(crate) prompt_guard: Option<exports::prompt_guard::Guest>,
-    pub(crate) stream_guard: Option<exports::stream_guard::Guest>,
-    pub(crate) router: Option<exports::router::Guest>,
-    pub(crate) tool_provider: Option<exports::tool_provider::Guest>,
-    pub(crate) retriever: Option<exports::retriever::Guest>,
+    prompt_guard: Option<exports::prompt_guard::Guest>,
+    stream_guard: Option<exports::stream_guard::Guest>,
+    router: Option<exports::router::Guest>,
+    tool_provider: Option<exports::tool_provider::Guest>,
+    retriever: Option<exports::retriever::Guest>,
 }
 
 impl Instance {
@@ -46,7 +49,7 @@ impl Instance {
             // The state knows why, when the guest was too large to begin with.
             Err(error) => return Err(refused_memory(&store).unwrap_or(error)),
         };
-        let guests = Guests::load(&mut store, &instance, &blueprint)?;
+        let guests = Guests::new(&mut store, instance, blueprint)?;
         Ok(Self { store, guests, calls: 0, born: Instant::now(), caller: None, _slot: slot })
     }
 
@@ -68,6 +71,12 @@ impl Instance {
         }
     }
 
+    /// Checks that every stage has the contract's types.
+    pub(crate) fn check_types(&mut self) -> wasmtime::Result<()> {
+        let kinds = self.store.data().blueprint.stages.kinds();
+        kinds.into_iter().try_for_each(|stage| self.guests.look_up(stage, &mut self.store))
+    }
+
     /// What the plugin says of itself.
     pub(crate) async fn describe(&mut self) -> wasmtime::Result<String> {
         let said = self.guests.meta.call_describe(&mut self.store).await;
@@ -87,30 +96,58 @@ fn restart(store: &mut Store<HostState>, ticks: u64) {
     store.set_epoch_deadline(1);
 }
 
-fn refused_memory(store: &Store<HostState>) -> Option<wasmtime::Error> {
+fn refused_memory(store: &Store<HostState>) -> Option<Error> {
     let state = store.data();
     state.memory.denied().map(|denied| failure::of_memory(denied, state).into())
 }
 
-impl Guests {
-    fn load(
-        store: &mut Store<HostState>,
-        instance: &wasmtime::component::Instance,
-        blueprint: &Blueprint,
-    ) -> wasmtime::Result<Self> {
-        let stages = &blueprint.stages;
-        macro_rules! load {
-            ($stage:ident) => {
-                stages.$stage.as_ref().map(|indices| indices.load(&mut *store, instance)).transpose()?
-            };
+macro_rules! stage {
+    ($stage:ident) => {
+        /// The stage's functions. An error when it is not exported, or not as the contract has it.
+        pub(crate) fn $stage(&mut self, store: &mut Store<HostState>) -> wasmtime::Result<&exports::$stage::Guest> {
+            match &mut self.$stage {
+                Some(guest) => Ok(guest),
+                none => {
+                    let indices = self.blueprint.stages.$stage.as_ref();
+                    let indices = indices.ok_or_else(|| Error::msg("the stage is not exported"))?;
+                    Ok(none.insert(indices.load(store, &self.instance)?))
+                }
+            }
         }
+    };
+}
+
+impl Guests {
+    fn new(
+        store: &mut Store<HostState>,
+        instance: component::Instance,
+        blueprint: Arc<Blueprint>,
+    ) -> wasmtime::Result<Self> {
         Ok(Self {
-            meta: stages.meta.load(&mut *store, instance)?,
-            prompt_guard: load!(prompt_guard),
-            stream_guard: load!(stream_guard),
-            router: load!(router),
-            tool_provider: load!(tool_provider),
-            retriever: load!(retriever),
+            meta: blueprint.stages.meta.load(store, &instance)?,
+            blueprint,
+            instance,
+            prompt_guard: None,
+            stream_guard: None,
+            router: None,
+            tool_provider: None,
+            retriever: None,
         })
+    }
+
+    stage!(prompt_guard);
+    stage!(stream_guard);
+    stage!(router);
+    stage!(tool_provider);
+    stage!(retriever);
+
+    fn look_up(&mut self, stage: StageKind, store: &mut Store<HostState>) -> wasmtime::Result<()> {
+        match stage {
+            StageKind::PromptGuard => self.prompt_guard(store).map(|_| ()),
+            StageKind::StreamGuard => self.stream_guard(store).map(|_| ()),
+            StageKind::Router => self.router(store).map(|_| ()),
+            StageKind::ToolProvider => self.tool_provider(store).map(|_| ()),
+            StageKind::Retriever => self.retriever(store).map(|_| ()),
+        }
     }
 }

@@ -154,6 +154,7 @@ async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, 
             Some(known) => failed(known.clone()),
             None => LoadCause::Contract(format!("{e:#}")),
         })?;
+        instance.check_types().map_err(|e| LoadCause::Contract(format!("{e:#}")))?;
         let said = instance.describe().await;
         let state = instance.store.data();
         if let Some(function) = state.used_while_describing() {

@@ -134,7 +134,8 @@ impl Plugin {
             streaming: ctx.streaming,
             attrs: &[],
         };
-        let answer = tokio::time::timeout_at(until.into(), call.enter(store, guests, context)).await;
+        let call = std::pin::pin!(call.enter(store, guests, context));
+        let answer = tokio::time::timeout_at(until.into(), call).await;
         answer.map_err(|_| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall })
     }
 

@@ -26,13 +26,14 @@ pub(crate) struct Pool {
 }
 
 struct Idle {
-    instance: Instance,
+    instance: Box<Instance>,
     since: Instant,
 }
 
 /// The use of one instance by one call.
 pub(crate) struct Lease {
-    pub(crate) instance: Instance,
+    /// Boxed: it moves between pool and call each time.
+    pub(crate) instance: Box<Instance>,
     pool: Arc<Pool>,
     _permit: OwnedSemaphorePermit,
 }
@@ -88,7 +89,7 @@ impl Pool {
             // The caller may be gone before this is done.
             let clock = pool.clock.clone();
             let _running = clock.running();
-            let instance = Instance::configured(state, Some(slot)).await?;
+            let instance = Box::new(Instance::configured(state, Some(slot)).await?);
             Ok(Lease { instance, pool, _permit: permit })
         });
         match tokio::time::timeout_at(until.into(), &mut making).await {

@@ -37,17 +37,12 @@ pub(crate) trait StageCall: Send + Sync {
     fn enter(
         &self,
         store: &mut Store<HostState>,
-        guests: &Guests,
+        guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> impl Future<Output = Answer<Self::Raw>> + Send;
 
     /// Checks a result against the input and the contract.
     fn check(&self, raw: Self::Raw, descriptor: &Descriptor) -> Result<Self::Out, String>;
-}
-
-/// The exported stage; `plugin.rs` refuses the call before it comes to this.
-fn exported<T>(guest: Option<&T>) -> wasmtime::Result<&T> {
-    guest.ok_or_else(|| wasmtime::Error::msg("the stage is not exported"))
 }
 
 /// What the plugin notes beside its result is for its author's eyes: it goes to the debug log.

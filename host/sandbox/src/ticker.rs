@@ -63,7 +63,7 @@ impl Clock {
     pub(crate) fn running(&self) -> Running<'_> {
         // SeqCst, here and where the thread parks: either this sees `parked`, or the thread sees `running`.
         self.0.running.fetch_add(1, Ordering::SeqCst);
-        if self.0.parked.load(Ordering::SeqCst) {
+        if self.0.parked.load(Ordering::SeqCst) && self.0.parked.swap(false, Ordering::SeqCst) {
             self.0.wake();
         }
         Running(&self.0)
@@ -82,8 +82,7 @@ impl Drop for Ticker {
     fn drop(&mut self) {
         self.clock.0.stop.store(true, Ordering::SeqCst);
         self.clock.0.wake();
-        // The thread itself may drop the last owner, through an instance that it sweeps.
-        if let Some(handle) = self.handle.take().filter(|h| h.thread().id() != std::thread::current().id()) {
+        if let Some(handle) = self.handle.take() {
             let _ = handle.join();
         }
     }
@@ -96,10 +95,10 @@ fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
         if quiet < LINGER {
             std::thread::sleep(TICK);
             engine.increment_epoch();
-        } else {
-            park(shared);
+            quiet = if shared.running.load(Ordering::SeqCst) == 0 { quiet + 1 } else { 0 };
+        } else if park(shared) {
+            quiet = 0;
         }
-        quiet = if shared.running.load(Ordering::SeqCst) == 0 { quiet + 1 } else { 0 };
         if swept.elapsed() >= SWEEP {
             swept = Instant::now();
             registry.sweep(swept);
@@ -107,10 +106,12 @@ fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
     }
 }
 
-fn park(shared: &Shared) {
+/// Sleeps until a guest is entered, or for long enough to sweep; says whether it was a guest.
+fn park(shared: &Shared) -> bool {
     shared.parked.store(true, Ordering::SeqCst);
     if shared.running.load(Ordering::SeqCst) == 0 && !shared.stop.load(Ordering::SeqCst) {
         std::thread::park_timeout(SWEEP);
     }
-    shared.parked.store(false, Ordering::SeqCst);
+    // Who woke it has cleared the flag; a guest that came while it was set counts as well.
+    !shared.parked.swap(false, Ordering::SeqCst) || shared.running.load(Ordering::SeqCst) != 0
 }

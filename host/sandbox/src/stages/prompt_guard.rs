@@ -1,7 +1,7 @@
 //! `prompt-guard`: decides on a prompt, before generation. Checked: every edit names something that is there, and
 //! edits of one text do not overlap, so that they can be applied in any order.
 
-use super::{Answer, StageCall, exported, note};
+use super::{Answer, StageCall, note};
 use crate::bindings::exports::tidegate::plugin::prompt_guard as guard;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::check;
@@ -25,7 +25,7 @@ impl StageCall for InspectPrompt<'_> {
     async fn enter(
         &self,
         store: &mut Store<HostState>,
-        guests: &Guests,
+        guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<wit::Verdict> {
         let Prompt { messages, tools, params } = self.0;
@@ -37,7 +37,7 @@ impl StageCall for InspectPrompt<'_> {
             params: &convert::attrs(params),
             truncated: false,
         };
-        exported(guests.prompt_guard.as_ref())?.call_inspect_prompt(store, context, prompt).await
+        guests.prompt_guard(store)?.call_inspect_prompt(store, context, prompt).await
     }
 
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {

@@ -1,6 +1,6 @@
 //! `retriever`: passages for a question. Checked: no more than asked for, each with an id of its own.
 
-use super::{Answer, StageCall, exported, note};
+use super::{Answer, StageCall, note};
 use crate::bindings::exports::tidegate::plugin::retriever as guest;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::convert;
@@ -19,11 +19,11 @@ impl StageCall for Retrieve<'_> {
     async fn enter(
         &self,
         store: &mut Store<HostState>,
-        guests: &Guests,
+        guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<Self::Raw> {
         let query = guest::Query { text: &self.0.text, top_k: self.0.top_k, attrs: &[] };
-        exported(guests.retriever.as_ref())?.call_retrieve(store, context, query).await
+        guests.retriever(store)?.call_retrieve(store, context, query).await
     }
 
     fn check(&self, raw: Self::Raw, _: &Descriptor) -> Result<Vec<Chunk>, String> {

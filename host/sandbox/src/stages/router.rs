@@ -1,6 +1,6 @@
 //! `router`: orders the candidates for a request. Checked: it names only what was offered, each once, and something.
 
-use super::{Answer, StageCall, exported, note};
+use super::{Answer, StageCall, note};
 use crate::bindings::exports::tidegate::plugin::router as guest;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::convert::{self, JsonTexts, Rows};
@@ -22,7 +22,7 @@ impl StageCall for Route<'_> {
     async fn enter(
         &self,
         store: &mut Store<HostState>,
-        guests: &Guests,
+        guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<guest::Decision> {
         let RouteRequest { messages, prompt_tokens, findings, attrs } = self.request;
@@ -36,7 +36,7 @@ impl StageCall for Route<'_> {
         };
         let notes: Vec<_> = self.candidates.iter().map(|candidate| convert::attrs(&candidate.attrs)).collect();
         let candidates: Vec<_> = self.candidates.iter().zip(&notes).map(|(c, attrs)| candidate(c, attrs)).collect();
-        exported(guests.router.as_ref())?.call_route(store, context, request, &candidates).await
+        guests.router(store)?.call_route(store, context, request, &candidates).await
     }
 
     fn check(&self, raw: guest::Decision, _: &Descriptor) -> Result<Decision, String> {

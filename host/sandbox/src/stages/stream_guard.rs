@@ -2,7 +2,7 @@
 //! copied but the text itself. Checked: nothing that was already sent changes, redactions can be applied from left to
 //! right, and the watermark cuts no character.
 
-use super::{Answer, StageCall, exported, note};
+use super::{Answer, StageCall, note};
 use crate::bindings::exports::tidegate::plugin::stream_guard as guard;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::check;
@@ -29,7 +29,7 @@ impl StageCall for InspectWindow<'_> {
     async fn enter(
         &self,
         store: &mut Store<HostState>,
-        guests: &Guests,
+        guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<guard::Inspection> {
         let Window { seq, choice, channel, text, settled, ending } = self.window;
@@ -40,7 +40,7 @@ impl StageCall for InspectWindow<'_> {
             Channel::ToolArguments(id) => guard::Channel::ToolArguments(id),
         };
         let window = guard::Window { seq, choice, channel, text, settled, ending, attrs: &[] };
-        exported(guests.stream_guard.as_ref())?.call_inspect_window(store, context, self.carry, window).await
+        guests.stream_guard(store)?.call_inspect_window(store, context, self.carry, window).await
     }
 
     fn check(&self, raw: guard::Inspection, descriptor: &Descriptor) -> Result<Inspection, String> {

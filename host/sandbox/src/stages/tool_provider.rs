@@ -1,7 +1,7 @@
 //! `tool-provider`: tools that the model may call. Checked: names that every wire format can carry, schemas that are
 //! objects, and an outcome that answers the call that was made.
 
-use super::{Answer, StageCall, exported, note};
+use super::{Answer, StageCall, note};
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::convert;
 use crate::instance::Guests;
@@ -23,10 +23,10 @@ impl StageCall for ListTools {
     async fn enter(
         &self,
         store: &mut Store<HostState>,
-        guests: &Guests,
+        guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<Self::Raw> {
-        exported(guests.tool_provider.as_ref())?.call_list_tools(store, context).await
+        guests.tool_provider(store)?.call_list_tools(store, context).await
     }
 
     fn check(&self, raw: Self::Raw, _: &Descriptor) -> Result<Vec<ToolDef>, String> {
@@ -69,11 +69,11 @@ impl StageCall for CallTool<'_> {
     async fn enter(
         &self,
         store: &mut Store<HostState>,
-        guests: &Guests,
+        guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<Self::Raw> {
         let call = convert::tool_call_param(self.0);
-        exported(guests.tool_provider.as_ref())?.call_call_tool(store, context, call).await
+        guests.tool_provider(store)?.call_call_tool(store, context, call).await
     }
 
     fn check(&self, raw: Self::Raw, _: &Descriptor) -> Result<ToolOutcome, String> {
