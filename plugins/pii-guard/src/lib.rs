@@ -87,10 +87,6 @@ impl Scanner for Pii {
     fn step(&self, at: Place<'_>) -> Step {
         self.detector.step(at)
     }
-
-    fn idle(&self, rest: &str) -> usize {
-        self.detector.idle(rest)
-    }
 }
 
 impl Rules for Pii {

@@ -135,7 +135,7 @@ fn plain_text_leaves_word_by_word() {
 }
 
 /// Text in which the detectors have work: parts of what they look for, glued at random.
-fn awkward() -> impl Strategy<Value = String> {
+pub(crate) fn awkward() -> impl Strategy<Value = String> {
     const PIECES: &[&str] = &[
         "jo",
         "@",

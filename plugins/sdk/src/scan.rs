@@ -29,6 +29,8 @@ pub struct Place<'a> {
 pub enum Step {
     /// Nothing starts here, whatever follows. Where a match is open: it ended before this place.
     No,
+    /// Nothing starts within these bytes, at least one, whatever follows: as many times `No`, but cheaper.
+    Pass(usize),
     /// These bytes, at least one, belong to no match, and what follows them begins anew.
     Skip(usize),
     /// A match, whatever follows.
@@ -54,13 +56,6 @@ pub enum Step {
 pub trait Scanner {
     /// Looks at one place.
     fn step(&self, at: Place<'_>) -> Step;
-
-    /// Bytes at the start of `rest` where nothing can begin, whole characters: a cheap look that spares most
-    /// places a [`Self::step`]. Must hold whatever text follows.
-    fn idle(&self, rest: &str) -> usize {
-        let _ = rest;
-        0
-    }
 }
 
 /// What must be remembered between pieces of a text: a few bytes.
@@ -97,12 +92,6 @@ pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize
     let mut at = from;
     while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
         let open = resume.open.map(usize::from);
-        let idle = if open.is_none() { scanner.idle(rest) } else { 0 };
-        if let Some(passed) = rest.get(..idle).filter(|passed| !passed.is_empty()) {
-            resume.before = passed.chars().next_back();
-            at += idle;
-            continue;
-        }
         let step = scanner.step(Place { rest, before: resume.before, open, is_last });
         resume.open = None;
         let behind = |len: usize| text.ceil_char_boundary(at + len.max(1));
@@ -111,8 +100,9 @@ pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize
                 resume.open = open.and_then(|rule| u16::try_from(rule).ok());
                 break;
             }
-            Step::No | Step::More if open.is_some() => continue,
+            Step::No | Step::Pass(_) | Step::More if open.is_some() => continue,
             Step::No | Step::More => behind(1),
+            Step::Pass(len) => behind(len),
             Step::Skip(len) => {
                 resume.before = None;
                 at = behind(len);

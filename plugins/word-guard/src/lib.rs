@@ -23,7 +23,7 @@ const MAX_WORDS: usize = 10_000;
 const MAX_PATTERNS: usize = 100;
 
 /// The settings.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct Config {
     words: Vec<String>,
     patterns: Vec<String>,
@@ -46,6 +46,8 @@ pub struct WordGuard(Screen<List>);
 pub struct List {
     words: Words,
     patterns: Vec<Pattern>,
+    /// Which ASCII characters a match may begin with; most text is passed by on this.
+    firsts: [bool; 128],
     replacement: String,
     message: String,
 }
@@ -100,8 +102,11 @@ impl List {
         let pattern = |text: &String| {
             Pattern::new(text, config.ignore_case, config.max_match_bytes).map_err(|e| format!("pattern `{text}`: {e}"))
         };
-        let patterns = config.patterns.iter().map(pattern).collect::<Result<_, _>>()?;
-        Ok(Self { words, patterns, replacement: config.replacement.clone(), message: config.message.clone() })
+        let patterns = config.patterns.iter().map(pattern).collect::<Result<Vec<_>, _>>()?;
+        let may_begin = |c: char| words.may_begin(c) || patterns.iter().any(|pattern| pattern.may_begin(c));
+        let firsts = std::array::from_fn(|code: usize| may_begin(char::from(code as u8)));
+        let Config { replacement, message, .. } = config.clone();
+        Ok(Self { words, patterns, firsts, replacement, message })
     }
 }
 
@@ -122,6 +127,10 @@ impl StreamGuard for WordGuard {
 impl Scanner for List {
     /// The longest match at a place, of whatever rule.
     fn step(&self, at: Place<'_>) -> Step {
+        let idle = at.rest.bytes().take_while(|b| self.firsts.get(usize::from(*b)) == Some(&false)).count();
+        if idle > 0 {
+            return Step::Pass(idle);
+        }
         let mut best = Step::No;
         let patterns = self.patterns.iter().enumerate().map(|(idx, pattern)| pattern.step(at, idx + 1));
         for step in std::iter::once(self.words.step(at, 0)).chain(patterns) {

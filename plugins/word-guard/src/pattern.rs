@@ -42,9 +42,14 @@ impl Pattern {
         Ok(Self { program, max_bytes, ways })
     }
 
+    /// Whether a match may begin with a character.
+    pub fn may_begin(&self, c: char) -> bool {
+        self.program.may_begin(c)
+    }
+
     /// The longest match at a place.
     pub fn step(&self, at: Place<'_>, rule: usize) -> Step {
-        if !at.rest.starts_with(|c| self.program.may_begin(c)) {
+        if !at.rest.starts_with(|c| self.may_begin(c)) {
             return Step::No;
         }
         let mut ways = self.ways.borrow_mut();

@@ -61,6 +61,12 @@ impl Words {
         self.nodes[node].ends_word = true;
     }
 
+    /// Whether a word may begin with a character.
+    pub fn may_begin(&self, c: char) -> bool {
+        let children = &self.nodes[0].children;
+        children.binary_search_by_key(&fold(c, self.ignore_case), |(c, _)| *c).is_ok()
+    }
+
     /// The longest word at a place.
     pub fn step(&self, at: Place<'_>, rule: usize) -> Step {
         let begins_inside = at.before.is_some_and(is_word) && at.rest.starts_with(is_word);

@@ -11,7 +11,7 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     if at.before.is_some_and(is_name) || !at.rest.starts_with(is_name) {
         return Step::No;
     }
-    let local = run(at.rest, MAX_LOCAL_BYTES + 1, |c| is_name(c) || ".-+%".contains(c));
+    let local = run(at.rest, MAX_LOCAL_BYTES + 1, |c| is_name(c) || matches!(c, '.' | '-' | '+' | '%'));
     if local > MAX_LOCAL_BYTES {
         return Step::No;
     }
@@ -21,7 +21,7 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
         Some(_) => return Step::No,
     }
     let behind = &at.rest[local + 1..];
-    let domain = run(behind, MAX_DOMAIN_BYTES + 1, |c| is_name(c) && c != '_' || ".-".contains(c));
+    let domain = run(behind, MAX_DOMAIN_BYTES + 1, |c| is_name(c) && c != '_' || matches!(c, '.' | '-'));
     if domain > MAX_DOMAIN_BYTES {
         return Step::No;
     }
@@ -36,13 +36,22 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
 
 /// Letters of the scripts that names are written in without spaces between words being rare: Latin, Greek,
 /// Cyrillic, Armenian. In Chinese text an address stands right beside other characters.
-fn is_name(c: char) -> bool {
+pub(super) fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || (('\u{c0}'..'\u{590}').contains(&c) && c.is_alphabetic())
 }
 
 /// Bytes at the start of `text` that fit, at most about `max`.
-fn run(text: &str, max: usize, fits: impl Fn(char) -> bool) -> usize {
-    text.char_indices().find(|(at, c)| *at >= max || !fits(*c)).map_or(text.len(), |(at, _)| at)
+pub(super) fn run(text: &str, max: usize, fits: impl Fn(char) -> bool) -> usize {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at).filter(|_| at < max) {
+        let c = if byte.is_ascii() { Some(char::from(*byte)) } else { text[at..].chars().next() };
+        match c.filter(|c| fits(*c)) {
+            Some(c) => at += c.len_utf8(),
+            None => break,
+        }
+    }
+    at
 }
 
 /// How much of `run` is a domain: the dot of a sentence's end is not.

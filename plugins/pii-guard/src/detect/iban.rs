@@ -34,13 +34,14 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     let bytes = at.rest.as_bytes();
     let wanted = match bytes {
         [letter] if letter.is_ascii_alphabetic() => return undecided,
+        [_, _, check, ..] if !check.is_ascii_digit() => return Step::No,
         [first, second, ..] => match length(*first, *second) {
             Some(wanted) => wanted,
             None => return Step::No,
         },
         _ => return Step::No,
     };
-    if bytes[2..].iter().take(2).any(|check| !check.is_ascii_digit()) {
+    if bytes.get(3).is_some_and(|check| !check.is_ascii_digit()) {
         return Step::No;
     }
     let (mut count, mut end, mut rest) = (0, 0, 0u32);

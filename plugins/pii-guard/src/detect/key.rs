@@ -6,6 +6,8 @@
 use super::DOTTED_KEY_RULE;
 use tidegate_plugin_sdk::scan::{Place, Step};
 
+/// Shorter words are no keys. (A web token's parts may be shorter; dots stand between them.)
+pub(super) const MIN_BYTES: usize = 20;
 /// A word that is longer is decided on what is there.
 const MAX_WORD_BYTES: usize = 256;
 

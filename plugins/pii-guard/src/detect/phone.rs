@@ -28,15 +28,39 @@ struct Number {
     has_plus: bool,
     /// `(` before the first digit.
     has_parenthesis: bool,
-    digits: Vec<u8>,
+    digits: List,
     /// Digits of each group.
-    groups: Vec<usize>,
+    groups: List,
     /// What stands between groups, its first character.
-    separators: Vec<u8>,
+    separators: List,
     /// Behind the last digit.
     end: usize,
     /// The text ended before the number did.
     is_cut: bool,
+}
+
+/// A few bytes in place; a number has at most one more digit than a phone number may have.
+#[derive(Default)]
+struct List {
+    bytes: [u8; MAX_DIGITS + 1],
+    len: usize,
+}
+
+impl List {
+    /// Further ones are counted only.
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.len) {
+            *place = byte;
+        }
+        self.len += 1;
+    }
+}
+
+impl std::ops::Deref for List {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len.min(self.bytes.len())]
+    }
 }
 
 impl Number {
@@ -47,32 +71,43 @@ impl Number {
         number.has_parenthesis = bytes.get(at) == Some(&b'(');
         at += usize::from(number.has_parenthesis);
         loop {
-            let group = bytes[at..].iter().take(MAX_DIGITS + 1).take_while(|b| b.is_ascii_digit()).count();
-            number.digits.extend(&bytes[at..at + group]);
-            if group > 0 {
-                number.groups.push(group);
-                number.end = at + group;
-            }
+            let group = number.take_group(&bytes[at..]);
             at += group;
-            if group == 0 || number.digits.len() > MAX_DIGITS || at == bytes.len() {
-                number.is_cut = at == bytes.len() && number.digits.len() <= MAX_DIGITS;
+            if group > 0 {
+                number.end = at;
+            }
+            let is_full = number.digits.len > MAX_DIGITS;
+            if group == 0 || is_full || at == bytes.len() {
+                number.is_cut = at == bytes.len() && !is_full;
                 return number;
             }
             let between = separator(&bytes[at..]);
-            let is_full = number.digits.len() >= FULL_DIGITS && bytes[at] == b' ';
-            if between == 0 || is_full {
+            let is_another = number.digits.len >= FULL_DIGITS && bytes[at] == b' ';
+            if between == 0 || is_another {
                 return number;
             }
-            if at + between == bytes.len() {
-                number.is_cut = true;
-                return number;
+            match bytes.get(at + between) {
+                None => number.is_cut = true,
+                Some(next) if next.is_ascii_digit() => {
+                    number.separators.push(bytes[at]);
+                    at += between;
+                    continue;
+                }
+                Some(_) => {}
             }
-            if !bytes[at + between].is_ascii_digit() {
-                return number;
-            }
-            number.separators.push(bytes[at]);
-            at += between;
+            return number;
         }
+    }
+
+    /// Digits at the start, at most one more than a phone number may have.
+    fn take_group(&mut self, bytes: &[u8]) -> usize {
+        let room = MAX_DIGITS + 1 - self.digits.len;
+        let group = bytes.iter().take(room).take_while(|b| b.is_ascii_digit()).count();
+        bytes[..group].iter().for_each(|digit| self.digits.push(*digit));
+        if group > 0 {
+            self.groups.push(group as u8);
+        }
+        group
     }
 
     /// Whether more text may make it one; wrong only in keeping text waiting.
@@ -85,7 +120,7 @@ impl Number {
         if count > MAX_DIGITS {
             return false;
         }
-        match &self.digits[..] {
+        match *self.digits {
             [b'1'..=b'9', ..] if self.has_plus => count >= if self.separators.is_empty() { 9 } else { 8 },
             [b'0', b'0', b'1'..=b'9', ..] => count >= 10 && !self.separators.is_empty(),
             [b'0', b'1'..=b'9', ..] => self.is_national(),
@@ -101,12 +136,12 @@ impl Number {
             && (2..=5).contains(first)
             && !rest.is_empty()
             && is_even
-            && !matches!(self.groups[..], [2, 2, 4, ..])
+            && !matches!(*self.groups, [2, 2, 4, ..])
     }
 
     /// `(415) 555-2671`, `415-555-2671`, `415.555.2671`, each with an optional `1` in front.
     fn is_american(&self) -> bool {
-        let (lead, groups) = match self.groups[..] {
+        let (lead, groups) = match *self.groups {
             [1, ref groups @ ..] if self.digits[0] == b'1' => (1, groups),
             ref groups => (0, groups),
         };
@@ -119,7 +154,7 @@ impl Number {
 
     /// Whether the groups so far are the beginning of 3-3-4, the last one perhaps still growing.
     fn may_be_american(&self) -> bool {
-        let begins = |groups: &[usize]| match groups.split_last() {
+        let begins = |groups: &[u8]| match groups.split_last() {
             None => true,
             Some((last, whole)) => whole.len() < 3 && [3, 3][..whole.len().min(2)] == *whole && *last <= 4,
         };

@@ -8,7 +8,13 @@ pub(super) struct InJson<'a, S>(pub(super) &'a S);
 
 impl<S: Scanner> Scanner for InJson<'_, S> {
     fn step(&self, at: Place<'_>) -> Step {
-        if at.open.is_none() && at.rest.starts_with('\\') { escape(at) } else { self.0.step(at) }
+        if at.open.is_none() && at.rest.starts_with('\\') {
+            return escape(at);
+        }
+        match self.0.step(at) {
+            Step::Pass(len) => Step::Pass(at.rest.bytes().take(len).position(|b| b == b'\\').unwrap_or(len)),
+            step => step,
+        }
     }
 }
 

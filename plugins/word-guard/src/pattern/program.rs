@@ -21,8 +21,8 @@ pub(super) enum Instruction {
 pub(super) struct Program {
     instructions: Vec<Instruction>,
     ignore_case: bool,
-    /// Which ASCII characters a match may begin with.
-    firsts: [bool; 128],
+    /// Which ASCII characters a match may begin with, and at the end whether any other one may.
+    firsts: [bool; 129],
 }
 
 /// Instructions that the machine is at, each once.
@@ -53,7 +53,7 @@ impl Ways {
 
 impl Program {
     pub(super) fn compile(tree: &Tree, ignore_case: bool) -> Result<Self, String> {
-        let mut program = Self { instructions: Vec::new(), ignore_case, firsts: [true; 128] };
+        let mut program = Self { instructions: Vec::new(), ignore_case, firsts: [true; 129] };
         program.emit(tree)?;
         program.instructions.push(Instruction::Match);
         program.firsts = program.find_firsts();
@@ -62,18 +62,18 @@ impl Program {
 
     /// Whether a match may begin with a character; most text is passed by on this.
     pub(super) fn may_begin(&self, c: char) -> bool {
-        self.firsts.get(c as usize).copied().unwrap_or(true)
+        self.firsts[(c as usize).min(128)]
     }
 
     /// As if every place were a border.
-    fn find_firsts(&self) -> [bool; 128] {
+    fn find_firsts(&self) -> [bool; 129] {
         let mut ways = self.ways();
         ways.add(0);
         self.settle_at(&mut ways, true);
         let classes = || ways.list.iter().filter_map(|at| self.class(*at));
-        std::array::from_fn(|code| {
-            let c = char::from_u32(code as u32).unwrap_or_default();
-            classes().any(|class| class.has(c, self.ignore_case))
+        std::array::from_fn(|code| match u8::try_from(code) {
+            Ok(code @ ..128) => classes().any(|class| class.has(char::from(code), self.ignore_case)),
+            _ => classes().any(Class::has_others),
         })
     }
 
@@ -205,6 +205,15 @@ impl Program {
 }
 
 impl Class {
+    /// Whether it may have a character outside of ASCII: the Kelvin sign and the long s are `k` and `s` in another
+    /// case.
+    fn has_others(&self) -> bool {
+        let is_other = |(low, high): &(char, char)| {
+            !high.is_ascii() || ['k', 'K', 's', 'S'].iter().any(|c| (low..=high).contains(&c))
+        };
+        self.is_negated || !self.kinds.is_empty() || self.ranges.iter().any(is_other)
+    }
+
     fn has(&self, c: char, ignore_case: bool) -> bool {
         let is_in = |c: char| {
             let in_ranges = self.ranges.iter().any(|(low, high)| (*low..=*high).contains(&c));
