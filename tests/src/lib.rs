@@ -58,8 +58,13 @@ impl Gateway {
     }
 
     pub async fn start_with(mut config: Config) -> Self {
-        let cache = tempfile::tempdir().unwrap();
         config.server.listen.set_port(0);
+        Self::start_at(config).await
+    }
+
+    /// At the config's own port.
+    pub async fn start_at(mut config: Config) -> Self {
+        let cache = tempfile::tempdir().unwrap();
         // Compiled plugins are shared between tests; their cache checks what it reads.
         config.cache_dir.get_or_insert_with(|| std::env::temp_dir().join("tidegate-tests-cache"));
         let running = tidegate::start(config).await.unwrap();

@@ -112,10 +112,14 @@ fn unauthenticated(message: &str) -> Reject {
 
 /// `localhost`, a name below it, or a loopback address; with or without a port.
 fn is_local_name(host: &str) -> bool {
-    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => host.split(':').next().unwrap_or_default(),
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, port)) => (address, port),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
+    let is_port = port.strip_prefix(':').is_none_or(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    if !(port.is_empty() || port.starts_with(':') && is_port) {
+        return false;
+    }
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let address = name.parse::<IpAddr>();
     name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())

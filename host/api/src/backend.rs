@@ -37,6 +37,8 @@ pub struct RequestContext {
     pub caller: Arc<Caller>,
     /// The other end of the connection.
     pub peer: SocketAddr,
+    /// Gateways of this kind that the request came through before.
+    pub hops: u8,
 }
 
 /// What a reply says.

@@ -26,9 +26,18 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) fn context(&self) -> RequestContext {
-        RequestContext { request_id: self.request_id.clone(), caller: Arc::clone(&self.caller), peer: self.peer }
+        let hops = self.request.headers().get(HOPS).and_then(|value| value.to_str().ok()?.parse().ok());
+        RequestContext {
+            request_id: self.request_id.clone(),
+            caller: Arc::clone(&self.caller),
+            peer: self.peer,
+            hops: hops.unwrap_or(0),
+        }
     }
 }
+
+/// Counts the gateways on the way; `tidegate-upstream` sends it.
+const HOPS: &str = "x-tidegate-hops";
 
 pub(crate) fn json(body: Bytes) -> Response {
     with_type("application/json", body)

@@ -36,6 +36,8 @@ pub fn assemble(config: &Config) -> anyhow::Result<Assembled> {
 pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
+    models::check_memory(config)?;
+    crate::serve::read_tls(&config.server)?;
     for model in model_configs(config) {
         facts.push(models::check(&model, &cache)?);
     }

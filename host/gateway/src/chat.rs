@@ -67,7 +67,7 @@ async fn answer(
     messages: &[Message],
     out: &mut impl Write,
 ) -> Result<String, Reject> {
-    let mut stream = upstream.generate(&request(model, messages), &RequestId::new("chat")).await?;
+    let mut stream = upstream.generate(&request(model, messages), &RequestId::new("chat"), 0).await?;
     let mut text = String::new();
     while let Some(event) = stream.next().await {
         if let UpstreamEvent::Delta(delta) = event?

@@ -75,6 +75,20 @@ impl Default for ServerConfig {
     }
 }
 
+impl ServerConfig {
+    fn check(&self) -> anyhow::Result<()> {
+        let bounds = [
+            ("max_connections", self.max_connections),
+            ("max_inflight", self.max_inflight),
+            ("max_body_bytes", self.max_body_bytes),
+        ];
+        match bounds.iter().find(|(_, value)| *value == 0) {
+            Some((key, _)) => bail!("server.{key} is 0, so that no request could be served; the smallest is 1"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// `[server.tls]`: PEM files.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -141,6 +155,16 @@ impl Default for ComputeConfig {
     }
 }
 
+impl ComputeConfig {
+    fn check(&self) -> anyhow::Result<()> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        if self.threads > cores {
+            bail!("compute.threads is {}, but this machine has {cores} cores; 0 takes one for each", self.threads);
+        }
+        Ok(())
+    }
+}
+
 /// `compute.backend`
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -172,8 +196,21 @@ impl Config {
 
     /// Refuses what cannot work together.
     pub fn check(&self) -> anyhow::Result<()> {
-        for model in &self.models {
+        self.server.check()?;
+        self.compute.check()?;
+        for (i, model) in self.models.iter().enumerate() {
             model.check()?;
+            if self.models[..i].iter().any(|other| other.name == model.name) {
+                bail!("two models are named `{}`", model.name);
+            }
+        }
+        for stage in self.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
+            if stage.stages.as_ref().is_some_and(Vec::is_empty) {
+                bail!(
+                    "stage `{}` runs in no stage: `stages` is empty; leave it out for all, or remove the stage",
+                    stage.plugin
+                );
+            }
         }
         for key in &self.keys {
             key.check()?;
@@ -233,6 +270,9 @@ impl ModelConfig {
 
     fn check(&self) -> anyhow::Result<()> {
         let name = &self.name;
+        if self.context_tokens == Some(0) {
+            bail!("model `{name}`: `context_tokens` is 0; leave it out for what the model was made for");
+        }
         match (&self.path, &self.upstream) {
             (None, None) => bail!("model `{name}` needs `path` (a folder) or `upstream` (a URL)"),
             (Some(_), Some(_)) => bail!("model `{name}` has both `path` and `upstream`; keep one"),

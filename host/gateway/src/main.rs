@@ -99,12 +99,14 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime does not start")
 }
 
-/// Ctrl-C or SIGTERM.
+/// Ctrl-C, SIGTERM, or the terminal's end.
 async fn stop_signal() -> anyhow::Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
     tokio::select! {
         interrupt = tokio::signal::ctrl_c() => interrupt?,
         _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
     }
     Ok(())
 }

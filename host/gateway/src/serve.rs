@@ -64,15 +64,16 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 }
 
 fn listen(config: &ServerConfig) -> anyhow::Result<Listener> {
-    let tls = match &config.tls {
-        None => None,
-        Some(files) => {
-            let read =
-                |path: &std::path::Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-            Some(Tls::from_pem(&read(&files.cert)?, &read(&files.key)?)?)
-        }
-    };
-    Ok(Listener::bind(config.listen, tls)?)
+    Ok(Listener::bind(config.listen, read_tls(config)?)?)
+}
+
+/// The certificate and its key, where HTTPS is configured.
+pub(crate) fn read_tls(config: &ServerConfig) -> anyhow::Result<Option<Tls>> {
+    let Some(files) = &config.tls else { return Ok(None) };
+    let read = |path: &std::path::Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    // Whoever installed one before is fine too.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Ok(Some(Tls::from_pem(&read(&files.cert)?, &read(&files.key)?)?))
 }
 
 fn api_key(key: &KeyConfig) -> ApiKey {

@@ -16,7 +16,7 @@ pub(crate) struct PipelineService {
 impl Service for PipelineService {
     fn chat(&self, chat: Chat, cx: RequestContext) -> tidegate_api::BoxFuture<'_, Result<Reply, Reject>> {
         Box::pin(async move {
-            let cx = tidegate_pipeline::RequestContext { request_id: cx.request_id, caller: cx.caller };
+            let cx = tidegate_pipeline::RequestContext { request_id: cx.request_id, caller: cx.caller, hops: cx.hops };
             let reply = self.pipeline.answer(chat, cx).await?;
             Ok(Reply {
                 model: reply.model.clone(),

@@ -185,6 +185,12 @@ fn check_says_what_is_wrong_and_where() {
             "[[pipeline.stage]]\nplugin = \"folder-retriever\"\n".to_owned(),
             vec!["folder-retriever", "kv_kib = 1024", "grants"],
         ),
+        (stage("stages = []\n"), vec!["pii-guard", "`stages` is empty"]),
+        ("[engine]\nkv_cache_mib = 99999999999\n".to_owned(), vec!["kv_cache_mib", "MiB of memory"]),
+        ("[compute]\nthreads = 100000\n".to_owned(), vec!["compute.threads is 100000"]),
+        ("[server]\nmax_inflight = 0\n".to_owned(), vec!["server.max_inflight is 0"]),
+        ("[server.tls]\ncert = \"none.pem\"\nkey = \"none.pem\"\n".to_owned(), vec!["none.pem"]),
+        ("[[models]]\nname = \"m\"\nupstream = \"ftp://x\"\n".to_owned(), vec!["model `m`"]),
     ];
     for (text, expected) in cases {
         let file = write(folder.path(), "tidegate.toml", &text);

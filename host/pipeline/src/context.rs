@@ -12,6 +12,8 @@ pub struct RequestContext {
     pub request_id: RequestId,
     /// The authenticated caller.
     pub caller: Arc<Caller>,
+    /// Gateways of this kind that the request came through before.
+    pub hops: u8,
 }
 
 impl RequestContext {

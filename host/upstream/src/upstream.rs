@@ -52,12 +52,17 @@ impl Upstream {
 
     /// Asks for an answer. Returns when the upstream has begun one, so that a refusal is an error here and not
     /// in the middle of a stream.
-    pub async fn generate(&self, chat: &Chat, request_id: &RequestId) -> Result<UpstreamStream, Reject> {
+    ///
+    /// `hops` counts the gateways that the request has come through; 0 sends no count.
+    pub async fn generate(&self, chat: &Chat, request_id: &RequestId, hops: u8) -> Result<UpstreamStream, Reject> {
         let body = request_body(chat, &self.model, self.token_bound);
         let bounds = Bounds::new(chat, body.len());
         let mut request = self.request(Method::POST, endpoint_path(chat.form), body);
         if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
             request.headers.insert(HeaderName::from_static("x-request-id"), id);
+        }
+        if hops > 0 {
+            request.headers.insert(HeaderName::from_static("x-tidegate-hops"), HeaderValue::from(u16::from(hops)));
         }
         let response = self.send(&request).await?;
         let shape = self.shape(&response)?;

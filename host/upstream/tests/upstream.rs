@@ -95,7 +95,7 @@ fn plain(status: &str, kind: &str, body: &str) -> String {
 /// All events of one answer, and the error that ended it.
 async fn ask(upstream: &Upstream) -> (Vec<UpstreamEvent>, Option<Reject>) {
     let mut events = Vec::new();
-    let mut stream = match upstream.generate(&chat(), &RequestId::new("req_1")).await {
+    let mut stream = match upstream.generate(&chat(), &RequestId::new("req_1"), 1).await {
         Ok(stream) => stream,
         Err(reject) => return (events, Some(reject)),
     };
@@ -145,7 +145,12 @@ async fn the_request_is_what_the_server_expects() {
     ask(&upstream(server.address)).await;
     let (head, body) = server.requests.recv().await.unwrap();
     assert!(head.starts_with("post /v1/chat/completions http/1.1"), "{head}");
-    assert!(head.contains("authorization: bearer sk-secret") && head.contains("x-request-id: req_1"), "{head}");
+    assert!(
+        head.contains("authorization: bearer sk-secret")
+            && head.contains("x-request-id: req_1")
+            && head.contains("x-tidegate-hops: 1"),
+        "{head}"
+    );
     let expected = json!({"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 50,
         "stream": true, "stream_options": {"include_usage": true}});
     assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), expected);
@@ -263,7 +268,7 @@ async fn usage_that_cannot_be_true_is_not_passed_on() {
 async fn dropping_the_answer_closes_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = upstream(listener.local_addr().unwrap());
-    let request = async { upstream.generate(&chat(), &RequestId::new("r")).await.unwrap() };
+    let request = async { upstream.generate(&chat(), &RequestId::new("r"), 0).await.unwrap() };
     let (mut answer, mut socket) = tokio::join!(request, async {
         let (mut socket, _) = listener.accept().await.unwrap();
         read_request(&mut socket).await;

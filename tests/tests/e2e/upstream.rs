@@ -31,6 +31,29 @@ async fn a_model_elsewhere_answers_as_it_does_there() {
     assert_eq!(events.last().unwrap()["usage"]["prompt_tokens"], direct.json()["usage"]["prompt_tokens"]);
 }
 
+/// Both offer the calculator; the one in front runs it.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_gateways_with_the_bundled_pipeline_serve_as_one() {
+    let behind = Gateway::start("").await;
+    let models = in_front_of(behind.addr);
+    let front = Gateway::start(models.split("[[pipeline").next().unwrap()).await;
+    let mut request = ask("What is 17*23?");
+    request["model"] = "remote".into();
+    assert!(front.chat(request).await.text().contains("391"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_its_own_upstream_is_told_apart() {
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut config = tidegate::config::Config::parse(&in_front_of(port)).unwrap();
+    config.server.listen = port;
+    let looping = Gateway::start_at(config).await;
+    let mut request = ask("Hello!");
+    request["model"] = "remote".into();
+    let answer = looping.chat(request).await;
+    assert_eq!(answer.status, 502, "{:?}", answer.body);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_of_the_upstream_is_passed_on() {
     let engine = Gateway::start(BARE).await;
@@ -71,6 +94,22 @@ async fn a_stream_that_is_cut_ends_in_an_error_event() {
     assert!(text.contains("Half an "), "{text}");
     let last = text.trim_end().rsplit("\n\n").find(|event| *event != "data: [DONE]").unwrap();
     assert!(last.contains("\"error\""), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_counts_nothing_gets_no_invented_usage() {
+    const BODY: &str = "{\"id\":\"1\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\
+        \"message\":{\"role\":\"assistant\",\"content\":\"Hi.\"},\"finish_reason\":\"stop\"}]}";
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{BODY}",
+        BODY.len()
+    );
+    let front = Gateway::start(&in_front_of(misbehaving(answer.leak()).await)).await;
+    let mut request = ask("Hello!");
+    request["model"] = "remote".into();
+    let answer = front.chat(request).await;
+    assert_eq!(answer.text(), "Hi.");
+    assert!(answer.json()["usage"].is_null(), "{:?}", answer.body);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use super::model_configs;
 use crate::bundled;
 use crate::cli::WorkerArgs;
 use crate::config::{BUNDLED, BackendConfig, ComputeConfig, Config, ModelConfig};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,6 +18,7 @@ use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig};
 
 /// Loads all models of the config.
 pub(super) fn load(config: &Config, cache: &Path, facts: &mut Vec<String>) -> anyhow::Result<Models> {
+    check_memory(config)?;
     let backend = backend(&config.compute)?;
     let mut models = Models::default();
     for entry in model_configs(config) {
@@ -31,9 +32,24 @@ pub(super) fn load(config: &Config, cache: &Path, facts: &mut Vec<String>) -> an
     Ok(models)
 }
 
+/// Refuses caches that the machine has no memory for: the allocation would end the program.
+pub(super) fn check_memory(config: &Config) -> anyhow::Result<()> {
+    let Ok(info) = std::fs::read_to_string("/proc/meminfo") else { return Ok(()) };
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let Some(total_kib): Option<usize> = total else { return Ok(()) };
+    let own = model_configs(config).iter().filter(|model| model.path.is_some()).count();
+    let (each, total) = (config.engine.kv_cache_mib, total_kib >> 10);
+    if own > 0 && each > total / own {
+        bail!("engine.kv_cache_mib is {each} for each of {own} models, but this machine has {total} MiB of memory");
+    }
+    Ok(())
+}
+
 /// Reads what can be checked without loading weights into memory.
 pub(super) fn check(entry: &ModelConfig, cache: &Path) -> anyhow::Result<String> {
     if let Some(url) = &entry.upstream {
+        Upstream::new(UpstreamConfig::new(&entry.name, url, &entry.name))
+            .with_context(|| format!("model `{}`", entry.name))?;
         return Ok(format!("model     {} at {url}", entry.name));
     }
     let folder = folder(entry, cache)?;

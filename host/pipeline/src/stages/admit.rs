@@ -3,10 +3,17 @@
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::states::{Admitted, Request};
-use tidegate_types::{Chat, Fault, Reject};
+use tidegate_types::{Chat, Fault, Reject, RejectKind};
+
+/// Gateways that a request may come through before this one: more are a loop.
+const MAX_HOPS: u8 = 4;
 
 impl Pipeline {
     pub(crate) fn admit(&self, chat: Chat, cx: RequestContext) -> Result<Admitted, Reject> {
+        if cx.hops > MAX_HOPS {
+            let message = format!("the request came through {} gateways; one of them is its own upstream", cx.hops);
+            return Err(Reject::new(RejectKind::BadUpstream, Fault::Operator, message).code("gateway_loop"));
+        }
         let Ok(permit) = self.admission.clone().try_acquire_owned() else {
             let message = format!("the server has {} requests in work, its limit; try again", self.limits.max_inflight);
             return Err(Reject::unavailable(Fault::Operator, message, 1).code("overloaded"));

@@ -24,7 +24,7 @@ impl Pipeline {
             pipeline: Arc::clone(self),
             turn,
             out: emitter.clone(),
-            usage: Usage::default(),
+            usage: None,
         };
         Reply::new(model, record, emitter, conversation.run(source))
     }
@@ -36,7 +36,8 @@ struct Conversation {
     turn: TurnPlan,
     screen: OutputScreen,
     out: Emitter,
-    usage: Usage,
+    /// Of all turns; `None` while nobody has counted any.
+    usage: Option<Usage>,
 }
 
 /// What a turn left to do.
@@ -52,7 +53,9 @@ impl Conversation {
         for _ in 0..=self.pipeline.limits.max_tool_turns {
             match self.listen(source).await? {
                 TurnEnd::Answered => {
-                    self.out.emit(ReplyEvent::Usage(self.usage)).await;
+                    if let Some(usage) = self.usage {
+                        self.out.emit(ReplyEvent::Usage(usage)).await;
+                    }
                     return Ok(());
                 }
                 TurnEnd::Calls(calls) => self.run_tools(calls).await?,
@@ -73,11 +76,11 @@ impl Conversation {
         let mut calls: BTreeMap<u32, Vec<ToolCall>> = BTreeMap::new();
         let mut own_calls = Vec::new();
         let mut halted: Vec<u32> = Vec::new();
-        let mut usage = Usage::default();
+        let mut usage = None;
         let mut next = source.next().await;
         while let Some(event) = next {
             match event? {
-                SourceEvent::Usage(latest) => usage = latest,
+                SourceEvent::Usage(latest) => usage = Some(latest),
                 SourceEvent::Delta(delta) if halted.contains(&delta.choice) => {}
                 SourceEvent::Delta(Delta { choice, kind }) => match kind {
                     DeltaKind::ToolCall { call, .. } => calls.entry(choice).or_default().push(call),
@@ -101,7 +104,9 @@ impl Conversation {
             }
             next = source.next().await;
         }
-        self.usage += usage;
+        if let Some(usage) = usage {
+            *self.usage.get_or_insert_default() += usage;
+        }
         Ok(if own_calls.is_empty() { TurnEnd::Answered } else { TurnEnd::Calls(own_calls) })
     }
 

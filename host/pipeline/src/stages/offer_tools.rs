@@ -9,7 +9,9 @@ impl Pipeline {
     pub(crate) async fn offer_tools(&self, grounded: Grounded) -> Result<Equipped, Reject> {
         let Grounded(request) = grounded;
         let mut tools: Vec<ServerTool> = Vec::new();
-        if request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
+        // A gateway in front has offered its own, and runs them.
+        let first = request.cx.hops == 0;
+        if first && request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
             for (index, stage) in self.stages.tools.iter().enumerate() {
                 let call = request.cx.call(request.chat.stream, stage.wall);
                 let list = stage.call(StageKind::ToolProvider, async |plugin| plugin.list_tools(&call).await).await?;

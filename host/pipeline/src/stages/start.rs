@@ -6,7 +6,7 @@ use crate::source::{EngineSource, Source};
 use crate::stages::fit::{self, Fitted};
 use crate::states::{Equipped, Request, Routed, ServerTool};
 use std::sync::Arc;
-use tidegate_types::{Chat, Fault, Part, Reject, RejectKind, ToolDef};
+use tidegate_types::{Chat, Fault, Form, Part, Reject, RejectKind, ToolDef};
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
 const LONG_TEXT_BYTES: usize = 16 << 10;
@@ -67,13 +67,22 @@ async fn generate(
     };
     match (fitted, &model.backend) {
         (Fitted::Engine(turn), ModelBackend::Engine(engine)) => {
-            Ok(Source::Engine(Box::new(EngineSource::start(engine, turn, &request.cx.caller)?)))
+            let source = EngineSource::start(engine, turn, &request.cx.caller);
+            Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, request.chat.form))?)))
         }
         (Fitted::Upstream(chat), ModelBackend::Upstream(upstream)) => {
-            Ok(Source::Upstream(Box::new(upstream.generate(&chat, &request.cx.request_id).await?)))
+            Ok(Source::Upstream(Box::new(upstream.generate(&chat, &request.cx.request_id, request.cx.hops + 1).await?)))
         }
         _ => Err(Reject::internal(Fault::Operator, "fit and backend disagree")),
     }
+}
+
+/// The engine knows one prompt; callers of the older endpoint sent it under another name.
+fn rename_param(mut reject: Reject, form: Form) -> Reject {
+    if form != Form::Chat && reject.param.as_deref() == Some("messages") {
+        reject.param = Some("prompt".into());
+    }
+    reject
 }
 
 fn text_bytes(chat: &Chat) -> usize {
