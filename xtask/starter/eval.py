@@ -221,7 +221,7 @@ def main():
         table.append(rates(generate, rows, failures))
     text = report(args, names, table, time.time() - begin)
     free = tomllib.loads((pathlib.Path(__file__).parent / "free_prompts.toml").read_text())
-    text += f"\n## Conversations by hand, with {names[-1]}, unedited\n\n```\n"
+    text += f"\n## Conversations by hand, unedited ({names[-1]})\n\n```\n"
     shown = (converse(generate, conversation, free["text"]) for conversation in free["conversation"])
     text += "\n\n".join(shown) + "\n```\n"
     if args.failures:
