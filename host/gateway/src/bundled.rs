@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Name of the bundled model.
 pub const STARTER_NAME: &str = "tidegate-starter";
@@ -57,11 +58,13 @@ fn is_whole(folder: &Path) -> bool {
     STARTER.iter().all(|(name, content)| std::fs::read(folder.join(name)).is_ok_and(|found| found == *content))
 }
 
-/// Written aside and renamed, so that a reader never sees half a model; a folder that another process put
-/// there meanwhile serves as well.
+/// Written aside and renamed, so that a reader never sees half a model; a folder that another thread or process
+/// put there meanwhile serves as well.
 fn unpack(cache: &Path, folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(cache)?;
-    let aside = cache.join(format!("starter-{}.tmp", std::process::id()));
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let aside = cache.join(format!("starter-{}-{count}.tmp", std::process::id()));
     std::fs::create_dir_all(&aside)?;
     for (name, content) in STARTER {
         std::fs::write(aside.join(name), content)?;
@@ -87,6 +90,16 @@ mod tests {
         std::fs::write(folder.join("config.json"), "{").unwrap();
         assert_eq!(starter_folder(cache.path()).unwrap(), folder);
         assert!(is_whole(&folder));
+        assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn many_may_unpack_at_once() {
+        let cache = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| starter_folder(cache.path()).unwrap())).collect();
+            threads.into_iter().for_each(|thread| assert!(is_whole(&thread.join().unwrap())));
+        });
         assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
     }
 
