@@ -44,7 +44,7 @@ impl<'a> Parser<'a> {
         let mut value = self.product()?;
         while let Some(sign) = self.eat_any(&[('+', "+"), ('-', "-"), ('-', "−")]) {
             let right = self.product()?;
-            value = if sign == '+' { value.add(right)? } else { value.subtract(right)? };
+            value = if sign == '+' { value.plus(right)? } else { value.minus(right)? };
         }
         Ok(value)
     }
@@ -59,8 +59,8 @@ impl<'a> Parser<'a> {
             let Some(sign) = self.eat_any(&signs) else { return Ok(value) };
             let right = self.signed()?;
             value = match sign {
-                '*' => value.multiply(right)?,
-                '/' => value.divide(right)?,
+                '*' => value.times(right)?,
+                '/' => value.over(right)?,
                 _ => value.modulo(right)?,
             };
         }
@@ -244,7 +244,7 @@ fn round_to(x: Number, places: Number) -> Result<Number, String> {
     match places {
         Number::Exact { num, den: 1 } if (0..=15).contains(&num) => {
             let scale = Number::whole(10).power(places)?;
-            x.multiply(scale)?.round().divide(scale)
+            x.times(scale)?.round().over(scale)
         }
         _ => Err("round takes a number of digits from 0 to 15".into()),
     }

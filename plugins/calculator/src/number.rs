@@ -73,7 +73,7 @@ impl Number {
     ///
     /// # Errors
     /// When it is too large.
-    pub fn add(self, other: Self) -> Result<Self, String> {
+    pub fn plus(self, other: Self) -> Result<Self, String> {
         let exact = both(self, other).and_then(|(a, b, c, d)| {
             let num = a.checked_mul(d)?.checked_add(c.checked_mul(b)?)?;
             Some(ratio(num, b.checked_mul(d)?))
@@ -85,15 +85,15 @@ impl Number {
     ///
     /// # Errors
     /// When it is too large.
-    pub fn subtract(self, other: Self) -> Result<Self, String> {
-        self.add(other.negate())
+    pub fn minus(self, other: Self) -> Result<Self, String> {
+        self.plus(other.negate())
     }
 
     /// The product.
     ///
     /// # Errors
     /// When it is too large.
-    pub fn multiply(self, other: Self) -> Result<Self, String> {
+    pub fn times(self, other: Self) -> Result<Self, String> {
         let exact = both(self, other).and_then(|(a, b, c, d)| {
             // Crosswise, so that the products are in lowest terms and overflow as late as possible.
             let (left, right) = (ratio(a, d), ratio(c, b));
@@ -107,12 +107,12 @@ impl Number {
     ///
     /// # Errors
     /// For a divisor of zero, and when it is too large.
-    pub fn divide(self, other: Self) -> Result<Self, String> {
+    pub fn over(self, other: Self) -> Result<Self, String> {
         if other.is_zero() {
             return Err("division by zero".into());
         }
         match other {
-            Exact { num, den } if num != i128::MIN => self.multiply(ratio(den * num.signum(), num.abs())),
+            Exact { num, den } if num != i128::MIN => self.times(ratio(den * num.signum(), num.abs())),
             _ => Self::real(self.to_f64() / other.to_f64()),
         }
     }
@@ -125,9 +125,9 @@ impl Number {
         if other.is_zero() {
             return Err("division by zero".into());
         }
-        let times = self.divide(other)?.floor();
+        let times = self.over(other)?.floor();
         match (self, other, times) {
-            (Exact { .. }, Exact { .. }, Exact { .. }) => self.subtract(other.multiply(times)?),
+            (Exact { .. }, Exact { .. }, Exact { .. }) => self.minus(other.times(times)?),
             _ => {
                 let (a, b) = (self.to_f64(), other.to_f64());
                 let rest = a % b;

@@ -12,6 +12,8 @@ use tidegate_plugin_sdk::host::documents::{self, Entry};
 use tidegate_plugin_sdk::host::{clock, log, metrics};
 
 const PAGE: u32 = 500;
+/// A file's index from storage costs about this much less than the file itself.
+const LOADS_FOR_A_READ: u64 = 4;
 /// Bytes of one read: the host's cap is 1 MiB.
 const READ_BYTES: u32 = 512 * 1024;
 
@@ -28,7 +30,7 @@ pub struct Bounds {
     pub max_files: usize,
     /// Larger files are left out.
     pub max_file_bytes: u64,
-    /// Read for one question at most; one file is always read.
+    /// Read for one question at most, from storage four times that; one file is always read.
     pub read_bytes: u64,
     /// How old the list of files may be.
     pub refresh_ms: u64,
@@ -126,20 +128,19 @@ impl Index {
         fits
     }
 
-    /// Adds files from storage or from the folder; returns whether that were all.
+    /// Adds files from storage or from the folder, as far as one question may; returns whether that were all.
     fn add(&mut self, wanted: &[(String, Stamp)]) -> bool {
-        let stored = store::load(wanted).unwrap_or_else(|error| {
-            self.say(format!("storage is not used: {error}"));
-            vec![None; wanted.len()]
-        });
-        let mut read_bytes = 0;
+        let mut spent = 0;
         let mut left = 0;
-        for ((path, stamp), stored) in wanted.iter().zip(stored) {
-            if let Some(file) = stored {
+        for (path, stamp) in wanted {
+            if spent > 0 && spent + stamp.size_bytes / LOADS_FOR_A_READ > self.bounds.read_bytes {
+                left += 1;
+            } else if let Some(file) = self.stored(path, stamp) {
                 self.files.push(file);
-            } else if read_bytes == 0 || read_bytes + stamp.size_bytes <= self.bounds.read_bytes {
-                read_bytes += stamp.size_bytes.max(1);
+                spent += stamp.size_bytes / LOADS_FOR_A_READ;
+            } else if spent == 0 || spent + stamp.size_bytes <= self.bounds.read_bytes {
                 self.read(path, stamp);
+                spent += stamp.size_bytes.max(1);
             } else {
                 left += 1;
             }
@@ -148,6 +149,13 @@ impl Index {
             log::info(&format!("{left} of {} files are not indexed yet; they follow", self.files.len() + left));
         }
         left == 0
+    }
+
+    fn stored(&mut self, path: &str, stamp: &Stamp) -> Option<FileIndex> {
+        store::load(path, stamp).unwrap_or_else(|error| {
+            self.say(format!("storage is not used: {error}"));
+            None
+        })
     }
 
     fn read(&mut self, path: &str, stamp: &Stamp) {

@@ -61,7 +61,7 @@ impl Plugin for FolderRetriever {
             .setting(Setting::integer("max_file_kib", 1024, 1, 16_384, "Larger files are left out"))
             .setting(Setting::integer(
                 "read_kib",
-                512,
+                256,
                 1,
                 16_384,
                 "What is read for one question at most; the rest follows with the next ones",

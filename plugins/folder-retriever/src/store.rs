@@ -12,9 +12,6 @@ const PIECE_BYTES: usize = 128 * 1024;
 const MAX_PIECES: u32 = 1024;
 /// What nobody asked for in a month goes.
 const TTL_MS: u64 = 30 * 24 * 3600 * 1000;
-/// Keys of one call.
-const BATCH: usize = 64;
-
 #[derive(Serialize, Deserialize)]
 struct Piece {
     stamp: Stamp,
@@ -23,20 +20,10 @@ struct Piece {
     bytes: Vec<u8>,
 }
 
-/// What is stored of files, in their order; `None` where that is not what they are now.
-pub(crate) fn load(wanted: &[(String, Stamp)]) -> Result<Vec<Option<FileIndex>>, Error> {
-    let mut found = Vec::with_capacity(wanted.len());
-    for batch in wanted.chunks(BATCH) {
-        let keys: Vec<String> = batch.iter().map(|(path, _)| key(path, 0)).collect();
-        for ((path, stamp), first) in batch.iter().zip(kv::get_many(&keys)?) {
-            found.push(load_one(path, stamp, first)?);
-        }
-    }
-    Ok(found)
-}
-
-fn load_one(path: &str, stamp: &Stamp, first: Option<Vec<u8>>) -> Result<Option<FileIndex>, Error> {
-    let Some(first) = first.and_then(|bytes| piece(&bytes, stamp, 0)) else { return Ok(None) };
+/// What is stored of a file; `None` where that is not what the file is now.
+pub(crate) fn load(path: &str, stamp: &Stamp) -> Result<Option<FileIndex>, Error> {
+    let first = kv::get(&key(path, 0))?.and_then(|bytes| piece(&bytes, stamp, 0));
+    let Some(first) = first else { return Ok(None) };
     let mut bytes = first.bytes;
     for idx in 1..first.count.min(MAX_PIECES) {
         match kv::get(&key(path, idx))?.and_then(|bytes| piece(&bytes, stamp, idx)) {
@@ -99,8 +86,7 @@ mod tests {
         for words in [0, 10, 40_000] {
             let file = file("docs/a.txt", words);
             save(&file).unwrap();
-            let wanted = [(file.path.clone(), file.stamp.clone())];
-            assert_eq!(load(&wanted).unwrap(), [Some(file)]);
+            assert_eq!(load(&file.path, &file.stamp).unwrap(), Some(file));
         }
         assert!(fake::kv_keys().len() > 2, "the large one has pieces");
         remove("docs/a.txt").unwrap();
@@ -112,10 +98,10 @@ mod tests {
         let old = file("docs/a.txt", 40_000);
         save(&old).unwrap();
         let newer = Stamp { modified_unix_ms: 8, ..old.stamp.clone() };
-        assert_eq!(load(&[(old.path.clone(), newer)]).unwrap(), [None]);
+        assert_eq!(load(&old.path, &newer).unwrap(), None);
         kv::delete(&key(&old.path, 1)).unwrap();
-        assert_eq!(load(&[(old.path.clone(), old.stamp.clone())]).unwrap(), [None]);
+        assert_eq!(load(&old.path, &old.stamp).unwrap(), None);
         kv::set(&key(&old.path, 0), b"noise", None).unwrap();
-        assert_eq!(load(&[(old.path.clone(), old.stamp)]).unwrap(), [None]);
+        assert_eq!(load(&old.path, &old.stamp).unwrap(), None);
     }
 }

@@ -93,6 +93,23 @@ fn a_large_folder_is_indexed_over_several_questions() {
 }
 
 #[test]
+fn a_cold_instance_loads_a_large_index_over_several_questions() {
+    for n in 0..5 {
+        fake::put_file(&format!("docs/{n}.txt"), 1, format!("needle {n} {}", "hay ".repeat(900)).as_bytes());
+    }
+    ask(&plugin::<FolderRetriever>(""), "plane");
+    fake::take_reads();
+    let cold: FolderRetriever = plugin(r#"{"read_kib":2}"#);
+    let indexed: Vec<usize> = (0..3)
+        .map(|_| {
+            ask(&cold, "plane");
+            cold.index.borrow().files().len()
+        })
+        .collect();
+    assert_eq!((indexed, fake::take_reads().len()), (vec![2, 4, 5], 0));
+}
+
+#[test]
 fn what_is_left_out_is_said_once() {
     fake::put_file("docs/big.txt", 1, &[b'x'; 2048]);
     fake::put_file("docs/latin.txt", 1, b"caf\xe9");

@@ -47,15 +47,10 @@ impl StreamGuard for Template {
         // Spans count in the window's whole text, which begins with what the client has already.
         let matches: Vec<_> = matches.map(|m| window.start() + m.start..window.start() + m.end).collect();
         let decided = matches.last().map_or(window.start(), |last| last.end);
-        let safe = if window.is_last() { window.text.len() } else { safe_end(&window.text, decided, word) };
+        // The word may begin at the end of the text, and the rest of it may be in the next window.
+        let safe = window.safe_before(decided, word);
         Ok(Inspection::redact(safe, matches.into_iter().map(|range| (range, replacement.clone())).collect()))
     }
-}
-
-/// Where the word may begin at the end of the text: the rest of it may be in the next window.
-fn safe_end(text: &str, from: usize, word: &str) -> usize {
-    let begins = |at: &usize| text.is_char_boundary(*at) && word.starts_with(&text[*at..]);
-    (from..text.len()).find(begins).unwrap_or(text.len())
 }
 
 tidegate_plugin_sdk::export!(Template: StreamGuard);

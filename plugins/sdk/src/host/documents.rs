@@ -1,5 +1,8 @@
 //! Read-only folders that the operator mounted. Needs [`crate::Capability::Documents`].
 
+// On wasm the values are the contract's, and are converted.
+#![cfg_attr(not(target_arch = "wasm32"), expect(clippy::needless_question_mark, clippy::useless_conversion))]
+
 use crate::plugin::Error;
 
 #[cfg(target_arch = "wasm32")]

@@ -1,5 +1,8 @@
 //! Key-value storage of this plugin and tenant. Needs [`crate::Capability::Kv`].
 
+// On wasm the values are the contract's, and are converted.
+#![cfg_attr(not(target_arch = "wasm32"), expect(clippy::needless_question_mark))]
+
 use crate::plugin::Error;
 
 #[cfg(target_arch = "wasm32")]

@@ -75,6 +75,15 @@ impl Window {
         self.ending.is_some()
     }
 
+    /// How far text may leave when `literal` must not be cut: before the place at or behind `from` where it may begin
+    /// at the end of the text; everything in the last window.
+    pub fn safe_before(&self, from: usize, literal: &str) -> usize {
+        let len = self.text.len();
+        let first = self.text.ceil_char_boundary(from.max(len.saturating_sub(literal.len())));
+        let begins = |at: &usize| self.text.get(*at..).is_some_and(|tail| literal.starts_with(tail));
+        if self.is_last() { len } else { (first..len).find(begins).unwrap_or(len) }
+    }
+
     /// The nearest place at or before `at` where no character is split, within pending text.
     pub fn border(&self, at: usize) -> usize {
         self.text.floor_char_boundary(at).max(self.start())
