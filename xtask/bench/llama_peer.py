@@ -121,9 +121,11 @@ class Llama:
         self.run([(seq, pos, pos == length - 1) for pos in range(length)])
 
     def measure(self, what):
-        """Seconds (wall, CPU of this thread) of each repeat, after one that is not counted, and its tokens."""
+        """Tokens a second by the wall and by the CPU time of this thread, after a prompt that is not counted."""
         times = []
-        for repeat in range(REPEATS + 1):
+        self.clear()
+        self.prompt(0, CONTEXT)
+        for _ in range(REPEATS):
             self.clear()
             if what.startswith("decode"):
                 batch = int(what.removeprefix("decode"))
@@ -137,8 +139,7 @@ class Llama:
                 tokens = int(what.removeprefix("prefill"))
                 start = time.perf_counter(), time.thread_time()
                 self.prompt(0, tokens)
-            if repeat > 0:
-                times.append((time.perf_counter() - start[0], time.thread_time() - start[1]))
+            times.append((time.perf_counter() - start[0], time.thread_time() - start[1]))
         wall = statistics.median(t[0] for t in times)
         cpu = statistics.median(t[1] for t in times)
         return {"what": what, "wall": tokens / wall, "cpu": tokens / cpu}

@@ -1,9 +1,9 @@
 //! Times the CPU backend on a Qwen2.5-0.5B-shaped model with random bf16 weights; prints, asserts nothing.
 //!
 //! `cargo run --release -p tidegate-device --example cpu_bench -- [threads] [isa] [what,...] [layers]`, where what
-//! is `decode1`, `decode4`, ..., `prefill512`, ...; fewer layers than 24 are for a quick look. One line of JSON for each: tokens a second by the wall, and by the
-//! CPU time of the calling thread, which is the only thread where `threads` is 1. CPU time is what to compare on a
-//! machine that others use too.
+//! is `decode1`, `decode4`, ..., `prefill512`, ...; fewer layers than 24 are for a quick look. One line of JSON for
+//! each: tokens a second by the wall, and by the CPU time of the calling thread, which is the only thread where
+//! `threads` is 1. CPU time is what to compare on a machine that others use too.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 #[path = "../tests/support/model.rs"]

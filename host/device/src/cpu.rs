@@ -84,7 +84,7 @@ impl Default for CpuOptions {
 /// An instruction set that the processor has.
 #[derive(Clone, Copy, Debug)]
 enum Detected {
-    Portable(Portable),
+    Portable(Portable<false>),
     #[cfg(target_arch = "x86_64")]
     Avx2(simd::avx2::Avx2),
     #[cfg(target_arch = "x86_64")]

@@ -4,6 +4,10 @@
 //! [`Executor`] that computes batches. `reference` is naive and obvious: the truth that every other backend is
 //! tested against; `cpu` is fast. Read next: [`program`], then [`executor`].
 
+// Unit tests share `tests/support` with the integration tests, which name the crate.
+#[cfg(test)]
+extern crate self as tidegate_device;
+
 pub mod check;
 pub mod cpu;
 pub mod executor;

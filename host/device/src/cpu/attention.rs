@@ -93,7 +93,7 @@ impl Attend<'_> {
 
     /// Does unit `unit` on worker `worker`.
     pub(super) fn unit<S: Simd>(&self, s: S, worker: usize, unit: usize) {
-        debug_assert!(S::QUERY_TILES[0] <= MOST_TOKENS);
+        debug_assert!(S::QUERY_TILE <= MOST_TOKENS);
         let kv_head = unit % self.dims.num_kv_heads;
         // The last runs of a prompt see the most: they go first.
         let run = self.runs[self.runs.len() - 1 - unit / self.dims.num_kv_heads];
@@ -178,6 +178,15 @@ impl Unit<'_> {
     fn first_seen(&self, position: usize) -> usize {
         self.attend.window.map_or(0, |w| (position + 1).saturating_sub(w))
     }
+    /// Bytes from the tiles of a block of `step` to those of the block `by` further on.
+    fn ahead(&self, step: &Step, block: usize, by: usize) -> usize {
+        let tile = |block: usize| {
+            let last = self.blocks.len() - 1;
+            let id = self.blocks[(step.low / LANES + block).min(last)];
+            self.attend.cache.key_tile(id, self.attend.layer, self.kv_head) as usize
+        };
+        tile(block + by).wrapping_sub(tile(block))
+    }
     fn padded_dim(&self) -> usize {
         self.attend.dims.head_dim.next_multiple_of(LANES)
     }
@@ -187,7 +196,7 @@ impl Unit<'_> {
     #[inline(always)]
     unsafe fn all<S: Simd, F: Format>(&self, s: S) {
         let rows = self.run.tokens * self.heads();
-        let tiles = Tiles::new(rows, S::QUERY_TILES);
+        let tiles = Tiles::new(rows, S::QUERY_TILE);
         let last = self.position(rows - 1);
         // SAFETY: as the caller vouches.
         unsafe {
@@ -327,10 +336,11 @@ impl<F: Format, const G: usize, const T: usize> Op for Score<'_, F, G, T> {
             let id = unit.blocks[step.low / LANES + block + g];
             w[g] = attend.cache.key_tile(id, attend.layer, unit.kv_head).cast_const();
         }
+        let ahead = unit.ahead(step, block, G);
         // SAFETY: K tiles have `head_dim / 2` pairs, the panel as many; scores have room for the span.
         unsafe {
             let x = unit.panels.add(step.row * head_dim);
-            accumulate::<S, F, G, T, 0>(s, &mut acc, w, x, head_dim / 2);
+            accumulate::<S, F, G, T, 0>(s, &mut acc, w, x, head_dim / 2, ahead);
             for g in 0..G {
                 for t in 0..T {
                     s.store(unit.scores.add(t * SPAN + (block + g) * LANES), acc[g][t]);
@@ -371,7 +381,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Mix<'_, F, G, T> {
                 }
                 let x = unit.scores.add(block * LANES).cast_const();
                 let written = (step.high - step.low - block * LANES).min(LANES);
-                accumulate::<S, F, G, T, SPAN>(s, &mut acc, w, x, written / 2);
+                accumulate::<S, F, G, T, SPAN>(s, &mut acc, w, x, written / 2, unit.ahead(step, block, 1));
                 if written % 2 == 1 {
                     let pair = written / 2;
                     for g in 0..G {

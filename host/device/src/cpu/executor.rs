@@ -392,3 +392,6 @@ unsafe fn norm_row<'a>(
     // SAFETY: as the caller vouches.
     unsafe { NormRow { residual: residual.row_mut(r), delta: delta.map(|d| d.row(r)), weight, eps, out } }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@
 
 use super::gemm::Matrix;
 use super::memory::{Memory, Rows};
-use super::pack::{Layout, widen};
+use super::pack::{Layout, ROW_MULTIPLE, widen};
 use super::pool::Pool;
 use super::simd::LANES;
 use crate::check::find_weight;
@@ -135,7 +135,7 @@ impl<'a> Loader<'a> {
             return Ok(i);
         }
         let parts = ids.iter().map(|&id| self.view(id)).collect::<Result<Vec<_>, _>>()?;
-        let rows = parts.iter().map(|p| p.shape[0]).sum();
+        let rows = parts.iter().map(|p| p.shape[0]).sum::<usize>().next_multiple_of(ROW_MULTIPLE);
         let cols = parts.first().map_or(0, |p| p.shape[1]);
         let first = parts.first().map_or(DType::F32, |p| p.dtype);
         let dtype = if parts.iter().all(|p| p.dtype == first) { first } else { DType::F32 };
@@ -203,26 +203,26 @@ struct Target {
 // SAFETY: units write different groups.
 unsafe impl Sync for Target {}
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
     fn pack_group(&self, group: usize, target: &Target) {
         let bytes = self.layout.group_bytes();
         // SAFETY: the group lies within the zeroed map, and this unit alone touches it.
         let out = unsafe { std::slice::from_raw_parts_mut(target.start.add(group * bytes), bytes) };
-        for lane in 0..LANES.min(self.layout.rows - group * LANES) {
-            let (part, row) = self.locate(group * LANES + lane);
+        for lane in 0..LANES {
+            let Some((part, row)) = self.locate(group * LANES + lane) else { return };
             let row_bytes = self.layout.cols * part.dtype.size();
             self.layout.pack_row(out, lane, &part.data[row * row_bytes..][..row_bytes], part.dtype);
         }
     }
 
-    /// The part that holds row `row`, and its number there.
-    fn locate(&self, mut row: usize) -> (&TensorView<'_>, usize) {
-        for part in &self.parts[..self.parts.len() - 1] {
+    /// The part that holds row `row`, and its number there; `None` for padding.
+    fn locate(&self, mut row: usize) -> Option<(&TensorView<'a>, usize)> {
+        for part in &self.parts {
             if row < part.shape[0] {
-                return (part, row);
+                return Some((part, row));
             }
             row -= part.shape[0];
         }
-        (&self.parts[self.parts.len() - 1], row)
+        None
     }
 }

@@ -56,7 +56,7 @@ impl Memory {
     }
 }
 
-/// Rows of f32 in a [`Memory`]: `stride` is a multiple of 16 and the columns past `width` are padding that stays
+/// Rows of f32 in a [`Memory`]: `stride` is a multiple of 32 and the columns past `width` are padding that stays
 /// finite. A plain handle: copies alias, so each unit of an operation touches rows or columns of its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows {
@@ -77,7 +77,7 @@ unsafe impl Sync for Rows {}
 impl Rows {
     /// Elements from one row of `width` to the next.
     pub(super) fn stride_of(width: usize) -> usize {
-        width.next_multiple_of(super::simd::LANES)
+        width.next_multiple_of(super::pack::ROW_MULTIPLE)
     }
 
     /// `count` rows of `width` at byte `offset` of `memory`; `None` where they do not fit.

@@ -156,12 +156,14 @@ mod tests {
     use super::*;
     use crate::cpu::simd::portable::Portable;
 
+    const PORTABLE: Portable<false> = Portable;
+
     #[test]
     fn rotation_turns_the_pairs_half_a_head_apart() {
         let mut table = [0.0; 4];
         rotation(1, &[std::f32::consts::FRAC_PI_2, 0.0], 1.0, &mut table);
         let mut heads = [1.0, 2.0, 3.0, 4.0];
-        Portable.run(Rotate { heads: &mut heads, rotation: &table });
+        PORTABLE.run(Rotate { heads: &mut heads, rotation: &table });
         for (x, expected) in heads.iter().zip([-3.0, 2.0, 1.0, 4.0]) {
             assert!((x - expected).abs() < 1e-6, "{heads:?}");
         }
@@ -178,7 +180,7 @@ mod tests {
             let gate: Vec<f32> = (0..37).map(|i| (i as f32 - 18.0) * 1.7).collect();
             let both: Vec<f32> = gate.iter().chain(&[0.5; 37]).copied().collect();
             let mut out = vec![0.0; 37];
-            Portable.run(GatedRow { gate_up: &both, act, out: &mut out });
+            PORTABLE.run(GatedRow { gate_up: &both, act, out: &mut out });
             for (x, y) in gate.iter().zip(&out) {
                 let expected = f(f64::from(*x)) * 0.5;
                 assert!((f64::from(*y) - expected).abs() <= 1e-6 + 1e-6 * expected.abs(), "{act:?}({x}) = {y}");

@@ -17,6 +17,9 @@ use super::simd::{LANES, Simd};
 use crate::weights::DType;
 use half::{bf16, f16};
 
+/// Weight matrices are padded to a multiple of this many rows, so that groups come in even numbers.
+pub(super) const ROW_MULTIPLE: usize = 2 * LANES;
+
 /// How a pair of columns becomes two vectors.
 pub(super) trait Format: Copy + Send + Sync + 'static {
     /// Bytes from one pair to the next.

@@ -28,10 +28,10 @@ pub(super) trait Op {
 pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// For messages.
     const NAME: &'static str;
-    /// Tokens that a register tile of a linear layer may take, largest first.
-    const TILES: &'static [usize];
-    /// The same for queries in attention.
-    const QUERY_TILES: &'static [usize] = Self::TILES;
+    /// Most tokens of a register tile of a linear layer.
+    const TILE: usize;
+    /// Most queries of one in attention.
+    const QUERY_TILE: usize = Self::TILE;
     /// Whether `dot_bf16` exists: the linear layers then round activations to bf16.
     const DOT_BF16: bool = false;
     /// Without `dot_bf16`: what everything but linear layers over bf16 weights runs on.
@@ -42,7 +42,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// The proof for [`Self::Exact`], which needs no more.
     fn exact(self) -> Self::Exact;
 
-    /// Groups of 16 weight rows in the register tile of `tokens` tokens; 1, 2 or 4.
+    /// Groups of 16 weight rows in the register tile of `tokens` tokens; 1, 2 or 4. Where there are several tiles,
+    /// all have the same.
     fn tile_groups(tokens: usize) -> usize;
 
     /// The same for queries in attention: blocks of keys, or groups of 16 elements of a head.

@@ -18,7 +18,6 @@ impl Avx2 {
 /// # Safety
 /// The processor has the named features, which an [`Avx2`] proves.
 #[target_feature(enable = "avx2,fma,f16c")]
-#[inline(never)]
 unsafe fn enter<O: Op>(s: Avx2, op: O) -> O::Out {
     op.call(s)
 }
@@ -33,7 +32,7 @@ macro_rules! both {
 
 impl Simd for Avx2 {
     const NAME: &'static str = "avx2";
-    const TILES: &'static [usize] = &[6, 5, 4, 3, 2, 1];
+    const TILE: usize = 6;
     type Exact = Self;
     type V = [__m256; 2];
 
@@ -51,6 +50,8 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn run<O: Op>(self, op: O) -> O::Out {
+        // rustc 1.95 drops `inline(never)` where there is `target_feature`: hide what is called instead.
+        let enter: unsafe fn(Self, O) -> O::Out = std::hint::black_box(enter::<O>);
         // SAFETY: `self` proves the features.
         unsafe { enter(self, op) }
     }
@@ -150,10 +151,15 @@ impl Simd for Avx2 {
             [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(lo)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(hi))]
         }
     }
+    #[allow(clippy::pointers_in_nomem_asm_block, reason = "the block reads nothing: it hides an address")]
     #[inline(always)]
     unsafe fn load_bf16_odd(self, p: *const u8) -> Self::V {
         // SAFETY: `self` proves the features, the caller vouches for 64 readable bytes.
         unsafe {
+            // The words were loaded before, for the even columns. Loading them again is free (the tile is bound by
+            // its multiply-adds), keeping them takes registers that it has not: so hide that it is the same address.
+            let mut p = p;
+            std::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags));
             let high = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32 as i32));
             [_mm256_and_ps(_mm256_loadu_ps(p.cast()), high), _mm256_and_ps(_mm256_loadu_ps(p.add(32).cast()), high)]
         }

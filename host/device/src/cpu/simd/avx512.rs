@@ -25,7 +25,6 @@ impl<const DOT: bool> Avx512<DOT> {
 /// # Safety
 /// The processor has the named features, which an [`Avx512`] proves.
 #[target_feature(enable = "avx2,fma,f16c,avx512f")]
-#[inline(never)]
 unsafe fn enter<O: Op>(s: Avx512<false>, op: O) -> O::Out {
     op.call(s)
 }
@@ -33,15 +32,14 @@ unsafe fn enter<O: Op>(s: Avx512<false>, op: O) -> O::Out {
 /// # Safety
 /// The processor has the named features, which an [`Avx512`] with `DOT` proves.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512bf16")]
-#[inline(never)]
 unsafe fn enter_dot<O: Op>(s: Avx512<true>, op: O) -> O::Out {
     op.call(s)
 }
 
 impl<const DOT: bool> Simd for Avx512<DOT> {
     const NAME: &'static str = if DOT { "avx512-bf16" } else { "avx512" };
-    const TILES: &'static [usize] = &[12, 8, 6, 4, 3, 2, 1];
-    const QUERY_TILES: &'static [usize] = &[6, 5, 4, 3, 2, 1];
+    const TILE: usize = 12;
+    const QUERY_TILE: usize = 6;
     type Exact = Avx512<false>;
     const DOT_BF16: bool = DOT;
     type V = __m512;
@@ -64,8 +62,17 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
     }
     #[inline(always)]
     fn run<O: Op>(self, op: O) -> O::Out {
+        // rustc 1.95 drops `inline(never)` where there is `target_feature`: hide what is called instead.
         // SAFETY: `self` proves the features.
-        unsafe { if DOT { enter_dot(Avx512(()), op) } else { enter(Avx512(()), op) } }
+        unsafe {
+            if DOT {
+                let enter: unsafe fn(Avx512<true>, O) -> O::Out = std::hint::black_box(enter_dot::<O>);
+                enter(Avx512(()), op)
+            } else {
+                let enter: unsafe fn(Avx512<false>, O) -> O::Out = std::hint::black_box(enter::<O>);
+                enter(Avx512(()), op)
+            }
+        }
     }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::V {

@@ -3,9 +3,10 @@
 use super::{LANES, Op, Simd};
 use half::f16;
 
-/// Needs nothing of the processor.
+/// Needs nothing of the processor. `DOT` emulates the two-term bf16 products of AVX-512, for tests on processors
+/// that lack them.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cpu) struct Portable;
+pub(in crate::cpu) struct Portable<const DOT: bool>;
 
 /// Lane by lane.
 #[inline(always)]
@@ -17,14 +18,15 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
     out
 }
 
-impl Simd for Portable {
+impl<const DOT: bool> Simd for Portable<DOT> {
     const NAME: &'static str = "portable";
-    const TILES: &'static [usize] = &[4, 3, 2, 1];
-    type Exact = Self;
+    const DOT_BF16: bool = DOT;
+    const TILE: usize = 4;
+    type Exact = Portable<false>;
     type V = [f32; LANES];
 
-    fn exact(self) -> Self {
-        self
+    fn exact(self) -> Self::Exact {
+        Portable
     }
     #[inline(always)]
     fn tile_groups(_tokens: usize) -> usize {
@@ -123,4 +125,12 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
+    #[inline(always)]
+    unsafe fn dot_bf16(self, acc: Self::V, p: *const u8, pair: u32) -> Self::V {
+        debug_assert!(DOT, "only where it is asked for");
+        let (low, high) = (f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000));
+        // SAFETY: as the caller vouches.
+        let (even, odd) = unsafe { (self.load_bf16_even(p), self.load_bf16_odd(p)) };
+        self.fma(odd, self.splat(high), self.fma(even, self.splat(low), acc))
+    }
 }

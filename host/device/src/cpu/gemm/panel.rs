@@ -1,0 +1,111 @@
+//! Activations as register tiles read them: cut into tiles of tokens, each a panel of `[column][token]`.
+//!
+//! A tile then reads all its tokens through one pointer, where rows far apart would take one each.
+
+use crate::cpu::memory::Rows;
+use crate::cpu::simd::{Op, Simd};
+use crate::weights::DType;
+
+/// The split of tokens into register tiles of nearly equal size: a small tile leaves multiply-adds idle.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cpu) struct Tiles {
+    /// How many.
+    pub(in crate::cpu) count: usize,
+    size: usize,
+    longer: usize,
+}
+
+impl Tiles {
+    /// `tokens >= 1`, at most `most` in a tile.
+    pub(in crate::cpu) fn new(tokens: usize, most: usize) -> Self {
+        debug_assert!(tokens > 0, "a product of no rows");
+        let count = tokens.div_ceil(most);
+        Self { count, size: tokens / count, longer: tokens % count }
+    }
+    /// First token of tile `i`.
+    #[inline(always)]
+    pub(in crate::cpu) fn start(&self, i: usize) -> usize {
+        i * self.size + i.min(self.longer)
+    }
+    /// Tokens of tile `i`.
+    #[inline(always)]
+    pub(in crate::cpu) fn len(&self, i: usize) -> usize {
+        self.size + usize::from(i < self.longer)
+    }
+}
+
+/// Floats of the panels of `rows` tokens of `width` columns.
+pub(in crate::cpu) fn panel_len(rows: usize, width: usize) -> usize {
+    rows * width.next_multiple_of(2)
+}
+
+/// Writes the panels of all tiles of `rows` rows of `input`, tile after tile: one unit for each tile.
+pub(in crate::cpu) struct PackPanel {
+    /// The activations.
+    pub(in crate::cpu) input: Rows,
+    /// Where the panels go: `panel_len(rows, width)` floats.
+    pub(in crate::cpu) panel: *mut f32,
+    /// The tiles of the product.
+    pub(in crate::cpu) tiles: Tiles,
+    /// Pairs of bf16 for `accumulate_dot` instead of f32.
+    pub(in crate::cpu) as_bf16: bool,
+}
+
+// SAFETY: units write the panels of different tiles.
+unsafe impl Sync for PackPanel {}
+
+impl PackPanel {
+    /// For `rows` rows of `input`, in the form that products with `dtype` weights want.
+    pub(in crate::cpu) fn new<S: Simd>(input: Rows, rows: usize, dtype: DType, panel: *mut f32) -> Self {
+        debug_assert!(rows <= input.count);
+        let as_bf16 = S::DOT_BF16 && dtype == DType::BF16;
+        Self { input, panel, tiles: Tiles::new(rows, S::TILE), as_bf16 }
+    }
+
+    /// Packs tile `tile`.
+    pub(in crate::cpu) fn unit<S: Simd>(&self, s: S, tile: usize) {
+        s.run(PackTile { pack: self, tile });
+    }
+}
+
+struct PackTile<'a> {
+    pack: &'a PackPanel,
+    tile: usize,
+}
+
+impl Op for PackTile<'_> {
+    type Out = ();
+    #[inline(always)]
+    fn call<S: Simd>(self, _s: S) {
+        let p = self.pack;
+        let (start, tokens) = (p.tiles.start(self.tile), p.tiles.len(self.tile));
+        let width = p.input.width.next_multiple_of(2);
+        for t in 0..tokens {
+            // SAFETY: the row exists, and an odd width has padding behind it (rows are padded to 16). Only this
+            // unit writes this tile's panel.
+            let (row, panel) = unsafe {
+                let row = std::slice::from_raw_parts(p.input.ptr(start + t), width);
+                (row, p.panel.add(start * width))
+            };
+            if p.as_bf16 {
+                for (pair, x) in row.as_chunks::<2>().0.iter().enumerate() {
+                    let word = round_bf16(x[0]) | round_bf16(x[1]) << 16;
+                    // SAFETY: within the tile's panel, of which words of pairs take half.
+                    unsafe { panel.cast::<u32>().add(pair * tokens + t).write(word) };
+                }
+            } else {
+                for (k, x) in row.iter().enumerate() {
+                    // SAFETY: within the tile's panel.
+                    unsafe { panel.add(k * tokens + t).write(*x) };
+                }
+            }
+        }
+    }
+}
+
+/// To bf16, nearest even; NaN stays NaN.
+#[inline(always)]
+pub(in crate::cpu) fn round_bf16(x: f32) -> u32 {
+    let bits = x.to_bits();
+    if x.is_nan() { bits >> 16 | 0x40 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
+}

@@ -1,0 +1,107 @@
+//! Products of small integers, which every format and order of summing gives exactly: so `==`, and any lane, pair,
+//! block or tile that goes astray shows. Instruction sets that the processor lacks are named on standard error.
+
+use super::*;
+use crate::cpu::memory::Memory;
+use crate::cpu::pack::ROW_MULTIPLE;
+use crate::cpu::simd::portable::Portable;
+use half::{bf16, f16};
+
+fn weight(row: usize, col: usize) -> f32 {
+    ((row * 31 + col * 17 + row * col) % 15) as f32 - 7.0
+}
+
+fn activation(token: usize, col: usize) -> f32 {
+    ((token * 13 + col * 7 + token * col) % 11) as f32 - 5.0
+}
+
+fn encode(dtype: DType, x: f32) -> Vec<u8> {
+    match dtype {
+        DType::F32 => x.to_le_bytes().to_vec(),
+        DType::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
+        DType::BF16 => bf16::from_f32(x).to_le_bytes().to_vec(),
+    }
+}
+
+/// A matrix of [`weight`]s, and the bytes that it points into.
+fn pack(dtype: DType, rows: usize, cols: usize) -> (Vec<u8>, Matrix) {
+    let layout = Layout { dtype, rows: rows.next_multiple_of(ROW_MULTIPLE), cols };
+    let mut bytes = vec![0; layout.bytes().unwrap()];
+    for row in 0..rows {
+        let source: Vec<u8> = (0..cols).flat_map(|col| encode(dtype, weight(row, col))).collect();
+        let group = bytes.chunks_exact_mut(layout.group_bytes()).nth(row / LANES).unwrap();
+        layout.pack_row(group, row % LANES, &source, dtype);
+    }
+    // SAFETY: the caller keeps the bytes.
+    let matrix = unsafe { Matrix::new(layout, bytes.as_ptr()) };
+    (bytes, matrix)
+}
+
+fn zeroed_rows(count: usize, width: usize) -> (Memory, Rows) {
+    let memory = Memory::zeroed(count * Rows::stride_of(width) * 4, "a test").unwrap();
+    let rows = Rows::new(&memory, 0, count, width).unwrap();
+    (memory, rows)
+}
+
+/// `tokens` tokens through a matrix of `rows` by `cols`, all units of `workers`.
+fn check<S: Simd>(s: S, dtype: DType, (rows, cols): (usize, usize), tokens: usize, workers: usize) {
+    let (_bytes, matrix) = pack(dtype, rows, cols);
+    let (_input, input) = zeroed_rows(tokens, cols);
+    let (_panel, panel) = zeroed_rows(1, panel_len(tokens, cols));
+    let (_out, out) = zeroed_rows(tokens, rows);
+    let bias: Vec<f32> = (0..out.stride).map(|n| if n < rows { n as f32 } else { 0.0 }).collect();
+    for t in 0..tokens {
+        // SAFETY: one thread.
+        unsafe { input.row_mut(t) }.iter_mut().enumerate().for_each(|(col, x)| *x = activation(t, col));
+    }
+    let packing = PackPanel::new::<S>(input, tokens, dtype, panel.ptr(0));
+    (0..packing.tiles.count).for_each(|tile| packing.unit(s, tile));
+    let linear = Linear::new::<S>(matrix, Some(&bias), panel.ptr(0), tokens, out, workers);
+    (0..linear.units()).rev().for_each(|unit| linear.unit(s, unit));
+    for t in 0..tokens {
+        // SAFETY: one thread.
+        for (n, x) in unsafe { out.row(t) }.iter().enumerate() {
+            let expected = n as f32 + (0..cols).map(|col| activation(t, col) * weight(n, col)).sum::<f32>();
+            assert_eq!(*x, expected, "{} {dtype:?}, {rows} by {cols}, {tokens} tokens: token {t}, row {n}", S::NAME);
+        }
+    }
+}
+
+/// All numbers of tokens up to 30, and more; few and many rows; columns within a block, and over several.
+fn check_all<S: Simd>(s: S) {
+    for dtype in [DType::BF16, DType::F16, DType::F32] {
+        for tokens in 1..=30 {
+            check(s, dtype, (70, 37), tokens, 1 + tokens % 3);
+        }
+        for tokens in [1, 2, 3, 5, 7, 13, 24] {
+            check(s, dtype, (33, 1290), tokens, 2);
+        }
+        check(s, dtype, (200, 130), 160, 3);
+        check(s, dtype, (1, 1), 1, 1);
+    }
+}
+
+#[test]
+fn portable_products_are_exact() {
+    check_all(Portable::<false>);
+}
+
+#[test]
+fn emulated_two_term_products_are_exact() {
+    check_all(Portable::<true>);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn products_with_every_instruction_set_of_this_processor_are_exact() {
+    use crate::cpu::simd::{avx2::Avx2, avx512::Avx512};
+    let (avx2, avx512, dot) = (Avx2::detect(), Avx512::<false>::detect(), Avx512::<true>::detect());
+    for (name, lacking) in [("AVX2", avx2.is_none()), ("AVX-512", avx512.is_none()), ("AVX-512 BF16", dot.is_none())] {
+        if lacking {
+            eprintln!("SKIPPED: this processor lacks {name}");
+        }
+    }
+    avx2.into_iter().for_each(check_all);
+    avx512.into_iter().for_each(check_all);
+    dot.into_iter().for_each(check_all);
+}
