@@ -13,6 +13,7 @@ The state file has everything needed to go on with --resume; it is replaced as a
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -25,9 +26,11 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 import pools
+from forward import Forward
 from muon import Muon
 
 WARM_UP_STEPS = 100
+SPACE = "\u0120"  # how byte-level tokens write a space
 RESUME_STEPS = 20  # the optimizers' buffers come with the state, so a shorter one is enough
 
 
@@ -51,19 +54,41 @@ def optimizers_of(model, lr):
 
 
 def bf16_pays(device):
-    """On a CPU without bf16 units autocast is slower than plain fp32."""
+    """On a CPU without bf16 units it is slower than plain fp32."""
     return device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
 
 
-def loss_of(model, ids, counts):
-    """The mean loss, each token weighted by how much it counts."""
-    mine = counts[:, 1:] > 0  # logits only where they are needed
-    with torch.autocast(ids.device.type, torch.bfloat16, enabled=bf16_pays(ids.device)):
-        hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-        logits = F.linear(hidden[mine], model.lm_head.weight)
-    losses = F.cross_entropy(logits.float(), ids[:, 1:][mine], reduction="none")
-    weights = counts[:, 1:][mine]
-    return (losses * weights).sum() / weights.sum()
+def logits_of(model, ids, places):
+    """Of the token after each of `places`, which are positions in the flattened ids."""
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+    return F.linear(hidden.flatten(0, 1)[places], model.lm_head.weight)
+
+
+def loss_of(logits, ids, counts):
+    """The mean loss, each token weighted by how much it counts; `logits` is called as (ids, places)."""
+    weights, wanted = counts[:, 1:].flatten(), ids[:, 1:].flatten()
+    places = weights.nonzero()[:, 0]  # logits only where they are needed
+    losses = F.cross_entropy(logits(ids[:, :-1], places).float(), wanted[places], reduction="none")
+    return (losses * weights[places]).sum() / weights.sum()
+
+
+def start_from(model, folder, tokenizer):
+    """Takes over the weights of a model folder, whose tokenizer may be another one.
+
+    A token that both have keeps its embedding, a new one gets that of the same word after a space, or else the mean
+    of its pieces. That is enough: the matrices adapt within a million tokens.
+    """
+    weights = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    before = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    known, embeddings = before.get_vocab(), weights["model.embed_tokens.weight"]
+    rows = []
+    for token in range(tokenizer.get_vocab_size()):
+        text = tokenizer.id_to_token(token)
+        same = known.get(text, known.get(SPACE + text))
+        plain = tokenizer.decode([token], skip_special_tokens=False)
+        rows.append(embeddings[[same] if same is not None else before.encode(plain).ids].mean(0))
+    weights["model.embed_tokens.weight"] = weights["lm_head.weight"] = torch.stack(rows)
+    model.load_state_dict(weights)
 
 
 def export(weights, config, path):
@@ -84,18 +109,19 @@ def export(weights, config, path):
 class Run:
     """The model, its optimizers, and how far the run has come."""
 
-    def __init__(self, args, vocab):
+    def __init__(self, args, tokenizer):
         self.args, self.device = args, torch.device(args.device)
         torch.manual_seed(args.seed)
-        self.model = build(vocab, args.layers).to(self.device)
+        self.model = build(tokenizer.get_vocab_size(), args.layers).to(self.device)
+        fast = self.device.type == "cpu" and bf16_pays(self.device)
+        self.logits = Forward(self.model).logits if fast else functools.partial(logits_of, self.model)
         self.optimizers = optimizers_of(self.model, args.lr)
         self.step, self.seen, self.pool, self.spent = 0, 0, 0, 0.0
         self.warm_from, self.warm_steps, self.stopped = 0, WARM_UP_STEPS, False
         if args.resume:
             self.load()
         elif args.init:
-            start = LlamaForCausalLM.from_pretrained(args.init, dtype=torch.float32)
-            self.model.load_state_dict(start.state_dict())
+            start_from(self.model, args.init, tokenizer)
         self.begin = time.time() - self.spent
         if args.until:
             args.minutes = self.spent / 60 + minutes_until(args.until)
@@ -134,10 +160,16 @@ class Run:
         down = (1 - progress) / self.args.decay if self.args.decay else 1.0
         return min(1.0, up, max(0.01, down))
 
-    def learn(self, ids, counts, progress):
-        ids, counts = ids.to(self.device, non_blocking=True), counts.to(self.device, non_blocking=True)
-        loss = loss_of(self.model, ids, counts)
-        loss.backward()
+    def learn(self, batches, progress):
+        """One step with the mean gradient of some batches; returns the mean loss."""
+        loss = 0.0
+        for ids, counts in batches:
+            ids, counts = ids.to(self.device, non_blocking=True), counts.to(self.device, non_blocking=True)
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+                part = loss_of(self.logits, ids, counts) / len(batches)
+            part.backward()
+            loss += part.detach()
+            self.seen += ids.numel()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         scale = self.rate(progress)
         for optimizer, share in zip(self.optimizers, (1.0, 0.5)):
@@ -146,8 +178,12 @@ class Run:
             optimizer.step()
             optimizer.zero_grad()
         self.step += 1
-        self.seen += ids.numel()
-        return loss.detach()
+        return loss
+
+
+def together(batches, count):
+    """Lists of `count` batches; what is left over in the end is left out."""
+    return zip(*[iter(batches)] * count)
 
 
 def train(run, source):
@@ -157,9 +193,9 @@ def train(run, source):
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stopped", True))
     while run.progress() < 1 and not run.stopped:
         run.pool += 1
-        for ids, counts in source.batches(run.pool, run.progress()):
+        for batches in together(source.batches(run.pool, run.progress()), args.accumulate):
             progress = run.progress()
-            losses.append(run.learn(ids, counts, progress))
+            losses.append(run.learn(batches, progress))
             if len(losses) == args.show:
                 speed = (run.seen - shown[1]) / (time.time() - shown[0])
                 loss = torch.stack(losses).mean()
@@ -204,6 +240,7 @@ def arguments():
     args.add_argument("--threads", type=int, default=1, help="threads of the CPU; two that meet in every operator lose")
     args.add_argument("--workers", type=int, default=0, help="processes that write dialogues; 0: the trainer does it")
     args.add_argument("--batch", type=count, default=4096, help="tokens in a batch, padding included")
+    args.add_argument("--accumulate", type=int, default=2, help="batches for one step; small ones fit a CPU's caches")
     args.add_argument("--layers", type=int, default=6)
     args.add_argument("--lr", type=float, default=5e-3, help="for the matrices; half of it for embeddings and norms")
     args.add_argument("--save", type=float, default=10, help="minutes between two writes of the state")
@@ -220,7 +257,7 @@ def main():
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision("high")
     tokenizer_file = args.model / "tokenizer.json"
-    run = Run(args, Tokenizer.from_file(str(tokenizer_file)).get_vocab_size())
+    run = Run(args, Tokenizer.from_file(str(tokenizer_file)))
     with pools.Source(tokenizer_file, args.seed, args.workers, args.batch) as source:
         train(run, source)
     if run.stopped:
