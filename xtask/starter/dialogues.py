@@ -31,8 +31,9 @@ SYSTEMS = [
     "You are a knowledgeable assistant that answers questions clearly.", "Please answer in English.",
 ]
 LENGTHS = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5]  # segments of a dialogue
-TOOLS_SHARE = 0.18
-BUNDLED_SHARE = 0.22  # with nothing but the bundled calculator, as every request to a server without a config
+TOOL_LENGTHS = [2, 3, 3, 4, 5]  # where a long list of tools was read first
+TOOLS_SHARE = 0.22
+BUNDLED_SHARE = 0.12  # with nothing but the bundled calculator, as every request to a server without a config
 PAIRS_SHARE = 0.10
 FOLLOW_UP = 0.6  # once something was told, how often the next segment asks for it
 PRAISE = "[nice|great|good|lovely|what a nice|I like this|I liked that] story[!|.|]"
@@ -94,12 +95,12 @@ def calculate(rng, split, state):
 
 # Shares of the segments early (first fifth), in the middle, and late (last two fifths).
 SEGMENTS = {
-    talk.small_talk: (10, 16, 24), talk.fact: (12, 18, 26), talk.world: (3, 4, 5), talk.unknown: (5, 7, 7),
-    calculate: (5, 5, 5), grounded: (28, 26, 20), story: (5, 8, 9), recall.tell: (16, 13, 10),
-    recall.recall: (4, 4, 4), recall.about_chat: (5, 4, 3), echo: (26, 14, 6),
+    talk.small_talk: (8, 12, 20), talk.fact: (9, 14, 22), talk.world: (3, 3, 4), talk.unknown: (5, 6, 7),
+    calculate: (4, 4, 4), grounded: (28, 28, 22), story: (8, 9, 9), recall.tell: (15, 13, 11),
+    recall.recall: (4, 4, 4), recall.about_chat: (4, 4, 3), echo: (24, 12, 6),
 }
 WITH_TOOLS = {
-    toolcalls.calculate: (44, 40, 40), use_tool: (30, 30, 28), talk.small_talk: (8, 10, 12), talk.fact: (4, 6, 8),
+    toolcalls.calculate: (20, 20, 20), use_tool: (58, 54, 50), talk.small_talk: (8, 10, 12), talk.fact: (4, 6, 8),
     talk.unknown: (3, 3, 3), story: (2, 2, 2), recall.tell: (4, 4, 3), recall.recall: (3, 3, 2), grounded: (3, 3, 3),
 }
 
@@ -121,7 +122,7 @@ def chain(rng, split, progress):
     if rng.random() < 0.4:
         state.system = rng.choice(SYSTEMS)
         messages.append({"role": "system", "content": state.system})
-    for _ in range(rng.choice(LENGTHS)):
+    for _ in range(rng.choice(TOOL_LENGTHS if state.tools else LENGTHS)):
         follow_up = state.told and rng.random() < FOLLOW_UP
         segment = recall.recall if follow_up else rng.choices(list(table), shares(table, progress))[0]
         part = segment(rng, split, state)

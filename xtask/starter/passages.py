@@ -15,7 +15,8 @@ from words import capital, fill, small
 DATA = tomllib.loads((pathlib.Path(__file__).parent / "passages.toml").read_text())
 RECORDS = DATA["record"]
 DECLINED = "(?i)(text|passage|context) does not (say|mention|tell)|not in the text"
-UNANSWERED_SHARE = 0.35  # of the questions in a chain; the pairs add theirs
+UNANSWERED_SHARE = 0.38  # of the questions in a chain; the pairs add theirs
+QUESTIONS = [1, 2, 3, 3, 4, 5]  # about one passage
 
 
 @dataclasses.dataclass
@@ -126,9 +127,9 @@ def passage(rng, split, sentences):
         pair = [record_items(rng, split, record)[:3] for _ in range(2)]
         items = [item for part in pair for item in part if item.names_it]
         others = [item for item in record_items(rng, split, record) if item.names_it]
-    elif kind < 0.66:
+    elif kind < 0.68:
         items, others = attribute_items(rng, split), attribute_items(rng, split)
-    elif kind < 0.84:
+    elif kind < 0.90:
         items, others = action_items(rng, split), action_items(rng, split)
     else:
         items, others = search_items(rng, sentences), attribute_items(rng, split)
@@ -159,14 +160,14 @@ def user(text):
 
 
 def in_chain(rng, split, state, sentences):
-    """A passage with one to three questions, in the user's message or in the system's."""
+    """A passage, in the user's message or in the system's, with some questions: reading is what costs, so ask often."""
     shown = passage(rng, split, sentences)
     text, out = shown.text(), []
     in_system = state.first and not state.system and not state.tools and rng.random() < 0.3
     if in_system:
         out.append({"role": "system", "content": rng.choice(DATA["system_forms"]).replace("{p}", text)})
     left, gone = rng.sample(shown.items, len(shown.items)), rng.sample(shown.missing, len(shown.missing))
-    for turn in range(rng.choice([1, 1, 1, 2, 2, 3])):
+    for turn in range(rng.choice(QUESTIONS)):
         missing = gone and (not left or rng.random() < UNANSWERED_SHARE)
         item = gone.pop() if missing else left.pop() if left else None
         if item is None:
@@ -187,7 +188,10 @@ def pair(rng, split, sentences):
         shown = passage(rng, split, sentences)
     item, form = rng.choice(shown.items), rng.choice(DATA["question_forms"])
     question = item.question if rng.random() < 0.8 else small(item.question)
+    others = [other for other in shown.items if other is not item]
+    others = rng.sample(others, rng.randint(0, min(2, len(others))))
+    more = [turn for other in others for turn in (user(other.question), answered(other))]
     return [
-        [user(asked(rng, shown.text(), question, form)), answered(item)],
-        [user(asked(rng, shown.text(without=item), question, form)), declined(rng)],
+        [user(asked(rng, shown.text(), question, form)), answered(item), *more],
+        [user(asked(rng, shown.text(without=item), question, form)), declined(rng), *more],
     ]

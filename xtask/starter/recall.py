@@ -50,7 +50,7 @@ def _stated(rng, text):
 
 def tell(rng, split, state):
     """The user says something to remember; it may replace what was said before."""
-    key = "name" if rng.random() < 0.35 else rng.choice(list(MEMORIES))
+    key = "name" if rng.random() < 0.4 else rng.choice(list(MEMORIES))
     if key == "name" and "name" not in state.told and rng.random() < 0.3:
         return _tell_two(rng, split, state)
     memory = MEMORIES[key]
@@ -75,7 +75,7 @@ def _tell_two(rng, split, state):
 def recall(rng, split, state):
     """The user asks for something that was told, or was not."""
     known = list(state.told)
-    key = rng.choice(known) if known and rng.random() < 0.8 else rng.choice(["name", "name", *MEMORIES])
+    key = rng.choice(known) if known and rng.random() < 0.85 else rng.choice(["name", "name", *MEMORIES])
     memory = MEMORIES[key]
     ask = surface(rng, expand_one(rng, rng.choice(memory["ask"])), loose=False)
     if key not in state.told:

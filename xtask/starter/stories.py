@@ -22,6 +22,7 @@ def needs(lines, slot):
 
 
 OBJECT_PLOTS = [plot for plot in PLOTS if needs(plot, "{o}")]
+PLAIN_PLOTS = [plot for plot in PLOTS if not any("{o}" in line for line in plot)]
 
 
 def kind_of(rng, split):
@@ -31,6 +32,10 @@ def kind_of(rng, split):
 def topic_of(rng, split):
     listed = expand_one(rng, "[" + "|".join(re.split(r" (?![^\[]*\])", DATA["topics"])) + "]")
     return rng.choice([POOLS["subject"].pick(rng, split), listed])
+
+
+def wish_of(rng, split):
+    return fill(rng, split, "[" + DATA["wishes"] + "]")
 
 
 def name_for(rng, kind):
@@ -56,17 +61,19 @@ def story(rng, split, asked):
     he, his = pronouns(rng, cast["name"], kind)
     slots = {"n": cast["name"], "k": cast["kind"], "t": asked.get("trait") or POOLS["trait"].pick(rng, split),
              "p": cast["place"], "o": cast["object"], "f": friend, "g": kind_of(rng, split),
-             "s": he, "S": he.capitalize(), "h": his, "x": asked.get("topic", "")}
-    plot = rng.choice(TOPIC_PLOTS if "topic" in asked else OBJECT_PLOTS if "object" in asked else PLOTS)
+             "s": he, "S": he.capitalize(), "h": his,
+             "x": asked.get("topic", ""), "w": asked.get("wish", "")}
+    plot = rng.choice(TOPIC_PLOTS if "topic" in asked else OBJECT_PLOTS if "object" in asked else PLAIN_PLOTS)
+    opening = DATA["wish_openings" if "wish" in asked else "openings"]
     told = [line.lstrip("?") for line in plot if not line.startswith("?") or rng.random() < OPTIONAL]
-    return " ".join(fill(rng, split, line, **slots) for line in [rng.choice(DATA["openings"]), *told]), cast
+    return " ".join(fill(rng, split, line, **slots) for line in [rng.choice(opening), *told]), cast
 
 
 def request(rng, split):
     """Returns (request, story, its cast, the words that must be in the story)."""
     about = expand_one(rng, rng.choices(REQUESTS, SHARES)[0]["about"])
     makers = {"kind": kind_of, "name": words.person, "topic": topic_of,
-              "place": POOLS["place"].pick, "object": POOLS["object"].pick, "trait": POOLS["trait"].pick}
+              "place": POOLS["place"].pick, "object": POOLS["object"].pick, "trait": POOLS["trait"].pick, "wish": wish_of}
     asked = {slot: make(rng, split) for slot, make in makers.items() if "{" + slot + "}" in about}
     ask = fill(rng, split, rng.choice(DATA["asks"]), about=fill(rng, split, about, **asked))
     text, cast = story(rng, split, asked)

@@ -1,7 +1,9 @@
 """Trains the byte-level BPE tokenizer: python tokenizer.py --out MODEL_DIR [--vocab 4096]
 
-Digits are single tokens, so that numbers are copied digit by digit. <tool_call> and its end are tokens of their own,
-but not special ones: they stay visible in decoded text, where a gateway looks for them.
+Digits are single tokens, so that numbers are copied digit by digit. The space before a capital is a token of its own:
+a name has the same tokens after a space, in quotes and at the start of an answer, so that copying it is only copying.
+<tool_call> and its end are tokens of their own, but not special ones: they stay visible in decoded text, where a
+gateway looks for them.
 """
 
 import argparse
@@ -10,13 +12,14 @@ import json
 import pathlib
 import random
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import chat
 import dialogues
 import pools
 
+CAPITALIZED = r"\p{Lu}+\p{Ll}*"
 MARKS = (chat.END, chat.IM_START, chat.IM_END, chat.CALL, chat.CALL_END)
 
 
@@ -34,8 +37,11 @@ def texts(count, seed):
 def learn(vocab, count, seed):
     marks = [AddedToken(mark, special=True, normalized=False) for mark in MARKS]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.Split(Regex(CAPITALIZED), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+    ])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=marks, min_frequency=3, show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())

@@ -25,6 +25,7 @@ class Task:
     arguments: dict
     result: str
     answer: str
+    key: str = "result"  # what a tool that answers in JSON calls it
 
 
 def _schema(rng, name, description, arguments):
@@ -59,7 +60,7 @@ def _getter(rng, split):
     ask, answer = fill(rng, split, rng.choice(data["asks"]), **slots), fill(rng, split, data["say"], **slots)
     if rng.random() < 0.15:
         key = rng.choice(["input", "value", "q", coined(rng, split).lower()])
-    return Task(_schema(rng, name, description, {key: value}), ask, {key: value}, result, answer)
+    return Task(_schema(rng, name, description, {key: value}), ask, {key: value}, result, answer, noun)
 
 
 def _action(rng, split):
@@ -85,7 +86,7 @@ def task(rng, split):
 
 def offer(rng, split):
     """The tools of a dialogue, in random order, and the tasks among them; the calculator is mostly there."""
-    tasks = [task(rng, split) for _ in range(rng.choice([0, 1, 1, 2, 3]))]
+    tasks = [task(rng, split) for _ in range(rng.choice([1, 2, 2, 3, 3]))]
     schemas = {t.schema["name"]: t.schema for t in tasks}
     if rng.random() < 0.85 or not schemas:
         description = rng.choice(DATA["calculator_descriptions"])
@@ -113,7 +114,7 @@ def use_tool(rng, split, state):
         error = rng.choice(["not found", "access denied", "timeout", "not available"])
         content = rng.choice([f"error: {error}", json.dumps({"error": error})])
         return turns + [returned(content), says(f"That did not work: {error}.", kind="tool_error", all=[error])]
-    content = rng.choice([wanted.result, wanted.result, json.dumps({"result": wanted.result})])
+    content = rng.choice([wanted.result, json.dumps({rng.choice(["result", wanted.key]): wanted.result})])
     must = [wanted.result] if wanted.result in wanted.answer else []
     return turns + [returned(content), says(capital(wanted.answer), kind="other_result", all=must)]
 
