@@ -3,6 +3,7 @@
 //!
 //! A violation is one line: path, what is wrong, and the remedy. Read next: [`edges`], the table of crates.
 
+mod contract;
 mod edges;
 mod files;
 mod sources;
@@ -29,6 +30,7 @@ pub fn check(root: &Path) -> Result<Report> {
     found.extend(files::examples(root)?);
     found.extend(files::guests(root)?);
     found.extend(files::contract(root)?);
+    found.extend(contract::check(root)?);
     found.extend(plugins::check(root)?);
     report.warnings = sources::long_files(root)?;
     Ok(report)

@@ -13,12 +13,20 @@ wasmtime::component::bindgen!({
             import tidegate:plugin/clock@0.1.0;
             import tidegate:plugin/kv@0.1.0;
             import tidegate:plugin/documents@0.1.0;
+            import tidegate:plugin/secrets@0.1.0;
+            import tidegate:plugin/http@0.1.0;
+            import tidegate:plugin/models@0.1.0;
+            import tidegate:plugin/vectors@0.1.0;
+            import tidegate:plugin/random@0.1.0;
             export tidegate:plugin/meta@0.1.0;
             export tidegate:plugin/prompt-guard@0.1.0;
             export tidegate:plugin/stream-guard@0.1.0;
             export tidegate:plugin/router@0.1.0;
             export tidegate:plugin/tool-provider@0.1.0;
             export tidegate:plugin/retriever@0.1.0;
+            export tidegate:plugin/output-guard@0.1.0;
+            export tidegate:plugin/memory@0.1.0;
+            export tidegate:plugin/observer@0.1.0;
         }
     ",
     path: "../../wit",
@@ -26,6 +34,9 @@ wasmtime::component::bindgen!({
     imports: {
         "tidegate:plugin/kv": async | trappable,
         "tidegate:plugin/documents": async | trappable,
+        "tidegate:plugin/http": async | trappable,
+        "tidegate:plugin/models": async | trappable,
+        "tidegate:plugin/vectors": async | trappable,
         default: trappable,
     },
     exports: { default: async },

@@ -1,7 +1,7 @@
 //! What all instances of one plugin have in common, fixed when it is loaded.
 
 use crate::bindings::exports::tidegate::plugin as exports;
-use crate::capability::{Documents, KvStore, Namespace};
+use crate::capability::{Documents, HttpAccess, KvStore, ModelService, Namespace, VectorStore};
 use crate::registry::Registry;
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
@@ -21,6 +21,9 @@ pub(crate) struct Blueprint {
     pub(crate) limits: Limits,
     pub(crate) grants: Grants,
     pub(crate) documents: Option<Arc<dyn Documents>>,
+    pub(crate) http: Option<Arc<HttpAccess>>,
+    pub(crate) models: Arc<dyn ModelService>,
+    pub(crate) vectors: Arc<dyn VectorStore>,
     /// The names that `metrics` accepts.
     pub(crate) metrics: Vec<String>,
     pub(crate) configure_cpu: Duration,
@@ -67,6 +70,9 @@ pub(crate) struct StageIndices {
     pub(crate) router: Option<exports::router::GuestIndices>,
     pub(crate) tool_provider: Option<exports::tool_provider::GuestIndices>,
     pub(crate) retriever: Option<exports::retriever::GuestIndices>,
+    pub(crate) output_guard: Option<exports::output_guard::GuestIndices>,
+    pub(crate) memory: Option<exports::memory::GuestIndices>,
+    pub(crate) observer: Option<exports::observer::GuestIndices>,
 }
 
 impl StageIndices {
@@ -79,6 +85,9 @@ impl StageIndices {
             router: exports::router::GuestIndices::new(pre).ok(),
             tool_provider: exports::tool_provider::GuestIndices::new(pre).ok(),
             retriever: exports::retriever::GuestIndices::new(pre).ok(),
+            output_guard: exports::output_guard::GuestIndices::new(pre).ok(),
+            memory: exports::memory::GuestIndices::new(pre).ok(),
+            observer: exports::observer::GuestIndices::new(pre).ok(),
         })
     }
 
@@ -90,6 +99,9 @@ impl StageIndices {
             StageKind::Router => self.router.is_some(),
             StageKind::ToolProvider => self.tool_provider.is_some(),
             StageKind::Retriever => self.retriever.is_some(),
+            StageKind::OutputGuard => self.output_guard.is_some(),
+            StageKind::Memory => self.memory.is_some(),
+            StageKind::Observer => self.observer.is_some(),
         };
         StageKind::ALL.into_iter().filter(found).collect()
     }
@@ -102,5 +114,8 @@ impl StageIndices {
         self.router.take_if(|_| !keeps(StageKind::Router));
         self.tool_provider.take_if(|_| !keeps(StageKind::ToolProvider));
         self.retriever.take_if(|_| !keeps(StageKind::Retriever));
+        self.output_guard.take_if(|_| !keeps(StageKind::OutputGuard));
+        self.memory.take_if(|_| !keeps(StageKind::Memory));
+        self.observer.take_if(|_| !keeps(StageKind::Observer));
     }
 }

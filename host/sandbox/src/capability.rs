@@ -1,26 +1,40 @@
 //! What a guest may ask of the host: one file per imported interface. `log`, `metrics` and `clock` are always there;
-//! `kv` and `documents` are granted, and other suppliers than the built-in ones implement [`KvStore`] and
-//! [`DocumentStore`]. Invariant: a supplier is told whose data it serves ([`Namespace`]), never by the guest.
+//! the others are granted. `kv`, `documents` and `vectors` have built-in suppliers and take others by a trait; what
+//! answers for `http` and `models` comes from outside ([`HttpClient`], [`ModelService`]). Invariant: a supplier is told
+//! whose data it serves ([`Namespace`], [`Collection`]), never by the guest.
 
 mod clock;
 mod documents;
 mod folders;
+mod http;
 mod kv;
 mod log;
 mod memory_kv;
+mod memory_vectors;
 mod metrics;
+mod models;
+mod random;
+mod secrets;
+mod vectors;
 
 pub use documents::{DocumentEntry, DocumentStore, Documents};
 pub use folders::Folders;
+pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp};
 pub use kv::{KvStore, Namespace};
 pub use memory_kv::MemoryKv;
+pub use memory_vectors::MemoryVectors;
+pub use models::{ModelAsk, ModelReply, ModelService, NoModels};
+pub use vectors::{Collection, VectorEntry, VectorHit, VectorStore};
 
+pub(crate) use http::HttpAccess;
 pub(crate) use log::LogBudget;
 pub(crate) use metrics::Meters;
 
 use crate::bindings::Everything;
 use crate::bindings::tidegate::plugin::{clock as clock_wit, documents as documents_wit, kv as kv_wit};
+use crate::bindings::tidegate::plugin::{http as http_wit, models as models_wit, random as random_wit};
 use crate::bindings::tidegate::plugin::{log as log_wit, metrics as metrics_wit, types as wit};
+use crate::bindings::tidegate::plugin::{secrets as secrets_wit, vectors as vectors_wit};
 use crate::state::HostState;
 use std::future::Future;
 use std::pin::Pin;
@@ -41,6 +55,12 @@ pub enum CapabilityError {
     /// The supplier cannot answer now.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// It took too long.
+    #[error("timeout: {0}")]
+    Timeout(String),
+    /// Not something that the supplier does.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
 }
 
 impl From<CapabilityError> for wit::Error {
@@ -49,18 +69,26 @@ impl From<CapabilityError> for wit::Error {
             CapabilityError::Denied(message) => Self::Denied(message),
             CapabilityError::Invalid(message) => Self::InvalidInput(message),
             CapabilityError::Unavailable(message) => Self::Unavailable(message),
+            CapabilityError::Timeout(message) => Self::Timeout(message),
+            CapabilityError::Unsupported(message) => Self::Unsupported(message),
         }
     }
 }
 
 /// The interfaces of the contract that a component may import, and what grants each.
-pub(crate) const IMPORTS: [(&str, Grant); 6] = [
+pub(crate) const IMPORTS: [(&str, Grant); 12] = [
     ("tidegate:plugin/types@0.1.0", Grant::Always),
     ("tidegate:plugin/log@0.1.0", Grant::Always),
     ("tidegate:plugin/metrics@0.1.0", Grant::Always),
     ("tidegate:plugin/clock@0.1.0", Grant::Always),
     ("tidegate:plugin/kv@0.1.0", Grant::Kv),
     ("tidegate:plugin/documents@0.1.0", Grant::Documents),
+    ("tidegate:plugin/accounting@0.1.0", Grant::Always),
+    ("tidegate:plugin/secrets@0.1.0", Grant::Secrets),
+    ("tidegate:plugin/http@0.1.0", Grant::Http),
+    ("tidegate:plugin/models@0.1.0", Grant::Models),
+    ("tidegate:plugin/vectors@0.1.0", Grant::Vectors),
+    ("tidegate:plugin/random@0.1.0", Grant::Random),
 ];
 
 /// What lets a component import an interface.
@@ -72,6 +100,16 @@ pub(crate) enum Grant {
     Kv,
     /// `documents`
     Documents,
+    /// `secrets`
+    Secrets,
+    /// `http`
+    Http,
+    /// `models`
+    Models,
+    /// `vectors`
+    Vectors,
+    /// `random`
+    Random,
 }
 
 impl Grant {
@@ -81,6 +119,11 @@ impl Grant {
             Self::Always => None,
             Self::Kv => Some("kv"),
             Self::Documents => Some("documents"),
+            Self::Secrets => Some("secrets"),
+            Self::Http => Some("http"),
+            Self::Models => Some("models"),
+            Self::Vectors => Some("vectors"),
+            Self::Random => Some("random"),
         }
     }
 
@@ -90,6 +133,11 @@ impl Grant {
             Self::Always => "",
             Self::Kv => "kv_kib = 1024",
             Self::Documents => "documents = { name = \"folder\" }",
+            Self::Secrets => "secrets = { name = \"ENVIRONMENT_VARIABLE\" }",
+            Self::Http => "http = { origins = [\"https://host\"] }",
+            Self::Models => "models = { alias = \"model\" }",
+            Self::Vectors => "vectors = { collection = \"read\" }",
+            Self::Random => "random = true",
         }
     }
 }
@@ -100,9 +148,14 @@ pub(crate) fn link(linker: &mut Linker<HostState>) -> wasmtime::Result<()> {
 }
 
 impl wit::Host for HostState {}
+impl crate::bindings::tidegate::plugin::accounting::Host for HostState {}
 
 // The generated traits, named once here so that a new capability is a new file and a line in `IMPORTS`.
 const _: () = {
     const fn is_host<T: log_wit::Host + metrics_wit::Host + clock_wit::Host + kv_wit::Host + documents_wit::Host>() {}
+    const fn is_granted<T: secrets_wit::Host + http_wit::Host + models_wit::Host + vectors_wit::Host>() {}
+    const fn is_random<T: random_wit::Host>() {}
     is_host::<HostState>();
+    is_granted::<HostState>();
+    is_random::<HostState>();
 };

@@ -1,6 +1,8 @@
 //! What the whole sandbox may use, and who supplies the capabilities that are not built in.
 
-use crate::capability::{DocumentStore, Folders, KvStore, MemoryKv};
+use crate::capability::{
+    DocumentStore, Folders, HttpClient, KvStore, MemoryKv, MemoryVectors, ModelService, NoHttp, NoModels, VectorStore,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +32,12 @@ pub struct SandboxConfig {
     pub kv: Arc<dyn KvStore>,
     /// Opens what the `documents` grant names.
     pub documents: Arc<dyn DocumentStore>,
+    /// Sends what plugins with the `http` grant send.
+    pub http: Arc<dyn HttpClient>,
+    /// Answers for what the `models` grant names.
+    pub models: Arc<dyn ModelService>,
+    /// Keeps what the `vectors` grant names.
+    pub vectors: Arc<dyn VectorStore>,
 }
 
 impl Default for SandboxConfig {
@@ -46,6 +54,9 @@ impl Default for SandboxConfig {
             configure_cpu: Duration::from_secs(1),
             kv: Arc::new(MemoryKv::new(64 << 20)),
             documents: Arc::new(Folders),
+            http: Arc::new(NoHttp),
+            models: Arc::new(NoModels),
+            vectors: Arc::new(MemoryVectors::new(64 << 20)),
         }
     }
 }

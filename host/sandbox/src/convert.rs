@@ -1,11 +1,11 @@
 //! Between the host's types and the contract's. Into the guest everything is borrowed; JSON is rendered first
 //! ([`JsonTexts`]), since borrowed parts need a place to point at. Out of the guest everything is checked.
 
-use crate::bindings::tidegate::plugin::types as wit;
+use crate::bindings::tidegate::plugin::{accounting, types as wit};
 use crate::stage::Refusal;
 use serde_json::Value;
 use tidegate_types::{
-    Finding, Message, Part, Provenance, Role, Severity, Span, ToolCall, ToolDef, ToolHints, ToolOutcome,
+    Finding, Message, Part, Provenance, Role, Severity, Span, ToolCall, ToolDef, ToolHints, ToolOutcome, Usage,
 };
 
 /// JSON that messages and tools hold, rendered in the order in which [`Rows`] and [`tool_defs`] ask for it.
@@ -131,6 +131,15 @@ pub(crate) fn tool_defs<'a>(tools: &'a [ToolDef], texts: &'a JsonTexts) -> Vec<w
 /// Pairs of texts as the guest gets them.
 pub(crate) fn attrs(pairs: &[(String, String)]) -> Vec<(&str, &str)> {
     pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
+}
+
+pub(crate) fn usage_param(usage: &Usage) -> accounting::UsageParam<'static> {
+    accounting::UsageParam {
+        input: usage.input_tokens,
+        input_cached: usage.cached_tokens,
+        output: usage.output_tokens,
+        attrs: &[],
+    }
 }
 
 pub(crate) fn findings(findings: &[Finding]) -> Vec<wit::FindingParam<'_>> {

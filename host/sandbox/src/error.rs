@@ -134,6 +134,23 @@ pub enum LoadCause {
         /// What to do.
         remedy: String,
     },
+    /// It sees content and imports `http`, and only one of the two is granted.
+    #[error(
+        "it sees content ({stages}) and imports `tidegate:plugin/http@0.1.0`: what callers write could leave this \
+         machine; to allow it, add `content = true` to the stage's [pipeline.stage.grants], or leave the stages out"
+    )]
+    ContentLeaves {
+        /// The stages that see content.
+        stages: String,
+    },
+    /// What a grant names is not there, or cannot be used.
+    #[error("grant `{capability}`: {message}")]
+    Grant {
+        /// `http`, `models`, ...
+        capability: &'static str,
+        /// What is wrong.
+        message: String,
+    },
     /// A granted folder cannot be opened.
     #[error("grant `documents`: {0}")]
     Documents(String),

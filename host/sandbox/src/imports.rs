@@ -38,6 +38,11 @@ fn is_granted(grant: Grant, grants: &Grants) -> bool {
         Grant::Always => true,
         Grant::Kv => grants.kv_bytes.is_some(),
         Grant::Documents => !grants.documents.is_empty(),
+        Grant::Secrets => !grants.secrets.is_empty(),
+        Grant::Http => grants.http.is_some(),
+        Grant::Models => !grants.models.is_empty(),
+        Grant::Vectors => !grants.vectors.is_empty(),
+        Grant::Random => grants.random,
     }
 }
 
@@ -63,11 +68,12 @@ mod tests {
 
     #[test]
     fn wasi_and_the_unknown_are_refused_whatever_is_granted() {
-        let all = Grants { kv_bytes: Some(1), documents: [("d".to_owned(), "/".into())].into() };
+        let documents = [("d".to_owned(), "/".into())].into();
+        let all = Grants { kv_bytes: Some(1), documents, random: true, ..Grants::default() };
         let wasi = check(["wasi:cli/environment@0.2.0"].into_iter(), &all).unwrap_err();
         assert!(matches!(&wasi, LoadCause::Wasi { import } if import == "wasi:cli/environment@0.2.0"));
         assert!(wasi.to_string().contains("wasm32-unknown-unknown"));
-        for unknown in ["tidegate:plugin/http@0.1.0", "tidegate:plugin/kv@0.2.0", "env", ""] {
+        for unknown in ["tidegate:plugin/shell@0.1.0", "tidegate:plugin/kv@0.2.0", "env", ""] {
             assert!(matches!(check([unknown].into_iter(), &all), Err(LoadCause::UnknownImport { .. })), "{unknown}");
         }
     }

@@ -33,6 +33,9 @@ pub(crate) struct Guests {
     router: Option<exports::router::Guest>,
     tool_provider: Option<exports::tool_provider::Guest>,
     retriever: Option<exports::retriever::Guest>,
+    output_guard: Option<exports::output_guard::Guest>,
+    memory: Option<exports::memory::Guest>,
+    observer: Option<exports::observer::Guest>,
 }
 
 impl Instance {
@@ -132,6 +135,9 @@ impl Guests {
             router: None,
             tool_provider: None,
             retriever: None,
+            output_guard: None,
+            memory: None,
+            observer: None,
         })
     }
 
@@ -140,6 +146,9 @@ impl Guests {
     stage!(router);
     stage!(tool_provider);
     stage!(retriever);
+    stage!(output_guard);
+    stage!(memory);
+    stage!(observer);
 
     fn look_up(&mut self, stage: StageKind, store: &mut Store<HostState>) -> wasmtime::Result<()> {
         match stage {
@@ -148,6 +157,9 @@ impl Guests {
             StageKind::Router => self.router(store).map(|_| ()),
             StageKind::ToolProvider => self.tool_provider(store).map(|_| ()),
             StageKind::Retriever => self.retriever(store).map(|_| ()),
+            StageKind::OutputGuard => self.output_guard(store).map(|_| ()),
+            StageKind::Memory => self.memory(store).map(|_| ()),
+            StageKind::Observer => self.observer(store).map(|_| ()),
         }
     }
 }

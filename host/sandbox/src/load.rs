@@ -3,7 +3,7 @@
 //! without any capability, and to be configured, with its grants and with storage that is thrown away.
 
 use crate::blueprint::{Blueprint, StageIndices};
-use crate::capability::{Documents, KvStore, MemoryKv, Namespace};
+use crate::capability::{Documents, HttpAccess, KvStore, MemoryKv, Namespace};
 use crate::descriptor;
 use crate::error::LoadCause;
 use crate::imports;
@@ -11,7 +11,7 @@ use crate::instance::Instance;
 use crate::plugin::Plugin;
 use crate::sandbox::{Core, PluginSpec};
 use crate::schema;
-use crate::stage::{CallError, Descriptor, Limits, StageKind};
+use crate::stage::{CallError, Descriptor, Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -37,12 +37,10 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     if let Some(wanted) = &spec.stages {
         select_stages(&mut stages, wanted)?;
     }
-    let documents = match spec.grants.documents.is_empty() {
-        true => None,
-        false => Some(core.config.documents.open(&spec.grants.documents).map_err(LoadCause::Documents)?),
-    };
+    check_content(&used, &stages, &spec.grants)?;
+    let opened = Opened::open(core, &spec.grants, &used)?;
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
-    let mut blueprint = blueprint(core, spec, pre, stages, documents, &config);
+    let mut blueprint = blueprint(core, spec, pre, stages, opened, &config);
 
     let descriptor = on_own_thread(describe(core, Arc::new(blueprint.clone())))?;
     check_capabilities(&used, &descriptor)?;
@@ -54,12 +52,48 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor)))
 }
 
+/// What grants name, opened.
+struct Opened {
+    documents: Option<Arc<dyn Documents>>,
+    http: Option<Arc<HttpAccess>>,
+}
+
+impl Opened {
+    fn open(core: &Core, grants: &Grants, used: &BTreeSet<&'static str>) -> Result<Self, LoadCause> {
+        let documents = match grants.documents.is_empty() {
+            true => None,
+            false => Some(core.config.documents.open(&grants.documents).map_err(LoadCause::Documents)?),
+        };
+        let refuse = |capability, message| LoadCause::Grant { capability, message };
+        let http = match &grants.http {
+            Some(grant) if used.contains("http") => {
+                let access = HttpAccess::open(core.config.http.as_ref(), grant);
+                Some(Arc::new(access.map_err(|message| refuse("http", message))?))
+            }
+            _ => None,
+        };
+        for grant in grants.models.values().filter(|_| used.contains("models")) {
+            core.config.models.check(&grant.model).map_err(|message| refuse("models", message))?;
+        }
+        Ok(Self { documents, http })
+    }
+}
+
+/// A stage that sees content and may reach out is a way out for what callers write: that is granted by name.
+fn check_content(used: &BTreeSet<&'static str>, stages: &StageIndices, grants: &Grants) -> Result<(), LoadCause> {
+    let seeing: Vec<StageKind> = stages.kinds().into_iter().filter(|kind| kind.sees_content()).collect();
+    if used.contains("http") && !grants.content && !seeing.is_empty() {
+        return Err(LoadCause::ContentLeaves { stages: list(seeing) });
+    }
+    Ok(())
+}
+
 fn blueprint(
     core: &Core,
     spec: PluginSpec,
     pre: InstancePre<HostState>,
     stages: StageIndices,
-    documents: Option<Arc<dyn Documents>>,
+    opened: Opened,
     config: &Value,
 ) -> Blueprint {
     Blueprint {
@@ -69,7 +103,10 @@ fn blueprint(
         config: config.to_string().into(),
         limits: spec.limits,
         grants: spec.grants,
-        documents,
+        documents: opened.documents,
+        http: opened.http,
+        models: core.config.models.clone(),
+        vectors: core.config.vectors.clone(),
         metrics: Vec::new(),
         configure_cpu: core.config.configure_cpu,
     }

@@ -9,10 +9,13 @@ use crate::instance::Instance;
 use crate::pool::Pool;
 use crate::sandbox::Core;
 use crate::stage::{
-    CallContext, CallError, Candidate, Chunk, Decision, Descriptor, Inspection, Prompt, Query, RouteRequest, StageKind,
-    Verdict, Window,
+    CallContext, CallError, Candidate, Chunk, Decision, Descriptor, Exchange, Inspection, MemoryItem, Output, Prompt,
+    Query, Question, RouteRequest, StageKind, Summary, Verdict, Window,
 };
-use crate::stages::{Answer, CallTool, InspectPrompt, InspectWindow, ListTools, Retrieve, Route, StageCall};
+use crate::stages::{
+    Answer, CallTool, Forget, InspectOutput, InspectPrompt, InspectWindow, ListTools, OnComplete, Recall, Remember,
+    Retrieve, Route, StageCall,
+};
 use parking_lot::RwLock;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -89,6 +92,31 @@ impl Plugin {
         self.call(ctx, Retrieve(query)).await
     }
 
+    /// `output-guard.inspect-output`
+    pub async fn inspect_output(&self, ctx: &CallContext, output: Output<'_>) -> Result<Verdict, CallError> {
+        self.call(ctx, InspectOutput(output)).await
+    }
+
+    /// `memory.recall`
+    pub async fn recall(&self, ctx: &CallContext, question: Question<'_>) -> Result<Vec<MemoryItem>, CallError> {
+        self.call(ctx, Recall(question)).await
+    }
+
+    /// `memory.remember`
+    pub async fn remember(&self, ctx: &CallContext, exchange: Exchange<'_>) -> Result<Vec<MemoryItem>, CallError> {
+        self.call(ctx, Remember(exchange)).await
+    }
+
+    /// `memory.forget`
+    pub async fn forget(&self, ctx: &CallContext, ids: &[&str]) -> Result<u32, CallError> {
+        self.call(ctx, Forget(ids)).await
+    }
+
+    /// `observer.on-complete`
+    pub async fn on_complete(&self, ctx: &CallContext, summary: Summary<'_>) -> Result<(), CallError> {
+        self.call(ctx, OnComplete(summary)).await
+    }
+
     async fn call<C: StageCall>(&self, ctx: &CallContext, call: C) -> Result<C::Out, CallError> {
         if !self.stages.contains(&C::STAGE) {
             let message = format!("the stage {} is not exported or not configured", C::STAGE.as_str());
@@ -126,7 +154,12 @@ impl Plugin {
     ) -> Result<Answer<C::Raw>, CallError> {
         instance.restart(self.blueprint.call_ticks());
         let Instance { store, guests, caller, .. } = instance;
-        store.data_mut().request = Some(ctx.request_id.clone());
+        let state = store.data_mut();
+        state.request = Some(ctx.request_id.clone());
+        state.until = until;
+        if !self.blueprint.grants.models.is_empty() {
+            state.caller = Some(ctx.caller.clone());
+        }
         let context = crate::bindings::tidegate::plugin::types::Context {
             request_id: ctx.request_id.as_str(),
             caller: self.pseudonym(caller, ctx),

@@ -1,6 +1,12 @@
 //! What the host says to a plugin and hears from it, in the host's own types: `pipeline` never sees wasmtime
 //! nor generated bindings. The meaning of each type is the contract's: see `wit/`.
 
+mod answer;
+mod grants;
+
+pub use answer::{Exchange, MemoryItem, Output, Question, Summary};
+pub use grants::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
+
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,12 +25,26 @@ pub enum StageKind {
     ToolProvider,
     /// `retriever`
     Retriever,
+    /// `output-guard`
+    OutputGuard,
+    /// `memory`
+    Memory,
+    /// `observer`
+    Observer,
 }
 
 impl StageKind {
     /// All kinds, in the order of the path.
-    pub const ALL: [Self; 5] =
-        [Self::PromptGuard, Self::Retriever, Self::ToolProvider, Self::Router, Self::StreamGuard];
+    pub const ALL: [Self; 8] = [
+        Self::PromptGuard,
+        Self::Retriever,
+        Self::Memory,
+        Self::ToolProvider,
+        Self::Router,
+        Self::StreamGuard,
+        Self::OutputGuard,
+        Self::Observer,
+    ];
 
     /// The interface's name in the contract and in the config.
     pub fn as_str(self) -> &'static str {
@@ -34,7 +54,15 @@ impl StageKind {
             Self::Router => "router",
             Self::ToolProvider => "tool-provider",
             Self::Retriever => "retriever",
+            Self::OutputGuard => "output-guard",
+            Self::Memory => "memory",
+            Self::Observer => "observer",
         }
+    }
+
+    /// Whether it is shown what callers write or models answer.
+    pub fn sees_content(self) -> bool {
+        self != Self::Observer
     }
 }
 
@@ -253,15 +281,6 @@ pub struct Chunk {
     pub score: Option<f32>,
     /// Bytes within the source.
     pub origin: Option<Span>,
-}
-
-/// What the operator grants a plugin; everything else is refused at load.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Grants {
-    /// Key-value storage, private to plugin and tenant, of at most this many bytes.
-    pub kv_bytes: Option<u64>,
-    /// Read-only folders, by the name that the guest sees as the first part of a path.
-    pub documents: BTreeMap<String, std::path::PathBuf>,
 }
 
 /// What a plugin may use up. Defaults hold for a guard; see `Default`.

@@ -2,12 +2,18 @@
 //! turns what comes back into the host's types or says how it breaks the contract. `plugin.rs` does the rest (lease,
 //! limits, failures) once for all of them.
 
+mod memory;
+mod observer;
+mod output_guard;
 mod prompt_guard;
 mod retriever;
 mod router;
 mod stream_guard;
 mod tool_provider;
 
+pub(crate) use memory::{Forget, Recall, Remember};
+pub(crate) use observer::OnComplete;
+pub(crate) use output_guard::InspectOutput;
 pub(crate) use prompt_guard::InspectPrompt;
 pub(crate) use retriever::Retrieve;
 pub(crate) use router::Route;

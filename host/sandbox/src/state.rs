@@ -2,13 +2,14 @@
 //! that say afterwards why a call ended. Host functions (`capability/`) are methods of [`HostState`].
 
 use crate::blueprint::Blueprint;
-use crate::capability::{KvStore, LogBudget, Meters, Namespace};
+use crate::capability::{CapabilityError, KvStore, LogBudget, Meters, Namespace};
 use crate::engine::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
 use crate::registry::Registry;
 use std::future::Future;
 use std::sync::Arc;
 use std::task::Poll;
-use tidegate_types::RequestId;
+use std::time::Instant;
+use tidegate_types::{Caller, RequestId};
 use wasmtime::{ResourceLimiter, UpdateDeadline};
 
 /// The data of one store.
@@ -21,6 +22,10 @@ pub(crate) struct HostState {
     pub(crate) log: LogBudget,
     pub(crate) meters: Meters,
     pub(crate) request: Option<RequestId>,
+    /// Whose work the call is; set where models may be asked.
+    pub(crate) caller: Option<Caller>,
+    /// When the call is out of wall time.
+    pub(crate) until: Instant,
     phase: Phase,
 }
 
@@ -46,7 +51,19 @@ impl HostState {
         let memory = MemoryAccount { limit: blueprint.limits.memory_bytes, held: 0, denied: None, registry };
         let log = LogBudget::new(blueprint.limits.log_bytes);
         let meter = CpuMeter { used: 0, limit: 0, waited: false };
-        Self { blueprint, namespace, kv, meter, memory, log, meters: Meters::default(), request: None, phase }
+        Self {
+            blueprint,
+            namespace,
+            kv,
+            meter,
+            memory,
+            log,
+            meters: Meters::default(),
+            request: None,
+            caller: None,
+            until: Instant::now(),
+            phase,
+        }
     }
 
     pub(crate) fn is_describing(&self) -> bool {
@@ -58,6 +75,16 @@ impl HostState {
         if let Phase::Describe { used } = &mut self.phase {
             used.get_or_insert(function);
         }
+    }
+
+    /// Notes the use of a granted capability, and refuses it to `describe` and to a tenant that it is withheld from.
+    pub(crate) fn allow(&mut self, capability: &'static str, function: &'static str) -> Result<(), CapabilityError> {
+        self.use_capability(function);
+        let withheld = self.blueprint.grants.withheld.get(&self.namespace.tenant);
+        if self.is_describing() || withheld.is_some_and(|names| names.contains(capability)) {
+            return Err(CapabilityError::Denied(format!("`{capability}` is not granted here")));
+        }
+        Ok(())
     }
 
     /// The capability that `describe` called, if any.

@@ -2,7 +2,8 @@
 
 use crate::support::{by, ctx, inspect, load, shared, spec, user, window};
 use tidegate_sandbox::stage::{
-    Action, CallError, Candidate, Edit, Inspection, Prompt, Query, Redaction, RouteRequest, StageKind, WindowAction,
+    Action, CallError, Candidate, Edit, Exchange, Inspection, MemoryItem, Output, Prompt, Query, Question, Redaction,
+    RouteRequest, StageKind, Summary, WindowAction,
 };
 use tidegate_types::{
     Finding, Message, Part, Provenance, Role, Severity, Span, ToolCall, ToolDef, ToolHints, ToolOutcome,
@@ -205,4 +206,86 @@ async fn a_stage_that_the_config_leaves_out_cannot_be_called() {
     assert_eq!(plugin.exported_stages().iter().copied().collect::<Vec<_>>(), [StageKind::Router]);
     let refused = inspect(&plugin, &ctx(), "hello").await.unwrap_err();
     assert!(matches!(refused, CallError::Plugin { case: "unsupported", .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn an_output_guard_sees_the_whole_answer_and_decides() {
+    let choices = [Message::text("choice-0", Role::Assistant, "hello")];
+    let usage = Some(tidegate_types::Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2 });
+    let attrs = [("model".to_owned(), "\"m\"".to_owned())];
+    let output = Output { choices: &choices, finish_reasons: &["stop"], usage, attrs: &attrs };
+    let asked = async |config: &str| {
+        let config = serde_json::json!({"output": config});
+        let plugin = shared().load(tidegate_sandbox::PluginSpec { config, ..spec("honest") }).unwrap();
+        plugin.inspect_output(&ctx(), output).await.unwrap().action
+    };
+    assert_eq!(asked("allow").await, Action::Allow);
+    assert!(matches!(asked("refuse").await, Action::Refuse(refusal) if refusal.public_message == "no"));
+    let seen = responded(asked("respond").await);
+    for part in ["hello", "[\"stop\"]", "input-cached: 1", "(\"model\", \"\\\"m\\\"\")"] {
+        assert!(seen.contains(part), "{part} is not in {seen}");
+    }
+    match asked("shout").await {
+        Action::Rewrite(edits) => assert!(
+            matches!(&edits[..], [Edit::ReplaceText { message_id, text, .. }] if message_id == "choice-0" && text == "HELLO")
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_memory_recalls_remembers_and_forgets() {
+    let plugin = load("honest");
+    let items = plugin.recall(&ctx(), Question { text: "tea", limit: 1 }).await.unwrap();
+    let item = MemoryItem { id: "i0".into(), text: "known of tea".into(), score: Some(0.5) };
+    assert_eq!(items, [item]);
+    let messages = [Message::text("m0", Role::User, "a"), Message::text("m1", Role::Assistant, "b")];
+    let kept = plugin.remember(&ctx(), Exchange { messages: &messages }).await.unwrap();
+    assert_eq!(kept.iter().map(|item| item.text.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(plugin.forget(&ctx(), &["i0"]).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_memory_in_kv_keeps_callers_and_tenants_apart() {
+    let grants = tidegate_sandbox::stage::Grants { kv_bytes: Some(1 << 20), ..Default::default() };
+    let plugin = shared().load(tidegate_sandbox::PluginSpec { grants, ..spec("remembers") }).unwrap();
+    let mut other = by("acme");
+    other.caller.key_name = "other".into();
+    let said = [Message::text("m0", Role::User, "the harbour opens at nine")];
+    plugin.remember(&by("acme"), Exchange { messages: &said }).await.unwrap();
+    let question = Question { text: "when does the harbour open", limit: 3 };
+    assert_eq!(plugin.recall(&by("acme"), question).await.unwrap()[0].text, "the harbour opens at nine");
+    assert!(plugin.recall(&other, question).await.unwrap().is_empty());
+    assert!(plugin.recall(&by("globex"), question).await.unwrap().is_empty());
+    assert_eq!(plugin.forget(&by("acme"), &["line-0"]).await.unwrap(), 1);
+    assert!(plugin.recall(&by("acme"), question).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_observer_is_told_everything_about_the_end() {
+    let plugin = load("honest");
+    let findings = [Finding {
+        category: "x-test:flag".into(),
+        severity: Severity::High,
+        score: None,
+        message_id: None,
+        span: None,
+    }];
+    let attrs = [("stream".to_owned(), "true".to_owned())];
+    let summary = Summary {
+        outcome: "answered",
+        detail: "stop",
+        model: "m",
+        usage: tidegate_types::Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2 },
+        first: Some(std::time::Duration::from_millis(5)),
+        total: std::time::Duration::from_millis(9),
+        findings: &findings,
+        attrs: &attrs,
+    };
+    let caller = ctx();
+    let (told, log) = crate::support::logged(plugin.on_complete(&caller, summary)).await;
+    told.unwrap();
+    for part in ["answered", "stop", "first-ms: Some(5)", "total-ms: 9", "x-test:flag", "output: 2", "stream"] {
+        assert!(log[0].contains(part), "{part} is not in {log:?}");
+    }
 }

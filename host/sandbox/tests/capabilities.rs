@@ -8,7 +8,8 @@ use tidegate_sandbox::{Plugin, PluginSpec};
 use tidegate_types::ToolCall;
 
 fn keeper(name: &str, kv_bytes: u64, folder: &Path) -> Arc<Plugin> {
-    let grants = Grants { kv_bytes: Some(kv_bytes), documents: [("docs".to_owned(), folder.to_owned())].into() };
+    let documents = [("docs".to_owned(), folder.to_owned())].into();
+    let grants = Grants { kv_bytes: Some(kv_bytes), documents, ..Grants::default() };
     shared().load(PluginSpec { name: name.into(), grants, ..spec("keeper") }).unwrap()
 }
 

@@ -119,7 +119,7 @@ fn a_guest_that_is_larger_than_its_memory_limit_is_not_loaded() {
 #[test]
 fn a_mount_that_is_no_folder_is_refused_at_load() {
     let documents = [("docs".to_owned(), "/nonexistent/folder".into())].into();
-    let grants = Grants { kv_bytes: Some(1 << 20), documents };
+    let grants = Grants { kv_bytes: Some(1 << 20), documents, ..Grants::default() };
     let cause = refused(PluginSpec { grants, ..spec("keeper") });
     assert!(matches!(&cause, LoadCause::Documents(why) if why.contains("mount `docs`")), "{cause}");
 }

@@ -27,6 +27,16 @@ pub enum Capability {
     Kv,
     /// Read-only folders that the operator mounted.
     Documents,
+    /// Names of secrets that the host fills into requests.
+    Secrets,
+    /// Requests to granted origins.
+    Http,
+    /// Questions to granted models.
+    Models,
+    /// Nearest neighbours in granted collections.
+    Vectors,
+    /// Random bytes.
+    Random,
 }
 
 impl Capability {
@@ -35,6 +45,11 @@ impl Capability {
         match self {
             Self::Kv => "kv",
             Self::Documents => "documents",
+            Self::Secrets => "secrets",
+            Self::Http => "http",
+            Self::Models => "models",
+            Self::Vectors => "vectors",
+            Self::Random => "random",
         }
     }
 }

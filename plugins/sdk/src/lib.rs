@@ -2,7 +2,7 @@
 //!
 //! A plugin is a type with a [`Plugin`] implementation (name, settings, how it is made from its config) and one
 //! implementation per stage that it serves: [`PromptGuard`], [`StreamGuard`], [`Router`], [`ToolProvider`],
-//! [`Retriever`]. [`export!`] names the stages; nothing else is needed for a component.
+//! [`Retriever`], [`OutputGuard`], [`Memory`], [`Observer`]. [`export!`] names the stages; nothing else is needed for a component.
 //!
 //! ```
 //! use tidegate_plugin_sdk::{Context, Descriptor, Error, Plugin, Prompt, PromptGuard, Refusal, Setting, Verdict};
@@ -62,12 +62,13 @@ pub use descriptor::{Capability, Descriptor, Setting};
 pub use findings::Findings;
 pub use plugin::{Error, Plugin};
 pub use stages::{
-    Action, Candidate, Channel, Chunk, Decision, Edit, Inspection, Prompt, PromptGuard, Query, Redaction, Retriever,
-    RouteRequest, Router, StreamGuard, ToolProvider, Verdict, Window, WindowAction,
+    Action, Candidate, Channel, Chunk, Decision, Edit, Exchange, Inspection, Item, Memory, Observer, Output, OutputGuard,
+    Prompt, PromptGuard, Query, Question, Redaction, Retriever, RouteRequest, Router, StreamGuard, Summary, ToolProvider,
+    Verdict, Window, WindowAction,
 };
 pub use types::{
     Attrs, Context, Finding, Media, MediaSource, Message, Part, Refusal, Role, Severity, Span, ToolCall, ToolDef,
-    ToolHints, ToolOutcome,
+    ToolHints, ToolOutcome, Usage,
 };
 
 /// Makes a component of a plugin: `export!(MyPlugin: PromptGuard, StreamGuard);`, once per crate. It does

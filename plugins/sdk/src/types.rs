@@ -264,6 +264,19 @@ impl Finding {
     }
 }
 
+/// What a generation cost, in tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Of the prompt.
+    pub input: u64,
+    /// Of those, found in a prefix cache.
+    pub input_cached: u64,
+    /// Of the answer.
+    pub output: u64,
+    /// More about it.
+    pub attrs: Attrs,
+}
+
 /// Why something does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {

@@ -6,5 +6,8 @@ pub mod bindings;
 mod convert;
 mod export;
 
-pub use export::{call_tool, configure, describe, inspect_prompt, inspect_window, list_tools, retrieve, route};
+pub use export::{
+    call_tool, configure, describe, forget, inspect_output, inspect_prompt, inspect_window, list_tools, on_complete,
+    recall, remember, retrieve, route,
+};
 pub use wit_bindgen::rt;

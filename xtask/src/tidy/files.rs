@@ -49,10 +49,7 @@ pub fn guests(root: &Path) -> Result<Vec<String>> {
 
 /// Files of the contract whose package version is not the one its README calls current.
 pub fn contract(root: &Path) -> Result<Vec<String>> {
-    let readme_path = root.join("wit/README.md");
-    let readme =
-        std::fs::read_to_string(&readme_path).with_context(|| format!("cannot read {}", readme_path.display()))?;
-    let Some(current) = current_version(&readme) else {
+    let Some(current) = current_contract(root)? else {
         return Ok(vec!["wit/README.md: its table of versions has no row marked `current`; add one".into()]);
     };
     let wanted = format!("package tidegate:plugin@{current};");
@@ -67,6 +64,13 @@ pub fn contract(root: &Path) -> Result<Vec<String>> {
     Ok(violations)
 }
 
+/// The version of the contract that its README calls current.
+pub(super) fn current_contract(root: &Path) -> Result<Option<String>> {
+    let path = root.join("wit/README.md");
+    let readme = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(current_version(&readme).map(str::to_owned))
+}
+
 /// The first cell of the row whose state is `current`.
 fn current_version(readme: &str) -> Option<&str> {
     let row = readme.lines().find(|line| line.split('|').any(|cell| cell.trim() == "current"))?;
@@ -74,7 +78,7 @@ fn current_version(readme: &str) -> Option<&str> {
 }
 
 /// What is in a folder, in order; nothing where there is none.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.exists() {
         return Ok(Vec::new());
     }

@@ -69,8 +69,8 @@ impl Host for HostState {
 
 impl HostState {
     fn mounted(&mut self, function: &'static str, path: Option<&str>) -> Result<Arc<dyn Documents>, CapabilityError> {
-        self.use_capability(function);
-        let granted = self.blueprint.documents.clone().filter(|_| !self.is_describing());
+        self.allow("documents", function)?;
+        let granted = self.blueprint.documents.clone();
         let documents = granted.ok_or_else(|| CapabilityError::Denied("`documents` is not granted here".into()))?;
         match path.filter(|path| path.len() > MAX_PATH_BYTES) {
             Some(path) => {

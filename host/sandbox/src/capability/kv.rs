@@ -113,8 +113,8 @@ impl HostState {
 
     /// The quota, when the capability is there and the keys are in bounds.
     fn may_store(&mut self, function: &'static str, keys: &[String]) -> Result<u64, CapabilityError> {
-        self.use_capability(function);
-        let granted = self.blueprint.grants.kv_bytes.filter(|_| !self.is_describing());
+        self.allow("kv", function)?;
+        let granted = self.blueprint.grants.kv_bytes;
         let quota = granted.ok_or_else(|| CapabilityError::Denied("`kv` is not granted here".into()))?;
         if keys.len() > MAX_KEYS {
             return Err(CapabilityError::Invalid(format!("{} keys at once; at most {MAX_KEYS}", keys.len())));

@@ -2,6 +2,13 @@
 //!
 //! The clock stands still unless a test moves it, so that tests are repeatable.
 
+mod outside;
+
+pub use outside::{grant_secrets, on_classify, on_complete, on_embed, on_http, take_requests};
+pub(super) use outside::{
+    classify, complete, delete_vectors, embed, http, put, random_bytes, search, secret_names,
+};
+
 use super::log::Level;
 use crate::plugin::Error;
 use std::cell::RefCell;

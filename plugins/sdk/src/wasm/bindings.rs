@@ -18,14 +18,14 @@ pub mod base {
 pub use base::tidegate::plugin::types;
 
 macro_rules! capability {
-    ($module:ident, $world:literal, $inline:literal) => {
+    ($module:ident, $world:literal, $inline:literal $(, $used:literal: $at:path)*) => {
         pub mod $module {
             wit_bindgen::generate!({
                 path: "../../wit",
                 inline: $inline,
                 world: $world,
                 runtime_path: "::tidegate_plugin_sdk::wasm::rt",
-                with: { "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types },
+                with: { $($used: $at),* },
                 generate_all,
             });
         }
@@ -33,7 +33,7 @@ macro_rules! capability {
 }
 
 macro_rules! stage {
-    ($module:ident, $world:literal, $inline:literal, $export:literal, $path:literal) => {
+    ($module:ident, $world:literal, $inline:literal, $export:literal, $path:literal $(, $used:literal: $at:path)*) => {
         pub mod $module {
             wit_bindgen::generate!({
                 path: "../../wit",
@@ -43,17 +43,59 @@ macro_rules! stage {
                 export_macro_name: $export,
                 default_bindings_module: $path,
                 runtime_path: "::tidegate_plugin_sdk::wasm::rt",
-                with: { "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types },
+                with: { "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types $(, $used: $at)* },
             });
         }
     };
 }
 
-capability!(kv, "with-kv", "package sdk:kv; world with-kv { import tidegate:plugin/kv@0.1.0; }");
+capability!(
+    kv,
+    "with-kv",
+    "package sdk:kv; world with-kv { import tidegate:plugin/kv@0.1.0; }",
+    "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types
+);
 capability!(
     documents,
     "with-documents",
-    "package sdk:documents; world with-documents { import tidegate:plugin/documents@0.1.0; }"
+    "package sdk:documents; world with-documents { import tidegate:plugin/documents@0.1.0; }",
+    "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types
+);
+capability!(
+    accounting,
+    "with-accounting",
+    "package sdk:accounting; world with-accounting { import tidegate:plugin/accounting@0.1.0; }",
+    "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types
+);
+capability!(
+    secrets,
+    "with-secrets",
+    "package sdk:secrets; world with-secrets { import tidegate:plugin/secrets@0.1.0; }"
+);
+capability!(
+    http,
+    "with-http",
+    "package sdk:http; world with-http { import tidegate:plugin/http@0.1.0; }",
+    "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types
+);
+capability!(
+    models,
+    "with-models",
+    "package sdk:models; world with-models { import tidegate:plugin/models@0.1.0; }",
+    "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types,
+    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting::tidegate::plugin::accounting
+);
+capability!(
+    vectors,
+    "with-vectors",
+    "package sdk:vectors; world with-vectors { import tidegate:plugin/vectors@0.1.0; }",
+    "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types
+);
+capability!(
+    random,
+    "with-random",
+    "package sdk:random; world with-random { import tidegate:plugin/random@0.1.0; }",
+    "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types
 );
 
 stage!(
@@ -90,4 +132,27 @@ stage!(
     "package sdk:retriever; world retriever-stage { export tidegate:plugin/retriever@0.1.0; }",
     "export_retriever",
     "tidegate_plugin_sdk::wasm::bindings::retriever"
+);
+stage!(
+    output_guard,
+    "output-guard-stage",
+    "package sdk:output-guard; world output-guard-stage { export tidegate:plugin/output-guard@0.1.0; }",
+    "export_output_guard",
+    "tidegate_plugin_sdk::wasm::bindings::output_guard",
+    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting::tidegate::plugin::accounting
+);
+stage!(
+    memory,
+    "memory-stage",
+    "package sdk:memory; world memory-stage { export tidegate:plugin/memory@0.1.0; }",
+    "export_memory",
+    "tidegate_plugin_sdk::wasm::bindings::memory"
+);
+stage!(
+    observer,
+    "observer-stage",
+    "package sdk:observer; world observer-stage { export tidegate:plugin/observer@0.1.0; }",
+    "export_observer",
+    "tidegate_plugin_sdk::wasm::bindings::observer",
+    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting::tidegate::plugin::accounting
 );

@@ -1,6 +1,12 @@
 //! Between generated types and the SDK's own, both ways, without copying text.
 
 use super::bindings as b;
+use super::bindings::accounting::tidegate::plugin::accounting;
+use super::bindings::http::tidegate::plugin::http as web;
+use super::bindings::memory::exports::tidegate::plugin::memory as remembering;
+use super::bindings::models::tidegate::plugin::models as asked;
+use super::bindings::observer::exports::tidegate::plugin::observer as observing;
+use super::bindings::output_guard::exports::tidegate::plugin::output_guard as output;
 use super::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard as prompt;
 use super::bindings::retriever::exports::tidegate::plugin::retriever as retrieval;
 use super::bindings::router::exports::tidegate::plugin::router as routing;
@@ -50,6 +56,13 @@ records! {
     retrieval::Query => Query { text, top_k, attrs; ; }
     stream::Window => Window { seq, choice, text, settled, ending, attrs; channel; }
     Redaction => stream::Redaction { text; span; }
+    accounting::Usage => Usage { input, input_cached, output, attrs; ; }
+    remembering::Question => Question { text, limit, attrs; ; }
+    remembering::Exchange => Exchange { attrs; ; messages }
+    Item => remembering::Item { id, text, score, attrs; ; }
+    observing::Summary => Summary { outcome, detail, model, first_ms, total_ms, attrs; usage; findings }
+    asked::Reply => host::models::Reply { finish_reason; message, usage; }
+    host::http::SecretHeader => web::SecretHeader { name, prefix, secret; ; }
 }
 
 /// Implements `From` both ways between an enum of the contract and its namesake; the first list has no payload.
@@ -188,6 +201,37 @@ impl From<Chunk> for retrieval::Chunk {
             origin: c.origin.map(Into::into),
             attrs: c.attrs,
         }
+    }
+}
+
+impl From<output::Output> for Output {
+    fn from(o: output::Output) -> Self {
+        Self {
+            choices: o.choices.into_iter().map(Into::into).collect(),
+            finish_reasons: o.finish_reasons,
+            usage: o.usage.map(Into::into),
+            attrs: o.attrs,
+        }
+    }
+}
+
+impl From<host::http::Request> for web::Request {
+    fn from(r: host::http::Request) -> Self {
+        Self {
+            method: r.method,
+            url: r.url,
+            headers: r.headers.into_iter().map(|(name, value)| web::Header { name, value }).collect(),
+            secret_headers: r.secret_headers.into_iter().map(Into::into).collect(),
+            body: r.body,
+            timeout_ms: r.timeout_ms,
+        }
+    }
+}
+
+impl From<web::Response> for host::http::Response {
+    fn from(r: web::Response) -> Self {
+        let headers = r.headers.into_iter().map(|header| (header.name, header.value)).collect();
+        Self { status: r.status, headers, body: r.body, truncated: r.truncated }
     }
 }
 

@@ -1,6 +1,9 @@
 //! The component's exports: a macro that names the stages, and one function per call that converts, runs the
 //! plugin and converts back. A plugin that panics says why in the host's log before the instance dies.
 
+use super::bindings::memory::exports::tidegate::plugin::memory as remembering;
+use super::bindings::observer::exports::tidegate::plugin::observer as observing;
+use super::bindings::output_guard::exports::tidegate::plugin::output_guard as output;
 use super::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard as prompt;
 use super::bindings::retriever::exports::tidegate::plugin::retriever as retrieval;
 use super::bindings::router::exports::tidegate::plugin::router as routing;
@@ -117,6 +120,57 @@ macro_rules! __stage {
             Component with_types_in $crate::wasm::bindings::tool_provider
         );
     };
+    (OutputGuard) => {
+        impl $crate::wasm::bindings::output_guard::exports::tidegate::plugin::output_guard::Guest for Component {
+            fn inspect_output(
+                ctx: $crate::wasm::bindings::types::Context,
+                output: $crate::wasm::bindings::output_guard::exports::tidegate::plugin::output_guard::Output,
+            ) -> ::std::result::Result<$crate::wasm::bindings::types::Verdict, $crate::wasm::bindings::types::Error> {
+                $crate::wasm::inspect_output(&PLUGIN, ctx, output)
+            }
+        }
+        $crate::wasm::bindings::output_guard::export_output_guard!(
+            Component with_types_in $crate::wasm::bindings::output_guard
+        );
+    };
+    (Memory) => {
+        impl $crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Guest for Component {
+            fn recall(
+                ctx: $crate::wasm::bindings::types::Context,
+                question: $crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Question,
+            ) -> ::std::result::Result<::std::vec::Vec<$crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Item>, $crate::wasm::bindings::types::Error> {
+                $crate::wasm::recall(&PLUGIN, ctx, question)
+            }
+            fn remember(
+                ctx: $crate::wasm::bindings::types::Context,
+                exchange: $crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Exchange,
+            ) -> ::std::result::Result<::std::vec::Vec<$crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Item>, $crate::wasm::bindings::types::Error> {
+                $crate::wasm::remember(&PLUGIN, ctx, exchange)
+            }
+            fn forget(
+                ctx: $crate::wasm::bindings::types::Context,
+                ids: ::std::vec::Vec<::std::string::String>,
+            ) -> ::std::result::Result<u32, $crate::wasm::bindings::types::Error> {
+                $crate::wasm::forget(&PLUGIN, ctx, ids)
+            }
+        }
+        $crate::wasm::bindings::memory::export_memory!(
+            Component with_types_in $crate::wasm::bindings::memory
+        );
+    };
+    (Observer) => {
+        impl $crate::wasm::bindings::observer::exports::tidegate::plugin::observer::Guest for Component {
+            fn on_complete(
+                ctx: $crate::wasm::bindings::types::Context,
+                summary: $crate::wasm::bindings::observer::exports::tidegate::plugin::observer::Summary,
+            ) -> ::std::result::Result<(), $crate::wasm::bindings::types::Error> {
+                $crate::wasm::on_complete(&PLUGIN, ctx, summary)
+            }
+        }
+        $crate::wasm::bindings::observer::export_observer!(
+            Component with_types_in $crate::wasm::bindings::observer
+        );
+    };
     (Retriever) => {
         impl $crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Guest for Component {
             fn retrieve(
@@ -209,6 +263,47 @@ pub fn retrieve<P: Retriever>(
     query: retrieval::Query,
 ) -> Result<Vec<retrieval::Chunk>, w::Error> {
     run(slot, |plugin| Ok(plugin.retrieve(&ctx.into(), &query.into())?.into_iter().map(Into::into).collect()))
+}
+
+/// `output-guard.inspect-output`
+pub fn inspect_output<P: OutputGuard>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    answer: output::Output,
+) -> Result<w::Verdict, w::Error> {
+    run(slot, |plugin| Ok(plugin.inspect_output(&ctx.into(), &answer.into())?.into()))
+}
+
+/// `memory.recall`
+pub fn recall<P: Memory>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    question: remembering::Question,
+) -> Result<Vec<remembering::Item>, w::Error> {
+    run(slot, |plugin| Ok(plugin.recall(&ctx.into(), &question.into())?.into_iter().map(Into::into).collect()))
+}
+
+/// `memory.remember`
+pub fn remember<P: Memory>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    exchange: remembering::Exchange,
+) -> Result<Vec<remembering::Item>, w::Error> {
+    run(slot, |plugin| Ok(plugin.remember(&ctx.into(), &exchange.into())?.into_iter().map(Into::into).collect()))
+}
+
+/// `memory.forget`
+pub fn forget<P: Memory>(slot: &'static Slot<P>, ctx: w::Context, ids: Vec<String>) -> Result<u32, w::Error> {
+    run(slot, |plugin| Ok(plugin.forget(&ctx.into(), &ids)?))
+}
+
+/// `observer.on-complete`
+pub fn on_complete<P: Observer>(
+    slot: &'static Slot<P>,
+    ctx: w::Context,
+    summary: observing::Summary,
+) -> Result<(), w::Error> {
+    run(slot, |plugin| Ok(plugin.on_complete(&ctx.into(), &summary.into())?))
 }
 
 fn run<P: Plugin, T>(slot: &'static Slot<P>, call: impl FnOnce(&P) -> Result<T, w::Error>) -> Result<T, w::Error> {

@@ -1,7 +1,9 @@
 //! Exports every stage and does as the text says, within the contract; without such words it has no opinion. It counts
 //! its calls, so that a test sees whether an instance was reused, and its carry counts the windows of a stream.
 //!
-//! Config: `{"refuse": true}` is refused by `configure`, `{"spin": true}` makes `configure` never end.
+//! Config: `{"refuse": true}` is refused by `configure`, `{"spin": true}` makes `configure` never end;
+//! `{"output": "refuse"}` (or `respond`, `shout`) is what it does to answers, `{"trap": "memory"}` the stage in which it
+//! traps.
 
 wit_bindgen::generate!({
     path: "../../../wit",
@@ -13,17 +15,25 @@ wit_bindgen::generate!({
             include tidegate:plugin/router-plugin@0.1.0;
             include tidegate:plugin/tool-plugin@0.1.0;
             include tidegate:plugin/retriever-plugin@0.1.0;
+            include tidegate:plugin/output-guard-plugin@0.1.0;
+            include tidegate:plugin/memory-plugin@0.1.0;
+            include tidegate:plugin/observer-plugin@0.1.0;
         }
     ",
     world: "guests:honest/honest",
     generate_all,
 });
 
-use exports::tidegate::plugin::{meta, prompt_guard, retriever, router, stream_guard, tool_provider};
+use exports::tidegate::plugin::{
+    memory, meta, observer, output_guard, prompt_guard, retriever, router, stream_guard, tool_provider,
+};
+use memory::{Exchange, Item, Question};
+use observer::Summary;
+use output_guard::Output;
 use prompt_guard::Prompt;
 use retriever::{Chunk, Query};
 use router::{Candidate, Decision, Request};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use stream_guard::{Halting, Inspection, Redaction, Window, WindowAction};
 use tidegate::plugin::types::{
     Action, Context, Edit, Error, Finding, Message, Part, Refusal, Severity, Span, TextEdit, ToolCall, ToolDef,
@@ -32,13 +42,14 @@ use tidegate::plugin::types::{
 
 thread_local! {
     static CALLS: Cell<u32> = const { Cell::new(0) };
+    static CONFIG: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 struct Component;
 
 impl meta::Guest for Component {
     fn describe() -> String {
-        kit::descriptor_with("honest", true, ",\"stream\":{\"holdback-bytes\":64}")
+        kit::descriptor_with("honest", true, ",\"stream\":{\"holdback-bytes\":64},\"metrics\":[{\"name\":\"told\",\"summary\":\"summaries\"}]")
     }
 
     fn configure(config: String) -> Result<(), Error> {
@@ -48,6 +59,7 @@ impl meta::Guest for Component {
         if config.contains("\"refuse\":true") {
             return Err(Error::InvalidConfig("as the test asked".into()));
         }
+        CONFIG.with(|kept| *kept.borrow_mut() = config);
         Ok(())
     }
 }
@@ -144,6 +156,68 @@ impl retriever::Guest for Component {
         };
         Ok((0..query.top_k.min(3)).map(chunk).collect())
     }
+}
+
+impl output_guard::Guest for Component {
+    fn inspect_output(_: Context, output: Output) -> Result<Verdict, Error> {
+        trap_if("output-guard");
+        let action = if is_configured("output", "refuse") {
+            Action::Refuse(refusal())
+        } else if is_configured("output", "respond") {
+            let said: Vec<String> = output.choices.iter().map(|choice| format!("{:?}", choice.parts)).collect();
+            let shown = format!("{} {:?} {:?} {:?}", said.join(";"), output.finish_reasons, output.usage, output.attrs);
+            Action::Respond(vec![Part::Text(shown)])
+        } else if is_configured("output", "shout") {
+            Action::Rewrite(output.choices.iter().map(shout).collect())
+        } else {
+            Action::Allow
+        };
+        Ok(Verdict { action, findings: Vec::new(), attrs: Vec::new() })
+    }
+}
+
+impl memory::Guest for Component {
+    fn recall(_: Context, question: Question) -> Result<Vec<Item>, Error> {
+        trap_if("memory");
+        let item = |index| Item {
+            id: format!("i{index}"),
+            text: format!("known of {}", question.text),
+            score: Some(0.5),
+            attrs: Vec::new(),
+        };
+        Ok((0..question.limit.min(2)).map(item).collect())
+    }
+
+    fn remember(_: Context, exchange: Exchange) -> Result<Vec<Item>, Error> {
+        let item = |message: &Message| Item {
+            id: message.id.clone(),
+            text: message.parts.iter().filter_map(text_of).collect(),
+            score: None,
+            attrs: Vec::new(),
+        };
+        Ok(exchange.messages.iter().map(item).collect())
+    }
+
+    fn forget(_: Context, ids: Vec<String>) -> Result<u32, Error> {
+        Ok(ids.len() as u32)
+    }
+}
+
+impl observer::Guest for Component {
+    fn on_complete(_: Context, summary: Summary) -> Result<(), Error> {
+        trap_if("observer");
+        tidegate::plugin::metrics::count("told", 1);
+        tidegate::plugin::log::write(tidegate::plugin::log::Level::Info, &format!("{summary:?}"), &[]);
+        Ok(())
+    }
+}
+
+fn is_configured(key: &str, value: &str) -> bool {
+    CONFIG.with(|config| config.borrow().contains(&format!("\"{key}\":\"{value}\"")))
+}
+
+fn trap_if(stage: &str) {
+    assert!(!is_configured("trap", stage), "as the test asked");
 }
 
 fn count() -> u32 {

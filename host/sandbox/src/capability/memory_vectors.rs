@@ -1,0 +1,200 @@
+//! The built-in vector store: in memory, exact, gone with the process. Every search looks at every entry of its
+//! collection, which is right for thousands of entries and wrong for millions.
+
+use super::vectors::{Collection, VectorEntry, VectorHit, VectorStore};
+use super::{BoxFuture, CapabilityError};
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, HashMap};
+
+/// What an entry costs beside its own bytes.
+const OVERHEAD: usize = 128;
+
+/// Vector collections in memory.
+pub struct MemoryVectors {
+    collections: RwLock<Kept>,
+    /// Bytes of all collections of one tenant.
+    tenant_bytes: usize,
+}
+
+#[derive(Default)]
+struct Kept {
+    entries: HashMap<Collection, BTreeMap<String, Entry>>,
+}
+
+struct Entry {
+    /// Of length 1.
+    unit: Vec<f32>,
+    payload: Vec<(String, String)>,
+}
+
+impl Entry {
+    fn bytes(&self, id: &str) -> usize {
+        let payload: usize = self.payload.iter().map(|(key, value)| key.len() + value.len()).sum();
+        OVERHEAD + id.len() + payload + self.unit.len() * size_of::<f32>()
+    }
+}
+
+impl MemoryVectors {
+    /// A store in which each tenant may keep so many bytes.
+    pub fn new(tenant_bytes: usize) -> Self {
+        Self { collections: RwLock::default(), tenant_bytes }
+    }
+
+    fn find(
+        &self,
+        collection: &Collection,
+        vector: &[f32],
+        top_k: usize,
+        filter: &[(String, String)],
+    ) -> Vec<VectorHit> {
+        let kept = self.collections.read();
+        let Some(entries) = kept.entries.get(collection) else { return Vec::new() };
+        let asked = unit(vector);
+        let wanted =
+            |entry: &Entry| entry.unit.len() == asked.len() && filter.iter().all(|pair| entry.payload.contains(pair));
+        let mut hits: Vec<(f32, &String, &Entry)> =
+            entries.iter().filter(|(_, e)| wanted(e)).map(|(id, e)| (dot(&asked, &e.unit), id, e)).collect();
+        hits.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+        let hit = |(score, id, entry): (f32, &String, &Entry)| VectorHit {
+            id: id.clone(),
+            score: score.clamp(-1.0, 1.0),
+            payload: entry.payload.clone(),
+        };
+        hits.into_iter().take(top_k).map(hit).collect()
+    }
+
+    fn insert(&self, collection: &Collection, new: Vec<VectorEntry>) -> Result<(), CapabilityError> {
+        let mut kept = self.collections.write();
+        let dimensions = kept.entries.get(collection).and_then(|entries| entries.values().next());
+        let dimensions = dimensions.map(|entry| entry.unit.len()).or_else(|| new.first().map(|e| e.vector.len()));
+        if let Some(odd) = new.iter().find(|entry| Some(entry.vector.len()) != dimensions) {
+            let message = format!("a vector of {} dimensions; the collection's have others", odd.vector.len());
+            return Err(CapabilityError::Invalid(message));
+        }
+        let new: BTreeMap<String, Entry> = new
+            .into_iter()
+            .map(|entry| (entry.id, Entry { unit: unit(&entry.vector), payload: entry.payload }))
+            .collect();
+        if kept.bytes_with(collection, &new) > self.tenant_bytes {
+            let message = format!("the tenant's {} bytes of vectors are used up", self.tenant_bytes);
+            return Err(CapabilityError::Denied(message));
+        }
+        kept.entries.entry(collection.clone()).or_default().extend(new);
+        Ok(())
+    }
+
+    fn remove(&self, collection: &Collection, ids: &[String]) -> u32 {
+        let mut kept = self.collections.write();
+        let Some(entries) = kept.entries.get_mut(collection) else { return 0 };
+        let removed = ids.iter().filter(|id| entries.remove(*id).is_some()).count();
+        if entries.is_empty() {
+            kept.entries.remove(collection);
+        }
+        u32::try_from(removed).unwrap_or(u32::MAX)
+    }
+}
+
+impl Kept {
+    /// Bytes of the tenant's collections once `new` is in one of them.
+    fn bytes_with(&self, collection: &Collection, new: &BTreeMap<String, Entry>) -> usize {
+        let of = |entries: &BTreeMap<String, Entry>| entries.iter().map(|(id, entry)| entry.bytes(id)).sum::<usize>();
+        let of_tenant = self.entries.iter().filter(|(name, _)| name.tenant == collection.tenant);
+        let old: usize = of_tenant.map(|(_, entries)| of(entries)).sum();
+        let replaced = self
+            .entries
+            .get(collection)
+            .map_or(0, |entries| new.keys().filter_map(|id| entries.get(id).map(|entry| entry.bytes(id))).sum());
+        old + of(new) - replaced
+    }
+}
+
+impl VectorStore for MemoryVectors {
+    fn search<'a>(
+        &'a self,
+        collection: &'a Collection,
+        vector: Vec<f32>,
+        top_k: usize,
+        filter: Vec<(String, String)>,
+    ) -> BoxFuture<'a, Result<Vec<VectorHit>, CapabilityError>> {
+        Box::pin(async move { Ok(self.find(collection, &vector, top_k, &filter)) })
+    }
+
+    fn put<'a>(
+        &'a self,
+        collection: &'a Collection,
+        entries: Vec<VectorEntry>,
+    ) -> BoxFuture<'a, Result<(), CapabilityError>> {
+        Box::pin(async move { self.insert(collection, entries) })
+    }
+
+    fn delete<'a>(
+        &'a self,
+        collection: &'a Collection,
+        ids: Vec<String>,
+    ) -> BoxFuture<'a, Result<u32, CapabilityError>> {
+        Box::pin(async move { Ok(self.remove(collection, &ids)) })
+    }
+}
+
+fn unit(vector: &[f32]) -> Vec<f32> {
+    let length = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+    vector.iter().map(|x| (f64::from(*x) / length) as f32).collect()
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(x, y)| x * y).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_types::TenantId;
+
+    fn of(tenant: &str) -> Collection {
+        Collection { tenant: TenantId::new(tenant), name: "notes".into() }
+    }
+
+    fn entry(id: &str, vector: &[f32], kind: &str) -> VectorEntry {
+        VectorEntry { id: id.into(), vector: vector.into(), payload: vec![("kind".into(), kind.into())] }
+    }
+
+    fn ids(hits: Vec<VectorHit>) -> Vec<String> {
+        hits.into_iter().map(|hit| hit.id).collect()
+    }
+
+    #[test]
+    fn the_nearest_come_first_whatever_their_length() {
+        let store = MemoryVectors::new(1 << 20);
+        let entries =
+            vec![entry("far", &[-1.0, 0.1], "a"), entry("near", &[9.0, 1.0], "a"), entry("mid", &[1.0, 1.0], "b")];
+        store.insert(&of("a"), entries).unwrap();
+        let hits = store.find(&of("a"), &[0.1, 0.0], 10, &[]);
+        assert!(hits[0].score > 0.99 && hits[2].score < -0.99, "{hits:?}");
+        assert_eq!(ids(hits), ["near", "mid", "far"]);
+        assert_eq!(ids(store.find(&of("a"), &[1.0, 0.0], 1, &[])), ["near"]);
+        assert_eq!(ids(store.find(&of("a"), &[1.0, 0.0], 9, &[("kind".into(), "b".into())])), ["mid"]);
+        assert_eq!(ids(store.find(&of("a"), &[1.0, 0.0, 0.0], 9, &[])), [""; 0], "other dimensions");
+    }
+
+    #[test]
+    fn a_tenants_entries_are_its_own() {
+        let store = MemoryVectors::new(1 << 20);
+        store.insert(&of("a"), vec![entry("x", &[1.0], "a")]).unwrap();
+        assert!(store.find(&of("b"), &[1.0], 9, &[]).is_empty());
+        assert_eq!(store.remove(&of("b"), &["x".into()]), 0);
+        assert_eq!(store.remove(&of("a"), &["x".into(), "y".into()]), 1);
+    }
+
+    #[test]
+    fn all_entries_are_put_or_none() {
+        let store = MemoryVectors::new(400);
+        let odd = store.insert(&of("a"), vec![entry("x", &[1.0], "a"), entry("y", &[1.0, 2.0], "a")]);
+        assert!(matches!(odd, Err(CapabilityError::Invalid(_))), "{odd:?}");
+        let big: Vec<_> = (0..4).map(|n| entry(&n.to_string(), &[1.0], "a")).collect();
+        assert!(matches!(store.insert(&of("a"), big), Err(CapabilityError::Denied(_))));
+        assert!(store.find(&of("a"), &[1.0], 9, &[]).is_empty());
+        for _ in 0..9 {
+            store.insert(&of("a"), vec![entry("x", &[1.0], "a")]).unwrap();
+        }
+    }
+}

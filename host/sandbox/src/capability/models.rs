@@ -1,0 +1,187 @@
+//! `models`: questions to models by alias. This file bounds what a guest may ask and turns an alias into the
+//! operator's model; the supplier asks it, as the tenant's work.
+
+use super::{BoxFuture, CapabilityError};
+use crate::bindings::tidegate::plugin::accounting;
+use crate::bindings::tidegate::plugin::models as wit;
+use crate::bindings::tidegate::plugin::types as wit_types;
+use crate::convert;
+use crate::state::HostState;
+use serde_json::{Map, Value};
+use std::time::Instant;
+use tidegate_types::{Caller, Message, RequestId, Usage};
+
+const MAX_TEXTS: usize = 256;
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// On whose behalf a model is asked, and until when.
+#[derive(Clone, Debug)]
+pub struct ModelAsk {
+    /// The model's name in the config.
+    pub model: String,
+    /// The caller whose request the plugin works on.
+    pub caller: Caller,
+    /// That request.
+    pub request_id: RequestId,
+    /// When nobody waits any more.
+    pub until: Instant,
+}
+
+/// A completion.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelReply {
+    /// What the model said.
+    pub text: String,
+    /// Why it ended.
+    pub finish_reason: String,
+    /// What it cost.
+    pub usage: Usage,
+}
+
+/// Answers for the models that plugins may ask. Dropping a future stops its work.
+pub trait ModelService: Send + Sync {
+    /// Whether there is a model of that name; an error is for the operator. Called at load.
+    fn check(&self, model: &str) -> Result<(), String>;
+
+    /// One vector for each text.
+    fn embed(&self, ask: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, CapabilityError>>;
+
+    /// One answer; `params` has been checked to be an object.
+    fn complete(
+        &self,
+        ask: ModelAsk,
+        messages: Vec<Message>,
+        params: Map<String, Value>,
+    ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>>;
+
+    /// The labels of each text with scores from 0 to 1, highest first.
+    fn classify(
+        &self,
+        ask: ModelAsk,
+        texts: Vec<String>,
+    ) -> BoxFuture<'_, Result<Vec<Vec<(String, f32)>>, CapabilityError>>;
+}
+
+/// For hosts whose models plugins cannot ask: every grant is refused at load.
+pub struct NoModels;
+
+fn none<T: Send + 'static>() -> BoxFuture<'static, Result<T, CapabilityError>> {
+    Box::pin(std::future::ready(Err(CapabilityError::Unsupported("this host has no models for plugins".into()))))
+}
+
+impl ModelService for NoModels {
+    fn check(&self, _: &str) -> Result<(), String> {
+        Err("this host has no models for plugins".into())
+    }
+    fn embed(&self, _: ModelAsk, _: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, CapabilityError>> {
+        none()
+    }
+    fn complete(
+        &self,
+        _: ModelAsk,
+        _: Vec<Message>,
+        _: Map<String, Value>,
+    ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
+        none()
+    }
+    fn classify(&self, _: ModelAsk, _: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<(String, f32)>>, CapabilityError>> {
+        none()
+    }
+}
+
+impl wit::Host for HostState {
+    async fn embed(
+        &mut self,
+        alias: String,
+        texts: Vec<String>,
+    ) -> wasmtime::Result<Result<Vec<Vec<f32>>, wit::Error>> {
+        let models = self.blueprint.models.clone();
+        let answer = match self.ask("models.embed", &alias).and_then(|ask| bounded(texts).map(|texts| (ask, texts))) {
+            Ok((ask, texts)) => self.meter.waiting(models.embed(ask, texts)).await,
+            Err(error) => Err(error),
+        };
+        Ok(answer.map_err(Into::into))
+    }
+
+    async fn complete(
+        &mut self,
+        alias: String,
+        messages: Vec<wit::Message>,
+        params: String,
+    ) -> wasmtime::Result<Result<wit::Reply, wit::Error>> {
+        let models = self.blueprint.models.clone();
+        let asked = self.ask("models.complete", &alias).and_then(|ask| {
+            let messages = messages.into_iter().map(convert::message).collect::<Result<Vec<_>, _>>();
+            Ok((ask, messages.map_err(CapabilityError::Invalid)?, object(&params)?))
+        });
+        let answer = match asked {
+            Ok((ask, messages, params)) => self.meter.waiting(models.complete(ask, messages, params)).await,
+            Err(error) => Err(error),
+        };
+        Ok(answer.map(reply).map_err(Into::into))
+    }
+
+    async fn classify(
+        &mut self,
+        alias: String,
+        texts: Vec<String>,
+    ) -> wasmtime::Result<Result<Vec<Vec<wit::Label>>, wit::Error>> {
+        let models = self.blueprint.models.clone();
+        let asked = self.ask("models.classify", &alias).and_then(|ask| bounded(texts).map(|texts| (ask, texts)));
+        let answer = match asked {
+            Ok((ask, texts)) => self.meter.waiting(models.classify(ask, texts)).await,
+            Err(error) => Err(error),
+        };
+        let labels = |of_text: Vec<(String, f32)>| {
+            of_text.into_iter().map(|(name, score)| wit::Label { name, score }).collect::<Vec<_>>()
+        };
+        Ok(answer.map(|texts| texts.into_iter().map(labels).collect()).map_err(Into::into))
+    }
+}
+
+impl HostState {
+    fn ask(&mut self, function: &'static str, alias: &str) -> Result<ModelAsk, CapabilityError> {
+        self.allow("models", function)?;
+        let grant = self.blueprint.grants.models.get(alias).ok_or_else(|| {
+            CapabilityError::Denied(format!("the model alias `{}` is not granted here", alias.escape_debug()))
+        })?;
+        // Without a request (in `configure`) nobody's budget could be charged.
+        let (Some(caller), Some(request_id)) = (self.caller.clone(), self.request.clone()) else {
+            return Err(CapabilityError::Denied("models answer within a stage's call only".into()));
+        };
+        Ok(ModelAsk { model: grant.model.clone(), caller, request_id, until: self.until })
+    }
+}
+
+fn bounded(texts: Vec<String>) -> Result<Vec<String>, CapabilityError> {
+    let bytes: usize = texts.iter().map(String::len).sum();
+    if texts.len() > MAX_TEXTS || bytes > MAX_TEXT_BYTES {
+        let message = format!("{} texts of {bytes} bytes; at most {MAX_TEXTS} of {MAX_TEXT_BYTES}", texts.len());
+        return Err(CapabilityError::Invalid(message));
+    }
+    Ok(texts)
+}
+
+fn object(json: &str) -> Result<Map<String, Value>, CapabilityError> {
+    if json.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    match serde_json::from_str(json) {
+        Ok(Value::Object(params)) => Ok(params),
+        _ => Err(CapabilityError::Invalid("`params` is not a JSON object".into())),
+    }
+}
+
+fn reply(reply: ModelReply) -> wit::Reply {
+    let ModelReply { text, finish_reason, usage } = reply;
+    let usage = accounting::UsageResult {
+        input: usage.input_tokens,
+        input_cached: usage.cached_tokens,
+        output: usage.output_tokens,
+        attrs: Vec::new(),
+    };
+    let parts = vec![wit_types::PartResult::Text(text)];
+    let role = wit_types::RoleResult::Assistant;
+    let message = wit_types::MessageResult { id: "reply".into(), role, name: None, parts, attrs: Vec::new() };
+    wit::Reply { message, finish_reason, usage }
+}

@@ -1,0 +1,162 @@
+//! `vectors`: nearest neighbours in the tenant's collections. This file bounds what a guest may ask; the supplier keeps
+//! the entries and the quota. [`super::MemoryVectors`] is the built-in one.
+
+use super::{BoxFuture, CapabilityError};
+use crate::bindings::tidegate::plugin::vectors as wit;
+use crate::stage::VectorAccess;
+use crate::state::HostState;
+use std::sync::Arc;
+use tidegate_types::TenantId;
+
+const MAX_TOP_K: u32 = 1000;
+const MAX_ENTRIES: usize = 256;
+const MAX_ID_BYTES: usize = 512;
+const MAX_DIMENSIONS: usize = 4096;
+const MAX_PAYLOAD_BYTES: usize = 64 << 10;
+
+/// Whose entries: a guest names the collection, never the tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Collection {
+    /// The tenant of the request.
+    pub tenant: TenantId,
+    /// A name from the grant.
+    pub name: Arc<str>,
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VectorEntry {
+    /// Unique within the collection.
+    pub id: String,
+    /// Finite, not all 0.
+    pub vector: Vec<f32>,
+    /// Key and JSON value.
+    pub payload: Vec<(String, String)>,
+}
+
+/// An entry that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VectorHit {
+    /// The entry's.
+    pub id: String,
+    /// Cosine of the angle to what was asked for.
+    pub score: f32,
+    /// The entry's.
+    pub payload: Vec<(String, String)>,
+}
+
+/// A supplier of vector collections. One that is full says [`CapabilityError::Denied`].
+pub trait VectorStore: Send + Sync {
+    /// At most `top_k` entries that have every pair of `filter`, nearest first; equal ones by id.
+    fn search<'a>(
+        &'a self,
+        collection: &'a Collection,
+        vector: Vec<f32>,
+        top_k: usize,
+        filter: Vec<(String, String)>,
+    ) -> BoxFuture<'a, Result<Vec<VectorHit>, CapabilityError>>;
+
+    /// Puts all entries, or none.
+    fn put<'a>(
+        &'a self,
+        collection: &'a Collection,
+        entries: Vec<VectorEntry>,
+    ) -> BoxFuture<'a, Result<(), CapabilityError>>;
+
+    /// Removes entries; answers how many were there.
+    fn delete<'a>(
+        &'a self,
+        collection: &'a Collection,
+        ids: Vec<String>,
+    ) -> BoxFuture<'a, Result<u32, CapabilityError>>;
+}
+
+impl wit::Host for HostState {
+    async fn search(
+        &mut self,
+        collection: String,
+        vector: Vec<f32>,
+        top_k: u32,
+        filter: Vec<(String, String)>,
+    ) -> wasmtime::Result<Result<Vec<wit::Hit>, wit::Error>> {
+        let store = self.blueprint.vectors.clone();
+        let checked = self.collection("vectors.search", &collection, VectorAccess::Read);
+        let found = match checked.and_then(|collection| check_vector(&vector).map(|()| collection)) {
+            Ok(collection) => {
+                let top_k = top_k.min(MAX_TOP_K) as usize;
+                self.meter.waiting(store.search(&collection, vector, top_k, filter)).await
+            }
+            Err(error) => Err(error),
+        };
+        let hit = |hit: VectorHit| wit::Hit { id: hit.id, score: hit.score, payload: hit.payload };
+        Ok(found.map(|hits| hits.into_iter().map(hit).collect()).map_err(Into::into))
+    }
+
+    async fn put(&mut self, collection: String, entries: Vec<wit::Entry>) -> wasmtime::Result<Result<(), wit::Error>> {
+        let store = self.blueprint.vectors.clone();
+        let checked = self.collection("vectors.put", &collection, VectorAccess::Write);
+        let done = match checked.and_then(|collection| Ok((collection, check_entries(entries)?))) {
+            Ok((collection, entries)) => self.meter.waiting(store.put(&collection, entries)).await,
+            Err(error) => Err(error),
+        };
+        Ok(done.map_err(Into::into))
+    }
+
+    async fn delete(&mut self, collection: String, ids: Vec<String>) -> wasmtime::Result<Result<u32, wit::Error>> {
+        let store = self.blueprint.vectors.clone();
+        let done = match self.collection("vectors.delete", &collection, VectorAccess::Write) {
+            Ok(collection) => self.meter.waiting(store.delete(&collection, ids)).await,
+            Err(error) => Err(error),
+        };
+        Ok(done.map_err(Into::into))
+    }
+}
+
+impl HostState {
+    fn collection(
+        &mut self,
+        function: &'static str,
+        name: &str,
+        wanted: VectorAccess,
+    ) -> Result<Collection, CapabilityError> {
+        self.allow("vectors", function)?;
+        match self.blueprint.grants.vectors.get(name) {
+            Some(granted) if wanted == VectorAccess::Read || *granted == VectorAccess::Write => {
+                Ok(Collection { tenant: self.namespace.tenant.clone(), name: name.into() })
+            }
+            _ => {
+                let message = format!("`{function}` on the collection `{}` is not granted here", name.escape_debug());
+                Err(CapabilityError::Denied(message))
+            }
+        }
+    }
+}
+
+fn check_entries(entries: Vec<wit::Entry>) -> Result<Vec<VectorEntry>, CapabilityError> {
+    if entries.len() > MAX_ENTRIES {
+        return Err(CapabilityError::Invalid(format!("{} entries at once; at most {MAX_ENTRIES}", entries.len())));
+    }
+    let check = |entry: wit::Entry| {
+        let wit::Entry { id, vector, payload } = entry;
+        let bytes: usize = payload.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if id.is_empty() || id.len() > MAX_ID_BYTES || bytes > MAX_PAYLOAD_BYTES {
+            let message = format!("an id has 1 to {MAX_ID_BYTES} bytes, a payload at most {MAX_PAYLOAD_BYTES}");
+            return Err(CapabilityError::Invalid(message));
+        }
+        check_vector(&vector)?;
+        Ok(VectorEntry { id, vector, payload })
+    };
+    entries.into_iter().map(check).collect()
+}
+
+fn check_vector(vector: &[f32]) -> Result<(), CapabilityError> {
+    let good = !vector.is_empty()
+        && vector.len() <= MAX_DIMENSIONS
+        && vector.iter().all(|x| x.is_finite())
+        && vector.iter().any(|x| *x != 0.0);
+    if good {
+        return Ok(());
+    }
+    let message = format!("a vector has 1 to {MAX_DIMENSIONS} finite numbers, not all of them 0");
+    Err(CapabilityError::Invalid(message))
+}

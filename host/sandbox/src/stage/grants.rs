@@ -1,0 +1,99 @@
+//! What the operator grants a plugin. A grant is checked against the component's imports when it is loaded, and
+//! against tenant and arguments when it is used.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+use tidegate_types::TenantId;
+
+/// What the operator grants a plugin; everything else is refused at load.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Grants {
+    /// Key-value storage, private to plugin and tenant, of at most this many bytes.
+    pub kv_bytes: Option<u64>,
+    /// Read-only folders, by the name that the guest sees as the first part of a path.
+    pub documents: BTreeMap<String, PathBuf>,
+    /// Outbound HTTP.
+    pub http: Option<HttpGrant>,
+    /// A stage that sees content may have `http` as well: what callers write can then leave the machine.
+    pub content: bool,
+    /// Secrets that the host fills into requests, by the name that the guest knows.
+    pub secrets: BTreeMap<String, Secret>,
+    /// Models, by the alias that the guest knows.
+    pub models: BTreeMap<String, ModelGrant>,
+    /// Vector collections of the tenant, by name.
+    pub vectors: BTreeMap<String, VectorAccess>,
+    /// Random bytes.
+    pub random: bool,
+    /// Capabilities (`kv`, `http`, ...) that calls of a tenant do not have, whatever else is granted.
+    pub withheld: BTreeMap<TenantId, BTreeSet<String>>,
+}
+
+/// Where a plugin may send requests, and how many.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HttpGrant {
+    /// `scheme://host[:port]`, exact.
+    pub origins: Vec<String>,
+    /// Special addresses that may be connected to all the same, as `address/bits`.
+    pub networks: Vec<String>,
+    /// Requests of one plugin that run at once.
+    pub concurrency: usize,
+    /// Bytes of an answer's body; the rest is cut off.
+    pub response_bytes: usize,
+    /// Bytes of a request's body.
+    pub request_bytes: usize,
+    /// The longest that one request may take.
+    pub timeout: Duration,
+}
+
+impl HttpGrant {
+    /// The defaults for `origins`.
+    pub fn new(origins: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            origins: origins.into_iter().collect(),
+            networks: Vec::new(),
+            concurrency: 512,
+            response_bytes: 1 << 20,
+            request_bytes: 1 << 20,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A value that no log and no guest sees.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a value.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// A model that a plugin may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelGrant {
+    /// The model's name in the config.
+    pub model: String,
+}
+
+/// What a plugin may do with a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VectorAccess {
+    /// Search.
+    Read,
+    /// Search, put and delete.
+    Write,
+}

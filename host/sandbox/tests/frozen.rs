@@ -1,0 +1,82 @@
+//! Components of every released line of the contract, as they were built then: they load and behave for ever. A new
+//! line adds a folder to `tests/frozen`; no component there is ever rebuilt.
+
+use crate::support::{by, ctx, inspect, shared, window};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tidegate_sandbox::stage::{Action, Candidate, Grants, Query, RouteRequest, StageKind, WindowAction};
+use tidegate_sandbox::{Plugin, PluginSpec};
+use tidegate_types::{Message, Role, ToolCall};
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/frozen/0.1.0")
+}
+
+/// The components that the tests below run.
+const RUN: [&str; 3] = ["honest-rust", "keeper-rust", "pii-guard-rust"];
+
+fn frozen(name: &str, grants: Grants) -> Arc<Plugin> {
+    let component = std::fs::read(folder().join(format!("{name}.wasm"))).unwrap();
+    let limits = crate::support::spec("honest").limits;
+    shared().load(PluginSpec { grants, limits, ..PluginSpec::new(name, component) }).unwrap()
+}
+
+#[test]
+fn every_frozen_component_is_run() {
+    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let components = files.filter(|path| path.extension().is_some_and(|kind| kind == "wasm"));
+    let mut names: Vec<String> =
+        components.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert_eq!(names, RUN);
+}
+
+#[tokio::test]
+async fn the_stages_of_0_1_0_are_called_as_they_were() {
+    let plugin = frozen("honest-rust", Grants::default());
+    let stages: Vec<&str> = plugin.exported_stages().iter().map(|stage| stage.as_str()).collect();
+    assert_eq!(stages, ["prompt-guard", "stream-guard", "router", "tool-provider", "retriever"]);
+    let rewritten = inspect(&plugin, &ctx(), "rewrite").await.unwrap();
+    assert!(matches!(&rewritten.action, Action::Rewrite(edits) if edits.len() == 1), "{rewritten:?}");
+    let redacted = plugin.inspect_window(&ctx(), &[], window("a ####", 0)).await.unwrap();
+    assert!(matches!(&redacted.action, WindowAction::Redact(cuts) if cuts[0].span.start == 2), "{redacted:?}");
+    let messages = [Message::text("m0", Role::User, "hi")];
+    let request = RouteRequest { messages: &messages, prompt_tokens: 1, findings: &[], attrs: &[] };
+    let candidate =
+        |id: &str| Candidate { id: id.into(), model: id.into(), healthy: true, context_tokens: 9, attrs: Vec::new() };
+    let decision = plugin.route(&ctx(), request, &[candidate("a"), candidate("b")]).await.unwrap();
+    assert_eq!(decision.order, ["b", "a"]);
+    let call = ToolCall { id: "c".into(), name: "echo".into(), arguments: "{\"a\":1}".into() };
+    assert_eq!(plugin.list_tools(&ctx()).await.unwrap()[0].name, "echo");
+    assert_eq!(plugin.call_tool(&ctx(), &call).await.unwrap().content, "{\"a\":1}");
+    assert_eq!(plugin.retrieve(&ctx(), &Query { text: "x".into(), top_k: 2 }).await.unwrap().len(), 2);
+    assert!(!plugin.exported_stages().contains(&StageKind::Observer));
+}
+
+#[tokio::test]
+async fn the_capabilities_of_0_1_0_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.txt"), "alpha").unwrap();
+    let documents = [("docs".to_owned(), folder.path().to_owned())].into();
+    let plugin = frozen("keeper-rust", Grants { kv_bytes: Some(1 << 20), documents, ..Grants::default() });
+    for (function, arguments, expected) in [
+        ("set", "key value", "set"),
+        ("get", "key", "value"),
+        ("add", "count 5", "5"),
+        ("list", "", "docs/a.txt:5"),
+        ("read", "docs/a.txt", "alpha"),
+        ("count", "kept", "counted"),
+        ("log", "a line", "logged"),
+    ] {
+        let call = ToolCall { id: "c".into(), name: function.into(), arguments: arguments.into() };
+        assert_eq!(plugin.call_tool(&by("acme"), &call).await.unwrap().content, expected, "{function}");
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_of_the_sdk_of_0_1_0_goes_on() {
+    let plugin = frozen("pii-guard-rust", Grants::default());
+    let text = "write to jane.roe@example.com today, please";
+    let inspection = plugin.inspect_window(&ctx(), &[], window(text, 0)).await.unwrap();
+    assert!(matches!(&inspection.action, WindowAction::Redact(cuts) if cuts.len() == 1), "{inspection:?}");
+}

@@ -1,0 +1,219 @@
+//! Capabilities that lead out, seen from inside the guest: what is granted is reached through the host's suppliers, and
+//! nothing else is.
+
+use crate::support::{by, guest, small, spec};
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_sandbox::capability::{
+    BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse, ModelAsk, ModelReply, ModelService,
+};
+use tidegate_sandbox::stage::{CallError, Grants, HttpGrant, ModelGrant, Secret, StageKind, VectorAccess};
+use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_types::{Message, TenantId, ToolCall, Usage};
+
+/// Answers with what it was asked, and says whom it was asked for.
+#[derive(Clone, Default)]
+struct Outside(Arc<Mutex<Vec<String>>>);
+
+impl HttpClient for Outside {
+    fn open(&self, grant: &HttpGrant) -> Result<Arc<dyn HttpOrigins>, String> {
+        match grant.origins.iter().any(|origin| origin.contains("no such")) {
+            true => Err("the origin is no URL".into()),
+            false => Ok(Arc::new(self.clone())),
+        }
+    }
+}
+
+impl HttpOrigins for Outside {
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, CapabilityError>> {
+        Box::pin(async move {
+            let shown = format!("{} {} {:?}", request.method, request.url, request.headers);
+            self.0.lock().push(shown.clone());
+            if request.url.ends_with("/slow") {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+            Ok(HttpResponse { status: 200, headers: Vec::new(), body: shown.into_bytes(), truncated: false })
+        })
+    }
+}
+
+impl ModelService for Outside {
+    fn check(&self, model: &str) -> Result<(), String> {
+        if model == "tiny" { Ok(()) } else { Err(format!("there is no model `{model}`")) }
+    }
+    fn embed(&self, _: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, CapabilityError>> {
+        Box::pin(async move { Ok(texts.iter().map(|text| vec![text.len() as f32, 1.0]).collect()) })
+    }
+    fn complete(
+        &self,
+        ask: ModelAsk,
+        messages: Vec<Message>,
+        params: Map<String, Value>,
+    ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
+        Box::pin(async move {
+            let text = format!("{} {} {} {params:?}", ask.model, ask.caller.tenant, messages[0].joined_text());
+            let usage = Usage { input_tokens: 3, cached_tokens: 0, output_tokens: 2 };
+            Ok(ModelReply { text, finish_reason: "stop".into(), usage })
+        })
+    }
+    fn classify(
+        &self,
+        _: ModelAsk,
+        texts: Vec<String>,
+    ) -> BoxFuture<'_, Result<Vec<Vec<(String, f32)>>, CapabilityError>> {
+        Box::pin(async move { Ok(texts.into_iter().map(|text| vec![(text, 0.75)]).collect()) })
+    }
+}
+
+fn sandbox(outside: &Outside) -> Sandbox {
+    let (http, models) = (Arc::new(outside.clone()), Arc::new(outside.clone()));
+    Sandbox::new(SandboxConfig { http, models, ..small() }).unwrap()
+}
+
+fn grants() -> Grants {
+    Grants {
+        http: Some(HttpGrant::new(["https://a.example".to_owned()])),
+        content: true,
+        secrets: [("key".to_owned(), Secret::new("hunter22"))].into(),
+        models: [("small".to_owned(), ModelGrant { model: "tiny".into() })].into(),
+        vectors: [("notes".to_owned(), VectorAccess::Write), ("books".to_owned(), VectorAccess::Read)].into(),
+        random: true,
+        ..Grants::default()
+    }
+}
+
+fn reaches(sandbox: &Sandbox, grants: Grants) -> Arc<Plugin> {
+    sandbox.load(PluginSpec { grants, ..spec("reaches") }).unwrap()
+}
+
+async fn run(plugin: &Plugin, tenant: &str, function: &str, arguments: &str) -> Result<String, CallError> {
+    let call = ToolCall { id: "c".into(), name: function.into(), arguments: arguments.into() };
+    plugin.call_tool(&by(tenant), &call).await.map(|outcome| outcome.content)
+}
+
+#[track_caller]
+fn is(result: Result<String, CallError>, case: &str) {
+    match result {
+        Err(CallError::Plugin { case: found, .. }) => assert_eq!(found, case),
+        other => panic!("{case}: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn requests_reach_the_hosts_client_with_secrets_that_the_guest_never_sees() {
+    let outside = Outside::default();
+    let plugin = reaches(&sandbox(&outside), grants());
+    let answer = run(&plugin, "acme", "get", "https://a.example/x").await.unwrap();
+    assert_eq!(answer, "200 GET https://a.example/x []");
+    let echoed = run(&plugin, "acme", "secret", "https://a.example/x authorization key").await.unwrap();
+    assert!(echoed.contains("Bearer [secret]") && !echoed.contains("hunter22"), "{echoed}");
+    assert!(outside.0.lock()[1].contains("Bearer hunter22"), "the client has it");
+    assert_eq!(run(&plugin, "acme", "secrets", "").await.unwrap(), "key");
+    is(run(&plugin, "acme", "secret", "https://a.example/x authorization other").await, "denied");
+    is(run(&plugin, "acme", "header", "https://a.example/x Host b.example").await, "invalid-input");
+    is(run(&plugin, "acme", "get", &format!("https://a.example/{}", "x".repeat(9000))).await, "invalid-input");
+    let both = run(&plugin, "acme", "get-all", "https://a.example/1 https://a.example/2").await.unwrap();
+    assert_eq!(both, "200 GET https://a.example/1 []|200 GET https://a.example/2 []");
+}
+
+#[tokio::test]
+async fn a_request_takes_no_longer_than_the_call_may() {
+    let plugin = reaches(&sandbox(&Outside::default()), grants());
+    let mut hurried = by("acme");
+    hurried.deadline = Duration::from_millis(50);
+    let call = ToolCall { id: "c".into(), name: "get".into(), arguments: "https://a.example/slow".into() };
+    let error = plugin.call_tool(&hurried, &call).await.unwrap_err();
+    let late = matches!(&error, CallError::Deadline { clock: "wall", .. } | CallError::Plugin { case: "timeout", .. });
+    assert!(late, "{error}");
+    run(&plugin, "acme", "get", "https://a.example/x").await.unwrap();
+}
+
+#[tokio::test]
+async fn models_are_asked_by_alias_as_the_tenants_work() {
+    let plugin = reaches(&sandbox(&Outside::default()), grants());
+    assert_eq!(run(&plugin, "acme", "embed", "small abc d").await.unwrap(), "[[3.0, 1.0], [1.0, 1.0]]");
+    assert!(run(&plugin, "acme", "classify", "small spam").await.unwrap().contains("\"spam\", score: 0.75"));
+    let reply = run(&plugin, "acme", "complete", "small hello there").await.unwrap();
+    assert!(reply.contains("tiny acme hello there") && reply.contains("max_tokens"), "{reply}");
+    assert!(reply.contains("output: 2"), "{reply}");
+    is(run(&plugin, "acme", "embed", "tiny abc").await, "denied");
+}
+
+#[tokio::test]
+async fn vectors_are_the_tenants_own_and_written_where_that_is_granted() {
+    let plugin = reaches(&sandbox(&Outside::default()), grants());
+    assert_eq!(run(&plugin, "acme", "put", "notes a 1 0").await.unwrap(), "put");
+    assert_eq!(run(&plugin, "acme", "put", "notes b 0 1").await.unwrap(), "put");
+    assert_eq!(run(&plugin, "acme", "search", "notes 1 0.2").await.unwrap(), "a:0.98,b:0.20");
+    assert_eq!(run(&plugin, "globex", "search", "notes 1 0.2").await.unwrap(), "");
+    assert_eq!(run(&plugin, "acme", "search", "books 1 0.2").await.unwrap(), "");
+    is(run(&plugin, "acme", "put", "books a 1 0").await, "denied");
+    is(run(&plugin, "acme", "search", "others 1 0").await, "denied");
+    is(run(&plugin, "acme", "put", "notes a 0 0").await, "invalid-input");
+    is(run(&plugin, "acme", "put", "notes a 1 0 0").await, "invalid-input");
+    assert_eq!(run(&plugin, "acme", "forget", "notes a nobody").await.unwrap(), "1");
+}
+
+#[tokio::test]
+async fn random_bytes_differ_and_are_bounded() {
+    let plugin = reaches(&sandbox(&Outside::default()), grants());
+    let draws = [run(&plugin, "a", "random", "16").await.unwrap(), run(&plugin, "a", "random", "16").await.unwrap()];
+    assert_ne!(draws[0], draws[1]);
+    for count in ["0", "4097"] {
+        is(run(&plugin, "a", "random", count).await, "invalid-input");
+    }
+}
+
+#[tokio::test]
+async fn what_is_withheld_from_a_tenant_is_denied_to_it_alone() {
+    let mut grants = grants();
+    let names = ["http", "models", "vectors", "random", "secrets"].map(str::to_owned).into();
+    grants.withheld = [(TenantId::new("globex"), names)].into();
+    let plugin = reaches(&sandbox(&Outside::default()), grants);
+    run(&plugin, "acme", "get", "https://a.example/x").await.unwrap();
+    for (function, arguments) in
+        [("get", "https://a.example/x"), ("embed", "small a"), ("search", "notes 1"), ("random", "8")]
+    {
+        is(run(&plugin, "globex", function, arguments).await, "denied");
+    }
+    assert_eq!(run(&plugin, "globex", "secrets", "").await.unwrap(), "");
+}
+
+#[test]
+fn each_missing_grant_is_named_at_load_with_the_line_that_gives_it() {
+    let sandbox = sandbox(&Outside::default());
+    type Change = fn(&mut Grants);
+    let cases: [(Change, &str); 7] = [
+        (|grants| grants.http = None, "http = { origins = [\"https://host\"] }"),
+        (|grants| grants.content = false, "`content = true`"),
+        (|grants| grants.secrets.clear(), "secrets = { name = \"ENVIRONMENT_VARIABLE\" }"),
+        (|grants| grants.models.clear(), "models = { alias = \"model\" }"),
+        (|grants| grants.vectors.clear(), "vectors = { collection = \"read\" }"),
+        (|grants| grants.random = false, "random = true"),
+        (|grants| grants.http = Some(HttpGrant::new(["no such".to_owned()])), "the origin is no URL"),
+    ];
+    for (change, part) in cases {
+        let mut grants = grants();
+        change(&mut grants);
+        let refused = sandbox.load(PluginSpec { grants, ..spec("reaches") }).unwrap_err().to_string();
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    let mut unknown = grants();
+    unknown.models.insert("big".into(), ModelGrant { model: "huge".into() });
+    let refused = sandbox.load(PluginSpec { grants: unknown, ..spec("reaches") }).unwrap_err();
+    assert!(matches!(refused.cause, LoadCause::Grant { capability: "models", .. }), "{refused}");
+}
+
+/// What leaves is what a stage sees: a plugin that only provides tools sees arguments, which callers write too.
+#[test]
+fn content_and_http_together_are_a_grant_of_their_own() {
+    let sandbox = sandbox(&Outside::default());
+    for stages in [StageKind::PromptGuard, StageKind::ToolProvider] {
+        let grants = Grants { content: false, ..grants() };
+        let spec = PluginSpec { grants, stages: Some(vec![stages]), ..PluginSpec::new("reaches", guest("reaches")) };
+        let refused = sandbox.load(spec).unwrap_err();
+        assert!(matches!(refused.cause, LoadCause::ContentLeaves { .. }), "{refused}");
+    }
+}
