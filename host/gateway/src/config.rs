@@ -6,7 +6,10 @@ mod nearest;
 mod pipeline;
 
 pub(crate) use cache::variable;
-pub use pipeline::{GrantsConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig};
+pub use pipeline::{
+    BreakerConfig, GrantsConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig,
+    StreamedConfig,
+};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;

@@ -24,10 +24,16 @@ pub struct Running {
     pipeline: Arc<Pipeline>,
 }
 
+/// For what follows answers, once the last one has left.
+const AFTERWORK: Duration = Duration::from_secs(2);
+
 impl Running {
     /// Takes no new requests, gives running answers `grace` to end, then stops the engines.
     pub async fn stop(self, grace: Duration) {
         self.server.stop(grace).await;
+        if !self.pipeline.settle(AFTERWORK).await {
+            tracing::warn!("memories or observers were still at work, and were cut off");
+        }
         for model in self.pipeline.models().iter() {
             if let ModelBackend::Engine(engine) = &model.backend {
                 engine.handle.shutdown(Duration::from_secs(1)).await;

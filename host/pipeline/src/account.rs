@@ -1,10 +1,13 @@
 //! Every accepted request ends in exactly one record: answered, failed, or the client went away.
 
+use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::reply::ReplyEvent;
+use crate::stages::Ending;
 use metrics::{counter, gauge, histogram};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tidegate_types::{DeltaKind, FinishReason, Reject, Usage};
+use tidegate_types::{DeltaKind, Finding, FinishReason, Reject, Usage};
 
 /// Watches one reply and writes its record when it ends, or is dropped before.
 pub(crate) struct Record {
@@ -15,13 +18,38 @@ pub(crate) struct Record {
     usage: Option<Usage>,
     finish: Option<FinishReason>,
     written: bool,
+    stream: bool,
+    observed: Option<(Arc<Pipeline>, Findings)>,
 }
+
+/// What the guards of one answer saw, left where its record finds it.
+pub(crate) type Findings = Arc<Mutex<Vec<Finding>>>;
 
 impl Record {
     pub(crate) fn new(cx: &RequestContext, model: String, stream: bool) -> Self {
         gauge!("tidegate_requests_in_work").increment(1.0);
         tracing::debug!(request = %cx.request_id, model, stream, "accepted");
-        Self { cx: cx.clone(), model, started: Instant::now(), first: None, usage: None, finish: None, written: false }
+        Self {
+            cx: cx.clone(),
+            model,
+            started: Instant::now(),
+            first: None,
+            usage: None,
+            finish: None,
+            written: false,
+            stream,
+            observed: None,
+        }
+    }
+
+    /// Has the observers told, where there are some; gives the place for what guards saw.
+    pub(crate) fn observe(&mut self, pipeline: &Arc<Pipeline>, findings: &[Finding]) -> Option<Findings> {
+        if pipeline.stages.observers.is_empty() {
+            return None;
+        }
+        let findings = Arc::new(Mutex::new(findings.to_vec()));
+        self.observed = Some((Arc::clone(pipeline), Arc::clone(&findings)));
+        Some(findings)
     }
 
     pub(crate) fn note(&mut self, event: &ReplyEvent) {
@@ -68,6 +96,23 @@ impl Record {
             total_ms = total.as_millis() as u64,
             "request"
         );
+        self.tell(outcome, detail, usage, total);
+    }
+
+    fn tell(&mut self, outcome: &'static str, detail: &str, usage: Usage, total: Duration) {
+        let Some((pipeline, findings)) = self.observed.take() else { return };
+        let findings = std::mem::take(&mut *findings.lock().unwrap_or_else(PoisonError::into_inner));
+        let ending = Ending {
+            outcome,
+            detail: detail.to_owned(),
+            model: self.model.clone(),
+            usage,
+            first: self.first,
+            total,
+            findings,
+            stream: self.stream,
+        };
+        pipeline.tell(&self.cx, ending);
     }
 
     fn count(&self, outcome: &'static str, usage: Usage, total: Duration) {

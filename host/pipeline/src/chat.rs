@@ -1,11 +1,14 @@
 //! The path, on one screen: [`Pipeline::answer`].
 
+use crate::background::Background;
 use crate::context::RequestContext;
 use crate::models::Models;
 use crate::reply::Reply;
 use crate::stage::Stage;
+use crate::stages::OutputGuardStage;
 use crate::states::Ended;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tidegate_types::{Chat, Reject};
 use tokio::sync::Semaphore;
 
@@ -22,6 +25,21 @@ pub struct Stages {
     pub routers: Vec<Stage>,
     /// Decide on generated text.
     pub stream_guards: Vec<Stage>,
+    /// Decide on whole answers.
+    pub output_guards: Vec<OutputGuardStage>,
+    /// Remember callers between conversations.
+    pub memories: Vec<MemoryStage>,
+    /// Are told how requests ended.
+    pub observers: Vec<Stage>,
+}
+
+/// A memory, and how much it may bring.
+#[derive(Clone)]
+pub struct MemoryStage {
+    /// The plugin.
+    pub stage: Stage,
+    /// Items for one question.
+    pub top_k: u32,
 }
 
 /// A retriever, and how much it may bring.
@@ -59,13 +77,19 @@ pub struct Pipeline {
     pub(crate) stages: Stages,
     pub(crate) limits: Limits,
     pub(crate) admission: Arc<Semaphore>,
+    pub(crate) background: Background,
 }
 
 impl Pipeline {
     /// Assembles a pipeline.
     pub fn new(models: Models, stages: Stages, limits: Limits) -> Arc<Self> {
         let admission = Arc::new(Semaphore::new(limits.max_inflight));
-        Arc::new(Self { models, stages, limits, admission })
+        Arc::new(Self { models, stages, limits, admission, background: Background::default() })
+    }
+
+    /// Waits for what follows answers that have left, for at most `grace`; says whether all of it ended.
+    pub async fn settle(&self, grace: Duration) -> bool {
+        self.background.settle(grace).await
     }
 
     /// The models.
@@ -80,9 +104,13 @@ impl Pipeline {
 
     /// Takes a request through all stages. The answer is made while the reply is read.
     pub async fn answer(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Reject> {
+        let (begun, stream, who) = (Instant::now(), chat.stream, cx.clone());
         match self.path(chat, cx).await {
             Ok(reply) | Err(Ended::Answered(reply)) => Ok(reply),
-            Err(Ended::Rejected(reject)) => Err(reject),
+            Err(Ended::Rejected(reject)) => {
+                self.tell_refused(&who, stream, &reject, begun.elapsed());
+                Err(reject)
+            }
         }
     }
 

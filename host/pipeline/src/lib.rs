@@ -3,6 +3,8 @@
 //! A [`Pipeline`] is immutable once built; a changed config is a new one. Read [`chat`] first.
 
 pub mod account;
+mod background;
+pub mod breaker;
 pub mod chat;
 pub mod context;
 pub mod holdback;
@@ -13,8 +15,10 @@ pub mod stage;
 mod stages;
 mod states;
 
-pub use chat::{Limits, Pipeline, RetrieverStage, Stages};
+pub use breaker::{Breaker, BreakerConfig};
+pub use chat::{Limits, MemoryStage, Pipeline, RetrieverStage, Stages};
 pub use context::RequestContext;
 pub use models::{EngineModel, Model, ModelBackend, Models};
 pub use reply::{Reply, ReplyEvent};
 pub use stage::{OnError, Stage};
+pub use stages::{OutputGuardStage, WhenStreamed};

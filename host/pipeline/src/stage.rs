@@ -1,11 +1,12 @@
 //! A configured stage: a plugin (or the reason why it did not load) and what its failure means.
 
+use crate::breaker::{Breaker, Outcome};
 use metrics::{counter, histogram};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::Plugin;
-use tidegate_sandbox::stage::{CallError, StageKind};
+use tidegate_sandbox::stage::{CallContext, CallError, StageKind};
 use tidegate_types::{Fault, Reject};
 
 /// What a failure of the plugin means for the request; load failure included.
@@ -32,6 +33,8 @@ pub struct Stage {
     pub wall: Duration,
     /// Bytes that a stream guard may withhold.
     pub holdback_bytes: usize,
+    /// Takes the plugin out while it keeps failing; shared by all its stages.
+    pub breaker: Arc<Breaker>,
 }
 
 /// What a stage has to say: a result, or nothing because it failed and is not closed.
@@ -39,7 +42,7 @@ pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
 impl Stage {
     /// Calls the plugin, counts and times the call, and turns a failure into what `on_error` says.
-    pub(crate) async fn call<T, F, Fut>(&self, kind: StageKind, call: F) -> Opinion<T>
+    pub(crate) async fn call<T, F, Fut>(&self, kind: StageKind, cx: &CallContext, call: F) -> Opinion<T>
     where
         F: FnOnce(Arc<Plugin>) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
@@ -49,13 +52,31 @@ impl Stage {
             Err(why) => return self.failed(kind, "load", why),
         };
         let started = Instant::now();
+        let tenant = &cx.caller.tenant;
+        if !self.breaker.admits(tenant, started) {
+            return self.failed(kind, "paused", "it failed too often and is left out for a while");
+        }
         let outcome = call(plugin).await;
         histogram!("tidegate_plugin_call_seconds", "plugin" => self.name.to_string(), "stage" => kind.as_str())
             .record(started.elapsed().as_secs_f64());
         match outcome {
-            Ok(result) => Ok(Some(result)),
-            Err(error) => self.failed(kind, case(&error), &error.to_string()),
+            Ok(result) => {
+                self.breaker.note(tenant, Outcome::Fine, started);
+                Ok(Some(result))
+            }
+            Err(error) => {
+                if self.breaker.note(tenant, health(&error), Instant::now()) {
+                    counter!("tidegate_plugin_pauses_total", "plugin" => self.name.to_string()).increment(1);
+                    tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");
+                }
+                self.failed(kind, case(&error), &error.to_string())
+            }
         }
+    }
+
+    /// Whether it changes what it sees, so that others must wait for it.
+    pub(crate) fn mutates(&self) -> bool {
+        self.plugin.as_ref().is_ok_and(|plugin| plugin.descriptor().mutates)
     }
 
     fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
@@ -77,6 +98,16 @@ impl Stage {
             }
             OnError::Skip => Ok(None),
         }
+    }
+}
+
+/// Whether the plugin is out of order, or the request, its limits or other plugins are the reason.
+fn health(error: &CallError) -> Outcome {
+    match error {
+        CallError::Plugin { case: "invalid-input" | "denied" | "unsupported", .. }
+        | CallError::Full { .. }
+        | CallError::Busy { .. } => Outcome::Fine,
+        _ => Outcome::Failed,
     }
 }
 

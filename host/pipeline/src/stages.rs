@@ -4,12 +4,17 @@ mod admit;
 mod converse;
 mod edits;
 mod fit;
+mod observe;
 mod offer_tools;
 mod recall;
+mod remember;
 mod route;
 mod run_tools;
+mod screen_answer;
 mod screen_input;
 mod screen_output;
 mod start;
 
+pub(crate) use observe::Ending;
+pub use screen_answer::{OutputGuardStage, WhenStreamed};
 pub(crate) use start::Started;

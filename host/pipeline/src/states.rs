@@ -28,6 +28,8 @@ pub(crate) struct Request {
     pub(crate) cx: RequestContext,
     /// What guards saw so far.
     pub(crate) findings: Vec<Finding>,
+    /// What was asked, where memories want to know.
+    pub(crate) question: Option<String>,
     /// Held until the reply is dropped.
     pub(crate) permit: OwnedSemaphorePermit,
 }

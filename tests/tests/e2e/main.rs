@@ -14,4 +14,5 @@ mod guests;
 mod keys;
 mod many_streams;
 mod pipeline;
+mod stages;
 mod upstream;

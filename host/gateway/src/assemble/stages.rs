@@ -1,14 +1,14 @@
 //! Plugins of the configured stages.
 
 use crate::bundled;
-use crate::config::{OnErrorConfig, PipelineConfig, StageConfig};
+use crate::config::{BreakerConfig, OnErrorConfig, PipelineConfig, StageConfig, StreamedConfig};
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_pipeline::stage::{OnError, Stage};
-use tidegate_pipeline::{RetrieverStage, Stages};
+use tidegate_pipeline::{Breaker, MemoryStage, OutputGuardStage, RetrieverStage, Stages, WhenStreamed};
 use tidegate_sandbox::stage::StageKind;
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
 
@@ -31,8 +31,9 @@ pub(super) fn load(sandbox: &Sandbox, config: &PipelineConfig, facts: &mut Vec<S
         let kinds = kinds(stage, &plugin).with_context(|| format!("pipeline.stage {} (`{}`)", i + 1, stage.plugin))?;
         facts.push(fact(stage, &plugin, &kinds));
         let plugin = plugin.map_err(|why| Arc::from(format!("{why:#}")));
+        let breaker = Arc::new(breaker(&stage.breaker));
         for kind in kinds {
-            place(&mut stages, stage, kind, plugin.clone());
+            place(&mut stages, stage, kind, plugin.clone(), &breaker);
         }
     }
     Ok(stages)
@@ -41,8 +42,10 @@ pub(super) fn load(sandbox: &Sandbox, config: &PipelineConfig, facts: &mut Vec<S
 /// For `tidegate check`: a stage that did not load is an error there.
 pub(super) fn refuse_failed(stages: &Stages) -> anyhow::Result<()> {
     let retrievers = stages.retrievers.iter().map(|retriever| &retriever.stage);
+    let memories = stages.memories.iter().map(|memory| &memory.stage);
+    let outputs = stages.output_guards.iter().map(|guard| &guard.stage);
     let all = stages.prompt_guards.iter().chain(&stages.stream_guards).chain(&stages.routers).chain(&stages.tools);
-    for stage in all.chain(retrievers) {
+    for stage in all.chain(&stages.observers).chain(retrievers).chain(memories).chain(outputs) {
         if let Err(why) = &stage.plugin {
             bail!("plugin `{}`: {why}", stage.name);
         }
@@ -90,8 +93,22 @@ fn kinds(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>) -> anyhow::R
     }
 }
 
-fn place(stages: &mut Stages, config: &StageConfig, kind: StageKind, plugin: Result<Arc<Plugin>, Arc<str>>) {
-    let guard = matches!(kind, StageKind::PromptGuard | StageKind::StreamGuard);
+fn breaker(config: &BreakerConfig) -> Breaker {
+    Breaker::new(tidegate_pipeline::BreakerConfig {
+        failures: config.failures,
+        within: Duration::from_millis(config.within_ms),
+        pause: Duration::from_millis(config.pause_ms),
+    })
+}
+
+fn place(
+    stages: &mut Stages,
+    config: &StageConfig,
+    kind: StageKind,
+    plugin: Result<Arc<Plugin>, Arc<str>>,
+    breaker: &Arc<Breaker>,
+) {
+    let guard = matches!(kind, StageKind::PromptGuard | StageKind::StreamGuard | StageKind::OutputGuard);
     let default_wall =
         if kind == StageKind::StreamGuard { STREAM_WALL } else { tidegate_sandbox::stage::Limits::default().wall };
     let stage = Stage {
@@ -106,6 +123,7 @@ fn place(stages: &mut Stages, config: &StageConfig, kind: StageKind, plugin: Res
         },
         wall: config.limits.wall_ms.map_or(default_wall, Duration::from_millis),
         holdback_bytes: config.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES),
+        breaker: Arc::clone(breaker),
     };
     match kind {
         StageKind::PromptGuard => stages.prompt_guards.push(stage),
@@ -117,6 +135,17 @@ fn place(stages: &mut Stages, config: &StageConfig, kind: StageKind, plugin: Res
             top_k: config.top_k.unwrap_or(TOP_K),
             min_score: config.min_score.unwrap_or(0.0),
         }),
+        StageKind::OutputGuard => stages.output_guards.push(OutputGuardStage {
+            stage,
+            streamed: match config.streamed {
+                Some(StreamedConfig::Pass) => WhenStreamed::Pass,
+                Some(StreamedConfig::Hold) | None => WhenStreamed::Hold,
+            },
+        }),
+        StageKind::Memory => {
+            stages.memories.push(MemoryStage { stage, top_k: config.top_k.unwrap_or(TOP_K) });
+        }
+        StageKind::Observer => stages.observers.push(stage),
     }
 }
 

@@ -43,10 +43,43 @@ pub struct StageConfig {
     /// What it may use up.
     #[serde(default)]
     pub limits: LimitsConfig,
-    /// For retrievers: passages for one question.
+    /// For retrievers and memories: passages for one question.
     pub top_k: Option<u32>,
     /// For retrievers: passages that score lower are left out.
     pub min_score: Option<f32>,
+    /// For output guards: what they do about streams. Default `hold`.
+    pub streamed: Option<StreamedConfig>,
+    /// When the plugin is left out because it keeps failing.
+    #[serde(default)]
+    pub breaker: BreakerConfig,
+}
+
+/// `streamed`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum StreamedConfig {
+    /// A stream is held until the guard has decided on all of it.
+    Hold,
+    /// A stream passes, and the guard is not asked.
+    Pass,
+}
+
+/// `[pipeline.stage.breaker]`
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct BreakerConfig {
+    /// Failures of one tenant's calls that take the plugin out for that tenant; 0 for never.
+    pub failures: usize,
+    /// ... within this time.
+    pub within_ms: u64,
+    /// For how long.
+    pub pause_ms: u64,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        Self { failures: 5, within_ms: 10_000, pause_ms: 10_000 }
+    }
 }
 
 /// A kind of stage.
@@ -63,6 +96,12 @@ pub enum StageKindConfig {
     ToolProvider,
     /// Brings passages.
     Retriever,
+    /// Decides on whole answers.
+    OutputGuard,
+    /// Remembers callers between conversations.
+    Memory,
+    /// Is told how requests ended.
+    Observer,
 }
 
 impl From<StageKindConfig> for StageKind {
@@ -73,6 +112,9 @@ impl From<StageKindConfig> for StageKind {
             StageKindConfig::Router => Self::Router,
             StageKindConfig::ToolProvider => Self::ToolProvider,
             StageKindConfig::Retriever => Self::Retriever,
+            StageKindConfig::OutputGuard => Self::OutputGuard,
+            StageKindConfig::Memory => Self::Memory,
+            StageKindConfig::Observer => Self::Observer,
         }
     }
 }
@@ -97,6 +139,8 @@ pub struct GrantsConfig {
     pub kv_kib: Option<u64>,
     /// Read-only folders, by the name that the plugin sees.
     pub documents: BTreeMap<String, PathBuf>,
+    /// Random bytes.
+    pub random: bool,
 }
 
 /// `[pipeline.stage.limits]`; what is absent takes the default.
@@ -135,7 +179,12 @@ impl PipelineConfig {
 impl GrantsConfig {
     /// As the sandbox takes it.
     pub fn to_grants(&self) -> Grants {
-        Grants { kv_bytes: self.kv_kib.map(|kib| kib << 10), documents: self.documents.clone() }
+        Grants {
+            kv_bytes: self.kv_kib.map(|kib| kib << 10),
+            documents: self.documents.clone(),
+            random: self.random,
+            ..Grants::default()
+        }
     }
 }
 

@@ -1,14 +1,15 @@
 //! The conversation with the model: generate, screen, run tools, again, until a turn answers.
 
-use crate::account::Record;
+use crate::account::{Findings, Record};
 use crate::chat::Pipeline;
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::source::{Source, SourceEvent};
 use crate::stages::Started;
+use crate::stages::screen_answer::HeldAnswer;
 use crate::stages::screen_output::OutputScreen;
 use crate::stages::start::TurnPlan;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, TextLogprob, ToolCall, Usage};
 
@@ -17,14 +18,18 @@ impl Pipeline {
         let Started { turn, source } = started;
         let request = &turn.request;
         let model = turn.model.name.clone();
-        let record = Record::new(&request.cx, model.clone(), request.chat.stream);
+        let mut record = Record::new(&request.cx, model.clone(), request.chat.stream);
+        let findings = record.observe(self, &request.findings);
         let emitter = Emitter::default();
         let conversation = Conversation {
             screen: OutputScreen::new(self, &request.cx, request.chat.stream),
+            held: self.holds_answers(request.chat.stream).then(HeldAnswer::default),
+            said: request.question.is_some().then(String::new),
             pipeline: Arc::clone(self),
             turn,
             out: emitter.clone(),
             usage: None,
+            findings,
         };
         Reply::new(model, record, emitter, conversation.run(source))
     }
@@ -38,6 +43,20 @@ struct Conversation {
     out: Emitter,
     /// Of all turns; `None` while nobody has counted any.
     usage: Option<Usage>,
+    /// What waits for the output guards, where there are some.
+    held: Option<HeldAnswer>,
+    /// Text of the first choice as it left, where a memory wants it; `None` once it is no answer to remember.
+    said: Option<String>,
+    /// Where observers look for what guards saw.
+    findings: Option<Findings>,
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        if let Some(findings) = &self.findings {
+            findings.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.screen.findings);
+        }
+    }
 }
 
 /// What a turn left to do.
@@ -53,8 +72,12 @@ impl Conversation {
         for _ in 0..=self.pipeline.limits.max_tool_turns {
             match self.listen(source).await? {
                 TurnEnd::Answered => {
+                    self.let_go().await?;
                     if let Some(usage) = self.usage {
                         self.out.emit(ReplyEvent::Usage(usage)).await;
+                    }
+                    if let Some(said) = self.said.take() {
+                        self.pipeline.remember(&self.turn.request, said);
                     }
                     return Ok(());
                 }
@@ -65,6 +88,22 @@ impl Conversation {
         let limit = self.pipeline.limits.max_tool_turns;
         let message = format!("the model called tools in more than {limit} turns, this server's limit");
         Err(Reject::new(RejectKind::Internal, Fault::Operator, message).code("tool_loop"))
+    }
+
+    /// Asks the output guards, where the answer was held for them, and lets out what they leave of it.
+    async fn let_go(&mut self) -> Result<(), Reject> {
+        let Some(held) = self.held.take() else { return Ok(()) };
+        let request = &self.turn.request;
+        let (cx, stream, model) = (&request.cx, request.chat.stream, &self.turn.model.name);
+        let findings = &mut self.screen.findings;
+        let judged = self.pipeline.screen_answer(cx, stream, model, held, self.usage, findings).await?;
+        for Delta { choice, kind } in judged.events {
+            self.emit(choice, kind).await;
+        }
+        if judged.replaced {
+            self.said = None;
+        }
+        Ok(())
     }
 
     async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<(), Reject> {
@@ -221,7 +260,7 @@ impl Conversation {
             && (theirs.is_empty() && !ours.is_empty() || ours.iter().any(|tool| tool.def.name == name))
     }
 
-    async fn emit_text(&self, choice: u32, channel: &Channel, text: String, logprobs: Vec<TextLogprob>) {
+    async fn emit_text(&mut self, choice: u32, channel: &Channel, text: String, logprobs: Vec<TextLogprob>) {
         let kind = match channel {
             Channel::Reasoning => DeltaKind::Reasoning(text),
             Channel::Refusal => DeltaKind::Refusal(text),
@@ -230,7 +269,16 @@ impl Conversation {
         self.emit(choice, kind).await;
     }
 
-    async fn emit(&self, choice: u32, kind: DeltaKind) {
+    async fn emit(&mut self, choice: u32, kind: DeltaKind) {
+        if let Some(held) = &mut self.held {
+            held.push(Delta { choice, kind });
+            return;
+        }
+        match &kind {
+            DeltaKind::Finish(FinishReason::ContentFilter) => self.said = None,
+            DeltaKind::Text { text, .. } if choice == 0 => self.said.iter_mut().for_each(|said| said.push_str(text)),
+            _ => {}
+        }
         self.out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
     }
 }

@@ -14,7 +14,8 @@ impl Pipeline {
         if first && request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
             for (index, stage) in self.stages.tools.iter().enumerate() {
                 let call = request.cx.call(request.chat.stream, stage.wall);
-                let list = stage.call(StageKind::ToolProvider, async |plugin| plugin.list_tools(&call).await).await?;
+                let list =
+                    stage.call(StageKind::ToolProvider, &call, async |plugin| plugin.list_tools(&call).await).await?;
                 tools.extend(list.unwrap_or_default().into_iter().map(|def| ServerTool { def, stage: index }));
             }
         }

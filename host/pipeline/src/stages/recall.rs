@@ -1,7 +1,8 @@
-//! Retrievers add passages, screened and attributed, in front of the last question.
+//! Retrievers add passages and memories what they know, screened and attributed, in front of the last question.
 
 use crate::chat::{Pipeline, RetrieverStage};
 use crate::states::{Grounded, Request, Screened};
+use futures_util::future::{try_join, try_join_all};
 use tidegate_sandbox::stage::{Chunk, Query, StageKind};
 use tidegate_types::{Form, Message, Part, Provenance, Reject, Role};
 
@@ -9,12 +10,15 @@ impl Pipeline {
     pub(crate) async fn recall(&self, screened: Screened) -> Result<Grounded, Reject> {
         let Screened(mut request) = screened;
         let Some((at, question)) = question(&request) else { return Ok(Grounded(request)) };
-        let mut passages = Vec::new();
-        for retriever in &self.stages.retrievers {
-            passages.extend(self.retrieve(retriever, &request, &question).await?);
-        }
+        let retrieved = self.stages.retrievers.iter().map(|retriever| self.retrieve(retriever, &request, &question));
+        let remembered = self.stages.memories.iter().map(|memory| self.remembered(memory, &request, &question));
+        let (retrieved, remembered) = try_join(try_join_all(retrieved), try_join_all(remembered)).await?;
+        let passages = retrieved.into_iter().chain(remembered).flatten().collect();
         let passages = self.screen_outside(&request.cx, passages, &mut request.findings).await?;
         request.chat.messages.splice(at..at, passages);
+        if !self.stages.memories.is_empty() {
+            request.question = Some(question);
+        }
         Ok(Grounded(request))
     }
 
@@ -27,7 +31,8 @@ impl Pipeline {
         let stage = &retriever.stage;
         let call = request.cx.call(request.chat.stream, stage.wall);
         let query = Query { text: question.to_owned(), top_k: retriever.top_k };
-        let found = stage.call(StageKind::Retriever, async |plugin| plugin.retrieve(&call, &query).await).await?;
+        let found =
+            stage.call(StageKind::Retriever, &call, async |plugin| plugin.retrieve(&call, &query).await).await?;
         let good = |chunk: &Chunk| chunk.score.is_none_or(|score| score >= retriever.min_score);
         let chunks = found.unwrap_or_default().into_iter().filter(good);
         Ok(chunks.take(retriever.top_k as usize).map(|chunk| passage(&stage.name, chunk)).collect())

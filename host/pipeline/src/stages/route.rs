@@ -34,8 +34,9 @@ impl Pipeline {
                 attrs: &attrs,
             };
             let call = request.cx.call(request.chat.stream, stage.wall);
-            let decision =
-                stage.call(StageKind::Router, async |plugin| plugin.route(&call, route, &candidates).await).await?;
+            let decision = stage
+                .call(StageKind::Router, &call, async |plugin| plugin.route(&call, route, &candidates).await)
+                .await?;
             let Some(decision) = decision else { continue };
             tracing::debug!(request = %request.cx.request_id, router = %stage.name, reason = decision.reason, "routed");
             let order = decision.order.iter().filter_map(|id| models.iter().find(|m| m.name == *id).cloned()).collect();

@@ -37,7 +37,8 @@ impl Pipeline {
         };
         let stage: &Stage = &self.stages.tools[tool.stage];
         let cx = turn.request.cx.call(turn.request.chat.stream, stage.wall);
-        let outcome = stage.call(StageKind::ToolProvider, async |plugin| plugin.call_tool(&cx, call).await).await?;
+        let outcome =
+            stage.call(StageKind::ToolProvider, &cx, async |plugin| plugin.call_tool(&cx, call).await).await?;
         counter!("tidegate_tool_calls_total", "tool" => call.name.clone()).increment(1);
         let outcome = outcome.unwrap_or_else(|| error(call, "the tool failed".into()));
         Ok((stage.name.to_string(), outcome))

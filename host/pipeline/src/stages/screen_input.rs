@@ -6,13 +6,14 @@ use crate::context::RequestContext;
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::stages::edits;
 use crate::states::{Admitted, Ended, Request, Screened};
+use std::sync::Arc;
 use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
 use tidegate_types::{
     Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind, ToolDef, Usage,
 };
 
 impl Pipeline {
-    pub(crate) async fn screen_input(&self, admitted: Admitted) -> Result<Screened, Ended> {
+    pub(crate) async fn screen_input(self: &Arc<Self>, admitted: Admitted) -> Result<Screened, Ended> {
         let Admitted(mut request) = admitted;
         for stage in &self.stages.prompt_guards {
             let Some(verdict) = self.inspect(stage, &request.cx, &request.chat).await? else { continue };
@@ -20,7 +21,7 @@ impl Pipeline {
             match verdict.action {
                 Action::Allow => {}
                 Action::Rewrite(list) => edits::apply(&mut request.chat, list).map_err(|why| bad_edit(stage, why))?,
-                Action::Respond(parts) => return Err(Ended::Answered(respond(request, parts))),
+                Action::Respond(parts) => return Err(Ended::Answered(respond(self, request, parts))),
                 Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
             }
         }
@@ -35,7 +36,7 @@ impl Pipeline {
     ) -> Result<Option<Verdict>, Reject> {
         let call = cx.call(chat.stream, stage.wall);
         stage
-            .call(StageKind::PromptGuard, async |plugin| {
+            .call(StageKind::PromptGuard, &call, async |plugin| {
                 let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &[] };
                 plugin.inspect_prompt(&call, prompt).await
             })
@@ -69,7 +70,7 @@ impl Pipeline {
         for stage in &self.stages.prompt_guards {
             let call = cx.call(false, stage.wall);
             let verdict = stage
-                .call(StageKind::PromptGuard, async |plugin| {
+                .call(StageKind::PromptGuard, &call, async |plugin| {
                     let tools: &[ToolDef] = &[];
                     plugin.inspect_prompt(&call, Prompt { messages: &messages, tools, params: &[] }).await
                 })
@@ -105,9 +106,10 @@ fn bad_edit(stage: &crate::stage::Stage, why: String) -> Reject {
 }
 
 /// The guard's answer, in the model's place: no tokens are generated and none are charged.
-fn respond(request: Request, parts: Vec<Part>) -> Reply {
-    let Request { chat, cx, permit, .. } = request;
-    let record = Record::new(&cx, chat.model.clone(), chat.stream);
+fn respond(pipeline: &Arc<Pipeline>, request: Request, parts: Vec<Part>) -> Reply {
+    let Request { chat, cx, permit, findings, .. } = request;
+    let mut record = Record::new(&cx, chat.model.clone(), chat.stream);
+    record.observe(pipeline, &findings);
     let emitter = Emitter::default();
     let out = emitter.clone();
     Reply::new(chat.model, record, emitter, async move {

@@ -108,7 +108,7 @@ impl OutputScreen {
         let call = self.cx.call(self.streaming, stage.wall);
         let started = Instant::now();
         let opinion = stage
-            .call(StageKind::StreamGuard, async |plugin| {
+            .call(StageKind::StreamGuard, &call, async |plugin| {
                 let window =
                     Window { seq: held.seq(), choice, channel, text: &window.text, settled: window.settled, ending };
                 plugin.inspect_window(&call, held.carry(), window).await

@@ -1,0 +1,185 @@
+//! Takes a plugin that keeps failing out of the path for a while: its stage then fails at once, as `on_error` says,
+//! and nobody waits for another deadline. Each tenant has its own count, so that nobody's requests can take a plugin
+//! away from others.
+//!
+//! States of one tenant: closed (calls go on), open (until a moment), half-open (one call is let through; it decides).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tidegate_types::TenantId;
+
+/// When a plugin is taken out, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BreakerConfig {
+    /// So many failures open it; 0 for never.
+    pub failures: usize,
+    /// ... within this time.
+    pub within: Duration,
+    /// How long it stays open.
+    pub pause: Duration,
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        Self { failures: 5, within: Duration::from_secs(10), pause: Duration::from_secs(10) }
+    }
+}
+
+/// Counts the failures of one plugin.
+#[derive(Debug)]
+pub struct Breaker {
+    config: BreakerConfig,
+    /// Whether some tenant has failures: without, a call costs one load.
+    troubled: AtomicBool,
+    tenants: Mutex<HashMap<TenantId, Lane>>,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    failures: VecDeque<Instant>,
+    open_until: Option<Instant>,
+}
+
+/// What a call turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The plugin did its work, or had a reason not to that is the caller's.
+    Fine,
+    /// The plugin, or what it depends on, is out of order.
+    Failed,
+}
+
+impl Breaker {
+    /// A closed one.
+    pub fn new(config: BreakerConfig) -> Self {
+        Self { config, troubled: AtomicBool::new(false), tenants: Mutex::default() }
+    }
+
+    /// Whether a call may be made. After the pause one call goes through, and the others wait for what it says.
+    pub(crate) fn admits(&self, tenant: &TenantId, now: Instant) -> bool {
+        if !self.troubled.load(Ordering::Relaxed) {
+            return true;
+        }
+        let mut tenants = self.lock();
+        let Some(lane) = tenants.get_mut(tenant) else { return true };
+        match lane.open_until {
+            Some(until) if now < until => false,
+            Some(_) => {
+                lane.open_until = Some(now + self.config.pause);
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Notes a call's outcome; true when it opened the breaker.
+    pub(crate) fn note(&self, tenant: &TenantId, outcome: Outcome, now: Instant) -> bool {
+        match outcome {
+            Outcome::Fine if !self.troubled.load(Ordering::Relaxed) => false,
+            Outcome::Fine => {
+                self.recover(tenant, now);
+                false
+            }
+            Outcome::Failed if self.config.failures == 0 => false,
+            Outcome::Failed => self.fail(tenant, now),
+        }
+    }
+
+    fn recover(&self, tenant: &TenantId, now: Instant) {
+        let mut tenants = self.lock();
+        let forget = tenants
+            .get_mut(tenant)
+            .is_some_and(|lane| lane.open_until.take().is_some() || lane.forget_before(now, self.config.within));
+        if forget {
+            tenants.remove(tenant);
+        }
+        self.troubled.store(!tenants.is_empty(), Ordering::Relaxed);
+    }
+
+    fn fail(&self, tenant: &TenantId, now: Instant) -> bool {
+        let mut tenants = self.lock();
+        self.troubled.store(true, Ordering::Relaxed);
+        let lane = tenants.entry(tenant.clone()).or_default();
+        lane.forget_before(now, self.config.within);
+        lane.failures.push_back(now);
+        if lane.open_until.is_none() && lane.failures.len() < self.config.failures {
+            return false;
+        }
+        lane.failures.clear();
+        lane.open_until.replace(now + self.config.pause).is_none()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Lane>> {
+        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lane {
+    /// Forgets old failures; true when none is left.
+    fn forget_before(&mut self, now: Instant, within: Duration) -> bool {
+        while self.failures.front().is_some_and(|failed| now.saturating_duration_since(*failed) > within) {
+            self.failures.pop_front();
+        }
+        self.failures.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaker() -> (Breaker, TenantId, Instant) {
+        let config = BreakerConfig { failures: 2, within: Duration::from_secs(10), pause: Duration::from_secs(5) };
+        (Breaker::new(config), TenantId::new("a"), Instant::now())
+    }
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn it_opens_after_failures_within_the_time_and_closes_after_a_call_that_is_fine() {
+        let (breaker, a, now) = breaker();
+        assert!(!breaker.note(&a, Outcome::Failed, now));
+        assert!(!breaker.note(&a, Outcome::Failed, now + s(11)), "the first one is forgotten");
+        assert!(breaker.note(&a, Outcome::Failed, now + s(12)));
+        assert!(!breaker.admits(&a, now + s(16)));
+        assert!(breaker.admits(&a, now + s(17)), "one call after the pause");
+        assert!(!breaker.admits(&a, now + s(17)), "and only one");
+        breaker.note(&a, Outcome::Fine, now + s(18));
+        assert!(breaker.admits(&a, now + s(18)) && breaker.admits(&a, now + s(18)));
+        assert!(!breaker.troubled.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_failure_of_the_call_after_the_pause_opens_it_again() {
+        let (breaker, a, now) = breaker();
+        breaker.note(&a, Outcome::Failed, now);
+        breaker.note(&a, Outcome::Failed, now);
+        assert!(breaker.admits(&a, now + s(5)));
+        breaker.note(&a, Outcome::Failed, now + s(6));
+        assert!(!breaker.admits(&a, now + s(10)));
+        assert!(breaker.admits(&a, now + s(11)));
+    }
+
+    #[test]
+    fn one_tenants_failures_are_its_own() {
+        let (breaker, a, now) = breaker();
+        breaker.note(&a, Outcome::Failed, now);
+        breaker.note(&a, Outcome::Failed, now);
+        assert!(!breaker.admits(&a, now));
+        assert!(breaker.admits(&TenantId::new("b"), now));
+    }
+
+    #[test]
+    fn without_a_number_it_never_opens() {
+        let breaker = Breaker::new(BreakerConfig { failures: 0, ..BreakerConfig::default() });
+        let (a, now) = (TenantId::new("a"), Instant::now());
+        for _ in 0..100 {
+            assert!(!breaker.note(&a, Outcome::Failed, now));
+        }
+        assert!(breaker.admits(&a, now));
+    }
+}

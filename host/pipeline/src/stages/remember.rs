@@ -1,0 +1,52 @@
+//! Memories: recalled before generation, written after the client has the answer.
+
+use crate::chat::{MemoryStage, Pipeline};
+use crate::states::Request;
+use std::sync::Arc;
+use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
+use tidegate_types::{Message, Part, Provenance, Reject, Role};
+
+impl Pipeline {
+    /// What one memory knows about a question, not screened yet.
+    pub(super) async fn remembered(
+        &self,
+        memory: &MemoryStage,
+        request: &Request,
+        question: &str,
+    ) -> Result<Vec<Message>, Reject> {
+        let stage = &memory.stage;
+        let call = request.cx.call(request.chat.stream, stage.wall);
+        let question = Question { text: question, limit: memory.top_k };
+        let found = stage.call(StageKind::Memory, &call, async |plugin| plugin.recall(&call, question).await).await?;
+        Ok(found.unwrap_or_default().into_iter().map(|item| known(&stage.name, item)).collect())
+    }
+
+    /// Gives a question and its answer to every memory, in the config's order, on nobody's path.
+    pub(super) fn remember(self: &Arc<Self>, request: &Request, answer: String) {
+        let Some(question) = request.question.clone().filter(|_| !self.stages.memories.is_empty()) else { return };
+        if answer.is_empty() {
+            return;
+        }
+        let (pipeline, cx) = (Arc::clone(self), request.cx.clone());
+        self.background.start("memory", async move {
+            let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
+            for MemoryStage { stage, .. } in &pipeline.stages.memories {
+                let call = cx.call(false, stage.wall);
+                let exchange = Exchange { messages: &messages };
+                // A failure was logged and counted; the answer has left.
+                let _ =
+                    stage.call(StageKind::Memory, &call, async |plugin| plugin.remember(&call, exchange).await).await;
+            }
+        });
+    }
+}
+
+fn known(plugin: &str, item: MemoryItem) -> Message {
+    Message {
+        id: format!("{plugin}/{}", item.id),
+        role: Role::User,
+        name: None,
+        parts: vec![Part::Text(item.text)],
+        provenance: Some(Provenance { source: plugin.to_owned(), uri: None, span: None }),
+    }
+}

@@ -1,0 +1,243 @@
+//! Output guards: a whole answer is held until they have decided on it. Held is what would have left, event by event,
+//! so that an answer that passes leaves exactly as it was made.
+
+use crate::chat::Pipeline;
+use crate::context::RequestContext;
+use crate::stage::Stage;
+use crate::stages::edits;
+use std::collections::BTreeMap;
+use tidegate_sandbox::stage::{Action, Output, StageKind, Verdict};
+use tidegate_types::{Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, Role, TextLogprob, Usage};
+
+/// What an output guard does about an answer that the client reads as a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenStreamed {
+    /// The stream is held until the guard has decided.
+    #[default]
+    Hold,
+    /// The stream passes, and the guard is not asked.
+    Pass,
+}
+
+/// An output guard, and when it is asked.
+#[derive(Clone)]
+pub struct OutputGuardStage {
+    /// The plugin.
+    pub stage: Stage,
+    /// What it does about streams.
+    pub streamed: WhenStreamed,
+}
+
+/// An answer that waits for its verdicts.
+#[derive(Debug, Default)]
+pub(super) struct HeldAnswer {
+    events: Vec<Delta>,
+}
+
+/// One choice of a held answer.
+struct Choice {
+    message: Message,
+    finish: Option<FinishReason>,
+}
+
+/// What may leave in the end.
+pub(super) struct JudgedAnswer {
+    pub(super) events: Vec<Delta>,
+    /// A guard put something else in the answer's place.
+    pub(super) replaced: bool,
+}
+
+impl HeldAnswer {
+    pub(super) fn push(&mut self, delta: Delta) {
+        self.events.push(delta);
+    }
+
+    fn choices(&self) -> Vec<Choice> {
+        let mut choices: BTreeMap<u32, Choice> = BTreeMap::new();
+        for Delta { choice, kind } in &self.events {
+            let id = format!("choice-{choice}");
+            let of = choices.entry(*choice).or_insert_with(|| Choice {
+                message: Message { id, role: Role::Assistant, name: None, parts: Vec::new(), provenance: None },
+                finish: None,
+            });
+            of.take(kind);
+        }
+        choices.into_values().collect()
+    }
+}
+
+impl Choice {
+    fn take(&mut self, kind: &DeltaKind) {
+        let parts = &mut self.message.parts;
+        match (kind, parts.last_mut()) {
+            (DeltaKind::Text { text, .. }, Some(Part::Text(all)))
+            | (DeltaKind::Reasoning(text), Some(Part::Reasoning(all)))
+            | (DeltaKind::Refusal(text), Some(Part::Refusal(all))) => all.push_str(text),
+            (DeltaKind::Text { text, .. }, _) => parts.push(Part::Text(text.clone())),
+            (DeltaKind::Reasoning(text), _) => parts.push(Part::Reasoning(text.clone())),
+            (DeltaKind::Refusal(text), _) => parts.push(Part::Refusal(text.clone())),
+            (DeltaKind::ToolCall { call, .. }, _) => parts.push(Part::ToolCall(call.clone())),
+            (DeltaKind::Finish(reason), _) => self.finish = Some(*reason),
+        }
+    }
+
+    /// The choice as events again. Log-probabilities went with the text that was changed.
+    fn events(self, choice: u32) -> Vec<Delta> {
+        let mut calls = 0;
+        let mut kinds: Vec<DeltaKind> =
+            self.message.parts.into_iter().filter_map(|part| said(part, &mut calls)).collect();
+        kinds.push(DeltaKind::Finish(self.finish.unwrap_or(FinishReason::Stop)));
+        kinds.into_iter().map(|kind| Delta { choice, kind }).collect()
+    }
+}
+
+fn said(part: Part, calls: &mut u32) -> Option<DeltaKind> {
+    let text = |text: String| DeltaKind::Text { text, logprobs: Vec::<TextLogprob>::new() };
+    match part {
+        Part::Text(said) | Part::Reasoning(said) | Part::Refusal(said) if said.is_empty() => None,
+        Part::Text(said) => Some(text(said)),
+        Part::Reasoning(said) => Some(DeltaKind::Reasoning(said)),
+        Part::Refusal(said) => Some(DeltaKind::Refusal(said)),
+        Part::ToolCall(call) => {
+            *calls += 1;
+            Some(DeltaKind::ToolCall { index: *calls - 1, call })
+        }
+        Part::ToolOutcome(_) | Part::Opaque { .. } => None,
+    }
+}
+
+impl Pipeline {
+    /// Whether an answer has to be held for its output guards.
+    pub(super) fn holds_answers(&self, streaming: bool) -> bool {
+        self.stages.output_guards.iter().any(|guard| asks(guard, streaming))
+    }
+
+    /// Asks the output guards in order; those that follow each other and do not mutate, beside each other.
+    pub(super) async fn screen_answer(
+        &self,
+        cx: &RequestContext,
+        streaming: bool,
+        model: &str,
+        held: HeldAnswer,
+        usage: Option<Usage>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<JudgedAnswer, Reject> {
+        let guards: Vec<&Stage> =
+            self.stages.output_guards.iter().filter(|guard| asks(guard, streaming)).map(|guard| &guard.stage).collect();
+        let mut choices = held.choices();
+        let mut rewritten = false;
+        for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
+            let asked = batch.iter().map(|stage| inspect(stage, cx, streaming, model, &choices, usage));
+            let verdicts = futures_util::future::join_all(asked).await;
+            for (stage, verdict) in batch.iter().zip(verdicts) {
+                let Some(verdict) = verdict? else { continue };
+                findings.extend(verdict.findings);
+                match verdict.action {
+                    Action::Allow => {}
+                    Action::Rewrite(list) => {
+                        rewrite(&mut choices, list).map_err(|why| bad_edit(stage, why))?;
+                        rewritten = true;
+                    }
+                    Action::Respond(parts) => return Ok(instead(&choices, parts, FinishReason::Stop)),
+                    Action::Refuse(refusal) => {
+                        tracing::info!(request = %cx.request_id, guard = %stage.name, code = refusal.code,
+                            reason = refusal.private_reason, "withheld the answer");
+                        let parts = vec![Part::Refusal(refusal.public_message)];
+                        return Ok(instead(&choices, parts, FinishReason::ContentFilter));
+                    }
+                }
+            }
+        }
+        let events = if rewritten {
+            choices.into_iter().zip(0..).flat_map(|(choice, index)| choice.events(index)).collect()
+        } else {
+            held.events
+        };
+        Ok(JudgedAnswer { events, replaced: false })
+    }
+}
+
+fn asks(guard: &OutputGuardStage, streaming: bool) -> bool {
+    !streaming || guard.streamed == WhenStreamed::Hold
+}
+
+async fn inspect(
+    stage: &Stage,
+    cx: &RequestContext,
+    streaming: bool,
+    model: &str,
+    choices: &[Choice],
+    usage: Option<Usage>,
+) -> Result<Option<Verdict>, Reject> {
+    let messages: Vec<Message> = choices.iter().map(|choice| choice.message.clone()).collect();
+    let reasons: Vec<&str> =
+        choices.iter().map(|choice| choice.finish.unwrap_or(FinishReason::Stop).as_str()).collect();
+    let attrs = [("model".to_owned(), serde_json::Value::from(model).to_string())];
+    let call = cx.call(streaming, stage.wall);
+    let output = Output { choices: &messages, finish_reasons: &reasons, usage, attrs: &attrs };
+    stage.call(StageKind::OutputGuard, &call, async |plugin| plugin.inspect_output(&call, output).await).await
+}
+
+fn rewrite(choices: &mut [Choice], list: Vec<tidegate_sandbox::stage::Edit>) -> Result<(), String> {
+    let mut messages: Vec<Message> = choices.iter().map(|choice| choice.message.clone()).collect();
+    edits::apply_to(&mut messages, list)?;
+    for (choice, message) in choices.iter_mut().zip(messages) {
+        choice.message = message;
+    }
+    Ok(())
+}
+
+/// The guard's words in every choice's place.
+fn instead(choices: &[Choice], parts: Vec<Part>, finish: FinishReason) -> JudgedAnswer {
+    let texts = parts.into_iter().filter(|part| matches!(part, Part::Text(_) | Part::Refusal(_)));
+    let parts: Vec<Part> = texts.collect();
+    let events = (0..).zip(choices).flat_map(|(index, choice)| {
+        let message = Message { parts: parts.clone(), ..choice.message.clone() };
+        Choice { message, finish: Some(finish) }.events(index)
+    });
+    JudgedAnswer { events: events.collect(), replaced: true }
+}
+
+fn bad_edit(stage: &Stage, why: String) -> Reject {
+    Reject::internal(Fault::Plugin, format!("output guard `{}`: {why}", stage.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_types::ToolCall;
+
+    fn text(choice: u32, text: &str) -> Delta {
+        Delta { choice, kind: DeltaKind::Text { text: text.into(), logprobs: Vec::new() } }
+    }
+
+    #[test]
+    fn events_of_a_choice_are_joined_and_taken_apart_again() {
+        let call = ToolCall { id: "c".into(), name: "add".into(), arguments: "{}".into() };
+        let mut held = HeldAnswer::default();
+        for delta in [
+            Delta { choice: 0, kind: DeltaKind::Reasoning("hm".into()) },
+            text(0, "a"),
+            text(1, "x"),
+            text(0, "b"),
+            Delta { choice: 0, kind: DeltaKind::ToolCall { index: 0, call: call.clone() } },
+            Delta { choice: 0, kind: DeltaKind::Finish(FinishReason::ToolCalls) },
+            Delta { choice: 1, kind: DeltaKind::Finish(FinishReason::Length) },
+        ] {
+            held.push(delta);
+        }
+        let choices = held.choices();
+        assert_eq!(choices.len(), 2);
+        assert_eq!(choices[0].message.joined_text(), "ab");
+        let events: Vec<Delta> = choices.into_iter().zip(0..).flat_map(|(choice, i)| choice.events(i)).collect();
+        let expected = [
+            Delta { choice: 0, kind: DeltaKind::Reasoning("hm".into()) },
+            text(0, "ab"),
+            Delta { choice: 0, kind: DeltaKind::ToolCall { index: 0, call } },
+            Delta { choice: 0, kind: DeltaKind::Finish(FinishReason::ToolCalls) },
+            text(1, "x"),
+            Delta { choice: 1, kind: DeltaKind::Finish(FinishReason::Length) },
+        ];
+        assert_eq!(events, expected);
+    }
+}

@@ -1,0 +1,152 @@
+//! Stages that come after generation, and plugins that keep failing, on the path of real requests.
+
+use std::path::Path;
+use std::time::Duration;
+use tidegate_tests::{Gateway, ask, finish_reason, joined};
+
+/// A stage of a guest from `tests/guests`, with patient limits and one instance.
+fn stage(guest: &str, stages: &str, more: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("guests/dist/{guest}.wasm"));
+    format!(
+        "[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = \"{}\"\nstages = {stages}\n{more}\n\
+         [pipeline.stage.limits]\nwall_ms = 20000\ninstances = 1\n",
+        file.display()
+    )
+}
+
+async fn metrics(gateway: &Gateway) -> String {
+    String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap()
+}
+
+/// Waits until the metrics hold a line that begins with `start` and ends in ` value`.
+async fn counted(gateway: &Gateway, start: &str, value: u64) {
+    let ends = format!(" {value}");
+    for _ in 0..500 {
+        if metrics(gateway).await.lines().any(|line| line.starts_with(start) && line.ends_with(&ends)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no {start}... {value} in\n{}", metrics(gateway).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_guard_decides_on_the_whole_answer_streamed_or_not() {
+    for (config, expected, finish) in
+        [("respond", Some("hello"), "stop"), ("refuse", None, "content_filter"), ("allow", None, "stop")]
+    {
+        let config = format!("config = {{ output = \"{config}\" }}");
+        let gateway = Gateway::start(&stage("honest", "[\"output-guard\"]", &config)).await;
+        let whole = gateway.chat(ask("Hello!")).await;
+        assert_eq!(whole.status, 200, "{:?}", whole.body);
+        let body = whole.json();
+        let choice = &body["choices"][0];
+        assert_eq!(choice["finish_reason"], finish);
+        let events = gateway.stream(ask("Hello!")).await;
+        assert_eq!(finish_reason(&events, 0), finish);
+        assert_eq!(joined(&events, 0), whole.text());
+        match expected {
+            Some(_) => assert!(whole.text().contains("tidegate-starter"), "{}", whole.text()),
+            None if finish == "content_filter" => {
+                assert_eq!(choice["message"]["refusal"], "no");
+                assert_eq!(whole.text(), "");
+            }
+            None => assert!(!whole.text().is_empty()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_guard_changes_the_answer_and_may_let_streams_pass() {
+    let shout = "streamed = \"pass\"\nconfig = { output = \"shout\" }";
+    let gateway = Gateway::start(&stage("honest", "[\"output-guard\"]", shout)).await;
+    let streamed = joined(&gateway.stream(ask("Hello!")).await, 0);
+    assert_ne!(streamed, streamed.to_uppercase());
+    assert_eq!(gateway.chat(ask("Hello!")).await.text(), streamed.to_uppercase());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_guard_that_traps_withholds_the_answer_unless_it_is_open() {
+    for (on_error, status) in [("closed", 503), ("open", 200), ("skip", 200)] {
+        let more = format!("on_error = \"{on_error}\"\nconfig = {{ trap = \"output-guard\" }}");
+        let gateway = Gateway::start(&stage("honest", "[\"output-guard\"]", &more)).await;
+        assert_eq!(gateway.chat(ask("Hello!")).await.status, status, "{on_error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_recalls_in_the_next_conversation_what_was_said_in_this_one() {
+    let gateway = Gateway::start(&stage("remembers", "[\"memory\"]", "[pipeline.stage.grants]\nkv_kib = 64")).await;
+    let calls = "tidegate_plugin_call_seconds_count{plugin=\"remembers\",stage=\"memory\"}";
+    let said = gateway.chat(ask("The harbour of Kelso opens at nine.")).await;
+    assert_eq!(said.status, 200);
+    counted(&gateway, calls, 2).await;
+    let before = said.json()["usage"]["prompt_tokens"].as_u64().unwrap();
+    let again = gateway.chat(ask("The harbour of Kelso opens at nine.")).await;
+    let after = again.json()["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(after > before, "the memory stands in front of the question: {before} and then {after} tokens");
+    counted(&gateway, calls, 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_is_told_of_every_end_and_delays_none() {
+    let told = "tidegate_plugin_events_total{plugin=\"honest\",tenant=\"local\",name=\"told\"}";
+    let gateway = Gateway::start(&stage("honest", "[\"observer\"]", "")).await;
+    let start = metrics(&gateway)
+        .await
+        .lines()
+        .find(|line| line.starts_with(told))
+        .map_or(0, |line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+    gateway.stream(ask("Hello!")).await;
+    let mut unknown = ask("Hello!");
+    unknown["model"] = "no-such-model".into();
+    assert_eq!(gateway.chat(unknown).await.status, 404);
+    counted(&gateway, told, start + 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_that_traps_changes_no_answer() {
+    let gateway = Gateway::start(&stage("honest", "[\"observer\"]", "config = { trap = \"observer\" }")).await;
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+    let failed = "tidegate_plugin_failures_total{plugin=\"honest\",stage=\"observer\",case=\"trap\"}";
+    for _ in 0..500 {
+        if metrics(&gateway).await.contains(failed) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the trap was not counted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_that_traps_is_passed_over_unless_it_is_closed() {
+    for (on_error, status) in [("closed", 503), ("open", 200)] {
+        let more = format!("on_error = \"{on_error}\"\nconfig = {{ trap = \"memory\" }}");
+        let gateway = Gateway::start(&stage("honest", "[\"memory\"]", &more)).await;
+        assert_eq!(gateway.chat(ask("Hello!")).await.status, status, "{on_error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_runs_only_in_the_stages_that_the_config_names() {
+    // As a prompt guard it would refuse, as a memory it would trap.
+    let gateway = Gateway::start(&stage("honest", "[\"observer\"]", "config = { trap = \"memory\" }")).await;
+    assert_eq!(gateway.chat(ask("refuse")).await.status, 200);
+}
+
+/// Five failures, then the guard is not asked for a while, not even about what it would allow.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_keeps_failing_is_left_out_and_comes_back() {
+    let breaker = "[pipeline.stage.breaker]\nfailures = 3\nwithin_ms = 60000\npause_ms = 1500";
+    let gateway = Gateway::start(&stage("panics", "[\"prompt-guard\"]", breaker)).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.chat(ask("panic")).await.status, 503);
+    }
+    let paused = std::time::Instant::now();
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 503);
+    assert!(metrics(&gateway).await.contains("case=\"paused\""));
+    tokio::time::sleep(Duration::from_millis(1600).saturating_sub(paused.elapsed())).await;
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200, "it comes back");
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+}
