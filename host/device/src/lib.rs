@@ -22,5 +22,5 @@ pub use executor::{Backend, Batch, BlockId, DeviceError, Executor, Limits, Sampl
 pub use mapped::MappedFile;
 pub use program::{Activation, Dims, Node, Program, RopeTable, Slot, SlotId, WeightId, WeightSpec};
 pub use reference::ReferenceBackend;
-pub use sampler::{SampleError, Sampler};
+pub use sampler::{SampleError, Sampler, check_row};
 pub use weights::{DType, TensorView, WeightSource};

@@ -5,7 +5,7 @@
 //! that of whatever is compared with it. Read next: `reference/ops.rs`, the formulas.
 
 mod cache;
-mod ops;
+pub mod ops;
 
 use crate::check::{check_batch, check_program, check_rows, find_weight};
 use crate::executor::{Backend, Batch, DeviceError, Executor, Limits, SampleRow, Segment};

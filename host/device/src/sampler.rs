@@ -160,6 +160,13 @@ fn largest(logits: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| larger(a, b))
 }
 
+/// What can be said about a row before its logits are there: parameters in range, ids inside the vocabulary, a mask of
+/// the right length. For backends that draw elsewhere; [`Sampler::draw`] checks the same.
+pub fn check_row(row: &SampleRow<'_>, vocab: usize) -> Result<(), SampleError> {
+    check_params(row.params)?;
+    adjust::check_ids(row, vocab)
+}
+
 fn check_params(p: &SamplingParams) -> Result<(), SampleError> {
     let check = |ok: bool, name, value, allowed| {
         if ok { Ok(()) } else { Err(SampleError::Param { name, value, allowed }) }

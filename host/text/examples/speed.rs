@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_text::{
-    AddSpecial, ChatOptions, Detokenizer, OutputEvent, OutputParser, Place, Specials, StopMatcher, TextError, TextModel,
+    AddSpecial, ChatOptions, Detokenizer, OutputParser, Place, Specials, StopMatcher, TextError, TextModel,
 };
 use tidegate_types::{Message, Role};
 
@@ -36,16 +36,13 @@ fn main() -> Result<(), TextError> {
         Ok(())
     })?;
     let stops = ["\n\n\n".to_owned(), "STOP".to_owned()];
-    per_item("+ parse + stop", ids.len(), || {
+    per_item("+ stop + parse", ids.len(), || {
         let mut detokenizer = Detokenizer::new(Arc::clone(&model), Specials::ShowMarkup, Place::Start);
         let mut matcher = StopMatcher::new(&stops)?;
         let mut parser = OutputParser::new(model.dialect(), false);
         for id in &ids {
-            for parsed in parser.push(&detokenizer.push(*id)) {
-                if let OutputEvent::Text(text) = parsed.event {
-                    black_box(matcher.push(&text));
-                }
-            }
+            let step = matcher.push(&detokenizer.push(*id));
+            black_box(parser.push(&step.text));
         }
         Ok(())
     })

@@ -15,6 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("wire", &["types"]),
     ("text", &["types"]),
     ("device", &["types"]),
+    ("kernels", &["types", "device"]),
     ("model", &["types", "device"]),
     ("engine", &["types", "model", "device", "fair"]),
     ("sandbox", &["types"]),
@@ -24,8 +25,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "gateway",
         &[
-            "types", "fair", "egress", "wire", "text", "device", "model", "engine", "sandbox", "upstream", "pipeline",
-            "api",
+            "types", "fair", "egress", "wire", "text", "device", "kernels", "model", "engine", "sandbox", "upstream",
+            "pipeline", "api",
         ],
     ),
 ];
@@ -35,6 +36,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("wasmtime", &["sandbox"], "only `sandbox` knows the plugin runtime; use its types"),
     ("hyper", &["api", "upstream", "egress"], "only `api`, `upstream` and `egress` know HTTP; use their types"),
     ("hyper-util", &["api", "upstream", "egress"], "only `api`, `upstream` and `egress` know HTTP; use their types"),
+    ("cudarc", &["kernels"], "only `kernels` knows CUDA, behind its probe; use its types"),
 ];
 
 /// Edges that the table does not allow, reserved dependencies elsewhere, and crates without the shared lints.
@@ -59,7 +61,7 @@ fn check_member(package: &str, manifest: &toml::Table) -> Vec<String> {
         violations.push("does not take the shared lints; add `[lints] workspace = true`".into());
     }
     // Tests and chores are not part of the program.
-    if matches!(package, "tidegate-tests" | "xtask" | "tidegate-bench") {
+    if matches!(package, "tidegate-tests" | "tidegate-emu" | "xtask" | "tidegate-bench") {
         return violations;
     }
     let crate_name = short(package).unwrap_or(package);

@@ -1,18 +1,21 @@
-//! The formulas of the nodes, on one row or one head. Sums run in f64, in index order.
+//! The formulas of the nodes, on one row or one head; public for the tests of other backends. Sums run in f64, in index order.
 
 use crate::executor::DeviceError;
 use crate::program::{Activation, RopeTable};
 use crate::weights::{DType, TensorView};
 
 /// What an `Attend` node says.
-pub(super) struct Attention {
-    pub(super) scale: f32,
-    pub(super) window: Option<usize>,
-    pub(super) layer: usize,
+pub struct Attention {
+    /// Factor on the scores.
+    pub scale: f32,
+    /// A token sees itself and `window - 1` tokens before it.
+    pub window: Option<usize>,
+    /// Which layer's cache.
+    pub layer: usize,
 }
 
 /// A buffer of zeros, or the error that says how much was asked for; `elems` is `None` if even that overflows.
-pub(super) fn zeros(what: &'static str, elems: Option<usize>) -> Result<Vec<f32>, DeviceError> {
+pub fn zeros(what: &'static str, elems: Option<usize>) -> Result<Vec<f32>, DeviceError> {
     let bytes = elems.and_then(|n| n.checked_mul(size_of::<f32>())).unwrap_or(usize::MAX);
     let out_of_memory = || DeviceError::OutOfMemory { what, bytes };
     let elems = elems.ok_or_else(out_of_memory)?;
@@ -23,7 +26,7 @@ pub(super) fn zeros(what: &'static str, elems: Option<usize>) -> Result<Vec<f32>
 }
 
 /// Any checkpoint type to f32, exactly.
-pub(super) fn to_f32(view: TensorView<'_>) -> Vec<f32> {
+pub fn to_f32(view: TensorView<'_>) -> Vec<f32> {
     let pairs = || view.data.chunks_exact(2).map(|b| [b[0], b[1]]);
     match view.dtype {
         DType::F32 => view.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
@@ -32,26 +35,27 @@ pub(super) fn to_f32(view: TensorView<'_>) -> Vec<f32> {
     }
 }
 
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
+/// Sum of products, in index order.
+pub fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
 }
 
 /// `x / sqrt(mean(x^2) + eps) * weight`
-pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let mean_square = dot(x, x) / x.len() as f64;
     let scale = 1.0 / (mean_square + f64::from(eps)).sqrt();
     x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale * f64::from(*w)) as f32).collect()
 }
 
 /// `x * W^T + b` with `W` as `[out, in]`.
-pub(super) fn linear(x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+pub fn linear(x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     let rows = weight.chunks_exact(x.len()).enumerate();
     rows.map(|(i, row)| (dot(x, row) + bias.map_or(0.0, |b| f64::from(b[i]))) as f32).collect()
 }
 
 /// Rotates the pairs (i, i + n/2). The angle is rounded to f32 before its sine is taken, as transformers does:
 /// at large positions that rounding is part of the model.
-pub(super) fn rotate(head: &[f32], rope: &RopeTable, position: usize) -> Vec<f32> {
+pub fn rotate(head: &[f32], rope: &RopeTable, position: usize) -> Vec<f32> {
     let half = head.len() / 2;
     let mut out = head.to_vec();
     for i in 0..half {
@@ -64,7 +68,8 @@ pub(super) fn rotate(head: &[f32], rope: &RopeTable, position: usize) -> Vec<f32
     out
 }
 
-pub(super) fn softmax(scores: impl Iterator<Item = f64>) -> Vec<f64> {
+/// Shares that sum to 1.
+pub fn softmax(scores: impl Iterator<Item = f64>) -> Vec<f64> {
     let scores: Vec<f64> = scores.collect();
     let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
@@ -72,7 +77,8 @@ pub(super) fn softmax(scores: impl Iterator<Item = f64>) -> Vec<f64> {
     weights.iter().map(|w| w / total).collect()
 }
 
-pub(super) fn weighted_sum<'a>(shares: &[f64], vectors: impl Iterator<Item = &'a [f32]>, width: usize) -> Vec<f32> {
+/// `sum_i shares[i] * vectors[i]`
+pub fn weighted_sum<'a>(shares: &[f64], vectors: impl Iterator<Item = &'a [f32]>, width: usize) -> Vec<f32> {
     let mut sum = vec![0f64; width];
     for (share, vector) in shares.iter().zip(vectors) {
         sum.iter_mut().zip(vector).for_each(|(s, x)| *s += share * f64::from(*x));
@@ -81,7 +87,7 @@ pub(super) fn weighted_sum<'a>(shares: &[f64], vectors: impl Iterator<Item = &'a
 }
 
 /// `act(gate) * up` over a row of `gate` then `up`.
-pub(super) fn gated(gate_up: &[f32], act: Activation) -> Vec<f32> {
+pub fn gated(gate_up: &[f32], act: Activation) -> Vec<f32> {
     let (gate, up) = gate_up.split_at(gate_up.len() / 2);
     gate.iter().zip(up).map(|(g, u)| (activate(f64::from(*g), act) * f64::from(*u)) as f32).collect()
 }

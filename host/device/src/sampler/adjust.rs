@@ -26,6 +26,19 @@ impl History {
     }
 }
 
+/// Ids of the bias and, where penalties read them, of prompt and output; and the mask's length.
+pub(super) fn check_ids(row: &SampleRow<'_>, vocab: usize) -> Result<(), SampleError> {
+    let outside = row.params.logit_bias.iter().find(|&&(token, _)| token as usize >= vocab);
+    if let Some(&(token, _)) = outside {
+        return Err(SampleError::UnknownToken { token, place: "logit_bias", vocab });
+    }
+    if row.params.needs_history() {
+        check_tokens(row.prompt, "prompt", vocab)?;
+        check_tokens(row.output, "output", vocab)?;
+    }
+    row.mask.map_or(Ok(()), |mask| check_mask(mask, vocab))
+}
+
 /// Whether nothing here would change the logits.
 pub(super) fn is_neutral(row: &SampleRow<'_>) -> bool {
     row.mask.is_none() && row.params.logit_bias.is_empty() && !row.params.needs_history()
@@ -107,11 +120,13 @@ fn penalise_presence(out: &mut [f32], row: &SampleRow<'_>, history: &mut History
     }
 }
 
+fn check_mask(mask: &[u32], vocab: usize) -> Result<(), SampleError> {
+    let (found, expected) = (mask.len(), vocab.div_ceil(32));
+    if found == expected { Ok(()) } else { Err(SampleError::MaskLength { found, expected, vocab }) }
+}
+
 fn forbid(out: &mut [f32], mask: &[u32]) -> Result<(), SampleError> {
-    let (vocab, expected) = (out.len(), out.len().div_ceil(32));
-    if mask.len() != expected {
-        return Err(SampleError::MaskLength { found: mask.len(), expected, vocab });
-    }
+    check_mask(mask, out.len())?;
     for (logits, &word) in out.chunks_mut(32).zip(mask) {
         if word == u32::MAX {
             continue;

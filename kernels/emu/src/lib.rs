@@ -1,0 +1,81 @@
+//! For tests: the CUDA kernels compiled as C++ for the CPU, behind stand-ins for NVIDIA's libraries.
+//!
+//! [`build`] compiles `kernels/cuda/*.cu` with the C++ compiler of the machine, through `cpp/cuemu.h`, into a shared
+//! library that exports what our driver layer needs of libcuda. [`Standin::load`] makes the process use it, so that
+//! the unchanged backend runs where no GPU is. Objects are kept by a digest of everything they are made of.
+
+#![allow(unsafe_code, reason = "loads the libraries that it built and calls their test entry points")]
+
+mod compile;
+
+pub use compile::{Build, Replacement, Skip, sanitizer_runtime};
+
+use anyhow::{Context, Result};
+use libloading::{Library, Symbol};
+use std::ffi::CString;
+use std::path::Path;
+
+/// Set where a missing compiler must fail a test instead of skipping it.
+pub const REQUIRE: &str = "TIDEGATE_REQUIRE_EMULATOR";
+
+/// The order in which warps and lanes take their turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// By number.
+    Forward,
+    /// By number, backwards.
+    Reverse,
+    /// Shuffled for each block, from a seed.
+    Random(u32),
+}
+
+/// The stand-in driver, loaded. There is one in a process.
+#[derive(Debug)]
+pub struct Standin {
+    library: Library,
+}
+
+impl Standin {
+    /// Loads the library; later requests for `libcuda.so` by name find it.
+    pub fn load(path: &Path) -> Result<Self> {
+        // SAFETY: we built it; its initialisers fill a table of kernels and nothing else.
+        let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {}", path.display()))?;
+        Ok(Self { library })
+    }
+
+    /// Chooses the order of all later launches.
+    pub fn order(&self, order: Order) {
+        let (kind, seed) = match order {
+            Order::Forward => (0, 0),
+            Order::Reverse => (1, 0),
+            Order::Random(seed) => (2, seed),
+        };
+        // SAFETY: the signature of `standin_order` in cpp/driver.cpp.
+        unsafe { self.get::<unsafe extern "C" fn(i32, u32) -> i32>(b"standin_order")(kind, seed) };
+    }
+
+    /// Makes the `after`-th next driver call of that name answer `code`.
+    pub fn fail(&self, call: &str, after: i32, code: i32) {
+        let call = CString::new(call).unwrap_or_default();
+        // SAFETY: the signature of `standin_fail`; the text outlives the call, which copies it.
+        unsafe {
+            self.get::<unsafe extern "C" fn(*const std::ffi::c_char, i32, i32) -> i32>(b"standin_fail")(
+                call.as_ptr(),
+                after,
+                code,
+            )
+        };
+    }
+
+    /// What the driver says of itself: its CUDA version times 1000, and how many devices there are.
+    pub fn driver(&self, version: i32, devices: i32) {
+        // SAFETY: the signature of `standin_driver`.
+        unsafe { self.get::<unsafe extern "C" fn(i32, i32) -> i32>(b"standin_driver")(version, devices) };
+    }
+
+    #[allow(clippy::expect_used, reason = "the library was built from this folder's sources")]
+    unsafe fn get<F>(&self, name: &[u8]) -> Symbol<'_, F> {
+        // SAFETY: as the caller vouches.
+        unsafe { self.library.get(name) }.expect("cpp/driver.cpp exports it")
+    }
+}

@@ -1,0 +1,84 @@
+//! What went wrong on the device, in words that need no driver.
+
+use tidegate_device::DeviceError;
+
+/// A call that the driver refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed with {code} ({})", text(*.code))]
+pub struct CudaError {
+    /// The entry point.
+    pub call: &'static str,
+    /// The driver's number.
+    pub code: i32,
+}
+
+/// The driver's number for memory that ran out.
+const OUT_OF_MEMORY: i32 = 2;
+
+/// The numbers that an operator meets. The driver's own texts are behind a call that may not exist.
+fn text(code: i32) -> &'static str {
+    match code {
+        1 => "invalid value",
+        2 => "out of memory",
+        3 => "not initialized",
+        34 => "the toolkit's stub, not a driver",
+        46 => "device unavailable",
+        100 => "no device",
+        101 => "invalid device",
+        200 => "invalid image",
+        201 => "invalid context",
+        209 => "no kernel image for this device",
+        214 => "uncorrectable memory error",
+        222 => "the image needs a newer driver",
+        500 => "not found",
+        700 => "illegal address",
+        702 => "launch timed out",
+        716 => "misaligned address",
+        718 => "invalid program counter",
+        719 => "launch failed",
+        802 => "system not ready",
+        803 => "driver and kernel module do not match",
+        999 => "unknown error",
+        _ => "see CUresult in cuda.h",
+    }
+}
+
+impl CudaError {
+    /// `Ok` for 0.
+    pub fn check(call: &'static str, code: i32) -> Result<(), Self> {
+        if code == 0 { Ok(()) } else { Err(Self { call, code }) }
+    }
+
+    /// As the engine knows it: memory that ran out while `bytes` for `what` were asked for, or a lost device.
+    pub fn while_allocating(self, what: &'static str, bytes: usize) -> DeviceError {
+        match self.code {
+            OUT_OF_MEMORY => DeviceError::OutOfMemory { what, bytes },
+            _ => self.into(),
+        }
+    }
+}
+
+impl From<CudaError> for DeviceError {
+    fn from(error: CudaError) -> Self {
+        Self::Lost(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_call_and_its_meaning() {
+        let error = CudaError { call: "cuLaunchKernel", code: 719 };
+        assert_eq!(error.to_string(), "cuLaunchKernel failed with 719 (launch failed)");
+        assert!(matches!(DeviceError::from(error), DeviceError::Lost(why) if why.contains("719")));
+    }
+
+    #[test]
+    fn only_memory_that_ran_out_is_out_of_memory() {
+        let check = |code| CudaError { call: "cuMemAlloc_v2", code }.while_allocating("weights", 7);
+        assert!(matches!(check(2), DeviceError::OutOfMemory { what: "weights", bytes: 7 }));
+        assert!(matches!(check(719), DeviceError::Lost(_)));
+    }
+}

@@ -1,0 +1,6 @@
+mod add_rms_norm;
+mod attend;
+mod embed;
+mod gated_activation;
+mod rope_cache;
+mod sample;
