@@ -1,7 +1,9 @@
-//! Project chores: `cargo xtask plugins` builds the shipped plugins, `cargo xtask tidy` checks the rules of the
+//! Project chores: `cargo xtask plugins` builds the shipped plugins, `cargo xtask kernels`
+//! compiles the CUDA kernels, `cargo xtask tidy` checks the rules of the
 //! house. Each chore is a module that returns what it found; this file prints it.
 
 mod bench;
+mod kernels;
 mod plugins;
 mod tidy;
 
@@ -16,6 +18,11 @@ usage: cargo xtask <chore>
       builds plugins/ and tests/guests/ into their dist/ folders, all or those that are named
       --check         only compares digests with the lock files; needs no toolchain
       --target-dir    where cargo works (or PLUGINS_TARGET_DIR; default: target/ of each workspace)
+  kernels [--out DIR]
+      compiles kernels/cuda for sm_80, sm_90a and sm_100 with NVIDIA's compiler from its Python wheels (fetched once
+      into target/); prints registers and spills; fails on a spill or where a kernel lacks the instructions that its
+      file names
+      --out           where the cubins go (default: target/cubins)
   bench
       measures gateway and engine; prints tables and JSON
   tidy
@@ -35,6 +42,7 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<ExitCode> {
     match arguments.split_first() {
         Some((chore, rest)) if chore == "plugins" => build_or_check(rest),
+        Some((chore, rest)) if chore == "kernels" => kernels(rest),
         Some((chore, [])) if chore == "bench" => bench::run(&root()).map(|()| ExitCode::SUCCESS),
         Some((chore, [])) if chore == "tidy" => Ok(report(&tidy::check(&root())?)),
         _ => bail!("{USAGE}"),
@@ -66,6 +74,17 @@ fn build_or_check(arguments: &[String]) -> Result<ExitCode> {
         eprintln!("{line}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn kernels(arguments: &[String]) -> Result<ExitCode> {
+    let root = root();
+    let out = match arguments {
+        [] => root.join("target/cubins"),
+        [flag, folder] if flag == "--out" => PathBuf::from(folder),
+        _ => bail!("{USAGE}"),
+    };
+    let violations = kernels::compile(&root, &out, &mut |line| eprintln!("{line}"))?;
+    Ok(report(&tidy::Report { violations, warnings: Vec::new() }))
 }
 
 /// One line each, warnings first; violations fail.
