@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_text::{
-    AddSpecial, ChatOptions, Detokenizer, OutputParser, Place, Specials, StopMatcher, TextError, TextModel,
+    AddSpecial, ChatOptions, Detokenizer, OutputEvent, OutputParser, Place, Specials, StopMatcher, TextError, TextModel,
 };
 use tidegate_types::{Message, Role};
 
@@ -36,13 +36,16 @@ fn main() -> Result<(), TextError> {
         Ok(())
     })?;
     let stops = ["\n\n\n".to_owned(), "STOP".to_owned()];
-    per_item("+ stop + parse", ids.len(), || {
+    per_item("+ parse + stop", ids.len(), || {
         let mut detokenizer = Detokenizer::new(Arc::clone(&model), Specials::ShowMarkup, Place::Start);
         let mut matcher = StopMatcher::new(&stops)?;
         let mut parser = OutputParser::new(model.dialect(), false);
         for id in &ids {
-            let step = matcher.push(&detokenizer.push(*id));
-            black_box(parser.push(&step.text));
+            for parsed in parser.push(&detokenizer.push(*id)) {
+                if let OutputEvent::Text(text) = parsed.event {
+                    black_box(matcher.push(&text));
+                }
+            }
         }
         Ok(())
     })

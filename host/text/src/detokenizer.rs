@@ -3,7 +3,7 @@
 //! Invariants: the pieces joined are the decoding of all tokens at once, no character is ever split, and at
 //! most three bytes wait for the rest of their character.
 //!
-//! Read next: `stop.rs`, which the text goes to.
+//! Read next: `output.rs`, which the text goes to.
 
 use crate::model::TextModel;
 use crate::pieces::HeadRule;

@@ -1,7 +1,7 @@
 //! Text in and out of a model: tokenizer, chat template, detokenizer, stop strings, tool-call and reasoning parser.
 //!
 //! Pure and synchronous: only [`TextModel::open`] reads files. The way in is [`TextModel::encode_chat`]
-//! (conversation to token ids), the way out is [`Detokenizer`] -> [`StopMatcher`] -> [`OutputParser`]
+//! (conversation to token ids), the way out is [`Detokenizer`] -> [`OutputParser`] -> [`StopMatcher`]
 //! (token ids to events).
 //!
 //! Invariants, each with a test:

@@ -2,7 +2,7 @@
 //!
 //! An incremental state machine. Invariants, property-tested:
 //! - the events are the same for every chunking of the text (adjacent texts joined);
-//! - nothing is lost: what is not a well-formed tool call is text, its marks included;
+//! - nothing is lost: what is not a well-formed tool call is text, its marks included, unless a limit cut it off;
 //! - a tool call comes whole, its arguments are a valid JSON object as the model wrote it.
 //!
 //! Two things are left out of the events because they are punctuation between parts and not text: white space
@@ -11,7 +11,8 @@
 //! Work is bounded: a call is at most [`MAX_CALL_BYTES`] long, and after [`MAX_MALFORMED`] calls that were not
 //! well-formed the rest of the answer is text.
 //!
-//! Read next: `output/call.rs` (formats of calls), `output/scan.rs` (where a JSON value ends).
+//! Read next: `output/call.rs` (formats of calls), `output/scan.rs` (where a JSON value ends), `stop.rs` (where the
+//! text goes to).
 
 mod call;
 mod scan;
@@ -131,6 +132,16 @@ impl OutputParser {
     pub fn finish(&mut self) -> Vec<Parsed> {
         self.is_last = true;
         self.run()
+    }
+
+    /// Ends an answer that a limit cut off: as [`Self::finish`], but a tool call that is not whole is neither a
+    /// call nor text. A bare JSON object (Llama) may be the answer itself and stays text.
+    pub fn cut(&mut self) -> Vec<Parsed> {
+        if matches!(self.phase, Phase::Call { .. }) && self.tools != ToolFormat::LlamaJson {
+            self.consume(self.pending.len());
+            self.phase = Phase::CallEnd;
+        }
+        self.finish()
     }
 
     /// How many tool calls there were.

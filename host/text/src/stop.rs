@@ -7,7 +7,7 @@
 //! One Knuth-Morris-Pratt automaton per stop string: constant work per byte, and its state is exactly how
 //! much text has to wait.
 //!
-//! Read next: `output.rs`, which the text goes to.
+//! Read next: `output.rs`, which the text comes from.
 
 use crate::error::TextError;
 
@@ -61,10 +61,18 @@ impl StopMatcher {
         StopStep { text: std::mem::replace(&mut self.held, rest), matched: None }
     }
 
-    /// Ends the text: what was held back is no stop string after all.
-    pub fn finish(&mut self) -> String {
-        self.ended = true;
+    /// Ends this stretch of text: what was held back is no stop string after all. What is pushed next begins a
+    /// new stretch, and no stop string reaches across.
+    pub fn flush(&mut self) -> String {
+        for automaton in &mut self.automata {
+            automaton.matched = 0;
+        }
         std::mem::take(&mut self.held)
+    }
+
+    /// Bytes that wait, since they may be the beginning of a stop string.
+    pub fn held_bytes(&self) -> usize {
+        self.held.len()
     }
 
     /// Feeds one byte to all automata; the longest stop string that ends here, if any.
@@ -128,7 +136,7 @@ mod tests {
             text += &step.text;
             matched = matched.or(step.matched);
         }
-        text += &matcher.finish();
+        text += &matcher.flush();
         (text, matched)
     }
 
@@ -143,20 +151,29 @@ mod tests {
         assert_eq!(matcher.push("xab").text, "x");
         assert_eq!(matcher.push("ab").text, "ab");
         assert_eq!(matcher.push("d").text, "abd");
-        assert_eq!(matcher.finish(), "");
+        assert_eq!(matcher.flush(), "");
     }
 
     #[test]
     fn only_a_possible_beginning_waits() {
         let mut matcher = StopMatcher::new(&["\n\n".to_owned()]).expect("no empty stop");
         assert_eq!(matcher.push("line\n").text, "line");
-        assert_eq!(matcher.finish(), "\n");
+        assert_eq!(matcher.flush(), "\n");
     }
 
     #[test]
     fn the_match_that_is_complete_first_wins_and_the_longer_of_two() {
         assert_eq!(run(&["abcd", "bc"], &["xabcd"]), ("xa".to_owned(), Some(1)));
         assert_eq!(run(&["c", "abc"], &["xabc"]), ("x".to_owned(), Some(1)));
+    }
+
+    #[test]
+    fn no_stop_string_reaches_across_a_flush() {
+        let mut matcher = StopMatcher::new(&["ab".to_owned()]).expect("no empty stop");
+        assert_eq!(matcher.push("xa").text, "x");
+        assert_eq!(matcher.held_bytes(), 1);
+        assert_eq!(matcher.flush(), "a");
+        assert_eq!(matcher.push("b"), StopStep { text: "b".to_owned(), matched: None });
     }
 
     #[test]
@@ -170,7 +187,7 @@ mod tests {
         let mut matcher = StopMatcher::new(&["!".to_owned()]).expect("no empty stop");
         assert_eq!(matcher.push("a!b").matched, Some(0));
         assert_eq!(matcher.push("more"), StopStep::default());
-        assert_eq!(matcher.finish(), "");
+        assert_eq!(matcher.flush(), "");
     }
 
     /// The rule, written as a search over the whole text.

@@ -106,6 +106,7 @@ impl ChatDraft {
             form: Form::Chat,
             model: String::new(),
             messages,
+            demands: strict_tool(&self.tools),
             tools: self.tools,
             tool_choice: self.tool_choice,
             parallel_tool_calls: self.parallel_tool_calls,
@@ -115,10 +116,15 @@ impl ChatDraft {
             n: 1,
             stream: false,
             extra: serde_json::Map::new(),
-            demands: Vec::new(),
         };
         self.common.finish(rest, root)
     }
+}
+
+/// A strict tool asks for arguments that always fit its schema, which not every model's server can promise.
+fn strict_tool(tools: &[ToolDef]) -> Vec<String> {
+    let first = tools.iter().position(|tool| tool.strict);
+    first.map(|i| format!("tools[{i}].function.strict")).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! From tokens to text: detokenizer, stop strings, tool calls and reasoning of one answer, in this order.
+//! From tokens to text: detokenizer, tool calls and reasoning, stop strings of one answer, in this order.
 
 use super::engine::{EngineTurn, Reading};
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ pub(super) struct ChoiceText {
     stops: StopMatcher,
     /// `None` for raw completions.
     parser: Option<OutputParser>,
-    /// Bytes that the stop matcher let through.
-    passed: usize,
+    /// Bytes of generated text that were told.
+    said: usize,
     logprobs: LogprobQueue,
     num_calls: u32,
 }
@@ -24,8 +24,15 @@ pub(super) struct ChoiceText {
 struct LogprobQueue {
     /// Bytes of text made so far.
     made: usize,
-    /// Where the token's text ends; `None` until the token has made text.
-    waiting: VecDeque<(Option<usize>, TextLogprob)>,
+    waiting: VecDeque<Waiting>,
+}
+
+/// Where a token's text is in the generated text.
+struct Waiting {
+    begin: usize,
+    /// `None` until the token has made text.
+    end: Option<usize>,
+    logprob: TextLogprob,
 }
 
 impl ChoiceText {
@@ -43,7 +50,7 @@ impl ChoiceText {
             None => (Specials::Hide, Place::Continuation),
         };
         let detokenizer = Detokenizer::new(Arc::clone(&text), specials, place);
-        Ok(Self { text, detokenizer, stops, parser, passed: 0, logprobs: LogprobQueue::default(), num_calls: 0 })
+        Ok(Self { text, detokenizer, stops, parser, said: 0, logprobs: LogprobQueue::default(), num_calls: 0 })
     }
 
     pub(super) fn num_calls(&self) -> u32 {
@@ -53,66 +60,81 @@ impl ChoiceText {
     /// Adds a token; true when a stop string ends the answer.
     pub(super) fn push(&mut self, token: &SampledToken, out: &mut Vec<DeltaKind>) -> bool {
         if let Some(logprob) = token.logprob {
-            self.logprobs.waiting.push_back((None, self.describe(token, logprob)));
+            let logprob = self.describe(token, logprob);
+            self.logprobs.push(logprob);
         }
         let piece = self.detokenizer.push(token.id);
-        self.logprobs.made(piece.len());
-        let step = self.stops.push(&piece);
-        self.pass(&step.text, out);
-        if step.matched.is_some() {
-            self.end(out);
-        }
-        step.matched.is_some()
+        let events = self.read(piece);
+        self.tell(events, out)
     }
 
-    /// The answer ended by itself.
-    pub(super) fn finish(&mut self, out: &mut Vec<DeltaKind>) {
+    /// The answer ended by itself, or at a limit that may have cut a tool call in two; true when its last words
+    /// hold a stop string.
+    pub(super) fn finish(&mut self, is_cut: bool, out: &mut Vec<DeltaKind>) -> bool {
         let rest = self.detokenizer.finish();
-        self.logprobs.made(rest.len());
-        let step = self.stops.push(&rest);
-        self.pass(&step.text, out);
-        let rest = self.stops.finish();
-        self.pass(&rest, out);
-        self.end(out);
-    }
-
-    fn pass(&mut self, text: &str, out: &mut Vec<DeltaKind>) {
-        if text.is_empty() {
-            return;
-        }
-        self.passed += text.len();
-        match &mut self.parser {
-            None => {
-                let logprobs = self.logprobs.take(self.passed);
-                out.push(DeltaKind::Text { text: text.to_owned(), logprobs });
-            }
-            Some(parser) => {
-                let events = parser.push(text);
-                self.convert(events, out);
-            }
-        }
-    }
-
-    fn end(&mut self, out: &mut Vec<DeltaKind>) {
+        let mut events = self.read(rest);
         if let Some(parser) = &mut self.parser {
-            let events = parser.finish();
-            self.convert(events, out);
+            events.extend(if is_cut { parser.cut() } else { parser.finish() });
+        }
+        let stopped = self.tell(events, out);
+        if !stopped {
+            self.flush(out);
+        }
+        stopped
+    }
+
+    fn read(&mut self, piece: String) -> Vec<Parsed> {
+        self.logprobs.made(piece.len());
+        match &mut self.parser {
+            Some(parser) if !piece.is_empty() => parser.push(&piece),
+            None if !piece.is_empty() => vec![Parsed { event: OutputEvent::Text(piece), end: self.logprobs.made }],
+            _ => Vec::new(),
         }
     }
 
-    fn convert(&mut self, events: Vec<Parsed>, out: &mut Vec<DeltaKind>) {
+    /// Stop strings are looked for in the answer's text alone: one that ends a line must not end a tool call.
+    fn tell(&mut self, events: Vec<Parsed>, out: &mut Vec<DeltaKind>) -> bool {
         for Parsed { event, end } in events {
-            let logprobs = self.logprobs.take(end);
             match event {
-                OutputEvent::Text(text) => out.push(DeltaKind::Text { text, logprobs }),
-                OutputEvent::Reasoning(text) => out.push(DeltaKind::Reasoning(text)),
+                OutputEvent::Text(text) => {
+                    if self.say(&text, end, out) {
+                        return true;
+                    }
+                }
+                OutputEvent::Reasoning(text) => {
+                    self.flush(out);
+                    self.logprobs.take(end);
+                    out.push(DeltaKind::Reasoning(text));
+                }
                 OutputEvent::ToolCall { name, arguments } => {
+                    self.flush(out);
+                    self.logprobs.take(end);
                     let call = ToolCall { id: call_id(), name, arguments };
                     out.push(DeltaKind::ToolCall { index: self.num_calls, call });
                     self.num_calls += 1;
                 }
             }
         }
+        false
+    }
+
+    fn say(&mut self, text: &str, end: usize, out: &mut Vec<DeltaKind>) -> bool {
+        let begin = end - text.len() - self.stops.held_bytes();
+        let step = self.stops.push(text);
+        self.said = begin + step.text.len();
+        let stopped = step.matched.is_some();
+        // A token that the stop string cuts is told with what is left of it.
+        let logprobs = if stopped { self.logprobs.take_begun(self.said) } else { self.logprobs.take(self.said) };
+        push_text(step.text, logprobs, out);
+        stopped
+    }
+
+    /// What waited for a stop string is text.
+    fn flush(&mut self, out: &mut Vec<DeltaKind>) {
+        let text = self.stops.flush();
+        self.said += text.len();
+        let logprobs = self.logprobs.take(self.said);
+        push_text(text, logprobs, out);
     }
 
     fn describe(&self, token: &SampledToken, logprob: f32) -> TextLogprob {
@@ -128,25 +150,44 @@ impl ChoiceText {
 }
 
 impl LogprobQueue {
+    fn push(&mut self, logprob: TextLogprob) {
+        self.waiting.push_back(Waiting { begin: self.made, end: None, logprob });
+    }
+
     fn made(&mut self, bytes: usize) {
         if bytes == 0 {
             return;
         }
         self.made += bytes;
-        for (end, _) in self.waiting.iter_mut().rev().take_while(|(end, _)| end.is_none()) {
-            *end = Some(self.made);
+        for waiting in self.waiting.iter_mut().rev().take_while(|waiting| waiting.end.is_none()) {
+            waiting.end = Some(self.made);
         }
     }
 
-    /// Those whose text ends at or before `passed`.
-    fn take(&mut self, passed: usize) -> Vec<TextLogprob> {
+    /// Those whose text ends at or before `said`.
+    fn take(&mut self, said: usize) -> Vec<TextLogprob> {
+        self.take_while(|waiting| waiting.end.is_some_and(|end| end <= said))
+    }
+
+    /// Those whose text begins before `said`.
+    fn take_begun(&mut self, said: usize) -> Vec<TextLogprob> {
+        self.take_while(|waiting| waiting.begin < said)
+    }
+
+    fn take_while(&mut self, goes: impl Fn(&Waiting) -> bool) -> Vec<TextLogprob> {
         let mut taken = Vec::new();
-        while let Some((Some(end), _)) = self.waiting.front()
-            && *end <= passed
-        {
-            taken.extend(self.waiting.pop_front().map(|(_, logprob)| logprob));
+        while self.waiting.front().is_some_and(&goes) {
+            taken.extend(self.waiting.pop_front().map(|waiting| waiting.logprob));
         }
         taken
+    }
+}
+
+/// Text and the log-probabilities that go with it. They come without text where a stop string cuts a token whose
+/// beginning was told before.
+fn push_text(text: String, logprobs: Vec<TextLogprob>, out: &mut Vec<DeltaKind>) {
+    if !text.is_empty() || !logprobs.is_empty() {
+        out.push(DeltaKind::Text { text, logprobs });
     }
 }
 
@@ -164,3 +205,7 @@ fn call_id() -> String {
         id
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::expect_used, clippy::panic)]
+mod tests;

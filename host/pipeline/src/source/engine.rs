@@ -128,8 +128,8 @@ impl EngineSource {
             }
             Some(JobEvent::Finished { reason, usage }) => {
                 choice.output_tokens = usage.output_tokens;
-                choice.text.finish(&mut kinds);
-                finish = Some(reason);
+                let stopped = choice.text.finish(reason == FinishReason::Length, &mut kinds);
+                finish = Some(if stopped { FinishReason::Stop } else { reason });
             }
         }
         self.queue(index, kinds, finish);

@@ -184,7 +184,7 @@ impl Conversation {
         let judged = self.screen.judge(choice, &channel, text, logprobs, ending).await?;
         if judged.halted && !judged.text.is_empty() {
             self.emit_text(choice, &Channel::Text, judged.text, Vec::new()).await;
-        } else if !judged.text.is_empty() {
+        } else if !judged.text.is_empty() || !judged.logprobs.is_empty() {
             self.emit_text(choice, &channel, judged.text, judged.logprobs).await;
         }
         Ok(judged.halted)

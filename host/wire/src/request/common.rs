@@ -73,12 +73,8 @@ impl Common {
         chat.stop = self.stop;
         chat.n = self.n.unwrap_or(1);
         chat.stream = self.stream;
-        chat.demands = self
-            .extra
-            .iter()
-            .filter(|(name, value)| changes_answer(name, value))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let demanded = self.extra.iter().filter(|(name, value)| changes_answer(name, value));
+        chat.demands.extend(demanded.map(|(name, _)| name.clone()));
         chat.extra = self.extra;
         Ok(ParsedRequest { chat, include_usage: self.include_usage.unwrap_or(false) })
     }
@@ -134,6 +130,11 @@ fn read_logit_bias(node: Node<'_>, at: &Path<'_>) -> Result<Vec<(u32, f32)>, Rej
         let token: u32 = key.parse().map_err(|_| {
             refuse(&at, "invalid_value", |param| format!("the key of `{param}` must be a token id, a whole number"))
         })?;
+        if biases.iter().any(|(known, _)| *known == token) {
+            return Err(refuse(&at, "invalid_value", |param| {
+                format!("`{param}` gives the token {token} a second bias")
+            }));
+        }
         biases.push((token, number(&node, &at, Range::closed(-100.0, 100.0))?));
     }
     Ok(biases)

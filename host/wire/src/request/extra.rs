@@ -36,12 +36,14 @@ const KNOWN: &[(&str, Shape, bool)] = &[
 ];
 
 /// Whether an engine that does not know the field `name` would answer differently from what was asked, so that
-/// it must refuse it. `user`, `metadata`, `store: false` and their like are for accounting; `prediction` only
-/// makes an answer faster.
+/// it must refuse it. `user`, `metadata`, `store: false` and their like are for accounting; `prediction` is a hint
+/// that never changes the text.
 pub fn changes_answer(name: &str, value: &Value) -> bool {
     match (name, value) {
         // The caller expects to find a stored answer later.
         ("store", Value::Bool(true)) => true,
+        // Other tiers are another service: slower, faster, at another price.
+        ("service_tier", Value::String(tier)) => !matches!(tier.as_str(), "auto" | "default"),
         ("modalities", Value::Array(kinds)) => kinds.iter().any(|kind| kind != "text"),
         _ => KNOWN.iter().find(|(known, _, _)| *known == name).is_none_or(|(_, _, changes)| *changes),
     }

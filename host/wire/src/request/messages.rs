@@ -18,7 +18,25 @@ pub(super) fn read(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject
     if items.is_empty() {
         return Err(refuse(at, "empty_array", |param| format!("`{param}` must have at least one message")));
     }
-    items.into_iter().enumerate().map(|(i, item)| read_message(i, item, &at.index(i))).collect()
+    let messages: Vec<Message> =
+        items.into_iter().enumerate().map(|(i, item)| read_message(i, item, &at.index(i))).collect::<Result<_, _>>()?;
+    outcomes_have_calls(&messages, at)?;
+    Ok(messages)
+}
+
+/// A tool's result stands behind the assistant's message that called it: models are trained on nothing else.
+fn outcomes_have_calls(messages: &[Message], at: &Path<'_>) -> Result<(), Reject> {
+    for (i, message) in messages.iter().enumerate() {
+        let [Part::ToolOutcome(outcome)] = message.parts.as_slice() else { continue };
+        let before = messages[..i].iter().rev().find(|message| message.role != Role::Tool);
+        let calls = |part: &Part| matches!(part, Part::ToolCall(call) if call.id == outcome.call_id);
+        if !before.is_some_and(|message| message.parts.iter().any(calls)) {
+            return Err(refuse(&at.index(i).key("tool_call_id"), "invalid_value", |param| {
+                format!("`{param}` must be the id of a call in `tool_calls` of the assistant's message before it")
+            }));
+        }
+    }
+    Ok(())
 }
 
 /// The fields of one message that are present.

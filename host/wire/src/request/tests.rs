@@ -105,6 +105,7 @@ fn every_wrong_nested_field_is_named_by_its_path() {
         ("logit_bias", json!({"x": 1}), "logit_bias.x", "a token id"),
         ("logit_bias", json!({"-1": 1}), "logit_bias.-1", "a token id"),
         ("logit_bias", json!({"1": 101}), "logit_bias.1", "between -100 and 100"),
+        ("logit_bias", json!({"5": 1, "05": 2}), "logit_bias.05", "the token 5 a second bias"),
         ("metadata", json!({"a": 1}), "metadata.a", "a string"),
         ("response_format", json!({}), "response_format.type", "required"),
         ("response_format", json!({"type": "xml"}), "response_format.type", "not \"xml\""),
@@ -249,6 +250,34 @@ fn null_means_absent() {
     }
     let plain = chat_with("temperature", Value::Null).unwrap();
     assert_eq!(parse_chat(&serde_json::to_vec(&body).unwrap()).unwrap(), plain);
+}
+
+#[test]
+fn a_tool_message_answers_a_call_of_the_message_before_it() {
+    let call = |id: &str| {
+        json!({"role": "assistant", "tool_calls":
+        [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}}]})
+    };
+    let outcome = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": "x"});
+    let user = json!({"role": "user", "content": "hi"});
+    for (list, param) in [
+        (json!([user, outcome("a")]), "messages[1].tool_call_id"),
+        (json!([user, call("a"), outcome("b")]), "messages[2].tool_call_id"),
+        (json!([call("a"), outcome("a"), user, outcome("a")]), "messages[3].tool_call_id"),
+        (json!([call("a"), outcome("a"), call("b"), outcome("a")]), "messages[3].tool_call_id"),
+    ] {
+        refused(chat_with("messages", list), param, "the id of a call");
+    }
+    assert_eq!(messages(json!([call("a"), outcome("a"), outcome("a"), call("b"), outcome("b")])).len(), 5);
+}
+
+#[test]
+fn what_only_some_servers_can_promise_is_demanded() {
+    let demands = |key: &str, value: Value| chat_with(key, value).unwrap().chat.demands;
+    let tool = |name: &str, strict: bool| json!({"type": "function", "function": {"name": name, "strict": strict}});
+    assert_eq!(demands("tools", json!([tool("a", false), tool("b", true)])), ["tools[1].function.strict"]);
+    assert_eq!(demands("service_tier", json!("flex")), ["service_tier"]);
+    assert!(demands("service_tier", json!("auto")).is_empty() && demands("user", json!("u")).is_empty());
 }
 
 #[test]
