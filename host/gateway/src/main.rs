@@ -10,6 +10,9 @@ use std::time::Duration;
 use tidegate::cli::{Cli, Command, ServeArgs};
 use tidegate::config::{Config, ModelConfig};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {

@@ -57,7 +57,7 @@ impl Stage {
             return self.failed(kind, "paused", "it failed too often and is left out for a while");
         }
         let outcome = call(plugin).await;
-        histogram!("tidegate_plugin_call_seconds", "plugin" => self.name.to_string(), "stage" => kind.as_str())
+        histogram!("tidegate_plugin_call_seconds", "plugin" => self.name.clone(), "stage" => kind.as_str())
             .record(started.elapsed().as_secs_f64());
         match outcome {
             Ok(result) => {
@@ -66,7 +66,7 @@ impl Stage {
             }
             Err(error) => {
                 if self.breaker.note(tenant, health(&error), Instant::now()) {
-                    counter!("tidegate_plugin_pauses_total", "plugin" => self.name.to_string()).increment(1);
+                    counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
                     tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");
                 }
                 self.failed(kind, case(&error), &error.to_string())
@@ -81,7 +81,7 @@ impl Stage {
 
     fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
         counter!("tidegate_plugin_failures_total",
-            "plugin" => self.name.to_string(), "stage" => kind.as_str(), "case" => case)
+            "plugin" => self.name.clone(), "stage" => kind.as_str(), "case" => case)
         .increment(1);
         match self.on_error {
             OnError::Closed => {

@@ -3,6 +3,7 @@
 
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
+use std::hash::{BuildHasher, RandomState};
 use tidegate_text::{AddSpecial, ChatOptions, ToolFormat};
 use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef};
 
@@ -146,17 +147,12 @@ fn resolve(asked: &Sampling, model: &Sampling, seed: u64) -> SamplingParams {
 
 /// One seed for each choice: the caller's for the first, and numbers that follow from it for the others, so
 /// that the same request gives the same answers.
-pub(crate) fn seeds(asked: Option<u64>, n: u32) -> Result<Vec<u64>, Reject> {
-    let first = match asked {
-        Some(seed) => seed,
-        None => {
-            let mut bytes = [0; 8];
-            getrandom::fill(&mut bytes).map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
-            u64::from_le_bytes(bytes)
-        }
-    };
+pub(crate) fn seeds(asked: Option<u64>, n: u32) -> Vec<u64> {
+    // The standard library's hasher is keyed anew each time, from random numbers that each thread drew once: a seed
+    // that nobody asked for costs no call of the kernel.
+    let first = asked.unwrap_or_else(|| RandomState::new().hash_one(0_u8));
     // The odd constant of the golden ratio spreads the choices over all seeds.
-    Ok((0..u64::from(n)).map(|i| first.wrapping_add(i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect())
+    (0..u64::from(n)).map(|i| first.wrapping_add(i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect()
 }
 
 #[cfg(test)]
@@ -177,9 +173,9 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_choices_and_each_another() {
-        let seeds = seeds(Some(7), 3).unwrap();
+        let seeds = seeds(Some(7), 3);
         assert_eq!(seeds[0], 7);
         assert_ne!(seeds[1], seeds[2]);
-        assert_eq!(seeds, super::seeds(Some(7), 3).unwrap());
+        assert_eq!(seeds, super::seeds(Some(7), 3));
     }
 }

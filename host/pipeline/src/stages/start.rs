@@ -28,7 +28,7 @@ pub(crate) struct TurnPlan {
 impl Pipeline {
     pub(crate) async fn start(&self, routed: Routed) -> Result<Started, Reject> {
         let Routed { equipped: Equipped { request, tools }, candidates } = routed;
-        let seeds = fit::seeds(request.chat.sampling.seed, request.chat.n)?;
+        let seeds = fit::seeds(request.chat.sampling.seed, request.chat.n);
         let mut last = None;
         for model in candidates {
             match generate(&model, &request, &tools, &seeds).await {
