@@ -7,7 +7,9 @@ use std::process::Command;
 
 /// Builds and measures; prints tables and JSON.
 pub fn run(root: &Path) -> Result<()> {
-    cargo(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
+    // One by one: the program alone is what `cargo run --release` has built already.
+    cargo(root, &["build", "--release", "--package", "tidegate"])?;
+    cargo(root, &["build", "--release", "--package", "tidegate-bench"])?;
     cargo(root, &["build", "--release", "--package", "tidegate-device", "--example", "cpu_bench"])?;
     let release = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release");
     call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")))?;
