@@ -11,6 +11,7 @@ mod chat;
 mod clients;
 mod examples;
 mod guests;
+mod http2_abuse;
 mod keys;
 mod many_streams;
 mod pipeline;
