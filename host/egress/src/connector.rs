@@ -1,7 +1,8 @@
 //! The path of an outbound request: take a pooled connection or dial one, send, wait for the head, hand out the
 //! response. A pooled connection that turns out dead before it answered is replaced, once.
 
-use crate::dial::Dialer;
+use crate::address::AddressPolicy;
+use crate::dial::{Dialer, Resolve};
 use crate::error::{EgressError, describe};
 use crate::exchange::Response;
 use crate::origin::Origin;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// Where a connector goes, and its bounds.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ConnectorConfig {
     /// `http://host:port/prefix` or `https://...`; requests append to the prefix.
     pub base_url: String,
@@ -35,6 +36,16 @@ pub struct ConnectorConfig {
     pub extra_roots: Vec<CertificateDer<'static>>,
     /// Speak HTTP/2 without asking; for cleartext servers that are known to.
     pub http2_prior_knowledge: bool,
+    /// Which addresses may be connected to; `None` for any.
+    pub addresses: Option<AddressPolicy>,
+    /// Looks names up; the system's way where none is given.
+    pub resolve: Option<Resolve>,
+}
+
+impl std::fmt::Debug for ConnectorConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnectorConfig").field("base_url", &self.base_url).finish_non_exhaustive()
+    }
 }
 
 impl ConnectorConfig {
@@ -50,6 +61,8 @@ impl ConnectorConfig {
             keep_idle: Duration::from_secs(15),
             extra_roots: Vec::new(),
             http2_prior_knowledge: false,
+            addresses: None,
+            resolve: None,
         }
     }
 }

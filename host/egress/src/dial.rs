@@ -1,5 +1,6 @@
 //! Opens a connection: name lookup, TCP without Nagle's delay, TLS, and the HTTP version by ALPN.
 
+use crate::address::AddressPolicy;
 use crate::connector::ConnectorConfig;
 use crate::error::{EgressError, describe};
 use crate::origin::Origin;
@@ -7,16 +8,26 @@ use crate::pool::{Connection, H1, Wire};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::ServerName;
+use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
+/// Looks a host's addresses up.
+pub type Resolve = Arc<dyn Fn(String, u16) -> Resolving + Send + Sync>;
+
+/// The addresses of a host, to come.
+pub type Resolving = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+
 /// Everything that a new connection needs.
 pub(crate) struct Dialer {
+    addresses: Option<AddressPolicy>,
+    resolve: Option<Resolve>,
     tls: Option<TlsConnector>,
     http2_only: bool,
     connect_timeout: Duration,
@@ -35,12 +46,23 @@ const H1_BUFFER_BYTES: usize = 64 << 10;
 impl Dialer {
     pub(crate) fn new(origin: &Origin, config: &ConnectorConfig) -> Result<Self, EgressError> {
         let tls = if origin.tls { Some(tls_connector(config)?) } else { None };
-        Ok(Self { tls, http2_only: config.http2_prior_knowledge, connect_timeout: config.connect_timeout })
+        Ok(Self {
+            addresses: config.addresses.clone(),
+            resolve: config.resolve.clone(),
+            tls,
+            http2_only: config.http2_prior_knowledge,
+            connect_timeout: config.connect_timeout,
+        })
     }
 
     pub(crate) async fn dial(&self, origin: &Origin) -> Result<Connection, EgressError> {
         match timeout(self.connect_timeout, self.open(origin)).await {
             Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) if error.get_ref().is_some_and(|inner| inner.is::<Forbidden>()) => {
+                let address = error.get_ref().and_then(|inner| inner.downcast_ref()).map(|Forbidden(address)| *address);
+                let unknown = IpAddr::from([0, 0, 0, 0]);
+                Err(EgressError::AddressDenied { origin: origin.name.clone(), address: address.unwrap_or(unknown) })
+            }
             Ok(Err(error)) => Err(EgressError::Connect { origin: origin.name.clone(), why: describe(&error) }),
             Err(_) => Err(EgressError::ConnectTimeout { origin: origin.name.clone(), limit: self.connect_timeout }),
         }
@@ -57,10 +79,23 @@ impl Dialer {
         handshake(Box::new(stream), http2).await
     }
 
+    /// The host's addresses, all of them checked: these are the ones that are connected to.
+    async fn checked_addresses(&self, origin: &Origin) -> io::Result<Vec<SocketAddr>> {
+        let addresses: Vec<SocketAddr> = match &self.resolve {
+            Some(resolve) => resolve(origin.host.clone(), origin.port).await?,
+            None => tokio::net::lookup_host((origin.host.as_str(), origin.port)).await?.collect(),
+        };
+        let Some(policy) = &self.addresses else { return Ok(addresses) };
+        match addresses.iter().find(|address| !policy.allows(address.ip())) {
+            Some(forbidden) => Err(io::Error::other(Forbidden(forbidden.ip()))),
+            None => Ok(addresses),
+        }
+    }
+
     /// Tries the host's addresses in turn; each gets its part of the time that is left.
     async fn tcp(&self, origin: &Origin) -> io::Result<TcpStream> {
         let deadline = Instant::now() + self.connect_timeout;
-        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((origin.host.as_str(), origin.port)).await?.collect();
+        let addresses = self.checked_addresses(origin).await?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for (i, address) in addresses.iter().enumerate() {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -74,6 +109,11 @@ impl Dialer {
         Err(last)
     }
 }
+
+/// An address that the policy does not allow.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} may not be connected to")]
+struct Forbidden(IpAddr);
 
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };

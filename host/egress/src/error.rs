@@ -13,6 +13,26 @@ pub enum EgressError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A URL that a plugin wrote is none.
+    #[error("the URL cannot be used: {why}")]
+    BadTarget {
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Not an origin that was granted.
+    #[error("{origin} is not a granted origin")]
+    OriginDenied {
+        /// Where to.
+        origin: String,
+    },
+    /// The origin's name leads to an address that was not granted.
+    #[error("{origin} leads to {address}, which is no public address and not a granted one")]
+    AddressDenied {
+        /// Where to.
+        origin: String,
+        /// The address.
+        address: std::net::IpAddr,
+    },
     /// TLS cannot be set up.
     #[error("TLS cannot be set up: {0}")]
     Tls(#[from] rustls::Error),

@@ -7,10 +7,13 @@ pub use models::run_worker;
 
 use crate::bundled;
 use crate::config::{Config, ModelConfig, PipelineConfig};
+use crate::outside::http::PluginHttp;
+use crate::outside::models::{KnownModels, PluginModels};
 use anyhow::Context;
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_pipeline::{Limits, Pipeline};
+use tidegate_sandbox::capability::ModelService;
 use tidegate_sandbox::{Sandbox, SandboxConfig};
 
 /// A pipeline, and a line about each of its parts.
@@ -26,7 +29,8 @@ pub fn assemble(config: &Config) -> anyhow::Result<Assembled> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     let models = models::load(config, &cache, &mut facts)?;
-    let (stages, pipeline) = load_stages(config, &cache, &mut facts)?;
+    let service = Arc::new(PluginModels(models.clone()));
+    let (stages, pipeline) = load_stages(config, &cache, service, &mut facts)?;
     let limits = Limits { max_inflight: config.server.max_inflight, max_tool_turns: pipeline.max_tool_turns };
     Ok(Assembled { pipeline: Pipeline::new(models, stages, limits), facts })
 }
@@ -41,7 +45,8 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     for model in model_configs(config) {
         facts.push(models::check(&model, &cache)?);
     }
-    let (stages, _) = load_stages(config, &cache, &mut facts)?;
+    let names = model_configs(config).into_iter().map(|model| model.name).collect();
+    let (stages, _) = load_stages(config, &cache, Arc::new(KnownModels(names)), &mut facts)?;
     stages::refuse_failed(&stages)?;
     Ok(facts)
 }
@@ -49,15 +54,21 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
 fn load_stages(
     config: &Config,
     cache: &Path,
+    models: Arc<dyn ModelService>,
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
-    let sandbox = Sandbox::new(SandboxConfig { cache_dir: Some(cache.join("plugins")), ..SandboxConfig::default() })
-        .context("the plugin host does not start")?;
+    let sandbox = Sandbox::new(SandboxConfig {
+        cache_dir: Some(cache.join("plugins")),
+        http: Arc::new(PluginHttp),
+        models,
+        ..SandboxConfig::default()
+    })
+    .context("the plugin host does not start")?;
     let pipeline = match &config.pipeline {
         Some(pipeline) => pipeline.clone(),
         None => toml::from_str(bundled::PIPELINE).context("in the bundled pipeline")?,
     };
-    let stages = stages::load(&sandbox, &pipeline, facts)?;
+    let stages = stages::load(&sandbox, &pipeline, &config.tenants, facts)?;
     Ok((stages, pipeline))
 }
 

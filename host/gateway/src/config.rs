@@ -2,17 +2,19 @@
 //! with its default, in `examples/full/tidegate.toml`, which a test loads.
 
 mod cache;
+mod grants;
 mod nearest;
 mod pipeline;
 
 pub(crate) use cache::variable;
+pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig, VectorAccessConfig};
 pub use pipeline::{
-    BreakerConfig, GrantsConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig,
-    StreamedConfig,
+    BreakerConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig, StreamedConfig,
 };
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tidegate_engine::EngineConfig;
@@ -34,6 +36,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// Stages on the path of a request; absent means the bundled pipeline.
     pub pipeline: Option<PipelineConfig>,
+    /// What differs for some tenants.
+    pub tenants: BTreeMap<String, TenantConfig>,
     /// Where compiled plugins and unpacked assets are kept; default: the user's cache folder.
     pub cache_dir: Option<PathBuf>,
     /// The program to run as a worker process; default: this one.
@@ -214,6 +218,9 @@ impl Config {
                     stage.plugin
                 );
             }
+        }
+        for (name, tenant) in &self.tenants {
+            tenant.check(name)?;
         }
         for key in &self.keys {
             key.check()?;

@@ -7,6 +7,7 @@ pub mod cli;
 pub mod config;
 pub mod key;
 mod observe;
+pub mod outside;
 mod serve;
 mod service;
 

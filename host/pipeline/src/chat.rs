@@ -106,7 +106,8 @@ impl Pipeline {
     pub async fn answer(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Reject> {
         let (begun, stream, who) = (Instant::now(), chat.stream, cx.clone());
         match self.path(chat, cx).await {
-            Ok(reply) | Err(Ended::Answered(reply)) => Ok(reply),
+            Ok(reply) => Ok(reply),
+            Err(Ended::Answered(reply)) => Ok(*reply),
             Err(Ended::Rejected(reject)) => {
                 self.tell_refused(&who, stream, &reject, begun.elapsed());
                 Err(reject)

@@ -3,6 +3,7 @@
 //! A [`Pipeline`] is immutable once built; a changed config is a new one. Read [`chat`] first.
 
 pub mod account;
+pub mod ask;
 mod background;
 pub mod breaker;
 pub mod chat;

@@ -40,7 +40,7 @@ pub struct EngineModel {
 }
 
 /// All models, by name.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Models {
     by_name: BTreeMap<String, Arc<Model>>,
 }

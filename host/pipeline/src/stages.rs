@@ -15,6 +15,7 @@ mod screen_input;
 mod screen_output;
 mod start;
 
+pub(crate) use fit::seeds;
 pub(crate) use observe::Ending;
 pub use screen_answer::{OutputGuardStage, WhenStreamed};
-pub(crate) use start::Started;
+pub(crate) use start::{Started, source};

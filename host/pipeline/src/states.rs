@@ -13,7 +13,7 @@ pub(crate) enum Ended {
     /// With an error.
     Rejected(Reject),
     /// A guard answered in the model's place.
-    Answered(Reply),
+    Answered(Box<Reply>),
 }
 
 impl From<Reject> for Ended {

@@ -2,7 +2,7 @@
 
 use crate::bindings::exports::tidegate::plugin as exports;
 use crate::capability::{Documents, HttpAccess, KvStore, ModelService, Namespace, VectorStore};
-use crate::registry::Registry;
+use crate::registry::{Registry, Work};
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
 use crate::ticker::TICK;
@@ -27,6 +27,7 @@ pub(crate) struct Blueprint {
     /// The names that `metrics` accepts.
     pub(crate) metrics: Vec<String>,
     pub(crate) configure_cpu: Duration,
+    pub(crate) work: Work,
 }
 
 impl Blueprint {
@@ -40,9 +41,22 @@ impl Blueprint {
         HostState::new(self.clone(), namespace, kv, registry, Phase::Serve)
     }
 
-    /// CPU ticks of one stage call.
-    pub(crate) fn call_ticks(&self) -> u64 {
-        ticks(self.limits.cpu)
+    /// CPU time of one call of a stage.
+    pub(crate) fn call_cpu(&self, stage: StageKind) -> Duration {
+        self.limits.stage_cpu.get(&stage).copied().unwrap_or(self.limits.cpu)
+    }
+
+    /// CPU ticks of one call of a stage.
+    pub(crate) fn call_ticks(&self, stage: StageKind) -> u64 {
+        ticks(self.call_cpu(stage))
+    }
+
+    /// Live instances of one tenant.
+    pub(crate) fn max_instances(&self) -> usize {
+        match self.work {
+            Work::Compute => self.limits.instances,
+            Work::Wait => self.limits.waiting_instances,
+        }
     }
 
     /// CPU ticks of `describe` or `configure`.

@@ -23,7 +23,7 @@ pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp};
 pub use kv::{KvStore, Namespace};
 pub use memory_kv::MemoryKv;
 pub use memory_vectors::MemoryVectors;
-pub use models::{ModelAsk, ModelReply, ModelService, NoModels};
+pub use models::{Labels, ModelAsk, ModelReply, ModelService, NoModels};
 pub use vectors::{Collection, VectorEntry, VectorHit, VectorStore};
 
 pub(crate) use http::HttpAccess;

@@ -20,6 +20,9 @@ pub struct SandboxConfig {
     pub total_memory_bytes: usize,
     /// Live instances of all plugins and tenants together.
     pub total_instances: u32,
+    /// Live instances, beside those, of plugins that wait for others: they have a pool of their own, so that a slow
+    /// service behind one plugin takes no instance from the others.
+    pub total_waiting_instances: u32,
     /// An instance is replaced after this many calls, so that nobody comes to lean on what it remembers.
     pub recycle_after_calls: u32,
     /// An instance is replaced when it is older than this.
@@ -48,6 +51,7 @@ impl Default for SandboxConfig {
             max_memory_bytes: 64 << 20,
             total_memory_bytes: 1 << 30,
             total_instances: 256,
+            total_waiting_instances: 512,
             recycle_after_calls: 1000,
             max_age: Duration::from_secs(600),
             max_idle: Duration::from_secs(60),

@@ -45,7 +45,8 @@ pub(crate) fn build(config: &SandboxConfig) -> Result<Engine, SandboxError> {
 }
 
 fn pool(config: &SandboxConfig, memory: usize) -> PoolingAllocationConfig {
-    let instances = config.total_instances.saturating_add(TRIAL_INSTANCES);
+    let serving = config.total_instances.saturating_add(config.total_waiting_instances);
+    let instances = serving.saturating_add(TRIAL_INSTANCES);
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         .total_stacks(instances)

@@ -9,6 +9,7 @@ use crate::error::LoadCause;
 use crate::imports;
 use crate::instance::Instance;
 use crate::plugin::Plugin;
+use crate::registry::Work;
 use crate::sandbox::{Core, PluginSpec};
 use crate::schema;
 use crate::stage::{CallError, Descriptor, Grants, Limits, StageKind};
@@ -40,7 +41,8 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     check_content(&used, &stages, &spec.grants)?;
     let opened = Opened::open(core, &spec.grants, &used)?;
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
-    let mut blueprint = blueprint(core, spec, pre, stages, opened, &config);
+    let work = if used.contains("http") || used.contains("models") { Work::Wait } else { Work::Compute };
+    let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
 
     let descriptor = on_own_thread(describe(core, Arc::new(blueprint.clone())))?;
     check_capabilities(&used, &descriptor)?;
@@ -109,6 +111,7 @@ fn blueprint(
         vectors: core.config.vectors.clone(),
         metrics: Vec::new(),
         configure_cpu: core.config.configure_cpu,
+        work: Work::Compute,
     }
 }
 
@@ -121,10 +124,11 @@ fn check_limits(limits: &Limits, core: &Core) -> Result<(), LoadCause> {
     if limits.output_bytes < MIN_OUTPUT {
         return refuse("output_bytes", limits.output_bytes as u64, format!("a descriptor needs {MIN_OUTPUT}"));
     }
-    if limits.instances == 0 {
+    if limits.instances == 0 || limits.waiting_instances == 0 {
         return refuse("instances", 0, "a tenant needs at least 1".into());
     }
-    for (limit, time) in [("wall_ms", limits.wall), ("cpu_ms", limits.cpu)] {
+    let by_stage = limits.stage_cpu.values().map(|time| ("cpu_ms", *time));
+    for (limit, time) in [("wall_ms", limits.wall), ("cpu_ms", limits.cpu)].into_iter().chain(by_stage) {
         if time.is_zero() || time > MAX_TIME {
             return refuse(limit, time.as_millis() as u64, format!("it may be 1 to {}", MAX_TIME.as_millis()));
         }

@@ -139,7 +139,7 @@ impl Plugin {
                 lease.keep();
                 Err(failure::of_plugin(self.name(), error))
             }
-            Err(error) => Err(failure::of_call(&error, lease.instance.store.data(), self.blueprint.limits.cpu)),
+            Err(error) => Err(failure::of_call(&error, lease.instance.store.data(), self.blueprint.call_cpu(C::STAGE))),
         }
     }
 
@@ -152,7 +152,7 @@ impl Plugin {
         until: Instant,
         wall: Duration,
     ) -> Result<Answer<C::Raw>, CallError> {
-        instance.restart(self.blueprint.call_ticks());
+        instance.restart(self.blueprint.call_ticks(C::STAGE));
         let Instance { store, guests, caller, .. } = instance;
         let state = store.data_mut();
         state.request = Some(ctx.request_id.clone());

@@ -5,7 +5,7 @@
 use crate::blueprint::Blueprint;
 use crate::capability::{KvStore, Namespace};
 use crate::instance::Instance;
-use crate::registry::Registry;
+use crate::registry::{Registry, Work};
 use crate::sandbox::Core;
 use crate::stage::CallError;
 use crate::ticker::Clock;
@@ -42,7 +42,7 @@ impl Lease {
     /// Ends a call that went well: the instance may serve the next one.
     pub(crate) fn keep(self) {
         let now = Instant::now();
-        if self.pool.registry.may_idle(self.instance.calls, self.instance.born, now) {
+        if self.pool.registry.may_idle(self.pool.work(), self.instance.calls, self.instance.born, now) {
             self.pool.idle.lock().push(Idle { instance: self.instance, since: now });
         }
     }
@@ -50,7 +50,7 @@ impl Lease {
 
 impl Pool {
     pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, core: &Core) -> Arc<Self> {
-        let permits = Arc::new(Semaphore::new(blueprint.limits.instances));
+        let permits = Arc::new(Semaphore::new(blueprint.max_instances()));
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
         let clock = core.ticker.clock().clone();
         let pool = Arc::new(Self { blueprint, namespace, kv, registry, clock, permits, idle: Mutex::default() });
@@ -79,8 +79,8 @@ impl Pool {
     /// Makes an instance. One that is not configured in time is finished in the background and serves the next
     /// call, so that a plugin whose `configure` outlasts a call's limit starts all the same.
     async fn new_lease(self: &Arc<Self>, permit: OwnedSemaphorePermit, until: Instant) -> Result<Lease, CallError> {
-        let Some(slot) = self.registry.slot(until).await else {
-            let (what, limit) = ("instances", self.registry.max_instances());
+        let Some(slot) = self.registry.slot(self.work(), until).await else {
+            let (what, limit) = ("instances", self.registry.max_instances(self.work()));
             return Err(CallError::Full { plugin: self.blueprint.name.to_string(), what, limit });
         };
         let state = self.blueprint.serving_state(self.namespace.clone(), self.kv.clone(), self.registry.clone());
@@ -107,7 +107,12 @@ impl Pool {
     }
 
     fn busy(&self) -> CallError {
-        CallError::Busy { plugin: self.blueprint.name.to_string(), instances: self.blueprint.limits.instances }
+        CallError::Busy { plugin: self.blueprint.name.to_string(), instances: self.blueprint.max_instances() }
+    }
+
+    /// Which slots its instances take.
+    pub(crate) fn work(&self) -> Work {
+        self.blueprint.work
     }
 
     /// Since when the instance that waits longest is idle.

@@ -9,13 +9,35 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// What a plugin's instances spend their time with, and so which slots they take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Computing.
+    Compute,
+    /// Waiting for what others answer.
+    Wait,
+}
+
+/// The instances of one kind of work.
+struct Slots {
+    free: Arc<Semaphore>,
+    /// Calls that wait for a slot.
+    wanted: AtomicUsize,
+    max: usize,
+}
+
+impl Slots {
+    fn new(max: u32) -> Self {
+        Self { free: Arc::new(Semaphore::new(max as usize)), wanted: AtomicUsize::new(0), max: max as usize }
+    }
+}
+
 /// The sandbox-wide bounds.
 pub(crate) struct Registry {
-    slots: Arc<Semaphore>,
-    waiting: AtomicUsize,
+    compute: Slots,
+    wait: Slots,
     bytes: AtomicUsize,
     max_bytes: usize,
-    max_instances: usize,
     max_age: Duration,
     max_idle: Duration,
     recycle_after: u32,
@@ -25,11 +47,10 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(config: &SandboxConfig) -> Self {
         Self {
-            slots: Arc::new(Semaphore::new(config.total_instances as usize)),
-            waiting: AtomicUsize::new(0),
+            compute: Slots::new(config.total_instances),
+            wait: Slots::new(config.total_waiting_instances),
             bytes: AtomicUsize::new(0),
             max_bytes: config.total_memory_bytes,
-            max_instances: config.total_instances as usize,
             max_age: config.max_age,
             max_idle: config.max_idle,
             recycle_after: config.recycle_after_calls,
@@ -42,27 +63,35 @@ impl Registry {
         self.pools.lock().push(Arc::downgrade(pool));
     }
 
+    fn slots(&self, work: Work) -> &Slots {
+        match work {
+            Work::Compute => &self.compute,
+            Work::Wait => &self.wait,
+        }
+    }
+
     /// The right to one more instance; takes it from the instance that was idle longest, or waits until `until`.
-    pub(crate) async fn slot(&self, until: Instant) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn slot(&self, work: Work, until: Instant) -> Option<OwnedSemaphorePermit> {
+        let slots = self.slots(work);
         loop {
-            if let Ok(slot) = self.slots.clone().try_acquire_owned() {
+            if let Ok(slot) = slots.free.clone().try_acquire_owned() {
                 return Some(slot);
             }
-            if !self.evict_one() {
+            if !self.evict_one(|pool| pool.work() == work) {
                 break;
             }
         }
         // While someone waits, pools give instances up rather than keep them idle.
-        let _waiting = Waiting::new(&self.waiting);
-        let slot = self.slots.clone().acquire_owned();
+        let _waiting = Waiting::new(&slots.wanted);
+        let slot = slots.free.clone().acquire_owned();
         tokio::time::timeout_at(until.into(), slot).await.ok().and_then(Result::ok)
     }
 
     /// Whether an instance that has no work may wait for some.
-    pub(crate) fn may_idle(&self, calls: u32, born: Instant, now: Instant) -> bool {
+    pub(crate) fn may_idle(&self, work: Work, calls: u32, born: Instant, now: Instant) -> bool {
         calls < self.recycle_after
             && now.saturating_duration_since(born) < self.max_age
-            && self.waiting.load(Ordering::Relaxed) == 0
+            && self.slots(work).wanted.load(Ordering::Relaxed) == 0
     }
 
     /// Books bytes of linear memory; makes room by dropping idle instances.
@@ -74,7 +103,7 @@ impl Registry {
             if booked.is_ok() {
                 return true;
             }
-            if !self.evict_one() {
+            if !self.evict_one(|_| true) {
                 return false;
             }
         }
@@ -92,7 +121,7 @@ impl Registry {
 
     /// Live instances.
     pub(crate) fn live_instances(&self) -> usize {
-        self.max_instances - self.slots.available_permits()
+        [&self.compute, &self.wait].into_iter().map(|slots| slots.max - slots.free.available_permits()).sum()
     }
 
     /// The limit on bytes, for messages.
@@ -101,8 +130,8 @@ impl Registry {
     }
 
     /// The limit on instances, for messages.
-    pub(crate) fn max_instances(&self) -> usize {
-        self.max_instances
+    pub(crate) fn max_instances(&self, work: Work) -> usize {
+        self.slots(work).max
     }
 
     /// Drops what is idle or old for too long, and forgets pools that are gone.
@@ -112,9 +141,10 @@ impl Registry {
         }
     }
 
-    fn evict_one(&self) -> bool {
+    fn evict_one(&self, of: impl Fn(&Pool) -> bool) -> bool {
         loop {
-            let idle = self.live_pools().into_iter().filter_map(|pool| Some((pool.idle_since()?, pool)));
+            let pools = self.live_pools().into_iter().filter(|pool| of(pool));
+            let idle = pools.filter_map(|pool| Some((pool.idle_since()?, pool)));
             match idle.min_by_key(|(since, _)| *since) {
                 Some((_, pool)) if pool.drop_oldest() => return true,
                 // Another call took that instance meanwhile: look again.

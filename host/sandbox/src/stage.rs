@@ -288,8 +288,10 @@ pub struct Chunk {
 pub struct Limits {
     /// Linear memory of one instance.
     pub memory_bytes: usize,
-    /// CPU time of one call.
+    /// CPU time of one call, in stages that `stage_cpu` does not name.
     pub cpu: Duration,
+    /// CPU time of one call, by stage.
+    pub stage_cpu: BTreeMap<StageKind, Duration>,
     /// Wall time of one call, waiting included.
     pub wall: Duration,
     /// Bytes of one result.
@@ -298,6 +300,8 @@ pub struct Limits {
     pub log_bytes: usize,
     /// Live instances of one tenant.
     pub instances: usize,
+    /// The same for a plugin that waits for others (`http`, `models`): an instance that waits costs memory, no CPU.
+    pub waiting_instances: usize,
 }
 
 impl Default for Limits {
@@ -305,10 +309,12 @@ impl Default for Limits {
         Self {
             memory_bytes: 64 << 20,
             cpu: Duration::from_millis(100),
+            stage_cpu: BTreeMap::new(),
             wall: Duration::from_secs(1),
             output_bytes: 1 << 20,
             log_bytes: 16 << 10,
             instances: 8,
+            waiting_instances: 512,
         }
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::capability::{
-    BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse, ModelAsk, ModelReply, ModelService,
+    BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse, Labels, ModelAsk, ModelReply,
+    ModelService,
 };
 use tidegate_sandbox::stage::{CallError, Grants, HttpGrant, ModelGrant, Secret, StageKind, VectorAccess};
 use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
@@ -58,11 +59,7 @@ impl ModelService for Outside {
             Ok(ModelReply { text, finish_reason: "stop".into(), usage })
         })
     }
-    fn classify(
-        &self,
-        _: ModelAsk,
-        texts: Vec<String>,
-    ) -> BoxFuture<'_, Result<Vec<Vec<(String, f32)>>, CapabilityError>> {
+    fn classify(&self, _: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Labels>, CapabilityError>> {
         Box::pin(async move { Ok(texts.into_iter().map(|text| vec![(text, 0.75)]).collect()) })
     }
 }

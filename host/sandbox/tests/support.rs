@@ -11,7 +11,7 @@ use tidegate_types::{Caller, Message, RequestId, Role, TenantId};
 /// kept in the target directory.
 pub fn small() -> SandboxConfig {
     let cache_dir = Some(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compiled"));
-    SandboxConfig { cache_dir, total_instances: 32, ..SandboxConfig::default() }
+    SandboxConfig { cache_dir, total_instances: 32, total_waiting_instances: 32, ..SandboxConfig::default() }
 }
 
 /// The sandbox of the tests that need no bounds of their own.

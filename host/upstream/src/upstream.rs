@@ -10,12 +10,16 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_egress::{Connector, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use tidegate_types::{Chat, Reject, RequestId};
-use tidegate_wire::client::{AnswerReader, Failure, TokenBound, endpoint_path, model_names, request_body};
+use tidegate_wire::client::{
+    AnswerReader, Failure, TokenBound, embeddings, endpoint_path, labels, model_names, request_body, texts_body,
+};
 
 /// Bytes of an error that are read, and how long that may take.
 const MAX_FAILURE_BYTES: u64 = 64 << 10;
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_MODELS_BYTES: u64 = 4 << 20;
+/// Of an answer about texts: 256 vectors of 4,096 numbers, as decimals.
+const MAX_TEXTS_BYTES: u64 = 32 << 20;
 
 /// One model at one server. Clones share its connections.
 #[derive(Clone)]
@@ -75,6 +79,24 @@ impl Upstream {
         let mut response = self.send(&self.request(Method::GET, "/models", Bytes::new())).await?;
         let body = response.collect(MAX_MODELS_BYTES).await.map_err(|error| self.failures.egress(&error))?;
         model_names(&body).map_err(|error| self.failures.wire(error))
+    }
+
+    /// One vector for each text.
+    pub async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Reject> {
+        let body = self.ask_about("/embeddings", texts).await?;
+        embeddings(&body, texts.len()).map_err(|error| self.failures.wire(error))
+    }
+
+    /// The labels of each text with their scores, highest first.
+    pub async fn classify(&self, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Reject> {
+        let body = self.ask_about("/moderations", texts).await?;
+        labels(&body, texts.len()).map_err(|error| self.failures.wire(error))
+    }
+
+    async fn ask_about(&self, path: &str, texts: &[String]) -> Result<Vec<u8>, Reject> {
+        let body = Bytes::from(texts_body(&self.model, texts));
+        let mut response = self.send(&self.request(Method::POST, path, body)).await?;
+        response.collect(MAX_TEXTS_BYTES).await.map_err(|error| self.failures.egress(&error))
     }
 
     fn request(&self, method: Method, path: &str, body: Bytes) -> Request {

@@ -1,5 +1,6 @@
 //! Asking another server: `client/request.rs` writes what we ask, `client/chunk.rs` reads what it answers
-//! (`client/calls.rs` puts tool calls together), `client/failure.rs` reads how it fails.
+//! (`client/calls.rs` puts tool calls together), `client/texts.rs` asks for vectors and labels, `client/failure.rs`
+//! reads how it fails.
 //!
 //! What an upstream says is never trusted: every reader bounds what it keeps, and anything outside of the
 //! protocol is a [`WireError`] rather than a guess.
@@ -8,10 +9,12 @@ mod calls;
 mod chunk;
 mod failure;
 mod request;
+mod texts;
 
 pub use chunk::{AnswerReader, Received};
 pub use failure::Failure;
 pub use request::{TokenBound, endpoint_path, request_body};
+pub use texts::{embeddings, labels, texts_body};
 
 /// How an upstream's answer can be unusable.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -14,6 +14,7 @@ mod guests;
 mod http2_abuse;
 mod keys;
 mod many_streams;
+mod outside;
 mod pipeline;
 mod stages;
 mod upstream;

@@ -1,7 +1,7 @@
 //! Plugins of the configured stages.
 
 use crate::bundled;
-use crate::config::{BreakerConfig, OnErrorConfig, PipelineConfig, StageConfig, StreamedConfig};
+use crate::config::{BreakerConfig, OnErrorConfig, PipelineConfig, StageConfig, StreamedConfig, TenantConfig};
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,22 +14,28 @@ use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
 
 /// Text that a stream guard may withhold.
 const HOLDBACK_BYTES: usize = 512;
-/// Wall time of a stream guard's call: the longest that text may wait for it.
-const STREAM_WALL: Duration = Duration::from_millis(250);
 const TOP_K: u32 = 3;
 
 /// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
 /// stage whose kinds nobody knows is an error here.
-pub(super) fn load(sandbox: &Sandbox, config: &PipelineConfig, facts: &mut Vec<String>) -> anyhow::Result<Stages> {
+pub(super) fn load(
+    sandbox: &Sandbox,
+    config: &PipelineConfig,
+    tenants: &BTreeMap<String, TenantConfig>,
+    facts: &mut Vec<String>,
+) -> anyhow::Result<Stages> {
     let mut stages = Stages::default();
     let mut components = BTreeMap::new();
     for (i, stage) in config.stage.iter().enumerate() {
-        let plugin = load_one(sandbox, stage, &mut components);
+        let plugin = load_one(sandbox, stage, tenants, &mut components);
         if let Err(why) = &plugin {
             tracing::error!(plugin = stage.plugin, "{why:#}");
         }
         let kinds = kinds(stage, &plugin).with_context(|| format!("pipeline.stage {} (`{}`)", i + 1, stage.plugin))?;
         facts.push(fact(stage, &plugin, &kinds));
+        if let Some(origins) = stage.grants.content_leaves_to() {
+            facts.push(format!("          {} MAY SEND WHAT IT SEES TO {origins}", stage.plugin));
+        }
         let plugin = plugin.map_err(|why| Arc::from(format!("{why:#}")));
         let breaker = Arc::new(breaker(&stage.breaker));
         for kind in kinds {
@@ -56,6 +62,7 @@ pub(super) fn refuse_failed(stages: &Stages) -> anyhow::Result<()> {
 fn load_one(
     sandbox: &Sandbox,
     stage: &StageConfig,
+    tenants: &BTreeMap<String, TenantConfig>,
     components: &mut BTreeMap<String, Arc<[u8]>>,
 ) -> anyhow::Result<Arc<Plugin>> {
     let component = component(stage)?;
@@ -65,7 +72,7 @@ fn load_one(
         name: stage.plugin.clone(),
         component,
         config: serde_json::to_value(&stage.config)?,
-        grants: stage.grants.to_grants(),
+        grants: stage.grants.to_grants(tenants)?,
         limits: stage.limits.to_limits(),
         stages: stage.stages.as_ref().map(|kinds| kinds.iter().map(|kind| (*kind).into()).collect()),
     };
@@ -109,8 +116,6 @@ fn place(
     breaker: &Arc<Breaker>,
 ) {
     let guard = matches!(kind, StageKind::PromptGuard | StageKind::StreamGuard | StageKind::OutputGuard);
-    let default_wall =
-        if kind == StageKind::StreamGuard { STREAM_WALL } else { tidegate_sandbox::stage::Limits::default().wall };
     let stage = Stage {
         name: config.plugin.as_str().into(),
         plugin,
@@ -121,7 +126,7 @@ fn place(
             None if guard => OnError::Closed,
             None => OnError::Open,
         },
-        wall: config.limits.wall_ms.map_or(default_wall, Duration::from_millis),
+        wall: config.limits.wall(kind),
         holdback_bytes: config.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES),
         breaker: Arc::clone(breaker),
     };

@@ -1,10 +1,10 @@
 //! `[pipeline]` and its stages.
 
+use super::grants::GrantsConfig;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tidegate_sandbox::stage::{Grants, Limits, StageKind};
+use tidegate_sandbox::stage::{Limits, StageKind};
 
 /// `[pipeline]`
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -131,33 +131,22 @@ pub enum OnErrorConfig {
     Skip,
 }
 
-/// `[pipeline.stage.grants]`
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
-pub struct GrantsConfig {
-    /// Key-value storage of this size, private to plugin and tenant, in KiB.
-    pub kv_kib: Option<u64>,
-    /// Read-only folders, by the name that the plugin sees.
-    pub documents: BTreeMap<String, PathBuf>,
-    /// Random bytes.
-    pub random: bool,
-}
-
 /// `[pipeline.stage.limits]`; what is absent takes the default.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
     /// Memory of one instance, in MiB. Default 64.
     pub memory_mib: Option<usize>,
-    /// CPU time of one call. Default 100.
+    /// CPU time of one call. Default 100; for tool providers 500, for observers 50.
     pub cpu_ms: Option<u64>,
-    /// Wall time of one call. Default 1000; for stream guards 250.
+    /// Wall time of one call. Default 2000; for stream guards 250, routers 1000, retrievers, memories and observers
+    /// 5000, tool providers 30000.
     pub wall_ms: Option<u64>,
     /// Bytes of one result. Default 1 MiB.
     pub output_bytes: Option<usize>,
     /// Log bytes of one call. Default 16 KiB.
     pub log_bytes: Option<usize>,
-    /// Live instances of one tenant. Default 8.
+    /// Live instances of one tenant. Default 8; 512 for a plugin that waits for others (`http`, `models`).
     pub instances: Option<usize>,
     /// Bytes that a stream guard may withhold. Default 512.
     pub holdback_bytes: Option<usize>,
@@ -176,29 +165,38 @@ impl PipelineConfig {
     }
 }
 
-impl GrantsConfig {
-    /// As the sandbox takes it.
-    pub fn to_grants(&self) -> Grants {
-        Grants {
-            kv_bytes: self.kv_kib.map(|kib| kib << 10),
-            documents: self.documents.clone(),
-            random: self.random,
-            ..Grants::default()
-        }
-    }
-}
-
 impl LimitsConfig {
     /// As the sandbox takes it.
     pub fn to_limits(&self) -> Limits {
         let default = Limits::default();
+        let longest = StageKind::ALL.into_iter().map(|kind| self.wall(kind)).max().unwrap_or(default.wall);
+        let cpu = self.cpu_ms.map(Duration::from_millis);
         Limits {
             memory_bytes: self.memory_mib.map_or(default.memory_bytes, |mib| mib << 20),
-            cpu: self.cpu_ms.map_or(default.cpu, Duration::from_millis),
-            wall: self.wall_ms.map_or(default.wall, Duration::from_millis),
+            cpu: cpu.unwrap_or(default.cpu),
+            stage_cpu: if cpu.is_some() { default.stage_cpu } else { STAGE_CPU.into() },
+            wall: longest,
             output_bytes: self.output_bytes.unwrap_or(default.output_bytes),
             log_bytes: self.log_bytes.unwrap_or(default.log_bytes),
             instances: self.instances.unwrap_or(default.instances),
+            waiting_instances: self.instances.unwrap_or(default.waiting_instances),
         }
     }
+
+    /// Wall time of one call of a stage.
+    pub fn wall(&self, kind: StageKind) -> Duration {
+        let default = match kind {
+            // The longest that text may wait for its guard.
+            StageKind::StreamGuard => 250,
+            StageKind::Router => 1000,
+            StageKind::PromptGuard | StageKind::OutputGuard => 2000,
+            StageKind::Retriever | StageKind::Memory | StageKind::Observer => 5000,
+            StageKind::ToolProvider => 30_000,
+        };
+        Duration::from_millis(self.wall_ms.unwrap_or(default))
+    }
 }
+
+/// Where a stage's default differs from the others'.
+const STAGE_CPU: [(StageKind, Duration); 2] =
+    [(StageKind::ToolProvider, Duration::from_millis(500)), (StageKind::Observer, Duration::from_millis(50))];

@@ -21,7 +21,7 @@ impl Pipeline {
             match verdict.action {
                 Action::Allow => {}
                 Action::Rewrite(list) => edits::apply(&mut request.chat, list).map_err(|why| bad_edit(stage, why))?,
-                Action::Respond(parts) => return Err(Ended::Answered(respond(self, request, parts))),
+                Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, request, parts)))),
                 Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
             }
         }

@@ -1,6 +1,7 @@
 //! Starts the first turn on the first candidate that takes it, so that a refusal has its own status.
 
 use crate::chat::Pipeline;
+use crate::context::RequestContext;
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source};
 use crate::stages::fit::{self, Fitted};
@@ -57,21 +58,32 @@ async fn generate(
     tools: &[ServerTool],
     seeds: &[u64],
 ) -> Result<Source, Reject> {
-    let defs: Vec<ToolDef> = tools.iter().map(|tool| tool.def.clone()).collect();
-    let fitted = if text_bytes(&request.chat) > LONG_TEXT_BYTES {
-        let (model, chat, seeds) = (Arc::clone(model), request.chat.clone(), seeds.to_vec());
+    let defs = tools.iter().map(|tool| tool.def.clone()).collect();
+    source(model, &request.chat, &request.cx, defs, seeds).await
+}
+
+/// Begins a turn of `chat`, with the server's tools `defs`, on `model`.
+pub(crate) async fn source(
+    model: &Arc<Model>,
+    chat: &Chat,
+    cx: &RequestContext,
+    defs: Vec<ToolDef>,
+    seeds: &[u64],
+) -> Result<Source, Reject> {
+    let fitted = if text_bytes(chat) > LONG_TEXT_BYTES {
+        let (model, chat, seeds) = (Arc::clone(model), chat.clone(), seeds.to_vec());
         let fit = tokio::task::spawn_blocking(move || fit::fit(&model, &chat, &defs, &seeds));
         fit.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))??
     } else {
-        fit::fit(model, &request.chat, &defs, seeds)?
+        fit::fit(model, chat, &defs, seeds)?
     };
     match (fitted, &model.backend) {
         (Fitted::Engine(turn), ModelBackend::Engine(engine)) => {
-            let source = EngineSource::start(engine, turn, &request.cx.caller);
-            Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, request.chat.form))?)))
+            let source = EngineSource::start(engine, turn, &cx.caller);
+            Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, chat.form))?)))
         }
         (Fitted::Upstream(chat), ModelBackend::Upstream(upstream)) => {
-            Ok(Source::Upstream(Box::new(upstream.generate(&chat, &request.cx.request_id, request.cx.hops + 1).await?)))
+            Ok(Source::Upstream(Box::new(upstream.generate(&chat, &cx.request_id, cx.hops + 1).await?)))
         }
         _ => Err(Reject::internal(Fault::Operator, "fit and backend disagree")),
     }

@@ -254,6 +254,7 @@ mod tests {
             assert!(check_headers(&header(name)).is_err(), "{name}");
         }
         assert!(check_headers(&header("x-own")).is_ok());
-        assert!(check_headers(&header("x").repeat(65)).is_err());
+        let many: Vec<_> = (0..65).flat_map(|_| header("x")).collect();
+        assert!(check_headers(&many).is_err());
     }
 }

@@ -27,6 +27,9 @@ pub struct ModelAsk {
     pub until: Instant,
 }
 
+/// The labels of one text with scores from 0 to 1, highest first.
+pub type Labels = Vec<(String, f32)>;
+
 /// A completion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelReply {
@@ -55,11 +58,7 @@ pub trait ModelService: Send + Sync {
     ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>>;
 
     /// The labels of each text with scores from 0 to 1, highest first.
-    fn classify(
-        &self,
-        ask: ModelAsk,
-        texts: Vec<String>,
-    ) -> BoxFuture<'_, Result<Vec<Vec<(String, f32)>>, CapabilityError>>;
+    fn classify(&self, ask: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Labels>, CapabilityError>>;
 }
 
 /// For hosts whose models plugins cannot ask: every grant is refused at load.
@@ -84,7 +83,7 @@ impl ModelService for NoModels {
     ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
         none()
     }
-    fn classify(&self, _: ModelAsk, _: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<(String, f32)>>, CapabilityError>> {
+    fn classify(&self, _: ModelAsk, _: Vec<String>) -> BoxFuture<'_, Result<Vec<Labels>, CapabilityError>> {
         none()
     }
 }
@@ -132,9 +131,8 @@ impl wit::Host for HostState {
             Ok((ask, texts)) => self.meter.waiting(models.classify(ask, texts)).await,
             Err(error) => Err(error),
         };
-        let labels = |of_text: Vec<(String, f32)>| {
-            of_text.into_iter().map(|(name, score)| wit::Label { name, score }).collect::<Vec<_>>()
-        };
+        let labels =
+            |of_text: Labels| of_text.into_iter().map(|(name, score)| wit::Label { name, score }).collect::<Vec<_>>();
         Ok(answer.map(|texts| texts.into_iter().map(labels).collect()).map_err(Into::into))
     }
 }

@@ -1,0 +1,118 @@
+//! Requests whose URLs somebody else writes: a plugin. An [`Outlet`] goes to exact origins that the operator named, each
+//! by a connector of its own, and connects only to addresses that its policy allows: a name is resolved once for a
+//! connection, every address that it has is checked, and the connection goes to one that was checked. A name with
+//! one forbidden address is refused as a whole: it is not one to be trusted. Redirects are answers, and not followed.
+
+use crate::address::AddressPolicy;
+use crate::connector::{Connector, ConnectorConfig, Request};
+use crate::dial::Resolve;
+use crate::error::EgressError;
+use crate::target::{self, TargetOrigin};
+use bytes::Bytes;
+use hyper::Method;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What an outlet may reach, and its bounds.
+#[derive(Clone)]
+pub struct OutletConfig {
+    /// `scheme://host[:port]`, exact.
+    pub origins: Vec<String>,
+    /// Which addresses.
+    pub addresses: AddressPolicy,
+    /// For a connection, and for the head of an answer.
+    pub timeout: Duration,
+    /// Looks names up; the system's way where none is given.
+    pub resolve: Option<Resolve>,
+}
+
+/// The way out to some origins.
+pub struct Outlet {
+    origins: BTreeMap<TargetOrigin, Connector>,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Fetched {
+    /// HTTP status.
+    pub status: u16,
+    /// Names in lower case; values that are no text are left out.
+    pub headers: Vec<(String, String)>,
+    /// At most as many bytes as were asked for.
+    pub body: Vec<u8>,
+    /// The body was longer.
+    pub truncated: bool,
+}
+
+impl Outlet {
+    /// Checks the origins; opens no connection yet.
+    pub fn new(config: OutletConfig) -> Result<Self, EgressError> {
+        let mut origins = BTreeMap::new();
+        for url in &config.origins {
+            let (origin, path) = target::parse(url)?;
+            if path != "/" || url.ends_with('?') {
+                return Err(EgressError::BadTarget { why: "an origin is scheme, host and port, without a path" });
+            }
+            let mut connector = ConnectorConfig::new(origin.url());
+            connector.connect_timeout = config.timeout;
+            connector.first_byte_timeout = config.timeout;
+            connector.idle_timeout = config.timeout;
+            connector.max_response_bytes = u64::MAX;
+            connector.addresses = Some(config.addresses.clone());
+            connector.resolve = config.resolve.clone();
+            origins.insert(origin, Connector::new(connector)?);
+        }
+        Ok(Self { origins })
+    }
+
+    /// Sends a request and reads at most `limit_bytes` of its answer. A status is no error.
+    pub async fn send(
+        &self,
+        method: &str,
+        url: &str,
+        headers: &[(String, String)],
+        body: Vec<u8>,
+        limit_bytes: usize,
+    ) -> Result<Fetched, EgressError> {
+        let (origin, path) = target::parse(url)?;
+        let connector = self.origins.get(&origin).ok_or_else(|| EgressError::OriginDenied { origin: origin.url() })?;
+        let bad = |why| EgressError::BadTarget { why };
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| bad("its method is none"))?;
+        if method == Method::CONNECT || method == Method::TRACE {
+            return Err(bad("its method is not for plugins"));
+        }
+        let headers = header_map(headers).ok_or_else(|| bad("a header is none"))?;
+        let request = Request { method, path, headers, body: Bytes::from(body) };
+        let mut response = connector.send(&request).await?;
+        let mut fetched = Fetched {
+            status: response.status.as_u16(),
+            headers: header_list(&response.headers),
+            body: Vec::new(),
+            truncated: false,
+        };
+        while let Some(data) = response.data().await {
+            let data = data?;
+            let room = limit_bytes - fetched.body.len();
+            fetched.body.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() > room {
+                fetched.truncated = true;
+                break;
+            }
+        }
+        Ok(fetched)
+    }
+}
+
+fn header_map(headers: &[(String, String)]) -> Option<HeaderMap> {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.append(HeaderName::try_from(name).ok()?, HeaderValue::from_str(value).ok()?);
+    }
+    Some(map)
+}
+
+fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |(name, value): (&HeaderName, &HeaderValue)| Some((name.to_string(), value.to_str().ok()?.to_owned()));
+    headers.iter().filter_map(text).collect()
+}

@@ -1,0 +1,166 @@
+//! An outlet against URLs that want to be elsewhere, over real sockets.
+
+// Helpers of tests may fail like tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tidegate_egress::{AddressPolicy, EgressError, Outlet, OutletConfig, Resolve};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// A server on loopback that answers with `answer`, and counts who came.
+async fn server(answer: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let reached = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&reached);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            let mut head = vec![0; 4096];
+            let _ = stream.read(&mut head).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (address, reached)
+}
+
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi";
+
+/// Every name leads to loopback, whatever it is called; one of them only at the second look, one only partly.
+fn everything_is_loopback() -> Resolve {
+    let looked = Arc::new(AtomicUsize::new(0));
+    Arc::new(move |host, port| {
+        let looked = Arc::clone(&looked);
+        Box::pin(async move {
+            let at = |address: &str| SocketAddr::new(address.parse().unwrap(), port);
+            Ok(match host.as_str() {
+                "mixed.example.com" => vec![at("93.184.216.34"), at("127.0.0.1")],
+                "rebind.example.com" if looked.fetch_add(1, Ordering::SeqCst) == 0 => vec![at("169.254.169.254")],
+                literal => vec![literal.parse().map_or(at("127.0.0.1"), |ip| SocketAddr::new(ip, port))],
+            })
+        })
+    })
+}
+
+/// Everything that could be granted by an operator who is not careful, but for the networks.
+fn origins(port: u16) -> Vec<String> {
+    let hosts = [
+        "api.example.com",
+        "rebind.example.com",
+        "mixed.example.com",
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "169.254.169.254",
+        "10.0.0.1",
+        "0.0.0.0",
+    ];
+    let with_port = hosts.iter().map(|host| format!("http://{host}:{port}"));
+    let plain = hosts.iter().flat_map(|host| [format!("http://{host}"), format!("https://{host}")]);
+    with_port.chain(plain).collect()
+}
+
+fn outlet(port: u16, networks: &[&str]) -> Outlet {
+    let addresses = AddressPolicy::new(networks.iter().map(|network| network.parse().unwrap()).collect());
+    let resolve = Some(everything_is_loopback());
+    Outlet::new(OutletConfig { origins: origins(port), addresses, timeout: Duration::from_secs(5), resolve }).unwrap()
+}
+
+async fn get(outlet: &Outlet, url: &str) -> Result<tidegate_egress::Fetched, EgressError> {
+    outlet.send("GET", url, &[], Vec::new(), 100).await
+}
+
+#[tokio::test]
+async fn of_all_hostile_urls_none_reaches_loopback() {
+    let (address, reached) = server(OK).await;
+    let outlet = outlet(address.port(), &[]);
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/hostile-urls.json"));
+    let urls: Vec<String> = serde_json::from_str(&text.unwrap()).unwrap();
+    assert!(urls.len() >= 200, "{}", urls.len());
+    for url in urls {
+        let url = url.replace("PORT", &address.port().to_string());
+        let refused = match get(&outlet, &url).await {
+            Err(
+                error @ (EgressError::BadTarget { .. }
+                | EgressError::OriginDenied { .. }
+                | EgressError::AddressDenied { .. }),
+            ) => error,
+            other => panic!("{url:?}: {other:?}"),
+        };
+        assert!(!refused.to_string().is_empty());
+    }
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
+}
+
+/// The same server is reached where its network is granted: the test above can fail.
+#[tokio::test]
+async fn a_granted_network_is_reached() {
+    let (address, reached) = server(OK).await;
+    let granted = outlet(address.port(), &["127.0.0.1/32"]);
+    let answer = get(&granted, &format!("http://api.example.com:{}/", address.port())).await.unwrap();
+    assert_eq!((answer.status, answer.body.as_slice(), answer.truncated), (200, &b"hi"[..], false));
+    assert_eq!(reached.load(Ordering::SeqCst), 1);
+    let mixed = get(&granted, &format!("http://mixed.example.com:{}/", address.port())).await;
+    assert!(mixed.is_err() || reached.load(Ordering::SeqCst) == 2, "each address counts for itself");
+}
+
+#[tokio::test]
+async fn a_redirect_is_an_answer_and_is_not_followed() {
+    let (victim, reached) = server(OK).await;
+    let location = format!(
+        "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:{}/\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        victim.port()
+    );
+    let (address, _) = server(location.leak()).await;
+    let outlet = outlet(address.port(), &["127.0.0.1/32"]);
+    let answer = get(&outlet, &format!("http://api.example.com:{}/", address.port())).await.unwrap();
+    assert_eq!(answer.status, 302);
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_body_is_cut_off_at_its_limit() {
+    let (address, _) = server("HTTP/1.1 200 OK\r\ncontent-length: 300\r\nconnection: close\r\n\r\n0123456789").await;
+    let outlet = outlet(address.port(), &["127.0.0.1/32"]);
+    let url = format!("http://api.example.com:{}/", address.port());
+    let answer = outlet.send("GET", &url, &[], Vec::new(), 4).await.unwrap();
+    assert_eq!((answer.body.as_slice(), answer.truncated), (&b"0123"[..], true));
+    let cut = outlet.send("GET", &url, &[], Vec::new(), 100).await;
+    assert!(matches!(cut, Err(EgressError::Broken { .. })), "{cut:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_refused_before_it_is_sent() {
+    let (address, reached) = server(OK).await;
+    let outlet = outlet(address.port(), &["127.0.0.1/32"]);
+    let url = format!("http://api.example.com:{}/", address.port());
+    let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    for (method, headers) in [
+        ("CONNECT", vec![]),
+        ("TRACE", vec![]),
+        ("GET / HTTP/1.1\r\nx:", vec![]),
+        ("GET", header("x\r\ny", "z")),
+        ("GET", header("x", "y\r\nhost: evil")),
+    ] {
+        assert!(outlet.send(method, &url, &headers, Vec::new(), 10).await.is_err(), "{method} {headers:?}");
+    }
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn origins_are_checked_when_they_are_granted() {
+    for bad in ["", "api.example.com", "http://h/path", "http://h?x", "http://u@h", "http://0x7f.1", "file:///etc"] {
+        let config = OutletConfig {
+            origins: vec![bad.to_owned()],
+            addresses: AddressPolicy::default(),
+            timeout: Duration::from_secs(1),
+            resolve: None,
+        };
+        assert!(Outlet::new(config).is_err(), "{bad:?}");
+    }
+}

@@ -1,0 +1,141 @@
+//! What a plugin may reach: `[pipeline.stage.grants]`, and what a tenant's calls may: `[tenants.NAME]`.
+
+use super::variable;
+use anyhow::Context;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+use tidegate_sandbox::stage::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
+use tidegate_types::TenantId;
+
+/// Everything that a grant can be about.
+const CAPABILITIES: [&str; 7] = ["kv", "documents", "secrets", "http", "models", "vectors", "random"];
+
+/// `[pipeline.stage.grants]`
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct GrantsConfig {
+    /// Key-value storage of this size, private to plugin and tenant, in KiB.
+    pub kv_kib: Option<u64>,
+    /// Read-only folders, by the name that the plugin sees.
+    pub documents: BTreeMap<String, PathBuf>,
+    /// Requests to exact origins.
+    pub http: Option<HttpGrantConfig>,
+    /// The plugin sees content and has `http` as well.
+    pub content: bool,
+    /// Secrets that the host fills into requests: the plugin's name for it, and the environment variable.
+    pub secrets: BTreeMap<String, String>,
+    /// Models that the plugin may ask: its alias, and the model's name.
+    pub models: BTreeMap<String, String>,
+    /// Vector collections of the tenant.
+    pub vectors: BTreeMap<String, VectorAccessConfig>,
+    /// Random bytes.
+    pub random: bool,
+}
+
+/// `http` among the grants.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct HttpGrantConfig {
+    /// `scheme://host[:port]`, exact.
+    pub origins: Vec<String>,
+    /// Networks that are not public and may be reached all the same.
+    #[serde(default)]
+    pub networks: Vec<String>,
+    /// Requests that run at once. Default 512.
+    pub concurrency: Option<usize>,
+    /// The longest that one request may take. Default 10000.
+    pub timeout_ms: Option<u64>,
+    /// Of a request's body. Default 1024.
+    pub request_kib: Option<usize>,
+    /// Of an answer's body; the rest is cut off. Default 1024.
+    pub response_kib: Option<usize>,
+}
+
+/// What a plugin may do with a collection.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum VectorAccessConfig {
+    /// Search.
+    Read,
+    /// Search, put and delete.
+    Write,
+}
+
+/// `[tenants.NAME]`
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantConfig {
+    /// The capabilities that plugins have in this tenant's calls, of those that they are granted; default: all.
+    pub plugin_capabilities: Option<BTreeSet<String>>,
+}
+
+impl TenantConfig {
+    pub(super) fn check(&self, name: &str) -> anyhow::Result<()> {
+        let unknown = self.plugin_capabilities.iter().flatten().find(|known| !CAPABILITIES.contains(&known.as_str()));
+        match unknown {
+            Some(unknown) => {
+                let known = CAPABILITIES.join(", ");
+                anyhow::bail!("tenant `{name}`: there is no capability `{unknown}`; there are: {known}")
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn withheld(&self) -> BTreeSet<String> {
+        let Some(allowed) = &self.plugin_capabilities else { return BTreeSet::new() };
+        CAPABILITIES.iter().filter(|name| !allowed.contains(**name)).map(|name| (*name).to_owned()).collect()
+    }
+}
+
+impl GrantsConfig {
+    /// As the sandbox takes it; fails where a secret is not there.
+    pub fn to_grants(&self, tenants: &BTreeMap<String, TenantConfig>) -> anyhow::Result<Grants> {
+        let secret = |(name, from): (&String, &String)| {
+            let value = variable(from).with_context(|| format!("the secret `{name}` is to come from ${from}"))?;
+            Ok((name.clone(), Secret::new(value)))
+        };
+        let withheld = tenants.iter().map(|(name, tenant)| (TenantId::new(name.as_str()), tenant.withheld()));
+        let model = |(alias, model): (&String, &String)| (alias.clone(), ModelGrant { model: model.clone() });
+        Ok(Grants {
+            kv_bytes: self.kv_kib.map(|kib| kib << 10),
+            documents: self.documents.clone(),
+            http: self.http.as_ref().map(HttpGrantConfig::to_grant),
+            content: self.content,
+            secrets: self.secrets.iter().map(secret).collect::<anyhow::Result<_>>()?,
+            models: self.models.iter().map(model).collect(),
+            vectors: self.vectors.iter().map(|(name, access)| (name.clone(), (*access).into())).collect(),
+            random: self.random,
+            withheld: withheld.filter(|(_, names)| !names.is_empty()).collect(),
+        })
+    }
+
+    /// For the operator's eyes: where content may go.
+    pub fn content_leaves_to(&self) -> Option<String> {
+        self.http.as_ref().filter(|_| self.content).map(|http| http.origins.join(", "))
+    }
+}
+
+impl HttpGrantConfig {
+    fn to_grant(&self) -> HttpGrant {
+        let default = HttpGrant::new(self.origins.iter().cloned());
+        HttpGrant {
+            networks: self.networks.clone(),
+            concurrency: self.concurrency.unwrap_or(default.concurrency),
+            timeout: self.timeout_ms.map_or(default.timeout, Duration::from_millis),
+            request_bytes: self.request_kib.map_or(default.request_bytes, |kib| kib << 10),
+            response_bytes: self.response_kib.map_or(default.response_bytes, |kib| kib << 10),
+            ..default
+        }
+    }
+}
+
+impl From<VectorAccessConfig> for VectorAccess {
+    fn from(access: VectorAccessConfig) -> Self {
+        match access {
+            VectorAccessConfig::Read => Self::Read,
+            VectorAccessConfig::Write => Self::Write,
+        }
+    }
+}

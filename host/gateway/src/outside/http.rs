@@ -1,0 +1,49 @@
+//! `http` for plugins: an outlet of its own for each of them, so that no connection is shared.
+
+use std::sync::Arc;
+use tidegate_egress::{AddressPolicy, EgressError, Outlet, OutletConfig};
+use tidegate_sandbox::capability::{BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse};
+use tidegate_sandbox::stage::HttpGrant;
+
+/// Sends what plugins send.
+pub struct PluginHttp;
+
+impl HttpClient for PluginHttp {
+    fn open(&self, grant: &HttpGrant) -> Result<Arc<dyn HttpOrigins>, String> {
+        let networks = grant.networks.iter().map(|network| network.parse()).collect::<Result<_, String>>()?;
+        let outlet = Outlet::new(OutletConfig {
+            origins: grant.origins.clone(),
+            addresses: AddressPolicy::new(networks),
+            timeout: grant.timeout,
+            resolve: None,
+        });
+        Ok(Arc::new(Granted(outlet.map_err(|error| error.to_string())?)))
+    }
+}
+
+struct Granted(Outlet);
+
+impl HttpOrigins for Granted {
+    fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, CapabilityError>> {
+        Box::pin(async move {
+            let HttpRequest { method, url, headers, body, response_bytes, .. } = request;
+            let fetched = self.0.send(&method, &url, &headers, body, response_bytes).await.map_err(failure)?;
+            let tidegate_egress::Fetched { status, headers, body, truncated } = fetched;
+            Ok(HttpResponse { status, headers, body, truncated })
+        })
+    }
+}
+
+/// What a guest reads: it names the origin that the guest itself asked for, and no address behind it.
+fn failure(error: EgressError) -> CapabilityError {
+    match error {
+        EgressError::BadTarget { .. } => CapabilityError::Invalid(error.to_string()),
+        EgressError::OriginDenied { .. } => CapabilityError::Denied(error.to_string()),
+        EgressError::AddressDenied { ref origin, .. } => {
+            tracing::warn!(target: "plugin", "{error}");
+            CapabilityError::Denied(format!("the address of {origin} is not granted"))
+        }
+        error if error.is_timeout() => CapabilityError::Timeout(error.to_string()),
+        error => CapabilityError::Unavailable(error.to_string()),
+    }
+}

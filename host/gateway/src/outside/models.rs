@@ -1,0 +1,175 @@
+//! `models` for plugins: the models of the config, asked as the tenant's work.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tidegate_pipeline::ask::{self, Asked};
+use tidegate_pipeline::{Model, Models, RequestContext};
+use tidegate_sandbox::capability::{BoxFuture, CapabilityError, Labels, ModelAsk, ModelReply, ModelService};
+use tidegate_types::{Chat, Form, Message, Reject, RejectKind, Sampling, ToolChoice};
+
+/// Tokens of an answer where the plugin gives no bound.
+const MAX_TOKENS: u32 = 1024;
+
+/// Answers for the models that run.
+pub struct PluginModels(pub Models);
+
+impl PluginModels {
+    fn model(&self, name: &str) -> Result<&Arc<Model>, CapabilityError> {
+        self.0.get(name).map_err(failure)
+    }
+}
+
+impl ModelService for PluginModels {
+    fn check(&self, model: &str) -> Result<(), String> {
+        self.0.get(model).map(|_| ()).map_err(|reject| reject.message)
+    }
+
+    fn embed(&self, ask: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, CapabilityError>> {
+        Box::pin(async move { ask::embed(self.model(&ask.model)?, &texts).await.map_err(failure) })
+    }
+
+    fn complete(
+        &self,
+        ask: ModelAsk,
+        messages: Vec<Message>,
+        params: Map<String, Value>,
+    ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
+        Box::pin(async move {
+            let model = self.model(&ask.model)?;
+            let chat = chat(&ask.model, messages, params)?;
+            let cx = RequestContext { request_id: ask.request_id, caller: Arc::new(ask.caller), hops: 0 };
+            let Asked { text, finish, usage } = ask::ask(model, &chat, &cx).await.map_err(failure)?;
+            Ok(ModelReply { text, finish_reason: finish.as_str().into(), usage: usage.unwrap_or_default() })
+        })
+    }
+
+    fn classify(&self, ask: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Labels>, CapabilityError>> {
+        Box::pin(async move { ask::classify(self.model(&ask.model)?, &texts).await.map_err(failure) })
+    }
+}
+
+/// For `tidegate check`, which loads no weights: knows names, answers nothing.
+pub struct KnownModels(pub BTreeSet<String>);
+
+fn not_running<T: Send + 'static>() -> BoxFuture<'static, Result<T, CapabilityError>> {
+    Box::pin(std::future::ready(Err(CapabilityError::Unavailable("no model runs".into()))))
+}
+
+impl ModelService for KnownModels {
+    fn check(&self, model: &str) -> Result<(), String> {
+        match self.0.contains(model) {
+            true => Ok(()),
+            false => Err(format!("the model `{model}` does not exist")),
+        }
+    }
+
+    fn embed(&self, _: ModelAsk, _: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, CapabilityError>> {
+        not_running()
+    }
+
+    fn complete(
+        &self,
+        _: ModelAsk,
+        _: Vec<Message>,
+        _: Map<String, Value>,
+    ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
+        not_running()
+    }
+
+    fn classify(&self, _: ModelAsk, _: Vec<String>) -> BoxFuture<'_, Result<Vec<Labels>, CapabilityError>> {
+        not_running()
+    }
+}
+
+fn chat(model: &str, messages: Vec<Message>, params: Map<String, Value>) -> Result<Chat, CapabilityError> {
+    let mut chat = Chat {
+        form: Form::Chat,
+        model: model.to_owned(),
+        messages,
+        tools: Vec::new(),
+        tool_choice: ToolChoice::None,
+        parallel_tool_calls: false,
+        sampling: Sampling::default(),
+        stop: Vec::new(),
+        max_tokens: Some(MAX_TOKENS),
+        n: 1,
+        stream: true,
+        extra: Map::new(),
+        demands: Vec::new(),
+    };
+    if chat.messages.is_empty() {
+        return Err(CapabilityError::Invalid("there are no messages".into()));
+    }
+    for (name, value) in params {
+        let bad = || CapabilityError::Invalid(format!("`{name}` cannot be {value}"));
+        match name.as_str() {
+            "max_tokens" => chat.max_tokens = Some(count(&value).filter(|tokens| *tokens > 0).ok_or_else(bad)?),
+            "temperature" => chat.sampling.temperature = Some(number(&value, 0.0, 2.0).ok_or_else(bad)?),
+            "top_p" => chat.sampling.top_p = Some(number(&value, 0.0, 1.0).ok_or_else(bad)?),
+            "seed" => chat.sampling.seed = Some(value.as_u64().ok_or_else(bad)?),
+            "stop" => chat.stop = stops(&value).ok_or_else(bad)?,
+            _ => return Err(CapabilityError::Invalid(format!("there is no parameter `{}`", name.escape_debug()))),
+        }
+    }
+    Ok(chat)
+}
+
+fn count(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|count| u32::try_from(count).ok())
+}
+
+fn number(value: &Value, least: f64, most: f64) -> Option<f32> {
+    value.as_f64().filter(|number| (least..=most).contains(number)).map(|number| number as f32)
+}
+
+/// One string, or at most four.
+fn stops(value: &Value) -> Option<Vec<String>> {
+    let one = |value: &Value| value.as_str().filter(|text| (1..=256).contains(&text.len())).map(str::to_owned);
+    match value {
+        Value::Array(list) if list.len() <= 4 => list.iter().map(one).collect(),
+        value => Some(vec![one(value)?]),
+    }
+}
+
+/// What a guest reads; causes are for the log.
+fn failure(reject: Reject) -> CapabilityError {
+    let Reject { kind, code, message, .. } = reject;
+    match kind {
+        _ if code.as_deref() == Some("unsupported_model") => CapabilityError::Unsupported(message),
+        RejectKind::UpstreamTimeout => CapabilityError::Timeout(message),
+        RejectKind::Unavailable | RejectKind::RateLimited | RejectKind::BadUpstream | RejectKind::Internal => {
+            CapabilityError::Unavailable(message)
+        }
+        _ => CapabilityError::Invalid(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tidegate_types::Role;
+
+    fn with(params: Value) -> Result<Chat, CapabilityError> {
+        let Value::Object(params) = params else { panic!("{params}") };
+        chat("m", vec![Message::text("m0", Role::User, "hi")], params)
+    }
+
+    #[test]
+    fn parameters_are_openais_and_others_are_refused() {
+        let chat = with(json!({"max_tokens": 5, "temperature": 0.5, "seed": 7, "stop": "."})).unwrap();
+        assert_eq!((chat.max_tokens, chat.sampling.seed, chat.stop), (Some(5), Some(7), vec![".".to_owned()]));
+        for bad in [
+            json!({"max_tokens": 0}),
+            json!({"max_tokens": "5"}),
+            json!({"temperature": 3}),
+            json!({"top_p": -1}),
+            json!({"stop": ["a", "b", "c", "d", "e"]}),
+            json!({"stop": ""}),
+            json!({"tools": []}),
+        ] {
+            assert!(matches!(with(bad.clone()), Err(CapabilityError::Invalid(_))), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! One question to one model, for plugins: past all stages, so that a guard that asks a model is not asked about its
+//! own question. The model's own limits and queues hold as for everyone; the work is the caller's.
+
+use crate::context::RequestContext;
+use crate::models::{Model, ModelBackend};
+use crate::source::SourceEvent;
+use crate::stages::{seeds, source};
+use std::sync::Arc;
+use tidegate_types::{Chat, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
+
+/// Bytes of an answer.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// What a model said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// The answer's text.
+    pub text: String,
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// What it cost, where somebody counted.
+    pub usage: Option<Usage>,
+}
+
+/// Asks a model; dropping the future stops its work.
+pub async fn ask(model: &Arc<Model>, chat: &Chat, cx: &RequestContext) -> Result<Asked, Reject> {
+    let seeds = seeds(chat.sampling.seed, 1)?;
+    let mut source = source(model, chat, cx, Vec::new(), &seeds).await?;
+    let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
+    while let Some(event) = source.next().await {
+        match event? {
+            SourceEvent::Usage(usage) => asked.usage = Some(usage),
+            SourceEvent::Delta(delta) => match delta.kind {
+                DeltaKind::Text { text, .. } => asked.text.push_str(&text),
+                DeltaKind::Finish(reason) => asked.finish = reason,
+                DeltaKind::Reasoning(_) | DeltaKind::Refusal(_) | DeltaKind::ToolCall { .. } => {}
+            },
+        }
+        if asked.text.len() > MAX_ANSWER_BYTES {
+            return Err(Reject::internal(Fault::Engine, format!("an answer of more than {MAX_ANSWER_BYTES} bytes")));
+        }
+    }
+    Ok(asked)
+}
+
+/// One vector for each text.
+pub async fn embed(model: &Model, texts: &[String]) -> Result<Vec<Vec<f32>>, Reject> {
+    match &model.backend {
+        ModelBackend::Upstream(upstream) => upstream.embed(texts).await,
+        ModelBackend::Engine(_) => Err(cannot(model, "makes no vectors")),
+    }
+}
+
+/// The labels of each text, highest score first.
+pub async fn classify(model: &Model, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Reject> {
+    match &model.backend {
+        ModelBackend::Upstream(upstream) => upstream.classify(texts).await,
+        ModelBackend::Engine(_) => Err(cannot(model, "gives no labels")),
+    }
+}
+
+fn cannot(model: &Model, what: &str) -> Reject {
+    let message = format!("model `{}` {what}; name one of an upstream that does", model.name);
+    Reject::new(RejectKind::Invalid, Fault::Operator, message).code("unsupported_model")
+}

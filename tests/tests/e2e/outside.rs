@@ -1,0 +1,172 @@
+//! Plugins that reach out of the sandbox, over real sockets: where they are allowed to, and not where they are not.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tidegate::outside::http::PluginHttp;
+use tidegate::outside::models::KnownModels;
+use tidegate_sandbox::stage::{CallContext, Grants, HttpGrant, Limits, ModelGrant, Prompt, Secret, VectorAccess};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_tests::{Gateway, ask};
+use tidegate_types::{Caller, Message, RequestId, Role, ToolCall};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// A service that answers every request with `status`, after `pause`.
+struct Webhook {
+    address: SocketAddr,
+    reached: Arc<AtomicUsize>,
+    /// The most that were answered at once.
+    most: Arc<AtomicUsize>,
+}
+
+async fn webhook(status: &'static str, pause: Duration) -> Webhook {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (reached, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, peak, running) = (Arc::clone(&reached), Arc::clone(&most), Arc::new(AtomicUsize::new(0)));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (count, peak, running) = (Arc::clone(&count), Arc::clone(&peak), Arc::clone(&running));
+            tokio::spawn(async move {
+                let mut head = vec![0; 4096];
+                while stream.read(&mut head).await.is_ok_and(|read| read > 0) {
+                    count.fetch_add(1, Ordering::SeqCst);
+                    peak.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    tokio::time::sleep(pause).await;
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                }
+            });
+        }
+    });
+    Webhook { address, reached, most }
+}
+
+fn guest() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/reaches.wasm")
+}
+
+/// The guest as a prompt guard that asks `url`, with what it imports granted.
+fn guarded_by(url: &str, grants: &str, more: &str) -> String {
+    format!(
+        "[[pipeline.stage]]\nplugin = \"reaches\"\nfile = \"{}\"\nstages = [\"prompt-guard\"]\n\
+         config = {{ url = \"{url}\" }}\n[pipeline.stage.limits]\nwall_ms = 20000\n\
+         [pipeline.stage.grants]\nrandom = true\nsecrets = {{ key = \"PATH\" }}\nvectors = {{ notes = \"read\" }}\n\
+         models = {{ small = \"tidegate-starter\" }}\n{grants}\n{more}",
+        guest().display()
+    )
+}
+
+/// The guest in a sandbox of its own, which asks `url` as a prompt guard.
+fn load(grants: Grants, url: &str) -> Arc<Plugin> {
+    let cache_dir = Some(std::env::temp_dir().join("tidegate-tests-cache/plugins"));
+    let (http, models) = (Arc::new(PluginHttp), Arc::new(KnownModels(["any".to_owned()].into())));
+    let sandbox = Sandbox::new(SandboxConfig { cache_dir, http, models, ..SandboxConfig::default() }).unwrap();
+    let limits = Limits { wall: Duration::from_secs(60), cpu: Duration::from_secs(10), ..Limits::default() };
+    let config = serde_json::json!({"url": url});
+    let component = std::fs::read(guest()).unwrap();
+    sandbox.load(PluginSpec { grants, limits, config, ..PluginSpec::new("reaches", component) }).unwrap()
+}
+
+/// What the guest imports beside `http`.
+fn grants(http: HttpGrant) -> Grants {
+    Grants {
+        http: Some(http),
+        content: true,
+        secrets: [("key".to_owned(), Secret::new("x"))].into(),
+        models: [("small".to_owned(), ModelGrant { model: "any".into() })].into(),
+        vectors: [("notes".to_owned(), VectorAccess::Read)].into(),
+        random: true,
+        ..Grants::default()
+    }
+}
+
+fn call_context() -> CallContext {
+    let deadline = Duration::from_secs(60);
+    CallContext { request_id: RequestId::new("r"), caller: Caller::local(), deadline, streaming: false }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_asks_a_service_and_the_request_goes_as_that_says() {
+    for (answer, status) in [("200 OK", 200), ("403 Forbidden", 400), ("500 Oops", 400)] {
+        let service = webhook(answer, Duration::ZERO).await;
+        let (url, address) = (format!("http://{}/check", service.address), service.address);
+        let http = format!("http = {{ origins = [\"http://{address}\"], networks = [\"127.0.0.1/32\"] }}");
+        let gateway = Gateway::start(&guarded_by(&url, &format!("{http}\ncontent = true"), "")).await;
+        assert_eq!(gateway.chat(ask("Hello!")).await.status, status, "{answer}");
+        assert_eq!(service.reached.load(Ordering::SeqCst), 1);
+        let facts = gateway.running.facts.join("\n");
+        assert!(facts.contains(&format!("MAY SEND WHAT IT SEES TO http://{address}")), "{facts}");
+    }
+}
+
+/// Without the network, without `content`, and for a tenant without the capability: closed each time, nobody reached.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_may_not_reach_its_service_fails_as_its_stage_says() {
+    let service = webhook("200 OK", Duration::ZERO).await;
+    let (url, address) = (format!("http://{}/check", service.address), service.address);
+    let origin = format!("http = {{ origins = [\"http://{address}\"] }}\ncontent = true");
+    let content = format!("http = {{ origins = [\"http://{address}\"], networks = [\"127.0.0.1/32\"] }}");
+    let other =
+        "http = { origins = [\"http://127.0.0.1:9\"], networks = [\"127.0.0.1/32\"] }\ncontent = true".to_owned();
+    let tenant = "[tenants.local]\nplugin_capabilities = [\"kv\"]\n";
+    let granted = format!("{content}\ncontent = true");
+    for (grants, more) in [(&origin, ""), (&content, ""), (&other, ""), (&granted, tenant)] {
+        let gateway = Gateway::start(&guarded_by(&url, grants, more)).await;
+        let answer = gateway.chat(ask("Hello!")).await;
+        assert_eq!((answer.status, answer.error().2), (503, "plugin_failed".into()), "{grants} {more}");
+    }
+    assert_eq!(service.reached.load(Ordering::SeqCst), 0);
+}
+
+/// Instances that wait have a pool of their own: one tenant's 8 computing ones would let 8 through at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_service_behind_a_guard_serves_hundreds_of_calls_at_once() {
+    const CALLS: usize = 300;
+    let service = webhook("200 OK", Duration::from_millis(200)).await;
+    let http =
+        HttpGrant { networks: vec!["127.0.0.1/32".into()], ..HttpGrant::new([format!("http://{}", service.address)]) };
+    let plugin = load(grants(http), &format!("http://{}/", service.address));
+    let calls: Vec<_> = (0..CALLS)
+        .map(|_| {
+            let plugin = Arc::clone(&plugin);
+            tokio::spawn(async move {
+                let messages = [Message::text("m0", Role::User, "hi")];
+                let prompt = Prompt { messages: &messages, tools: &[], params: &[] };
+                plugin.inspect_prompt(&call_context(), prompt).await
+            })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(service.reached.load(Ordering::SeqCst), CALLS);
+    let most = service.most.load(Ordering::SeqCst);
+    assert!(most >= 100, "at most {most} of {CALLS} calls waited at once");
+}
+
+/// The whole way: guest, sandbox, egress. Some of the URLs are of granted origins that lead to loopback.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_all_hostile_urls_a_guest_reaches_none() {
+    let service = webhook("200 OK", Duration::ZERO).await;
+    let port = service.address.port();
+    let origins =
+        ["http://localhost", "http://127.0.0.1", "http://[::1]", "http://[::ffff:127.0.0.1]", "http://0.0.0.0"]
+            .map(|origin| format!("{origin}:{port}"));
+    let plugin = load(grants(HttpGrant::new(origins)), "");
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/hostile-urls.json")).unwrap();
+    let urls: Vec<String> = serde_json::from_str(&text).unwrap();
+    assert!(urls.len() >= 200, "{}", urls.len());
+    for url in urls {
+        // The guest's words are separated by spaces: a URL with one is another URL for it, and hostile all the same.
+        let arguments = url.replace("PORT", &port.to_string());
+        let call = ToolCall { id: "c".into(), name: "get".into(), arguments };
+        let refused = plugin.call_tool(&call_context(), &call).await;
+        assert!(refused.is_err(), "{url:?}: {refused:?}");
+    }
+    assert_eq!(service.reached.load(Ordering::SeqCst), 0);
+}
