@@ -24,7 +24,7 @@ pub struct Asked {
 
 /// Asks a model; dropping the future stops its work.
 pub async fn ask(model: &Arc<Model>, chat: &Chat, cx: &RequestContext) -> Result<Asked, Reject> {
-    let seeds = seeds(chat.sampling.seed, 1)?;
+    let seeds = seeds(chat.sampling.seed, 1);
     let mut source = source(model, chat, cx, Vec::new(), &seeds).await?;
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
     while let Some(event) = source.next().await {
