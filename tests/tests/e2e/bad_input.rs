@@ -182,3 +182,15 @@ async fn metric(gateway: &Gateway, name: &str) -> f64 {
     let line = text.lines().find(|line| line.starts_with(&format!("{name} ")));
     line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
 }
+
+/// A cache that holds less than the model could read is said at the start, and asked-for text that is longer is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_context_that_the_cache_cuts_short_is_said() {
+    let gateway = Gateway::start("[engine]\nkv_cache_mib = 1\n[pipeline]\n").await;
+    let fact = gateway.running.facts.iter().find(|fact| fact.starts_with("context"));
+    assert!(fact.is_some_and(|fact| fact.contains("kv_cache_mib = 1")), "{:?}", gateway.running.facts);
+    let answer = gateway.chat(ask(&"word ".repeat(900))).await;
+    assert_eq!((answer.status, answer.error().2), (400, json!("context_length_exceeded")));
+    let whole = Gateway::start(BARE).await;
+    assert!(!whole.running.facts.iter().any(|fact| fact.starts_with("context")));
+}

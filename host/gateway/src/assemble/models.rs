@@ -50,7 +50,9 @@ pub(super) fn check(entry: &ModelConfig, cache: &Path) -> anyhow::Result<String>
     if let Some(url) = &entry.upstream {
         Upstream::new(UpstreamConfig::new(&entry.name, url, &entry.name))
             .with_context(|| format!("model `{}`", entry.name))?;
-        return Ok(format!("model     {} at {url}", entry.name));
+        let key = entry.api_key_env.as_ref().filter(|variable| crate::config::variable(variable).is_err());
+        let key = key.map_or(String::new(), |variable| format!(" (its key's variable ${variable} is not set here)"));
+        return Ok(format!("model     {} at {url}{key}", entry.name));
     }
     let folder = folder(entry, cache)?;
     let opened = || -> anyhow::Result<String> {
@@ -97,6 +99,7 @@ fn own(
     facts.push(format!("model     {} ({}, {})", entry.name, opened.architecture, folder.display()));
     facts.push(format!("backend   {}", backend.describe()));
     let model_facts = model_facts(entry, &opened, backend.as_ref());
+    let wanted = model_facts.max_positions;
     let engine = config.engine.clone();
     let handle = match engine.isolation {
         Isolation::Thread => EngineHandle::start(engine, model_facts, factory(opened, backend))?,
@@ -106,6 +109,12 @@ fn own(
         }
     };
     let context_tokens = u32::try_from(handle.context())?;
+    if handle.context() < wanted {
+        let cache = config.engine.kv_cache_mib;
+        facts.push(format!(
+            "context   {context_tokens} tokens of {wanted}: engine.kv_cache_mib = {cache} holds no more"
+        ));
+    }
     let engine = EngineModel { handle, text, stop_token_ids, defaults };
     let backend = ModelBackend::Engine(Box::new(engine));
     Ok(Model { name: entry.name.clone(), created: now(), context_tokens, backend })
