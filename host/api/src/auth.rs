@@ -4,7 +4,7 @@
 
 use crate::error::ApiError;
 use hyper::header::{AUTHORIZATION, HeaderMap};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -31,12 +31,15 @@ pub struct Auth {
     /// compared in constant time all the same.
     keys: HashMap<[u8; 8], ([u8; 32], Arc<Caller>)>,
     local: Arc<Caller>,
+    /// Names of the keys that may administer the server.
+    administrators: HashSet<String>,
 }
 
 impl Auth {
     /// Callers need one of `keys`; without any, only this machine is served.
     pub fn new(keys: impl IntoIterator<Item = ApiKey>) -> Result<Self, ApiError> {
-        let mut auth = Self { keys: HashMap::new(), local: Arc::new(Caller::local()) };
+        let administrators = HashSet::new();
+        let mut auth = Self { keys: HashMap::new(), local: Arc::new(Caller::local()), administrators };
         for key in keys {
             let hash = parse_hash(&key.hash).ok_or_else(|| ApiError::BadKeyHash { name: key.name.clone() })?;
             let caller = Arc::new(Caller {
@@ -50,6 +53,27 @@ impl Auth {
             }
         }
         Ok(auth)
+    }
+
+    /// Lets the keys of these names administer the server.
+    pub fn with_administrators(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.administrators.extend(names);
+        self
+    }
+
+    /// The caller of a request that administers the server; without keys that is whoever is on this machine.
+    pub(crate) fn administrator(
+        &self,
+        headers: &HeaderMap,
+        host: &str,
+        peer: SocketAddr,
+    ) -> Result<Arc<Caller>, Reject> {
+        let caller = self.caller(headers, host, peer)?;
+        if self.is_local_only() || self.administrators.contains(caller.key_name.as_ref()) {
+            return Ok(caller);
+        }
+        let message = "this key may not administer the server; set `admin = true` on its entry in the config";
+        Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("not_admin"))
     }
 
     /// Whether callers need no key, and only this machine is served.
@@ -163,6 +187,17 @@ mod tests {
         for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "10.0.0.1"] {
             assert!(!allowed(host, "127.0.0.1:9"), "{host}");
         }
+    }
+
+    #[test]
+    fn an_administrator_is_a_key_that_was_named_or_this_machine() {
+        let auth = Auth::new([key("ann", "tg-1"), key("bob", "tg-2")]).unwrap().with_administrators(["bob".to_owned()]);
+        let near: SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let of = |auth: &Auth, values: &[&str]| auth.administrator(&headers(values), "localhost", near).map(|_| ());
+        assert!(of(&auth, &["Bearer tg-2"]).is_ok());
+        assert_eq!(of(&auth, &["Bearer tg-1"]).unwrap_err().kind, RejectKind::Forbidden);
+        assert_eq!(of(&auth, &[]).unwrap_err().kind, RejectKind::Unauthenticated);
+        assert!(of(&Auth::new([]).unwrap(), &[]).is_ok());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tidegate_types::{Caller, Chat, Delta, Reject, RequestId, Usage};
+use tidegate_types::{Caller, Chat, Delta, Fault, Reject, RejectKind, RequestId, Usage};
 use tidegate_wire::ModelCard;
 
 /// A future that is not named.
@@ -23,6 +23,13 @@ pub trait Service: Send + Sync + 'static {
     /// Whether requests will be answered: ready means that tokens are moving, not that the process runs. The
     /// error says what is missing.
     fn ready(&self) -> Result<(), String>;
+
+    /// Takes config and plugins anew; one line for each part that runs then. A refusal has changed nothing.
+    fn reload(&self) -> BoxFuture<'_, Result<Vec<String>, Reject>> {
+        let message = "this server has nothing to reload";
+        let reject = Reject::new(RejectKind::Invalid, Fault::Client, message).code("reload_refused");
+        Box::pin(std::future::ready(Err(reject)))
+    }
 
     /// All metrics, in Prometheus' text format.
     fn metrics(&self) -> String;

@@ -94,6 +94,7 @@ impl Dispatch {
         match route.access {
             Access::Open => Ok(Arc::new(Caller::local())),
             Access::Keyed => self.api.auth.caller(request.headers(), &host, self.peer),
+            Access::Admin => self.api.auth.administrator(request.headers(), &host, self.peer),
         }
     }
 }

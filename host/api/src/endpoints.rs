@@ -6,3 +6,4 @@ mod generate;
 pub(crate) mod health;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod reload;

@@ -2,7 +2,7 @@
 
 use crate::backend::BoxFuture;
 use crate::body::Response;
-use crate::endpoints::{chat_completions, completions, health, metrics, models};
+use crate::endpoints::{chat_completions, completions, health, metrics, models, reload};
 use crate::exchange::Exchange;
 use hyper::Method;
 use tidegate_types::Reject;
@@ -12,6 +12,8 @@ use tidegate_types::Reject;
 pub(crate) enum Access {
     /// A caller with a key.
     Keyed,
+    /// A caller whose key is an administrator's; without keys, this machine.
+    Admin,
     /// Anyone who reaches the server: probes, which say nothing.
     Open,
 }
@@ -36,6 +38,7 @@ static ROUTES: &[Route] = &[
     route(Method::GET, "/v1/models", Access::Keyed, |x| Box::pin(models::list(x))),
     route(Method::GET, "/v1/models/*", Access::Keyed, |x| Box::pin(models::get(x))),
     route(Method::GET, "/metrics", Access::Keyed, |x| Box::pin(metrics::render(x))),
+    route(Method::POST, "/admin/reload", Access::Admin, |x| Box::pin(reload::create(x))),
     route(Method::GET, "/livez", Access::Open, |x| Box::pin(health::live(x))),
     route(Method::GET, "/readyz", Access::Open, |x| Box::pin(health::ready(x))),
 ];

@@ -20,6 +20,8 @@ use tidegate_sandbox::{Sandbox, SandboxConfig};
 pub struct Assembled {
     /// What answers requests.
     pub pipeline: Arc<Pipeline>,
+    /// Where its plugins run.
+    pub(crate) plugins: Plugins,
     /// One fact a line: models, backend, plugins in order.
     pub facts: Vec<String>,
 }
@@ -29,10 +31,10 @@ pub fn assemble(config: &Config) -> anyhow::Result<Assembled> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     let models = models::load(config, &cache, &mut facts)?;
-    let service = Arc::new(PluginModels(models.clone()));
-    let (stages, pipeline) = load_stages(config, &cache, service, &mut facts)?;
+    let plugins = Plugins::start(&cache, Arc::new(PluginModels(models.clone())))?;
+    let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
     let limits = Limits { max_inflight: config.server.max_inflight, max_tool_turns: pipeline.max_tool_turns };
-    Ok(Assembled { pipeline: Pipeline::new(models, stages, limits), facts })
+    Ok(Assembled { pipeline: Pipeline::new(models, stages, limits), plugins, facts })
 }
 
 /// Validates a config as `assemble` would, but for the weights: reads the models' configs and loads the
@@ -46,29 +48,48 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
         facts.push(models::check(&model, &cache)?);
     }
     let names = model_configs(config).into_iter().map(|model| model.name).collect();
-    let (stages, _) = load_stages(config, &cache, Arc::new(KnownModels(names)), &mut facts)?;
-    stages::refuse_failed(&stages)?;
+    load_all_stages(&Plugins::start(&cache, Arc::new(KnownModels(names)))?, config, &mut facts)?;
     Ok(facts)
 }
 
+/// The plugin host. Clones are the same one: what it runs is bounded together, across reloads.
+#[derive(Clone)]
+pub(crate) struct Plugins(Sandbox);
+
+impl Plugins {
+    fn start(cache: &Path, models: Arc<dyn ModelService>) -> anyhow::Result<Self> {
+        let sandbox = Sandbox::new(SandboxConfig {
+            cache_dir: Some(cache.join("plugins")),
+            http: Arc::new(PluginHttp),
+            models,
+            ..SandboxConfig::default()
+        });
+        Ok(Self(sandbox.context("the plugin host does not start")?))
+    }
+}
+
+/// Loads the stages; one that cannot be loaded stays in its place, and fails there as its `on_error` says.
 fn load_stages(
+    plugins: &Plugins,
     config: &Config,
-    cache: &Path,
-    models: Arc<dyn ModelService>,
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
-    let sandbox = Sandbox::new(SandboxConfig {
-        cache_dir: Some(cache.join("plugins")),
-        http: Arc::new(PluginHttp),
-        models,
-        ..SandboxConfig::default()
-    })
-    .context("the plugin host does not start")?;
     let pipeline = match &config.pipeline {
         Some(pipeline) => pipeline.clone(),
         None => toml::from_str(bundled::PIPELINE).context("in the bundled pipeline")?,
     };
-    let stages = stages::load(&sandbox, &pipeline, &config.tenants, facts)?;
+    let stages = stages::load(&plugins.0, &pipeline, &config.tenants, facts)?;
+    Ok((stages, pipeline))
+}
+
+/// Loads the stages; one that cannot be loaded is an error.
+pub(crate) fn load_all_stages(
+    plugins: &Plugins,
+    config: &Config,
+    facts: &mut Vec<String>,
+) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
+    let (stages, pipeline) = load_stages(plugins, config, facts)?;
+    stages::refuse_failed(&stages)?;
     Ok((stages, pipeline))
 }
 

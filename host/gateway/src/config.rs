@@ -40,6 +40,9 @@ pub struct Config {
     pub tenants: BTreeMap<String, TenantConfig>,
     /// Where compiled plugins and unpacked assets are kept; default: the user's cache folder.
     pub cache_dir: Option<PathBuf>,
+    /// The file that it was read from.
+    #[serde(skip)]
+    pub source: Option<PathBuf>,
     /// The program to run as a worker process; default: this one.
     #[serde(skip)]
     pub worker_program: Option<PathBuf>,
@@ -65,6 +68,8 @@ pub struct ServerConfig {
     pub body_timeout_ms: u64,
     /// Time for running answers to end after Ctrl-C or SIGTERM.
     pub drain_timeout_ms: u64,
+    /// Take the config and plugins anew whenever one of their files changes.
+    pub watch: bool,
 }
 
 impl Default for ServerConfig {
@@ -78,6 +83,7 @@ impl Default for ServerConfig {
             header_timeout_ms: 10_000,
             body_timeout_ms: 30_000,
             drain_timeout_ms: 30_000,
+            watch: false,
         }
     }
 }
@@ -122,6 +128,9 @@ pub struct KeyConfig {
     /// Share of the engine relative to other tenants of the class.
     #[serde(default = "one")]
     pub weight: u32,
+    /// It may administer the server: `POST /admin/reload`.
+    #[serde(default)]
+    pub admin: bool,
 }
 
 fn one() -> u32 {
@@ -190,6 +199,7 @@ impl Config {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read the config {}", path.display()))?;
         let mut config = Self::parse(&text).with_context(|| format!("in the config {}", path.display()))?;
+        config.source = Some(path.to_owned());
         config.resolve_paths(path.parent().unwrap_or(Path::new(".")));
         Ok(config)
     }

@@ -41,11 +41,11 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         for fact in &running.facts {
             say(&mut std::io::stdout(), fact);
         }
-        stop_signal().await?;
+        run_until_stopped(&running).await?;
         say(&mut std::io::stdout(), "stopping  no new requests; running answers end first (press Ctrl-C to cut them)");
         tokio::select! {
             () = running.stop(drain) => Ok(()),
-            again = stop_signal() => again,
+            again = stop_signal(Hangup::Stops) => again,
         }
     })
 }
@@ -102,14 +102,39 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime does not start")
 }
 
+/// What SIGHUP says: that a config file may have changed, or that the terminal has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    Stops,
+    IsElsewhere,
+}
+
+/// Serves; SIGHUP takes the config file anew, where there is one.
+async fn run_until_stopped(running: &tidegate::Running) -> anyhow::Result<()> {
+    if !running.can_reload() {
+        return stop_signal(Hangup::Stops).await;
+    }
+    let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
+    let mut stopped = std::pin::pin!(stop_signal(Hangup::IsElsewhere));
+    loop {
+        tokio::select! {
+            stop = &mut stopped => return stop,
+            _ = hangup.recv() => match running.reload().await {
+                Ok(facts) => facts.iter().for_each(|fact| say(&mut std::io::stdout(), fact)),
+                Err(error) => say(&mut std::io::stdout(), &format!("not taken {error:#}; the old config goes on")),
+            },
+        }
+    }
+}
+
 /// Ctrl-C, SIGTERM, or the terminal's end.
-async fn stop_signal() -> anyhow::Result<()> {
+async fn stop_signal(on_hangup: Hangup) -> anyhow::Result<()> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
     tokio::select! {
         interrupt = tokio::signal::ctrl_c() => interrupt?,
         _ = terminate.recv() => {}
-        _ = hangup.recv() => {}
+        _ = hangup.recv(), if on_hangup == Hangup::Stops => {}
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::assemble::{Assembled, assemble};
 use crate::bundled::STARTER_NAME;
 use crate::config::{Config, KeyConfig, ServerConfig};
 use crate::observe;
+use crate::reload::Reloader;
 use crate::service::PipelineService;
 use anyhow::Context;
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use tidegate_api::{Api, ApiKey, Auth, Limits, Listener, Server, Tls};
 use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{ModelBackend, Pipeline};
 use tidegate_types::TenantId;
+use tokio::task::JoinHandle;
 
 /// A server that answers.
 pub struct Running {
@@ -21,7 +23,10 @@ pub struct Running {
     /// One line for each fact about it.
     pub facts: Vec<String>,
     server: Server,
-    pipeline: Arc<Pipeline>,
+    service: Arc<PipelineService>,
+    reloader: Arc<Reloader>,
+    /// Looks for changed files, where that is wanted.
+    watcher: Option<JoinHandle<()>>,
 }
 
 /// For what follows answers, once the last one has left.
@@ -30,20 +35,34 @@ const AFTERWORK: Duration = Duration::from_secs(2);
 impl Running {
     /// Takes no new requests, gives running answers `grace` to end, then stops the engines.
     pub async fn stop(self, grace: Duration) {
+        if let Some(watcher) = &self.watcher {
+            watcher.abort();
+        }
         self.server.stop(grace).await;
-        if !self.pipeline.settle(AFTERWORK).await {
+        let pipeline = self.service.pipeline();
+        if !pipeline.settle(AFTERWORK).await {
             tracing::warn!("memories or observers were still at work, and were cut off");
         }
-        for model in self.pipeline.models().iter() {
+        for model in pipeline.models().iter() {
             if let ModelBackend::Engine(engine) = &model.backend {
                 engine.handle.shutdown(Duration::from_secs(1)).await;
             }
         }
     }
 
-    /// The pipeline, for tests.
-    pub fn pipeline(&self) -> &Arc<Pipeline> {
-        &self.pipeline
+    /// The pipeline that answers new requests, for tests.
+    pub fn pipeline(&self) -> Arc<Pipeline> {
+        self.service.pipeline()
+    }
+
+    /// Whether there is a config file that could be taken anew.
+    pub fn can_reload(&self) -> bool {
+        self.reloader.has_source()
+    }
+
+    /// Takes the config file and the plugins anew, whole or not at all; one line for each part that runs then.
+    pub async fn reload(&self) -> anyhow::Result<Vec<String>> {
+        self.reloader.reload().await
     }
 }
 
@@ -55,18 +74,23 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let metrics = observe::recorder()?;
     let listener = listen(&config.server)?;
     let addr = listener.address()?;
-    let auth = Auth::new(config.keys.iter().map(api_key))?;
+    let administrators = config.keys.iter().filter(|key| key.admin).map(|key| key.name.clone());
+    let auth = Auth::new(config.keys.iter().map(api_key))?.with_administrators(administrators);
     let limits = limits(&config.server);
     let tls = config.server.tls.is_some();
     let open = config.keys.is_empty();
     let first_model = config.models.first().map_or(STARTER_NAME, |model| &model.name).to_owned();
-    let Assembled { pipeline, mut facts } =
-        tokio::task::spawn_blocking(move || assemble(&config)).await.context("assembling panicked")??;
-    let service = PipelineService { pipeline: Arc::clone(&pipeline), metrics };
-    let server = tidegate_api::serve(vec![listener], Api::new(Arc::new(service), auth, limits));
+    let assembling = tokio::task::spawn_blocking(move || assemble(&config).map(|assembled| (config, assembled)));
+    let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
+    let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), metrics));
+    let reloader = Arc::new(Reloader::new(&config, &service, plugins)?);
+    service.set_reloader(Arc::clone(&reloader));
+    let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
+    let api: Arc<dyn tidegate_api::Service> = service.clone();
+    let server = tidegate_api::serve(vec![listener], Api::new(api, auth, limits));
     let model = if pipeline.routes() { ROUTED_MODEL } else { &first_model };
     facts.extend(invitation(addr, tls, open, model));
-    Ok(Running { addr, facts, server, pipeline })
+    Ok(Running { addr, facts, server, service, reloader, watcher })
 }
 
 fn listen(config: &ServerConfig) -> anyhow::Result<Listener> {

@@ -1,23 +1,48 @@
 //! What `api` asks for, answered by the pipeline.
 
+use crate::reload::Reloader;
+use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use tidegate_api::{Events, ModelCard, Reply, ReplyEvent, RequestContext, Service};
-use tidegate_pipeline::{Model, ModelBackend, Pipeline};
-use tidegate_types::{Caller, Chat, Reject};
+use tidegate_api::{BoxFuture, Events, ModelCard, Reply, ReplyEvent, RequestContext, Service};
+use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
+use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind};
 
 /// The pipeline behind the HTTP side.
 pub(crate) struct PipelineService {
-    pub(crate) pipeline: Arc<Pipeline>,
-    pub(crate) metrics: PrometheusHandle,
+    pipeline: ArcSwap<Pipeline>,
+    reloader: OnceLock<Arc<Reloader>>,
+    metrics: PrometheusHandle,
+}
+
+impl PipelineService {
+    pub(crate) fn new(pipeline: Arc<Pipeline>, metrics: PrometheusHandle) -> Self {
+        Self { pipeline: ArcSwap::new(pipeline), reloader: OnceLock::new(), metrics }
+    }
+
+    /// Lets [`Service::reload`] work.
+    pub(crate) fn set_reloader(&self, reloader: Arc<Reloader>) {
+        // Set once, at the start.
+        let _ = self.reloader.set(reloader);
+    }
+
+    /// What answers new requests.
+    pub(crate) fn pipeline(&self) -> Arc<Pipeline> {
+        self.pipeline.load_full()
+    }
+
+    /// New requests go through other stages; those that run finish as they began.
+    pub(crate) fn replace_stages(&self, stages: Stages, max_tool_turns: u32) {
+        self.pipeline.store(self.pipeline.load().with_stages(stages, max_tool_turns));
+    }
 }
 
 impl Service for PipelineService {
-    fn chat(&self, chat: Chat, cx: RequestContext) -> tidegate_api::BoxFuture<'_, Result<Reply, Reject>> {
+    fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
         Box::pin(async move {
             let cx = tidegate_pipeline::RequestContext { request_id: cx.request_id, caller: cx.caller, hops: cx.hops };
-            let reply = self.pipeline.answer(chat, cx).await?;
+            let reply = self.pipeline.load_full().answer(chat, cx).await?;
             Ok(Reply {
                 model: reply.model.clone(),
                 headers: reply.headers.clone(),
@@ -27,8 +52,9 @@ impl Service for PipelineService {
     }
 
     fn models(&self, _caller: &Caller) -> Vec<ModelCard> {
-        let mut cards: Vec<ModelCard> = self.pipeline.models().iter().map(|model| card(model)).collect();
-        if self.pipeline.routes() {
+        let pipeline = self.pipeline.load();
+        let mut cards: Vec<ModelCard> = pipeline.models().iter().map(|model| card(model)).collect();
+        if pipeline.routes() {
             let id = tidegate_pipeline::chat::ROUTED_MODEL.to_owned();
             cards.push(ModelCard { id, created: 0, owned_by: "tidegate".into(), context_tokens: None });
         }
@@ -36,7 +62,7 @@ impl Service for PipelineService {
     }
 
     fn ready(&self) -> Result<(), String> {
-        for model in self.pipeline.models().iter() {
+        for model in self.pipeline.load().models().iter() {
             if let ModelBackend::Engine(engine) = &model.backend
                 && let tidegate_engine::Health::NotReady(why) = engine.handle.health()
             {
@@ -44,6 +70,16 @@ impl Service for PipelineService {
             }
         }
         Ok(())
+    }
+
+    fn reload(&self) -> BoxFuture<'_, Result<Vec<String>, Reject>> {
+        Box::pin(async move {
+            let refused = |why: String| Reject::new(RejectKind::Invalid, Fault::Operator, why).code("reload_refused");
+            let Some(reloader) = self.reloader.get() else {
+                return Err(refused("this server has nothing to reload".into()));
+            };
+            reloader.reload().await.map_err(|error| refused(format!("{error:#}")))
+        })
     }
 
     fn metrics(&self) -> String {

@@ -237,3 +237,39 @@ fn a_key_is_shown_with_its_entry() {
     let (good, said) = run(&["key", "alice"]);
     assert!(good && said.contains("tg-") && said.contains("name = \"alice\"") && said.contains("blake3:"), "{said}");
 }
+
+#[test]
+fn a_hangup_takes_the_config_anew_and_a_bad_one_leaves_the_old() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tidegate.toml");
+    let write = |word: &str| {
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n[[pipeline.stage]]\nplugin = \"word-guard\"\n\
+             config = {{ words = [\"{word}\"], action = \"block\" }}\n"
+        );
+        std::fs::write(&path, config).unwrap();
+    };
+    let status = |server: &Server, question: &str| {
+        let mut answer = String::new();
+        server.ask(question, json!({})).read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    let becomes = |server: &Server, question: &str, wanted: &str| {
+        let until = Instant::now() + Duration::from_secs(60);
+        while status(server, question) != wanted {
+            assert!(Instant::now() < until, "{question} is never answered {wanted}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    write("heron");
+    let server = Server::start(&["--config", path.to_str().unwrap()]);
+    assert_eq!((status(&server, "a heron"), status(&server, "an otter")), ("400".into(), "200".into()));
+    write("otter");
+    server.signal(server.child.id(), "-HUP");
+    becomes(&server, "an otter", "400");
+    assert_eq!(status(&server, "a heron"), "200");
+    std::fs::write(&path, "[server\n").unwrap();
+    server.signal(server.child.id(), "-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((status(&server, "a heron"), status(&server, "an otter")), ("200".into(), "400".into()));
+}

@@ -87,6 +87,18 @@ impl Pipeline {
         Arc::new(Self { models, stages, limits, admission, background: Background::default() })
     }
 
+    /// A pipeline with other stages that shares models, admission and background work with this one, which goes on
+    /// for the requests that it has.
+    pub fn with_stages(&self, stages: Stages, max_tool_turns: u32) -> Arc<Self> {
+        Arc::new(Self {
+            models: self.models.clone(),
+            stages,
+            limits: Limits { max_tool_turns, ..self.limits.clone() },
+            admission: Arc::clone(&self.admission),
+            background: self.background.clone(),
+        })
+    }
+
     /// Waits for what follows answers that have left, for at most `grace`; says whether all of it ended.
     pub async fn settle(&self, grace: Duration) -> bool {
         self.background.settle(grace).await

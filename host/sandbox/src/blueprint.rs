@@ -28,6 +28,8 @@ pub(crate) struct Blueprint {
     pub(crate) metrics: Vec<String>,
     pub(crate) configure_cpu: Duration,
     pub(crate) work: Work,
+    /// All tenants share the instances.
+    pub(crate) shared: bool,
 }
 
 impl Blueprint {

@@ -151,6 +151,9 @@ pub enum LoadCause {
         /// What is wrong.
         message: String,
     },
+    /// Tenants may not share its instances.
+    #[error("`shared` is for plugins that are deterministic and import no granted capability; leave it out")]
+    Shared,
     /// A granted folder cannot be opened.
     #[error("grant `documents`: {0}")]
     Documents(String),

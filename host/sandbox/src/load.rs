@@ -46,6 +46,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
 
     let descriptor = on_own_thread(describe(core, Arc::new(blueprint.clone())))?;
     check_capabilities(&used, &descriptor)?;
+    check_shared(&blueprint, &used, &descriptor)?;
     schema::validate(&descriptor.config_schema, &config)
         .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
     blueprint.metrics.clone_from(&descriptor.metrics);
@@ -112,6 +113,7 @@ fn blueprint(
         metrics: Vec::new(),
         configure_cpu: core.config.configure_cpu,
         work: Work::Compute,
+        shared: spec.shared,
     }
 }
 
@@ -232,6 +234,18 @@ fn check_capabilities(used: &BTreeSet<&'static str>, descriptor: &Descriptor) ->
             message: format!("it imports `{capability}` and does not say why"),
         }),
         None => Ok(()),
+    }
+}
+
+/// Instances that tenants share must have nothing to tell one tenant of another.
+fn check_shared(
+    blueprint: &Blueprint,
+    used: &BTreeSet<&'static str>,
+    descriptor: &Descriptor,
+) -> Result<(), LoadCause> {
+    match blueprint.shared && !(used.is_empty() && descriptor.deterministic) {
+        true => Err(LoadCause::Shared),
+        false => Ok(()),
     }
 }
 

@@ -29,12 +29,14 @@ pub struct Plugin {
     descriptor: Descriptor,
     stages: BTreeSet<StageKind>,
     pools: RwLock<HashMap<TenantId, Arc<Pool>>>,
+    /// Whose pool it is that tenants share.
+    everyone: TenantId,
 }
 
 impl Plugin {
     pub(crate) fn new(core: Arc<Core>, blueprint: Arc<Blueprint>, descriptor: Descriptor) -> Self {
         let stages = blueprint.stages.kinds();
-        Self { core, blueprint, descriptor, stages, pools: RwLock::default() }
+        Self { core, blueprint, descriptor, stages, pools: RwLock::default(), everyone: TenantId::new("*") }
     }
 
     /// Its name in the config.
@@ -172,8 +174,9 @@ impl Plugin {
         answer.map_err(|_| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall })
     }
 
-    /// The tenant's pool. There are as many as tenants, and tenants come from the config.
+    /// The tenant's pool, or that of all. There are as many as tenants, and tenants come from the config.
     fn pool(&self, tenant: &TenantId) -> Arc<Pool> {
+        let tenant = if self.blueprint.shared { &self.everyone } else { tenant };
         if let Some(pool) = self.pools.read().get(tenant) {
             return pool.clone();
         }

@@ -12,8 +12,10 @@ use crate::registry::Registry;
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::HostState;
 use crate::ticker::Ticker;
+use parking_lot::Mutex;
 use serde_json::Value;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
 use wasmtime::component::Linker;
@@ -34,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) trials: Semaphore,
     /// Makes pseudonyms of callers; new in each process.
     pub(crate) pseudonym_key: [u8; 32],
+    /// What was loaded and is still in use, by everything that it was loaded with.
+    loaded: Mutex<HashMap<blake3::Hash, Weak<Plugin>>>,
 }
 
 /// A plugin to load.
@@ -51,6 +55,8 @@ pub struct PluginSpec {
     pub limits: Limits,
     /// The stages that may run; `None` for all that it exports.
     pub stages: Option<Vec<StageKind>>,
+    /// All tenants share its instances; only for a plugin that is deterministic and imports no granted capability.
+    pub shared: bool,
 }
 
 impl PluginSpec {
@@ -63,7 +69,26 @@ impl PluginSpec {
             grants: Grants::default(),
             limits: Limits::default(),
             stages: None,
+            shared: false,
         }
+    }
+}
+
+impl PluginSpec {
+    /// Of everything that makes a difference.
+    fn digest(&self) -> blake3::Hash {
+        let Self { name, component, config, grants, limits, stages, shared } = self;
+        let mut digest = blake3::Hasher::new();
+        let mut add = |part: &[u8]| {
+            digest.update(&(part.len() as u64).to_le_bytes()).update(part);
+        };
+        add(name.as_bytes());
+        add(component);
+        add(config.to_string().as_bytes());
+        add(format!("{grants:?} {limits:?} {stages:?} {shared}").as_bytes());
+        // Their debug form hides them.
+        grants.secrets.values().for_each(|secret| add(secret.expose().as_bytes()));
+        digest.finalize()
     }
 }
 
@@ -89,7 +114,17 @@ impl Sandbox {
         let trials = Semaphore::new(TRIAL_INSTANCES as usize);
         let mut pseudonym_key = [0; 32];
         getrandom::fill(&mut pseudonym_key).map_err(|e| SandboxError::Random(e.to_string()))?;
-        Ok(Self(Arc::new(Core { config, engine, linker, cache, registry, ticker, trials, pseudonym_key })))
+        Ok(Self(Arc::new(Core {
+            config,
+            engine,
+            linker,
+            cache,
+            registry,
+            ticker,
+            trials,
+            pseudonym_key,
+            loaded: Mutex::default(),
+        })))
     }
 
     /// Compiles (or finds in the cache), checks, describes and once configures a plugin. Takes milliseconds to
@@ -97,6 +132,23 @@ impl Sandbox {
     pub fn load(&self, spec: PluginSpec) -> Result<Arc<Plugin>, LoadError> {
         let plugin = spec.name.clone();
         load::load(&self.0, spec).map_err(|cause| LoadError { plugin, cause })
+    }
+
+    /// As [`Self::load`], but gives a plugin that was loaded with the same component, config, grants, limits and stages
+    /// and is still in use, with its warm instances. One that reads documents is always loaded: they may lie elsewhere.
+    pub fn load_or_reuse(&self, spec: PluginSpec) -> Result<Arc<Plugin>, LoadError> {
+        if !spec.grants.documents.is_empty() {
+            return self.load(spec);
+        }
+        let key = spec.digest();
+        if let Some(plugin) = self.0.loaded.lock().get(&key).and_then(Weak::upgrade) {
+            return Ok(plugin);
+        }
+        let plugin = self.load(spec)?;
+        let mut loaded = self.0.loaded.lock();
+        loaded.retain(|_, plugin| plugin.strong_count() > 0);
+        loaded.insert(key, Arc::downgrade(&plugin));
+        Ok(plugin)
     }
 
     /// What is in use now.

@@ -168,3 +168,31 @@ async fn a_plugin_goes_on_when_its_sandbox_handle_is_gone() {
     let plugin = sandbox(|_| ()).load(spec("honest")).unwrap();
     inspect(&plugin, &ctx(), "hello").await.unwrap();
 }
+
+#[tokio::test]
+async fn a_plugin_that_is_loaded_the_same_way_again_has_its_warm_instances() {
+    let sandbox = sandbox(|_| ());
+    let spec = || PluginSpec { config: serde_json::json!({"a": 1}), ..spec("honest") };
+    let first = sandbox.load_or_reuse(spec()).unwrap();
+    assert_eq!(nth_call(&first, "a").await, 1);
+    let again = sandbox.load_or_reuse(spec()).unwrap();
+    assert_eq!(nth_call(&again, "a").await, 2, "component, config, grants and limits are the same");
+    let other = sandbox.load_or_reuse(PluginSpec { config: serde_json::json!({"a": 2}), ..spec() }).unwrap();
+    assert_eq!(nth_call(&other, "a").await, 1, "another config");
+    let limits = Limits { instances: 3, ..spec().limits };
+    let limited = sandbox.load_or_reuse(PluginSpec { limits, ..spec() }).unwrap();
+    assert_eq!(nth_call(&limited, "a").await, 1, "other limits");
+    drop((first, again));
+    let fresh = sandbox.load_or_reuse(spec()).unwrap();
+    assert_eq!(nth_call(&fresh, "a").await, 1, "nobody kept it");
+}
+
+#[tokio::test]
+async fn tenants_share_instances_only_where_the_operator_says_so_and_nothing_could_leak() {
+    let sandbox = sandbox(|_| ());
+    let shared = sandbox.load(PluginSpec { shared: true, ..spec("honest") }).unwrap();
+    assert_eq!((nth_call(&shared, "a").await, nth_call(&shared, "b").await), (1, 2));
+    let grants = tidegate_sandbox::stage::Grants { kv_bytes: Some(1024), ..Default::default() };
+    let refused = sandbox.load(PluginSpec { shared: true, grants, ..spec("remembers") }).unwrap_err();
+    assert_eq!(refused.cause, tidegate_sandbox::LoadCause::Shared);
+}

@@ -16,5 +16,6 @@ mod keys;
 mod many_streams;
 mod outside;
 mod pipeline;
+mod reload;
 mod stages;
 mod upstream;

@@ -75,8 +75,9 @@ fn load_one(
         grants: stage.grants.to_grants(tenants)?,
         limits: stage.limits.to_limits(),
         stages: stage.stages.as_ref().map(|kinds| kinds.iter().map(|kind| (*kind).into()).collect()),
+        shared: stage.shared,
     };
-    Ok(sandbox.load(spec)?)
+    Ok(sandbox.load_or_reuse(spec)?)
 }
 
 fn component(stage: &StageConfig) -> anyhow::Result<Cow<'static, [u8]>> {

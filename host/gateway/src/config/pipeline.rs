@@ -47,6 +47,9 @@ pub struct StageConfig {
     pub top_k: Option<u32>,
     /// For retrievers: passages that score lower are left out.
     pub min_score: Option<f32>,
+    /// All tenants share the plugin's instances; for plugins that are deterministic and import no granted capability.
+    #[serde(default)]
+    pub shared: bool,
     /// For output guards: what they do about streams. Default `hold`.
     pub streamed: Option<StreamedConfig>,
     /// When the plugin is left out because it keeps failing.

@@ -1,0 +1,127 @@
+//! Taking a changed config and changed plugin files while requests run. What is new is loaded and checked aside, then
+//! swapped in whole; requests that run finish on what they began with. What cannot be used is refused with its reason,
+//! and the old goes on.
+//!
+//! What can change is the pipeline: its stages, their components, configs, grants and limits, and what tenants may. A
+//! change of anything else needs a restart, and is refused as a whole, so that no config runs by halves.
+
+use crate::assemble::{self, Plugins};
+use crate::config::Config;
+use crate::service::PipelineService;
+use anyhow::{Context, bail};
+use metrics::counter;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+use tokio::sync::Mutex;
+
+/// How often the watcher looks. A file that is being written is looked at again after this time.
+const WATCH: Duration = Duration::from_millis(500);
+
+/// Reloads one server.
+pub(crate) struct Reloader {
+    /// Where the config is from; without a file there is nothing to take anew.
+    source: Option<PathBuf>,
+    /// Weak, since the service has this for its callers.
+    service: Weak<PipelineService>,
+    plugins: Plugins,
+    /// What the file said when it was taken last. Held while a reload runs: one at a time.
+    taken: Mutex<Config>,
+}
+
+impl Reloader {
+    pub(crate) fn new(config: &Config, service: &Arc<PipelineService>, plugins: Plugins) -> anyhow::Result<Self> {
+        let source = config.source.clone();
+        // The command line may have changed what runs; a reload compares file with file.
+        let taken = match &source {
+            Some(path) => Config::load(path)?,
+            None => config.clone(),
+        };
+        Ok(Self { source, service: Arc::downgrade(service), plugins, taken: Mutex::new(taken) })
+    }
+
+    pub(crate) fn has_source(&self) -> bool {
+        self.source.is_some()
+    }
+
+    /// Takes the file anew; gives one line for each part that runs now.
+    pub(crate) async fn reload(&self) -> anyhow::Result<Vec<String>> {
+        let mut taken = self.taken.lock().await;
+        let outcome = self.take(&taken).await;
+        let label = if outcome.is_ok() { "taken" } else { "refused" };
+        counter!("tidegate_reloads_total", "outcome" => label).increment(1);
+        match outcome {
+            Ok((config, facts)) => {
+                *taken = config;
+                tracing::info!("the config was taken anew: {}", facts.join("; "));
+                Ok(facts)
+            }
+            Err(error) => {
+                tracing::error!("the config was not taken, the old one goes on: {error:#}");
+                Err(error)
+            }
+        }
+    }
+
+    async fn take(&self, taken: &Config) -> anyhow::Result<(Config, Vec<String>)> {
+        let path = self.source.clone().context("the server runs without a config file; there is nothing to reload")?;
+        let config = Config::load(&path)?;
+        check_restart(taken, &config)?;
+        let (plugins, new) = (self.plugins.clone(), config.clone());
+        let loading = tokio::task::spawn_blocking(move || {
+            let mut facts = Vec::new();
+            let (stages, pipeline) = assemble::load_all_stages(&plugins, &new, &mut facts)?;
+            anyhow::Ok((stages, pipeline.max_tool_turns, facts))
+        });
+        let (stages, max_tool_turns, facts) = loading.await.context("loading panicked")??;
+        self.service.upgrade().context("the server has stopped")?.replace_stages(stages, max_tool_turns);
+        Ok((config, facts))
+    }
+
+    /// Reloads whenever the config or a plugin's file has changed and then rested for a moment.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let mut seen = self.look().await;
+        let mut changing = false;
+        loop {
+            tokio::time::sleep(WATCH).await;
+            let now = self.look().await;
+            if now != seen {
+                (seen, changing) = (now, true);
+            } else if std::mem::take(&mut changing) {
+                // What is wrong was logged and counted; the next change is another chance.
+                let _ = self.reload().await;
+                seen = self.look().await;
+            }
+        }
+    }
+
+    /// Names, sizes and times of everything that a reload would read.
+    async fn look(&self) -> Vec<(PathBuf, Option<(u64, SystemTime)>)> {
+        let taken = self.taken.lock().await;
+        let stages = taken.pipeline.iter().flat_map(|pipeline| &pipeline.stage);
+        let files = self.source.iter().chain(stages.filter_map(|stage| stage.file.as_ref()));
+        let about = |path: &PathBuf| {
+            let about = std::fs::metadata(path).ok();
+            (path.clone(), about.and_then(|about| Some((about.len(), about.modified().ok()?))))
+        };
+        files.map(about).collect()
+    }
+}
+
+/// Refuses a change that needs a restart.
+fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
+    let sections = [
+        ("[server]", old.server == new.server),
+        ("[[keys]]", old.keys == new.keys),
+        ("[[models]]", old.models == new.models),
+        ("[compute]", old.compute == new.compute),
+        ("[engine]", old.engine == new.engine),
+        ("cache_dir", old.cache_dir == new.cache_dir),
+    ];
+    match sections.iter().find(|(_, same)| !same) {
+        Some((section, _)) => {
+            bail!("{section} has changed, which needs a restart; nothing of the new config was taken")
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,154 @@
+//! Config and plugins that change while requests run.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tidegate::config::Config;
+use tidegate_tests::{Gateway, ask, collect, finish_reason, with_model};
+
+/// A config file of its own, and a gateway that was started from it.
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, config: &str) {
+        std::fs::write(self.path("tidegate.toml"), config).unwrap();
+    }
+
+    async fn start(&self) -> Gateway {
+        let mut config = Config::load(&self.path("tidegate.toml")).unwrap();
+        config.cache_dir = Some(std::env::temp_dir().join("tidegate-tests-cache"));
+        Gateway::start_with(config).await
+    }
+}
+
+fn blocks(word: &str) -> String {
+    format!("[[pipeline.stage]]\nplugin = \"word-guard\"\nconfig = {{ words = [\"{word}\"], action = \"block\" }}\n")
+}
+
+async fn reload(gateway: &Gateway) -> (u16, String) {
+    let answer = gateway.post_raw("/admin/reload", "").await;
+    (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())
+}
+
+async fn status(gateway: &Gateway, question: &str) -> u16 {
+    gateway.chat(ask(question)).await.status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_config_is_taken_whole_and_a_bad_one_not_at_all() {
+    let files = Files::new();
+    files.write(&blocks("heron"));
+    let gateway = files.start().await;
+    assert_eq!((status(&gateway, "a heron").await, status(&gateway, "an otter").await), (400, 200));
+    files.write(&blocks("otter"));
+    let (taken, facts) = reload(&gateway).await;
+    assert_eq!((taken, facts.contains("word-guard")), (200, true), "{facts}");
+    assert_eq!((status(&gateway, "a heron").await, status(&gateway, "an otter").await), (200, 400));
+    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist");
+    let good = blocks("heron");
+    for (bad, why) in [
+        ("[[pipeline.stage]\n".to_owned(), "tidegate.toml"),
+        (blocks("heron").replace("words", "wrods"), "wrods"),
+        (format!("{good}[[pipeline.stage]]\nplugin = \"no-such\"\non_error = \"open\"\n"), "no-such"),
+        (
+            format!(
+                "{good}[[pipeline.stage]]\nplugin = \"mumbles\"\nfile = \"{}\"\non_error = \"open\"\n\
+                 stages = [\"prompt-guard\"]\n",
+                guests.join("mumbles.wasm").display()
+            ),
+            "mumbles",
+        ),
+        (format!("[server]\nmax_inflight = 7\n{good}"), "[server] has changed, which needs a restart"),
+        (format!("[[models]]\nname = \"m\"\npath = \"bundled\"\n{good}"), "[[models]] has changed"),
+    ] {
+        files.write(&bad);
+        let (refused, body) = reload(&gateway).await;
+        assert_eq!(refused, 400, "{bad}: {body}");
+        assert!(body.contains("reload_refused") && body.contains(why), "{why} is not in {body}");
+        assert_eq!((status(&gateway, "a heron").await, status(&gateway, "an otter").await), (200, 400), "{bad}");
+    }
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    assert!(metrics.contains("tidegate_reloads_total{outcome=\"refused\"}"), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_answer_finishes_on_what_it_began_with() {
+    let files = Files::new();
+    files.write("[pipeline]\n");
+    let gateway = files.start().await;
+    let mut body = with_model(ask("Tell me a story about a fox."));
+    body["stream"] = true.into();
+    let mut running = gateway.send(gateway.json_request("/v1/chat/completions", &body)).await.into_body();
+    let mut text = running.frame().await.unwrap().unwrap().into_data().unwrap().to_vec();
+    // From now on every answer is cut at once.
+    files.write(&blocks("a").replace("config = { ", "config = { whole_words = false, roles = [\"assistant\"], "));
+    assert_eq!(reload(&gateway).await.0, 200);
+    text.extend(running.collect().await.unwrap().to_bytes());
+    assert_eq!(finish_reason(&tidegate_tests::events(&text), 0), "stop");
+    let new = gateway.stream(ask("Tell me a story about a fox.")).await;
+    assert_eq!(finish_reason(&new, 0), "content_filter");
+}
+
+/// The plugin's file is replaced, nothing else: the watcher sees it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_plugin_file_is_taken_by_the_watcher() {
+    let files = Files::new();
+    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist");
+    let put = |guest: &str| std::fs::copy(guests.join(guest), files.path("guard.wasm")).unwrap();
+    put("panics.wasm");
+    files.write(
+        "[server]\nwatch = true\n[[pipeline.stage]]\nplugin = \"guard\"\nfile = \"guard.wasm\"\n\
+         stages = [\"prompt-guard\"]\n",
+    );
+    let gateway = files.start().await;
+    // `honest` refuses this word, `panics` allows it.
+    assert_eq!(status(&gateway, "refuse").await, 200);
+    put("honest.wasm");
+    for _ in 0..400 {
+        if status(&gateway, "refuse").await == 400 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the new file was never taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_administrators_key_reloads() {
+    let files = Files::new();
+    let key = |name: &str, secret: &str| {
+        let hash = blake3::hash(secret.as_bytes());
+        format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\n")
+    };
+    files.write(&format!("{}{}admin = true\n[pipeline]\n", key("ann", "tg-1"), key("bob", "tg-2")));
+    let gateway = files.start().await;
+    for (secret, status) in [("tg-1", 403), ("tg-2", 200), ("tg-3", 401)] {
+        let request = Request::post(gateway.url("/admin/reload"))
+            .header("authorization", format!("Bearer {secret}"))
+            .body(Full::<Bytes>::default())
+            .unwrap();
+        let answer = collect(gateway.send(request).await).await;
+        assert_eq!(answer.status, status, "{secret}: {:?}", answer.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_config_file_has_nothing_to_reload() {
+    let gateway = Gateway::start("").await;
+    let (status, body) = reload(&gateway).await;
+    let error: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, error["error"]["code"].as_str()), (400, Some("reload_refused")));
+}
