@@ -10,6 +10,7 @@ pub(crate) use cache::variable;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig, VectorAccessConfig};
 pub use pipeline::{
     BreakerConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig, StreamedConfig,
+    WhenConfig,
 };
 
 use anyhow::{Context, bail};

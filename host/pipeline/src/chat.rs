@@ -17,6 +17,8 @@ use tokio::sync::Semaphore;
 pub struct Stages {
     /// Decide on prompts, retrieved text and tool results.
     pub prompt_guards: Vec<Stage>,
+    /// Prompt guards that only veto, asked while the model reads the prompt already.
+    pub late_guards: Vec<Stage>,
     /// Bring passages.
     pub retrievers: Vec<RetrieverStage>,
     /// Bring tools.

@@ -79,6 +79,11 @@ impl Stage {
         self.plugin.as_ref().is_ok_and(|plugin| plugin.descriptor().mutates)
     }
 
+    /// Whether what it sees may leave the machine.
+    pub(crate) fn asks_others(&self) -> bool {
+        self.plugin.as_ref().is_ok_and(|plugin| plugin.asks_others())
+    }
+
     fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
         counter!("tidegate_plugin_failures_total",
             "plugin" => self.name.clone(), "stage" => kind.as_str(), "case" => case)

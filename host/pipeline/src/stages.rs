@@ -4,6 +4,7 @@ mod admit;
 mod converse;
 mod edits;
 mod fit;
+mod late_verdicts;
 mod observe;
 mod offer_tools;
 mod recall;
@@ -16,6 +17,7 @@ mod screen_output;
 mod start;
 
 pub(crate) use fit::seeds;
+pub(crate) use late_verdicts::PendingVerdicts;
 pub(crate) use observe::Ending;
 pub use screen_answer::{OutputGuardStage, WhenStreamed};
 pub(crate) use start::{Started, source};

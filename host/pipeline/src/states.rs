@@ -4,6 +4,7 @@
 use crate::context::RequestContext;
 use crate::models::Model;
 use crate::reply::Reply;
+use crate::stages::PendingVerdicts;
 use std::sync::Arc;
 use tidegate_types::{Chat, Finding, Reject, ToolDef};
 use tokio::sync::OwnedSemaphorePermit;
@@ -28,6 +29,8 @@ pub(crate) struct Request {
     pub(crate) cx: RequestContext,
     /// What guards saw so far.
     pub(crate) findings: Vec<Finding>,
+    /// Verdicts of guards that are asked while the path goes on.
+    pub(crate) pending: Option<PendingVerdicts>,
     /// What was asked, where memories want to know.
     pub(crate) question: Option<String>,
     /// Held until the reply is dropped.

@@ -7,6 +7,7 @@ use crate::capability::Namespace;
 use crate::failure;
 use crate::instance::Instance;
 use crate::pool::Pool;
+use crate::registry::Work;
 use crate::sandbox::Core;
 use crate::stage::{
     CallContext, CallError, Candidate, Chunk, Decision, Descriptor, Exchange, Inspection, MemoryItem, Output, Prompt,
@@ -47,6 +48,11 @@ impl Plugin {
     /// What it says of itself.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// Whether it may ask others for something (`http`, `models`): what it sees may leave the machine.
+    pub fn asks_others(&self) -> bool {
+        self.blueprint.work == Work::Wait
     }
 
     /// The stages that may be called: those it exports, less those that the config leaves out.

@@ -13,6 +13,7 @@ mod examples;
 mod guests;
 mod http2_abuse;
 mod keys;
+mod late_guards;
 mod many_streams;
 mod outside;
 mod pipeline;

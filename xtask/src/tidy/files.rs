@@ -28,7 +28,7 @@ pub fn guests(root: &Path) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let mut tests = String::new();
-    for tests_folder in ["host/sandbox/tests", "host/pipeline/tests", "tests/tests", "tests/src"] {
+    for tests_folder in ["host/sandbox/tests", "host/pipeline/tests", "tests/tests/e2e", "tests/src"] {
         for path in entries(&root.join(tests_folder))? {
             if path.extension().is_some_and(|e| e == "rs") {
                 tests.push_str(&std::fs::read_to_string(&path)?);

@@ -1,7 +1,9 @@
 //! Plugins of the configured stages.
 
 use crate::bundled;
-use crate::config::{BreakerConfig, OnErrorConfig, PipelineConfig, StageConfig, StreamedConfig, TenantConfig};
+use crate::config::{
+    BreakerConfig, OnErrorConfig, PipelineConfig, StageConfig, StreamedConfig, TenantConfig, WhenConfig,
+};
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -27,11 +29,15 @@ pub(super) fn load(
     let mut stages = Stages::default();
     let mut components = BTreeMap::new();
     for (i, stage) in config.stage.iter().enumerate() {
-        let plugin = load_one(sandbox, stage, tenants, &mut components);
+        let plugin = load_one(sandbox, stage, tenants, &mut components).and_then(|plugin| fits_late(stage, plugin));
         if let Err(why) = &plugin {
             tracing::error!(plugin = stage.plugin, "{why:#}");
         }
-        let kinds = kinds(stage, &plugin).with_context(|| format!("pipeline.stage {} (`{}`)", i + 1, stage.plugin))?;
+        let here = || format!("pipeline.stage {} (`{}`)", i + 1, stage.plugin);
+        let kinds = kinds(stage, &plugin).with_context(here)?;
+        if stage.when.is_some() && !kinds.contains(&StageKind::PromptGuard) {
+            return Err(anyhow!("`when` is for prompt guards, and this stage is none").context(here()));
+        }
         facts.push(fact(stage, &plugin, &kinds));
         if let Some(origins) = stage.grants.content_leaves_to() {
             facts.push(format!("          {} MAY SEND WHAT IT SEES TO {origins}", stage.plugin));
@@ -50,7 +56,13 @@ pub(super) fn refuse_failed(stages: &Stages) -> anyhow::Result<()> {
     let retrievers = stages.retrievers.iter().map(|retriever| &retriever.stage);
     let memories = stages.memories.iter().map(|memory| &memory.stage);
     let outputs = stages.output_guards.iter().map(|guard| &guard.stage);
-    let all = stages.prompt_guards.iter().chain(&stages.stream_guards).chain(&stages.routers).chain(&stages.tools);
+    let all = stages
+        .prompt_guards
+        .iter()
+        .chain(&stages.late_guards)
+        .chain(&stages.stream_guards)
+        .chain(&stages.routers)
+        .chain(&stages.tools);
     for stage in all.chain(&stages.observers).chain(retrievers).chain(memories).chain(outputs) {
         if let Err(why) = &stage.plugin {
             bail!("plugin `{}`: {why}", stage.name);
@@ -78,6 +90,14 @@ fn load_one(
         shared: stage.shared,
     };
     Ok(sandbox.load_or_reuse(spec)?)
+}
+
+/// A guard that is asked while the model reads the prompt cannot change it any more.
+fn fits_late(stage: &StageConfig, plugin: Arc<Plugin>) -> anyhow::Result<Arc<Plugin>> {
+    if stage.when == Some(WhenConfig::DuringPrefill) && plugin.descriptor().mutates {
+        bail!("`when = \"during-prefill\"` is for guards that rewrite nothing, and this one may; leave `when` out");
+    }
+    Ok(plugin)
 }
 
 fn component(stage: &StageConfig) -> anyhow::Result<Cow<'static, [u8]>> {
@@ -132,6 +152,7 @@ fn place(
         breaker: Arc::clone(breaker),
     };
     match kind {
+        StageKind::PromptGuard if config.when == Some(WhenConfig::DuringPrefill) => stages.late_guards.push(stage),
         StageKind::PromptGuard => stages.prompt_guards.push(stage),
         StageKind::StreamGuard => stages.stream_guards.push(stage),
         StageKind::Router => stages.routers.push(stage),

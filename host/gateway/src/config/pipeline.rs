@@ -50,11 +50,23 @@ pub struct StageConfig {
     /// All tenants share the plugin's instances; for plugins that are deterministic and import no granted capability.
     #[serde(default)]
     pub shared: bool,
+    /// For prompt guards: when they are asked. Default `before`.
+    pub when: Option<WhenConfig>,
     /// For output guards: what they do about streams. Default `hold`.
     pub streamed: Option<StreamedConfig>,
     /// When the plugin is left out because it keeps failing.
     #[serde(default)]
     pub breaker: BreakerConfig,
+}
+
+/// `when`
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenConfig {
+    /// Before anything else is done.
+    Before,
+    /// While the model reads the prompt; the first word waits for the verdict. For guards that rewrite nothing.
+    DuringPrefill,
 }
 
 /// `streamed`

@@ -18,6 +18,6 @@ impl Pipeline {
             let message = format!("the server has {} requests in work, its limit; try again", self.limits.max_inflight);
             return Err(Reject::unavailable(Fault::Operator, message, 1).code("overloaded"));
         };
-        Ok(Admitted(Request { chat, cx, findings: Vec::new(), question: None, permit }))
+        Ok(Admitted(Request { chat, cx, findings: Vec::new(), pending: None, question: None, permit }))
     }
 }

@@ -1,15 +1,19 @@
 //! Retrievers add passages and memories what they know, screened and attributed, in front of the last question.
 
 use crate::chat::{Pipeline, RetrieverStage};
-use crate::states::{Grounded, Request, Screened};
+use crate::states::{Ended, Grounded, Request, Screened};
 use futures_util::future::{try_join, try_join_all};
+use std::sync::Arc;
 use tidegate_sandbox::stage::{Chunk, Query, StageKind};
 use tidegate_types::{Form, Message, Part, Provenance, Reject, Role};
 
 impl Pipeline {
-    pub(crate) async fn recall(&self, screened: Screened) -> Result<Grounded, Reject> {
-        let Screened(mut request) = screened;
+    pub(crate) async fn recall(self: &Arc<Self>, screened: Screened) -> Result<Grounded, Ended> {
+        let Screened(request) = screened;
         let Some((at, question)) = question(&request) else { return Ok(Grounded(request)) };
+        let retrievers = self.stages.retrievers.iter().map(|retriever| &retriever.stage);
+        let asked = retrievers.chain(self.stages.memories.iter().map(|memory| &memory.stage));
+        let mut request = self.settled_before(request, asked).await?;
         let retrieved = self.stages.retrievers.iter().map(|retriever| self.retrieve(retriever, &request, &question));
         let remembered = self.stages.memories.iter().map(|memory| self.remembered(memory, &request, &question));
         let (retrieved, remembered) = try_join(try_join_all(retrieved), try_join_all(remembered)).await?;

@@ -3,7 +3,7 @@
 
 use crate::chat::{Pipeline, ROUTED_MODEL};
 use crate::models::{Model, ModelBackend};
-use crate::states::{Equipped, Request, Routed};
+use crate::states::{Ended, Equipped, Request, Routed};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Candidate, RouteRequest, StageKind};
 use tidegate_types::Reject;
@@ -12,13 +12,14 @@ use tidegate_types::Reject;
 const BYTES_PER_TOKEN: usize = 4;
 
 impl Pipeline {
-    pub(crate) async fn route(&self, equipped: Equipped) -> Result<Routed, Reject> {
+    pub(crate) async fn route(self: &Arc<Self>, mut equipped: Equipped) -> Result<Routed, Ended> {
+        let routed = equipped.request.chat.model == ROUTED_MODEL && self.routes();
+        if routed {
+            equipped.request = self.settled_before(equipped.request, self.stages.routers.iter()).await?;
+        }
         let asked = &equipped.request.chat.model;
-        let candidates = if asked == ROUTED_MODEL && self.routes() {
-            self.ask_routers(&equipped.request).await?
-        } else {
-            vec![self.models.get(asked)?.clone()]
-        };
+        let candidates =
+            if routed { self.ask_routers(&equipped.request).await? } else { vec![self.models.get(asked)?.clone()] };
         Ok(Routed { equipped, candidates })
     }
 

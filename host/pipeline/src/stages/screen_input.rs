@@ -1,11 +1,13 @@
-//! Prompt guards, in the config's order; each sees what the one before it left.
+//! Prompt guards, in the config's order; each sees what those before it left.
 
 use crate::account::Record;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::reply::{Emitter, Reply, ReplyEvent};
+use crate::stage::Stage;
 use crate::stages::edits;
 use crate::states::{Admitted, Ended, Request, Screened};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
 use tidegate_types::{
@@ -15,32 +17,24 @@ use tidegate_types::{
 impl Pipeline {
     pub(crate) async fn screen_input(self: &Arc<Self>, admitted: Admitted) -> Result<Screened, Ended> {
         let Admitted(mut request) = admitted;
-        for stage in &self.stages.prompt_guards {
-            let Some(verdict) = self.inspect(stage, &request.cx, &request.chat).await? else { continue };
-            request.findings.extend(verdict.findings);
-            match verdict.action {
-                Action::Allow => {}
-                Action::Rewrite(list) => edits::apply(&mut request.chat, list).map_err(|why| bad_edit(stage, why))?,
-                Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, request, parts)))),
-                Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
+        // Guards that follow each other and change nothing are asked beside each other.
+        for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
+            let verdicts = join_all(batch.iter().map(|stage| inspect(stage, &request.cx, &request.chat))).await;
+            for (stage, verdict) in batch.iter().zip(verdicts) {
+                let Some(verdict) = verdict? else { continue };
+                request.findings.extend(verdict.findings);
+                match verdict.action {
+                    Action::Allow => {}
+                    Action::Rewrite(list) => {
+                        edits::apply(&mut request.chat, list).map_err(|why| bad_edit(stage, why))?;
+                    }
+                    Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, request, parts)))),
+                    Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
+                }
             }
         }
+        request.pending = self.ask_late(&request);
         Ok(Screened(request))
-    }
-
-    async fn inspect(
-        &self,
-        stage: &crate::stage::Stage,
-        cx: &RequestContext,
-        chat: &Chat,
-    ) -> Result<Option<Verdict>, Reject> {
-        let call = cx.call(chat.stream, stage.wall);
-        stage
-            .call(StageKind::PromptGuard, &call, async |plugin| {
-                let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &[] };
-                plugin.inspect_prompt(&call, prompt).await
-            })
-            .await
     }
 
     /// Screens text from outside before the model sees it: what a guard rewrites is rewritten, what it refuses
@@ -67,7 +61,7 @@ impl Pipeline {
         findings: &mut Vec<Finding>,
     ) -> Result<Option<Message>, Reject> {
         let mut messages = vec![message];
-        for stage in &self.stages.prompt_guards {
+        for stage in self.stages.prompt_guards.iter().chain(&self.stages.late_guards) {
             let call = cx.call(false, stage.wall);
             let verdict = stage
                 .call(StageKind::PromptGuard, &call, async |plugin| {
@@ -93,7 +87,18 @@ impl Pipeline {
     }
 }
 
-fn refused(stage: &crate::stage::Stage, refusal: Refusal) -> Reject {
+/// One guard's verdict on a prompt.
+pub(super) async fn inspect(stage: &Stage, cx: &RequestContext, chat: &Chat) -> Result<Option<Verdict>, Reject> {
+    let call = cx.call(chat.stream, stage.wall);
+    stage
+        .call(StageKind::PromptGuard, &call, async |plugin| {
+            let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &[] };
+            plugin.inspect_prompt(&call, prompt).await
+        })
+        .await
+}
+
+pub(super) fn refused(stage: &Stage, refusal: Refusal) -> Reject {
     let cause = refusal.private_reason.unwrap_or_default();
     Reject::new(RejectKind::ContentFilter, Fault::Client, refusal.public_message)
         .at("messages")
@@ -101,12 +106,12 @@ fn refused(stage: &crate::stage::Stage, refusal: Refusal) -> Reject {
         .because(format!("prompt guard `{}` refused ({}): {cause}", stage.name, refusal.code))
 }
 
-fn bad_edit(stage: &crate::stage::Stage, why: String) -> Reject {
+fn bad_edit(stage: &Stage, why: String) -> Reject {
     Reject::internal(Fault::Plugin, format!("prompt guard `{}`: {why}", stage.name))
 }
 
 /// The guard's answer, in the model's place: no tokens are generated and none are charged.
-fn respond(pipeline: &Arc<Pipeline>, request: Request, parts: Vec<Part>) -> Reply {
+pub(super) fn respond(pipeline: &Arc<Pipeline>, request: Request, parts: Vec<Part>) -> Reply {
     let Request { chat, cx, permit, findings, .. } = request;
     let mut record = Record::new(&cx, chat.model.clone(), chat.stream);
     record.observe(pipeline, &findings);

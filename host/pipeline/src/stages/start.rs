@@ -5,7 +5,7 @@ use crate::context::RequestContext;
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source};
 use crate::stages::fit::{self, Fitted};
-use crate::states::{Equipped, Request, Routed, ServerTool};
+use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use std::sync::Arc;
 use tidegate_types::{Chat, Fault, Form, Part, Reject, RejectKind, ToolDef};
 
@@ -27,21 +27,28 @@ pub(crate) struct TurnPlan {
 }
 
 impl Pipeline {
-    pub(crate) async fn start(&self, routed: Routed) -> Result<Started, Reject> {
-        let Routed { equipped: Equipped { request, tools }, candidates } = routed;
+    pub(crate) async fn start(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
+        let Routed { equipped: Equipped { mut request, tools }, candidates } = routed;
         let seeds = fit::seeds(request.chat.sampling.seed, request.chat.n);
         let mut last = None;
         for model in candidates {
+            if matches!(model.backend, ModelBackend::Upstream(_)) {
+                request = self.settled(request).await?;
+            }
             match generate(&model, &request, &tools, &seeds).await {
-                Ok(source) => return Ok(Started { turn: TurnPlan { request, tools, model, seeds }, source }),
+                Ok(source) => {
+                    // The engine reads the prompt meanwhile; a refusal drops `source`, which stops it.
+                    request = self.settled(request).await?;
+                    return Ok(Started { turn: TurnPlan { request, tools, model, seeds }, source });
+                }
                 Err(reject) if may_try_another(&reject) => {
                     tracing::warn!(request = %request.cx.request_id, model = %model.name, "{reject}");
                     last = Some(reject);
                 }
-                Err(reject) => return Err(reject),
+                Err(reject) => return Err(reject.into()),
             }
         }
-        Err(last.unwrap_or_else(|| Reject::internal(Fault::Operator, "no candidate")))
+        Err(last.unwrap_or_else(|| Reject::internal(Fault::Operator, "no candidate")).into())
     }
 }
 

@@ -1,0 +1,62 @@
+//! Prompt guards that only veto may think while the model reads the prompt already (`when = "during-prefill"`): what
+//! they cost is then hidden behind the prefill. Their verdicts are awaited before the first word leaves, before a tool
+//! runs, and before anything of the request leaves the machine.
+
+use crate::chat::Pipeline;
+use crate::stage::Stage;
+use crate::stages::screen_input::{inspect, refused, respond};
+use crate::states::{Ended, Request};
+use futures_util::future::join_all;
+use std::sync::Arc;
+use tidegate_sandbox::stage::{Action, Verdict};
+use tidegate_types::{Fault, Reject};
+use tokio_util::task::AbortOnDropHandle;
+
+/// What the late guards will say, in the config's order. Dropping it stops them.
+pub(crate) struct PendingVerdicts(AbortOnDropHandle<Vec<Result<Option<Verdict>, Reject>>>);
+
+impl Pipeline {
+    /// Asks the late guards and does not wait for them.
+    pub(super) fn ask_late(self: &Arc<Self>, request: &Request) -> Option<PendingVerdicts> {
+        if self.stages.late_guards.is_empty() {
+            return None;
+        }
+        let (pipeline, cx, chat) = (Arc::clone(self), request.cx.clone(), request.chat.clone());
+        let asking = tokio::spawn(async move {
+            join_all(pipeline.stages.late_guards.iter().map(|stage| inspect(stage, &cx, &chat))).await
+        });
+        Some(PendingVerdicts(AbortOnDropHandle::new(asking)))
+    }
+
+    /// Waits for the late verdicts, where some are pending.
+    pub(super) async fn settled(self: &Arc<Self>, mut request: Request) -> Result<Request, Ended> {
+        let Some(PendingVerdicts(asking)) = request.pending.take() else { return Ok(request) };
+        let verdicts = asking.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
+        for (stage, verdict) in self.stages.late_guards.iter().zip(verdicts) {
+            let Some(verdict) = verdict? else { continue };
+            request.findings.extend(verdict.findings);
+            match verdict.action {
+                Action::Allow => {}
+                Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, request, parts)))),
+                Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
+                Action::Rewrite(_) => {
+                    let cause = format!("`{}` rewrites a prompt that the model has read already", stage.name);
+                    return Err(Reject::internal(Fault::Plugin, cause).into());
+                }
+            }
+        }
+        Ok(request)
+    }
+
+    /// As [`Self::settled`], where one of the `stages` may tell others what it sees.
+    pub(super) async fn settled_before<'a>(
+        self: &Arc<Self>,
+        request: Request,
+        mut stages: impl Iterator<Item = &'a Stage>,
+    ) -> Result<Request, Ended> {
+        if request.pending.is_some() && stages.any(Stage::asks_others) {
+            return self.settled(request).await;
+        }
+        Ok(request)
+    }
+}

@@ -1,0 +1,92 @@
+//! Guards that are asked while the model reads the prompt: nothing leaves before their verdict.
+
+use serde_json::json;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_tests::{Gateway, ask};
+use tokio::net::TcpListener;
+
+fn stage(guest: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("guests/dist/{guest}.wasm"));
+    format!(
+        "[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = \"{}\"\nstages = [\"prompt-guard\"]\n\
+         when = \"during-prefill\"\n[pipeline.stage.limits]\ncpu_ms = 5000\nwall_ms = 20000\n",
+        file.display()
+    )
+}
+
+fn model(name: &str) -> String {
+    format!("[[models]]\nname = \"{name}\"\npath = \"bundled\"\n")
+}
+
+fn to(model: &str, words: &str) -> serde_json::Value {
+    let mut request = ask(words);
+    request["model"] = model.into();
+    request
+}
+
+/// The engine's count of prompt tokens that it has read for a model.
+async fn tokens_read(gateway: &Gateway, model: &str) -> f64 {
+    let metrics = gateway.get("/metrics").await;
+    let text = String::from_utf8_lossy(&metrics.body).into_owned();
+    let name = format!("tidegate_engine_prompt_tokens_total{{model=\"{model}\"}}");
+    let line = text.lines().find(|line| line.starts_with(&name));
+    line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_reads_while_the_guard_thinks_and_says_nothing() {
+    let gateway = Arc::new(Gateway::start(&(model("reads-early") + &stage("tarries"))).await);
+    let (asked, begun) = (Arc::clone(&gateway), Instant::now());
+    let answering = tokio::spawn(async move {
+        let events = asked.stream(to("reads-early", "tarry 1500")).await;
+        (events.len(), begun.elapsed())
+    });
+    let mut read_early = false;
+    while begun.elapsed() < Duration::from_millis(1400) && !answering.is_finished() {
+        read_early |= tokens_read(&gateway, "reads-early").await > 0.0;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (events, took) = answering.await.unwrap();
+    assert!(events > 1 && took >= Duration::from_millis(1500), "{events} events after {took:?}");
+    assert!(read_early, "the prompt was read after the verdict only");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_refusal_is_a_refusal() {
+    let gateway = Gateway::start(&(model("refused-late") + &stage("tarries"))).await;
+    for stream in [false, true] {
+        let mut request = to("refused-late", "tarry 100 refuse");
+        request["stream"] = stream.into();
+        let answer = gateway.post("/v1/chat/completions", &request).await;
+        assert_eq!((answer.status, answer.error().2), (400, json!("content_filter")), "stream: {stream}");
+    }
+    assert_eq!(gateway.chat(to("refused-late", "tarry 100 respond")).await.text(), "from the guard");
+    assert_eq!(gateway.chat(to("refused-late", "Hello!")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_leaves_the_machine_before_the_verdict() {
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let remote =
+        format!("[[models]]\nname = \"remote\"\nupstream = \"http://{}/v1\"\n", upstream.local_addr().unwrap());
+    let gateway = Gateway::start(&(remote + &stage("tarries"))).await;
+    let answer = gateway.chat(to("remote", "tarry 100 refuse")).await;
+    assert_eq!((answer.status, answer.error().2), (400, json!("content_filter")));
+    let called = tokio::time::timeout(Duration::from_millis(200), upstream.accept()).await;
+    assert!(called.is_err(), "the upstream was called");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_may_rewrite_cannot_be_late() {
+    let gateway = Gateway::start(&(model("rewrites-late") + &stage("honest"))).await;
+    let answer = gateway.chat(to("rewrites-late", "Hello!")).await;
+    assert_eq!((answer.status, answer.error().2), (503, json!("plugin_failed")));
+    assert!(gateway.running.facts.iter().any(|fact| fact.contains("rewrite nothing")), "{:?}", gateway.running.facts);
+    let config = "[[pipeline.stage]]\nplugin = \"calculator\"\nwhen = \"before\"\n";
+    let mut config = tidegate::config::Config::parse(config).unwrap();
+    config.server.listen.set_port(0);
+    let why = tidegate::start(config).await.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    assert!(why.contains("`when` is for prompt guards"), "{why}");
+}
