@@ -187,8 +187,12 @@ impl Unit<'_> {
         };
         tile(block + by).wrapping_sub(tile(block))
     }
+    /// Groups of 16 elements of a head.
+    fn groups(&self) -> usize {
+        self.attend.dims.head_dim.div_ceil(LANES)
+    }
     fn padded_dim(&self) -> usize {
-        self.attend.dims.head_dim.next_multiple_of(LANES)
+        self.groups() * LANES
     }
 
     /// # Safety
@@ -246,23 +250,15 @@ impl Unit<'_> {
     unsafe fn step<S: Simd, F: Format>(&self, s: S, step: &Step) {
         // SAFETY: as the caller vouches.
         unsafe {
-            let mut block = 0;
-            while block < step.num_blocks() {
-                let wide = S::query_groups(step.rows);
-                let take = if step.num_blocks() - block >= wide { wide } else { 1 };
+            let take = S::tile_groups(step.rows);
+            for block in (0..step.num_blocks()).step_by(take) {
                 pick_tile!(query s: S, take, step.rows, |G, T| Score::<F, G, T>(self, step, block, PhantomData));
-                block += take;
             }
             for t in 0..step.rows {
                 self.soften(s, step, t);
             }
-            let groups = self.padded_dim() / LANES;
-            let mut group = 0;
-            while group < groups {
-                let wide = S::query_groups(step.rows);
-                let take = if groups - group >= wide { wide } else { 1 };
+            for group in (0..self.groups()).step_by(take) {
                 pick_tile!(query s: S, take, step.rows, |G, T| Mix::<F, G, T>(self, step, group, PhantomData));
-                group += take;
             }
         }
     }
@@ -320,7 +316,8 @@ impl Unit<'_> {
     }
 }
 
-/// Scores of `T` rows against `G` blocks from the third field on. Making one vouches as for `Unit`'s methods.
+/// Scores of `T` rows against `G` blocks from the third field on; where there are fewer, the last again, into a part
+/// of the span that nobody reads. Making one vouches as for `Unit`'s methods.
 struct Score<'a, F: Format, const G: usize, const T: usize>(&'a Unit<'a>, &'a Step, usize, PhantomData<F>);
 
 impl<F: Format, const G: usize, const T: usize> Op for Score<'_, F, G, T> {
@@ -333,10 +330,11 @@ impl<F: Format, const G: usize, const T: usize> Op for Score<'_, F, G, T> {
         let mut acc = [[s.splat(0.0); T]; G];
         let mut w = [std::ptr::null(); G];
         for g in 0..G {
-            let id = unit.blocks[step.low / LANES + block + g];
+            let id = unit.blocks[step.low / LANES + (block + g).min(step.num_blocks() - 1)];
             w[g] = attend.cache.key_tile(id, attend.layer, unit.kv_head).cast_const();
         }
         let ahead = unit.ahead(step, block, G);
+        debug_assert!((block + G) * LANES <= SPAN, "a span is whole tiles of blocks");
         // SAFETY: K tiles have `head_dim / 2` pairs, the panel as many; scores have room for the span.
         unsafe {
             let x = unit.panels.add(step.row * head_dim);
@@ -350,8 +348,8 @@ impl<F: Format, const G: usize, const T: usize> Op for Score<'_, F, G, T> {
     }
 }
 
-/// Adds the weighted values of `G` groups of 16 elements, from the third field on, to the sums of `T` rows. Making
-/// one vouches as for `Unit`'s methods.
+/// Adds the weighted values of `G` groups of 16 elements, from the third field on, to the sums of `T` rows; where
+/// there are fewer, the last again, for nothing. Making one vouches as for `Unit`'s methods.
 struct Mix<'a, F: Format, const G: usize, const T: usize>(&'a Unit<'a>, &'a Step, usize, PhantomData<F>);
 
 impl<F: Format, const G: usize, const T: usize> Op for Mix<'_, F, G, T> {
@@ -361,6 +359,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Mix<'_, F, G, T> {
         let Self(unit, step, group, _) = self;
         let (attend, padded) = (unit.attend, unit.padded_dim());
         let group_bytes = attend.cache.values.group_bytes();
+        let group_of = |g: usize| (group + g).min(unit.groups() - 1);
         let mut acc = [[s.splat(0.0); T]; G];
         // SAFETY: sums, factors and weights lie within the scratch; V tiles have 8 pairs for each group, of which
         // those below `high` are written.
@@ -368,7 +367,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Mix<'_, F, G, T> {
             for t in 0..T {
                 let factor = s.splat(*unit.factors.add(t));
                 for g in 0..G {
-                    let at = unit.sums.add((step.row + t) * padded + (group + g) * LANES);
+                    let at = unit.sums.add((step.row + t) * padded + group_of(g) * LANES);
                     acc[g][t] = s.mul(s.load(at), factor);
                 }
             }
@@ -377,7 +376,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Mix<'_, F, G, T> {
                 let tile = attend.cache.value_tile(id, attend.layer, unit.kv_head);
                 let mut w = [tile.cast_const(); G];
                 for g in 0..G {
-                    w[g] = tile.add((group + g) * group_bytes);
+                    w[g] = tile.add(group_of(g) * group_bytes);
                 }
                 let x = unit.scores.add(block * LANES).cast_const();
                 let written = (step.high - step.low - block * LANES).min(LANES);
@@ -394,7 +393,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Mix<'_, F, G, T> {
             }
             for g in 0..G {
                 for t in 0..T {
-                    s.store(unit.sums.add((step.row + t) * padded + (group + g) * LANES), acc[g][t]);
+                    s.store(unit.sums.add((step.row + t) * padded + group_of(g) * LANES), acc[g][t]);
                 }
             }
         }

@@ -43,14 +43,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     fn exact(self) -> Self::Exact;
 
     /// Groups of 16 weight rows in the register tile of `tokens` tokens; 1, 2 or 4. Where there are several tiles,
-    /// all have the same.
+    /// all have the same. In attention, with queries for tokens: blocks of keys, or groups of 16 elements of a head.
     fn tile_groups(tokens: usize) -> usize;
-
-    /// The same for queries in attention: blocks of keys, or groups of 16 elements of a head.
-    #[inline(always)]
-    fn query_groups(queries: usize) -> usize {
-        Self::tile_groups(queries)
-    }
 
     /// Runs `op` where the instruction set is enabled.
     fn run<O: Op>(self, op: O) -> O::Out;
@@ -110,12 +104,11 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// Asks for the line at `p`; any address is allowed.
     fn prefetch(self, p: *const u8);
 
-    /// `acc + even(p) * low(pair) + odd(p) * high(pair)` with bf16 pairs, where [`Self::DOT_BF16`].
-    ///
-    /// # Safety
-    /// 64 bytes at `p` are readable.
-    unsafe fn dot_bf16(self, acc: Self::V, p: *const u8, pair: u32) -> Self::V {
-        let _ = (p, pair);
+    /// `acc + even(w) * even(x) + odd(w) * odd(x)` where the lanes of `w` and `x` are pairs of bf16 (even low, odd
+    /// high), where [`Self::DOT_BF16`].
+    #[inline(always)]
+    fn dot_bf16(self, acc: Self::V, w: Self::V, x: Self::V) -> Self::V {
+        let _ = (w, x);
         debug_assert!(Self::DOT_BF16, "only where the instruction exists");
         acc
     }

@@ -3,7 +3,7 @@
 //! A tile then reads all its tokens through one pointer, where rows far apart would take one each.
 
 use crate::cpu::memory::Rows;
-use crate::cpu::simd::{Op, Simd};
+use crate::cpu::simd::{LANES, Op, Simd};
 use crate::weights::DType;
 
 /// The split of tokens into register tiles of nearly equal size: a small tile leaves multiply-adds idle.
@@ -87,19 +87,49 @@ impl Op for PackTile<'_> {
                 let row = std::slice::from_raw_parts(p.input.ptr(start + t), width);
                 (row, p.panel.add(start * width))
             };
-            if p.as_bf16 {
-                for (pair, x) in row.as_chunks::<2>().0.iter().enumerate() {
-                    let word = round_bf16(x[0]) | round_bf16(x[1]) << 16;
-                    // SAFETY: within the tile's panel, of which words of pairs take half.
-                    unsafe { panel.cast::<u32>().add(pair * tokens + t).write(word) };
-                }
-            } else {
-                for (k, x) in row.iter().enumerate() {
-                    // SAFETY: within the tile's panel.
-                    unsafe { panel.add(k * tokens + t).write(*x) };
+            // SAFETY: within the tile's panel, of which words of pairs take half.
+            unsafe {
+                if p.as_bf16 {
+                    write_pairs(row, panel.cast::<u32>().add(t), tokens)
+                } else {
+                    write(row, panel.add(t), tokens)
                 }
             }
         }
+    }
+}
+
+/// Every `step`th float from `panel` on.
+///
+/// # Safety
+/// All of them are writable.
+#[inline(always)]
+unsafe fn write(row: &[f32], panel: *mut f32, step: usize) {
+    for (k, x) in row.iter().enumerate() {
+        // SAFETY: as the caller vouches.
+        unsafe { panel.add(k * step).write(*x) };
+    }
+}
+
+/// The same with pairs of bf16, rounded sixteen pairs at a time.
+///
+/// # Safety
+/// All of them are writable.
+#[inline(always)]
+unsafe fn write_pairs(row: &[f32], panel: *mut u32, step: usize) {
+    let word = |x: &[f32; 2]| round_bf16(x[0]) | round_bf16(x[1]) << 16;
+    let (parts, rest) = row.as_chunks::<2>().0.as_chunks::<LANES>();
+    for (part, pairs) in parts.iter().enumerate() {
+        let mut words = [0; LANES];
+        words.iter_mut().zip(pairs).for_each(|(w, x)| *w = word(x));
+        for (i, w) in words.iter().enumerate() {
+            // SAFETY: as the caller vouches.
+            unsafe { panel.add((part * LANES + i) * step).write(*w) };
+        }
+    }
+    for (i, x) in rest.iter().enumerate() {
+        // SAFETY: as the caller vouches.
+        unsafe { panel.add((parts.len() * LANES + i) * step).write(word(x)) };
     }
 }
 

@@ -24,9 +24,10 @@ macro_rules! pick_tile {
         }
     };
     (query $s:ident: $S:ident, $groups:expr, $tokens:expr, |$G:ident, $T:ident| $op:expr) => {
-        if <$S as Simd>::QUERY_TILE > 4 {
-            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op;
-                (4, 1) (1, 1) (2, 2) (1, 2) (1, 3) (1, 4) (1, 5) (1, 6))
+        if <$S as Simd>::TILE > 6 {
+            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op; (4, 1) (2, 2) (2, 3) (2, 4) (2, 5) (2, 6))
+        } else if <$S as Simd>::TILE > 4 {
+            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op; (4, 1) (2, 2) (1, 3) (1, 4) (1, 5) (1, 6))
         } else {
             pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op; (1, 1) (1, 2) (1, 3) (1, 4))
         }
@@ -177,14 +178,20 @@ unsafe fn accumulate_dot<S: Simd, const G: usize, const T: usize>(
     ahead: usize,
 ) {
     for _ in 0..pairs {
+        // Token by token, or the compiler keeps all activations for the next group and spills sums.
         // SAFETY: as the caller vouches.
         unsafe {
+            let mut column = [s.splat(0.0); G];
             for g in 0..G {
                 s.prefetch(w[g].wrapping_add(ahead));
-                for t in 0..T {
-                    acc[g][t] = s.dot_bf16(acc[g][t], w[g], *x.add(t));
-                }
+                column[g] = s.load(w[g].cast());
                 w[g] = w[g].add(Bf16::PAIR_BYTES);
+            }
+            for t in 0..T {
+                let x = s.splat(f32::from_bits(*x.add(t)));
+                for g in 0..G {
+                    acc[g][t] = s.dot_bf16(acc[g][t], column[g], x);
+                }
             }
             x = x.add(T);
         }

@@ -53,14 +53,6 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
         if tokens == 1 { 4 } else { 2 }
     }
     #[inline(always)]
-    fn query_groups(queries: usize) -> usize {
-        match queries {
-            1 => 4,
-            2 => 2,
-            _ => 1,
-        }
-    }
-    #[inline(always)]
     fn run<O: Op>(self, op: O) -> O::Out {
         // rustc 1.95 drops `inline(never)` where there is `target_feature`: hide what is called instead.
         // SAFETY: `self` proves the features.
@@ -178,14 +170,10 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
-    unsafe fn dot_bf16(self, acc: Self::V, p: *const u8, pair: u32) -> Self::V {
+    fn dot_bf16(self, acc: Self::V, w: Self::V, x: Self::V) -> Self::V {
         debug_assert!(DOT, "only where the instruction exists");
-        // SAFETY: `self` proves the features where `DOT`, the caller vouches for 64 readable bytes. The casts
-        // reinterpret 64 bytes as 32 bf16, for which every bit pattern is valid.
-        unsafe {
-            let weights: __m512bh = std::mem::transmute(_mm512_loadu_si512(p.cast()));
-            let both: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair as i32));
-            _mm512_dpbf16_ps(acc, weights, both)
-        }
+        // SAFETY: `self` proves the features where `DOT`. The casts reinterpret 64 bytes as 32 bf16, for which every
+        // bit pattern is valid.
+        unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute(w), std::mem::transmute(x)) }
     }
 }

@@ -126,11 +126,10 @@ impl<const DOT: bool> Simd for Portable<DOT> {
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
     #[inline(always)]
-    unsafe fn dot_bf16(self, acc: Self::V, p: *const u8, pair: u32) -> Self::V {
+    fn dot_bf16(self, acc: Self::V, w: Self::V, x: Self::V) -> Self::V {
         debug_assert!(DOT, "only where it is asked for");
-        let (low, high) = (f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000));
-        // SAFETY: as the caller vouches.
-        let (even, odd) = unsafe { (self.load_bf16_even(p), self.load_bf16_odd(p)) };
-        self.fma(odd, self.splat(high), self.fma(even, self.splat(low), acc))
+        let even = |v: Self::V| v.map(|x| f32::from_bits(x.to_bits() << 16));
+        let odd = |v: Self::V| v.map(|x| f32::from_bits(x.to_bits() & 0xffff_0000));
+        self.fma(odd(w), odd(x), self.fma(even(w), even(x), acc))
     }
 }
