@@ -252,13 +252,13 @@ impl Unit<'_> {
         unsafe {
             let take = S::tile_groups(step.rows);
             for block in (0..step.num_blocks()).step_by(take) {
-                pick_tile!(query s: S, take, step.rows, |G, T| Score::<F, G, T>(self, step, block, PhantomData));
+                pick_tile!(query s: S, step.rows, |G, T| Score::<F, G, T>(self, step, block, PhantomData));
             }
             for t in 0..step.rows {
                 self.soften(s, step, t);
             }
             for group in (0..self.groups()).step_by(take) {
-                pick_tile!(query s: S, take, step.rows, |G, T| Mix::<F, G, T>(self, step, group, PhantomData));
+                pick_tile!(query s: S, step.rows, |G, T| Mix::<F, G, T>(self, step, group, PhantomData));
             }
         }
     }
@@ -338,7 +338,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Score<'_, F, G, T> {
         // SAFETY: K tiles have `head_dim / 2` pairs, the panel as many; scores have room for the span.
         unsafe {
             let x = unit.panels.add(step.row * head_dim);
-            accumulate::<S, F, G, T, 0>(s, &mut acc, w, x, head_dim / 2, ahead);
+            accumulate::<S, F, G, T, 0>(s, &mut acc, w, x, head_dim / 2, F::PAIR_BYTES, ahead);
             for g in 0..G {
                 for t in 0..T {
                     s.store(unit.scores.add(t * SPAN + (block + g) * LANES), acc[g][t]);
@@ -358,7 +358,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Mix<'_, F, G, T> {
     fn call<S: Simd>(self, s: S) {
         let Self(unit, step, group, _) = self;
         let (attend, padded) = (unit.attend, unit.padded_dim());
-        let group_bytes = attend.cache.values.group_bytes();
+        let group_bytes = attend.cache.values.strip_bytes();
         let group_of = |g: usize| (group + g).min(unit.groups() - 1);
         let mut acc = [[s.splat(0.0); T]; G];
         // SAFETY: sums, factors and weights lie within the scratch; V tiles have 8 pairs for each group, of which
@@ -380,7 +380,8 @@ impl<F: Format, const G: usize, const T: usize> Op for Mix<'_, F, G, T> {
                 }
                 let x = unit.scores.add(block * LANES).cast_const();
                 let written = (step.high - step.low - block * LANES).min(LANES);
-                accumulate::<S, F, G, T, SPAN>(s, &mut acc, w, x, written / 2, unit.ahead(step, block, 1));
+                let ahead = unit.ahead(step, block, 1);
+                accumulate::<S, F, G, T, SPAN>(s, &mut acc, w, x, written / 2, F::PAIR_BYTES, ahead);
                 if written % 2 == 1 {
                     let pair = written / 2;
                     for g in 0..G {

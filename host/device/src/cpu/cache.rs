@@ -32,8 +32,8 @@ impl Cache {
     /// Allocates all blocks, zeroed; the system provides the pages when they are first written.
     pub(super) fn new(dims: &Dims, limits: &Limits, dtype: DType) -> Result<Self, DeviceError> {
         debug_assert!(matches!(dtype, DType::BF16 | DType::F32), "a cache of {dtype:?}");
-        let keys = Layout { dtype, rows: LANES, cols: dims.head_dim };
-        let values = Layout { dtype, rows: dims.head_dim, cols: LANES };
+        let keys = Layout { dtype, rows: LANES, cols: dims.head_dim, strip: 1 };
+        let values = Layout { dtype, rows: dims.head_dim, cols: LANES, strip: 1 };
         let what = "the cache";
         let sizes = [limits.num_blocks, dims.num_layers, dims.num_kv_heads];
         let bytes = keys.bytes().zip(values.bytes()).and_then(|(k, v)| k.checked_add(v));
@@ -44,11 +44,11 @@ impl Cache {
     }
 
     fn key_bytes(&self) -> usize {
-        self.keys.group_bytes()
+        self.keys.strip_bytes()
     }
 
     fn value_bytes(&self) -> usize {
-        self.values.group_bytes() * self.values.groups()
+        self.values.strip_bytes() * self.values.strips()
     }
 
     /// The K tile of a block; the V tile follows it.
@@ -78,7 +78,7 @@ impl Cache {
         }
         let tile = self.value_tile(place.block, place.layer, place.kv_head);
         for (row, x) in value.iter().enumerate() {
-            let at = row / LANES * self.values.group_bytes() + self.values.byte_of(row % LANES, place.offset);
+            let at = row / LANES * self.values.strip_bytes() + self.values.byte_of(row % LANES, place.offset);
             // SAFETY: within the V tile; positions take bytes of their own.
             unsafe { self.put(tile.add(at), *x) };
         }

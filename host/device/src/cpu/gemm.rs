@@ -5,9 +5,9 @@
 //! which chains run side by side, so the bits do not depend on them. (With `Simd::DOT_BF16` the links of the chain
 //! are pairs, and activations are rounded to bf16; the rest holds.)
 //!
-//! Shapes of work: one token reads each weight once, at memory speed, four groups in flight. A few tokens share
-//! what was read. Many tokens go in blocks of [`BLOCK_TILES`] tiles against [`BLOCK_BYTES`] of a group at a time,
-//! which keeps both in the caches; accumulators rest in `out` between blocks, which costs no precision.
+//! Shapes of work: one token reads each weight once, at memory speed, strip after strip as one stream. A few tokens
+//! share what was read. Many tokens go in blocks of [`BLOCK_TILES`] tiles against [`BLOCK_BYTES`] of a strip at a
+//! time, which keeps both in the caches; accumulators rest in `out` between blocks, which costs no precision.
 //!
 //! Activations are repacked as panels, `[k][tokens of a tile]`, so that a tile reads them through one pointer.
 
@@ -18,23 +18,22 @@ pub(super) use panel::{PackPanel, Tiles, panel_len, round_bf16};
 pub(super) use tile::{accumulate, pick_tile};
 
 use super::memory::Rows;
-use super::pack::{Bf16, F16, F32, Format, Layout};
+use super::pack::{Bf16, F16, F32, Format, Layout, STRIP};
 use super::simd::{LANES, Op, Simd};
 use crate::weights::DType;
 use std::marker::PhantomData;
 use tile::{Tile, TileJob};
 
-/// Bytes of one group that a block spans, so that it stays in the first-level cache with a panel beside it.
+/// Bytes of one strip that a block spans, so that it stays in the first-level cache with a panel beside it.
 const BLOCK_BYTES: usize = 16 << 10;
-/// Blocks (for each group of a tile) that one group goes through before the next group, so that its accumulators are
-/// found again quickly.
-const RUN_BLOCKS: usize = 2;
+/// Blocks that one strip goes through before the next strip, so that its accumulators are found again quickly.
+const RUN_BLOCKS: usize = 4;
 /// Token tiles of a block, so that their panels for a run of blocks stay in the second-level cache.
 const BLOCK_TILES: usize = 12;
 /// How far ahead of the loads the weights are prefetched where each is read once.
-const PREFETCH_BYTES: usize = 2048;
-/// Groups in the smallest share of a thread.
-const SHARE_GROUPS: usize = 4;
+const PREFETCH_BYTES: usize = 4096;
+/// Strips in the smallest share of a thread.
+const SHARE_STRIPS: usize = 2;
 
 /// A packed matrix in memory that outlives the job.
 #[derive(Clone, Copy, Debug)]
@@ -60,10 +59,10 @@ impl Matrix {
     /// Row `row` as f32.
     pub(super) fn row(&self, row: usize, out: &mut [f32]) {
         debug_assert!(row < self.layout.rows, "row {row} of {}", self.layout.rows);
-        let bytes = self.layout.group_bytes();
+        let (bytes, rows) = (self.layout.strip_bytes(), STRIP * LANES);
         // SAFETY: by `new`, and `row` is one of its rows.
-        let group = unsafe { std::slice::from_raw_parts(self.start.add(row / LANES * bytes), bytes) };
-        self.layout.unpack_row(group, row % LANES, out);
+        let strip = unsafe { std::slice::from_raw_parts(self.start.add(row / rows * bytes), bytes) };
+        self.layout.unpack_row(strip, row % rows, out);
     }
 }
 
@@ -74,7 +73,7 @@ pub(super) struct Linear<'a> {
     panel: *const f32,
     out: Rows,
     tiles: Tiles,
-    share_groups: usize,
+    share_strips: usize,
 }
 
 // SAFETY: units write disjoint columns and rows of `out`, and only read the rest.
@@ -94,15 +93,15 @@ impl<'a> Linear<'a> {
         debug_assert!(rows >= 1 && rows <= out.count && out.stride == matrix.layout.rows);
         debug_assert!(bias.is_none_or(|b| b.len() == out.stride));
         let tiles = Tiles::new(rows, S::TILE);
-        let groups = matrix.layout.groups();
+        debug_assert_eq!(matrix.layout.strip, STRIP);
         let blocks = tiles.count.div_ceil(BLOCK_TILES);
         let shares = if workers == 1 { 1 } else { (workers * 8).div_ceil(blocks) };
-        let share_groups = groups.div_ceil(shares).next_multiple_of(SHARE_GROUPS);
-        Self { matrix, bias, panel, out, tiles, share_groups }
+        let share_strips = matrix.layout.strips().div_ceil(shares).max(SHARE_STRIPS);
+        Self { matrix, bias, panel, out, tiles, share_strips }
     }
 
     fn shares(&self) -> usize {
-        self.matrix.layout.groups().div_ceil(self.share_groups)
+        self.matrix.layout.strips().div_ceil(self.share_strips)
     }
 
     /// Units of work, independent of each other.
@@ -135,34 +134,28 @@ impl Op for LinearUnit<'_> {
 }
 
 impl LinearUnit<'_> {
-    /// Token tiles by blocks of columns by groups of rows.
+    /// Token tiles by blocks of columns by strips of rows.
     #[inline(always)]
     fn blocks<S: Simd, F: Format>(&self, s: S) {
         let l = self.linear;
         let shares = l.shares();
         let first_tile = self.unit / shares * BLOCK_TILES;
         let last_tile = (first_tile + BLOCK_TILES).min(l.tiles.count);
-        let first_group = self.unit % shares * l.share_groups;
-        let last_group = (first_group + l.share_groups).min(l.matrix.layout.groups());
-        let pairs = l.matrix.layout.pairs();
-        let strip = S::tile_groups(l.tiles.len(first_tile));
-        // One tile re-reads nothing, so it has no use for blocks.
-        let num_blocks = if l.tiles.count == 1 { 1 } else { (pairs * F::PAIR_BYTES * strip).div_ceil(BLOCK_BYTES) };
-        let len = pairs.div_ceil(num_blocks);
-        let run_len = len * RUN_BLOCKS * strip;
+        let first_strip = self.unit % shares * l.share_strips;
+        let last_strip = (first_strip + l.share_strips).min(l.matrix.layout.strips());
+        let (pairs, step) = (l.matrix.layout.pairs(), l.matrix.layout.pair_step());
+        // One tile as wide as a strip re-reads nothing, so it has no use for blocks.
+        let once = l.tiles.count == 1 && S::tile_groups(l.tiles.len(0)) == STRIP;
+        let len = if once { pairs } else { pairs.div_ceil((pairs * step).div_ceil(BLOCK_BYTES)) };
+        let run_len = len * RUN_BLOCKS;
         for run in (0..pairs).step_by(run_len) {
             let end = pairs.min(run + run_len);
-            for group in (first_group..last_group).step_by(strip) {
-                // Groups come in even numbers: where four do not fit, two do.
-                let groups = strip.min(last_group - group);
+            for strip in first_strip..last_strip {
                 for pair in (run..end).step_by(len) {
                     // While the tiles of a block compute, the next block of weights is on its way.
-                    let ahead = match (l.tiles.count, pair + len < end) {
-                        (1, _) => PREFETCH_BYTES,
-                        (_, true) => len * F::PAIR_BYTES,
-                        (_, false) => strip * l.matrix.layout.group_bytes() - (pair - run) * F::PAIR_BYTES,
-                    };
-                    let block = Block { group, groups, pair, len: len.min(end - pair), ahead };
+                    let next = if pair + len < end { len * step } else { (pairs - (pair - run)) * step };
+                    let ahead = if l.tiles.count == 1 { PREFETCH_BYTES } else { next };
+                    let block = Block { strip, pair, len: len.min(end - pair), ahead };
                     for tile in first_tile..last_tile {
                         self.block::<S, F>(s, tile, &block);
                     }
@@ -176,33 +169,35 @@ impl LinearUnit<'_> {
     fn block<S: Simd, F: Format>(&self, s: S, tile: usize, block: &Block) {
         let l = self.linear;
         let (start, tokens) = (l.tiles.start(tile), l.tiles.len(tile));
-        let (group, pair) = (block.group, block.pair);
-        let (group_bytes, pairs) = (l.matrix.layout.group_bytes(), l.matrix.layout.pairs());
+        let (layout, pair) = (&l.matrix.layout, block.pair);
         // A pair of activations is two floats, or one word of two bf16.
         let pair_floats = if S::DOT_BF16 && F::IS_BF16 { 1 } else { 2 };
-        // SAFETY: groups, pairs and tokens lie within the matrix, the panel and `out`, as `new` asserts; this unit
-        // alone writes these rows and columns.
-        let job = unsafe {
-            TileJob {
-                w: l.matrix.start.add(group * group_bytes + pair * F::PAIR_BYTES),
-                group_bytes,
-                x: l.panel.add(start * pairs * 2 + pair * tokens * pair_floats),
-                pairs: block.len,
-                ahead: block.ahead,
-                first: pair == 0,
-                bias: l.bias.map(|b| b.as_ptr().add(group * LANES)),
-                out: l.out.ptr(start).add(group * LANES),
-                stride: l.out.stride,
-            }
-        };
-        pick_tile!(linear s: S, block.groups, tokens, |G, T| Tile::<F, G, T>(&job, PhantomData));
+        for group in (0..STRIP).step_by(S::tile_groups(tokens)) {
+            let row = (block.strip * STRIP + group) * LANES;
+            // SAFETY: strips, pairs and tokens lie within the matrix, the panel and `out`, as `new` asserts; this
+            // unit alone writes these rows and columns.
+            let job = unsafe {
+                let w = l.matrix.start.add(block.strip * layout.strip_bytes() + pair * layout.pair_step());
+                TileJob {
+                    w: w.add(group * F::PAIR_BYTES),
+                    pair_step: layout.pair_step(),
+                    x: l.panel.add(start * layout.pairs() * 2 + pair * tokens * pair_floats),
+                    pairs: block.len,
+                    ahead: block.ahead,
+                    first: pair == 0,
+                    bias: l.bias.map(|b| b.as_ptr().add(row)),
+                    out: l.out.ptr(start).add(row),
+                    stride: l.out.stride,
+                }
+            };
+            pick_tile!(linear s: S, tokens, |G, T| Tile::<F, G, T>(&job, PhantomData));
+        }
     }
 }
 
 /// Weights that stay in the cache while the token tiles pass over them.
 struct Block {
-    group: usize,
-    groups: usize,
+    strip: usize,
     pair: usize,
     len: usize,
     /// Bytes from a weight to the one that is prefetched meanwhile.

@@ -5,9 +5,8 @@
 
 use super::gemm::Matrix;
 use super::memory::{Memory, Rows};
-use super::pack::{Layout, ROW_MULTIPLE, widen};
+use super::pack::{Layout, ROW_MULTIPLE, STRIP, widen};
 use super::pool::Pool;
-use super::simd::LANES;
 use crate::check::find_weight;
 use crate::executor::DeviceError;
 use crate::program::{Activation, Node, Program, SlotId, WeightId};
@@ -139,7 +138,7 @@ impl<'a> Loader<'a> {
         let cols = parts.first().map_or(0, |p| p.shape[1]);
         let first = parts.first().map_or(DType::F32, |p| p.dtype);
         let dtype = if parts.iter().all(|p| p.dtype == first) { first } else { DType::F32 };
-        self.plans.push(Plan { ids: ids.to_vec(), parts, layout: Layout { dtype, rows, cols } });
+        self.plans.push(Plan { ids: ids.to_vec(), parts, layout: Layout { dtype, rows, cols, strip: STRIP } });
         Ok(self.plans.len() - 1)
     }
 
@@ -170,7 +169,7 @@ fn to_f32(view: TensorView<'_>) -> Vec<f32> {
     view.data.chunks_exact(view.dtype.size()).map(|x| widen(view.dtype, x)).collect()
 }
 
-/// Packs all matrices into one map, a group of rows at a time on all threads.
+/// Packs all matrices into one map, a strip of rows at a time on all threads.
 fn pack(plans: &[Plan<'_>], pool: &mut Pool) -> Result<(Memory, Vec<Matrix>), DeviceError> {
     let what = "the packed weights";
     let mut starts = Vec::with_capacity(plans.len());
@@ -183,11 +182,11 @@ fn pack(plans: &[Plan<'_>], pool: &mut Pool) -> Result<(Memory, Vec<Matrix>), De
     let memory = Memory::zeroed(total, what)?;
     for (plan, start) in plans.iter().zip(&starts) {
         let target = Target { start: memory.ptr().wrapping_add(*start) };
-        let job = |_worker: usize, group: usize| plan.pack_group(group, &target);
-        pool.run(plan.layout.groups(), &job)
+        let job = |_worker: usize, strip: usize| plan.pack_strip(strip, &target);
+        pool.run(plan.layout.strips(), &job)
             .map_err(|_| DeviceError::Lost("a thread panicked while it packed weights".to_owned()))?;
     }
-    // SAFETY: every group has been packed; the map is kept beside the matrices and not written again.
+    // SAFETY: every strip has been packed; the map is kept beside the matrices and not written again.
     let matrix = |(plan, start): (&Plan<'_>, &usize)| unsafe {
         Matrix::new(plan.layout, memory.ptr().wrapping_add(*start).cast_const())
     };
@@ -200,16 +199,16 @@ struct Target {
     start: *mut u8,
 }
 
-// SAFETY: units write different groups.
+// SAFETY: units write different strips.
 unsafe impl Sync for Target {}
 
 impl<'a> Plan<'a> {
-    fn pack_group(&self, group: usize, target: &Target) {
-        let bytes = self.layout.group_bytes();
-        // SAFETY: the group lies within the zeroed map, and this unit alone touches it.
-        let out = unsafe { std::slice::from_raw_parts_mut(target.start.add(group * bytes), bytes) };
-        for lane in 0..LANES {
-            let Some((part, row)) = self.locate(group * LANES + lane) else { return };
+    fn pack_strip(&self, strip: usize, target: &Target) {
+        let bytes = self.layout.strip_bytes();
+        // SAFETY: the strip lies within the zeroed map, and this unit alone touches it.
+        let out = unsafe { std::slice::from_raw_parts_mut(target.start.add(strip * bytes), bytes) };
+        for lane in 0..ROW_MULTIPLE {
+            let Some((part, row)) = self.locate(strip * ROW_MULTIPLE + lane) else { return };
             let row_bytes = self.layout.cols * part.dtype.size();
             self.layout.pack_row(out, lane, &part.data[row * row_bytes..][..row_bytes], part.dtype);
         }

@@ -1,6 +1,6 @@
 //! Weight matrices in the order in which the kernels read them; packed once at load, never copied again.
 //!
-//! Sixteen rows form a group, columns go in pairs. One group, pair by pair:
+//! Sixteen rows form a group, columns go in pairs. A pair of columns of one group:
 //!
 //! | format | bytes of a pair | order |
 //! |---|---|---|
@@ -8,7 +8,11 @@
 //! | f16 | 64 | 16 rows of the even column, 16 rows of the odd |
 //! | f32 | 128 | the same |
 //!
-//! So a vector register holds sixteen rows at one column, a product needs no sum across lanes, and each output is
+//! Two groups form a strip: a pair of the one, the same pair of the other, the next pair. A token reads a strip as
+//! one stream with two chains of sums, which is what a core reads fastest (see `docs/benchmarks.md`). Tiles of the
+//! cache are strips of a single group.
+//!
+//! A vector register holds sixteen rows at one column, a product needs no sum across lanes, and each output is
 //! one chain of multiply-adds in the order of the columns, whatever the tile: that is what makes a batch of 1 and
 //! of N equal to the bit. Rows past the last and an odd last column are zeros. Values are never rounded: parts of
 //! different types are widened to f32 together.
@@ -17,8 +21,10 @@ use super::simd::{LANES, Simd};
 use crate::weights::DType;
 use half::{bf16, f16};
 
-/// Weight matrices are padded to a multiple of this many rows, so that groups come in even numbers.
-pub(super) const ROW_MULTIPLE: usize = 2 * LANES;
+/// Groups of a strip of weights.
+pub(super) const STRIP: usize = 2;
+/// Weight matrices are padded to a multiple of this many rows: whole strips.
+pub(super) const ROW_MULTIPLE: usize = STRIP * LANES;
 
 /// How a pair of columns becomes two vectors.
 pub(super) trait Format: Copy + Send + Sync + 'static {
@@ -111,6 +117,8 @@ pub(super) struct Layout {
     pub(super) rows: usize,
     /// Columns (inputs).
     pub(super) cols: usize,
+    /// Groups whose pairs alternate.
+    pub(super) strip: usize,
 }
 
 impl Layout {
@@ -122,17 +130,26 @@ impl Layout {
     pub(super) fn pairs(&self) -> usize {
         self.cols.div_ceil(2)
     }
-    /// Bytes from one group to the next.
-    pub(super) fn group_bytes(&self) -> usize {
-        self.pairs() * pair_bytes(self.dtype)
+    /// Bytes from a pair of columns to the next.
+    pub(super) fn pair_step(&self) -> usize {
+        self.strip * pair_bytes(self.dtype)
+    }
+    /// Bytes from one strip to the next.
+    pub(super) fn strip_bytes(&self) -> usize {
+        self.pairs() * self.pair_step()
+    }
+    /// Strips.
+    pub(super) fn strips(&self) -> usize {
+        self.groups().div_ceil(self.strip)
     }
     /// Bytes of all; `None` where that overflows.
     pub(super) fn bytes(&self) -> Option<usize> {
-        self.groups().checked_mul(self.pairs())?.checked_mul(pair_bytes(self.dtype))
+        self.strips().checked_mul(self.pairs())?.checked_mul(self.pair_step())
     }
-    /// Byte of column `col` in a group's bytes, for row `lane` of the group.
+    /// Byte of column `col` in a strip's bytes, for row `lane` of the strip.
     pub(super) fn byte_of(&self, lane: usize, col: usize) -> usize {
-        let pair = col / 2 * pair_bytes(self.dtype);
+        let (group, lane) = (lane / LANES, lane % LANES);
+        let pair = col / 2 * self.pair_step() + group * pair_bytes(self.dtype);
         match self.dtype {
             DType::BF16 => pair + lane * 4 + col % 2 * 2,
             DType::F16 => pair + col % 2 * 32 + lane * 2,
@@ -140,13 +157,15 @@ impl Layout {
         }
     }
 
-    /// Packs one row of `source` (row-major bytes of `cols` elements of type `from`) as row `lane` of the group
-    /// at `group`, which was all zeros.
-    pub(super) fn pack_row(&self, group: &mut [u8], lane: usize, source: &[u8], from: DType) {
-        debug_assert!(lane < LANES && group.len() == self.group_bytes());
+    /// Packs one row of `source` (row-major bytes of `cols` elements of type `from`) as row `lane` of the strip
+    /// `strip`, which was all zeros.
+    pub(super) fn pack_row(&self, strip: &mut [u8], lane: usize, source: &[u8], from: DType) {
+        debug_assert!(lane < self.strip * LANES && strip.len() == self.strip_bytes());
         debug_assert_eq!(source.len(), self.cols * from.size());
         debug_assert!(from == self.dtype || self.dtype == DType::F32, "mixed types are widened");
-        let pairs = group.chunks_exact_mut(pair_bytes(self.dtype)).zip(source.chunks(2 * from.size()));
+        let (group, lane) = (lane / LANES, lane % LANES);
+        let bytes = pair_bytes(self.dtype);
+        let pairs = strip.chunks_exact_mut(bytes).skip(group).step_by(self.strip).zip(source.chunks(2 * from.size()));
         match self.dtype {
             DType::BF16 => pairs.for_each(|(pair, x)| pair[lane * 4..][..x.len()].copy_from_slice(x)),
             DType::F16 => pairs.for_each(|(pair, x)| {
@@ -162,13 +181,13 @@ impl Layout {
         }
     }
 
-    /// Reads back row `lane` of a group: what an embedding looks up.
-    pub(super) fn unpack_row(&self, group: &[u8], lane: usize, out: &mut [f32]) {
-        debug_assert!(lane < LANES && group.len() == self.group_bytes() && out.len() == self.cols);
+    /// Reads back row `lane` of a strip: what an embedding looks up.
+    pub(super) fn unpack_row(&self, strip: &[u8], lane: usize, out: &mut [f32]) {
+        debug_assert!(lane < self.strip * LANES && strip.len() == self.strip_bytes() && out.len() == self.cols);
         let size = self.dtype.size();
         for (col, x) in out.iter_mut().enumerate() {
             let at = self.byte_of(lane, col);
-            *x = widen(self.dtype, &group[at..at + size]);
+            *x = widen(self.dtype, &strip[at..at + size]);
         }
     }
 }
@@ -199,10 +218,10 @@ mod tests {
             (DType::F32, DType::BF16),
             (DType::F32, DType::F16),
         ] {
-            let layout = Layout { dtype, rows: 3, cols: 7 };
-            let mut group = vec![0; layout.group_bytes()];
-            let value = |row: usize, col: usize| (row * 7 + col) as f32 - 9.5;
-            for row in 0..3 {
+            let layout = Layout { dtype, rows: 32, cols: 7, strip: STRIP };
+            let mut strip = vec![0; layout.strip_bytes()];
+            let value = |row: usize, col: usize| ((row * 7 + col) % 29) as f32 - 9.5;
+            for row in [0, 1, 15, 16, 31] {
                 let source: Vec<u8> = (0..7)
                     .flat_map(|col| match from {
                         DType::F32 => value(row, col).to_le_bytes().to_vec(),
@@ -210,11 +229,11 @@ mod tests {
                         DType::F16 => f16::from_f32(value(row, col)).to_le_bytes().to_vec(),
                     })
                     .collect();
-                layout.pack_row(&mut group, row, &source, from);
+                layout.pack_row(&mut strip, row, &source, from);
             }
-            for row in 0..3 {
+            for row in [0, 1, 15, 16, 31] {
                 let mut out = [0.0; 7];
-                layout.unpack_row(&group, row, &mut out);
+                layout.unpack_row(&strip, row, &mut out);
                 assert_eq!(out.to_vec(), (0..7).map(|col| value(row, col)).collect::<Vec<_>>(), "{dtype:?} {from:?}");
             }
         }

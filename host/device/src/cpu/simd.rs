@@ -42,8 +42,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     /// The proof for [`Self::Exact`], which needs no more.
     fn exact(self) -> Self::Exact;
 
-    /// Groups of 16 weight rows in the register tile of `tokens` tokens; 1, 2 or 4. Where there are several tiles,
-    /// all have the same. In attention, with queries for tokens: blocks of keys, or groups of 16 elements of a head.
+    /// Groups of 16 weight rows in the register tile of `tokens` tokens: 1, or the 2 of a strip. Where there are
+    /// several tiles, all have the same. In attention, with queries for tokens: blocks of keys, or groups of 16 elements of a head.
     fn tile_groups(tokens: usize) -> usize;
 
     /// Runs `op` where the instruction set is enabled.

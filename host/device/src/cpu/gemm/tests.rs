@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::cpu::memory::Memory;
-use crate::cpu::pack::ROW_MULTIPLE;
+use crate::cpu::pack::{ROW_MULTIPLE, STRIP};
 use crate::cpu::simd::portable::Portable;
 use half::{bf16, f16};
 
@@ -25,12 +25,12 @@ fn encode(dtype: DType, x: f32) -> Vec<u8> {
 
 /// A matrix of [`weight`]s, and the bytes that it points into.
 fn pack(dtype: DType, rows: usize, cols: usize) -> (Vec<u8>, Matrix) {
-    let layout = Layout { dtype, rows: rows.next_multiple_of(ROW_MULTIPLE), cols };
+    let layout = Layout { dtype, rows: rows.next_multiple_of(ROW_MULTIPLE), cols, strip: STRIP };
     let mut bytes = vec![0; layout.bytes().unwrap()];
     for row in 0..rows {
         let source: Vec<u8> = (0..cols).flat_map(|col| encode(dtype, weight(row, col))).collect();
-        let group = bytes.chunks_exact_mut(layout.group_bytes()).nth(row / LANES).unwrap();
-        layout.pack_row(group, row % LANES, &source, dtype);
+        let strip = bytes.chunks_exact_mut(layout.strip_bytes()).nth(row / ROW_MULTIPLE).unwrap();
+        layout.pack_row(strip, row % ROW_MULTIPLE, &source, dtype);
     }
     // SAFETY: the caller keeps the bytes.
     let matrix = unsafe { Matrix::new(layout, bytes.as_ptr()) };

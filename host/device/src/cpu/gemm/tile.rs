@@ -4,42 +4,41 @@
 //! multiply-adds are what bounds it. Whoever changes `accumulate` looks at the assembly: a sum that is spilled in the
 //! inner loop costs more than any other change gains.
 
-use crate::cpu::pack::{Bf16, Format};
+use crate::cpu::pack::Format;
 use crate::cpu::simd::{LANES, Op, Simd};
 use std::marker::PhantomData;
 
-/// Runs the tile that is compiled for `groups` by `tokens`: `G` and `T` are constants in the body, an [`Op`].
+/// Runs the tile that is compiled for `tokens`: `T`, and `G` for its groups, are constants in the body, an [`Op`].
 ///
 /// Each tile is a function of its own (`Simd::run` is not inlined), or the compiler would spend minutes on one
 /// function that holds them all.
 macro_rules! pick_tile {
-    (linear $s:ident: $S:ident, $groups:expr, $tokens:expr, |$G:ident, $T:ident| $op:expr) => {
+    (linear $s:ident: $S:ident, $tokens:expr, |$G:ident, $T:ident| $op:expr) => {
         if <$S as Simd>::TILE > 6 {
-            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op;
-                (4, 1) (2, 1) (2, 2) (2, 3) (2, 4) (2, 5) (2, 6) (2, 7) (2, 8) (2, 9) (2, 10) (2, 11) (2, 12))
-        } else if <$S as Simd>::TILE > 4 {
-            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op; (4, 1) (2, 1) (2, 2) (1, 3) (1, 4) (1, 5) (1, 6))
+            pick_tile!(@arms $s: $S, $tokens, $G, $T, $op;
+                (2, 1) (2, 2) (2, 3) (2, 4) (2, 5) (2, 6) (2, 7) (2, 8) (2, 9) (2, 10) (2, 11) (2, 12))
         } else {
-            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op; (1, 1) (1, 2) (1, 3) (1, 4))
+            pick_tile!(query $s: $S, $tokens, |$G, $T| $op)
         }
     };
-    (query $s:ident: $S:ident, $groups:expr, $tokens:expr, |$G:ident, $T:ident| $op:expr) => {
+    (query $s:ident: $S:ident, $tokens:expr, |$G:ident, $T:ident| $op:expr) => {
         if <$S as Simd>::TILE > 6 {
-            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op; (4, 1) (2, 2) (2, 3) (2, 4) (2, 5) (2, 6))
+            pick_tile!(@arms $s: $S, $tokens, $G, $T, $op; (2, 1) (2, 2) (2, 3) (2, 4) (2, 5) (2, 6))
         } else if <$S as Simd>::TILE > 4 {
-            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op; (4, 1) (2, 2) (1, 3) (1, 4) (1, 5) (1, 6))
+            pick_tile!(@arms $s: $S, $tokens, $G, $T, $op; (2, 1) (2, 2) (1, 3) (1, 4) (1, 5) (1, 6))
         } else {
-            pick_tile!(@arms $s, ($groups, $tokens), $G, $T, $op; (1, 1) (1, 2) (1, 3) (1, 4))
+            pick_tile!(@arms $s: $S, $tokens, $G, $T, $op; (1, 1) (1, 2) (1, 3) (1, 4))
         }
     };
-    (@arms $s:ident, $at:expr, $G:ident, $T:ident, $op:expr; $(($g:literal, $t:literal))+) => {
+    (@arms $s:ident: $S:ident, $at:expr, $G:ident, $T:ident, $op:expr; $(($g:literal, $t:literal))+) => {
         match $at {
-            $(($g, $t) => {
+            $($t => {
+                debug_assert_eq!($g, <$S as Simd>::tile_groups($t));
                 const $G: usize = $g;
                 const $T: usize = $t;
                 $s.run($op)
             })+
-            (groups, tokens) => debug_assert!(false, "no tile of {groups} groups by {tokens} tokens"),
+            tokens => debug_assert!(false, "no tile of {tokens} tokens"),
         }
     };
 }
@@ -48,7 +47,8 @@ pub(in crate::cpu) use pick_tile;
 /// One register tile: addresses into weights, panel and output.
 pub(super) struct TileJob {
     pub(super) w: *const u8,
-    pub(super) group_bytes: usize,
+    /// Bytes from a pair of columns to the next.
+    pub(super) pair_step: usize,
     pub(super) x: *const f32,
     pub(super) pairs: usize,
     /// Bytes from a weight to what is prefetched with it.
@@ -60,7 +60,7 @@ pub(super) struct TileJob {
     pub(super) stride: usize,
 }
 
-/// `G` groups by `T` tokens of weights in format `F`. Making one vouches that `w` has `G` groups of `pairs` pairs,
+/// `G` groups (of one strip) by `T` tokens of weights in format `F`. Making one vouches that `w` has `pairs` pairs,
 /// `x` a panel of `pairs` pairs of columns for `T` tokens, `out` `T` rows of `16 G` columns that nobody else
 /// touches meanwhile, and `bias` `16 G` elements.
 pub(super) struct Tile<'a, F: Format, const G: usize, const T: usize>(
@@ -78,7 +78,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Tile<'_, F, G, T> {
         // SAFETY: whoever made the tile vouches for all addresses.
         unsafe {
             for g in 0..G {
-                w[g] = job.w.add(g * job.group_bytes);
+                w[g] = job.w.add(g * F::PAIR_BYTES);
                 for t in 0..T {
                     if !job.first {
                         acc[g][t] = s.load(job.out.add(t * job.stride + g * LANES));
@@ -88,9 +88,9 @@ impl<F: Format, const G: usize, const T: usize> Op for Tile<'_, F, G, T> {
                 }
             }
             if S::DOT_BF16 && F::IS_BF16 {
-                accumulate_dot::<S, G, T>(s, &mut acc, w, job.x.cast(), job.pairs, job.ahead);
+                accumulate_dot::<S, G, T>(s, &mut acc, w, job.x.cast(), job.pairs, job.pair_step, job.ahead);
             } else {
-                accumulate::<S, F, G, T, 0>(s, &mut acc, w, job.x, job.pairs, job.ahead);
+                accumulate::<S, F, G, T, 0>(s, &mut acc, w, job.x, job.pairs, job.pair_step, job.ahead);
             }
             for g in 0..G {
                 for t in 0..T {
@@ -103,7 +103,7 @@ impl<F: Format, const G: usize, const T: usize> Op for Tile<'_, F, G, T> {
 
 /// The inner loop of everything: `acc[g][t] += w[g][k] * x[t][k]` for `2 * pairs` columns in order.
 ///
-/// Each weight also prefetches what lies `ahead` bytes behind it.
+/// `step` is the bytes from a pair to the next. Each weight also prefetches what lies `ahead` bytes behind it.
 /// `ROW` says where `x[t][k]` is: 0 for a panel (`x[k * T + t]`), else rows of `ROW` floats (`x[t * ROW + k]`).
 ///
 /// # Safety
@@ -115,6 +115,7 @@ pub(in crate::cpu) unsafe fn accumulate<S: Simd, F: Format, const G: usize, cons
     mut w: [*const u8; G],
     mut x: *const f32,
     pairs: usize,
+    step: usize,
     ahead: usize,
 ) {
     let at = |k: usize, t: usize| if ROW == 0 { k * T + t } else { t * ROW + k };
@@ -133,7 +134,7 @@ pub(in crate::cpu) unsafe fn accumulate<S: Simd, F: Format, const G: usize, cons
                     for t in 0..T {
                         acc[g][t] = s.fma(odd, s.splat(*x.add(at(1, t))), acc[g][t]);
                     }
-                    w[g] = w[g].add(F::PAIR_BYTES);
+                    w[g] = w[g].add(step);
                 }
             } else {
                 // Column by column: each activation is loaded once for all groups.
@@ -150,7 +151,7 @@ pub(in crate::cpu) unsafe fn accumulate<S: Simd, F: Format, const G: usize, cons
                 }
                 for g in 0..G {
                     column[g] = F::odd(s, w[g]);
-                    w[g] = w[g].add(F::PAIR_BYTES);
+                    w[g] = w[g].add(step);
                 }
                 for t in 0..T {
                     let x = s.splat(*x.add(at(1, t)));
@@ -175,6 +176,7 @@ unsafe fn accumulate_dot<S: Simd, const G: usize, const T: usize>(
     mut w: [*const u8; G],
     mut x: *const u32,
     pairs: usize,
+    step: usize,
     ahead: usize,
 ) {
     for _ in 0..pairs {
@@ -185,7 +187,7 @@ unsafe fn accumulate_dot<S: Simd, const G: usize, const T: usize>(
             for g in 0..G {
                 s.prefetch(w[g].wrapping_add(ahead));
                 column[g] = s.load(w[g].cast());
-                w[g] = w[g].add(Bf16::PAIR_BYTES);
+                w[g] = w[g].add(step);
             }
             for t in 0..T {
                 let x = s.splat(f32::from_bits(*x.add(t)));

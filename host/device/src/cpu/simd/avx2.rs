@@ -41,12 +41,8 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn tile_groups(tokens: usize) -> usize {
-        // Sixteen registers: accumulators are 2 * groups * tokens of them, 8 of them hide the FMA's latency.
-        match tokens {
-            1 => 4,
-            2 => 2,
-            _ => 1,
-        }
+        // Sixteen registers: accumulators are 2 * groups * tokens of them.
+        if tokens <= 2 { 2 } else { 1 }
     }
     #[inline(always)]
     fn run<O: Op>(self, op: O) -> O::Out {
