@@ -174,6 +174,9 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
         debug_assert!(DOT, "only where the instruction exists");
         // SAFETY: `self` proves the features where `DOT`. The casts reinterpret 64 bytes as 32 bf16, for which every
         // bit pattern is valid.
-        unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute(w), std::mem::transmute(x)) }
+        unsafe {
+            let pairs = |v| std::mem::transmute::<__m512, __m512bh>(v);
+            _mm512_dpbf16_ps(acc, pairs(w), pairs(x))
+        }
     }
 }
