@@ -2,6 +2,7 @@
 
 use crate::events::EventBody;
 use crate::record::Record;
+use crate::replay::ReplayBody;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use std::convert::Infallible;
@@ -21,6 +22,8 @@ enum Kind {
     Full(Option<Bytes>),
     /// As events come.
     Events(Box<EventBody>),
+    /// As a log grows.
+    Replay(Box<ReplayBody>),
 }
 
 impl Body {
@@ -33,6 +36,10 @@ impl Body {
         Self { kind: Kind::Events(Box::new(events)), record: None }
     }
 
+    pub(crate) fn replay(replay: ReplayBody) -> Self {
+        Self { kind: Kind::Replay(Box::new(replay)), record: None }
+    }
+
     /// Makes the record live as long as the body.
     pub(crate) fn keep(&mut self, record: Record) {
         self.record = Some(record);
@@ -42,7 +49,7 @@ impl Body {
     pub(crate) fn len(&self) -> Option<u64> {
         match &self.kind {
             Kind::Full(bytes) => Some(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Kind::Events(_) => None,
+            Kind::Events(_) | Kind::Replay(_) => None,
         }
     }
 
@@ -63,6 +70,9 @@ impl hyper::body::Body for Body {
             Kind::Events(events) => {
                 events.poll_bytes(cx, this.record.as_mut()).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
             }
+            Kind::Replay(replay) => {
+                replay.poll_bytes(cx, this.record.as_mut()).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+            }
         }
     }
 
@@ -70,6 +80,7 @@ impl hyper::body::Body for Body {
         match &self.kind {
             Kind::Full(bytes) => bytes.is_none(),
             Kind::Events(events) => events.is_ended(),
+            Kind::Replay(replay) => replay.is_ended(),
         }
     }
 

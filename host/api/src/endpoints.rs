@@ -7,3 +7,4 @@ pub(crate) mod health;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod reload;
+pub(crate) mod streams;

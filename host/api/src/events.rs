@@ -21,20 +21,63 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 /// Room for some thirty events before the buffer is made anew.
-const BUFFER_BYTES: usize = 8 << 10;
+pub(crate) const BUFFER_BYTES: usize = 8 << 10;
 /// What is ready together is sent together up to this size, so that one stream cannot keep the others waiting.
-const MAX_FRAME_BYTES: usize = 16 << 10;
+pub(crate) const MAX_FRAME_BYTES: usize = 16 << 10;
 
 /// The first event, where it came before the headers left; the outer `Option` says whether it did.
-type First = Option<Option<Result<ReplyEvent, Reject>>>;
+pub(crate) type First = Option<Option<Result<ReplyEvent, Reject>>>;
+
+/// Writes a reply's events.
+pub(crate) struct Encoding {
+    encoder: StreamEncoder,
+    usage: Option<Usage>,
+}
+
+/// What was written of an event of a reply.
+pub(crate) enum Written {
+    /// Nothing yet: it comes at the end.
+    Later,
+    /// A part of the answer.
+    Part,
+    /// The last.
+    End(Result<(), Reject>),
+}
+
+impl Encoding {
+    pub(crate) fn new(encoder: StreamEncoder) -> Self {
+        Self { encoder, usage: None }
+    }
+
+    /// Writes what a reply says; `None` is its end.
+    pub(crate) fn write(&mut self, event: Option<Result<ReplyEvent, Reject>>, out: &mut BytesMut) -> Written {
+        let reject = match event {
+            Some(Ok(ReplyEvent::Delta(delta))) => match self.encoder.delta(&delta, out) {
+                Ok(()) => return Written::Part,
+                Err(reject) => reject,
+            },
+            Some(Ok(ReplyEvent::Usage(usage))) => {
+                self.usage = Some(usage);
+                return Written::Later;
+            }
+            Some(Err(reject)) => reject,
+            None => {
+                self.encoder.usage(self.usage.as_ref(), out);
+                self.encoder.done(out);
+                return Written::End(Ok(()));
+            }
+        };
+        error_event(&reject, out);
+        Written::End(Err(reject))
+    }
+}
 
 /// The body of a streamed answer.
 pub(crate) struct EventBody {
-    encoder: StreamEncoder,
+    encoding: Encoding,
     /// Dropped at the end of the answer, which frees what it holds.
     reply: Option<Reply>,
     first: First,
-    usage: Option<Usage>,
     buffer: BytesMut,
     cutting: Pin<Box<WaitForCancellationFutureOwned>>,
     silence: Silence,
@@ -43,10 +86,9 @@ pub(crate) struct EventBody {
 impl EventBody {
     pub(crate) fn new(api: &Arc<Api>, encoder: StreamEncoder, reply: Reply, first: First) -> Self {
         Self {
-            encoder,
+            encoding: Encoding::new(encoder),
             reply: Some(reply),
             first,
-            usage: None,
             buffer: BytesMut::with_capacity(BUFFER_BYTES),
             cutting: Box::pin(api.phase.cutting.clone().cancelled_owned()),
             silence: Silence::new(api.limits.keep_alive),
@@ -83,40 +125,22 @@ impl EventBody {
     }
 
     fn take(&mut self, event: Option<Result<ReplyEvent, Reject>>, record: Option<&mut Record>) {
-        match event {
-            Some(Ok(ReplyEvent::Delta(delta))) => match self.encoder.delta(&delta, &mut self.buffer) {
-                Ok(()) => {
-                    if let Some(record) = record {
-                        record.note_event();
-                    }
-                }
-                Err(reject) => self.fail(&reject, record),
-            },
-            Some(Ok(ReplyEvent::Usage(usage))) => self.usage = Some(usage),
-            Some(Err(reject)) => self.fail(&reject, record),
-            None => {
-                self.encoder.usage(self.usage.as_ref(), &mut self.buffer);
-                self.encoder.done(&mut self.buffer);
-                self.reply = None;
-                if let Some(record) = record {
-                    record.answered();
-                }
-            }
+        let written = self.encoding.write(event, &mut self.buffer);
+        if matches!(written, Written::End(_)) {
+            self.reply = None;
         }
-    }
-
-    fn fail(&mut self, reject: &Reject, record: Option<&mut Record>) {
-        error_event(reject, &mut self.buffer);
-        self.reply = None;
-        if let Some(record) = record {
-            record.rejected(reject);
+        match (written, record) {
+            (Written::Part, Some(record)) => record.note_event(),
+            (Written::End(Ok(())), Some(record)) => record.answered(),
+            (Written::End(Err(reject)), Some(record)) => record.rejected(&reject),
+            (Written::Later, _) | (_, None) => {}
         }
     }
 
     /// Nothing to send: the server may be stopping, or the silence has lasted long enough for a comment.
     fn poll_waiting(&mut self, cx: &mut Context<'_>, record: Option<&mut Record>) -> Poll<()> {
         if self.cutting.as_mut().poll(cx).is_ready() {
-            self.fail(&error::stopping(), record);
+            self.take(Some(Err(error::stopping())), record);
             return Poll::Ready(());
         }
         self.silence.poll(cx).map(|()| keep_alive(&mut self.buffer))
@@ -124,22 +148,22 @@ impl EventBody {
 }
 
 /// Measures how long nothing was sent. The timer is not moved by each event: it runs out and then looks.
-struct Silence {
+pub(crate) struct Silence {
     limit: Duration,
     since: Instant,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Silence {
-    fn new(limit: Duration) -> Self {
+    pub(crate) fn new(limit: Duration) -> Self {
         Self { limit, since: Instant::now(), sleep: None }
     }
 
-    fn touch(&mut self) {
+    pub(crate) fn touch(&mut self) {
         self.since = Instant::now();
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(self.since + self.limit)));
         loop {
             if sleep.as_mut().poll(cx).is_pending() {

@@ -4,10 +4,12 @@
 //! The path of a request: `server.rs` accepts, `connection.rs` speaks TLS and HTTP over a [`socket`] that bounds
 //! every wait, `dispatch.rs` gives the request its id, its caller and its one record, `routes.rs` says which
 //! endpoint it is for, `endpoints/` answers, and `events.rs` turns a reply into a stream without a task or a
-//! channel in between.
+//! channel in between. An answer that shall outlive its connection is written to a log by `generation.rs`, and
+//! `replay.rs` reads it.
 //!
 //! Invariants: each request has exactly one answer and one record; every body, wait and number of connections is
-//! bounded; a client that goes away takes its work with it.
+//! bounded; a client that goes away takes its work with it, unless it
+//! asked for a stream that it can come back to.
 
 mod auth;
 mod backend;
@@ -19,10 +21,12 @@ mod endpoints;
 mod error;
 mod events;
 mod exchange;
+mod generation;
 mod ids;
 mod limits;
 mod receive;
 mod record;
+mod replay;
 mod routes;
 mod server;
 mod socket;
@@ -33,5 +37,6 @@ pub use backend::{BoxFuture, Events, Reply, ReplyEvent, RequestContext, Service}
 pub use error::ApiError;
 pub use limits::Limits;
 pub use server::{Api, Listener, Server, serve};
+pub use tidegate_streams::Limits as StreamLimits;
 pub use tidegate_wire::ModelCard;
 pub use tls::Tls;

@@ -26,6 +26,8 @@ pub struct Limits {
     pub keep_alive: Duration,
     /// How long a stream's headers wait for its first event, so that an early failure still has its own status.
     pub first_event_wait: Duration,
+    /// Of the logs of resumable streams.
+    pub streams: tidegate_streams::Limits,
 }
 
 impl Default for Limits {
@@ -41,6 +43,7 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(75),
             keep_alive: Duration::from_secs(15),
             first_event_wait: Duration::from_secs(5),
+            streams: tidegate_streams::Limits::default(),
         }
     }
 }

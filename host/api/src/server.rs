@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
+use tidegate_streams::Streams;
 use tidegate_types::{Fault, Reject};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -25,12 +26,18 @@ pub struct Api {
     /// Bytes of request bodies that are being received.
     pub(crate) receiving: AtomicUsize,
     pub(crate) phase: Phase,
+    /// The logs of resumable streams.
+    pub(crate) streams: Streams,
+    /// Connections, and generations that outlive theirs.
+    pub(crate) tasks: TaskTracker,
 }
 
 impl Api {
     /// Puts the parts together.
     pub fn new(service: Arc<dyn Service>, auth: Auth, limits: Limits) -> Self {
-        Self { service, auth, limits, receiving: AtomicUsize::new(0), phase: Phase::default() }
+        let streams = Streams::new(limits.streams.clone());
+        let (receiving, phase, tasks) = (AtomicUsize::new(0), Phase::default(), TaskTracker::new());
+        Self { service, auth, limits, receiving, phase, streams, tasks }
     }
 }
 
@@ -77,16 +84,14 @@ impl Listener {
 /// A running server. Dropping it leaves it running; [`Server::stop`] ends it.
 pub struct Server {
     api: Arc<Api>,
-    tasks: TaskTracker,
 }
 
 /// Serves `api` on all `listeners`.
 pub fn serve(listeners: Vec<Listener>, api: Api) -> Server {
-    let server = Server { api: Arc::new(api), tasks: TaskTracker::new() };
+    let server = Server { api: Arc::new(api) };
     let slots = Arc::new(Semaphore::new(server.api.limits.max_connections.min(Semaphore::MAX_PERMITS)));
     for listener in listeners {
-        let (api, tasks, slots) = (Arc::clone(&server.api), server.tasks.clone(), Arc::clone(&slots));
-        server.tasks.spawn(accept(listener, api, tasks, slots));
+        server.api.tasks.spawn(accept(listener, Arc::clone(&server.api), Arc::clone(&slots)));
     }
     server
 }
@@ -98,15 +103,15 @@ impl Server {
     /// Accepts nothing more, waits up to `grace` for running answers, ends the rest with an error that their
     /// clients see, and returns once every connection is closed.
     pub async fn stop(self, grace: Duration) {
-        self.tasks.close();
+        self.api.tasks.close();
         self.api.phase.draining.cancel();
-        if tokio::time::timeout(grace, self.tasks.wait()).await.is_ok() {
+        if tokio::time::timeout(grace, self.api.tasks.wait()).await.is_ok() {
             return;
         }
         self.api.phase.cutting.cancel();
-        if tokio::time::timeout(LAST_WORDS, self.tasks.wait()).await.is_err() {
+        if tokio::time::timeout(LAST_WORDS, self.api.tasks.wait()).await.is_err() {
             self.api.phase.dropping.cancel();
-            self.tasks.wait().await;
+            self.api.tasks.wait().await;
         }
     }
 }
@@ -114,7 +119,7 @@ impl Server {
 /// After a failure to accept, which is mostly a lack of file descriptors: others must end first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-async fn accept(listener: Listener, api: Arc<Api>, tasks: TaskTracker, slots: Arc<Semaphore>) {
+async fn accept(listener: Listener, api: Arc<Api>, slots: Arc<Semaphore>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.tcp.accept() => accepted,
@@ -133,7 +138,7 @@ async fn accept(listener: Listener, api: Arc<Api>, tasks: TaskTracker, slots: Ar
             continue;
         };
         let connection = connection::run(Arc::clone(&api), tcp, peer, listener.tls.clone());
-        tasks.spawn(async move {
+        api.tasks.spawn(async move {
             let open = OpenConnection::count();
             connection.await;
             drop((open, slot));

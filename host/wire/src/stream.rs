@@ -189,6 +189,18 @@ pub fn error_event(reject: &Reject, out: &mut BytesMut) {
     raw(out, "\n\n");
 }
 
+/// Writes the id of the event that follows, which a reader that comes back repeats in `Last-Event-ID`.
+pub fn event_id(number: u64, out: &mut BytesMut) {
+    raw(out, "id: ");
+    uint(out, number);
+    raw(out, "\n");
+}
+
+/// What has become of a stream, as JSON.
+pub fn stream_body(id: &str, status: &str) -> String {
+    serde_json::json!({"id": id, "object": "stream", "status": status}).to_string()
+}
+
 /// Writes a comment, which keeps proxies from closing a connection that is silent for long.
 pub fn keep_alive(out: &mut BytesMut) {
     raw(out, ": keep-alive\n\n");

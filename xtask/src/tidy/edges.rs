@@ -21,12 +21,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sandbox", &["types"]),
     ("upstream", &["types", "wire", "egress"]),
     ("pipeline", &["types", "engine", "upstream", "sandbox", "text", "fair"]),
-    ("api", &["types", "wire", "pipeline"]),
+    ("streams", &["types"]),
+    ("api", &["types", "wire", "streams", "pipeline"]),
     (
         "gateway",
         &[
             "types", "fair", "egress", "wire", "text", "device", "kernels", "model", "engine", "sandbox", "upstream",
-            "pipeline", "api",
+            "streams", "pipeline", "api",
         ],
     ),
 ];

@@ -5,13 +5,17 @@ use crate::body::{Body, Response};
 use crate::error;
 use crate::events::EventBody;
 use crate::exchange::{Exchange, json};
+use crate::generation;
 use crate::receive;
+use crate::replay::{ReplayBody, gone};
 use crate::server::Api;
 use bytes::Bytes;
+use hyper::HeaderMap;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_types::Reject;
+use tidegate_streams::Full;
+use tidegate_types::{Fault, Reject, TenantId};
 use tidegate_wire::stream::UsageChunk;
 use tidegate_wire::{Answer, Head, ParsedRequest, StreamEncoder};
 
@@ -21,17 +25,20 @@ pub(crate) async fn answer(
     parse: fn(&[u8]) -> Result<ParsedRequest, Reject>,
 ) -> Result<Response, Reject> {
     let context = exchange.context();
-    let Exchange { api, unique, request, .. } = exchange;
+    let Exchange { api, unique, caller, request, .. } = exchange;
     let (parts, body) = request.into_parts();
     let ParsedRequest { chat, include_usage } = parse(&receive::json(&api, &parts.headers, body).await?)?;
     let (stream, n) = (chat.stream, chat.n);
+    let resumable = resumable(&parts.headers, stream)?;
     let mut head = Head::new(&chat, &unique, now(), "");
     let reply = api.service.chat(chat, context).await?;
     head.model.clone_from(&reply.model);
     let headers = extra_headers(&reply);
     let mut response = if stream {
         let usage = if include_usage { UsageChunk::Include } else { UsageChunk::Omit };
-        streamed(&api, StreamEncoder::new(head, n, usage), reply).await?
+        let encoder = StreamEncoder::new(head, n, usage);
+        let tenant = resumable.then_some(&caller.tenant);
+        streamed(&api, encoder, reply, tenant).await?
     } else {
         let cutting = &api.phase.cutting;
         tokio::select! {
@@ -71,18 +78,58 @@ async fn gathered(api: &Api, head: &Head, n: u32, mut reply: Reply) -> Result<By
     answer.render(head, usage.as_ref())
 }
 
-/// The headers wait a moment for the first event, so that a failure before it has its own status.
-async fn streamed(api: &Arc<Api>, encoder: StreamEncoder, mut reply: Reply) -> Result<Response, Reject> {
+/// Asks for a stream that its reader can come back to.
+const RESUMABLE: &str = "x-tidegate-resumable";
+/// Names it in the response.
+const STREAM_ID: HeaderName = HeaderName::from_static("x-tidegate-stream-id");
+
+fn resumable(headers: &HeaderMap, stream: bool) -> Result<bool, Reject> {
+    let refuse = |message: &str| Err(Reject::invalid(RESUMABLE, message).code("invalid_value"));
+    match headers.get(RESUMABLE).map(HeaderValue::as_bytes) {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") if stream => Ok(true),
+        Some(b"true") => refuse("the header `x-tidegate-resumable` is for streams; send `stream`: true"),
+        Some(_) => refuse("the header `x-tidegate-resumable` must be `true` or `false`"),
+    }
+}
+
+/// The headers wait a moment for the first event, so that a failure before it has its own status. With a `tenant` the
+/// answer goes to a log of theirs, and outlives the connection.
+async fn streamed(
+    api: &Arc<Api>,
+    encoder: StreamEncoder,
+    mut reply: Reply,
+    tenant: Option<&TenantId>,
+) -> Result<Response, Reject> {
+    let log = tenant.map(|tenant| api.streams.open(tenant)).transpose().map_err(full)?;
     let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
         Ok(Some(Err(reject))) => return Err(reject),
         Ok(first) => Some(first),
         Err(_) => None,
     };
-    let mut response = Response::new(Body::events(EventBody::new(api, encoder, reply, first)));
+    let Some((id, writer)) = log else {
+        return Ok(event_stream(Body::events(EventBody::new(api, encoder, reply, first))));
+    };
+    let cursor = writer.log().read_after(0).map_err(gone)?;
+    api.tasks.spawn(generation::run(Arc::clone(api), writer, encoder, reply, first));
+    let mut response = event_stream(Body::replay(ReplayBody::new(api, cursor)));
+    if let Ok(id) = HeaderValue::from_str(id.as_str()) {
+        response.headers_mut().insert(STREAM_ID, id);
+    }
+    Ok(response)
+}
+
+fn full(full: Full) -> Reject {
+    let message = "the server keeps too many resumable streams; try again later, or without `x-tidegate-resumable`";
+    Reject::unavailable(Fault::Operator, message, 5).code("streams_full").because(full)
+}
+
+pub(crate) fn event_stream(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Asks nginx and its kin not to buffer.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }

@@ -1,0 +1,80 @@
+//! A log as a stream of events with ids, from wherever its reader left off. What is there leaves in large writes; what
+//! is not yet is awaited.
+
+use crate::events::{BUFFER_BYTES, MAX_FRAME_BYTES, Silence};
+use crate::record::Record;
+use crate::server::Api;
+use bytes::{Bytes, BytesMut};
+use std::task::{Context, Poll, ready};
+use tidegate_streams::{Cursor, Missed};
+use tidegate_types::{Fault, Reject, RejectKind};
+use tidegate_wire::stream::{error_event, event_id, keep_alive};
+
+/// The body of a resumable answer, or of the rest of one.
+pub(crate) struct ReplayBody {
+    cursor: Cursor,
+    ended: bool,
+    buffer: BytesMut,
+    silence: Silence,
+}
+
+impl ReplayBody {
+    pub(crate) fn new(api: &Api, cursor: Cursor) -> Self {
+        let silence = Silence::new(api.limits.keep_alive);
+        Self { cursor, ended: false, buffer: BytesMut::with_capacity(BUFFER_BYTES), silence }
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended && self.buffer.is_empty()
+    }
+
+    /// The next bytes to send.
+    pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, mut record: Option<&mut Record>) -> Poll<Option<Bytes>> {
+        while !self.ended && self.buffer.len() < MAX_FRAME_BYTES {
+            let Poll::Ready(next) = self.cursor.poll_next(cx) else { break };
+            match next {
+                Some(Ok(next)) => {
+                    event_id(next.number, &mut self.buffer);
+                    self.buffer.extend_from_slice(&next.event);
+                    if let Some(record) = record.as_deref_mut() {
+                        record.note_event();
+                    }
+                }
+                Some(Err(missed)) => {
+                    let reject = gone(missed);
+                    error_event(&reject, &mut self.buffer);
+                    self.end(Err(reject), record.as_deref_mut());
+                }
+                None => {
+                    let outcome = self.cursor.log().outcome().unwrap_or(Ok(()));
+                    self.end(outcome, record.as_deref_mut());
+                }
+            }
+        }
+        if self.buffer.is_empty() {
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            ready!(self.silence.poll(cx));
+            keep_alive(&mut self.buffer);
+        }
+        self.silence.touch();
+        Poll::Ready(Some(self.buffer.split().freeze()))
+    }
+
+    fn end(&mut self, outcome: Result<(), Reject>, record: Option<&mut Record>) {
+        self.ended = true;
+        match (outcome, record) {
+            (Ok(()), Some(record)) => record.answered(),
+            (Err(reject), Some(record)) => record.rejected(&reject),
+            (_, None) => {}
+        }
+    }
+}
+
+/// The reader comes too late for some events.
+pub(crate) fn gone(missed: Missed) -> Reject {
+    let message =
+        format!("{missed}; what is there can be read with `starting_after={}`", missed.first_kept.saturating_sub(1));
+    Reject::new(RejectKind::Invalid, Fault::Client, message).at("starting_after").code("events_gone")
+}

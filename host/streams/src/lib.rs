@@ -1,0 +1,17 @@
+//! A generation that outlives its connections: one writer appends numbered events to a [`Log`], any number of readers
+//! hold a [`Cursor`] each, and a reader that comes back goes on behind the last event that it saw.
+//!
+//! Invariants, each a property test:
+//! - a reader sees every event once, in order, wherever its connection was cut;
+//! - the writer never waits: a reader that is too slow for the log's bound is told what it missed, and nobody else is
+//!   held up;
+//! - a log belongs to a tenant; for every other it does not exist;
+//! - memory is bounded: each log, and all together.
+//!
+//! In memory, and nothing but it: no task, no clock of its own, no IO. Read `log.rs`, then `streams.rs`.
+
+mod log;
+mod streams;
+
+pub use log::{Cursor, Log, Missed, Numbered, Writer};
+pub use streams::{Full, Limits, StreamId, Streams};

@@ -1,0 +1,204 @@
+//! One log: a queue of events with numbers, and who waits for more.
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+use tidegate_types::{Reject, TenantId};
+
+/// An event and its number; the first is 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbered {
+    /// What `Last-Event-ID` repeats.
+    pub number: u64,
+    /// As the writer gave it.
+    pub event: Bytes,
+}
+
+/// Events that a reader asks for are no longer kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("events before {first_kept} are no longer kept")]
+pub struct Missed {
+    /// The oldest event that is.
+    pub first_kept: u64,
+}
+
+/// The events of one generation. Readers share it; [`Writer`] fills it.
+pub struct Log {
+    tenant: TenantId,
+    limit_bytes: usize,
+    /// What all logs hold together.
+    total: Arc<AtomicUsize>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    events: VecDeque<Bytes>,
+    /// Events that were dropped from the front.
+    dropped: u64,
+    bytes: usize,
+    end: Option<(Instant, Result<(), Reject>)>,
+    stopped: bool,
+    waiting: Vec<Waker>,
+    /// The writer's task, woken by a stop.
+    writer: Option<Waker>,
+}
+
+impl Log {
+    pub(crate) fn new(tenant: TenantId, limit_bytes: usize, total: Arc<AtomicUsize>) -> Self {
+        Self { tenant, limit_bytes, total, state: Mutex::default() }
+    }
+
+    pub(crate) fn tenant(&self) -> &TenantId {
+        &self.tenant
+    }
+
+    /// When it ended, if it has.
+    pub(crate) fn ended_at(&self) -> Option<Instant> {
+        self.state.lock().end.as_ref().map(|(at, _)| *at)
+    }
+
+    /// How it ended: complete, or with the reject that its last event says. `None` while it runs.
+    pub fn outcome(&self) -> Option<Result<(), Reject>> {
+        self.state.lock().end.as_ref().map(|(_, outcome)| outcome.clone())
+    }
+
+    /// A reader that goes on behind event `seen`; 0 reads from the start. An error where that is no longer kept.
+    pub fn read_after(self: &Arc<Self>, seen: u64) -> Result<Cursor, Missed> {
+        let state = self.state.lock();
+        let (first_kept, last) = (state.dropped + 1, state.dropped + state.events.len() as u64);
+        drop(state);
+        if seen + 1 < first_kept {
+            return Err(Missed { first_kept });
+        }
+        // One who claims to have seen more than there is waits for what follows that.
+        Ok(Cursor { log: Arc::clone(self), next: seen.min(last) + 1 })
+    }
+
+    /// Asks the writer to end; its work is dropped at its next poll.
+    pub fn stop(&self) {
+        let mut state = self.state.lock();
+        state.stopped = true;
+        if let Some(writer) = state.writer.take() {
+            writer.wake();
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.state.get_mut().bytes, Ordering::Relaxed);
+    }
+}
+
+/// Fills one log. Dropped before [`Writer::end`], it ends the log with an error, so that no reader waits for ever.
+pub struct Writer {
+    log: Arc<Log>,
+    ended: bool,
+}
+
+impl Writer {
+    pub(crate) fn new(log: Arc<Log>) -> Self {
+        Self { log, ended: false }
+    }
+
+    /// The log that it fills.
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// Appends an event; the oldest make room where the log is full.
+    pub fn append(&mut self, event: Bytes) {
+        let mut state = self.log.state.lock();
+        state.bytes += event.len();
+        let (mut grown, mut freed) = (event.len(), 0);
+        state.events.push_back(event);
+        while state.bytes > self.log.limit_bytes && state.events.len() > 1 {
+            if let Some(oldest) = state.events.pop_front() {
+                state.bytes -= oldest.len();
+                state.dropped += 1;
+                freed += oldest.len();
+            }
+        }
+        let both = grown.min(freed);
+        (grown, freed) = (grown - both, freed - both);
+        self.log.total.fetch_add(grown, Ordering::Relaxed);
+        self.log.total.fetch_sub(freed, Ordering::Relaxed);
+        wake(state);
+    }
+
+    /// Ends the log; what its last event says is the writer's to append before.
+    pub fn end(mut self, outcome: Result<(), Reject>) {
+        self.close(outcome);
+    }
+
+    /// Ready once somebody has asked for the end.
+    pub fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.log.state.lock();
+        if state.stopped {
+            return Poll::Ready(());
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn close(&mut self, outcome: Result<(), Reject>) {
+        self.ended = true;
+        let mut state = self.log.state.lock();
+        state.end = Some((Instant::now(), outcome));
+        wake(state);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.ended {
+            let why = "the generation ended without a word";
+            self.close(Err(Reject::internal(tidegate_types::Fault::Operator, why)));
+        }
+    }
+}
+
+/// Wakes outside of the lock, since a woken reader takes it.
+fn wake(mut state: parking_lot::MutexGuard<'_, State>) {
+    let waiting = std::mem::take(&mut state.waiting);
+    drop(state);
+    waiting.into_iter().for_each(Waker::wake);
+}
+
+/// One reader's place in a log.
+pub struct Cursor {
+    log: Arc<Log>,
+    next: u64,
+}
+
+impl Cursor {
+    /// The log that it reads.
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// The next event; `None` behind the last of a log that has ended. An error where the reader was too slow.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Numbered, Missed>>> {
+        let mut state = self.log.state.lock();
+        let Some(at) = self.next.checked_sub(state.dropped + 1) else {
+            return Poll::Ready(Some(Err(Missed { first_kept: state.dropped + 1 })));
+        };
+        if let Some(event) = usize::try_from(at).ok().and_then(|at| state.events.get(at)) {
+            let numbered = Numbered { number: self.next, event: event.clone() };
+            self.next += 1;
+            return Poll::Ready(Some(Ok(numbered)));
+        }
+        if state.end.is_some() {
+            return Poll::Ready(None);
+        }
+        if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            state.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,156 @@
+//! All logs of this process, by id.
+
+use crate::log::{Log, Writer};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tidegate_types::TenantId;
+
+/// Bounds of the logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long an ended log can still be read.
+    pub keep: Duration,
+    /// Bytes of one log's events; past that its oldest are dropped.
+    pub log_bytes: usize,
+    /// Bytes of all logs' events; past that ended logs are dropped early, and then no new one is opened.
+    pub total_bytes: usize,
+    /// Logs of one tenant.
+    pub per_tenant: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { keep: Duration::from_secs(300), log_bytes: 4 << 20, total_bytes: 256 << 20, per_tenant: 10_000 }
+    }
+}
+
+/// Names a log. Not to be guessed: 128 random bits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StreamId(String);
+
+impl StreamId {
+    fn random() -> Result<Self, Full> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| Full::NoRandomness(error.to_string()))?;
+        Ok(Self(format!("stream_{:032x}", u128::from_le_bytes(bytes))))
+    }
+
+    /// As on the wire.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why no log can be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// Running logs hold all the memory that logs may.
+    #[error("running streams hold all {0} bytes that logs may")]
+    Bytes(usize),
+    /// The tenant has as many as it may.
+    #[error("the tenant has {0} logs, its limit")]
+    Tenant(usize),
+    /// The machine gives no random numbers to name one.
+    #[error("this machine gives no random numbers: {0}")]
+    NoRandomness(String),
+}
+
+/// Logs are swept at most this often: it looks at each of them.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// The logs that can be read.
+pub struct Streams {
+    limits: Limits,
+    total: Arc<AtomicUsize>,
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
+    logs: HashMap<String, Arc<Log>>,
+    of_tenant: HashMap<TenantId, usize>,
+    swept: Instant,
+}
+
+impl Streams {
+    /// None yet.
+    pub fn new(limits: Limits) -> Self {
+        let kept = Kept { logs: HashMap::new(), of_tenant: HashMap::new(), swept: Instant::now() };
+        Self { limits, total: Arc::default(), kept: Mutex::new(kept) }
+    }
+
+    /// Opens a log of a tenant.
+    pub fn open(&self, tenant: &TenantId) -> Result<(StreamId, Writer), Full> {
+        let id = StreamId::random()?;
+        let mut kept = self.kept.lock();
+        self.sweep(&mut kept, Instant::now());
+        if self.is_full() {
+            return Err(Full::Bytes(self.limits.total_bytes));
+        }
+        if kept.of_tenant.get(tenant).is_some_and(|count| *count >= self.limits.per_tenant) {
+            return Err(Full::Tenant(self.limits.per_tenant));
+        }
+        let log = Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, Arc::clone(&self.total)));
+        kept.logs.insert(id.0.clone(), Arc::clone(&log));
+        *kept.of_tenant.entry(tenant.clone()).or_default() += 1;
+        Ok((id, Writer::new(log)))
+    }
+
+    /// The log of this name, where it is the tenant's. Another's is as one that never was.
+    pub fn find(&self, tenant: &TenantId, id: &str) -> Option<Arc<Log>> {
+        let now = Instant::now();
+        let log = self.kept.lock().logs.get(id).cloned();
+        log.filter(|log| log.tenant() == tenant && !self.is_over(log, now))
+    }
+
+    /// Bytes of all logs' events.
+    pub fn bytes(&self) -> usize {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes() >= self.limits.total_bytes
+    }
+
+    fn is_over(&self, log: &Log, now: Instant) -> bool {
+        log.ended_at().is_some_and(|ended| now.saturating_duration_since(ended) >= self.limits.keep)
+    }
+
+    /// Drops what ended long ago; and, while all together hold too much, what ended first.
+    fn sweep(&self, kept: &mut Kept, now: Instant) {
+        if now.saturating_duration_since(kept.swept) < SWEEP && !self.is_full() {
+            return;
+        }
+        kept.swept = now;
+        let over: Vec<String> =
+            kept.logs.iter().filter(|(_, log)| self.is_over(log, now)).map(|(id, _)| id.clone()).collect();
+        over.iter().for_each(|id| kept.forget(id));
+        if self.is_full() {
+            let mut ended: Vec<(Instant, String)> =
+                kept.logs.iter().filter_map(|(id, log)| Some((log.ended_at()?, id.clone()))).collect();
+            ended.sort();
+            ended.iter().take_while(|_| self.is_full()).for_each(|(_, id)| kept.forget(id));
+        }
+    }
+}
+
+impl Kept {
+    fn forget(&mut self, id: &str) {
+        let Some(log) = self.logs.remove(id) else { return };
+        if let Some(count) = self.of_tenant.get_mut(log.tenant()) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_tenant.remove(log.tenant());
+            }
+        }
+    }
+}
