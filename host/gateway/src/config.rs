@@ -5,6 +5,7 @@ mod cache;
 mod grants;
 mod nearest;
 mod pipeline;
+mod streams;
 
 pub(crate) use cache::variable;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig, VectorAccessConfig};
@@ -12,6 +13,8 @@ pub use pipeline::{
     BreakerConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig, StreamedConfig,
     WhenConfig,
 };
+
+pub use streams::StreamsConfig;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -71,6 +74,8 @@ pub struct ServerConfig {
     pub drain_timeout_ms: u64,
     /// Take the config and plugins anew whenever one of their files changes.
     pub watch: bool,
+    /// Streams that a client can come back to.
+    pub streams: StreamsConfig,
 }
 
 impl Default for ServerConfig {
@@ -85,6 +90,7 @@ impl Default for ServerConfig {
             body_timeout_ms: 30_000,
             drain_timeout_ms: 30_000,
             watch: false,
+            streams: StreamsConfig::default(),
         }
     }
 }
@@ -98,7 +104,7 @@ impl ServerConfig {
         ];
         match bounds.iter().find(|(_, value)| *value == 0) {
             Some((key, _)) => bail!("server.{key} is 0, so that no request could be served; the smallest is 1"),
-            None => Ok(()),
+            None => self.streams.check(),
         }
     }
 }

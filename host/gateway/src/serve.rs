@@ -122,6 +122,7 @@ fn limits(config: &ServerConfig) -> Limits {
         max_body_bytes: config.max_body_bytes,
         header_timeout: Duration::from_millis(config.header_timeout_ms),
         body_timeout: Duration::from_millis(config.body_timeout_ms),
+        streams: config.streams.to_limits(),
         ..Limits::default()
     }
 }

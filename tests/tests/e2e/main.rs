@@ -18,5 +18,6 @@ mod many_streams;
 mod outside;
 mod pipeline;
 mod reload;
+mod resume;
 mod stages;
 mod upstream;

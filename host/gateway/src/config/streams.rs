@@ -1,0 +1,54 @@
+//! `[server.streams]`: the logs of resumable streams.
+
+use anyhow::bail;
+use serde::Deserialize;
+use std::time::Duration;
+use tidegate_api::StreamLimits;
+
+/// Bounds of the logs.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamsConfig {
+    /// How long a stream that has ended can still be read.
+    pub keep_s: u64,
+    /// What one log holds; past that its oldest events are dropped.
+    pub log_kib: usize,
+    /// What all logs hold together.
+    pub total_mib: usize,
+    /// Logs of one tenant.
+    pub per_tenant: usize,
+}
+
+impl Default for StreamsConfig {
+    fn default() -> Self {
+        let limits = StreamLimits::default();
+        Self {
+            keep_s: limits.keep.as_secs(),
+            log_kib: limits.log_bytes >> 10,
+            total_mib: limits.total_bytes >> 20,
+            per_tenant: limits.per_tenant,
+        }
+    }
+}
+
+impl StreamsConfig {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.log_kib > self.total_mib << 10 {
+            let (one, all) = (self.log_kib, self.total_mib);
+            bail!(
+                "server.streams.log_kib is {one}, more than the total_mib = {all} of all logs; raise that, or lower it"
+            );
+        }
+        Ok(())
+    }
+
+    /// For the HTTP side.
+    pub fn to_limits(&self) -> StreamLimits {
+        StreamLimits {
+            keep: Duration::from_secs(self.keep_s),
+            log_bytes: self.log_kib << 10,
+            total_bytes: self.total_mib << 20,
+            per_tenant: self.per_tenant,
+        }
+    }
+}
