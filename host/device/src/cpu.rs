@@ -9,8 +9,9 @@
 //! | portable, AVX2, AVX-512 | widened to f32, exactly | none |
 //! | AVX-512 with BF16 | two-term dot products | activations of linear layers to bf16 |
 //!
-//! Weights keep their type (bf16, f16, f32); a cache of bf16 rounds keys and values, see [`CacheElem`]. Tolerances
-//! against `reference` are one table in `tests/cpu.rs`. Read next: `cpu/executor.rs`.
+//! Why the last row rounds: `docs/decisions/0006`. Weights keep their type (bf16, f16, f32); a cache of bf16 rounds
+//! keys and values, see [`CacheElem`]. Tolerances against `reference` are one table in `tests/cpu.rs`. Read next:
+//! `cpu/executor.rs`.
 #![allow(unsafe_code, reason = "SIMD and buffers shared by threads; every block says why it holds")]
 #![allow(clippy::needless_range_loop, reason = "register tiles are arrays indexed by compile-time constants")]
 
