@@ -6,8 +6,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::Plugin;
-use tidegate_sandbox::stage::{CallContext, CallError, StageKind};
+use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind};
 use tidegate_types::{Fault, Reject};
+use tracing::Instrument;
 
 /// What a failure of the plugin means for the request; load failure included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,10 @@ impl Stage {
         if !self.breaker.admits(tenant, started) {
             return self.failed(kind, "paused", "it failed too often and is left out for a while");
         }
-        let outcome = call(plugin).await;
+        let span =
+            tracing::debug_span!("plugin", name = %self.name, stage = kind.as_str(), outcome = tracing::field::Empty);
+        let outcome = call(plugin).instrument(span.clone()).await;
+        span.record("outcome", outcome.as_ref().map_or_else(case, |_| "ok"));
         histogram!("tidegate_plugin_call_seconds", "plugin" => self.name.clone(), "stage" => kind.as_str())
             .record(started.elapsed().as_secs_f64());
         match outcome {
@@ -71,6 +75,23 @@ impl Stage {
                 }
                 self.failed(kind, case(&error), &error.to_string())
             }
+        }
+    }
+
+    /// Counts what a guard decided, other than to let things be.
+    pub(crate) fn count_verdict(&self, kind: StageKind, verdict: &'static str) {
+        counter!("tidegate_plugin_verdicts_total",
+            "plugin" => self.name.clone(), "stage" => kind.as_str(), "verdict" => verdict)
+        .increment(1);
+    }
+
+    /// Counts a verdict on a prompt or an answer.
+    pub(crate) fn count_action(&self, kind: StageKind, action: &Action) {
+        match action {
+            Action::Allow => {}
+            Action::Rewrite(_) => self.count_verdict(kind, "rewrite"),
+            Action::Respond(_) => self.count_verdict(kind, "respond"),
+            Action::Refuse(_) => self.count_verdict(kind, "refuse"),
         }
     }
 

@@ -1,6 +1,8 @@
 //! One file for each verb of the path.
 
 mod admit;
+mod ask_guard;
+mod beside;
 mod converse;
 mod edits;
 mod fit;

@@ -8,6 +8,7 @@ use crate::state::{HostState, Phase};
 use crate::ticker::TICK;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use wasmtime::component::InstancePre;
 
@@ -30,6 +31,8 @@ pub(crate) struct Blueprint {
     pub(crate) work: Work,
     /// All tenants share the instances.
     pub(crate) shared: bool,
+    /// The most linear memory that one instance has had.
+    pub(crate) memory_peak: Arc<AtomicUsize>,
 }
 
 impl Blueprint {
@@ -41,6 +44,13 @@ impl Blueprint {
         registry: Arc<Registry>,
     ) -> HostState {
         HostState::new(self.clone(), namespace, kv, registry, Phase::Serve)
+    }
+
+    /// Notes what an instance holds, in `tidegate_plugin_memory_peak_bytes` where it is the most so far.
+    pub(crate) fn note_memory(&self, bytes: usize) {
+        if self.memory_peak.fetch_max(bytes, Ordering::Relaxed) < bytes {
+            metrics::gauge!("tidegate_plugin_memory_peak_bytes", "plugin" => self.name.to_string()).set(bytes as f64);
+        }
     }
 
     /// CPU time of one call of a stage.

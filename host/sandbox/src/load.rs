@@ -114,6 +114,7 @@ fn blueprint(
         configure_cpu: core.config.configure_cpu,
         work: Work::Compute,
         shared: spec.shared,
+        memory_peak: Arc::default(),
     }
 }
 

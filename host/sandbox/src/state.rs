@@ -197,6 +197,7 @@ impl ResourceLimiter for HostState {
             Some(Denied::Host)
         } else {
             account.held = asked;
+            self.blueprint.note_memory(asked);
             return Ok(true);
         };
         // An error, unlike `false`, ends the guest here: it cannot go on half-grown.

@@ -62,9 +62,9 @@ pub use descriptor::{Capability, Descriptor, Setting};
 pub use findings::Findings;
 pub use plugin::{Error, Plugin};
 pub use stages::{
-    Action, Candidate, Channel, Chunk, Decision, Edit, Exchange, Inspection, Item, Memory, Observer, Output, OutputGuard,
-    Prompt, PromptGuard, Query, Question, Redaction, Retriever, RouteRequest, Router, StreamGuard, Summary, ToolProvider,
-    Verdict, Window, WindowAction,
+    Action, Candidate, Channel, Chunk, Decision, Edit, Exchange, Inspection, Item, Memory, Observer, Output,
+    OutputGuard, Prompt, PromptGuard, Query, Question, Redaction, Retriever, RouteRequest, Router, StreamGuard,
+    Summary, ToolProvider, Verdict, Window, WindowAction,
 };
 pub use types::{
     Attrs, Context, Finding, Media, MediaSource, Message, Part, Refusal, Role, Severity, Span, ToolCall, ToolDef,

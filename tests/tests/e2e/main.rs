@@ -20,4 +20,5 @@ mod pipeline;
 mod reload;
 mod resume;
 mod stages;
+mod together;
 mod upstream;

@@ -8,7 +8,7 @@ use crate::stages::screen_input::{inspect, refused, respond};
 use crate::states::{Ended, Request};
 use futures_util::future::join_all;
 use std::sync::Arc;
-use tidegate_sandbox::stage::{Action, Verdict};
+use tidegate_sandbox::stage::{Action, StageKind, Verdict};
 use tidegate_types::{Fault, Reject};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -35,6 +35,7 @@ impl Pipeline {
         for (stage, verdict) in self.stages.late_guards.iter().zip(verdicts) {
             let Some(verdict) = verdict? else { continue };
             request.findings.extend(verdict.findings);
+            stage.count_action(StageKind::PromptGuard, &verdict.action);
             match verdict.action {
                 Action::Allow => {}
                 Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, request, parts)))),

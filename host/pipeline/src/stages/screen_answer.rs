@@ -132,6 +132,7 @@ impl Pipeline {
             for (stage, verdict) in batch.iter().zip(verdicts) {
                 let Some(verdict) = verdict? else { continue };
                 findings.extend(verdict.findings);
+                stage.count_action(StageKind::OutputGuard, &verdict.action);
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {

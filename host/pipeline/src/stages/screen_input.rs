@@ -23,6 +23,7 @@ impl Pipeline {
             for (stage, verdict) in batch.iter().zip(verdicts) {
                 let Some(verdict) = verdict? else { continue };
                 request.findings.extend(verdict.findings);
+                stage.count_action(StageKind::PromptGuard, &verdict.action);
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {

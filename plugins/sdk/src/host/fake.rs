@@ -4,10 +4,8 @@
 
 mod outside;
 
+pub(super) use outside::{classify, complete, delete_vectors, embed, http, put, random_bytes, search, secret_names};
 pub use outside::{grant_secrets, on_classify, on_complete, on_embed, on_http, take_requests};
-pub(super) use outside::{
-    classify, complete, delete_vectors, embed, http, put, random_bytes, search, secret_names,
-};
 
 use super::log::Level;
 use crate::plugin::Error;

@@ -49,7 +49,11 @@ struct Component;
 
 impl meta::Guest for Component {
     fn describe() -> String {
-        kit::descriptor_with("honest", true, ",\"stream\":{\"holdback-bytes\":64},\"metrics\":[{\"name\":\"told\",\"summary\":\"summaries\"}]")
+        kit::descriptor_with(
+            "honest",
+            true,
+            ",\"stream\":{\"holdback-bytes\":64},\"metrics\":[{\"name\":\"told\",\"summary\":\"summaries\"}]",
+        )
     }
 
     fn configure(config: String) -> Result<(), Error> {

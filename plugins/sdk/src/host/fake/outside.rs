@@ -120,12 +120,7 @@ pub(in crate::host) fn delete_vectors(collection: &str, ids: &[String]) -> Resul
     })
 }
 
-pub(in crate::host) fn search(
-    collection: &str,
-    vector: &[f32],
-    top_k: u32,
-    filter: &Attrs,
-) -> Result<Vec<Hit>, Error> {
+pub(in crate::host) fn search(collection: &str, vector: &[f32], top_k: u32, filter: &Attrs) -> Result<Vec<Hit>, Error> {
     let mut hits: Vec<Hit> = with(|o| {
         let kept = o.collections.get(collection).into_iter().flat_map(BTreeMap::values);
         let wanted = kept.filter(|entry| filter.iter().all(|pair| entry.payload.contains(pair)));

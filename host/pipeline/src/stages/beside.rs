@@ -1,0 +1,82 @@
+//! Stream guards beside each other: none of them changes text, so all see the same, at once, and what leaves is the
+//! minimum of their watermarks. Each keeps its own place in the text: a guard that has let text go is not asked about
+//! it again because another one holds it.
+
+use crate::holdback::{AtCap, Holdback};
+use crate::stage::Stage;
+use crate::stages::ask_guard::{Asked, Asking, Withheld};
+use crate::stages::screen_output::Judged;
+use tidegate_sandbox::stage::{Inspection, WindowAction};
+use tidegate_types::{Fault, Reject};
+
+/// One text on its way past several guards.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    /// What no guard but the slowest holds any more, with its log-probabilities.
+    all: Holdback,
+    each: Vec<Place>,
+}
+
+/// How far one guard is.
+#[derive(Debug, Default)]
+struct Place {
+    held: Withheld,
+    /// Bytes that it has let go and `all` still has.
+    ahead: usize,
+}
+
+impl Beside {
+    /// Judges new text of the channel; what all guards let go leaves.
+    pub(super) async fn judge(&mut self, stages: &[Stage], asking: Asking<'_>, new: Judged) -> Result<Asked, Reject> {
+        self.each.resize_with(stages.len(), Place::default);
+        let nothing_new = new.text.is_empty();
+        self.each.iter_mut().for_each(|place| place.held.text.push(&new.text, Vec::new()));
+        self.all.push(&new.text, new.logprobs);
+        if asking.may_wait(&self.all, nothing_new) {
+            return Ok(Asked::default());
+        }
+        let asks = stages.iter().zip(&mut self.each).map(|(stage, place)| place.ask(stage, asking));
+        let mut together = Asked::default();
+        for answer in futures_util::future::join_all(asks).await {
+            let mut asked = answer?;
+            together.findings.append(&mut asked.findings);
+            together.slow |= asked.slow;
+            if asked.judged.halted && !together.judged.halted {
+                together.judged = asked.judged;
+            }
+        }
+        if !together.judged.halted {
+            together.judged = self.let_go()?;
+        }
+        Ok(together)
+    }
+
+    /// Lets go what every guard has let go.
+    fn let_go(&mut self) -> Result<Judged, Reject> {
+        let common = self.each.iter().map(|place| place.ahead).min().unwrap_or(0);
+        self.each.iter_mut().for_each(|place| place.ahead -= common);
+        let through = self.all.window().settled as usize + common;
+        let pass = Inspection {
+            action: WindowAction::Pass,
+            safe_through: u32::try_from(through).unwrap_or(u32::MAX),
+            carry: Vec::new(),
+            findings: Vec::new(),
+        };
+        let released = self.all.apply(pass, false, usize::MAX, AtCap::Halt);
+        let released = released.map_err(|error| Reject::internal(Fault::Plugin, error.to_string()))?;
+        Ok(Judged { text: released.text, logprobs: released.logprobs, halted: false })
+    }
+}
+
+impl Place {
+    async fn ask(&mut self, stage: &Stage, asking: Asking<'_>) -> Result<Asked, Reject> {
+        if self.held.text.is_empty() && asking.ending.is_none() {
+            return Ok(Asked::default());
+        }
+        let asked = asking.ask(stage, &mut self.held).await?;
+        if !asked.judged.halted {
+            self.ahead += asked.judged.text.len();
+        }
+        Ok(asked)
+    }
+}

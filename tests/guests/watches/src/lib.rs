@@ -1,0 +1,61 @@
+//! A stream guard that changes nothing. Config: `{"hold": "30"}` bytes are kept back until the text ends, `{"halt":
+//! "word"}` ends the answer where the word comes. It looks at every channel, and says which one it halted.
+
+wit_bindgen::generate!({ path: "../../../wit", world: "stream-guard-plugin" });
+
+use exports::tidegate::plugin::stream_guard::{Channel, Guest, Halting, Inspection, Window, WindowAction};
+use std::cell::RefCell;
+use tidegate::plugin::types::{Context, Error, Refusal};
+
+thread_local! {
+    static CONFIG: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+struct Component;
+
+impl exports::tidegate::plugin::meta::Guest for Component {
+    fn describe() -> String {
+        kit::descriptor("watches", false)
+    }
+
+    fn configure(config: String) -> Result<(), Error> {
+        CONFIG.with(|kept| *kept.borrow_mut() = config);
+        Ok(())
+    }
+}
+
+impl Guest for Component {
+    fn inspect_window(_: Context, carry: Vec<u8>, window: Window) -> Result<Inspection, Error> {
+        let Window { text, settled, ending, channel, .. } = window;
+        let action = match setting("halt") {
+            Some(word) if text[settled as usize..].contains(&word) => WindowAction::Halt(halting(&channel)),
+            _ => WindowAction::Pass,
+        };
+        let hold = setting("hold").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+        let through = if ending.is_some() { text.len() } else { text.len().saturating_sub(hold) };
+        let safe_through = (text.floor_char_boundary(through) as u32).max(settled);
+        Ok(Inspection { action, safe_through, carry, findings: Vec::new(), attrs: Vec::new() })
+    }
+}
+
+fn halting(channel: &Channel) -> Halting {
+    let channel = match channel {
+        Channel::Text => "text",
+        Channel::Reasoning => "reasoning",
+        Channel::Refusal => "refusal",
+        Channel::ToolArguments(_) => "arguments",
+    };
+    let refusal = Refusal { code: channel.into(), public_message: "no".into(), private_reason: None };
+    Halting { refusal, farewell: Some(format!("[halted in {channel}]")) }
+}
+
+/// The text of a key, where the config has it.
+fn setting(key: &str) -> Option<String> {
+    CONFIG.with(|config| {
+        let config = config.borrow();
+        let rest = config.split_once(&format!("\"{key}\":\""))?.1;
+        Some(rest.split('"').next()?.to_owned())
+    })
+}
+
+export!(Component);

@@ -1,0 +1,258 @@
+//! Guards beside each other, guards beside the engine, and the channels that guards see.
+
+use serde_json::json;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tidegate_pipeline::ModelBackend;
+use tidegate_tests::{BARE, Gateway, ask, events, finish_reason, joined};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+fn stage(guest: &str, name: &str, stages: &str, more: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("guests/dist/{guest}.wasm"));
+    format!(
+        "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = \"{}\"\nstages = [\"{stages}\"]\n{more}\n\
+         [pipeline.stage.limits]\nwall_ms = 20000\nholdback_bytes = 100000\n",
+        file.display()
+    )
+}
+
+fn watches(name: &str, config: &str) -> String {
+    stage("watches", name, "stream-guard", &format!("config = {{ {config} }}"))
+}
+
+/// A service that answers with `status` once it is let, and counts who waits there at the same time.
+struct Gate {
+    address: SocketAddr,
+    open: Arc<Semaphore>,
+    waiting: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+async fn gate(status: &'static str) -> Gate {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let gate = Gate { address, open: Arc::new(Semaphore::new(0)), waiting: Arc::default(), most: Arc::default() };
+    let (open, waiting, most) = (Arc::clone(&gate.open), Arc::clone(&gate.waiting), Arc::clone(&gate.most));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (open, waiting, most) = (Arc::clone(&open), Arc::clone(&waiting), Arc::clone(&most));
+            tokio::spawn(async move {
+                let mut head = vec![0; 4096];
+                let _ = stream.read(&mut head).await;
+                most.fetch_max(waiting.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                open.acquire().await.unwrap().forget();
+                waiting.fetch_sub(1, Ordering::SeqCst);
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                let _ = stream.write_all(answer.as_bytes()).await;
+            });
+        }
+    });
+    gate
+}
+
+/// A prompt guard that asks a gate.
+fn asks(gate: &Gate, name: &str, when: &str) -> String {
+    let address = gate.address;
+    let more = format!(
+        "config = {{ url = \"http://{address}/\" }}\nwhen = \"{when}\"\n[pipeline.stage.grants]\nrandom = true\n\
+         content = true\nsecrets = {{ key = \"PATH\" }}\nvectors = {{ notes = \"read\" }}\n\
+         models = {{ small = \"tidegate-starter\" }}\n\
+         http = {{ origins = [\"http://{address}\"], networks = [\"127.0.0.1/32\"] }}"
+    );
+    stage("reaches", name, "prompt-guard", &more)
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}
+
+/// Sequences that the engine runs, and tokens that it has generated.
+fn engine(gateway: &Gateway) -> (usize, u64) {
+    let pipeline = gateway.running.pipeline();
+    let model = Arc::clone(pipeline.models().get("tidegate-starter").unwrap());
+    match &model.backend {
+        ModelBackend::Engine(engine) => {
+            let stats = engine.handle.stats();
+            (stats.live_jobs, stats.snapshot.counters.generation_tokens)
+        }
+        ModelBackend::Upstream(_) => panic!("the starter is the engine's"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_during_prefill_lets_generation_begin_and_nothing_leave_and_its_refusal_cancels() {
+    let gate = gate("403 Forbidden").await;
+    let gateway = Arc::new(Gateway::start(&asks(&gate, "late", "during-prefill")).await);
+    let asking = Arc::clone(&gateway);
+    let answer = tokio::spawn(async move { asking.chat(ask("Tell me a story about a fox.")).await });
+    until("the guard is asked", || gate.waiting.load(Ordering::SeqCst) == 1).await;
+    until("the engine generates meanwhile", || engine(&gateway).1 > 0).await;
+    assert!(!answer.is_finished(), "nothing leaves before the verdict");
+    gate.open.add_permits(1);
+    let answer = answer.await.unwrap();
+    assert_eq!((answer.status, answer.error().2), (400, "content_filter".into()));
+    until("the sequence is cancelled", || engine(&gateway).0 == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_before_keeps_the_engine_waiting_and_both_let_the_same_through() {
+    let mut texts = Vec::new();
+    for when in ["before", "during-prefill"] {
+        let gate = gate("200 OK").await;
+        let gateway = Arc::new(Gateway::start(&asks(&gate, "guard", when)).await);
+        let asking = Arc::clone(&gateway);
+        let answer = tokio::spawn(async move { asking.chat(ask("What is Tidegate?")).await });
+        until("the guard is asked", || gate.waiting.load(Ordering::SeqCst) == 1).await;
+        if when == "before" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert_eq!(engine(&gateway).0, 0, "no job before the verdict");
+        }
+        gate.open.add_permits(1);
+        texts.push(answer.await.unwrap().text());
+    }
+    assert_eq!(texts[0], texts[1]);
+}
+
+/// What goes to another machine waits for the verdict.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_during_prefill_decides_before_an_upstream_is_asked() {
+    let upstream = gate("200 OK").await;
+    let gate = gate("403 Forbidden").await;
+    gate.open.add_permits(1);
+    let models = format!(
+        "[[models]]\nname = \"tidegate-starter\"\nupstream = \"http://{}/v1\"\n{}",
+        upstream.address,
+        asks(&gate, "late", "during-prefill")
+    );
+    let gateway = Gateway::start(&models).await;
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 400);
+    assert_eq!(upstream.most.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_rewrites_is_not_allowed_during_prefill() {
+    let honest = stage("honest", "honest", "prompt-guard", "when = \"during-prefill\"");
+    let gateway = Gateway::start(&honest).await;
+    assert!(gateway.running.facts.join("\n").contains("during-prefill"), "{:?}", gateway.running.facts);
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 503, "it did not load, and guards are closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompt_guards_that_do_not_mutate_are_asked_beside_each_other() {
+    let gate = gate("200 OK").await;
+    let config = format!("{}{}", asks(&gate, "one", "before"), asks(&gate, "two", "before"));
+    let gateway = Arc::new(Gateway::start(&config).await);
+    let asking = Arc::clone(&gateway);
+    let answer = tokio::spawn(async move { asking.chat(ask("Hello!")).await.status });
+    until("both are asked at once", || gate.waiting.load(Ordering::SeqCst) == 2).await;
+    gate.open.add_permits(2);
+    assert_eq!(answer.await.unwrap(), 200);
+}
+
+/// The first holds 60 bytes back, the second halts at a word. Beside each other the second sees the word at once, while
+/// the first still holds it: what has left then ends 60 bytes before the word. One after the other, all before the
+/// word would have left.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_leaves_is_the_minimum_of_the_watermarks() {
+    let mut story = ask("Tell me a story about a fox.");
+    story["temperature"] = 0.into();
+    let whole = joined(&Gateway::start(BARE).await.stream(story.clone()).await, 0);
+    let (at, word) = whole
+        .split(' ')
+        .scan(0, |at, word| {
+            let start = *at;
+            *at += word.len() + 1;
+            Some((start, word))
+        })
+        .find(|(at, word)| *at > 120 && word.len() > 4 && whole.find(word) == Some(*at))
+        .expect("a word of its own");
+    let config = format!("{}{}", watches("holds", "hold = \"60\""), watches("halts", &format!("halt = \"{word}\"")));
+    let gateway = Gateway::start(&config).await;
+    let events = gateway.stream(story.clone()).await;
+    let left = joined(&events, 0);
+    let left = left.strip_suffix("[halted in text]").expect("the guard's farewell");
+    assert_eq!(finish_reason(&events, 0), "content_filter");
+    assert!(whole.starts_with(left), "{left:?} of {whole:?}");
+    assert!(
+        !left.is_empty() && left.len() <= at + word.len() - 60 + 8,
+        "{} bytes left, the word is at {at}",
+        left.len()
+    );
+    let both = format!("{}{}", watches("holds", "hold = \"60\""), watches("more", "hold = \"9\""));
+    assert_eq!(joined(&Gateway::start(&both).await.stream(story).await, 0), whole, "in the end all of it leaves");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_of_a_tool_call_are_held_until_a_verdict() {
+    let mut request = ask("What is 12*12?");
+    request["tools"] = json!([{"type": "function", "function": {
+        "name": "calculator", "description": "Works out a sum.",
+        "parameters": {"type": "object", "properties": {"expression": {"type": "string"}},
+            "required": ["expression"]}}}]);
+    let gateway = Gateway::start(&watches("args", "halt = \"12*12\"")).await;
+    let events = gateway.stream(request.clone()).await;
+    assert_eq!(finish_reason(&events, 0), "content_filter", "{events:?}");
+    assert!(!format!("{events:?}").contains("tool_calls"), "{events:?}");
+    let passes = Gateway::start(&watches("args", "halt = \"something else\"")).await;
+    assert_eq!(finish_reason(&passes.stream(request).await, 0), "tool_calls");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reasoning_is_a_channel_that_guards_see() {
+    const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+        data: {\"id\":\"1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\
+\"delta\":{\"role\":\"assistant\",\"reasoning_content\":\"The plan is secret.\"},\"finish_reason\":null}]}\n\n\
+        data: {\"id\":\"1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\
+\"delta\":{\"content\":\"Hello.\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut request = vec![0; 65536];
+            let _ = socket.read(&mut request).await;
+            let _ = socket.write_all(STREAM.as_bytes()).await;
+        }
+    });
+    let model = format!("[[models]]\nname = \"tidegate-starter\"\nupstream = \"http://{address}/v1\"\n");
+    for (word, finish) in [("secret", "content_filter"), ("nothing", "stop")] {
+        let gateway = Gateway::start(&format!("{model}{}", watches("thoughts", &format!("halt = \"{word}\"")))).await;
+        let mut body = tidegate_tests::with_model(ask("Hello!"));
+        body["stream"] = true.into();
+        let answer = gateway.post("/v1/chat/completions", &body).await;
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        assert_eq!(finish_reason(&events(&answer.body), 0), finish, "{text}");
+        assert_eq!(text.contains("The plan is secret."), finish == "stop", "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_plugin_has_its_figures() {
+    let config = format!(
+        "{}{}",
+        watches("figures-hold", "hold = \"30\""),
+        stage("honest", "figures-honest", "prompt-guard", "on_error = \"closed\"")
+    );
+    let gateway = Gateway::start(&config).await;
+    gateway.stream(ask("What is Tidegate?")).await;
+    assert_eq!(gateway.chat(ask("refuse")).await.status, 400);
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    for figure in [
+        "tidegate_plugin_call_seconds_count{plugin=\"figures-hold\",stage=\"stream-guard\"}",
+        "tidegate_plugin_holdback_seconds_count{plugin=\"figures-hold\"}",
+        "tidegate_plugin_verdicts_total{plugin=\"figures-honest\",stage=\"prompt-guard\",verdict=\"refuse\"} 1",
+        "tidegate_plugin_memory_peak_bytes{plugin=\"figures-honest\"}",
+    ] {
+        assert!(metrics.contains(figure), "{figure} is not in\n{metrics}");
+    }
+}
