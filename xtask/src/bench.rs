@@ -16,6 +16,14 @@ pub fn run(root: &Path) -> Result<()> {
     engine(root, &release.join("examples/cpu_bench"))
 }
 
+/// `cargo xtask chaos streams`: resumable streams that are cut, over real sockets.
+pub fn chaos(root: &Path) -> Result<()> {
+    cargo(root, &["build", "--release", "--package", "tidegate"])?;
+    cargo(root, &["build", "--release", "--package", "tidegate-bench"])?;
+    let release = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release");
+    call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")).arg("streams"))
+}
+
 /// `TIDEGATE_BENCH_PYTHON` has `llama-cpp-python`; `TIDEGATE_BENCH_GGUF` is the model, made when it is missing.
 fn engine(root: &Path, ours: &Path) -> Result<()> {
     let script = root.join("xtask/bench/llama_peer.py");

@@ -25,6 +25,8 @@ usage: cargo xtask <chore>
       --out           where the cubins go (default: target/cubins)
   bench
       measures gateway and engine; prints tables and JSON
+  chaos streams
+      cuts thousands of resumable streams at random bytes and reads them on; prints what was lost and what it costs
   tidy
       checks the rules of the house: crate edges, unsafe, examples, guests, versions, digests";
 
@@ -44,6 +46,9 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         Some((chore, rest)) if chore == "plugins" => build_or_check(rest),
         Some((chore, rest)) if chore == "kernels" => kernels(rest),
         Some((chore, [])) if chore == "bench" => bench::run(&root()).map(|()| ExitCode::SUCCESS),
+        Some((chore, [what])) if chore == "chaos" && what == "streams" => {
+            bench::chaos(&root()).map(|()| ExitCode::SUCCESS)
+        }
         Some((chore, [])) if chore == "tidy" => Ok(report(&tidy::check(&root())?)),
         _ => bail!("{USAGE}"),
     }

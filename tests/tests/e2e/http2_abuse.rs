@@ -55,7 +55,7 @@ async fn attack(gateway: &Gateway, frames: impl Iterator<Item = Vec<u8>> + Send 
     });
     let mut said = Vec::new();
     let ended = tokio::time::timeout(Duration::from_secs(20), async {
-        let mut piece = [0; 16 << 10];
+        let mut piece = vec![0; 16 << 10];
         while let Ok(read @ 1..) = reading.read(&mut piece).await {
             said.extend_from_slice(&piece[..read]);
         }

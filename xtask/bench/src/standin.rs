@@ -24,6 +24,26 @@ pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
     Ok(addr)
 }
 
+/// Begins each stream, and then says nothing.
+pub(crate) async fn silent() -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let addr = listener.local_addr()?;
+    let start = streamed(0).into_iter().take(2).collect::<Vec<_>>().concat();
+    tokio::task::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let start = start.clone();
+            tokio::task::spawn(async move {
+                if let Ok(Some(_)) = next_request(&mut socket, &mut Vec::new()).await
+                    && socket.write_all(&start).await.is_ok()
+                {
+                    std::future::pending::<()>().await;
+                }
+            });
+        }
+    });
+    Ok(addr)
+}
+
 async fn serve(mut socket: TcpStream, answers: &Answers) -> anyhow::Result<()> {
     socket.set_nodelay(true)?;
     let mut buffer = Vec::new();
@@ -83,7 +103,7 @@ fn streamed(events: usize) -> Vec<Vec<u8>> {
         chunk(format!("data: {start}[{{\"index\":0,\"delta\":{delta},\"finish_reason\":{reason}}}]}}\n\n"))
     };
     let mut pieces = vec![head, choice("{\"role\":\"assistant\"}", "null")];
-    pieces.extend((0..events).map(|_| choice("{\"content\":\"word \"}", "null")));
+    pieces.extend((0..events).map(|i| choice(&format!("{{\"content\":\"word{i} \"}}"), "null")));
     pieces.push(choice("{}", "\"stop\""));
     pieces.push(chunk(format!(
         "data: {start}[],\"usage\":{{\"prompt_tokens\":20,\"completion_tokens\":{events},\"total_tokens\":{}}}}}\n\n",
