@@ -21,7 +21,7 @@ pub(crate) struct ReplayBody {
 impl ReplayBody {
     pub(crate) fn new(api: &Api, cursor: Cursor) -> Self {
         let silence = Silence::new(api.limits.keep_alive);
-        Self { cursor, ended: false, buffer: BytesMut::with_capacity(BUFFER_BYTES), silence }
+        Self { cursor, ended: false, buffer: BytesMut::new(), silence }
     }
 
     pub(crate) fn is_ended(&self) -> bool {
@@ -34,6 +34,9 @@ impl ReplayBody {
             let Poll::Ready(next) = self.cursor.poll_next(cx) else { break };
             match next {
                 Some(Ok(next)) => {
+                    if self.buffer.capacity() == 0 {
+                        self.buffer.reserve(BUFFER_BYTES);
+                    }
                     event_id(next.number, &mut self.buffer);
                     self.buffer.extend_from_slice(&next.event);
                     if let Some(record) = record.as_deref_mut() {
@@ -55,6 +58,8 @@ impl ReplayBody {
             if self.ended {
                 return Poll::Ready(None);
             }
+            // Many readers wait for long, and a buffer is most of what one holds.
+            self.buffer = BytesMut::new();
             ready!(self.silence.poll(cx));
             keep_alive(&mut self.buffer);
         }
