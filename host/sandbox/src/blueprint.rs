@@ -31,6 +31,8 @@ pub(crate) struct Blueprint {
     pub(crate) work: Work,
     /// All tenants share the instances.
     pub(crate) shared: bool,
+    /// Instances begin as `configure` has left one: it is not called again.
+    pub(crate) is_configured: bool,
     /// The most linear memory that one instance has had.
     pub(crate) memory_peak: Arc<AtomicUsize>,
 }

@@ -154,6 +154,9 @@ pub enum LoadCause {
     /// Tenants may not share its instances.
     #[error("`shared` is for plugins that are deterministic and import no granted capability; leave it out")]
     Shared,
+    /// What it is after `configure` may depend on more than component and config.
+    #[error("`snapshot` is for plugins that are deterministic and import no granted capability; leave it out")]
+    Snapshot,
     /// A granted folder cannot be opened.
     #[error("grant `documents`: {0}")]
     Documents(String),

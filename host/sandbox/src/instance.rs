@@ -61,6 +61,9 @@ impl Instance {
         let blueprint = state.blueprint.clone();
         let made = Self::bare(state, slot).await;
         let mut instance = made.map_err(|error| failure::of_start(&error, &blueprint))?;
+        if blueprint.is_configured {
+            return Ok(instance);
+        }
         let wall = blueprint.configure_wall();
         let configured =
             tokio::time::timeout(wall, instance.guests.meta.call_configure(&mut instance.store, &blueprint.config))
@@ -139,6 +142,11 @@ impl Guests {
             memory: None,
             observer: None,
         })
+    }
+
+    /// The component's instance.
+    pub(crate) fn instance(&self) -> &component::Instance {
+        &self.instance
     }
 
     stage!(prompt_guard);

@@ -28,6 +28,7 @@ mod pool;
 mod registry;
 pub mod sandbox;
 mod schema;
+mod snapshot;
 pub mod stage;
 mod stages;
 mod state;

@@ -12,6 +12,7 @@ use crate::plugin::Plugin;
 use crate::registry::Work;
 use crate::sandbox::{Core, PluginSpec};
 use crate::schema;
+use crate::snapshot;
 use crate::stage::{CallError, Descriptor, Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
 use serde_json::Value;
@@ -40,6 +41,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     }
     check_content(&used, &stages, &spec.grants)?;
     let opened = Opened::open(core, &spec.grants, &used)?;
+    let (bytes, wants_snapshot) = (spec.component.clone(), spec.snapshot);
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
     let work = if used.contains("http") || used.contains("models") { Work::Wait } else { Work::Compute };
     let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
@@ -52,6 +54,10 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     blueprint.metrics.clone_from(&descriptor.metrics);
     let blueprint = Arc::new(blueprint);
     on_own_thread(configure(core, blueprint.clone()))?;
+    let blueprint = match wants_snapshot {
+        true => snapshot(core, &bytes, blueprint, &used, &descriptor)?,
+        false => blueprint,
+    };
     Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor)))
 }
 
@@ -114,6 +120,7 @@ fn blueprint(
         configure_cpu: core.config.configure_cpu,
         work: Work::Compute,
         shared: spec.shared,
+        is_configured: false,
         memory_peak: Arc::default(),
     }
 }
@@ -236,6 +243,31 @@ fn check_capabilities(used: &BTreeSet<&'static str>, descriptor: &Descriptor) ->
         }),
         None => Ok(()),
     }
+}
+
+/// The same plugin, whose instances begin configured. Where the component does not allow that, it goes on as it is.
+fn snapshot(
+    core: &Core,
+    bytes: &[u8],
+    blueprint: Arc<Blueprint>,
+    used: &BTreeSet<&'static str>,
+    descriptor: &Descriptor,
+) -> Result<Arc<Blueprint>, LoadCause> {
+    if !(used.is_empty() && descriptor.deterministic) {
+        return Err(LoadCause::Snapshot);
+    }
+    let trial = |blueprint| trial_state(core, blueprint, Phase::Serve);
+    on_own_thread(async {
+        let _trial = core.trials.acquire().await;
+        let _running = core.ticker.clock().running();
+        Ok(match snapshot::take(core, bytes, &blueprint, trial).await {
+            Ok(taken) => Arc::new(taken),
+            Err(error) => {
+                tracing::warn!(plugin = %blueprint.name, "no snapshot can be taken of it: {error:#}");
+                blueprint.clone()
+            }
+        })
+    })
 }
 
 /// Instances that tenants share must have nothing to tell one tenant of another.

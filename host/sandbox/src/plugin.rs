@@ -60,6 +60,11 @@ impl Plugin {
         &self.stages
     }
 
+    /// Whether its instances begin with what `configure` has built, without a call of it.
+    pub fn starts_configured(&self) -> bool {
+        self.blueprint.is_configured
+    }
+
     /// `prompt-guard.inspect-prompt`
     pub async fn inspect_prompt(&self, ctx: &CallContext, prompt: Prompt<'_>) -> Result<Verdict, CallError> {
         self.call(ctx, InspectPrompt(prompt)).await

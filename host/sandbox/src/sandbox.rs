@@ -57,6 +57,9 @@ pub struct PluginSpec {
     pub stages: Option<Vec<StageKind>>,
     /// All tenants share its instances; only for a plugin that is deterministic and imports no granted capability.
     pub shared: bool,
+    /// Instances begin with what `configure` has built in one: for a plugin that builds tables there, is deterministic
+    /// and imports no granted capability.
+    pub snapshot: bool,
 }
 
 impl PluginSpec {
@@ -70,6 +73,7 @@ impl PluginSpec {
             limits: Limits::default(),
             stages: None,
             shared: false,
+            snapshot: false,
         }
     }
 }
@@ -77,7 +81,7 @@ impl PluginSpec {
 impl PluginSpec {
     /// Of everything that makes a difference.
     fn digest(&self) -> blake3::Hash {
-        let Self { name, component, config, grants, limits, stages, shared } = self;
+        let Self { name, component, config, grants, limits, stages, shared, snapshot } = self;
         let mut digest = blake3::Hasher::new();
         let mut add = |part: &[u8]| {
             digest.update(&(part.len() as u64).to_le_bytes()).update(part);
@@ -85,7 +89,7 @@ impl PluginSpec {
         add(name.as_bytes());
         add(component);
         add(config.to_string().as_bytes());
-        add(format!("{grants:?} {limits:?} {stages:?} {shared}").as_bytes());
+        add(format!("{grants:?} {limits:?} {stages:?} {shared} {snapshot}").as_bytes());
         // Their debug form hides them.
         grants.secrets.values().for_each(|secret| add(secret.expose().as_bytes()));
         digest.finalize()

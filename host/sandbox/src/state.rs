@@ -171,6 +171,11 @@ impl MemoryAccount {
         self.denied
     }
 
+    /// Bytes that the instance has.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
     /// What all instances together may hold.
     pub(crate) fn host_limit(&self) -> usize {
         self.registry.max_bytes()

@@ -196,3 +196,52 @@ async fn tenants_share_instances_only_where_the_operator_says_so_and_nothing_cou
     let refused = sandbox.load(PluginSpec { shared: true, grants, ..spec("remembers") }).unwrap_err();
     assert_eq!(refused.cause, tidegate_sandbox::LoadCause::Shared);
 }
+
+/// The shipped word guard with so many words that its automaton takes a while to build.
+fn many_words(snapshot: bool) -> PluginSpec {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/word-guard.wasm");
+    let words: Vec<String> = (0..5000).map(|n| format!("word{n}x{}", n * 7919)).collect();
+    let config = serde_json::json!({"words": words, "action": "block"});
+    let limits = spec("honest").limits;
+    PluginSpec { config, snapshot, limits, ..PluginSpec::new("words", std::fs::read(path).unwrap()) }
+}
+
+/// Prints what a fresh instance's first call costs either way; what is tested is that both decide the same.
+#[tokio::test]
+async fn an_instance_from_a_snapshot_decides_as_one_that_was_configured() {
+    let sandbox = sandbox(|config| config.recycle_after_calls = 1);
+    let (built, taken) = (sandbox.load(many_words(false)).unwrap(), sandbox.load(many_words(true)).unwrap());
+    assert!(taken.starts_configured() && !built.starts_configured());
+    for (text, blocked) in [("a word7x55433 here", true), ("nothing of it", false), ("word4999x39587081", true)] {
+        let mut times = Vec::new();
+        for plugin in [&built, &taken] {
+            let started = std::time::Instant::now();
+            let verdict = inspect(plugin, &by("a"), text).await.unwrap();
+            times.push(started.elapsed());
+            assert_eq!(matches!(verdict.action, Action::Refuse(_)), blocked, "{text}");
+        }
+        println!("a fresh instance and its first call: configured {:?}, from a snapshot {:?}", times[0], times[1]);
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_knows_its_config_and_nothing_of_calls() {
+    let sandbox = sandbox(|config| config.recycle_after_calls = 2);
+    let config = serde_json::json!({"output": "refuse"});
+    let plugin = sandbox.load(PluginSpec { config, snapshot: true, ..spec("honest") }).unwrap();
+    assert!(plugin.starts_configured());
+    assert_eq!((nth_call(&plugin, "a").await, nth_call(&plugin, "a").await), (1, 2));
+    assert_eq!(nth_call(&plugin, "a").await, 1, "a new instance begins where `configure` ended");
+    let choices = [tidegate_types::Message::text("choice-0", tidegate_types::Role::Assistant, "hello")];
+    let output =
+        tidegate_sandbox::stage::Output { choices: &choices, finish_reasons: &["stop"], usage: None, attrs: &[] };
+    let verdict = plugin.inspect_output(&by("b"), output).await.unwrap();
+    assert!(matches!(verdict.action, Action::Refuse(_)), "{verdict:?}");
+}
+
+#[test]
+fn a_snapshot_is_refused_where_it_could_hold_what_is_a_tenants() {
+    let grants = tidegate_sandbox::stage::Grants { kv_bytes: Some(1024), ..Default::default() };
+    let refused = sandbox(|_| ()).load(PluginSpec { snapshot: true, grants, ..spec("remembers") }).unwrap_err();
+    assert_eq!(refused.cause, tidegate_sandbox::LoadCause::Snapshot);
+}

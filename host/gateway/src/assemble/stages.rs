@@ -88,6 +88,7 @@ fn load_one(
         limits: stage.limits.to_limits(),
         stages: stage.stages.as_ref().map(|kinds| kinds.iter().map(|kind| (*kind).into()).collect()),
         shared: stage.shared,
+        snapshot: stage.snapshot,
     };
     Ok(sandbox.load_or_reuse(spec)?)
 }

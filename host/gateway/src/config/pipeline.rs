@@ -50,6 +50,9 @@ pub struct StageConfig {
     /// All tenants share the plugin's instances; for plugins that are deterministic and import no granted capability.
     #[serde(default)]
     pub shared: bool,
+    /// Instances begin with what the plugin has built from its config, instead of building it each.
+    #[serde(default)]
+    pub snapshot: bool,
     /// For prompt guards: when they are asked. Default `before`.
     pub when: Option<WhenConfig>,
     /// For output guards: what they do about streams. Default `hold`.
