@@ -26,7 +26,16 @@ macro_rules! shipped {
     };
 }
 
-shipped!["pii-guard", "word-guard", "tier-router", "calculator", "folder-retriever"];
+shipped![
+    "pii-guard",
+    "word-guard",
+    "tier-router",
+    "calculator",
+    "folder-retriever",
+    "injection-guard",
+    "json-guard",
+    "audit-observer",
+];
 
 /// The component of a shipped plugin.
 pub fn plugin(name: &str) -> Option<&'static [u8]> {

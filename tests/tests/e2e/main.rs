@@ -19,6 +19,7 @@ mod outside;
 mod pipeline;
 mod reload;
 mod resume;
+mod shipped;
 mod stages;
 mod together;
 mod upstream;

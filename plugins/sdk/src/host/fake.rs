@@ -9,6 +9,7 @@ pub use outside::{grant_secrets, on_classify, on_complete, on_embed, on_http, ta
 
 use super::log::Level;
 use crate::plugin::Error;
+use crate::types::Attrs;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ pub(super) use super::documents::Entry;
 struct Fake {
     now_ms: u64,
     log: Vec<(Level, String)>,
+    log_fields: Vec<Attrs>,
     counts: BTreeMap<String, u64>,
     kv: BTreeMap<String, Vec<u8>>,
     kv_quota_bytes: Option<usize>,
@@ -58,6 +60,11 @@ pub fn take_log() -> Vec<(Level, String)> {
     with(|f| std::mem::take(&mut f.log))
 }
 
+/// Fields of the lines that were written since the last call, in the order of the lines.
+pub fn take_log_fields() -> Vec<Attrs> {
+    with(|f| std::mem::take(&mut f.log_fields))
+}
+
 /// What a counter stands at.
 pub fn counted(name: &str) -> u64 {
     with(|f| f.counts.get(name).copied().unwrap_or_default())
@@ -81,8 +88,11 @@ pub(super) fn monotonic_ms() -> u64 {
     with(|f| f.now_ms)
 }
 
-pub(super) fn write_log(level: Level, message: &str, _fields: &[(String, String)]) {
-    with(|f| f.log.push((level, message.into())));
+pub(super) fn write_log(level: Level, message: &str, fields: &[(String, String)]) {
+    with(|f| {
+        f.log.push((level, message.into()));
+        f.log_fields.push(fields.to_vec());
+    });
 }
 
 pub(super) fn count(name: &str, delta: u64) {

@@ -96,7 +96,7 @@ pub(in crate::host) fn random_bytes(len: u32) -> Result<Vec<u8>, Error> {
     if !(1..=4096).contains(&len) {
         return Err(Error::InvalidInput(format!("{len} random bytes; 1 to 4096 may be asked for")));
     }
-    let mut next = || {
+    let next = || {
         with(|o| {
             o.drawn += 1;
             (o.drawn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8

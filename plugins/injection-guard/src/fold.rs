@@ -1,0 +1,115 @@
+//! One plain letter for each of the many ways to write it: accents, full width, mathematical alphabets, letters of
+//! other scripts that look the same.
+
+/// What a character stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folded {
+    /// A letter or digit as it stands, in lower case.
+    Plain(u8),
+    /// A letter that looks like this one but is another: of Cyrillic or Greek, or a styled variant.
+    LookAlike(u8),
+    /// A letter of another script, which looks like no Latin one.
+    Foreign,
+    /// Invisible: it joins, hides or marks, and separates nothing.
+    Invisible,
+    /// Everything else: separates words.
+    Other,
+}
+
+/// Folds a character.
+pub fn fold(c: char) -> Folded {
+    match c {
+        'a'..='z' | '0'..='9' => Folded::Plain(c as u8),
+        'A'..='Z' => Folded::Plain(c.to_ascii_lowercase() as u8),
+        _ if c.is_ascii() => Folded::Other,
+        _ => fold_wide(c),
+    }
+}
+
+fn fold_wide(c: char) -> Folded {
+    if let Some(plain) = accented(c) {
+        return Folded::Plain(plain);
+    }
+    if let Some(plain) = styled(c).or_else(|| other_script(c)) {
+        return Folded::LookAlike(plain);
+    }
+    match c {
+        '\u{AD}' | '\u{34F}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' => Folded::Invisible,
+        '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FE00}'..='\u{FE0F}' => Folded::Invisible,
+        '\u{E0000}'..='\u{E01EF}' => Folded::Invisible,
+        // Accents that come apart from their letter.
+        '\u{300}'..='\u{36F}' => Folded::Invisible,
+        c if c.is_alphanumeric() => Folded::Foreign,
+        _ => Folded::Other,
+    }
+}
+
+fn accented(c: char) -> Option<u8> {
+    let base = match c {
+        'à'..='å' | 'À'..='Å' | 'ā' | 'ă' | 'ą' => b'a',
+        'ç' | 'Ç' | 'ć' | 'č' => b'c',
+        'è'..='ë' | 'È'..='Ë' | 'ē' | 'ę' | 'ě' => b'e',
+        'ì'..='ï' | 'Ì'..='Ï' | 'ī' | 'ı' => b'i',
+        'ñ' | 'Ñ' | 'ń' | 'ň' => b'n',
+        'ò'..='ö' | 'ø' | 'Ò'..='Ö' | 'Ø' | 'ō' | 'ő' => b'o',
+        'ù'..='ü' | 'Ù'..='Ü' | 'ū' | 'ů' | 'ű' => b'u',
+        'ý' | 'ÿ' | 'Ý' => b'y',
+        'ś' | 'š' | 'ß' => b's',
+        'ź' | 'ż' | 'ž' => b'z',
+        'ł' => b'l',
+        _ => return None,
+    };
+    Some(base)
+}
+
+/// Full width, circled and mathematical letters.
+fn styled(c: char) -> Option<u8> {
+    let code = c as u32;
+    let letter = |first: u32| u8::try_from((code - first) % 26).ok().map(|at| b'a' + at);
+    match code {
+        0xFF21..=0xFF3A => letter(0xFF21),
+        0xFF41..=0xFF5A => letter(0xFF41),
+        0x24B6..=0x24E9 => letter(0x24B6),
+        // Alphabets of 26 capitals and 26 small letters, one behind the other.
+        0x1D400..=0x1D6A3 => letter(0x1D400),
+        0x1F130..=0x1F149 => letter(0x1F130),
+        0xFF10..=0xFF19 => u8::try_from(code - 0xFF10).ok().map(|digit| b'0' + digit),
+        _ => None,
+    }
+}
+
+/// Letters of other scripts that are taken for Latin ones.
+fn other_script(c: char) -> Option<u8> {
+    const PAIRS: &str = "аaеeоoрpсcуyхxіiјjѕsһhԁdгrкkмmтtвbнnпnАaВbЕeКkМmНhОoРpСcТtУyХxІiЅsЈj\
+                         αaοoνvρpιiκkτtυuεeηnΑaΒbΕeΖzΗhΙiΚkΜmΝnΟoΡpΤtΥyΧxɡgɑaɩi";
+    let mut chars = PAIRS.chars();
+    while let (Some(other), Some(latin)) = (chars.next(), chars.next()) {
+        if other == c {
+            return u8::try_from(latin).ok();
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_folded_and_others_told_apart() {
+        let check = |c, expected| assert_eq!(fold(c), expected, "{c:?}");
+        check('I', Folded::Plain(b'i'));
+        check('é', Folded::Plain(b'e'));
+        check('ł', Folded::Plain(b'l'));
+        check('ｉ', Folded::LookAlike(b'i'));
+        check('𝐈', Folded::LookAlike(b'i'));
+        check('𝐢', Folded::LookAlike(b'i'));
+        check('о', Folded::LookAlike(b'o'));
+        check('ж', Folded::Foreign);
+        check('令', Folded::Foreign);
+        check('\u{200B}', Folded::Invisible);
+        check('\u{E0069}', Folded::Invisible);
+        check('×', Folded::Other);
+        check(' ', Folded::Other);
+    }
+}

@@ -1,0 +1,258 @@
+//! A prompt guard for text that wants to take the model over: in what a user writes, in retrieved passages and
+//! memories, and in tool results.
+//!
+//! It knows signs, not intentions: each sighting has a weight, the weights of a message add up to a score, and the
+//! score is compared with a threshold for where the text came from. Text from outside has no business giving
+//! instructions, so the same words weigh more there. Read next: [`signal`] for scores, [`scan`] for what is read, [`rules`] for words.
+
+pub mod disguise;
+mod fold;
+pub mod markers;
+pub mod rules;
+pub mod scan;
+#[allow(missing_docs, reason = "names say it: a signal, its weights")]
+pub mod signal;
+#[allow(missing_docs, reason = "names say it: a word's place and class")]
+pub mod tokens;
+#[allow(missing_docs, reason = "classes of words are what they list")]
+pub mod words;
+
+use serde::Deserialize;
+use signal::{Sighting, Signal, Source, score};
+use tidegate_plugin_sdk::host::metrics::count;
+use tidegate_plugin_sdk::json::quote;
+use tidegate_plugin_sdk::{
+    Context, Descriptor, Edit, Error, Finding, Findings, Message, Part, Plugin, Prompt, PromptGuard, Refusal, Role,
+    Setting, Severity, Span, Verdict,
+};
+use words::Words;
+
+const MESSAGE: &str = "The request looks like an attempt to change what this assistant may do.";
+/// What stands in the place of a tool result that the client sent along.
+const REMOVED: &str = "[removed: this text gave instructions to the model]";
+
+/// The settings.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    signals: Vec<String>,
+    user_action: UserAction,
+    outside_action: OutsideAction,
+    user_threshold: f32,
+    retrieved_threshold: f32,
+    tool_threshold: f32,
+    roles: Vec<String>,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum UserAction {
+    Block,
+    Flag,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum OutsideAction {
+    Drop,
+    Block,
+    Flag,
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub struct InjectionGuard {
+    words: Words,
+    config: Config,
+}
+
+/// A message that is above its threshold.
+struct Suspect<'a> {
+    message: &'a Message,
+    source: Source,
+    score: f32,
+    /// The heaviest sign.
+    signal: Signal,
+}
+
+impl Plugin for InjectionGuard {
+    type Config = Config;
+
+    fn describe() -> Descriptor {
+        let signals = Signal::ALL.map(Signal::as_str);
+        let roles = ["system", "developer", "user", "assistant", "tool"];
+        let threshold = |name, default, summary| {
+            Setting::new(name, r#"{"type":"number","minimum":0.05,"maximum":1}"#, default, summary)
+        };
+        Descriptor::new("injection-guard", env!("CARGO_PKG_VERSION"), "Finds signs of prompt injection")
+            .setting(Setting::choices("signals", &signals, &signals, "What to look for"))
+            .setting(Setting::choice("user_action", &["block", "flag"], "block", "What to do about a user's text"))
+            .setting(Setting::choice(
+                "outside_action",
+                &["drop", "block", "flag"],
+                "drop",
+                "What to do about passages, memories and tool results",
+            ))
+            .setting(threshold("user_threshold", "0.7", "Score of a user's text that is too much"))
+            .setting(threshold("retrieved_threshold", "0.5", "Score of a passage or memory that is too much"))
+            .setting(threshold("tool_threshold", "0.5", "Score of a tool result that is too much"))
+            .setting(Setting::choices("roles", &roles, &["user", "tool"], "Whose messages are looked at"))
+            .setting(Setting::text("message", MESSAGE, "What the client reads when a request is blocked"))
+            .metric("user_texts", "messages of users above their threshold")
+            .metric("outside_texts", "passages, memories and tool results above their threshold")
+            .mutates()
+            .deterministic()
+    }
+
+    fn configure(config: Config) -> Result<Self, Error> {
+        let thresholds = [
+            ("user_threshold", config.user_threshold),
+            ("retrieved_threshold", config.retrieved_threshold),
+            ("tool_threshold", config.tool_threshold),
+        ];
+        if let Some((name, value)) = thresholds.into_iter().find(|(_, value)| !(0.05..=1.0).contains(value)) {
+            return Err(Error::InvalidConfig(format!("`{name}` is {value}; it is 0.05 to 1")));
+        }
+        if config.signals.is_empty() {
+            return Err(Error::InvalidConfig("`signals` is empty: there is nothing to look for".into()));
+        }
+        Ok(Self { words: Words::new(), config })
+    }
+}
+
+impl PromptGuard for InjectionGuard {
+    fn inspect_prompt(&self, _: &Context, prompt: &Prompt) -> Result<Verdict, Error> {
+        let mut findings = Findings::default();
+        let looked_at = prompt.messages.iter().filter(|message| self.looks_at(message));
+        let suspects: Vec<Suspect<'_>> = looked_at.filter_map(|message| self.suspect(message, &mut findings)).collect();
+        Ok(self.verdict(&suspects).with(findings.into_list()))
+    }
+}
+
+impl InjectionGuard {
+    fn looks_at(&self, message: &Message) -> bool {
+        let name = match message.role {
+            Role::System => "system",
+            Role::Developer => "developer",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+            // Roles that nobody could have named in the config are looked at.
+            Role::Other(_) => return true,
+        };
+        is_from_outside(message) || self.config.roles.iter().any(|role| role == name)
+    }
+
+    /// Looks at a message, and reports what it shows where that is too much.
+    fn suspect<'a>(&self, message: &'a Message, findings: &mut Findings) -> Option<Suspect<'a>> {
+        let source = source(message);
+        let seen = self.see(message, source);
+        let score = score(&seen.iter().map(|(sighting, _)| sighting.clone()).collect::<Vec<_>>(), source);
+        // A score of 0.7 from sums of f32 may be a hair below.
+        if score + 1e-4 < self.threshold(source) {
+            return None;
+        }
+        let heaviest = seen.iter().max_by_key(|(sighting, _)| sighting.score(source))?.0.signal;
+        count(if source == Source::User { "user_texts" } else { "outside_texts" }, 1);
+        for (sighting, offset) in &seen {
+            findings.push(finding(message, sighting, *offset, source));
+        }
+        Some(Suspect { message, source, score, signal: heaviest })
+    }
+
+    /// Sightings in a message that weigh something, each with the place of its part in the joined text parts.
+    fn see(&self, message: &Message, source: Source) -> Vec<(Sighting, Option<usize>)> {
+        let (mut seen, mut joined) = (Vec::new(), 0);
+        for part in &message.parts {
+            let structured = match part {
+                Part::ToolOutcome(outcome) => outcome.structured.as_deref(),
+                _ => None,
+            };
+            let offset = matches!(part, Part::Text(_)).then_some(joined);
+            for text in part.as_text().into_iter().chain(structured) {
+                let wanted = |sighting: &Sighting| {
+                    sighting.score(source) > 0 && self.config.signals.iter().any(|s| s == sighting.signal.as_str())
+                };
+                seen.extend(scan::scan(&self.words, text).into_iter().filter(wanted).map(|s| (s, offset)));
+            }
+            if let Part::Text(text) = part {
+                joined += text.len();
+            }
+        }
+        seen
+    }
+
+    fn threshold(&self, source: Source) -> f32 {
+        match source {
+            Source::User => self.config.user_threshold,
+            Source::Retrieved => self.config.retrieved_threshold,
+            Source::Tool => self.config.tool_threshold,
+        }
+    }
+
+    fn verdict(&self, suspects: &[Suspect<'_>]) -> Verdict {
+        let ends = |suspect: &&Suspect<'_>| match suspect.source {
+            Source::User => self.config.user_action == UserAction::Block,
+            // The host asks about what it fetched itself alone, and drops what is refused.
+            _ if is_from_outside(suspect.message) => self.config.outside_action != OutsideAction::Flag,
+            _ => self.config.outside_action == OutsideAction::Block,
+        };
+        if let Some(suspect) = suspects.iter().find(ends) {
+            let reason = format!("{} in `{}`, score {:.2}", suspect.signal.as_str(), suspect.message.id, suspect.score);
+            return Verdict::refuse(Refusal::new("prompt_injection", self.config.message.clone()).because(reason));
+        }
+        let dropped = |suspect: &&Suspect<'_>| {
+            suspect.source != Source::User && self.config.outside_action == OutsideAction::Drop
+        };
+        Verdict::rewrite(suspects.iter().filter(dropped).flat_map(|suspect| removed(suspect.message)).collect())
+    }
+}
+
+/// The host notes where it has a text from.
+fn is_from_outside(message: &Message) -> bool {
+    message.attrs.iter().any(|(key, _)| key == "source")
+}
+
+fn source(message: &Message) -> Source {
+    if message.role == Role::Tool || message.parts.iter().any(|part| matches!(part, Part::ToolOutcome(_))) {
+        Source::Tool
+    } else if is_from_outside(message) {
+        Source::Retrieved
+    } else {
+        Source::User
+    }
+}
+
+/// All text of a message goes: what a part of it says is not to be trusted when another part lies.
+fn removed(message: &Message) -> Vec<Edit> {
+    let texts = message.texts().filter(|(_, text)| !text.is_empty());
+    let edit = |(part, text): (usize, &str)| Edit::ReplaceText {
+        message_id: message.id.clone(),
+        part: u32::try_from(part).unwrap_or(u32::MAX),
+        span: Span::of(0..text.len()),
+        text: REMOVED.into(),
+    };
+    texts.map(edit).collect()
+}
+
+fn finding(message: &Message, sighting: &Sighting, offset: Option<usize>, source: Source) -> Finding {
+    let score = sighting.score(source);
+    let severity = match score {
+        75.. => Severity::High,
+        45.. => Severity::Medium,
+        _ => Severity::Low,
+    };
+    let category = format!("injection-guard:{}", sighting.signal.as_str());
+    let mut finding = Finding::new(category, severity).in_message(&message.id);
+    finding.score = Some(f32::from(score) / 100.0);
+    finding.span = offset.map(|offset| Span::of(offset + sighting.range.start..offset + sighting.range.end));
+    finding.attrs.extend(sighting.read_as.map(|how| ("injection-guard/read-as".into(), quote(how))));
+    finding
+}
+
+tidegate_plugin_sdk::export!(InjectionGuard: PromptGuard);
+
+#[cfg(test)]
+mod labelled;
+#[cfg(test)]
+mod tests;

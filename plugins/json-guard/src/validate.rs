@@ -1,0 +1,234 @@
+//! A value against a schema: what is wrong, each with its place as a JSON pointer.
+
+use crate::json::{Json, Number};
+use crate::schema::{Bound, Node, NodeIdx, Schema, Type, escaped};
+use std::cmp::Ordering;
+
+/// As many are told.
+pub const MAX_PROBLEMS: usize = 8;
+
+/// Subschemas that one answer may be compared with. `anyOf` in a schema that refers to itself can ask for more than
+/// anyone waits for; such an answer counts as invalid.
+const MAX_STEPS: u32 = 200_000;
+
+/// What is wrong with a value; nothing where it is valid.
+pub fn problems(schema: &Schema, value: &Json) -> Vec<String> {
+    let mut check = Check { schema, steps: 0, told: Vec::new() };
+    let mut path = String::new();
+    check.node(0, value, &mut path);
+    if check.steps > MAX_STEPS {
+        check.told = vec![format!("the answer takes more than {MAX_STEPS} comparisons")];
+    }
+    check.told
+}
+
+struct Check<'a> {
+    schema: &'a Schema,
+    steps: u32,
+    told: Vec<String>,
+}
+
+impl Check<'_> {
+    fn tell(&mut self, path: &str, what: impl FnOnce() -> String) {
+        if self.told.len() < MAX_PROBLEMS {
+            let place = if path.is_empty() { "the answer" } else { path };
+            self.told.push(format!("{place} {}", what()));
+        }
+    }
+
+    /// Whether a value holds a subschema, quietly.
+    fn holds(&mut self, node: NodeIdx, value: &Json) -> bool {
+        let told = std::mem::take(&mut self.told);
+        self.node(node, value, &mut String::new());
+        let holds = self.told.is_empty();
+        self.told = told;
+        holds
+    }
+
+    fn node(&mut self, at: NodeIdx, value: &Json, path: &mut String) {
+        self.steps += 1;
+        if self.steps > MAX_STEPS {
+            return self.tell(path, || "is too much to check".into());
+        }
+        let node = &self.schema.nodes[at];
+        if node.never {
+            return self.tell(path, || "must not be there".into());
+        }
+        if !node.types.is_empty() && !node.types.iter().any(|kind| is_a(value, *kind)) {
+            let names: Vec<&str> = node.types.iter().map(|kind| kind.as_str()).collect();
+            return self.tell(path, || format!("is {}; it must be {}", value.kind(), names.join(" or ")));
+        }
+        if node.one_of_values.as_ref().is_some_and(|values| !values.iter().any(|allowed| allowed.is_same(value))) {
+            self.tell(path, || "is none of the values that are allowed".into());
+        }
+        self.bounds(node, value, path);
+        self.combined(node, value, path);
+        match value {
+            Json::Object(members) => self.object(node, members, path),
+            Json::List(items) => self.list(node, items, path),
+            _ => {}
+        }
+    }
+
+    fn object(&mut self, node: &Node, members: &[(String, Json)], path: &mut String) {
+        let has = |name: &str| members.iter().any(|(key, _)| key == name);
+        for missing in node.required.iter().filter(|name| !has(name)) {
+            self.tell(path, || format!("has no `{missing}`"));
+        }
+        for (key, value) in members {
+            let declared = node.properties.iter().find(|(name, _)| name == key).map(|(_, node)| *node);
+            let Some(next) = declared.or(node.additional) else { continue };
+            if declared.is_none() && self.schema.nodes[next].never {
+                self.tell(path, || format!("has `{key}`, which is not allowed"));
+                continue;
+            }
+            self.step(next, value, path, &escaped(key));
+        }
+    }
+
+    fn list(&mut self, node: &Node, items: &[Json], path: &mut String) {
+        if let Some(next) = node.items {
+            for (idx, item) in items.iter().enumerate() {
+                self.step(next, item, path, &idx.to_string());
+            }
+        }
+        if node.unique_items {
+            self.unique(items, path);
+        }
+    }
+
+    fn unique(&mut self, items: &[Json], path: &str) {
+        for (idx, item) in items.iter().enumerate() {
+            self.steps = self.steps.saturating_add(idx as u32);
+            if self.steps > MAX_STEPS {
+                return self.tell(path, || "is too much to check".into());
+            }
+            if items[..idx].iter().any(|before| before.is_same(item)) {
+                return self.tell(path, || format!("has the item {idx} twice"));
+            }
+        }
+    }
+
+    fn step(&mut self, node: NodeIdx, value: &Json, path: &mut String, key: &str) {
+        let len = path.len();
+        path.push('/');
+        path.push_str(key);
+        self.node(node, value, path);
+        path.truncate(len);
+    }
+
+    fn combined(&mut self, node: &Node, value: &Json, path: &mut String) {
+        for all in node.all_of.iter().copied().chain(node.reference) {
+            self.node(all, value, path);
+        }
+        if !node.any_of.is_empty() && !node.any_of.iter().any(|any| self.holds(*any, value)) {
+            self.tell(path, || format!("is none of the {} forms of `anyOf`", node.any_of.len()));
+        }
+        if !node.one_of.is_empty() {
+            let matching = node.one_of.iter().filter(|one| self.holds(**one, value)).count();
+            if matching != 1 {
+                self.tell(path, || format!("is {matching} of the forms of `oneOf`; it must be one"));
+            }
+        }
+        if node.not.is_some_and(|not| self.holds(not, value)) {
+            self.tell(path, || "is what `not` forbids".into());
+        }
+    }
+
+    fn bounds(&mut self, node: &Node, value: &Json, path: &str) {
+        for (bound, limit) in &node.bounds {
+            let Some((have, what)) = measured(*bound, value) else { continue };
+            let order = have.compare(*limit);
+            let (holds, word) = match bound {
+                Bound::Minimum | Bound::MinLength | Bound::MinItems | Bound::MinProperties => {
+                    (order != Ordering::Less, "at least")
+                }
+                Bound::Maximum | Bound::MaxLength | Bound::MaxItems | Bound::MaxProperties => {
+                    (order != Ordering::Greater, "at most")
+                }
+                Bound::ExclusiveMinimum => (order == Ordering::Greater, "more than"),
+                Bound::ExclusiveMaximum => (order == Ordering::Less, "less than"),
+            };
+            if !holds {
+                self.tell(path, || format!("{what} {have}; it must be {word} {limit}"));
+            }
+        }
+    }
+}
+
+/// What a bound is about, where it is about this kind of value.
+fn measured(bound: Bound, value: &Json) -> Option<(Number, &'static str)> {
+    let measured = match (bound, value) {
+        (Bound::Minimum | Bound::Maximum | Bound::ExclusiveMinimum | Bound::ExclusiveMaximum, Json::Number(number)) => {
+            (*number, "is")
+        }
+        (Bound::MinLength | Bound::MaxLength, Json::Text(text)) => (text.chars().count().into(), "has a length of"),
+        (Bound::MinItems | Bound::MaxItems, Json::List(items)) => (items.len().into(), "has a number of items of"),
+        (Bound::MinProperties | Bound::MaxProperties, Json::Object(members)) => {
+            (members.len().into(), "has a number of properties of")
+        }
+        _ => return None,
+    };
+    Some(measured)
+}
+
+fn is_a(value: &Json, kind: Type) -> bool {
+    match (kind, value) {
+        (Type::Null, Json::Null)
+        | (Type::Boolean, Json::Bool(_))
+        | (Type::Number, Json::Number(_))
+        | (Type::String, Json::Text(_))
+        | (Type::Array, Json::List(_))
+        | (Type::Object, Json::Object(_)) => true,
+        (Type::Integer, Json::Number(number)) => number.is_whole(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::parse;
+
+    fn of(schema: &str, value: &str) -> Vec<String> {
+        problems(&Schema::new(&parse(schema).unwrap(), &[]).unwrap(), &parse(value).unwrap())
+    }
+
+    #[test]
+    fn problems_name_the_place_and_both_sides() {
+        let schema = r#"{"type":"object","required":["name"],"additionalProperties":false,"properties":{
+            "name":{"type":"string","minLength":2},"tags":{"type":"array","items":{"enum":["a","b"]},"uniqueItems":true},
+            "age":{"type":["integer","null"],"minimum":0}}}"#;
+        let check = |value: &str, expected: &[&str]| assert_eq!(of(schema, value), expected, "{value}");
+        check(r#"{"name":"Jo","tags":["a","b"],"age":null}"#, &[]);
+        check("[]", &["the answer is an array; it must be object"]);
+        check(r#"{"nam":"Jo"}"#, &["the answer has no `name`", "the answer has `nam`, which is not allowed"]);
+        check(r#"{"name":"é"}"#, &["/name has a length of 1; it must be at least 2"]);
+        check(r#"{"name":"Jo","age":1.5}"#, &["/age is a number; it must be integer or null"]);
+        check(r#"{"name":"Jo","age":-1}"#, &["/age is -1; it must be at least 0"]);
+        check(r#"{"name":"Jo","tags":["c"]}"#, &["/tags/0 is none of the values that are allowed"]);
+        check(r#"{"name":"Jo","tags":["a","a"]}"#, &["/tags has the item 1 twice"]);
+    }
+
+    #[test]
+    fn combinations_hold_as_a_whole() {
+        let any = r#"{"anyOf":[{"type":"string"},{"type":"integer","exclusiveMinimum":3}]}"#;
+        assert!(of(any, "4").is_empty() && of(any, "\"x\"").is_empty());
+        assert_eq!(of(any, "3"), ["the answer is none of the 2 forms of `anyOf`"]);
+        let one = r#"{"oneOf":[{"minimum":1},{"maximum":5}]}"#;
+        assert_eq!(of(one, "3"), ["the answer is 2 of the forms of `oneOf`; it must be one"]);
+        assert!(of(one, "9").is_empty());
+        assert_eq!(
+            of(r#"{"not":{"const":{"a":1,"b":2}}}"#, r#"{"b":2,"a":1.0}"#),
+            ["the answer is what `not` forbids"]
+        );
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_ends() {
+        let tree = r##"{"type":"object","additionalProperties":{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}}"##;
+        let deep = format!("{}1{}", "{\"a\":".repeat(40), "}".repeat(40));
+        let told = of(tree, &deep);
+        assert!(told.len() == 1 && told[0].contains("more than 200000"), "{told:?}");
+    }
+}
