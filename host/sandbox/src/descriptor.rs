@@ -145,6 +145,28 @@ mod tests {
         assert!(parsed.mutates && parsed.deterministic);
     }
 
+    /// Authors and tools read the schema, the host its own checks: they must say the same.
+    #[test]
+    fn the_published_schema_knows_the_same_keys_and_refuses_no_more() {
+        let published = include_str!("../../../docs/plugin-descriptor.schema.json");
+        let schema: Value = serde_json::from_str(published).unwrap();
+        crate::schema::check_schema(&schema).map_err(|e| e.message).unwrap();
+        let mut keys: Vec<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut known = KEYS;
+        keys.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(keys, known);
+        let says = |said: &Value| crate::schema::validate(&schema, said).is_ok();
+        assert!(says(&good()));
+        for key in keys {
+            let (mut without, mut wrong) = (good(), good());
+            without.as_object_mut().unwrap().remove(key);
+            wrong[key] = json!(3);
+            assert_eq!(says(&without), parse(&without.to_string()).is_ok(), "without {key}");
+            assert!(!says(&wrong) && parse(&wrong.to_string()).is_err(), "{key} = 3");
+        }
+    }
+
     #[test]
     fn a_newer_descriptor_is_read_all_the_same() {
         let mut newer = good();
