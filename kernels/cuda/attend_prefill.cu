@@ -140,6 +140,8 @@ template <int HD> __device__ __forceinline__ void attend_prefill(const AttendArg
   }
 }
 
+KERNEL(attend_prefill_16, AttendArgs, 128) { attend_prefill<16>(a); }
+KERNEL(attend_prefill_32, AttendArgs, 128) { attend_prefill<32>(a); }
 KERNEL(attend_prefill_64, AttendArgs, 128) { attend_prefill<64>(a); }
 KERNEL(attend_prefill_96, AttendArgs, 128) { attend_prefill<96>(a); }
 KERNEL(attend_prefill_128, AttendArgs, 128) { attend_prefill<128>(a); }

@@ -148,10 +148,14 @@ template <int HD> __device__ __forceinline__ void attend_combine(const AttendArg
   }
 }
 
+KERNEL(attend_split_16, AttendArgs, 32) { attend_split<16>(a); }
+KERNEL(attend_split_32, AttendArgs, 32) { attend_split<32>(a); }
 KERNEL(attend_split_64, AttendArgs, 32) { attend_split<64>(a); }
 KERNEL(attend_split_96, AttendArgs, 32) { attend_split<96>(a); }
 KERNEL(attend_split_128, AttendArgs, 32) { attend_split<128>(a); }
 KERNEL(attend_split_256, AttendArgs, 32) { attend_split<256>(a); }
+KERNEL(attend_combine_16, AttendArgs, 128) { attend_combine<16>(a); }
+KERNEL(attend_combine_32, AttendArgs, 128) { attend_combine<32>(a); }
 KERNEL(attend_combine_64, AttendArgs, 128) { attend_combine<64>(a); }
 KERNEL(attend_combine_96, AttendArgs, 128) { attend_combine<96>(a); }
 KERNEL(attend_combine_128, AttendArgs, 128) { attend_combine<128>(a); }

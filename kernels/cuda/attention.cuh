@@ -45,7 +45,7 @@ struct AttendArgs {
 // fall into different banks.
 template <int HD> __device__ __forceinline__ int swizzled(int row, int chunk) {
   constexpr int CHUNKS = HD / 8;
-  const int mixed = CHUNKS % 8 == 0 ? chunk ^ (row & 7) : chunk ^ ((row >> 1) & 3);
+  const int mixed = CHUNKS % 8 == 0 ? chunk ^ (row & 7) : CHUNKS % 4 == 0 ? chunk ^ ((row >> 1) & 3) : chunk ^ ((row >> 2) & 1);
   return (row * CHUNKS + mixed) * 8;
 }
 

@@ -11,7 +11,7 @@ mod stream;
 
 pub use graph::Graph;
 pub use launch::{Args, Kernel, Kernels, Launch, Loaded};
-pub use memory::{Arena, Pinned, Ptr, Slice};
+pub use memory::{Arena, Carver, Pinned, Ptr, Slice};
 pub use stream::{Event, Stream};
 
 use crate::error::CudaError;

@@ -36,6 +36,13 @@ fn text(code: i32) -> &'static str {
         716 => "misaligned address",
         718 => "invalid program counter",
         719 => "launch failed",
+        // cuBLASLt's, moved by `blas::CUBLAS_BASE`.
+        100_001 => "cuBLASLt is not initialized",
+        100_003 => "cuBLASLt ran out of memory",
+        100_007 => "cuBLASLt: invalid value",
+        100_008 => "cuBLASLt does not know this device",
+        100_013 => "a cuBLASLt product failed",
+        100_015 => "cuBLASLt has no algorithm for this shape",
         802 => "system not ready",
         803 => "driver and kernel module do not match",
         999 => "unknown error",

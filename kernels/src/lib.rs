@@ -6,9 +6,14 @@
 //! Read next: `kernels/README.md`, then one `.cu` with its launcher.
 #![allow(unsafe_code, reason = "calls into the driver; every block says why it holds")]
 
+pub mod backend;
+pub mod blas;
+pub mod compile;
 pub mod driver;
 pub mod error;
+mod executor;
 pub mod ops;
 pub mod probe;
 
+pub use backend::{CudaBackend, CudaOptions, Unavailable};
 pub use error::CudaError;

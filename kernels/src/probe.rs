@@ -58,6 +58,14 @@ pub enum NoCuda {
     /// A library that is not a driver, or too old to have what we call.
     #[error("libcuda has no {0}: a stub, or a driver that is too old")]
     MissingSymbol(&'static str),
+    /// Another library that the backend needs.
+    #[error("{library} {what}; it comes with the CUDA 13 toolkit")]
+    Library {
+        /// Its name.
+        library: &'static str,
+        /// What is wrong.
+        what: String,
+    },
     /// The toolkit's stub library.
     #[error("libcuda is the toolkit's stub, not a driver")]
     Stub,
@@ -85,6 +93,20 @@ pub fn probe() -> Result<usize, NoCuda> {
     // Unloading a driver is not supported; cudarc opens it again by name.
     std::mem::forget(library);
     Ok(count)
+}
+
+/// Whether a library is there with all that we call of it. `names` are tried in order, as cudarc will.
+pub(crate) fn require_library(library: &'static str, names: &[&str], entry_points: &[&str]) -> Result<(), NoCuda> {
+    let lacks = |what: String| NoCuda::Library { library, what };
+    // SAFETY: NVIDIA's library, or the stand-in that the tests build.
+    let open = |name: &&str| unsafe { Library::new(*name) }.ok();
+    let found = names.iter().find_map(open).ok_or_else(|| lacks("was not found".to_owned()))?;
+    // SAFETY: only whether it is there.
+    let there = |name: &&&str| unsafe { found.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok();
+    let missing = entry_points.iter().find(|name| !there(name));
+    let missing = missing.map(|name| lacks(format!("has no {name}")));
+    std::mem::forget(found);
+    missing.map_or(Ok(()), Err)
 }
 
 fn count_devices(library: &Library) -> Result<usize, NoCuda> {

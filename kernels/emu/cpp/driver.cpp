@@ -41,9 +41,9 @@ int enqueue(void* handle, std::function<void()> op) {
   return SUCCESS;
 }
 
-void drain(Stream* stream, const bool* until) {
+void drain(Stream* stream, const Event* until) {
   std::lock_guard<std::recursive_mutex> hold(stream->lock);
-  while (!stream->queue.empty() && !(until && *until) && !state().lost) {
+  while (!stream->queue.empty() && !(until && until->done()) && !state().lost) {
     auto op = std::move(stream->queue.front());
     stream->queue.pop_front();
     op();
@@ -169,19 +169,19 @@ API cuEventDestroy_v2(void* event) { delete static_cast<Event*>(event); return S
 API cuEventRecord(void* handle, void* stream) {
   if (int error = enter("cuEventRecord")) return error;
   auto* event = static_cast<Event*>(handle);
-  event->done = false;
   event->stream = static_cast<Stream*>(stream);
-  return enqueue(stream, [event] { event->done = true; });
+  const unsigned mark = ++event->recorded;
+  return enqueue(stream, [event, mark] { event->reached = mark; });
 }
 API cuEventSynchronize(void* handle) {
   if (int error = enter("cuEventSynchronize")) return error;
   auto* event = static_cast<Event*>(handle);
-  if (event->stream) drain(event->stream, &event->done);
+  if (event->stream) drain(event->stream, event);
   return state().lost;
 }
 API cuEventQuery(void* handle) {
   if (int error = enter("cuEventQuery")) return error;
-  return static_cast<Event*>(handle)->done ? SUCCESS : NOT_READY;
+  return static_cast<Event*>(handle)->done() ? SUCCESS : NOT_READY;
 }
 API cuEventElapsedTime_v2(float* ms, void*, void*) { *ms = 0.0f; return SUCCESS; }
 

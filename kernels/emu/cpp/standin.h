@@ -29,7 +29,12 @@ struct Stream {
   Graph* capture = nullptr;
 };
 
-struct Event { bool done = true; Stream* stream = nullptr; };
+// A mark stands where it was put last: passing where it stood before does not count.
+struct Event {
+  Stream* stream = nullptr;
+  unsigned recorded = 0, reached = 0;
+  bool done() const { return recorded == reached; }
+};
 
 struct State {
   std::mutex lock;

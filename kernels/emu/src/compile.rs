@@ -34,16 +34,20 @@ struct Source {
 }
 
 impl Source {
+    fn is_header(&self) -> bool {
+        self.name.ends_with(".h") || self.name.ends_with(".cuh")
+    }
+
     fn add_to(&self, hasher: &mut blake3::Hasher) {
         hasher.update(self.name.as_bytes()).update(self.text.as_bytes());
     }
 }
 
 impl Build<'_> {
-    /// The path of the library, built now or earlier. `Err` inside: there is no compiler here.
-    pub fn library(&self) -> Result<Result<PathBuf, Skip>> {
+    /// The libraries, built now or earlier. `Err` inside: there is no compiler here.
+    pub fn libraries(&self) -> Result<Result<Libraries, Skip>> {
         let Some(compiler) = compiler() else {
-            let why = "no C++ compiler (tried $CXX, g++, clang++): the CUDA kernels are not tested".to_owned();
+            let why = "no C++ compiler (tried $CXX, g++, clang++): the CUDA backend is not tested".to_owned();
             if std::env::var_os(crate::REQUIRE).is_some() {
                 bail!("{why}, and {} is set", crate::REQUIRE);
             }
@@ -55,48 +59,86 @@ impl Build<'_> {
         if let Some(change) = self.replacement {
             change.apply(&mut sources)?;
         }
-        Ok(Ok(self.compile(&compiler, &sources)?))
+        Ok(Ok(Compiler::new(self, compiler, &sources)?.build(&sources)?))
     }
+}
 
-    fn compile(&self, compiler: &str, sources: &[Source]) -> Result<PathBuf> {
-        let folder = out_folder()?;
-        let (units, headers): (Vec<&Source>, Vec<&Source>) =
-            sources.iter().partition(|s| s.name.ends_with(".cu") || s.name == "driver.cpp");
-        let mut flags = vec!["-std=c++17", "-O1", "-fPIC", "-DCUEMU", "-ffp-contract=off", "-fvisibility=hidden"];
+/// Paths of the stand-ins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Libraries {
+    /// The driver, with all kernels.
+    pub cuda: PathBuf,
+    /// Matrix products.
+    pub cublaslt: PathBuf,
+    /// The compiler.
+    pub nvrtc: PathBuf,
+}
+
+/// How objects are made, and a digest of what they all depend on.
+struct Compiler {
+    program: String,
+    flags: Vec<&'static str>,
+    folder: PathBuf,
+    include: PathBuf,
+    common: blake3::Hasher,
+}
+
+impl Compiler {
+    fn new(build: &Build<'_>, program: String, sources: &[Source]) -> Result<Self> {
         // `-w`: NVIDIA's pragmas are unknown here, and nvcc is the compiler whose warnings count.
-        flags.push("-w");
-        if self.sanitized {
+        let mut flags = vec!["-std=c++17", "-O1", "-fPIC", "-DCUEMU", "-ffp-contract=off", "-fvisibility=hidden", "-w"];
+        if build.sanitized {
             flags.extend(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1"]);
         }
+        let headers: Vec<&Source> = sources.iter().filter(|source| source.is_header()).collect();
         let mut common = blake3::Hasher::new();
-        common.update(compiler.as_bytes()).update(flags.join(" ").as_bytes());
+        common.update(program.as_bytes()).update(flags.join(" ").as_bytes());
         headers.iter().for_each(|header| header.add_to(&mut common));
-        let mut all = common.clone();
+        let folder = out_folder()?;
+        let include = folder.join(format!("include-{}", digest(&common)));
+        write_headers(&include, &headers)?;
+        Ok(Self { program, flags, folder, include, common })
+    }
+
+    fn build(&self, sources: &[Source]) -> Result<Libraries> {
+        let named = |name: &str| sources.iter().filter(|source| source.name == name).collect::<Vec<_>>();
+        let mut driver = named("driver.cpp");
+        driver.extend(sources.iter().filter(|source| source.name.ends_with(".cu")));
+        let cuda = self.link("libcuda.so", &driver, None)?;
+        Ok(Libraries {
+            cublaslt: self.link("libcublasLt.so", &named("cublaslt.cpp"), Some(&cuda))?,
+            nvrtc: self.link("libnvrtc.so", &named("nvrtc.cpp"), None)?,
+            cuda,
+        })
+    }
+
+    /// A library of these sources that answers to `soname`.
+    fn link(&self, soname: &str, units: &[&Source], needs: Option<&Path>) -> Result<PathBuf> {
+        let mut all = self.common.clone();
         units.iter().for_each(|unit| unit.add_to(&mut all));
-        let library = folder.join(format!("libcuda-{}.so", digest(&all)));
+        let library = self.folder.join(format!("{}-{}.so", soname.trim_end_matches(".so"), digest(&all)));
         if library.exists() {
             return Ok(library);
         }
-        let include = folder.join(format!("include-{}", digest(&common)));
-        write_headers(&include, &headers)?;
-        let mut objects = Vec::new();
-        for unit in units {
-            let mut hasher = common.clone();
-            unit.add_to(&mut hasher);
-            let object = folder.join(format!("{}-{}.o", unit.name, digest(&hasher)));
-            if !object.exists() {
-                let source = object.with_extension("cpp");
-                std::fs::write(&source, &unit.text)?;
-                let mut command = Command::new(compiler);
-                command.args(&flags).arg("-I").arg(&include).arg("-c").arg(&source);
-                run_to(command, &object)?;
-            }
-            objects.push(object);
-        }
-        let mut command = Command::new(compiler);
-        command.args(&flags).args(["-shared", "-Wl,-soname,libcuda.so"]).args(&objects);
+        let objects = units.iter().map(|unit| self.object(unit)).collect::<Result<Vec<_>>>()?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.flags).arg("-shared").arg(format!("-Wl,-soname,{soname}")).args(objects).args(needs);
         run_to(command, &library)?;
         Ok(library)
+    }
+
+    fn object(&self, unit: &Source) -> Result<PathBuf> {
+        let mut hasher = self.common.clone();
+        unit.add_to(&mut hasher);
+        let object = self.folder.join(format!("{}-{}.o", unit.name, digest(&hasher)));
+        if !object.exists() {
+            let source = object.with_extension("cpp");
+            std::fs::write(&source, &unit.text)?;
+            let mut command = Command::new(&self.program);
+            command.args(&self.flags).arg("-I").arg(&self.include).arg("-c").arg(&source);
+            run_to(command, &object)?;
+        }
+        Ok(object)
     }
 }
 

@@ -1,22 +1,47 @@
 //! For tests: the CUDA kernels compiled as C++ for the CPU, behind stand-ins for NVIDIA's libraries.
 //!
-//! [`build`] compiles `kernels/cuda/*.cu` with the C++ compiler of the machine, through `cpp/cuemu.h`, into a shared
-//! library that exports what our driver layer needs of libcuda. [`Standin::load`] makes the process use it, so that
+//! [`Build`] compiles `kernels/cuda/*.cu` with the C++ compiler of the machine, through `cpp/cuemu.h`, into a shared
+//! library that exports what our driver layer needs of libcuda; beside it one for cuBLASLt and one for NVRTC. [`Standin::load`] makes the process use it, so that
 //! the unchanged backend runs where no GPU is. Objects are kept by a digest of everything they are made of.
 
 #![allow(unsafe_code, reason = "loads the libraries that it built and calls their test entry points")]
 
 mod compile;
 
-pub use compile::{Build, Replacement, Skip, sanitizer_runtime};
+pub use compile::{Build, Libraries, Replacement, Skip, sanitizer_runtime};
 
 use anyhow::{Context, Result};
 use libloading::{Library, Symbol};
 use std::ffi::CString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Set where a missing compiler must fail a test instead of skipping it.
 pub const REQUIRE: &str = "TIDEGATE_REQUIRE_EMULATOR";
+
+/// A driver for [`standin`] to use instead of the one without defects.
+pub const DRIVER: &str = "TIDEGATE_EMULATED_DRIVER";
+
+/// The stand-ins of this process, built and loaded by the first call. `None` where there is no compiler; that is said
+/// on standard error, and the test passes.
+#[allow(clippy::expect_used, clippy::print_stderr, reason = "for tests only")]
+pub fn standin() -> Option<&'static Standin> {
+    static STANDIN: OnceLock<Option<Standin>> = OnceLock::new();
+    let load = || {
+        let mut libraries = Build::default().libraries().expect("the stand-ins compile");
+        if let (Ok(libraries), Some(path)) = (&mut libraries, std::env::var_os(DRIVER)) {
+            libraries.cuda = PathBuf::from(path);
+        }
+        match libraries {
+            Ok(libraries) => Some(Standin::load(&libraries).expect("the stand-ins load")),
+            Err(skip) => {
+                eprintln!("SKIPPED: {}", skip.0);
+                None
+            }
+        }
+    };
+    STANDIN.get_or_init(load).as_ref()
+}
 
 /// The order in which warps and lanes take their turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,18 +54,21 @@ pub enum Order {
     Random(u32),
 }
 
-/// The stand-in driver, loaded. There is one in a process.
+/// The stand-ins, loaded. There is one set in a process.
 #[derive(Debug)]
 pub struct Standin {
-    library: Library,
+    driver: Library,
+    _others: [Library; 2],
 }
 
 impl Standin {
-    /// Loads the library; later requests for `libcuda.so` by name find it.
-    pub fn load(path: &Path) -> Result<Self> {
-        // SAFETY: we built it; its initialisers fill a table of kernels and nothing else.
-        let library = unsafe { Library::new(path) }.with_context(|| format!("cannot load {}", path.display()))?;
-        Ok(Self { library })
+    /// Loads the libraries; later requests for them by name (`libcuda.so` and so on) find these.
+    pub fn load(libraries: &Libraries) -> Result<Self> {
+        let open = |path: &Path| {
+            // SAFETY: we built it; its initialisers fill a table of kernels and nothing else.
+            unsafe { Library::new(path) }.with_context(|| format!("cannot load {}", path.display()))
+        };
+        Ok(Self { driver: open(&libraries.cuda)?, _others: [open(&libraries.cublaslt)?, open(&libraries.nvrtc)?] })
     }
 
     /// Chooses the order of all later launches.
@@ -67,6 +95,11 @@ impl Standin {
         };
     }
 
+    /// Takes the fault back that no call has met.
+    pub fn heal(&self) {
+        self.fail("", 0, 0);
+    }
+
     /// What the driver says of itself: its CUDA version times 1000, and how many devices there are.
     pub fn driver(&self, version: i32, devices: i32) {
         // SAFETY: the signature of `standin_driver`.
@@ -76,6 +109,6 @@ impl Standin {
     #[allow(clippy::expect_used, reason = "the library was built from this folder's sources")]
     unsafe fn get<F>(&self, name: &[u8]) -> Symbol<'_, F> {
         // SAFETY: as the caller vouches.
-        unsafe { self.library.get(name) }.expect("cpp/driver.cpp exports it")
+        unsafe { self.driver.get(name) }.expect("cpp/driver.cpp exports it")
     }
 }

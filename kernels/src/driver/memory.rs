@@ -15,6 +15,11 @@ pub struct Ptr<T>(u64, PhantomData<fn() -> T>);
 impl<T> Ptr<T> {
     /// What kernels read as "not given".
     pub const NULL: Self = Self(0, PhantomData);
+
+    /// The number.
+    pub fn address(self) -> u64 {
+        self.0
+    }
 }
 
 impl<T> Clone for Ptr<T> {
@@ -86,27 +91,23 @@ impl<T> Slice<T> {
     }
 }
 
-/// One allocation of device memory, handed out from its start; it frees everything at once.
+/// Hands memory out from its start; or only counts, to know how much to allocate.
 #[derive(Debug)]
-pub struct Arena {
+pub struct Carver {
     base: u64,
     bytes: usize,
     used: usize,
-    context: Arc<Context>,
 }
 
-impl Arena {
-    /// Allocates `bytes`; the memory holds whatever it held.
-    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
-        let mut base = 0;
-        // SAFETY: `base` is written.
-        unsafe { call!(cuMemAlloc_v2(&mut base, bytes.max(1)))? };
-        Ok(Self { base, bytes, used: 0, context: Arc::clone(context) })
+impl Carver {
+    /// Hands out nothing that may be used, and counts.
+    pub fn measuring() -> Self {
+        Self { base: 0, bytes: usize::MAX, used: 0 }
     }
 
-    /// Bytes that `len` elements of `T` take of an arena.
-    pub fn bytes_of<T>(len: usize) -> Option<usize> {
-        len.checked_mul(size_of::<T>())?.checked_next_multiple_of(ALIGNMENT)
+    /// Bytes that were handed out.
+    pub fn used(&self) -> usize {
+        self.used
     }
 
     /// The next `len` elements, or `None` if they do not fit.
@@ -116,8 +117,31 @@ impl Arena {
             return None;
         }
         let slice = Slice { ptr: self.base + self.used as u64, len, element: PhantomData };
-        self.used = end.next_multiple_of(ALIGNMENT);
+        self.used = end.checked_next_multiple_of(ALIGNMENT)?;
         Some(slice)
+    }
+}
+
+/// One allocation of device memory; it frees everything at once.
+#[derive(Debug)]
+pub struct Arena {
+    base: u64,
+    bytes: usize,
+    context: Arc<Context>,
+}
+
+impl Arena {
+    /// Allocates `bytes`; the memory holds whatever it held.
+    pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
+        let mut base = 0;
+        // SAFETY: `base` is written.
+        unsafe { call!(cuMemAlloc_v2(&mut base, bytes.max(1)))? };
+        Ok(Self { base, bytes, context: Arc::clone(context) })
+    }
+
+    /// Hands out all of it; called once, or the pieces overlap.
+    pub fn carver(&self) -> Carver {
+        Carver { base: self.base, bytes: self.bytes, used: 0 }
     }
 }
 

@@ -31,7 +31,7 @@ impl Stream {
             return Err(CudaError { call: "cuMemcpyHtoDAsync_v2", code: 1 });
         }
         // SAFETY: both ranges were checked; the caller keeps `from` unchanged.
-        unsafe { call!(cuMemcpyHtoDAsync_v2(address(&to), from.address().byte_add(at), bytes, self.handle)) }
+        unsafe { call!(cuMemcpyHtoDAsync_v2(to.ptr().address(), from.address().byte_add(at), bytes, self.handle)) }
     }
 
     /// Queues a copy of `bytes` of `from` to the start of `to`, to be read after an event after this is done.
@@ -40,13 +40,18 @@ impl Stream {
             return Err(CudaError { call: "cuMemcpyDtoHAsync_v2", code: 1 });
         }
         // SAFETY: both ranges were checked.
-        unsafe { call!(cuMemcpyDtoHAsync_v2(to.address(), address(&from), bytes, self.handle)) }
+        unsafe { call!(cuMemcpyDtoHAsync_v2(to.address(), from.ptr().address(), bytes, self.handle)) }
     }
 
     /// Queues zeros.
     pub fn zero<T>(&self, to: Slice<T>) -> Result<(), CudaError> {
         // SAFETY: the slice's own size.
-        unsafe { call!(cuMemsetD8Async(address(&to), 0, to.bytes(), self.handle)) }
+        unsafe { call!(cuMemsetD8Async(to.ptr().address(), 0, to.bytes(), self.handle)) }
+    }
+
+    /// For libraries that queue on it.
+    pub(crate) fn raw(&self) -> sys::CUstream {
+        self.handle
     }
 
     /// Waits for all that was queued.
@@ -54,11 +59,6 @@ impl Stream {
         // SAFETY: a stream of ours.
         unsafe { call!(cuStreamSynchronize(self.handle)) }
     }
-}
-
-fn address<T>(slice: &Slice<T>) -> u64 {
-    // SAFETY: `Ptr` is a transparent u64.
-    unsafe { std::mem::transmute::<super::Ptr<T>, u64>(slice.ptr()) }
 }
 
 impl Drop for Stream {

@@ -7,7 +7,7 @@ use half::bf16;
 use std::sync::Arc;
 
 const OP: &str = "attend";
-const HEAD_DIMS: [usize; 4] = [64, 96, 128, 256];
+const HEAD_DIMS: [usize; 6] = [16, 32, 64, 96, 128, 256];
 
 /// A segment as kernels read it.
 #[repr(C)]
@@ -111,11 +111,13 @@ fn prefill_bytes(dim: usize) -> u32 {
 }
 
 impl Attend {
-    /// For heads of 64, 96, 128 or 256.
+    /// For heads of 16, 32, 64, 96, 128 or 256.
     pub fn new(kernels: &Arc<Kernels>, heads: Heads) -> Result<Self, OpError> {
         let Heads { queries, keys, dim } = heads;
         require(OP, keys > 0 && queries.is_multiple_of(keys), || format!("{queries} heads over {keys} key heads"))?;
         let (split, combine, prefill) = match dim {
+            16 => ("attend_split_16", "attend_combine_16", "attend_prefill_16"),
+            32 => ("attend_split_32", "attend_combine_32", "attend_prefill_32"),
             64 => ("attend_split_64", "attend_combine_64", "attend_prefill_64"),
             96 => ("attend_split_96", "attend_combine_96", "attend_prefill_96"),
             128 => ("attend_split_128", "attend_combine_128", "attend_prefill_128"),
@@ -131,6 +133,11 @@ impl Attend {
         attend.split.allow_shared(split_bytes(dim))?;
         attend.prefill.allow_shared(prefill_bytes(dim))?;
         Ok(attend)
+    }
+
+    /// The heads that it is for.
+    pub fn heads(&self) -> &Heads {
+        &self.heads
     }
 
     /// Query heads to a key head.

@@ -42,6 +42,20 @@ pub struct Sampled {
     value: f32,
 }
 
+impl Sampled {
+    /// From the words that were read back.
+    pub fn from_words([id, logprob, status, value]: [u32; 4]) -> Self {
+        Self { id: id as i32, logprob: f32::from_bits(logprob), status: status as i32, value: f32::from_bits(value) }
+    }
+}
+
+impl Top {
+    /// From the words that were read back.
+    pub fn from_words([id, logprob]: [u32; 2]) -> Self {
+        Self { id: id as i32, logprob: f32::from_bits(logprob) }
+    }
+}
+
 /// An added bias, as the kernel reads it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,10 +1,9 @@
 //! That the tests of this folder can fail: known defects are put into the kernels, and must be caught. And the
 //! same tests once more under the address and undefined-behaviour sanitizers.
 
-use crate::rig::LIBRARY;
 use std::path::Path;
 use std::process::{Command, Output};
-use tidegate_emu::{Build, Replacement};
+use tidegate_emu::{Build, DRIVER, Replacement};
 
 /// A defect, and the tests that must catch it.
 struct Mutant {
@@ -58,7 +57,7 @@ const MUTANTS: &[Mutant] = &[
 
 fn run(library: &Path, tests: &str, preload: Option<&str>) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([tests, "--test-threads", "1"]).env(LIBRARY, library);
+    command.args([tests, "--test-threads", "1"]).env(DRIVER, library);
     if let Some(preload) = preload {
         // Rust's own allocations live to the end of the process.
         command.env("LD_PRELOAD", preload).env("ASAN_OPTIONS", "detect_leaks=0");
@@ -70,8 +69,8 @@ fn run(library: &Path, tests: &str, preload: Option<&str>) -> Output {
 fn every_known_defect_is_caught() {
     for mutant in MUTANTS {
         let build = Build { replacement: Some(mutant.change), ..Build::default() };
-        let Ok(library) = build.library().unwrap() else { return };
-        let output = run(&library, mutant.tests, None);
+        let Ok(libraries) = build.libraries().unwrap() else { return };
+        let output = run(&libraries.cuda, mutant.tests, None);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(!text.contains("running 0 tests"), "no test is named {}", mutant.tests);
         assert!(!output.status.success(), "{:?} is not caught:\n{text}", mutant.change);
@@ -80,12 +79,12 @@ fn every_known_defect_is_caught() {
 
 #[test]
 fn no_kernel_trips_a_sanitizer() {
-    let Ok(library) = (Build { sanitized: true, ..Build::default() }).library().unwrap() else { return };
+    let Ok(libraries) = (Build { sanitized: true, ..Build::default() }).libraries().unwrap() else { return };
     let Some(runtime) = tidegate_emu::sanitizer_runtime() else {
         eprintln!("SKIPPED: this compiler has no runtime of the address sanitizer");
         return;
     };
-    let output = run(&library, "ops::", Some(&runtime));
+    let output = run(&libraries.cuda, "ops::", Some(&runtime));
     let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", show(&output.stdout), show(&output.stderr));
 }
@@ -94,9 +93,9 @@ fn no_kernel_trips_a_sanitizer() {
 fn the_sanitizers_see_an_access_out_of_bounds() {
     let from = "for (int i = threadIdx.x * 8; i < a.hidden;";
     let change = Replacement { file: "embed.cu", from, to: "for (int i = threadIdx.x * 8; i <= a.hidden;" };
-    let Ok(library) = (Build { sanitized: true, replacement: Some(change) }).library().unwrap() else { return };
+    let Ok(libraries) = (Build { sanitized: true, replacement: Some(change) }).libraries().unwrap() else { return };
     let Some(runtime) = tidegate_emu::sanitizer_runtime() else { return };
-    let output = run(&library, "ops::embed", Some(&runtime));
+    let output = run(&libraries.cuda, "ops::embed", Some(&runtime));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("AddressSanitizer"), "{text}");
 }

@@ -1,34 +1,12 @@
 //! A device for tests: the stand-in driver with memory that begins and ends where its contents do.
 
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
-use tidegate_emu::{Build, Order, Standin};
+use std::sync::Arc;
+use tidegate_emu::{Order, Standin, standin};
 use tidegate_kernels::driver::{Arena, Context, Kernels, Pinned, Slice, Stream};
 use tidegate_kernels::probe::probe;
 
-/// A library to use instead of building one; set for the processes that `proofs` starts.
-pub const LIBRARY: &str = "TIDEGATE_EMULATED";
-
 /// Orders of warps and lanes that every case is run in.
 pub const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Random(7)];
-
-fn standin() -> Option<&'static Standin> {
-    static STANDIN: OnceLock<Option<Standin>> = OnceLock::new();
-    let load = || {
-        let library = match std::env::var_os(LIBRARY) {
-            Some(path) => Ok(PathBuf::from(path)),
-            None => Build::default().library().unwrap(),
-        };
-        match library {
-            Ok(path) => Some(Standin::load(&path).unwrap()),
-            Err(skip) => {
-                eprintln!("SKIPPED: {}", skip.0);
-                None
-            }
-        }
-    };
-    STANDIN.get_or_init(load).as_ref()
-}
 
 pub struct Rig {
     standin: &'static Standin,
@@ -59,8 +37,8 @@ impl Rig {
 
     /// A buffer that holds garbage.
     pub fn buffer<T: Plain>(&mut self, len: usize) -> Slice<T> {
-        let mut arena = Arena::new(&self.context, len * size_of::<T>()).unwrap();
-        let slice = arena.take(len).unwrap();
+        let arena = Arena::new(&self.context, len * size_of::<T>()).unwrap();
+        let slice = arena.carver().take(len).unwrap();
         self.memory.push(arena);
         slice
     }

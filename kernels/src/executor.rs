@@ -1,0 +1,204 @@
+//! A loaded model: one stream, one arena, and the steps of the program in order.
+//!
+//! `forward` and the launch of `sample` only queue; the host waits where it needs a result. Nothing is allocated on
+//! the device after `new`. Read next: `executor/steps.rs`, what a node becomes; `executor/inputs.rs`, what a batch
+//! uploads; `executor/sampling.rs`.
+
+mod graphs;
+mod inputs;
+mod memory;
+mod sampling;
+mod steps;
+mod weights;
+
+use crate::backend::CudaOptions;
+use crate::blas::{Blas, Matrix, Product};
+use crate::driver::{Arena, Carver, Context, Kernels, Pinned, Stream};
+use crate::error::CudaError;
+use crate::ops::attend::Phase;
+use crate::ops::{BLOCK_TOKENS, OpError};
+use graphs::Graphs;
+use inputs::{Extent, Inputs};
+use memory::Memory;
+use sampling::Sampling;
+use std::cell::OnceCell;
+use std::sync::Arc;
+use steps::{Model, Step};
+use tidegate_device::check::{check_batch, check_program, check_rows};
+use tidegate_device::{Batch, DeviceError, Executor, Limits, Program, SampleRow, WeightSource};
+use tidegate_types::SampledToken;
+
+/// The executor. Fields go in the order of their declaration: the context last, memory before it.
+pub(crate) struct CudaExecutor {
+    graphs: Option<Graphs>,
+    model: Model,
+    inputs: Inputs,
+    sampling: Sampling,
+    blas: Blas,
+    memory: Memory,
+    program: Arc<Program>,
+    limits: Limits,
+    /// Of each segment of the last forward: its row of the logits.
+    kept: Vec<Option<usize>>,
+    num_logits: usize,
+    /// The logits on the host, once somebody asked.
+    read_back: OnceCell<Vec<f32>>,
+    stream: Stream,
+    _arena: Arena,
+    context: Arc<Context>,
+}
+
+/// Whether there is a launcher for every node.
+pub(crate) fn check(kernels: &Arc<Kernels>, program: &Program) -> Result<(), DeviceError> {
+    check_program(program)?;
+    let least = Limits { num_blocks: 1, block_tokens: BLOCK_TOKENS, max_batch_tokens: 1, max_seqs: 1 };
+    let memory = Memory::carve(&mut Carver::measuring(), program, &least)?;
+    memory.map_or(Ok(()), |memory| Model::new(kernels, program, &memory).map(drop))
+}
+
+impl CudaExecutor {
+    /// Allocates everything and uploads the weights.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        kernels: &Arc<Kernels>,
+        options: &CudaOptions,
+        program: Arc<Program>,
+        weights: &dyn WeightSource,
+        limits: Limits,
+    ) -> Result<Self, DeviceError> {
+        check_program(&program)?;
+        if limits.block_tokens != BLOCK_TOKENS {
+            let what = format!("blocks of {} tokens; it has blocks of {BLOCK_TOKENS}", limits.block_tokens);
+            return Err(DeviceError::Unsupported { backend: "cuda", what });
+        }
+        let carve = |carver: &mut Carver| Memory::carve(carver, &program, &limits);
+        let mut measure = Carver::measuring();
+        let too_much = || DeviceError::OutOfMemory { what: "weights, cache and activations", bytes: usize::MAX };
+        carve(&mut measure)?.ok_or_else(too_much)?;
+        let bytes = measure.used();
+        let arena =
+            Arena::new(context, bytes).map_err(|e| e.while_allocating("weights, cache and activations", bytes))?;
+        let memory = carve(&mut arena.carver())?.ok_or_else(too_much)?;
+        let stream = Stream::new(context)?;
+        weights::upload(context, &stream, &program, weights, &memory)?;
+        stream.zero(memory.sampling.counts)?;
+        Ok(Self {
+            model: Model::new(kernels, &program, &memory)?,
+            inputs: Inputs::new(context, &program, &limits)?,
+            sampling: Sampling::new(context, kernels, &program, &limits)?,
+            graphs: if options.graphs { Some(Graphs::new(context, &limits)?) } else { None },
+            blas: Blas::new(memory.workspace, limits.max_batch_tokens, options.algorithms)?,
+            memory,
+            program,
+            kept: Vec::with_capacity(limits.max_seqs),
+            num_logits: 0,
+            read_back: OnceCell::new(),
+            limits,
+            stream,
+            _arena: arena,
+            context: Arc::clone(context),
+        })
+    }
+
+    /// Queues the step: by one call where it was recorded, or is worth recording.
+    fn run(&mut self) -> Result<(), OpError> {
+        let Self { graphs, model, blas, memory, inputs, stream, .. } = self;
+        let eager = inputs.extent(memory.heads().keys);
+        match (graphs, inputs.bucket()) {
+            (Some(graphs), Some(bucket)) => {
+                let extent = graphs.extent(bucket, memory);
+                graphs.play(bucket, stream, || queue(model, blas, memory, stream, &extent))
+            }
+            _ => queue(model, blas, memory, stream, &eager),
+        }
+    }
+
+    fn read_logits(&self) -> Result<Vec<f32>, CudaError> {
+        self.context.bind()?;
+        let len = self.num_logits * self.program.dims.vocab;
+        let mut staging = Pinned::new(&self.context, len * size_of::<f32>())?;
+        self.stream.download(&mut staging, self.memory.sampling.logits, len * size_of::<f32>())?;
+        self.stream.synchronize()?;
+        let (numbers, _) = staging.bytes()[..len * size_of::<f32>()].as_chunks::<4>();
+        Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+    }
+}
+
+/// Queues every step of the model.
+fn queue(model: &Model, blas: &mut Blas, memory: &Memory, stream: &Stream, extent: &Extent) -> Result<(), OpError> {
+    let (rows, places) = (extent.rows, memory.places());
+    for step in &model.steps {
+        match step {
+            Step::Embed { op, table, out } => {
+                op.launch(stream, rows, *table, (memory.inputs.tokens, memory.sampling.drawn), *out)?;
+            }
+            Step::Norm { op, buffers, eps } => op.launch(stream, rows, buffers, *eps)?,
+            Step::Linear { matrix, input, out } => {
+                blas.multiply(stream, matrix, rows, *input, Product::Bf16(*out))?;
+            }
+            Step::Rope { op, qkv, norm, layer } => {
+                op.launch(stream, rows, *qkv, norm.as_ref(), (&places, &memory.layer(*layer)))?;
+            }
+            Step::Attend { op, qkv, out, layer, attention } => {
+                for phase in [Phase::Split, Phase::Combine, Phase::Prefill] {
+                    let work = (phase, &memory.inputs.work(phase, extent));
+                    let cache = (&memory.layer(*layer), &memory.attend());
+                    op.launch(stream, work, (*qkv, *out), cache, attention)?;
+                }
+            }
+            Step::Gate { op, gate_up, out } => op.launch(stream, rows, *gate_up, *out)?,
+            Step::Logits { op, buffers, eps, head } => {
+                op.launch_gather(stream, (memory.inputs.wanted, extent.wanted), buffers, *eps)?;
+                logits(blas, stream, head, extent.wanted, memory)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn logits(blas: &mut Blas, stream: &Stream, head: &Matrix, rows: usize, memory: &Memory) -> Result<(), CudaError> {
+    blas.multiply(stream, head, rows, memory.normed, Product::F32(memory.sampling.logits))
+}
+
+impl Executor for CudaExecutor {
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.kept.clear();
+        self.num_logits = 0;
+        self.read_back.take();
+        check_batch(batch, &self.program.dims, &self.limits)?;
+        self.context.bind()?;
+        let graphs = self.graphs.as_ref();
+        self.inputs.upload(&self.stream, &self.memory, batch, |rows| graphs.and_then(|g| g.bucket(rows)))?;
+        self.run()?;
+        for segment in &batch.segments {
+            self.kept.push(segment.want_logits.then_some(self.num_logits));
+            self.num_logits += usize::from(segment.want_logits);
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
+        self.context.bind()?;
+        let kept = &self.kept;
+        let logits_row = |segment: usize| kept.get(segment).copied().flatten();
+        check_rows(rows, |segment| logits_row(segment).is_some())?;
+        self.sampling.run(&self.stream, &self.memory.sampling, rows, logits_row)
+    }
+
+    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError> {
+        Ok(self.sampling.take())
+    }
+
+    fn logits(&self, segment: usize) -> Option<&[f32]> {
+        let row = self.kept.get(segment).copied().flatten()?;
+        let all = self.read_back.get_or_init(|| self.read_logits().unwrap_or_default());
+        all.get(row * self.program.dims.vocab..(row + 1) * self.program.dims.vocab)
+    }
+}
+
+impl Drop for CudaExecutor {
+    fn drop(&mut self) {
+        // Queued work may still use what is about to be freed; a lost device has no more of it.
+        let _ = self.context.bind().and_then(|()| self.stream.synchronize());
+    }
+}

@@ -1,0 +1,145 @@
+//! The fixtures behind the engine, on the CUDA backend: batches, pieces, cached prefixes, preemption, sampling.
+
+use crate::backend;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tidegate_device::{Backend, CacheElem, CpuBackend, CpuOptions, Isa, Limits};
+use tidegate_engine::{EngineConfig, EngineHandle, JobStream, ModelFacts};
+use tidegate_kernels::{CudaBackend, CudaOptions};
+use tidegate_model::Model;
+use tidegate_types::{Class, Job, JobEvent, SamplingParams, TenantId};
+
+/// The qwen2 fixture has heads of 8, for which there is no kernel.
+const FIXTURES: [&str; 3] = ["llama", "mistral", "qwen3"];
+
+/// (number, prompt's length)
+const SIZES: [(u32, u32); 5] = [(0, 5), (1, 41), (2, 48), (3, 64), (4, 17)];
+
+fn plain() -> EngineConfig {
+    EngineConfig { kv_cache_mib: 4, max_batch_tokens: 128, max_seqs: 8, prefix_cache: false, ..EngineConfig::default() }
+}
+
+fn start(name: &str, backend: Arc<dyn Backend>, config: EngineConfig, num_blocks: Option<usize>) -> EngineHandle {
+    let models = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
+    let model = Model::open(&models.join(name)).unwrap();
+    let mut facts = ModelFacts::of(name, model.fingerprint.0, &model.program, &*backend);
+    if let Some(num_blocks) = num_blocks {
+        facts.kv_bytes_per_token = (config.kv_cache_mib << 20) / num_blocks / tidegate_engine::BLOCK_TOKENS;
+    }
+    let factory = move |limits: Limits| backend.load(model.program.clone(), &*model.weights, limits);
+    EngineHandle::start(config, facts, Box::new(factory)).unwrap()
+}
+
+/// Prompts that share their first 40 tokens.
+fn job(engine: &EngineHandle, (number, len): (u32, u32), max_tokens: u32, sampling: SamplingParams) -> Job {
+    let vocab = engine.facts().vocab as u32;
+    let prompt = (0..len).map(|n| if n < 40 { n * 7 % vocab } else { (n * 13 + number * 31) % vocab });
+    Job {
+        id: engine.next_job_id(),
+        prompt: prompt.collect(),
+        sampling,
+        max_tokens,
+        stop_token_ids: Vec::new(),
+        tenant: TenantId::new("t"),
+        class: Class::Standard,
+        weight: 1,
+    }
+}
+
+async fn read(mut stream: JobStream) -> (Vec<u32>, u32) {
+    let (mut tokens, mut cached) = (Vec::new(), 0);
+    loop {
+        match stream.next().await.unwrap() {
+            JobEvent::Started { cached_tokens } => cached = cached_tokens,
+            JobEvent::Token(token) => tokens.push(token.id),
+            JobEvent::Finished { .. } => return (tokens, cached),
+            JobEvent::Failed(reject) => panic!("{reject}"),
+        }
+    }
+}
+
+fn sampled(number: u32) -> SamplingParams {
+    match number % 2 {
+        0 => SamplingParams::greedy(),
+        _ => SamplingParams { temperature: 0.9, top_p: 0.95, frequency_penalty: 0.3, seed: 11, ..Default::default() },
+    }
+}
+
+/// All at once.
+async fn together(engine: &EngineHandle, max_tokens: u32) -> Vec<Vec<u32>> {
+    let submit = |size: &(u32, u32)| engine.submit(job(engine, *size, max_tokens, sampled(size.0))).unwrap();
+    let streams: Vec<JobStream> = SIZES.iter().map(submit).collect();
+    let mut all = Vec::new();
+    for stream in streams {
+        all.push(read(stream).await.0);
+    }
+    all
+}
+
+async fn one_by_one(engine: &EngineHandle, max_tokens: u32) -> Vec<Vec<u32>> {
+    let mut all = Vec::new();
+    for size in SIZES {
+        all.push(read(engine.submit(job(engine, size, max_tokens, sampled(size.0))).unwrap()).await.0);
+    }
+    all
+}
+
+#[tokio::test]
+async fn greedy_tokens_are_those_of_the_cpu() {
+    let Some(cuda) = backend() else { return };
+    let cpu = |isa| -> Arc<dyn Backend> {
+        Arc::new(CpuBackend::new(CpuOptions { threads: 1, isa, cache: CacheElem::Bf16 }).unwrap())
+    };
+    for name in FIXTURES {
+        // With activations rounded to bf16, where the processor can, and without.
+        let backends: [Arc<dyn Backend>; 3] = [cuda.clone(), cpu(Isa::Auto), cpu(Isa::Portable)];
+        let engines = backends.map(|backend| start(name, backend, plain(), None));
+        for size in SIZES {
+            let mut tokens = Vec::new();
+            for engine in &engines {
+                tokens.push(read(engine.submit(job(engine, size, 24, SamplingParams::greedy())).unwrap()).await.0);
+            }
+            assert_eq!(tokens[0], tokens[1], "{name} {size:?}");
+            assert_eq!(tokens[0], tokens[2], "{name} {size:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_of_many_gives_what_each_gives_alone() {
+    let Some(cuda) = backend() else { return };
+    for name in FIXTURES {
+        let alone = one_by_one(&start(name, cuda.clone(), plain(), None), 12).await;
+        assert_eq!(together(&start(name, cuda.clone(), plain(), None), 12).await, alone, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn pieces_cached_prefixes_and_preemption_change_no_token() {
+    let Some(cuda) = backend() else { return };
+    let alone = one_by_one(&start("llama", cuda.clone(), plain(), None), 12).await;
+    for max_batch_tokens in [8, 17, 33] {
+        let engine = start("llama", cuda.clone(), EngineConfig { max_batch_tokens, ..plain() }, None);
+        assert_eq!(together(&engine, 12).await, alone, "pieces of {max_batch_tokens}");
+    }
+    let engine = start("llama", cuda.clone(), EngineConfig { prefix_cache: true, ..plain() }, None);
+    assert_eq!(together(&engine, 12).await, alone, "cold cache");
+    assert_eq!(one_by_one(&engine, 12).await, alone, "warm cache");
+    // Together they need 22 blocks.
+    let alone = one_by_one(&start("llama", cuda.clone(), plain(), None), 30).await;
+    let engine = start("llama", cuda, plain(), Some(14));
+    assert_eq!(together(&engine, 30).await, alone, "preempted");
+    assert!(engine.stats().snapshot.counters.preemptions > 0, "nothing was preempted");
+}
+
+#[tokio::test]
+async fn recorded_steps_give_the_tokens_of_the_plain_ones() {
+    let Some(recorded) = backend() else { return };
+    let options = CudaOptions { graphs: false, ..CudaOptions::default() };
+    let plain_steps = Arc::new(CudaBackend::open(options).unwrap());
+    for name in FIXTURES {
+        let expected = together(&start(name, plain_steps.clone(), plain(), None), 12).await;
+        // Three and five sequences are padded to four and eight.
+        assert_eq!(together(&start(name, recorded.clone(), plain(), None), 12).await, expected, "{name}");
+    }
+}
