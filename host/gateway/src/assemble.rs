@@ -1,5 +1,6 @@
 //! From a config to a running pipeline: the only place that sees every crate.
 
+mod backends;
 mod models;
 mod stages;
 

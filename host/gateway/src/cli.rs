@@ -55,6 +55,9 @@ pub struct ServeArgs {
     /// What the engine computes on.
     #[arg(long, value_enum)]
     pub backend: Option<BackendConfig>,
+    /// On CUDA: the same tokens whatever runs beside a request, at a cost in speed.
+    #[arg(long)]
+    pub deterministic: bool,
 }
 
 /// Options of `chat`.
@@ -89,6 +92,15 @@ pub struct WorkerArgs {
     /// Compute threads; 0 takes one for each core.
     #[arg(long)]
     pub threads: usize,
+    /// Which CUDA device.
+    #[arg(long, default_value_t = 0)]
+    pub device: usize,
+    /// See `compute.deterministic`.
+    #[arg(long)]
+    pub deterministic: bool,
+    /// Where compiled kernels are kept.
+    #[arg(long)]
+    pub cache: PathBuf,
     /// Bound on the context.
     #[arg(long)]
     pub context_tokens: Option<u32>,
@@ -101,6 +113,9 @@ impl WorkerArgs {
         let mut args: Vec<OsString> =
             ["engine-worker", "--name", &self.name, "--backend", &backend].map(Into::into).into();
         args.extend(["--threads".into(), self.threads.to_string().into()]);
+        args.extend(["--device".into(), self.device.to_string().into()]);
+        args.extend(self.deterministic.then(|| "--deterministic".into()));
+        args.extend(["--cache".into(), self.cache.clone().into_os_string()]);
         args.extend(["--folder".into(), self.folder.clone().into_os_string()]);
         if let Some(tokens) = self.context_tokens {
             args.extend(["--context-tokens".into(), tokens.to_string().into()]);

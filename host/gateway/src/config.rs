@@ -166,15 +166,19 @@ pub struct ModelConfig {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ComputeConfig {
-    /// `auto`, `cpu` or `reference`.
+    /// `auto`, `cpu`, `cuda` or `reference`.
     pub backend: BackendConfig,
-    /// Compute threads; 0 takes one for each core.
+    /// Compute threads of the CPU; 0 takes one for each core.
     pub threads: usize,
+    /// Which CUDA device.
+    pub device: usize,
+    /// CUDA: the same tokens whatever runs beside a request, at a cost in speed. The CPU always keeps that.
+    pub deterministic: bool,
 }
 
 impl Default for ComputeConfig {
     fn default() -> Self {
-        Self { backend: BackendConfig::Auto, threads: 0 }
+        Self { backend: BackendConfig::Auto, threads: 0, device: 0, deterministic: false }
     }
 }
 
@@ -196,6 +200,8 @@ pub enum BackendConfig {
     Auto,
     /// The CPU, with its vector units.
     Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
     /// Naive and slow: for comparison.
     Reference,
 }

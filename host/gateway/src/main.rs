@@ -62,6 +62,7 @@ fn configure(args: ServeArgs) -> anyhow::Result<Config> {
     if let Some(backend) = args.backend {
         config.compute.backend = backend;
     }
+    config.compute.deterministic |= args.deterministic;
     if !args.models.is_empty() {
         config.models = args.models.iter().map(|model| model_argument(model)).collect::<anyhow::Result<_>>()?;
     }

@@ -1,5 +1,6 @@
 //! Models: folders for the own engine, and upstreams.
 
+use super::backends::{Backends, Chosen};
 use super::model_configs;
 use crate::bundled;
 use crate::cli::WorkerArgs;
@@ -9,8 +10,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_device::Backend;
-use tidegate_device::cpu::{CpuBackend, CpuOptions};
-use tidegate_device::reference::ReferenceBackend;
 use tidegate_engine::{EngineHandle, ExecutorFactory, Isolation, ModelFacts, WorkerCommand, worker};
 use tidegate_pipeline::{EngineModel, Model, ModelBackend, Models};
 use tidegate_text::TextModel;
@@ -19,12 +18,12 @@ use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig};
 /// Loads all models of the config.
 pub(super) fn load(config: &Config, cache: &Path, facts: &mut Vec<String>) -> anyhow::Result<Models> {
     check_memory(config)?;
-    let backend = backend(&config.compute)?;
+    let backends = Backends::open(&config.compute, cache)?;
     let mut models = Models::default();
     for entry in model_configs(config) {
         let model = match &entry.upstream {
             Some(url) => upstream(&entry, url, facts)?,
-            None => own(config, &entry, cache, &backend, facts)
+            None => own(config, &entry, cache, &backends, facts)
                 .with_context(|| format!("model `{}` cannot be loaded", entry.name))?,
         };
         models.insert(model).map_err(|why| anyhow!(why))?;
@@ -71,24 +70,11 @@ fn folder(entry: &ModelConfig, cache: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn backend(compute: &ComputeConfig) -> anyhow::Result<Arc<dyn Backend>> {
-    Ok(match compute.backend {
-        BackendConfig::Auto | BackendConfig::Cpu => {
-            let mut options = CpuOptions::default();
-            if compute.threads > 0 {
-                options.threads = compute.threads;
-            }
-            Arc::new(CpuBackend::new(options)?)
-        }
-        BackendConfig::Reference => Arc::new(ReferenceBackend),
-    })
-}
-
 fn own(
     config: &Config,
     entry: &ModelConfig,
     cache: &Path,
-    backend: &Arc<dyn Backend>,
+    backends: &Backends,
     facts: &mut Vec<String>,
 ) -> anyhow::Result<Model> {
     let folder = folder(entry, cache)?;
@@ -97,15 +83,16 @@ fn own(
     let stop_token_ids = stop_tokens(&opened, &text);
     let defaults = opened.sampling.clone();
     facts.push(format!("model     {} ({}, {})", entry.name, opened.architecture, folder.display()));
-    facts.push(format!("backend   {}", backend.describe()));
+    let Chosen { backend, kind, fact } = backends.choose(&opened.program);
+    facts.push(format!("backend   {fact}"));
     let model_facts = model_facts(entry, &opened, backend.as_ref());
     let wanted = model_facts.max_positions;
     let engine = config.engine.clone();
     let handle = match engine.isolation {
-        Isolation::Thread => EngineHandle::start(engine, model_facts, factory(opened, backend))?,
+        Isolation::Thread => EngineHandle::start(engine, model_facts, factory(opened, &backend))?,
         Isolation::Process => {
             drop(opened);
-            EngineHandle::start_process(engine, model_facts, worker_command(config, entry, &folder)?)?
+            EngineHandle::start_process(engine, model_facts, worker_command(config, entry, &folder, kind)?)?
         }
     };
     let context_tokens = u32::try_from(handle.context())?;
@@ -135,7 +122,12 @@ fn factory(opened: tidegate_model::Model, backend: &Arc<dyn Backend>) -> Executo
 }
 
 /// This program again, told which model to load.
-fn worker_command(config: &Config, entry: &ModelConfig, folder: &Path) -> anyhow::Result<WorkerCommand> {
+fn worker_command(
+    config: &Config,
+    entry: &ModelConfig,
+    folder: &Path,
+    backend: BackendConfig,
+) -> anyhow::Result<WorkerCommand> {
     let program = match &config.worker_program {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("this program does not find itself, to start a worker process")?,
@@ -143,8 +135,11 @@ fn worker_command(config: &Config, entry: &ModelConfig, folder: &Path) -> anyhow
     let args = WorkerArgs {
         name: entry.name.clone(),
         folder: folder.to_owned(),
-        backend: config.compute.backend,
+        backend,
         threads: config.compute.threads,
+        device: config.compute.device,
+        deterministic: config.compute.deterministic,
+        cache: config.cache_folder(),
         context_tokens: entry.context_tokens,
     };
     Ok(WorkerCommand { program, args: args.to_args() })
@@ -152,8 +147,15 @@ fn worker_command(config: &Config, entry: &ModelConfig, folder: &Path) -> anyhow
 
 /// The child's side of `isolation = "process"`.
 pub fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
-    let backend = backend(&ComputeConfig { backend: args.backend, threads: args.threads })?;
+    let compute = ComputeConfig {
+        backend: args.backend,
+        threads: args.threads,
+        device: args.device,
+        deterministic: args.deterministic,
+    };
+    let backends = Backends::open(&compute, &args.cache)?;
     let opened = tidegate_model::Model::open(&args.folder)?;
+    let backend = backends.choose(&opened.program).backend;
     let entry = ModelConfig { context_tokens: args.context_tokens, ..ModelConfig::folder(args.name, args.folder) };
     let facts = model_facts(&entry, &opened, backend.as_ref());
     Ok(worker::run(std::io::stdin(), std::io::stdout(), &facts, factory(opened, &backend))?)
