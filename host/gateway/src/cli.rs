@@ -1,6 +1,7 @@
 //! The command line. `tidegate` alone serves.
 
 use crate::config::BackendConfig;
+use crate::plugin::PluginCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -35,6 +36,9 @@ pub enum Command {
         /// The key's name.
         name: String,
     },
+    /// Write, test, measure and inspect plugins.
+    #[command(subcommand)]
+    Plugin(PluginCommand),
     /// The engine's child process; started by `engine.isolation = "process"`.
     #[command(hide = true)]
     EngineWorker(WorkerArgs),

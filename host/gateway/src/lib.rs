@@ -8,6 +8,7 @@ pub mod config;
 pub mod key;
 mod observe;
 pub mod outside;
+pub mod plugin;
 mod reload;
 mod serve;
 mod service;

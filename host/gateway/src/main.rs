@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Some(Command::Check { file }) => check(&file),
         Some(Command::Chat(args)) => runtime().and_then(|runtime| runtime.block_on(tidegate::chat::run(args))),
         Some(Command::Key { name }) => key(&name),
+        Some(Command::Plugin(command)) => tidegate::plugin::run(command, &mut std::io::stdout()),
         Some(Command::EngineWorker(args)) => start_logging().and_then(|()| tidegate::assemble::run_worker(args)),
     };
     match outcome {

@@ -2,6 +2,7 @@
 
 use crate::bindings::exports::tidegate::plugin as exports;
 use crate::capability::{Documents, HttpAccess, KvStore, ModelService, Namespace, VectorStore};
+use crate::config::Fixed;
 use crate::registry::{Registry, Work};
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
@@ -35,6 +36,7 @@ pub(crate) struct Blueprint {
     pub(crate) is_configured: bool,
     /// The most linear memory that one instance has had.
     pub(crate) memory_peak: Arc<AtomicUsize>,
+    pub(crate) fixed: Option<Fixed>,
 }
 
 impl Blueprint {

@@ -41,6 +41,17 @@ pub struct SandboxConfig {
     pub models: Arc<dyn ModelService>,
     /// Keeps what the `vectors` grant names.
     pub vectors: Arc<dyn VectorStore>,
+    /// For tests of plugins: time stands still, and random bytes follow from a seed.
+    pub fixed: Option<Fixed>,
+}
+
+/// What a plugin is told in place of the machine's time and chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// `clock.now-unix-ms`; `clock.monotonic-ms` is 0.
+    pub now_unix_ms: u64,
+    /// Each instance draws the same bytes from it, in the order in which it asks.
+    pub seed: u64,
 }
 
 impl Default for SandboxConfig {
@@ -61,6 +72,7 @@ impl Default for SandboxConfig {
             http: Arc::new(NoHttp),
             models: Arc::new(NoModels),
             vectors: Arc::new(MemoryVectors::new(64 << 20)),
+            fixed: None,
         }
     }
 }

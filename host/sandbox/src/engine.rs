@@ -16,10 +16,11 @@ const WASM_STACK: usize = 512 << 10;
 const FIBER_STACK: usize = 1 << 20;
 /// Elements of one table: function pointers of a guest.
 pub(crate) const TABLE_ELEMENTS: usize = 20_000;
-/// Core instances, memories and tables that one component may be made of.
-pub(crate) const CORE_INSTANCES: u32 = 16;
-pub(crate) const MEMORIES: u32 = 2;
-pub(crate) const TABLES: u32 = 8;
+/// Core instances, memories and tables that one component may be made of. One memory is enough for Rust and C; QuickJS
+/// has three, and CPython is linked of dozens of modules.
+pub(crate) const CORE_INSTANCES: u32 = 64;
+pub(crate) const MEMORIES: u32 = 4;
+pub(crate) const TABLES: u32 = 16;
 /// Instances that loading may need beside those that serve.
 pub(crate) const TRIAL_INSTANCES: u32 = 4;
 

@@ -22,7 +22,7 @@ pub(crate) fn check<'a>(
     Ok(used)
 }
 
-fn find(import: &str) -> Result<Grant, LoadCause> {
+pub(crate) fn find(import: &str) -> Result<Grant, LoadCause> {
     let known = IMPORTS.iter().find(|(name, _)| *name == import);
     known.map(|(_, grant)| *grant).ok_or_else(|| {
         if import.starts_with("wasi:") {

@@ -21,6 +21,7 @@ mod engine;
 pub mod error;
 mod failure;
 mod imports;
+pub mod inspect;
 mod instance;
 mod load;
 pub mod plugin;
@@ -34,7 +35,8 @@ mod stages;
 mod state;
 mod ticker;
 
-pub use config::SandboxConfig;
+pub use config::{Fixed, SandboxConfig};
 pub use error::{LoadCause, LoadError, SandboxError};
+pub use inspect::{Anatomy, Import};
 pub use plugin::Plugin;
 pub use sandbox::{PluginSpec, Sandbox, Usage};

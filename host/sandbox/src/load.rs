@@ -62,9 +62,9 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
 }
 
 /// What grants name, opened.
-struct Opened {
-    documents: Option<Arc<dyn Documents>>,
-    http: Option<Arc<HttpAccess>>,
+pub(crate) struct Opened {
+    pub(crate) documents: Option<Arc<dyn Documents>>,
+    pub(crate) http: Option<Arc<HttpAccess>>,
 }
 
 impl Opened {
@@ -97,7 +97,7 @@ fn check_content(used: &BTreeSet<&'static str>, stages: &StageIndices, grants: &
     Ok(())
 }
 
-fn blueprint(
+pub(crate) fn blueprint(
     core: &Core,
     spec: PluginSpec,
     pre: InstancePre<HostState>,
@@ -116,6 +116,7 @@ fn blueprint(
         http: opened.http,
         models: core.config.models.clone(),
         vectors: core.config.vectors.clone(),
+        fixed: core.config.fixed,
         metrics: Vec::new(),
         configure_cpu: core.config.configure_cpu,
         work: Work::Compute,
@@ -146,7 +147,7 @@ fn check_limits(limits: &Limits, core: &Core) -> Result<(), LoadCause> {
     Ok(())
 }
 
-fn compile(core: &Core, bytes: &[u8]) -> Result<Component, LoadCause> {
+pub(crate) fn compile(core: &Core, bytes: &[u8]) -> Result<Component, LoadCause> {
     let header: &[u8] = bytes.get(..8).unwrap_or(bytes);
     match header {
         [0, b'a', b's', b'm', 0x0d, 0, 1, 0] => {}
@@ -163,7 +164,11 @@ fn compile(core: &Core, bytes: &[u8]) -> Result<Component, LoadCause> {
 }
 
 /// Where the component exports its stages; at least one.
-fn find_stages(core: &Core, component: &Component, pre: &InstancePre<HostState>) -> Result<StageIndices, LoadCause> {
+pub(crate) fn find_stages(
+    core: &Core,
+    component: &Component,
+    pre: &InstancePre<HostState>,
+) -> Result<StageIndices, LoadCause> {
     let exports = component.component_type();
     let found: Vec<&str> = exports.exports(&core.engine).map(|(name, _)| name).collect();
     if !StageKind::ALL.into_iter().any(|kind| found.contains(&interface(kind).as_str())) {
@@ -194,7 +199,7 @@ fn interface(stage: StageKind) -> String {
 }
 
 /// Describes the plugin in an instance of its own.
-async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, LoadCause> {
+pub(crate) async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<Descriptor, LoadCause> {
     let failed = |error: CallError| LoadCause::Describe(error.to_string());
     let state = trial_state(core, blueprint.clone(), Phase::Describe { used: None });
     let wall = blueprint.configure_wall();
@@ -283,7 +288,7 @@ fn check_shared(
 }
 
 /// Runs a guest to its end on a thread and a runtime of its own: the caller may or may not be on a runtime.
-fn on_own_thread<T: Send>(work: impl Future<Output = Result<T, LoadCause>> + Send) -> Result<T, LoadCause> {
+pub(crate) fn on_own_thread<T: Send>(work: impl Future<Output = Result<T, LoadCause>> + Send) -> Result<T, LoadCause> {
     let failed = |error: &dyn std::fmt::Display| LoadCause::Describe(format!("it cannot be run: {error}"));
     std::thread::scope(|scope| {
         let ran = scope.spawn(|| {

@@ -65,6 +65,15 @@ impl Plugin {
         self.blueprint.is_configured
     }
 
+    /// Makes an instance, configures it and drops it again: for measuring what one costs.
+    pub async fn make_instance(&self) -> Result<(), CallError> {
+        let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: TenantId::new("") };
+        let (kv, registry) = (self.core.config.kv.clone(), self.core.registry.clone());
+        let _trial = self.core.trials.acquire().await;
+        let _running = self.core.ticker.clock().running();
+        Instance::configured(self.blueprint.serving_state(namespace, kv, registry), None).await.map(|_| ())
+    }
+
     /// `prompt-guard.inspect-prompt`
     pub async fn inspect_prompt(&self, ctx: &CallContext, prompt: Prompt<'_>) -> Result<Verdict, CallError> {
         self.call(ctx, InspectPrompt(prompt)).await

@@ -5,7 +5,8 @@ use crate::cache::Cache;
 use crate::capability;
 use crate::config::SandboxConfig;
 use crate::engine::TRIAL_INSTANCES;
-use crate::error::{LoadError, SandboxError};
+use crate::error::{LoadCause, LoadError, SandboxError};
+use crate::inspect::Anatomy;
 use crate::load;
 use crate::plugin::Plugin;
 use crate::registry::Registry;
@@ -153,6 +154,11 @@ impl Sandbox {
         loaded.retain(|_, plugin| plugin.strong_count() > 0);
         loaded.insert(key, Arc::downgrade(&plugin));
         Ok(plugin)
+    }
+
+    /// What a component exports, imports and says of itself; grants it nothing. As dear as [`Self::load`].
+    pub fn inspect(&self, component: &[u8]) -> Result<Anatomy, LoadCause> {
+        crate::inspect::inspect(&self.0, component)
     }
 
     /// What is in use now.

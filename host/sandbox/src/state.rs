@@ -26,6 +26,8 @@ pub(crate) struct HostState {
     pub(crate) caller: Option<Caller>,
     /// When the call is out of wall time.
     pub(crate) until: Instant,
+    /// Bytes of the fixed randomness that were drawn.
+    pub(crate) drawn: u64,
     phase: Phase,
 }
 
@@ -62,6 +64,7 @@ impl HostState {
             request: None,
             caller: None,
             until: Instant::now(),
+            drawn: 0,
             phase,
         }
     }

@@ -10,11 +10,17 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 impl Host for HostState {
     fn now_unix_ms(&mut self) -> wasmtime::Result<u64> {
         self.use_capability("clock.now-unix-ms");
+        if let Some(fixed) = self.blueprint.fixed {
+            return Ok(fixed.now_unix_ms);
+        }
         Ok(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64))
     }
 
     fn monotonic_ms(&mut self) -> wasmtime::Result<u64> {
         self.use_capability("clock.monotonic-ms");
+        if self.blueprint.fixed.is_some() {
+            return Ok(0);
+        }
         Ok(START.elapsed().as_millis() as u64)
     }
 }

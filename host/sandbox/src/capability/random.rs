@@ -19,6 +19,13 @@ impl HostState {
             return Err(CapabilityError::Invalid(format!("{len} random bytes; 1 to {MAX_BYTES} may be asked for")));
         }
         let mut bytes = vec![0; len as usize];
+        if let Some(fixed) = self.blueprint.fixed {
+            let mut stream = blake3::Hasher::new().update(&fixed.seed.to_le_bytes()).finalize_xof();
+            stream.set_position(self.drawn);
+            stream.fill(&mut bytes);
+            self.drawn += u64::from(len);
+            return Ok(bytes);
+        }
         getrandom::fill(&mut bytes).map_err(|error| CapabilityError::Unavailable(error.to_string()))?;
         Ok(bytes)
     }

@@ -1,0 +1,48 @@
+//! C: headers by `wit-bindgen`, clang with wasi-libc's headers and library, linked to a component by rustup's
+//! `wasm-component-ld`. Nothing of WASI is left as long as the plugin opens no files.
+
+use super::rust::{linkers, path};
+use super::{Project, find, run_tool, wit};
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const BINDGEN: &str = "cargo install wit-bindgen-cli --version 0.63.0 --locked --no-default-features --features c";
+const CLANG: &str = "apt-get install --no-install-recommends clang wasi-libc";
+
+pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
+    let bindgen = find(&["wit-bindgen".into()], BINDGEN)?;
+    let clang = find(&["clang".into()], CLANG)?;
+    let libc = libc()?;
+    let linkers = linkers().context("no wasm-component-ld; it comes with rustup's toolchains (https://rustup.rs)")?;
+    let bindings = project.folder.join("target/bindings");
+    let mut headers = Command::new(bindgen);
+    headers.current_dir(&project.folder).args(["c", wit(project)?, "--world", "project", "--out-dir"]).arg(&bindings);
+    run_tool(&mut headers)?;
+
+    let mut compile = Command::new(clang);
+    compile.current_dir(&project.folder).args([
+        "--target=wasm32-wasi",
+        "-O2",
+        "-Wall",
+        "-nodefaultlibs",
+        "-nostartfiles",
+    ]);
+    compile.arg("-isystem").arg(libc.join("include/wasm32-wasi")).arg("-I").arg(&bindings);
+    compile.arg("-L").arg(libc.join("lib/wasm32-wasi"));
+    // clang takes the linker that it is told, and that looks for `wasm-ld` in the path.
+    compile.arg(format!("-fuse-ld={}", linkers.join("wasm-component-ld").display())).env("PATH", path(&linkers)?);
+    compile.args(["-Wl,--no-entry", "-Wl,--strip-debug", "plugin.c"]).arg(bindings.join("project.c"));
+    compile.arg(bindings.join("project_component_type.o")).args(["-lc", "-o"]).arg(component);
+    run_tool(&mut compile)
+}
+
+/// The folder that has wasi-libc in its `include` and `lib`.
+fn libc() -> anyhow::Result<PathBuf> {
+    let folders = ["/usr", "/usr/local", "/opt/wasi-sysroot", "/opt/wasi-sdk/share/wasi-sysroot"];
+    let has = |folder: &Path| folder.join("include/wasm32-wasi/stdlib.h").exists();
+    match folders.into_iter().map(Path::new).find(|folder| has(folder)) {
+        Some(folder) => Ok(folder.to_owned()),
+        None => bail!("wasi-libc is not there; to install it:\n\n    {CLANG}\n"),
+    }
+}

@@ -1,0 +1,91 @@
+//! Rust for `wasm32-unknown-unknown`, which has no WASI. Two ways lead there: a rustc that has the target's standard
+//! library, or one with the library's source, which cargo then builds first (unstable, hence `RUSTC_BOOTSTRAP`).
+//! Either way rustup's `wasm-component-ld` links, so that the result is a component at once.
+
+use super::{Project, run_tool};
+use anyhow::{Context, bail};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const TARGET: &str = "wasm32-unknown-unknown";
+const REMEDY: &str = "\
+no compiler for wasm32-unknown-unknown; to install one:
+
+    rustup target add wasm32-unknown-unknown
+
+or, where that target is not to be had, the standard library's source:
+
+    rustup component add rust-src
+    apt-get install --no-install-recommends rustc-web rust-web-src   # on Debian";
+
+struct Toolchain {
+    rustc: PathBuf,
+    from_source: bool,
+    linkers: PathBuf,
+}
+
+pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
+    let toolchain = find()?;
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project.folder.join("target"), PathBuf::from);
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(&project.folder).args(["build", "--release", "--lib", "--target", TARGET]);
+    cargo.arg("--target-dir").arg(&target_dir).env("RUSTC", &toolchain.rustc).env("PATH", path(&toolchain.linkers)?);
+    let linker = toolchain.linkers.join("wasm-component-ld");
+    cargo.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+    // A compiler's own message must not name folders of the author's machine in what is shipped.
+    let remap = format!("--remap-path-prefix={}=plugin", project.folder.display());
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", remap).env_remove("RUSTFLAGS");
+    if toolchain.from_source {
+        cargo.arg("-Zbuild-std=std,panic_abort").arg("-Zbuild-std-features=optimize_for_size");
+        cargo.env("RUSTC_BOOTSTRAP", "1");
+    }
+    run_tool(&mut cargo)?;
+    let built = format!("{}.wasm", project.manifest.name.replace('-', "_"));
+    let built = target_dir.join(TARGET).join("release").join(built);
+    std::fs::copy(&built, component).with_context(|| format!("cannot copy {}", built.display()))?;
+    Ok(())
+}
+
+/// The first of the active rustc and the system's that can build for wasm.
+fn find() -> anyhow::Result<Toolchain> {
+    let linkers = linkers().context("no wasm-component-ld; it comes with rustup's toolchains (https://rustup.rs)")?;
+    for from_source in [false, true] {
+        for rustc in ["rustc", "/usr/bin/rustc"] {
+            if sysroot(rustc).is_some_and(|sysroot| has_std(&sysroot, from_source)) {
+                return Ok(Toolchain { rustc: rustc.into(), from_source, linkers });
+            }
+        }
+    }
+    bail!("{REMEDY}")
+}
+
+/// The folder of `wasm-component-ld` in the active toolchain.
+pub(super) fn linkers() -> Option<PathBuf> {
+    let output = Command::new("rustc").arg("-vV").output().ok()?;
+    let version = String::from_utf8(output.stdout).ok()?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "))?;
+    let folder = sysroot("rustc")?.join("lib/rustlib").join(host).join("bin");
+    folder.join("wasm-component-ld").exists().then_some(folder)
+}
+
+fn sysroot(rustc: &str) -> Option<PathBuf> {
+    let output = Command::new(rustc).args(["--print", "sysroot"]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    (output.status.success() && !text.trim().is_empty()).then(|| PathBuf::from(text.trim()))
+}
+
+fn has_std(sysroot: &Path, from_source: bool) -> bool {
+    let rustlib = sysroot.join("lib/rustlib");
+    match from_source {
+        true => rustlib.join("src/rust/library/std/Cargo.toml").exists(),
+        false => std::fs::read_dir(rustlib.join(TARGET).join("lib")).is_ok_and(|mut files| files.next().is_some()),
+    }
+}
+
+/// `wasm-component-ld` calls `wasm-ld`, which lies beside it.
+pub(super) fn path(linkers: &Path) -> anyhow::Result<OsString> {
+    let mut folders = vec![linkers.to_owned(), linkers.join("gcc-ld")];
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    Ok(std::env::join_paths(folders)?)
+}

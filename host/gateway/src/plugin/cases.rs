@@ -1,0 +1,207 @@
+//! One case: a call of one function, and its outcome as JSON, to be compared with what the case expects.
+
+use super::fixture::{Ask, Route, Said, Tool};
+use super::stream::{self, Reading};
+use super::workbench::context;
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+use tidegate_sandbox::Plugin;
+use tidegate_sandbox::stage::{
+    Action, CallError, Candidate, Edit, Exchange, MemoryItem, Output, Prompt, Query, Question, RouteRequest, Summary,
+    Verdict,
+};
+use tidegate_types::{Finding, Message, Role, ToolCall, Usage};
+
+/// The outcome of a call: `error` where it failed.
+pub(super) async fn outcome(plugin: &Plugin, ask: &Ask) -> anyhow::Result<(Value, usize)> {
+    if let Ask::Stream(text) = ask {
+        let Reading { outcome, chunkings } = stream::read(plugin, text).await?;
+        return Ok((outcome, chunkings));
+    }
+    Ok((call(plugin, ask).await.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))
+}
+
+async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError> {
+    let ctx = context();
+    Ok(match ask {
+        Ask::Prompt(said) => {
+            let messages = messages(said);
+            let prompt = Prompt { messages: &messages, tools: &[], params: &[] };
+            verdict(plugin.inspect_prompt(&ctx, prompt).await?, messages)
+        }
+        Ask::Output(text) => {
+            let choices = [Message::text("choice-0", Role::Assistant, text)];
+            let output = Output { choices: &choices, finish_reasons: &["stop"], usage: None, attrs: &[] };
+            verdict(plugin.inspect_output(&ctx, output).await?, choices.to_vec())
+        }
+        Ask::Route(route) => routed(plugin, route).await?,
+        Ask::Tool(tool) => called(plugin, tool).await?,
+        Ask::Retrieve(text) => {
+            let found = plugin.retrieve(&ctx, &Query { text: text.clone(), top_k: 10 }).await?;
+            let ids: Vec<_> = found.iter().map(|chunk| &chunk.id).collect();
+            json!({"ids": ids, "texts": found.iter().map(|chunk| &chunk.text).collect::<Vec<_>>()})
+        }
+        Ask::Remember(said) => {
+            let role = |idx: usize| if idx.is_multiple_of(2) { Role::User } else { Role::Assistant };
+            let said = said.iter().enumerate().map(|(idx, text)| Message::text(format!("m{idx}"), role(idx), text));
+            let messages: Vec<Message> = said.collect();
+            items(&plugin.remember(&ctx, Exchange { messages: &messages }).await?)
+        }
+        Ask::Recall(text) => items(&plugin.recall(&ctx, Question { text, limit: 10 }).await?),
+        Ask::Forget(ids) => {
+            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+            json!({"count": plugin.forget(&ctx, &ids).await?})
+        }
+        Ask::Observe(outcome) => {
+            plugin.on_complete(&ctx, summary(outcome)).await?;
+            json!({"seen": true})
+        }
+        // Taken by `outcome`.
+        Ask::Stream(_) => Value::Null,
+    })
+}
+
+fn messages(said: &Said) -> Vec<Message> {
+    match said {
+        Said::Text(text) => vec![Message::text("m0", Role::User, text)],
+        Said::Messages(said) => {
+            let message = |(idx, said): (usize, &super::fixture::SaidMessage)| {
+                Message::text(format!("m{idx}"), said.role.clone(), &said.text)
+            };
+            said.iter().enumerate().map(message).collect()
+        }
+    }
+}
+
+/// `text` is the last message as the verdict leaves it.
+fn verdict(verdict: Verdict, mut messages: Vec<Message>) -> Value {
+    let mut outcome = json!({"findings": categories(&verdict.findings)});
+    let action = match verdict.action {
+        Action::Allow => "allow",
+        Action::Rewrite(edits) => {
+            replace(&mut messages, edits);
+            "rewrite"
+        }
+        Action::Respond(parts) => {
+            messages = vec![Message { parts, ..Message::text("answer", Role::Assistant, "") }];
+            "respond"
+        }
+        Action::Refuse(refusal) => {
+            outcome["code"] = refusal.code.into();
+            outcome["message"] = refusal.public_message.into();
+            "refuse"
+        }
+    };
+    outcome["action"] = action.into();
+    outcome["text"] = messages.last().map(Message::joined_text).into();
+    outcome
+}
+
+/// Follows replacements of text from right to left, so that earlier spans stay true.
+fn replace(messages: &mut [Message], mut edits: Vec<Edit>) {
+    let start = |edit: &Edit| if let Edit::ReplaceText { span, .. } = edit { span.start } else { 0 };
+    edits.sort_by_key(|edit| std::cmp::Reverse(start(edit)));
+    for edit in edits {
+        let Edit::ReplaceText { message_id, part, span, text } = edit else { continue };
+        let message = messages.iter_mut().find(|message| message.id == message_id);
+        if let Some(tidegate_types::Part::Text(old)) = message.and_then(|m| m.parts.get_mut(part as usize)) {
+            // The sandbox checked the span.
+            old.replace_range(span.start as usize..span.end as usize, &text);
+        }
+    }
+}
+
+async fn routed(plugin: &Plugin, route: &Route) -> Result<Value, CallError> {
+    let messages = [Message::text("m0", Role::User, &route.prompt)];
+    let request = RouteRequest { messages: &messages, prompt_tokens: route.tokens, findings: &[], attrs: &[] };
+    let candidates = route.candidates.iter().map(|candidate| Candidate {
+        id: candidate.id.clone(),
+        model: candidate.id.clone(),
+        healthy: candidate.healthy,
+        context_tokens: candidate.context,
+        attrs: Vec::new(),
+    });
+    let decision = plugin.route(&context(), request, &candidates.collect::<Vec<_>>()).await?;
+    Ok(json!({"order": decision.order, "reason": decision.reason}))
+}
+
+async fn called(plugin: &Plugin, tool: &Tool) -> Result<Value, CallError> {
+    let tools = plugin.list_tools(&context()).await?;
+    let arguments = Value::Object(tool.arguments.clone()).to_string();
+    let call = ToolCall { id: "call-0".into(), name: tool.name.clone(), arguments };
+    let outcome = plugin.call_tool(&context(), &call).await?;
+    Ok(json!({
+        "tools": tools.iter().map(|tool| &tool.name).collect::<Vec<_>>(),
+        "content": outcome.content,
+        "is_error": outcome.is_error,
+        "structured": outcome.structured,
+    }))
+}
+
+fn items(items: &[MemoryItem]) -> Value {
+    let ids: Vec<_> = items.iter().map(|item| &item.id).collect();
+    json!({"ids": ids, "texts": items.iter().map(|item| &item.text).collect::<Vec<_>>()})
+}
+
+fn summary(outcome: &str) -> Summary<'_> {
+    Summary {
+        outcome,
+        detail: "stop",
+        model: "model",
+        usage: Usage { input_tokens: 10, cached_tokens: 0, output_tokens: 20 },
+        first: Some(Duration::from_millis(5)),
+        total: Duration::from_millis(50),
+        findings: &[],
+        attrs: &[],
+    }
+}
+
+pub(super) fn categories(findings: &[Finding]) -> Vec<&str> {
+    findings.iter().map(|finding| finding.category.as_str()).collect()
+}
+
+/// What of the expectation does not hold; `error` holds where its text is a part of the outcome's.
+pub(super) fn differences(expect: &Map<String, Value>, outcome: &Value) -> Vec<String> {
+    let mut differences = Vec::new();
+    if let (Some(error), false) = (outcome["error"].as_str(), expect.contains_key("error")) {
+        differences.push(error.to_owned());
+    }
+    for (key, expected) in expect {
+        let found = &outcome[key];
+        let holds = match (key.as_str(), expected.as_str(), found.as_str()) {
+            ("error", Some(expected), Some(found)) => found.contains(expected),
+            _ => same(expected, found),
+        };
+        if !holds {
+            differences.push(format!("`{key}` is {found}, not {expected}"));
+        }
+    }
+    differences
+}
+
+/// Equal as numbers, whatever their kind.
+fn same(a: &Value, b: &Value) -> bool {
+    a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(expect: Value, outcome: Value, expected: &[&str]) {
+        assert_eq!(differences(expect.as_object().unwrap(), &outcome), expected);
+    }
+
+    #[test]
+    fn only_what_is_named_is_compared() {
+        check(json!({"action": "allow"}), json!({"action": "allow", "text": "x"}), &[]);
+        check(json!({"action": "allow"}), json!({"action": "refuse"}), &["`action` is \"refuse\", not \"allow\""]);
+        check(json!({"nothing": 1}), json!({}), &["`nothing` is null, not 1"]);
+    }
+
+    #[test]
+    fn a_failure_is_expected_by_a_part_of_its_text() {
+        check(json!({"error": "denied"}), json!({"error": "it is denied: x"}), &[]);
+        check(json!({"text": "a"}), json!({"error": "trap"}), &["trap", "`text` is null, not \"a\""]);
+    }
+}

@@ -1,0 +1,122 @@
+//! `tidegate plugin new`: a project that builds and passes its test, from files that the program carries.
+
+use super::NewArgs;
+use super::project::{FILE, Language, Manifest, check_name};
+use anyhow::{Context, bail};
+use std::io::Write;
+use std::path::Path;
+
+/// Paths in the repository, and texts: `wit/`, `plugins/sdk/`, `plugins/templates/`.
+const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/author_files.rs"));
+
+pub(super) fn run(args: &NewArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    check_name(&args.name)?;
+    let folder = args.into.join(&args.name);
+    if folder.exists() {
+        bail!("{} is there already", folder.display());
+    }
+    for (path, text) in project(&args.name, args.lang, &args.stage)? {
+        write(&folder.join(path), &text)?;
+    }
+    let shown = folder.display();
+    writeln!(out, "{shown}: write the plugin in {}, its cases in tests.toml; then", args.lang.source())?;
+    writeln!(out, "\n    cd {shown}\n    tidegate plugin build\n    tidegate plugin test")?;
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let parent = path.parent().context("a file is in a folder")?;
+    std::fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A project's files.
+fn project(name: &str, lang: Language, stage: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let template = format!("plugins/templates/{}/{stage}.{}", lang.folder(), lang.extension());
+    let Some(source) = file(&template) else {
+        bail!("no template for `{stage}` in {}; there are: {}", lang.folder(), stages(lang).join(", "));
+    };
+    let cases = file(&format!("plugins/templates/cases/{stage}.toml")).context("every stage has its cases")?;
+    let manifest = Manifest { name: name.into(), lang };
+    let mut files = vec![
+        (FILE.into(), toml::to_string(&manifest)?),
+        (lang.source(), source.replace("{{name}}", name)),
+        ("tests.toml".into(), cases.into()),
+        (".gitignore".into(), "/dist\n/target\nnode_modules\n.venv\n__pycache__\n".into()),
+        ("README.md".into(), readme(name, lang, stage)),
+        ("wit/project.wit".into(), world(stage)),
+    ];
+    if lang == Language::Rust {
+        // The SDK generates its bindings from `../../wit`; for other languages `plugin build` lays the contract out.
+        files.extend(contract().map(|(path, text)| (path.into(), text.into())));
+        let manifest = file("plugins/templates/rust/Cargo.toml").context("Rust has a manifest")?;
+        files.push(("Cargo.toml".into(), manifest.replace("{{name}}", name)));
+        let sdk = FILES.iter().filter_map(|(path, text)| Some((path.strip_prefix("plugins/sdk/")?, *text)));
+        files.extend(sdk.map(|(path, text)| (format!("vendor/sdk/{path}"), text.into())));
+    }
+    Ok(files)
+}
+
+/// The contract's files: `wit/NAME.wit`, and text.
+pub(super) fn contract() -> impl Iterator<Item = (&'static str, &'static str)> {
+    FILES.iter().copied().filter(|(path, _)| path.starts_with("wit/") && path.ends_with(".wit"))
+}
+
+fn file(path: &str) -> Option<&'static str> {
+    FILES.iter().find(|(known, _)| *known == path).map(|(_, text)| *text)
+}
+
+/// The stages that have a template in a language.
+pub fn stages(lang: Language) -> Vec<&'static str> {
+    let folder = format!("plugins/templates/{}/", lang.folder());
+    let name =
+        |path: &'static str| path.strip_prefix(folder.as_str())?.strip_suffix(lang.extension())?.strip_suffix('.');
+    FILES.iter().filter_map(|(path, _)| name(path)).collect()
+}
+
+/// What the component exports and imports. In Rust the SDK sees to it.
+fn world(stage: &str) -> String {
+    format!(
+        "package tidegate:plugin@0.1.0;\n\n\
+         /// What this plugin exports and imports. A capability that it uses is one line more: `import kv;`, and a\n\
+         /// reason in the `capabilities` of its descriptor.\n\
+         world project {{\n  include base;\n  export {stage};\n}}\n"
+    )
+}
+
+fn readme(name: &str, lang: Language, stage: &str) -> String {
+    let source = lang.source();
+    format!(
+        "# {name}\n\nA `{stage}` for Tidegate, in `{source}`.\n\n    \
+         tidegate plugin build     # dist/{name}.wasm\n    \
+         tidegate plugin test      # the cases in tests.toml\n    \
+         tidegate plugin bench     # what a call costs\n    \
+         tidegate plugin inspect dist/{name}.wasm\n\n\
+         In a server's config:\n\n    [[pipeline.stage]]\n    plugin = \"{name}\"\n    file = \"dist/{name}.wasm\"\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::Fixtures;
+    use super::*;
+
+    #[test]
+    fn every_template_has_cases_that_parse_and_no_hole() {
+        for lang in [Language::Rust, Language::C, Language::Js, Language::Python] {
+            assert!(stages(lang).contains(&"stream-guard"), "{lang:?}: {:?}", stages(lang));
+            for stage in stages(lang) {
+                let files = project("my-plugin", lang, stage).unwrap();
+                assert!(files.iter().all(|(path, text)| path.starts_with("vendor") || !text.contains("{{")), "{stage}");
+                let cases = files.iter().find(|(path, _)| path == "tests.toml").unwrap();
+                Fixtures::parse(&cases.1).unwrap_or_else(|error| panic!("{stage}: {error:#}"));
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_stage_is_refused_with_those_that_are_there() {
+        let error = project("x", Language::Rust, "shell").unwrap_err().to_string();
+        assert!(error.contains("stream-guard") && error.contains("`shell`"), "{error}");
+    }
+}

@@ -1,0 +1,60 @@
+//! What a component is, learned without granting it anything: for authors, and for operators before they install it.
+//! Its `describe` runs, as at load, in an instance of its own where every capability is denied.
+
+use crate::error::LoadCause;
+use crate::imports;
+use crate::load::{Opened, blueprint, compile, describe, find_stages, on_own_thread};
+use crate::sandbox::{Core, PluginSpec};
+use crate::stage::{Descriptor, StageKind};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What a component exports, imports and says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Anatomy {
+    /// The stages that it exports.
+    pub stages: BTreeSet<StageKind>,
+    /// What it imports, in its own order.
+    pub imports: Vec<Import>,
+    /// Its descriptor, checked.
+    pub descriptor: Descriptor,
+}
+
+/// One interface that a component imports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Import {
+    /// Such as `tidegate:plugin/kv@0.1.0`.
+    pub interface: String,
+    /// The capability to grant, such as `kv`; `None` where there is nothing to grant.
+    pub capability: Option<&'static str>,
+    /// The line of the operator's config that grants it; empty where there is nothing to grant.
+    pub config_line: &'static str,
+}
+
+impl Anatomy {
+    /// The capabilities that it needs, by name.
+    pub fn needs(&self) -> BTreeSet<&'static str> {
+        self.imports.iter().filter_map(|import| import.capability).collect()
+    }
+}
+
+pub(crate) fn inspect(core: &Arc<Core>, component: &[u8]) -> Result<Anatomy, LoadCause> {
+    let compiled = compile(core, component)?;
+    let ty = compiled.component_type();
+    let names: Vec<String> = ty.imports(&core.engine).map(|(name, _)| name.to_owned()).collect();
+    let imports = names.into_iter().map(import).collect::<Result<Vec<_>, _>>()?;
+    let pre = core.linker.instantiate_pre(&compiled).map_err(|e| LoadCause::Contract(format!("{e:#}")))?;
+    let stages = find_stages(core, &compiled, &pre)?;
+    let kinds = stages.kinds();
+    let nothing = Opened { documents: None, http: None };
+    let spec = PluginSpec::new("inspected", Arc::<[u8]>::default());
+    let blueprint = blueprint(core, spec, pre, stages, nothing, &Value::Object(Default::default()));
+    let descriptor = on_own_thread(describe(core, Arc::new(blueprint)))?;
+    Ok(Anatomy { stages: kinds, imports, descriptor })
+}
+
+fn import(interface: String) -> Result<Import, LoadCause> {
+    let grant = imports::find(&interface)?;
+    Ok(Import { interface, capability: grant.capability(), config_line: grant.config_line() })
+}

@@ -1,0 +1,30 @@
+// Refuses prompts that hold a word.
+
+// What is dear to build is built in `configure`, which the host calls once per instance.
+let config = {};
+
+export const meta = {
+  describe() {
+    return JSON.stringify({
+      name: "{{name}}",
+      version: "0.1.0",
+      summary: "Refuses prompts that hold a word",
+      "config-schema": { type: "object", properties: { word: { type: "string", default: "forbidden" } }, additionalProperties: false },
+      mutates: false,
+      deterministic: true,
+    });
+  },
+  configure(json) {
+    config = { word: "forbidden", ...JSON.parse(json) };
+  },
+};
+
+const refusal = { code: "word", publicMessage: "This prompt holds a word that is not allowed here." };
+
+export const promptGuard = {
+  inspectPrompt(ctx, prompt) {
+    const texts = prompt.messages.flatMap((message) => message.parts).filter((part) => part.tag === "text");
+    const found = texts.some((part) => part.val.includes(config.word));
+    return { action: found ? { tag: "refuse", val: refusal } : { tag: "allow" }, findings: [], attrs: [] };
+  },
+};

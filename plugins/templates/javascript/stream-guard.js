@@ -1,0 +1,74 @@
+// Replaces one word in what the model says, also where the word comes in pieces.
+
+// What is dear to build is built in `configure`, which the host calls once per instance.
+let config = {};
+
+export const meta = {
+  describe() {
+    return JSON.stringify({
+      name: "{{name}}",
+      version: "0.1.0",
+      summary: "Replaces a word in answers",
+      "config-schema": { type: "object", properties: { word: { type: "string", default: "foo" }, replacement: { type: "string", default: "bar" } }, additionalProperties: false },
+      mutates: true,
+      deterministic: true,
+    });
+  },
+  configure(json) {
+    config = { word: "foo", replacement: "bar", ...JSON.parse(json) };
+    if (config.word === "") throw { tag: "invalid-config", val: "`word` is empty; name one" };
+  },
+};
+
+// Spans count in bytes of UTF-8, strings in UTF-16.
+function bytes(text) {
+  let count = 0;
+  for (const character of text) {
+    const code = character.codePointAt(0);
+    count += code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+  }
+  return count;
+}
+
+// The text behind its first `settled` bytes.
+function pending(window) {
+  let left = window.settled;
+  let at = 0;
+  while (left > 0) {
+    const character = String.fromCodePoint(window.text.codePointAt(at));
+    left -= bytes(character);
+    at += character.length;
+  }
+  return window.text.slice(at);
+}
+
+export const streamGuard = {
+  inspectWindow(ctx, carry, window) {
+    const { word, replacement } = config;
+    const text = pending(window);
+    const redactions = [];
+    let decided = 0;
+    for (let at; (at = text.indexOf(word, decided)) >= 0; ) {
+      const start = window.settled + bytes(text.slice(0, at));
+      redactions.push({ span: { start, end: start + bytes(word) }, text: replacement });
+      decided = at + word.length;
+    }
+    // The word may begin at the end of the text, and the rest of it may be in the next window.
+    let safe = text.length;
+    if (window.ending == null) {
+      for (let kept = Math.min(word.length - 1, text.length - decided); kept > 0; kept--) {
+        if (word.startsWith(text.slice(text.length - kept))) {
+          safe = text.length - kept;
+          break;
+        }
+      }
+    }
+    return {
+      action: redactions.length > 0 ? { tag: "redact", val: redactions } : { tag: "pass" },
+      safeThrough: window.settled + bytes(text.slice(0, safe)),
+      carry: new Uint8Array(),
+      findings: [],
+      attrs: [],
+    };
+  },
+};

@@ -1,0 +1,35 @@
+"""Refuses prompts that hold a word."""
+
+import json
+
+from wit_world.imports.types import Action_Allow, Action_Refuse, Part_Text, Refusal, Verdict
+
+# What is dear to build is built in `configure`, which the host calls once per instance.
+config = {}
+
+
+class Meta:
+    def describe(self):
+        return json.dumps(
+            {
+                "name": "{{name}}",
+                "version": "0.1.0",
+                "summary": "Refuses prompts that hold a word",
+                "config-schema": {"type": "object", "properties": {"word": {"type": "string"}}, "additionalProperties": False},
+                "mutates": False,
+                "deterministic": True,
+            }
+        )
+
+    def configure(self, text):
+        global config
+        config = {"word": "forbidden", **json.loads(text)}
+
+
+class PromptGuard:
+    def inspect_prompt(self, ctx, prompt):
+        texts = (part.value for message in prompt.messages for part in message.parts if isinstance(part, Part_Text))
+        if not any(config["word"] in text for text in texts):
+            return Verdict(Action_Allow(), [], [])
+        refusal = Refusal("word", "This prompt holds a word that is not allowed here.", None)
+        return Verdict(Action_Refuse(refusal), [], [])
