@@ -1,5 +1,6 @@
 """Short stories that keep to what was asked for, from stories.toml."""
 
+import functools
 import pathlib
 import re
 import tomllib
@@ -26,7 +27,7 @@ PLAIN_PLOTS = [plot for plot in PLOTS if not any("{o}" in line for line in plot)
 
 
 def kind_of(rng, split):
-    return POOLS[rng.choice(["animal", "folk"])].pick(rng, split)
+    return words.listed(rng, split, rng.choice(["animal", "folk"]))
 
 
 def topic_of(rng, split):
@@ -73,7 +74,8 @@ def request(rng, split):
     """Returns (request, story, its cast, the words that must be in the story)."""
     about = expand_one(rng, rng.choices(REQUESTS, SHARES)[0]["about"])
     makers = {"kind": kind_of, "name": words.person, "topic": topic_of,
-              "place": POOLS["place"].pick, "object": POOLS["object"].pick, "trait": POOLS["trait"].pick, "wish": wish_of}
+              "wish": wish_of} | {
+                  pool: functools.partial(words.listed, pool=pool) for pool in ("place", "object", "trait")}
     asked = {slot: make(rng, split) for slot, make in makers.items() if "{" + slot + "}" in about}
     ask = fill(rng, split, rng.choice(DATA["asks"]), about=fill(rng, split, about, **asked))
     text, cast = story(rng, split, asked)

@@ -5,6 +5,7 @@ draws from the tenth that training never sees. Coined words have many shapes, be
 into tokens in ways that no list of names can cover.
 """
 
+import functools
 import pathlib
 import re
 import tomllib
@@ -24,6 +25,18 @@ class Pool:
 
     def pick(self, rng, split):
         return rng.choice(self.train if split == "train" else self.eval)
+
+
+OPEN_POOLS = ("animal", "folk", "place", "object", "color", "food", "job", "hobby", "material", "thing", "trait")
+OPEN_SHARE = 0.12
+
+
+def listed(rng, split, pool):
+    """A word of a list, or in training now and then a coined one: a list that is always complete is learned by heart,
+    and then a word that is not in it is not copied."""
+    if pool in OPEN_POOLS and split == "train" and rng.random() < OPEN_SHARE:
+        return coined(rng, split).lower()
+    return POOLS[pool].pick(rng, split)
 
 
 POOLS = {name: Pool(words.split(), name in _DATA["whole"]["slots"]) for name, words in _DATA["pool"].items()}
@@ -89,7 +102,9 @@ def coined(rng, split):
 
 def person(rng, split):
     """A first name, in part coined so that names the model never saw are copied as well."""
-    return coined(rng, split) if rng.random() < 0.35 else POOLS["name"].pick(rng, split)
+    if rng.random() < 0.3:
+        return coined(rng, split)
+    return POOLS[rng.choice(["name", "other_name"])].pick(rng, split)
 
 
 def full_name(rng, split):
@@ -156,7 +171,7 @@ def word(rng, split):
     """One thing of any kind, listed or coined."""
     pool = rng.choice(["animal", "object", "color", "food", "trait", "place", "job"])
     return rng.choice([
-        lambda: POOLS[pool].pick(rng, split), lambda: coined(rng, split), lambda: coined(rng, split).lower(),
+        lambda: listed(rng, split, pool), lambda: coined(rng, split), lambda: coined(rng, split).lower(),
         lambda: person(rng, split), lambda: number(rng, split, 1, 99999), lambda: code(rng, split),
     ])()
 
@@ -167,7 +182,7 @@ GENERATORS = {
     "money": money, "code": code, "email": email, "phone": phone, "percent": percent, "measure": measure, "word": word,
     "grouped": lambda rng, split, low, high: f"{number(rng, split, low, high):,}",
     "digits": lambda rng, split, low, high: rng.randint(int(low), int(high)),
-} | {name: pool.pick for name, pool in POOLS.items()}
+} | {name: functools.partial(listed, pool=name) for name in POOLS}
 
 _SLOT = re.compile(r"\{([A-Za-z_]+)((?: [^{}]+)?)\}")
 
