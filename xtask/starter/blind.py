@@ -5,8 +5,8 @@ fp32. A prompt has `turns` (earlier answers stand as they are written, `call` is
 `tools` (a JSON list in the OpenAI shape), and what the answer must be:
 
 * `any`, `all`, `none`: regular expressions without case, of which one, every or no one may match; they may be combined
-* `call.value`: a call of the calculator whose expression has this value
-* `call.tool`, `call.arguments`: a call of this tool with these arguments, compared as text without case
+* `value`: a call of the calculator whose expression has this value
+* `tool`, `arguments`: a call of this tool with at least these arguments, compared as text without case
 """
 
 import argparse
@@ -42,21 +42,21 @@ def same_number(text, wanted):
         return False
 
 
-def called_right(wanted, text):
+def called_right(prompt, text):
     call = parsed_call(text)
     if call is None:
         return False
-    if "value" in wanted:
-        named = call["name"] == wanted.get("name", "calculator")
-        return named and same_number(arithmetic.value(str(call["arguments"].get("expression"))), wanted["value"])
-    arguments = {key: str(value).lower() for key, value in call["arguments"].items()}
-    expected = {key: str(value).lower() for key, value in wanted.get("arguments", {}).items()}
-    return call["name"] == (wanted.get("tool") or wanted.get("name")) and arguments == expected
+    if "value" in prompt:
+        result = arithmetic.value(str(call["arguments"].get("expression")))
+        return call["name"] == "calculator" and same_number(result, prompt["value"])
+    given = {key: str(value).lower() for key, value in call["arguments"].items()}
+    wanted = {key: str(value).lower() for key, value in prompt.get("arguments", {}).items()}
+    return call["name"] == prompt["tool"] and wanted.items() <= given.items()
 
 
 def passes(prompt, text):
-    if "call" in prompt:
-        return called_right(prompt["call"], text)
+    if "value" in prompt or "tool" in prompt:
+        return called_right(prompt, text)
 
     def found(pattern):
         return re.search(pattern, text, re.IGNORECASE) is not None
@@ -68,7 +68,7 @@ def passes(prompt, text):
 def read(path):
     prompts = tomllib.loads(path.read_text())["prompt"]
     for prompt in prompts:
-        if prompt["ability"] not in ABILITIES or not {"any", "all", "none", "call"} & prompt.keys():
+        if prompt["ability"] not in ABILITIES or not {"any", "all", "none", "value", "tool"} & prompt.keys():
             raise SystemExit(f"{prompt['id']}: unknown ability or no check")
     return prompts
 
