@@ -70,8 +70,8 @@ pub enum LoadCause {
     },
     /// It imports WASI, which plugins do not get.
     #[error(
-        "it imports `{import}`, but plugins get no WASI; build it for `wasm32-unknown-unknown` \
-         and use the capabilities of `tidegate:plugin`"
+        "it imports `{import}`, but plugins get no WASI; build Rust for `wasm32-unknown-unknown`, JavaScript and Python \
+         with `--stub-wasi` (`tidegate plugin build` does), and use the capabilities of `tidegate:plugin`"
     )]
     Wasi {
         /// The import.
