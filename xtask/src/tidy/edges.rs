@@ -20,14 +20,16 @@ const EDGES: &[(&str, &[&str])] = &[
     ("engine", &["types", "model", "device", "fair"]),
     ("sandbox", &["types"]),
     ("upstream", &["types", "wire", "egress"]),
-    ("pipeline", &["types", "engine", "upstream", "sandbox", "text", "fair"]),
+    ("ledger", &["types"]),
+    ("pipeline", &["types", "ledger", "engine", "upstream", "sandbox", "text", "fair"]),
     ("streams", &["types"]),
+    ("store", &["types", "ledger"]),
     ("api", &["types", "wire", "streams", "pipeline"]),
     (
         "gateway",
         &[
             "types", "fair", "egress", "wire", "text", "device", "kernels", "model", "engine", "sandbox", "upstream",
-            "streams", "pipeline", "api",
+            "streams", "ledger", "store", "pipeline", "api",
         ],
     ),
 ];

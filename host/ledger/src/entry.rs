@@ -1,0 +1,89 @@
+//! What the journal holds and the database gets.
+
+use crate::price::Price;
+use crate::tally::Tokens;
+use serde::{Deserialize, Serialize};
+
+/// A generation begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opening {
+    /// Names the generation, in the answer's own id and everywhere.
+    pub generation: String,
+    /// The request's id, which its caller may have chosen.
+    pub request_id: String,
+    /// Who pays.
+    pub tenant: String,
+    /// With which key.
+    pub key_name: String,
+    /// For whom, where the caller says.
+    pub end_user: Option<String>,
+    /// The model that answers.
+    pub model: String,
+    /// What its tokens cost at this time.
+    pub price: Price,
+    /// Milliseconds since 1970.
+    pub begun_ms: u64,
+}
+
+/// A generation has ended: what is billed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What began.
+    pub opening: Opening,
+    /// What was used.
+    pub tokens: Tokens,
+    /// `answered`, `failed`, `client-gone`, or `recovered` after a crash.
+    pub outcome: String,
+    /// Milliseconds since 1970.
+    pub ended_ms: u64,
+}
+
+impl Entry {
+    /// What it costs, in billionths of the operator's currency.
+    pub fn amount(&self) -> u64 {
+        self.opening.price.of(self.tokens)
+    }
+}
+
+/// A budget was used up to a bound of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alert {
+    /// Names this alert: whose budget, which window, which bound.
+    pub id: String,
+    /// `tenant` or `key`.
+    pub scope: String,
+    /// Its name.
+    pub name: String,
+    /// The day or month, in UTC.
+    pub window: String,
+    /// `soft` or `hard`.
+    pub bound: String,
+    /// What is spent, in billionths.
+    pub spent: u64,
+    /// What may be, in billionths.
+    pub limit: u64,
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// What a database, and others, are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A generation ended.
+    Used(Entry),
+    /// A budget's bound was reached.
+    Alert(Alert),
+}
+
+/// One line of the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Record {
+    /// A generation begins, under a number that its marks carry.
+    Open(u64, Opening),
+    /// So much of it has been counted.
+    Mark(u64, Tokens),
+    /// It has ended. Complete in itself, so that a drain needs nothing that came before.
+    End(u64, Entry),
+    /// A budget's bound was reached.
+    Alert(Alert),
+}

@@ -1,0 +1,224 @@
+//! The journal's files: appended to by whoever settles, read by the drain, deleted once a database has all of them.
+//!
+//! One `write` for each record, made by the request itself: what is written survives the process. What also has to
+//! survive the machine waits for [`Journal::sync`], which the ledger's thread calls.
+
+use crate::drain::Position;
+use crate::entry::{Event, Record};
+use crate::error::LedgerError;
+use crate::segment::{self, Found};
+use parking_lot::Mutex;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use tokio::sync::Notify;
+
+/// Bounds of the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalLimits {
+    /// A file that is longer is followed by a new one.
+    pub segment_bytes: u64,
+    /// What one read of the drain takes at most.
+    pub read_bytes: u64,
+}
+
+impl Default for JournalLimits {
+    fn default() -> Self {
+        Self { segment_bytes: 8 << 20, read_bytes: 1 << 20 }
+    }
+}
+
+/// An open journal; this process's alone.
+#[derive(Debug)]
+pub struct Journal {
+    folder: PathBuf,
+    id: String,
+    limits: JournalLimits,
+    head: Mutex<Head>,
+    pub(crate) grown: Notify,
+    /// Locked for as long as it is open.
+    _lock: File,
+}
+
+/// The file that is appended to.
+#[derive(Debug)]
+struct Head {
+    file: File,
+    segment: u64,
+    length: u64,
+    /// What lies behind `length` is a record that could not be finished.
+    torn: bool,
+    unsynced: bool,
+}
+
+impl Journal {
+    /// Opens the journal in `folder`, which is made where it is not there, and begins a new file.
+    pub fn open(folder: &Path, limits: JournalLimits) -> Result<Self, LedgerError> {
+        std::fs::create_dir_all(folder).map_err(LedgerError::file(folder))?;
+        let lock = lock(folder)?;
+        let id = identity(&folder.join("id"))?;
+        let last = segment::list(folder).map_err(LedgerError::file(folder))?.last().copied();
+        let head = Head::begin(folder, last.map_or(1, |last| last + 1))?;
+        Ok(Self { folder: folder.to_owned(), id, limits, head: Mutex::new(head), grown: Notify::new(), _lock: lock })
+    }
+
+    /// Names this journal to a database that takes several.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Appends encoded records whole, or nothing. Gives the segment that has them.
+    pub(crate) fn append(&self, bytes: &[u8]) -> Result<u64, LedgerError> {
+        let mut head = self.head.lock();
+        if head.torn {
+            head.mend().map_err(LedgerError::file(segment::path(&self.folder, head.segment)))?;
+        }
+        if head.length >= self.limits.segment_bytes {
+            self.rotate(&mut head)?;
+        }
+        if let Err(cause) = head.file.write_all(bytes) {
+            head.torn = true;
+            return Err(LedgerError::file(segment::path(&self.folder, head.segment))(cause));
+        }
+        head.length += bytes.len() as u64;
+        head.unsynced = true;
+        let segment = head.segment;
+        drop(head);
+        self.grown.notify_one();
+        Ok(segment)
+    }
+
+    /// Makes what was appended survive a loss of power.
+    pub(crate) fn sync(&self) -> Result<(), LedgerError> {
+        let mut head = self.head.lock();
+        if !std::mem::take(&mut head.unsynced) {
+            return Ok(());
+        }
+        let (file, path) = (head.file.try_clone(), segment::path(&self.folder, head.segment));
+        drop(head);
+        file.and_then(|file| file.sync_data()).map_err(LedgerError::file(path))
+    }
+
+    fn rotate(&self, head: &mut Head) -> Result<(), LedgerError> {
+        let next = Head::begin(&self.folder, head.segment + 1)?;
+        let old = std::mem::replace(head, next);
+        old.file.sync_data().map_err(LedgerError::file(segment::path(&self.folder, old.segment)))
+    }
+
+    /// The events behind `from`, and the place behind them; as far as one read goes.
+    pub(crate) fn read(&self, from: Position) -> Result<(Vec<Event>, Position), LedgerError> {
+        let (segment, end) = {
+            let head = self.head.lock();
+            (head.segment, head.length)
+        };
+        let mut from = from;
+        loop {
+            let path = segment::path(&self.folder, from.segment);
+            let bytes = match read_file(&path, from.offset, self.limits.read_bytes) {
+                Err(error) if error.kind() == ErrorKind::NotFound && from.segment < segment => Vec::new(),
+                bytes => bytes.map_err(LedgerError::file(&path))?,
+            };
+            let is_head = from.segment == segment;
+            let known =
+                if is_head { usize::try_from(end.saturating_sub(from.offset)).unwrap_or(0) } else { bytes.len() };
+            let (events, used) = events(&bytes[..known.min(bytes.len())], &path);
+            let reached = Position { segment: from.segment, offset: from.offset + used as u64 };
+            if used > 0 || is_head {
+                return Ok((events, reached));
+            }
+            // Nothing more in a file that is not appended to any more.
+            from = Position { segment: from.segment + 1, offset: 0 };
+        }
+    }
+
+    /// Deletes the files before `segment`.
+    pub(crate) fn forget_before(&self, segment: u64) -> Result<(), LedgerError> {
+        let segments = segment::list(&self.folder).map_err(LedgerError::file(&self.folder))?;
+        for old in segments.into_iter().filter(|old| *old < segment) {
+            let path = segment::path(&self.folder, old);
+            std::fs::remove_file(&path).map_err(LedgerError::file(path))?;
+        }
+        Ok(())
+    }
+
+    /// Where the newest file begins.
+    pub(crate) fn head_segment(&self) -> u64 {
+        self.head.lock().segment
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Head {
+    fn begin(folder: &Path, segment: u64) -> Result<Self, LedgerError> {
+        let path = segment::path(folder, segment);
+        let file = OpenOptions::new().create_new(true).read(true).append(true).open(&path);
+        Ok(Self { file: file.map_err(LedgerError::file(path))?, segment, length: 0, torn: false, unsynced: false })
+    }
+
+    /// Cuts off what could not be finished.
+    fn mend(&mut self) -> std::io::Result<()> {
+        self.file.set_len(self.length)?;
+        self.torn = false;
+        Ok(())
+    }
+}
+
+/// The records at the start of `bytes` that somebody is told, and how many bytes were understood. Damage takes the
+/// rest of its file, loudly: where the next record would begin is not known.
+fn events(bytes: &[u8], path: &Path) -> (Vec<Event>, usize) {
+    let (mut events, mut used) = (Vec::new(), 0);
+    loop {
+        match segment::decode(&bytes[used..]) {
+            Found::Record(record, length) => {
+                used += length;
+                match *record {
+                    Record::End(_, entry) => events.push(Event::Used(entry)),
+                    Record::Alert(alert) => events.push(Event::Alert(alert)),
+                    Record::Open(..) | Record::Mark(..) => {}
+                }
+            }
+            Found::End => return (events, used),
+            Found::Damage => {
+                tracing::error!(file = %path.display(), at = used, "the journal is damaged here; the rest of this file is not billed");
+                return (events, bytes.len());
+            }
+        }
+    }
+}
+
+fn read_file(path: &Path, offset: u64, most: u64) -> std::io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(offset))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn lock(folder: &Path) -> Result<File, LedgerError> {
+    let path = folder.join("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(LedgerError::file(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(LedgerError::InUse(folder.to_owned())),
+        Err(std::fs::TryLockError::Error(cause)) => Err(LedgerError::file(path)(cause)),
+    }
+}
+
+/// A name that no other journal has, kept in a file.
+fn identity(path: &Path) -> Result<String, LedgerError> {
+    match std::fs::read_to_string(path) {
+        Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(cause) => return Err(LedgerError::file(path)(cause)),
+    }
+    let mut bytes = [0_u8; 16];
+    getrandom::fill(&mut bytes).map_err(|error| LedgerError::file(path)(std::io::Error::other(error.to_string())))?;
+    let id = format!("{:032x}", u128::from_le_bytes(bytes));
+    std::fs::write(path, &id).map_err(LedgerError::file(path))?;
+    Ok(id)
+}

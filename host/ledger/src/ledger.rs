@@ -1,0 +1,295 @@
+//! The open generations of this process, and the thread that writes down how far they are.
+
+use crate::budget::Budgets;
+use crate::charge::Charge;
+use crate::entry::{Alert, Entry, Opening, Record};
+use crate::error::LedgerError;
+use crate::journal::Journal;
+use crate::price::{Price, Prices};
+use crate::recover;
+use crate::segment;
+use crate::tally::{Tally, Tokens};
+use metrics::{counter, gauge};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tidegate_types::{Fault, Reject, RejectKind};
+
+/// Who generates what, for the books.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Names the generation; no other of any process has it.
+    pub generation: String,
+    /// The request's id.
+    pub request_id: String,
+    /// Who pays.
+    pub tenant: String,
+    /// With which key.
+    pub key_name: String,
+    /// For whom, where the caller says.
+    pub end_user: Option<String>,
+}
+
+/// All that is open, and where it is written.
+#[derive(Debug)]
+pub struct Ledger {
+    journal: Arc<Journal>,
+    prices: RwLock<Prices>,
+    budgets: Mutex<Budgets>,
+    open: Mutex<HashMap<u64, Open>>,
+    next: AtomicU64,
+    /// Ends that the disk had no room for. No more than were open: while there are some, nothing new begins.
+    unwritten: Mutex<Vec<Record>>,
+    full: AtomicBool,
+}
+
+/// A generation that has begun and not ended.
+#[derive(Debug)]
+struct Open {
+    tally: Arc<Tally>,
+    marked: Tokens,
+    /// The file that has its beginning.
+    segment: u64,
+}
+
+/// Marks are written this often: what a crash may lose of a running generation.
+const MARK: Duration = Duration::from_millis(50);
+/// Every so many marks, what was written is made to survive a loss of power.
+const MARKS_PER_SYNC: u32 = 2;
+
+impl Ledger {
+    /// Settles what a crash left in `journal`, and begins to write down what runs.
+    pub fn start(journal: Journal, prices: Prices, budgets: Budgets) -> Result<Arc<Self>, LedgerError> {
+        let recovered = recover::settle_left(&journal, now_ms())?;
+        if recovered > 0 {
+            counter!("tidegate_ledger_recovered_total").increment(recovered as u64);
+            tracing::warn!(recovered, "settled what the last run left open, as its last marks say");
+        }
+        let ledger = Arc::new(Self {
+            journal: Arc::new(journal),
+            prices: RwLock::new(prices),
+            budgets: Mutex::new(budgets),
+            open: Mutex::default(),
+            next: AtomicU64::new(1),
+            unwritten: Mutex::default(),
+            full: AtomicBool::new(false),
+        });
+        let weak = Arc::downgrade(&ledger);
+        let thread = std::thread::Builder::new().name("tidegate-ledger".into());
+        thread.spawn(move || keep_time(&weak)).map_err(LedgerError::Thread)?;
+        Ok(ledger)
+    }
+
+    /// Follows one generation. Nothing is written before its first [`Charge::reserve`].
+    pub fn follow(self: &Arc<Self>, who: Who) -> Charge {
+        Charge::new(Arc::clone(self), who)
+    }
+
+    /// Other prices and budgets from now on; what is open keeps the price that it began with.
+    pub fn replace(&self, prices: Prices, budgets: Budgets) {
+        *self.prices.write() = prices;
+        *self.budgets.lock() = budgets;
+    }
+
+    /// The journal.
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// Generations that have begun and not ended.
+    pub fn num_open(&self) -> usize {
+        self.open.lock().len()
+    }
+
+    /// Whether the disk takes what is to be kept; the error says what is missing.
+    pub fn health(&self) -> Result<(), String> {
+        if self.full.load(Ordering::Relaxed) {
+            return Err("the journal cannot be written; is the disk full?".into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn price(&self, model: &str) -> Price {
+        self.prices.read().of(model)
+    }
+
+    pub(crate) fn oldest_open_segment(&self) -> Option<u64> {
+        self.open.lock().values().map(|open| open.segment).min()
+    }
+
+    /// Sets money aside, or says why that is not allowed.
+    pub(crate) fn reserve(&self, who: &Who, amount: u64) -> Result<(), Reject> {
+        let mut budgets = self.budgets.lock();
+        if budgets.is_empty() {
+            return Ok(());
+        }
+        budgets.reserve(&who.tenant, &who.key_name, amount, now_ms()).map_err(|exceeded| {
+            counter!("tidegate_budget_refusals_total", "scope" => exceeded.scope, "window" => exceeded.window)
+                .increment(1);
+            let (scope, name, window) = (exceeded.scope, &exceeded.name, exceeded.window);
+            let message = format!(
+                "the {scope} `{name}` may spend {} in a {window} and has spent or set aside {}; this request may cost {}, \
+                 so lower its `max_tokens`, wait for the next {window}, or ask the operator for more",
+                money(exceeded.limit), money(exceeded.spent), money(amount)
+            );
+            let seconds = u32::try_from(exceeded.resets_s).unwrap_or(u32::MAX);
+            let reject = Reject::new(RejectKind::RateLimited, Fault::Client, message).code("insufficient_quota");
+            Reject { retry_after_s: Some(seconds), ..reject }
+        })
+    }
+
+    /// Gives back what was set aside and was not used.
+    pub(crate) fn release(&self, who: &Who, reserved: u64) {
+        let mut budgets = self.budgets.lock();
+        if !budgets.is_empty() {
+            // An amount of nothing reaches no bound.
+            drop(budgets.settle(&who.tenant, &who.key_name, reserved, 0, now_ms()));
+        }
+    }
+
+    /// Writes that a generation begins; gives its number.
+    pub(crate) fn open(&self, number: Option<u64>, opening: &Opening, tally: &Arc<Tally>) -> Result<u64, Reject> {
+        let number = number.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed));
+        let full = self.full.load(Ordering::Relaxed);
+        let written = if full { None } else { Some(self.write(&[Record::Open(number, opening.clone())])) };
+        match written {
+            Some(Ok(segment)) => {
+                let open = Open { tally: Arc::clone(tally), marked: Tokens::default(), segment };
+                self.open.lock().insert(number, open);
+                Ok(number)
+            }
+            failed => {
+                let cause = failed.and_then(Result::err).map(|error| error.to_string());
+                if let Some(cause) = &cause {
+                    tracing::error!("usage cannot be written down: {cause}");
+                }
+                let message = "the server cannot write down what is used: its disk is full or fails; try again later";
+                Err(Reject::unavailable(Fault::Operator, message, 5)
+                    .code("storage_full")
+                    .because(cause.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// Writes that a generation ended.
+    pub(crate) fn end(&self, who: &Who, number: u64, entry: Entry, reserved: u64) {
+        let (amount, now_ms) = (entry.amount(), entry.ended_ms);
+        let mut budgets = self.budgets.lock();
+        let alerts = budgets.settle(&who.tenant, &who.key_name, reserved, amount, now_ms);
+        drop(budgets);
+        alerts.iter().for_each(tell);
+        let mut records = vec![Record::End(number, entry)];
+        records.extend(alerts.into_iter().map(Record::Alert));
+        // Out of the open ones first, so that no mark follows the end.
+        self.open.lock().remove(&number);
+        if let Err(error) = self.write(&records) {
+            tracing::error!("an end waits in memory until the journal can be written: {error}");
+            self.full.store(true, Ordering::Relaxed);
+            self.unwritten.lock().extend(records);
+        }
+    }
+
+    fn write(&self, records: &[Record]) -> Result<u64, LedgerError> {
+        let mut bytes = Vec::with_capacity(records.len() * 320);
+        for record in records {
+            segment::encode(record, &mut bytes)?;
+        }
+        self.journal.append(&bytes)
+    }
+
+    /// How far each open generation is, where that has changed.
+    fn mark(&self) -> Result<(), LedgerError> {
+        let mut bytes = Vec::new();
+        let mut open = self.open.lock();
+        for (number, open) in open.iter_mut() {
+            let tokens = open.tally.tokens();
+            if tokens != open.marked {
+                segment::encode(&Record::Mark(*number, tokens), &mut bytes)?;
+                open.marked = tokens;
+            }
+        }
+        gauge!("tidegate_ledger_open").set(open.len() as f64);
+        // Under the lock, so that no end overtakes its marks.
+        if bytes.is_empty() { Ok(()) } else { self.journal.append(&bytes).map(drop) }
+    }
+
+    /// Writes the ends that waited.
+    fn retry(&self) -> Result<(), LedgerError> {
+        let mut unwritten = self.unwritten.lock();
+        if !unwritten.is_empty() {
+            self.write(&unwritten)?;
+            unwritten.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes everything down, for a stop.
+    pub fn flush(&self) -> Result<(), LedgerError> {
+        self.retry()?;
+        self.mark()?;
+        self.journal.sync()
+    }
+
+    fn tick(&self, sync: bool) {
+        let outcome =
+            self.retry().and_then(|()| self.mark()).and_then(|()| if sync { self.journal.sync() } else { Ok(()) });
+        let was_full = self.full.swap(outcome.is_err(), Ordering::Relaxed);
+        match outcome {
+            Err(error) if !was_full => tracing::error!("the journal cannot be written; nothing new begins: {error}"),
+            Ok(()) if was_full => tracing::info!("the journal can be written again"),
+            _ => {}
+        }
+    }
+}
+
+fn keep_time(ledger: &Weak<Ledger>) {
+    for round in 0_u32.. {
+        std::thread::sleep(MARK);
+        let Some(ledger) = ledger.upgrade() else { return };
+        ledger.tick(round % MARKS_PER_SYNC == 0);
+    }
+}
+
+fn tell(alert: &Alert) {
+    counter!("tidegate_budget_alerts_total", "scope" => alert.scope.clone(), "bound" => alert.bound.clone())
+        .increment(1);
+    let (spent, limit) = (money(alert.spent), money(alert.limit));
+    tracing::warn!(
+        scope = alert.scope,
+        name = alert.name,
+        window = alert.window,
+        bound = alert.bound,
+        spent,
+        limit,
+        "a budget has reached its bound"
+    );
+}
+
+/// In whole units of the currency, as people write it.
+fn money(billionths: u64) -> String {
+    let (units, rest) = (billionths / 1_000_000_000, billionths % 1_000_000_000);
+    let mut digits = format!("{rest:09}");
+    while digits.len() > 2 && digits.ends_with('0') {
+        digits.pop();
+    }
+    format!("{units}.{digits}")
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn money_is_written_as_people_do() {
+        assert_eq!(money(0), "0.00");
+        assert_eq!(money(12_500_000_000), "12.50");
+        assert_eq!(money(150), "0.00000015");
+    }
+}

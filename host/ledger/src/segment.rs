@@ -1,0 +1,106 @@
+//! How records lie in a file: a little-endian `u32` length, four bytes of the body's BLAKE3 hash, the body in postcard.
+//!
+//! A file is only ever appended to, so what a crash can leave is an unfinished record at its end.
+
+use crate::entry::Record;
+use std::path::{Path, PathBuf};
+
+const HEADER_BYTES: usize = 8;
+/// A record is a few hundred bytes; what claims to be longer is damage.
+const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// Appends `record` to `out`.
+pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) -> Result<(), postcard::Error> {
+    let body = postcard::to_allocvec(record)?;
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(&check(&body));
+    out.extend_from_slice(&body);
+    Ok(())
+}
+
+/// What lies at some place.
+pub(crate) enum Found {
+    /// A record, and how many bytes it takes.
+    Record(Box<Record>, usize),
+    /// Nothing, or the beginning of a record.
+    End,
+    /// Bytes that are no record.
+    Damage,
+}
+
+/// The record at the start of `bytes`.
+pub(crate) fn decode(bytes: &[u8]) -> Found {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Found::End };
+    let [l0, l1, l2, l3, sum @ ..] = *header;
+    let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+    if length == 0 || length > MAX_BODY_BYTES {
+        return Found::Damage;
+    }
+    let Some(body) = rest.get(..length) else { return Found::End };
+    if check(body) != sum {
+        return Found::Damage;
+    }
+    match postcard::from_bytes(body) {
+        Ok(record) => Found::Record(Box::new(record), HEADER_BYTES + length),
+        Err(_) => Found::Damage,
+    }
+}
+
+fn check(body: &[u8]) -> [u8; 4] {
+    let hash = blake3::hash(body);
+    let [a, b, c, d, ..] = *hash.as_bytes();
+    [a, b, c, d]
+}
+
+/// The file of a segment.
+pub(crate) fn path(folder: &Path, segment: u64) -> PathBuf {
+    folder.join(format!("usage-{segment:010}.journal"))
+}
+
+/// The segments in a folder, oldest first.
+pub(crate) fn list(folder: &Path) -> std::io::Result<Vec<u64>> {
+    let mut segments = Vec::new();
+    for file in std::fs::read_dir(folder)? {
+        let name = file?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("usage-")?.strip_suffix(".journal"));
+        segments.extend(number.and_then(|number| number.parse::<u64>().ok()));
+    }
+    segments.sort_unstable();
+    Ok(segments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tally::Tokens;
+
+    fn mark(number: u64) -> Record {
+        Record::Mark(number, Tokens { input: 300, cached: 0, output: number })
+    }
+
+    #[test]
+    fn records_follow_each_other_and_a_torn_one_is_the_end() {
+        let mut bytes = Vec::new();
+        encode(&mark(1), &mut bytes).unwrap();
+        let first = bytes.len();
+        encode(&mark(2), &mut bytes).unwrap();
+        let Found::Record(record, length) = decode(&bytes) else { panic!() };
+        assert_eq!((*record, length), (mark(1), first));
+        for cut in first..bytes.len() {
+            assert!(matches!(decode(&bytes[first..cut]), Found::End), "{cut}");
+        }
+    }
+
+    #[test]
+    fn every_flipped_byte_of_a_body_is_damage() {
+        let mut bytes = Vec::new();
+        encode(&mark(1), &mut bytes).unwrap();
+        for at in 4..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 0x40;
+            assert!(matches!(decode(&flipped), Found::Damage), "{at}");
+        }
+        assert!(matches!(decode(&[0; 64]), Found::Damage));
+        assert!(matches!(decode(&[0xff; 64]), Found::Damage));
+    }
+}

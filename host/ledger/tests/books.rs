@@ -1,0 +1,320 @@
+//! The books through ends, crashes, full disks and databases that come and go.
+
+// Helpers fail as the tests that call them do.
+#![allow(clippy::unwrap_used)]
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_ledger::{
+    Batch, BoxFuture, Budget, Budgets, Charge, Drain, Entry, Event, Journal, JournalLimits, Ledger, Position, Price,
+    Prices, Sink, Spent, Who,
+};
+
+/// A sink in memory that fails as it is told: before it keeps a batch, or after.
+#[derive(Clone, Default)]
+struct Shelf(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    events: Vec<Event>,
+    behind: Position,
+    failures: Vec<Failure>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Before,
+    After,
+}
+
+impl Sink for Shelf {
+    type Error = &'static str;
+
+    fn position(&self, _: &str) -> BoxFuture<'_, Result<Position, &'static str>> {
+        Box::pin(async { Ok(self.0.lock().behind) })
+    }
+
+    fn commit(&self, _: &str, batch: Batch) -> BoxFuture<'_, Result<(), &'static str>> {
+        Box::pin(async move {
+            let mut kept = self.0.lock();
+            let failure = kept.failures.pop();
+            if let Some(Failure::Before) = failure {
+                return Err("down");
+            }
+            kept.events.extend(batch.events);
+            kept.behind = batch.behind;
+            if failure.is_some() { Err("the answer was lost") } else { Ok(()) }
+        })
+    }
+}
+
+impl Shelf {
+    fn entries(&self) -> Vec<Entry> {
+        let of = |event: &Event| match event {
+            Event::Used(entry) => Some(entry.clone()),
+            Event::Alert(_) => None,
+        };
+        self.0.lock().events.iter().filter_map(of).collect()
+    }
+
+    fn outputs(&self) -> BTreeMap<String, (u64, String)> {
+        let entries = self.entries();
+        let count = entries.len();
+        let by_name: BTreeMap<_, _> =
+            entries.into_iter().map(|entry| (entry.opening.generation, (entry.tokens.output, entry.outcome))).collect();
+        assert_eq!(by_name.len(), count, "a generation was billed twice");
+        by_name
+    }
+}
+
+fn ledger(folder: &Path, segment_bytes: u64, budgets: Budgets) -> Arc<Ledger> {
+    let limits = JournalLimits { segment_bytes, ..JournalLimits::default() };
+    let prices = Prices([("m".to_owned(), Price { input: 0, cached: 0, output: 1_000_000 })].into());
+    Ledger::start(Journal::open(folder, limits).unwrap(), prices, budgets).unwrap()
+}
+
+fn charge(ledger: &Arc<Ledger>, generation: &str) -> Charge {
+    ledger.follow(Who {
+        generation: generation.into(),
+        request_id: "r".into(),
+        tenant: "t".into(),
+        key_name: "k".into(),
+        end_user: None,
+    })
+}
+
+async fn drained(ledger: &Arc<Ledger>, shelf: &Shelf) -> bool {
+    Drain::new(Arc::clone(ledger), shelf.clone()).catch_up(Duration::from_secs(20)).await
+}
+
+/// A copy of what a process that dies now leaves behind.
+fn crash(folder: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+    }
+    copy
+}
+
+#[tokio::test]
+async fn a_generation_is_billed_once_however_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, shelf) = (ledger(folder.path(), 1 << 20, Budgets::default()), Shelf::default());
+    let answered = charge(&ledger, "answered");
+    answered.reserve("m", 10, 100).unwrap();
+    answered.tally().add_output(3);
+    answered.reserve("m", 20, 100).unwrap();
+    answered.tally().add_output(4);
+    answered.settle("answered");
+    answered.settle("failed");
+    drop(answered);
+    let gone = charge(&ledger, "gone");
+    gone.reserve("m", 10, 100).unwrap();
+    gone.tally().add_output(5);
+    drop(gone);
+    drop(charge(&ledger, "never began"));
+    assert!(drained(&ledger, &shelf).await);
+    let outputs = shelf.outputs();
+    assert_eq!(outputs.len(), 2, "{outputs:?}");
+    assert_eq!(outputs["answered"], (7, "answered".into()));
+    assert_eq!(outputs["gone"], (5, "client-gone".into()));
+    assert_eq!(shelf.entries()[0].amount(), 7);
+    assert_eq!(ledger.num_open(), 0);
+}
+
+#[tokio::test]
+async fn a_crash_bills_what_the_last_mark_says_and_only_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger_before = ledger(folder.path(), 1 << 20, Budgets::default());
+    let (open, ended) = (charge(&ledger_before, "open"), charge(&ledger_before, "ended"));
+    for charge in [&open, &ended] {
+        charge.reserve("m", 10, 100).unwrap();
+        charge.tally().add_output(7);
+    }
+    ended.settle("answered");
+    ledger_before.flush().unwrap();
+    open.tally().add_output(1000);
+    let left = crash(folder.path());
+    let shelf = Shelf::default();
+    for _ in 0..3 {
+        let after = ledger(left.path(), 1 << 20, Budgets::default());
+        assert!(drained(&after, &shelf).await);
+        let outputs = shelf.outputs();
+        assert_eq!(outputs["open"], (7, "recovered".into()));
+        assert_eq!(outputs["ended"], (7, "answered".into()));
+    }
+}
+
+#[tokio::test]
+async fn another_process_cannot_write_the_same_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let _first = Journal::open(folder.path(), JournalLimits::default()).unwrap();
+    let second = Journal::open(folder.path(), JournalLimits::default()).unwrap_err();
+    assert!(second.to_string().contains("in use by another process"), "{second}");
+}
+
+#[tokio::test]
+async fn a_journal_that_cannot_be_written_refuses_new_work_and_loses_no_old() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("journal");
+    // Each record takes a file of its own, and there is no folder for it.
+    let (ledger, shelf) = (ledger(&place, 1, Budgets::default()), Shelf::default());
+    let running = charge(&ledger, "running");
+    running.reserve("m", 10, 100).unwrap();
+    let aside = folder.path().join("aside");
+    std::fs::rename(&place, &aside).unwrap();
+    let refused = charge(&ledger, "refused").reserve("m", 1, 1).unwrap_err();
+    assert_eq!(refused.code.as_deref(), Some("storage_full"));
+    running.tally().add_output(9);
+    running.settle("answered");
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while ledger.health().is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        std::fs::rename(&aside, &place).unwrap();
+        while ledger.health().is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let next = charge(&ledger, "next");
+    next.reserve("m", 1, 1).unwrap();
+    next.settle("answered");
+    assert!(drained(&ledger, &shelf).await);
+    assert_eq!(
+        shelf.outputs().into_iter().map(|(name, (output, _))| (name, output)).collect::<Vec<_>>(),
+        [("next".to_owned(), 0), ("running".to_owned(), 9)]
+    );
+}
+
+#[tokio::test]
+async fn files_that_the_database_has_are_deleted_but_for_those_of_open_generations() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ledger, shelf) = (ledger(folder.path(), 1000, Budgets::default()), Shelf::default());
+    let long = charge(&ledger, "long");
+    long.reserve("m", 10, 100).unwrap();
+    let files = || std::fs::read_dir(folder.path()).unwrap().count();
+    for i in 0..100 {
+        let short = charge(&ledger, &format!("short-{i}"));
+        short.reserve("m", 10, 100).unwrap();
+        short.settle("answered");
+    }
+    assert!(drained(&ledger, &shelf).await);
+    assert!(files() > 8, "{}", files());
+    long.settle("answered");
+    assert!(drained(&ledger, &shelf).await);
+    assert!(files() <= 4, "{}", files());
+    assert_eq!(shelf.outputs().len(), 101);
+}
+
+#[tokio::test]
+async fn a_budget_is_spent_by_what_was_used_and_told_of_through_the_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut budgets = Budgets::default();
+    let budget = Budget { daily: Some(100), monthly: None, soft_percent: 50 };
+    budgets.of_tenant("t", budget, Spent::default(), 0);
+    let (ledger, shelf) = (ledger(folder.path(), 1 << 20, budgets), Shelf::default());
+    let first = charge(&ledger, "first");
+    first.reserve("m", 0, 80).unwrap();
+    let second = charge(&ledger, "second");
+    let refused = second.reserve("m", 0, 30).unwrap_err();
+    assert_eq!(refused.code.as_deref(), Some("insufficient_quota"));
+    assert!(refused.message.contains("tenant `t`") && refused.retry_after_s.is_some(), "{}", refused.message);
+    first.tally().add_output(60);
+    first.settle("answered");
+    second.reserve("m", 0, 30).unwrap();
+    drop(second);
+    assert!(drained(&ledger, &shelf).await);
+    let alerts = shelf.0.lock().events.iter().filter(|event| matches!(event, Event::Alert(_))).count();
+    assert_eq!(alerts, 1);
+}
+
+/// What a run of the ledger does.
+#[derive(Clone, Debug)]
+enum Step {
+    Begin,
+    Tokens(usize, u64),
+    Mark,
+    End(usize),
+    Drain,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => Just(Step::Begin),
+        6 => (0_usize..8, 1_u64..50).prop_map(|(which, tokens)| Step::Tokens(which, tokens)),
+        2 => Just(Step::Mark),
+        3 => (0_usize..8).prop_map(Step::End),
+        1 => Just(Step::Drain),
+    ]
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    prop_oneof![Just(Failure::Before), Just(Failure::After)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever happened, wherever the newest file was torn off, and whenever the database failed: each generation is
+    /// billed at most once and never for more than was generated; and what had ended in the files, exactly.
+    #[test]
+    fn nothing_is_billed_twice_or_for_more_than_was_generated(
+        steps in prop::collection::vec(step(), 1..60),
+        failures in prop::collection::vec(failure(), 0..6),
+        torn in 0_u64..400,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let folder = tempfile::tempdir().unwrap();
+            let shelf = Shelf::default();
+            shelf.0.lock().failures = failures;
+            let before = ledger(folder.path(), 700, Budgets::default());
+            let mut running: Vec<(String, Charge)> = Vec::new();
+            let mut generated: BTreeMap<String, u64> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Begin => {
+                        let name = format!("g{}", generated.len());
+                        let charge = charge(&before, &name);
+                        charge.reserve("m", 1, 1).unwrap();
+                        generated.insert(name.clone(), 0);
+                        running.push((name, charge));
+                    }
+                    Step::Tokens(which, tokens) if which < running.len() => {
+                        running[which].1.tally().add_output(tokens);
+                        *generated.get_mut(&running[which].0).unwrap() += tokens;
+                    }
+                    Step::End(which) if which < running.len() => running.remove(which).1.settle("answered"),
+                    Step::Mark => before.flush().unwrap(),
+                    Step::Drain => assert!(drained(&before, &shelf).await),
+                    Step::Tokens(..) | Step::End(_) => {}
+                }
+            }
+            let left = crash(folder.path());
+            let newest = std::fs::read_dir(left.path()).unwrap().map(|file| file.unwrap().path())
+                .filter(|path| path.extension().is_some_and(|kind| kind == "journal")).max().unwrap();
+            // A database never has what a disk has lost, so nothing is torn off that was drained.
+            if shelf.0.lock().behind == Position::default() {
+                let file = std::fs::OpenOptions::new().write(true).open(newest).unwrap();
+                let length = file.metadata().unwrap().len();
+                file.set_len(length.saturating_sub(torn)).unwrap();
+            }
+            drop(before);
+            let after = ledger(left.path(), 700, Budgets::default());
+            assert!(drained(&after, &shelf).await);
+            for (name, (billed, _)) in shelf.outputs() {
+                assert!(billed <= generated[&name], "{name}: {billed} of {}", generated[&name]);
+            }
+            if torn == 0 {
+                assert_eq!(shelf.outputs().len(), generated.len());
+            }
+        });
+    }
+}

@@ -1,0 +1,96 @@
+//! What can go wrong with a database.
+
+use sqlx::migrate::MigrateError;
+use std::path::PathBuf;
+
+/// Why something was not stored or read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The folder cannot be made.
+    #[error("the store's folder {path} cannot be made: {cause}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// The system's reason.
+        cause: std::io::Error,
+    },
+    /// There is no room left to write: on the disk, or what the database was given.
+    #[error("the database has no room left: {0}")]
+    Full(sqlx::Error),
+    /// The database does not answer, or not in time; what was asked may be asked again.
+    #[error("the database does not answer: {0}")]
+    Unavailable(sqlx::Error),
+    /// Its tables are not those of this program.
+    #[error("the database cannot be brought to this program's version: {0}")]
+    Migration(#[from] MigrateError),
+    /// A statement failed, which is a defect here or a change made by others.
+    #[error("the database refused a statement: {0}")]
+    Statement(sqlx::Error),
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
+        match (&error, code.as_deref().map(condition)) {
+            (_, Some(Condition::Full)) => Self::Full(error),
+            (_, Some(Condition::Away)) => Self::Unavailable(error),
+            (sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Tls(_), _) => {
+                Self::Unavailable(error)
+            }
+            _ => Self::Statement(error),
+        }
+    }
+}
+
+enum Condition {
+    Full,
+    Away,
+    Other,
+}
+
+/// What a database's code means: Postgres' have five characters, SQLite's are numbers whose lowest byte counts
+/// (<https://www.sqlite.org/rescode.html>, <https://www.postgresql.org/docs/current/errcodes-appendix.html>).
+fn condition(code: &str) -> Condition {
+    if code.len() == 5 && !code.starts_with('1') {
+        return match code {
+            "53100" => Condition::Full,
+            _ if ["08", "53", "57P"].iter().any(|class| code.starts_with(class)) => Condition::Away,
+            _ => Condition::Other,
+        };
+    }
+    match code.parse::<u32>().map(|number| number & 0xff) {
+        // SQLITE_FULL.
+        Ok(13) => Condition::Full,
+        // Busy, locked, read-only, IO error, cannot open.
+        Ok(5 | 6 | 8 | 10 | 14) => Condition::Away,
+        _ => Condition::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_both_databases_are_understood() {
+        let what = |code: &str| match condition(code) {
+            Condition::Full => "full",
+            Condition::Away => "away",
+            Condition::Other => "other",
+        };
+        for (code, meaning) in [
+            ("13", "full"),
+            ("5", "away"),
+            ("517", "away"),
+            ("2067", "other"),
+            ("53100", "full"),
+            ("53300", "away"),
+            ("57P01", "away"),
+            ("08006", "away"),
+            ("23505", "other"),
+            ("42601", "other"),
+        ] {
+            assert_eq!(what(code), meaning, "{code}");
+        }
+    }
+}

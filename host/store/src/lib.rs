@@ -1,0 +1,20 @@
+//! What lasts beyond the process: SQLite in a folder by default, Postgres when asked. The same statements run on
+//! both, and the same tests.
+//!
+//! Invariants:
+//! - every statement on a tenant's rows names the tenant; what is another's is as what never was;
+//! - SQL is written out, never put together from what a caller sent;
+//! - nothing here is on the path of a token: what must not wait for a database does not call it.
+//!
+//! Read `db.rs` first: it opens the database and brings it to this program's version.
+
+mod db;
+mod error;
+mod migrations;
+mod outbox;
+mod usage;
+
+pub use db::{Db, Place};
+pub use error::StoreError;
+pub use outbox::{Outbox, Waiting};
+pub use usage::{GroupBy, Holder, Usage, UsageQuery, UsageSink, UsageSum};

@@ -1,0 +1,17 @@
+//! The tables, as steps that are never changed once released: a new one is a new file and one line.
+//!
+//! Numbers are `BIGINT` and text is `TEXT` in both databases; times are milliseconds since 1970.
+
+use sqlx::SqlSafeStr;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+
+const STEPS: &[(&str, &str)] = &[("usage", include_str!("migrations/0001_usage.sql"))];
+
+/// All steps, in order.
+pub(crate) fn migrator() -> Migrator {
+    let migration = |(i, (name, sql)): (usize, &(&'static str, &'static str))| {
+        let (number, kind) = (i as i64 + 1, MigrationType::Simple);
+        Migration::new(number, (*name).into(), kind, (*sql).into_sql_str(), false)
+    };
+    Migrator::with_migrations(STEPS.iter().enumerate().map(migration).collect())
+}

@@ -1,0 +1,279 @@
+//! What was used: kept once for each generation, summed for bills and budgets.
+
+use crate::db::Db;
+use crate::error::StoreError;
+use sqlx::{Any, Row, Transaction};
+use tidegate_ledger::{Alert, Batch, BoxFuture, Entry, Event, Position, Sink, Spent};
+
+/// Takes a journal's events into the database.
+#[derive(Clone, Debug)]
+pub struct UsageSink {
+    db: Db,
+    /// Whether somebody fetches the outbox: without, it would grow for ever.
+    outbox: bool,
+}
+
+/// The kind of an entry that a generation makes.
+const GENERATION: &str = "generation";
+
+impl UsageSink {
+    /// Into `db`; with `outbox`, each event also waits there for [`crate::Outbox`].
+    pub fn new(db: Db, outbox: bool) -> Self {
+        Self { db, outbox }
+    }
+
+    async fn keep(&self, journal: &str, batch: Batch) -> Result<(), StoreError> {
+        let mut tx = self.db.write().await?;
+        for event in &batch.events {
+            let (is_new, id, payload) = match event {
+                Event::Used(entry) => (insert(&mut tx, entry).await?, &entry.opening.generation, usage_event(entry)),
+                Event::Alert(alert) => (true, &alert.id, alert_event(alert)),
+            };
+            if self.outbox && is_new {
+                sqlx::query("INSERT INTO outbox (id, created_ms, payload) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING")
+                    .bind(id.as_str())
+                    .bind(created_ms(event))
+                    .bind(payload)
+                    .execute(&mut *tx)
+                    .await?;
+            }
+        }
+        sqlx::query(
+            "INSERT INTO journal_positions (journal, segment, position) VALUES ($1, $2, $3) \
+             ON CONFLICT (journal) DO UPDATE SET segment = excluded.segment, position = excluded.position",
+        )
+        .bind(journal)
+        .bind(signed(batch.behind.segment))
+        .bind(signed(batch.behind.offset))
+        .execute(&mut *tx)
+        .await?;
+        Ok(tx.commit().await?)
+    }
+}
+
+impl Sink for UsageSink {
+    type Error = StoreError;
+
+    fn position(&self, journal: &str) -> BoxFuture<'_, Result<Position, StoreError>> {
+        let journal = journal.to_owned();
+        Box::pin(async move {
+            let row = sqlx::query("SELECT segment, position FROM journal_positions WHERE journal = $1")
+                .bind(journal)
+                .fetch_optional(self.db.pool())
+                .await?;
+            let Some(row) = row else { return Ok(Position::default()) };
+            Ok(Position { segment: unsigned(row.try_get(0)?), offset: unsigned(row.try_get(1)?) })
+        })
+    }
+
+    fn commit(&self, journal: &str, batch: Batch) -> BoxFuture<'_, Result<(), StoreError>> {
+        let journal = journal.to_owned();
+        Box::pin(async move { self.keep(&journal, batch).await })
+    }
+}
+
+/// Whether it was not there before.
+async fn insert(tx: &mut Transaction<'static, Any>, entry: &Entry) -> Result<bool, StoreError> {
+    let (opening, tokens) = (&entry.opening, entry.tokens);
+    let done = sqlx::query(
+        "INSERT INTO usage_entries (generation, kind, tenant, key_name, end_user, model, request_id, begun_ms, \
+         ended_ms, outcome, input_tokens, cached_tokens, output_tokens, input_price, cached_price, output_price, amount) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING",
+    )
+    .bind(opening.generation.as_str())
+    .bind(GENERATION)
+    .bind(opening.tenant.as_str())
+    .bind(opening.key_name.as_str())
+    .bind(opening.end_user.clone())
+    .bind(opening.model.as_str())
+    .bind(opening.request_id.as_str())
+    .bind(signed(opening.begun_ms))
+    .bind(signed(entry.ended_ms))
+    .bind(entry.outcome.as_str())
+    .bind(signed(tokens.input))
+    .bind(signed(tokens.cached))
+    .bind(signed(tokens.output))
+    .bind(signed(opening.price.input))
+    .bind(signed(opening.price.cached))
+    .bind(signed(opening.price.output))
+    .bind(signed(entry.amount()))
+    .execute(&mut **tx)
+    .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+fn created_ms(event: &Event) -> i64 {
+    signed(match event {
+        Event::Used(entry) => entry.ended_ms,
+        Event::Alert(alert) => alert.at_ms,
+    })
+}
+
+fn usage_event(entry: &Entry) -> String {
+    let (opening, tokens) = (&entry.opening, entry.tokens);
+    serde_json::json!({
+        "id": opening.generation, "type": "usage.recorded", "created_at": entry.ended_ms / 1000,
+        "data": {
+            "tenant": opening.tenant, "key": opening.key_name, "user": opening.end_user, "model": opening.model,
+            "request_id": opening.request_id, "outcome": entry.outcome, "input_tokens": tokens.input,
+            "input_cached_tokens": tokens.cached, "output_tokens": tokens.output, "amount_nano": entry.amount(),
+        },
+    })
+    .to_string()
+}
+
+fn alert_event(alert: &Alert) -> String {
+    serde_json::json!({
+        "id": alert.id, "type": "budget.reached", "created_at": alert.at_ms / 1000,
+        "data": {
+            "scope": alert.scope, "name": alert.name, "window": alert.window, "bound": alert.bound,
+            "spent_nano": alert.spent, "limit_nano": alert.limit,
+        },
+    })
+    .to_string()
+}
+
+/// What to sum, over which time, by what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// Of one tenant; `None` is all, for administrators.
+    pub tenant: Option<String>,
+    /// Milliseconds since 1970, inclusive.
+    pub start_ms: u64,
+    /// Milliseconds since 1970, exclusive.
+    pub end_ms: u64,
+    /// One sum for each so many milliseconds from the start.
+    pub width_ms: u64,
+    /// One sum for each of these as well.
+    pub by: GroupBy,
+    /// Sums at most, the earliest first.
+    pub limit: u32,
+}
+
+/// What else a sum is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupBy {
+    /// Each tenant.
+    pub tenant: bool,
+    /// Each key.
+    pub key: bool,
+    /// Each end user.
+    pub user: bool,
+    /// Each model.
+    pub model: bool,
+}
+
+/// A sum.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsageSum {
+    /// Which span of time, counted from the start.
+    pub bucket: u64,
+    /// Where it is of one.
+    pub tenant: Option<String>,
+    /// Where it is of one.
+    pub key: Option<String>,
+    /// Where it is of one.
+    pub user: Option<String>,
+    /// Where it is of one.
+    pub model: Option<String>,
+    /// Generations.
+    pub requests: u64,
+    /// Prompt tokens, cached ones included.
+    pub input_tokens: u64,
+    /// Of those, cached.
+    pub cached_tokens: u64,
+    /// Generated tokens.
+    pub output_tokens: u64,
+    /// Billionths of the operator's currency.
+    pub amount: u64,
+}
+
+/// Sums from the usage table.
+#[derive(Clone, Debug)]
+pub struct Usage(Db);
+
+impl Usage {
+    /// Of `db`.
+    pub fn new(db: Db) -> Self {
+        Self(db)
+    }
+
+    /// The sums of a query.
+    pub async fn sums(&self, query: &UsageQuery) -> Result<Vec<UsageSum>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT (ended_ms - $1) / $2, CASE WHEN $3 = 1 THEN tenant ELSE '' END, \
+             CASE WHEN $4 = 1 THEN key_name ELSE '' END, CASE WHEN $5 = 1 THEN COALESCE(end_user, '') ELSE '' END, \
+             CASE WHEN $6 = 1 THEN model ELSE '' END, COUNT(*), CAST(SUM(input_tokens) AS BIGINT), \
+             CAST(SUM(cached_tokens) AS BIGINT), CAST(SUM(output_tokens) AS BIGINT), CAST(SUM(amount) AS BIGINT) \
+             FROM usage_entries WHERE ($7 = '' OR tenant = $7) AND ended_ms >= $1 AND ended_ms < $8 \
+             GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT $9",
+        )
+        .bind(signed(query.start_ms))
+        .bind(signed(query.width_ms.max(1)))
+        .bind(i64::from(query.by.tenant))
+        .bind(i64::from(query.by.key))
+        .bind(i64::from(query.by.user))
+        .bind(i64::from(query.by.model))
+        .bind(query.tenant.clone().unwrap_or_default())
+        .bind(signed(query.end_ms))
+        .bind(i64::from(query.limit))
+        .fetch_all(self.0.pool())
+        .await?;
+        rows.iter().map(|row| Ok(sum(row, query.by)?)).collect()
+    }
+
+    /// What a tenant, or a key, has spent since the beginnings of a day and a month.
+    pub async fn spent(&self, holder: Holder<'_>, day_ms: u64, month_ms: u64) -> Result<Spent, StoreError> {
+        let (tenant, key) = match holder {
+            Holder::Tenant(name) => (name, ""),
+            Holder::Key(name) => ("", name),
+        };
+        let row = sqlx::query(
+            "SELECT CAST(COALESCE(SUM(CASE WHEN ended_ms >= $1 THEN amount ELSE 0 END), 0) AS BIGINT), \
+             CAST(COALESCE(SUM(amount), 0) AS BIGINT) FROM usage_entries \
+             WHERE ended_ms >= $2 AND ($3 = '' OR tenant = $3) AND ($4 = '' OR key_name = $4)",
+        )
+        .bind(signed(day_ms))
+        .bind(signed(month_ms))
+        .bind(tenant)
+        .bind(key)
+        .fetch_one(self.0.pool())
+        .await?;
+        Ok(Spent { day: unsigned(row.try_get(0)?), month: unsigned(row.try_get(1)?) })
+    }
+}
+
+/// Whose money.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder<'a> {
+    /// A tenant's.
+    Tenant(&'a str),
+    /// A key's.
+    Key(&'a str),
+}
+
+fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {
+    let number = |i: usize| row.try_get::<i64, _>(i).map(unsigned);
+    let name = |i: usize, wanted: bool| if wanted { row.try_get::<String, _>(i).map(Some) } else { Ok(None) };
+    Ok(UsageSum {
+        bucket: number(0)?,
+        tenant: name(1, by.tenant)?,
+        key: name(2, by.key)?,
+        user: name(3, by.user)?.filter(|user| !user.is_empty()),
+        model: name(4, by.model)?,
+        requests: number(5)?,
+        input_tokens: number(6)?,
+        cached_tokens: number(7)?,
+        output_tokens: number(8)?,
+        amount: number(9)?,
+    })
+}
+
+/// Databases have no unsigned numbers; none of ours comes near the bound.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

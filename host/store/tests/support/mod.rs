@@ -1,0 +1,52 @@
+//! Each test on each database: SQLite in a folder of its own, and Postgres in a database of its own where
+//! `TIDEGATE_TEST_POSTGRES` names a server.
+
+// A failure here is the failure of the test that called.
+#![allow(clippy::unwrap_used)]
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tidegate_store::{Db, Place};
+
+/// A database for one test.
+#[allow(dead_code)]
+pub struct Fresh {
+    pub name: &'static str,
+    pub place: Place,
+    pub db: Db,
+}
+
+/// Runs `test` on every database that is there.
+pub async fn on_each<F: Future<Output = ()>>(test: impl Fn(Fresh) -> F) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place::Folder(folder.path().join("a folder? 100%"));
+    let db = Db::open(&place).await.unwrap();
+    test(Fresh { name: "sqlite", place, db }).await;
+    let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
+        eprintln!("NOT TESTED on Postgres: TIDEGATE_TEST_POSTGRES names no server");
+        return;
+    };
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("tidegate_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let admin = Server::connect(&server).await;
+    admin.run(format!("CREATE DATABASE {name}")).await;
+    let (base, _) = server.rsplit_once('/').unwrap();
+    let place = Place::Postgres(format!("{base}/{name}"));
+    let db = Db::open(&place).await.unwrap();
+    test(Fresh { name: "postgres", place, db: db.clone() }).await;
+    db.close().await;
+    admin.run(format!("DROP DATABASE {name} WITH (FORCE)")).await;
+}
+
+struct Server(sqlx::AnyPool);
+
+impl Server {
+    async fn connect(url: &str) -> Self {
+        sqlx::any::install_default_drivers();
+        Self(sqlx::AnyPool::connect(url).await.unwrap())
+    }
+
+    async fn run(&self, statement: String) {
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&self.0).await.unwrap();
+    }
+}

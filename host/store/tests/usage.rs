@@ -1,0 +1,93 @@
+//! What is kept of usage, on each database.
+
+mod support;
+
+use support::on_each;
+use tidegate_ledger::{Batch, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens};
+use tidegate_store::{GroupBy, Holder, Outbox, Usage, UsageQuery, UsageSink};
+
+fn entry(generation: &str, tenant: &str, model: &str, ended_ms: u64, output: u64) -> Event {
+    let price = Price { input: 1_000_000, cached: 500_000, output: 2_000_000 };
+    let opening = Opening {
+        generation: generation.into(),
+        request_id: "r".into(),
+        tenant: tenant.into(),
+        key_name: format!("{tenant}-key"),
+        end_user: None,
+        model: model.into(),
+        price,
+        begun_ms: ended_ms - 5,
+    };
+    Event::Used(Entry {
+        opening,
+        tokens: Tokens { input: 10, cached: 4, output },
+        outcome: "answered".into(),
+        ended_ms,
+    })
+}
+
+fn batch(events: Vec<Event>, offset: u64) -> Batch {
+    Batch { events, behind: Position { segment: 3, offset } }
+}
+
+#[tokio::test]
+async fn an_event_that_comes_twice_is_kept_once_and_the_place_goes_with_it() {
+    on_each(|fresh| async move {
+        let sink = UsageSink::new(fresh.db.clone(), true);
+        assert_eq!(sink.position("j").await.unwrap(), Position::default());
+        sink.commit("j", batch(vec![entry("g1", "t", "m", 1000, 5)], 10)).await.unwrap();
+        sink.commit("j", batch(vec![entry("g1", "t", "m", 9000, 7), entry("g2", "t", "m", 1000, 1)], 20))
+            .await
+            .unwrap();
+        assert_eq!(sink.position("j").await.unwrap(), Position { segment: 3, offset: 20 });
+        assert_eq!(sink.position("another").await.unwrap(), Position::default());
+        let waiting = Outbox::new(fresh.db.clone()).oldest(10).await.unwrap();
+        assert_eq!(waiting.iter().map(|event| &*event.id).collect::<Vec<_>>(), ["g1", "g2"]);
+        assert!(waiting[0].payload.contains("\"output_tokens\":5"), "{}", waiting[0].payload);
+        let outbox = Outbox::new(fresh.db.clone());
+        outbox.taken("g1").await.unwrap();
+        assert_eq!(outbox.oldest(10).await.unwrap().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
+    on_each(|fresh| async move {
+        let sink = UsageSink::new(fresh.db.clone(), false);
+        let events = vec![
+            entry("a", "t", "m1", 1_000, 1),
+            entry("b", "t", "m2", 1_500, 2),
+            entry("c", "t", "m1", 2_000, 4),
+            entry("d", "other", "m1", 1_000, 100),
+            entry("e", "t", "m1", 3_000, 1000),
+        ];
+        sink.commit("j", batch(events, 1)).await.unwrap();
+        let usage = Usage::new(fresh.db.clone());
+        let query = |tenant: Option<&str>, by| UsageQuery {
+            tenant: tenant.map(Into::into),
+            start_ms: 1_000,
+            end_ms: 3_000,
+            width_ms: 1_000,
+            by,
+            limit: 100,
+        };
+        let by_model = GroupBy { model: true, ..GroupBy::default() };
+        let sums = usage.sums(&query(Some("t"), by_model)).await.unwrap();
+        let seen: Vec<_> = sums
+            .iter()
+            .map(|sum| (sum.bucket, sum.model.as_deref().unwrap(), sum.requests, sum.output_tokens))
+            .collect();
+        assert_eq!(seen, [(0, "m1", 1, 1), (0, "m2", 1, 2), (1, "m1", 1, 4)], "{}", fresh.name);
+        assert_eq!(sums[0].amount, 6 + 2 + 2);
+        let by_tenant = GroupBy { tenant: true, key: true, ..GroupBy::default() };
+        let all = usage.sums(&query(None, by_tenant)).await.unwrap();
+        let seen: Vec<_> = all.iter().map(|sum| (sum.bucket, sum.key.as_deref().unwrap(), sum.output_tokens)).collect();
+        assert_eq!(seen, [(0, "other-key", 100), (0, "t-key", 3), (1, "t-key", 4)]);
+        assert!(usage.sums(&query(Some("nobody"), by_model)).await.unwrap().is_empty());
+        let spent = usage.spent(Holder::Tenant("t"), 2_000, 1_500).await.unwrap();
+        assert_eq!(spent, Spent { day: 2 * 8 + 2 * 1004, month: 3 * 8 + 2 * 1006 });
+        assert_eq!(usage.spent(Holder::Key("nobody"), 0, 0).await.unwrap(), Spent::default());
+    })
+    .await;
+}
