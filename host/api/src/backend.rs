@@ -40,6 +40,8 @@ pub trait Service: Send + Sync + 'static {
 pub struct RequestContext {
     /// Names the request everywhere.
     pub request_id: RequestId,
+    /// Names what is generated for it: part of the answer's own id. No other request has it.
+    pub generation: Arc<str>,
     /// The authenticated caller.
     pub caller: Arc<Caller>,
     /// The other end of the connection.

@@ -29,6 +29,7 @@ impl Exchange {
         let hops = self.request.headers().get(HOPS).and_then(|value| value.to_str().ok()?.parse().ok());
         RequestContext {
             request_id: self.request_id.clone(),
+            generation: self.unique.as_str().into(),
             caller: Arc::clone(&self.caller),
             peer: self.peer,
             hops: hops.unwrap_or(0),

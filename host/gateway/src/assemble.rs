@@ -13,6 +13,7 @@ use crate::outside::models::{KnownModels, PluginModels};
 use anyhow::Context;
 use std::path::Path;
 use std::sync::Arc;
+use tidegate_ledger::Ledger;
 use tidegate_pipeline::{Limits, Pipeline};
 use tidegate_sandbox::capability::ModelService;
 use tidegate_sandbox::{Sandbox, SandboxConfig};
@@ -28,14 +29,14 @@ pub struct Assembled {
 }
 
 /// Loads models and plugins. Blocks for as long as that takes.
-pub fn assemble(config: &Config) -> anyhow::Result<Assembled> {
+pub fn assemble(config: &Config, ledger: Option<Arc<Ledger>>) -> anyhow::Result<Assembled> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     let models = models::load(config, &cache, &mut facts)?;
-    let plugins = Plugins::start(&cache, Arc::new(PluginModels(models.clone())))?;
+    let plugins = Plugins::start(&cache, Arc::new(PluginModels { models: models.clone(), ledger: ledger.clone() }))?;
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
     let limits = Limits { max_inflight: config.server.max_inflight, max_tool_turns: pipeline.max_tool_turns };
-    Ok(Assembled { pipeline: Pipeline::new(models, stages, limits), plugins, facts })
+    Ok(Assembled { pipeline: Pipeline::new(models, stages, limits, ledger), plugins, facts })
 }
 
 /// Validates a config as `assemble` would, but for the weights: reads the models' configs and loads the

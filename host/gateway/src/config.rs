@@ -5,6 +5,7 @@ mod cache;
 mod grants;
 mod nearest;
 mod pipeline;
+mod store;
 mod streams;
 
 pub(crate) use cache::variable;
@@ -14,6 +15,7 @@ pub use pipeline::{
     WhenConfig,
 };
 
+pub use store::{BudgetConfig, EventsConfig, PriceConfig, StoreConfig};
 pub use streams::StreamsConfig;
 
 use anyhow::{Context, bail};
@@ -40,6 +42,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// Stages on the path of a request; absent means the bundled pipeline.
     pub pipeline: Option<PipelineConfig>,
+    /// What lasts; absent means that nothing does.
+    pub store: Option<StoreConfig>,
     /// What differs for some tenants.
     pub tenants: BTreeMap<String, TenantConfig>,
     /// Where compiled plugins and unpacked assets are kept; default: the user's cache folder.
@@ -120,7 +124,7 @@ pub struct TlsConfig {
 }
 
 /// `[[keys]]`: one API key. `tidegate key NAME` makes one and prints this entry.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct KeyConfig {
     /// For logs and metrics.
@@ -138,6 +142,8 @@ pub struct KeyConfig {
     /// It may administer the server: `POST /admin/reload`.
     #[serde(default)]
     pub admin: bool,
+    /// What it may spend.
+    pub budget: Option<BudgetConfig>,
 }
 
 fn one() -> u32 {
@@ -160,6 +166,8 @@ pub struct ModelConfig {
     pub api_key_env: Option<String>,
     /// Prompt plus answer, in tokens; for an own model at most what it was made for.
     pub context_tokens: Option<u32>,
+    /// What it costs; absent means nothing.
+    pub price: Option<PriceConfig>,
 }
 
 /// `[compute]`
@@ -261,7 +269,7 @@ impl Config {
             );
         }
         self.engine.check()?;
-        Ok(())
+        self.check_money()
     }
 
     fn resolve_paths(&mut self, folder: &Path) {
@@ -278,6 +286,9 @@ impl Config {
         }
         if let Some(cache) = &mut self.cache_dir {
             *cache = folder.join(&*cache);
+        }
+        if let Some(store) = &mut self.store {
+            store.resolve_paths(folder);
         }
         if let Some(pipeline) = &mut self.pipeline {
             pipeline.resolve_paths(folder);
@@ -298,6 +309,7 @@ impl ModelConfig {
             upstream_model: None,
             api_key_env: None,
             context_tokens: None,
+            price: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The gateway as a library, so that tests run it in their own process. `main.rs` tells the story.
 
 pub mod assemble;
+mod books;
 pub mod bundled;
 pub mod chat;
 pub mod cli;

@@ -74,7 +74,11 @@ impl Reloader {
             anyhow::Ok((stages, pipeline.max_tool_turns, facts))
         });
         let (stages, max_tool_turns, facts) = loading.await.context("loading panicked")??;
-        self.service.upgrade().context("the server has stopped")?.replace_stages(stages, max_tool_turns);
+        let service = self.service.upgrade().context("the server has stopped")?;
+        if let Some(books) = service.books() {
+            books.replace(&config).await?;
+        }
+        service.replace_stages(stages, max_tool_turns);
         Ok((config, facts))
     }
 
@@ -116,6 +120,7 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         ("[[models]]", old.models == new.models),
         ("[compute]", old.compute == new.compute),
         ("[engine]", old.engine == new.engine),
+        ("[store]", old.store == new.store),
         ("cache_dir", old.cache_dir == new.cache_dir),
     ];
     match sections.iter().find(|(_, same)| !same) {

@@ -1,6 +1,7 @@
 //! A running server: assembled, listening, and stopped without losing an answer.
 
 use crate::assemble::{Assembled, assemble};
+use crate::books::Books;
 use crate::bundled::STARTER_NAME;
 use crate::config::{Config, KeyConfig, ServerConfig};
 use crate::observe;
@@ -48,6 +49,9 @@ impl Running {
                 engine.handle.shutdown(Duration::from_secs(1)).await;
             }
         }
+        if let Some(books) = self.service.books() {
+            books.close().await;
+        }
     }
 
     /// The pipeline that answers new requests, for tests.
@@ -80,14 +84,19 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let tls = config.server.tls.is_some();
     let open = config.keys.is_empty();
     let first_model = config.models.first().map_or(STARTER_NAME, |model| &model.name).to_owned();
-    let assembling = tokio::task::spawn_blocking(move || assemble(&config).map(|assembled| (config, assembled)));
+    let books = Books::open(&config).await?;
+    let ledger = books.as_ref().map(|books| Arc::clone(&books.ledger));
+    let store = config.store.clone();
+    let assembling =
+        tokio::task::spawn_blocking(move || assemble(&config, ledger).map(|assembled| (config, assembled)));
     let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
-    let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), metrics));
+    let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books, metrics));
     let reloader = Arc::new(Reloader::new(&config, &service, plugins)?);
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
     let api: Arc<dyn tidegate_api::Service> = service.clone();
     let server = tidegate_api::serve(vec![listener], Api::new(api, auth, limits));
+    facts.extend(store.iter().map(Books::fact));
     let model = if pipeline.routes() { ROUTED_MODEL } else { &first_model };
     facts.extend(invitation(addr, tls, open, model));
     Ok(Running { addr, facts, server, service, reloader, watcher })

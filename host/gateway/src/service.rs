@@ -1,5 +1,6 @@
 //! What `api` asks for, answered by the pipeline.
 
+use crate::books::Books;
 use crate::reload::Reloader;
 use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -13,12 +14,18 @@ use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind};
 pub(crate) struct PipelineService {
     pipeline: ArcSwap<Pipeline>,
     reloader: OnceLock<Arc<Reloader>>,
+    books: Option<Books>,
     metrics: PrometheusHandle,
 }
 
 impl PipelineService {
-    pub(crate) fn new(pipeline: Arc<Pipeline>, metrics: PrometheusHandle) -> Self {
-        Self { pipeline: ArcSwap::new(pipeline), reloader: OnceLock::new(), metrics }
+    pub(crate) fn new(pipeline: Arc<Pipeline>, books: Option<Books>, metrics: PrometheusHandle) -> Self {
+        Self { pipeline: ArcSwap::new(pipeline), reloader: OnceLock::new(), books, metrics }
+    }
+
+    /// What is used, where that is kept.
+    pub(crate) fn books(&self) -> Option<&Books> {
+        self.books.as_ref()
     }
 
     /// Lets [`Service::reload`] work.
@@ -41,7 +48,8 @@ impl PipelineService {
 impl Service for PipelineService {
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
         Box::pin(async move {
-            let cx = tidegate_pipeline::RequestContext { request_id: cx.request_id, caller: cx.caller, hops: cx.hops };
+            let RequestContext { request_id, generation, caller, hops, peer: _ } = cx;
+            let cx = tidegate_pipeline::RequestContext { request_id, generation, caller, hops };
             let reply = self.pipeline.load_full().answer(chat, cx).await?;
             Ok(Reply {
                 model: reply.model.clone(),
@@ -62,6 +70,9 @@ impl Service for PipelineService {
     }
 
     fn ready(&self) -> Result<(), String> {
+        if let Some(books) = &self.books {
+            books.ledger.health()?;
+        }
         for model in self.pipeline.load().models().iter() {
             if let ModelBackend::Engine(engine) = &model.backend
                 && let tidegate_engine::Health::NotReady(why) = engine.handle.health()

@@ -82,6 +82,13 @@ impl Budgets {
         self.accounts.insert(holder, Account { budget, windows, reserved: 0 });
     }
 
+    /// When the current day and month began, in milliseconds since 1970.
+    pub fn window_starts_ms(now_ms: u64) -> (u64, u64) {
+        let today = now_ms / 1000 / DAY_S;
+        let first = today - (civil(today).2 - 1);
+        (today * DAY_S * 1000, first * DAY_S * 1000)
+    }
+
     /// Whether nothing is bounded.
     pub fn is_empty(&self) -> bool {
         self.accounts.is_empty()
@@ -245,6 +252,8 @@ mod tests {
         assert_eq!(day(0), "1970-01-01");
         assert_eq!(day(951_782_400_000), "2000-02-29");
         assert_eq!(day_end_s(NOON), DAY_S / 2);
+        let (today, first) = Budgets::window_starts_ms(NOON);
+        assert_eq!((day(today), day(first), NOON - today), ("2026-11-21".into(), "2026-11-01".into(), DAY_S * 500));
         assert_eq!(month_end_s(NOON), 9 * DAY_S + DAY_S / 2);
     }
 

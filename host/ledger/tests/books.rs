@@ -185,11 +185,12 @@ async fn a_journal_that_cannot_be_written_refuses_new_work_and_loses_no_old() {
     .unwrap();
     let next = charge(&ledger, "next");
     next.reserve("m", 1, 1).unwrap();
+    next.tally().add_output(1);
     next.settle("answered");
     assert!(drained(&ledger, &shelf).await);
     assert_eq!(
         shelf.outputs().into_iter().map(|(name, (output, _))| (name, output)).collect::<Vec<_>>(),
-        [("next".to_owned(), 0), ("running".to_owned(), 9)]
+        [("next".to_owned(), 1), ("running".to_owned(), 9)]
     );
 }
 
@@ -203,10 +204,12 @@ async fn files_that_the_database_has_are_deleted_but_for_those_of_open_generatio
     for i in 0..100 {
         let short = charge(&ledger, &format!("short-{i}"));
         short.reserve("m", 10, 100).unwrap();
+        short.tally().add_input(1);
         short.settle("answered");
     }
     assert!(drained(&ledger, &shelf).await);
     assert!(files() > 8, "{}", files());
+    long.tally().add_input(1);
     long.settle("answered");
     assert!(drained(&ledger, &shelf).await);
     assert!(files() <= 4, "{}", files());
@@ -284,6 +287,8 @@ proptest! {
                         let name = format!("g{}", generated.len());
                         let charge = charge(&before, &name);
                         charge.reserve("m", 1, 1).unwrap();
+                        charge.tally().add_input(1);
+                        before.flush().unwrap();
                         generated.insert(name.clone(), 0);
                         running.push((name, charge));
                     }

@@ -7,6 +7,7 @@ use crate::stages::Ending;
 use metrics::{counter, gauge, histogram};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tidegate_ledger::Charge;
 use tidegate_types::{DeltaKind, Finding, FinishReason, Reject, Usage};
 
 /// Watches one reply and writes its record when it ends, or is dropped before.
@@ -20,6 +21,7 @@ pub(crate) struct Record {
     written: bool,
     stream: bool,
     observed: Option<(Arc<Pipeline>, Findings)>,
+    charge: Option<Arc<Charge>>,
 }
 
 /// What the guards of one answer saw, left where its record finds it.
@@ -39,7 +41,13 @@ impl Record {
             written: false,
             stream,
             observed: None,
+            charge: None,
         }
+    }
+
+    /// Has what was used billed with the record.
+    pub(crate) fn bill(&mut self, charge: Option<Arc<Charge>>) {
+        self.charge = charge;
     }
 
     /// Has the observers told, where there are some; gives the place for what guards saw.
@@ -78,6 +86,9 @@ impl Record {
     fn write(&mut self, outcome: &'static str, detail: &str) {
         if std::mem::replace(&mut self.written, true) {
             return;
+        }
+        if let Some(charge) = &self.charge {
+            charge.settle(outcome);
         }
         let usage = self.usage.unwrap_or_default();
         let total = self.started.elapsed();

@@ -4,8 +4,9 @@
 use crate::context::RequestContext;
 use crate::models::{Model, ModelBackend};
 use crate::source::SourceEvent;
-use crate::stages::{seeds, source};
+use crate::stages::{seeds, source, who};
 use std::sync::Arc;
+use tidegate_ledger::{Charge, Ledger};
 use tidegate_types::{Chat, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
 
 /// Bytes of an answer.
@@ -22,10 +23,29 @@ pub struct Asked {
     pub usage: Option<Usage>,
 }
 
-/// Asks a model; dropping the future stops its work.
-pub async fn ask(model: &Arc<Model>, chat: &Chat, cx: &RequestContext) -> Result<Asked, Reject> {
+/// Asks a model; dropping the future stops its work. What it costs is written down in `ledger` as the caller's.
+pub async fn ask(
+    model: &Arc<Model>,
+    chat: &Chat,
+    cx: &RequestContext,
+    ledger: Option<&Arc<Ledger>>,
+) -> Result<Asked, Reject> {
+    let charge = ledger.map(|ledger| Arc::new(ledger.follow(who(chat, cx))));
+    let asked = read(model, chat, cx, charge.as_ref()).await;
+    if let Some(charge) = charge {
+        charge.settle(if asked.is_ok() { "answered" } else { "failed" });
+    }
+    asked
+}
+
+async fn read(
+    model: &Arc<Model>,
+    chat: &Chat,
+    cx: &RequestContext,
+    charge: Option<&Arc<Charge>>,
+) -> Result<Asked, Reject> {
     let seeds = seeds(chat.sampling.seed, 1);
-    let mut source = source(model, chat, cx, Vec::new(), &seeds).await?;
+    let mut source = source(model, chat, cx, Vec::new(), &seeds, charge).await?;
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
     while let Some(event) = source.next().await {
         match event? {

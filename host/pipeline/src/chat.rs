@@ -9,6 +9,7 @@ use crate::stages::OutputGuardStage;
 use crate::states::Ended;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_ledger::Ledger;
 use tidegate_types::{Chat, Reject};
 use tokio::sync::Semaphore;
 
@@ -80,13 +81,15 @@ pub struct Pipeline {
     pub(crate) limits: Limits,
     pub(crate) admission: Arc<Semaphore>,
     pub(crate) background: Background,
+    /// Where what is used is written down; `None` where nobody wants that.
+    pub(crate) ledger: Option<Arc<Ledger>>,
 }
 
 impl Pipeline {
     /// Assembles a pipeline.
-    pub fn new(models: Models, stages: Stages, limits: Limits) -> Arc<Self> {
+    pub fn new(models: Models, stages: Stages, limits: Limits, ledger: Option<Arc<Ledger>>) -> Arc<Self> {
         let admission = Arc::new(Semaphore::new(limits.max_inflight));
-        Arc::new(Self { models, stages, limits, admission, background: Background::default() })
+        Arc::new(Self { models, stages, limits, admission, background: Background::default(), ledger })
     }
 
     /// A pipeline with other stages that shares models, admission and background work with this one, which goes on
@@ -98,6 +101,7 @@ impl Pipeline {
             limits: Limits { max_tool_turns, ..self.limits.clone() },
             admission: Arc::clone(&self.admission),
             background: self.background.clone(),
+            ledger: self.ledger.clone(),
         })
     }
 

@@ -10,6 +10,8 @@ use tidegate_types::{Caller, RequestId};
 pub struct RequestContext {
     /// Names the request everywhere.
     pub request_id: RequestId,
+    /// Names what is generated for it, in the answer's own id and in the books. No other request has it.
+    pub generation: Arc<str>,
     /// The authenticated caller.
     pub caller: Arc<Caller>,
     /// Gateways of this kind that the request came through before.

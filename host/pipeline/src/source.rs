@@ -2,12 +2,13 @@
 
 mod choice;
 mod engine;
+mod upstream;
 
 pub(crate) use engine::{EngineSource, EngineTurn, Reading};
+pub(crate) use upstream::UpstreamSource;
 
 use std::task::{Context, Poll};
 use tidegate_types::{Delta, Reject, Usage};
-use tidegate_upstream::{UpstreamEvent, UpstreamStream};
 
 /// What a turn's source says.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(crate) enum SourceEvent {
 /// One turn being generated. Dropping it stops the work.
 pub(crate) enum Source {
     Engine(Box<EngineSource>),
-    Upstream(Box<UpstreamStream>),
+    Upstream(Box<UpstreamSource>),
 }
 
 impl Source {
@@ -48,14 +49,7 @@ impl Source {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
         match self {
             Self::Engine(source) => source.poll_next(cx),
-            Self::Upstream(stream) => stream.poll_next(cx).map(|event| {
-                event.map(|event| {
-                    event.map(|event| match event {
-                        UpstreamEvent::Delta(delta) => SourceEvent::Delta(delta),
-                        UpstreamEvent::Usage(usage) => SourceEvent::Usage(usage),
-                    })
-                })
-            }),
+            Self::Upstream(source) => source.poll_next(cx),
         }
     }
 }

@@ -18,6 +18,7 @@ mod screen_input;
 mod screen_output;
 mod start;
 
+pub(crate) use admit::who;
 pub(crate) use fit::seeds;
 pub(crate) use late_verdicts::PendingVerdicts;
 pub(crate) use observe::Ending;

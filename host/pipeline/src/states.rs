@@ -6,6 +6,7 @@ use crate::models::Model;
 use crate::reply::Reply;
 use crate::stages::PendingVerdicts;
 use std::sync::Arc;
+use tidegate_ledger::Charge;
 use tidegate_types::{Chat, Finding, Reject, ToolDef};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -33,6 +34,8 @@ pub(crate) struct Request {
     pub(crate) pending: Option<PendingVerdicts>,
     /// What was asked, where memories want to know.
     pub(crate) question: Option<String>,
+    /// What it costs, where that is written down.
+    pub(crate) charge: Option<Arc<Charge>>,
     /// Held until the reply is dropped.
     pub(crate) permit: OwnedSemaphorePermit,
 }

@@ -1,6 +1,6 @@
 //! What a plugin may reach: `[pipeline.stage.grants]`, and what a tenant's calls may: `[tenants.NAME]`.
 
-use super::variable;
+use super::{BudgetConfig, variable};
 use anyhow::Context;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,11 +64,13 @@ pub enum VectorAccessConfig {
 }
 
 /// `[tenants.NAME]`
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct TenantConfig {
     /// The capabilities that plugins have in this tenant's calls, of those that they are granted; default: all.
     pub plugin_capabilities: Option<BTreeSet<String>>,
+    /// What it may spend.
+    pub budget: Option<BudgetConfig>,
 }
 
 impl TenantConfig {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use tidegate_ledger::Ledger;
 use tidegate_pipeline::ask::{self, Asked};
 use tidegate_pipeline::{Model, Models, RequestContext};
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, Labels, ModelAsk, ModelReply, ModelService};
@@ -12,17 +13,22 @@ use tidegate_types::{Chat, Form, Message, Reject, RejectKind, Sampling, ToolChoi
 const MAX_TOKENS: u32 = 1024;
 
 /// Answers for the models that run.
-pub struct PluginModels(pub Models);
+pub struct PluginModels {
+    /// What can be asked.
+    pub models: Models,
+    /// Where what that costs is written down.
+    pub ledger: Option<Arc<Ledger>>,
+}
 
 impl PluginModels {
     fn model(&self, name: &str) -> Result<&Arc<Model>, CapabilityError> {
-        self.0.get(name).map_err(failure)
+        self.models.get(name).map_err(failure)
     }
 }
 
 impl ModelService for PluginModels {
     fn check(&self, model: &str) -> Result<(), String> {
-        self.0.get(model).map(|_| ()).map_err(|reject| reject.message)
+        self.models.get(model).map(|_| ()).map_err(|reject| reject.message)
     }
 
     fn embed(&self, ask: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, CapabilityError>> {
@@ -38,8 +44,10 @@ impl ModelService for PluginModels {
         Box::pin(async move {
             let model = self.model(&ask.model)?;
             let chat = chat(&ask.model, messages, params)?;
-            let cx = RequestContext { request_id: ask.request_id, caller: Arc::new(ask.caller), hops: 0 };
-            let Asked { text, finish, usage } = ask::ask(model, &chat, &cx).await.map_err(failure)?;
+            let generation = generation().ok_or_else(|| CapabilityError::Unavailable("no random numbers".into()))?;
+            let cx = RequestContext { request_id: ask.request_id, generation, caller: Arc::new(ask.caller), hops: 0 };
+            let asked = ask::ask(model, &chat, &cx, self.ledger.as_ref()).await.map_err(failure)?;
+            let Asked { text, finish, usage } = asked;
             Ok(ModelReply { text, finish_reason: finish.as_str().into(), usage: usage.unwrap_or_default() })
         })
     }
@@ -47,6 +55,13 @@ impl ModelService for PluginModels {
     fn classify(&self, ask: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Labels>, CapabilityError>> {
         Box::pin(async move { ask::classify(self.model(&ask.model)?, &texts).await.map_err(failure) })
     }
+}
+
+/// A name for one answer that no other has.
+fn generation() -> Option<Arc<str>> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(format!("ask-{:032x}", u128::from_le_bytes(bytes)).into())
 }
 
 /// For `tidegate check`, which loads no weights: knows names, answers nothing.

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_engine::JobStream;
+use tidegate_ledger::Tally;
 use tidegate_types::{Caller, Delta, DeltaKind, Fault, FinishReason, Job, JobEvent, Reject, SamplingParams, Usage};
 
 /// What one turn asks of the engine: one job for each entry of `sampling`.
@@ -37,6 +38,7 @@ pub(crate) struct EngineSource {
     ready: VecDeque<SourceEvent>,
     usage: Usage,
     single_call: bool,
+    tally: Option<Arc<Tally>>,
 }
 
 struct Choice {
@@ -49,7 +51,12 @@ struct Choice {
 
 impl EngineSource {
     /// Submits the jobs; all or none.
-    pub(crate) fn start(engine: &EngineModel, turn: EngineTurn, caller: &Caller) -> Result<Self, Reject> {
+    pub(crate) fn start(
+        engine: &EngineModel,
+        turn: EngineTurn,
+        caller: &Caller,
+        tally: Option<Arc<Tally>>,
+    ) -> Result<Self, Reject> {
         let usage = Usage { input_tokens: turn.prompt.len() as u64, ..Usage::default() };
         let mut choices = Vec::with_capacity(turn.sampling.len());
         for sampling in &turn.sampling {
@@ -67,7 +74,10 @@ impl EngineSource {
             let stream = Some(engine.handle.submit(job)?);
             choices.push(Choice { stream, text, cached_tokens: 0, output_tokens: 0 });
         }
-        Ok(Self { choices, turn: 0, ready: VecDeque::new(), usage, single_call: turn.single_call })
+        if let Some(tally) = &tally {
+            tally.add_input(usage.input_tokens);
+        }
+        Ok(Self { choices, turn: 0, ready: VecDeque::new(), usage, single_call: turn.single_call, tally })
     }
 
     /// Ends a choice; its job is cancelled by dropping the stream.
@@ -117,9 +127,18 @@ impl EngineSource {
         match event {
             None => return Err(Reject::internal(Fault::Engine, "the engine dropped a job without a word")),
             Some(JobEvent::Failed(reject)) => return Err(reject),
-            Some(JobEvent::Started { cached_tokens }) => choice.cached_tokens = u64::from(cached_tokens),
+            Some(JobEvent::Started { cached_tokens }) => {
+                choice.cached_tokens = u64::from(cached_tokens);
+                // As in the usage: the prompt counts once, as the first answer found it.
+                if let (0, Some(tally)) = (index, &self.tally) {
+                    tally.add_cached(choice.cached_tokens);
+                }
+            }
             Some(JobEvent::Token(token)) => {
                 choice.output_tokens += 1;
+                if let Some(tally) = &self.tally {
+                    tally.add_output(1);
+                }
                 if choice.text.push(&token, &mut kinds) {
                     finish = Some(FinishReason::Stop);
                 } else if self.single_call && kinds.iter().any(|kind| matches!(kind, DeltaKind::ToolCall { .. })) {
@@ -127,6 +146,10 @@ impl EngineSource {
                 }
             }
             Some(JobEvent::Finished { reason, usage }) => {
+                if let Some(tally) = &self.tally {
+                    // The token that ends an answer comes without an event of its own.
+                    tally.add_output(usage.output_tokens.saturating_sub(choice.output_tokens));
+                }
                 choice.output_tokens = usage.output_tokens;
                 let stopped = choice.text.finish(reason == FinishReason::Length, &mut kinds);
                 finish = Some(if stopped { FinishReason::Stop } else { reason });
@@ -154,5 +177,16 @@ impl EngineSource {
         self.usage.cached_tokens = choices.first()?.cached_tokens;
         self.usage.output_tokens = choices.iter().map(|choice| choice.output_tokens).sum();
         Some(SourceEvent::Usage(self.usage))
+    }
+}
+
+impl Drop for EngineSource {
+    /// Whoever leaves an answer pays for what the engine had made of it by then.
+    fn drop(&mut self) {
+        let Some(tally) = &self.tally else { return };
+        for stream in self.choices.iter_mut().filter_map(|choice| choice.stream.as_mut()) {
+            let tokens = std::iter::from_fn(|| stream.try_next()).filter(|event| matches!(event, JobEvent::Token(_)));
+            tally.add_output(tokens.count() as u64);
+        }
     }
 }

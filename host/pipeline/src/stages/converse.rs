@@ -20,6 +20,7 @@ impl Pipeline {
         let model = turn.model.name.clone();
         let mut record = Record::new(&request.cx, model.clone(), request.chat.stream);
         let findings = record.observe(self, &request.findings);
+        record.bill(request.charge.clone());
         let emitter = Emitter::default();
         let conversation = Conversation {
             screen: OutputScreen::new(self, &request.cx, request.chat.stream),

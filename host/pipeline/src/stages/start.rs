@@ -3,10 +3,11 @@
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::models::{Model, ModelBackend};
-use crate::source::{EngineSource, Source};
+use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use std::sync::Arc;
+use tidegate_ledger::{Charge, Tally};
 use tidegate_types::{Chat, Fault, Form, Part, Reject, RejectKind, ToolDef};
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
@@ -28,6 +29,15 @@ pub(crate) struct TurnPlan {
 
 impl Pipeline {
     pub(crate) async fn start(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
+        let charge = routed.equipped.request.charge.clone();
+        let started = self.start_first(routed).await;
+        if let (Err(_), Some(charge)) = (&started, charge) {
+            charge.settle("failed");
+        }
+        started
+    }
+
+    async fn start_first(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
         let Routed { equipped: Equipped { mut request, tools }, candidates } = routed;
         let seeds = fit::seeds(request.chat.sampling.seed, request.chat.n);
         let mut last = None;
@@ -66,16 +76,20 @@ async fn generate(
     seeds: &[u64],
 ) -> Result<Source, Reject> {
     let defs = tools.iter().map(|tool| tool.def.clone()).collect();
-    source(model, &request.chat, &request.cx, defs, seeds).await
+    source(model, &request.chat, &request.cx, defs, seeds, request.charge.as_ref()).await
 }
 
-/// Begins a turn of `chat`, with the server's tools `defs`, on `model`.
+/// Tokens of an answer that nobody bounds, for what is set aside before an upstream is asked.
+const UNBOUNDED_OUTPUT: u64 = 4096;
+
+/// Begins a turn of `chat`, with the server's tools `defs`, on `model`, billed to `charge`.
 pub(crate) async fn source(
     model: &Arc<Model>,
     chat: &Chat,
     cx: &RequestContext,
     defs: Vec<ToolDef>,
     seeds: &[u64],
+    charge: Option<&Arc<Charge>>,
 ) -> Result<Source, Reject> {
     let fitted = if text_bytes(chat) > LONG_TEXT_BYTES {
         let (model, chat, seeds) = (Arc::clone(model), chat.clone(), seeds.to_vec());
@@ -86,14 +100,35 @@ pub(crate) async fn source(
     };
     match (fitted, &model.backend) {
         (Fitted::Engine(turn), ModelBackend::Engine(engine)) => {
-            let source = EngineSource::start(engine, turn, &cx.caller);
+            let output = u64::from(turn.max_tokens) * turn.sampling.len() as u64;
+            let tally = reserved(charge, model, turn.prompt.len() as u64, output)?;
+            let source = EngineSource::start(engine, turn, &cx.caller, tally);
             Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, chat.form))?)))
         }
         (Fitted::Upstream(chat), ModelBackend::Upstream(upstream)) => {
-            Ok(Source::Upstream(Box::new(upstream.generate(&chat, &cx.request_id, cx.hops + 1).await?)))
+            let input = (text_bytes(&chat) as u64).div_ceil(BYTES_PER_TOKEN);
+            let output = chat.max_tokens.map_or(UNBOUNDED_OUTPUT, u64::from) * u64::from(chat.n);
+            let tally = reserved(charge, model, input, output)?;
+            let stream = upstream.generate(&chat, &cx.request_id, cx.hops + 1).await?;
+            Ok(Source::Upstream(Box::new(UpstreamSource::new(stream, input, tally))))
         }
         _ => Err(Reject::internal(Fault::Operator, "fit and backend disagree")),
     }
+}
+
+/// A token of an upstream's prompt, until the upstream has counted.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// Sets aside what a turn may cost; gives where its tokens are counted.
+fn reserved(
+    charge: Option<&Arc<Charge>>,
+    model: &Model,
+    input: u64,
+    output: u64,
+) -> Result<Option<Arc<Tally>>, Reject> {
+    let Some(charge) = charge else { return Ok(None) };
+    charge.reserve(&model.name, input, output)?;
+    Ok(Some(Arc::clone(charge.tally())))
 }
 
 /// The engine knows one prompt; callers of the older endpoint sent it under another name.

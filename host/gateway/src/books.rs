@@ -1,0 +1,112 @@
+//! The books of a running server: the store and the ledger that the config asks for, and what drives them.
+
+mod events;
+
+use crate::config::{Config, StoreConfig};
+use anyhow::Context;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tidegate_ledger::{Budgets, Drain, Journal, JournalLimits, Ledger};
+use tidegate_store::{Db, Holder, Place, Usage, UsageSink};
+use tokio::task::JoinHandle;
+
+/// Open books.
+pub(crate) struct Books {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) db: Db,
+    drain: Arc<Drain<UsageSink>>,
+    work: Vec<JoinHandle<()>>,
+}
+
+/// For the database to take what a crash left in the journal, before budgets are read from it.
+const CATCH_UP: Duration = Duration::from_secs(10);
+/// For what the last answers cost, when the server stops. What is not taken then waits for the next start.
+const LAST_ENTRIES: Duration = Duration::from_secs(2);
+
+impl Books {
+    /// Opens what `config` asks for; nothing where it has no `[store]`.
+    pub(crate) async fn open(config: &Config) -> anyhow::Result<Option<Self>> {
+        let Some(store) = &config.store else { return Ok(None) };
+        let db = Db::open(&store.place()?).await.context("the store cannot be opened")?;
+        let prices = config.prices()?;
+        let journal = store.journal();
+        let opening = move || {
+            let journal = Journal::open(&journal, JournalLimits::default())?;
+            Ledger::start(journal, prices, Budgets::default())
+        };
+        let ledger = tokio::task::spawn_blocking(opening).await.context("opening the journal panicked")??;
+        let sink = UsageSink::new(db.clone(), store.events.is_some());
+        let drain = Arc::new(Drain::new(Arc::clone(&ledger), sink));
+        if !drain.catch_up(CATCH_UP).await {
+            anyhow::bail!(
+                "the store takes nothing from the journal in {}; budgets would not be known",
+                store.journal().display()
+            );
+        }
+        let mut books = Self { ledger, db, drain, work: Vec::new() };
+        books.replace(config).await?;
+        books.begin(store)?;
+        Ok(Some(books))
+    }
+
+    /// Takes prices and budgets from `config`, with what is spent of them.
+    pub(crate) async fn replace(&self, config: &Config) -> anyhow::Result<()> {
+        let usage = Usage::new(self.db.clone());
+        let now = now_ms();
+        let (day, month) = tidegate_ledger::Budgets::window_starts_ms(now);
+        let mut budgets = Budgets::default();
+        for (name, tenant) in &config.tenants {
+            if let Some(budget) = tenant.budget {
+                let spent = usage.spent(Holder::Tenant(name), day, month).await?;
+                budgets.of_tenant(name, budget.to_budget(name)?, spent, now);
+            }
+        }
+        for key in &config.keys {
+            if let Some(budget) = key.budget {
+                let spent = usage.spent(Holder::Key(&key.name), day, month).await?;
+                budgets.of_key(&key.name, budget.to_budget(&key.name)?, spent, now);
+            }
+        }
+        self.ledger.replace(config.prices()?, budgets);
+        Ok(())
+    }
+
+    fn begin(&mut self, store: &StoreConfig) -> anyhow::Result<()> {
+        let drain = Arc::clone(&self.drain);
+        self.work.push(tokio::spawn(async move { drain.run().await }));
+        if let Some(events) = &store.events {
+            let sender = events::Sender::new(events, self.db.clone())?;
+            self.work.push(tokio::spawn(sender.run()));
+        }
+        Ok(())
+    }
+
+    /// One line for the operator.
+    pub(crate) fn fact(store: &StoreConfig) -> String {
+        match store.place() {
+            Ok(Place::Postgres(_)) => format!("store     Postgres, journal in {}", store.path.display()),
+            _ => format!("store     SQLite in {}", store.path.display()),
+        }
+    }
+
+    /// Writes down what is left and closes the store.
+    pub(crate) async fn close(&self) {
+        for work in &self.work {
+            work.abort();
+        }
+        if let Err(error) = self.ledger.flush() {
+            tracing::error!("what was used is not all on disk: {error}");
+        }
+        if !self.drain.catch_up(LAST_ENTRIES).await {
+            tracing::warn!(
+                "the database has not taken all that was used; the journal keeps the rest for the next start"
+            );
+        }
+        self.db.close().await;
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,168 @@
+//! `[store]`: what lasts; prices and budgets, which need it.
+
+use super::{Config, variable};
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use tidegate_ledger::{Budget, Price, Prices};
+use tidegate_store::Place;
+
+/// `[store]`
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct StoreConfig {
+    /// A folder: SQLite, and the journal of what is used. One gateway's alone.
+    pub path: PathBuf,
+    /// Environment variable with the URL of a Postgres database, which gateways may share, in place of SQLite.
+    pub postgres_env: Option<String>,
+    /// Events for others.
+    pub events: Option<EventsConfig>,
+}
+
+/// `[store.events]`: each entry of usage and each alert of a budget, sent at least once.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct EventsConfig {
+    /// Where they are posted.
+    pub webhook: String,
+    /// Environment variable with the secret that signs them.
+    pub secret_env: Option<String>,
+}
+
+impl StoreConfig {
+    pub(super) fn resolve_paths(&mut self, folder: &Path) {
+        self.path = folder.join(&self.path);
+    }
+
+    /// Where the database is.
+    pub fn place(&self) -> anyhow::Result<Place> {
+        Ok(match &self.postgres_env {
+            Some(name) => Place::Postgres(variable(name).context("in store.postgres_env")?),
+            None => Place::Folder(self.path.clone()),
+        })
+    }
+
+    /// Where the journal is.
+    pub fn journal(&self) -> PathBuf {
+        self.path.join("journal")
+    }
+}
+
+/// `price` of a model, in the operator's currency for a million tokens.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct PriceConfig {
+    /// Of prompts.
+    pub input: f64,
+    /// Of prompts that the prefix cache had; default: as `input`.
+    pub cached_input: Option<f64>,
+    /// Of answers.
+    pub output: f64,
+}
+
+impl PriceConfig {
+    fn to_price(self, model: &str) -> anyhow::Result<Price> {
+        let of = |name, value| billionths(value).with_context(|| format!("model `{model}`: price.{name}"));
+        Ok(Price {
+            input: of("input", self.input)?,
+            cached: of("cached_input", self.cached_input.unwrap_or(self.input))?,
+            output: of("output", self.output)?,
+        })
+    }
+}
+
+/// `budget` of a tenant or a key, in the operator's currency.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct BudgetConfig {
+    /// For a day, in UTC.
+    pub daily: Option<f64>,
+    /// For a month, in UTC.
+    pub monthly: Option<f64>,
+    /// Percent of either at which an alert is sent; 0 for none.
+    #[serde(default = "most_of_it")]
+    pub soft_percent: u8,
+}
+
+fn most_of_it() -> u8 {
+    80
+}
+
+impl BudgetConfig {
+    /// As the ledger takes it.
+    pub fn to_budget(self, whose: &str) -> anyhow::Result<Budget> {
+        let of = |name, value: Option<f64>| {
+            value.map(|value| billionths(value).with_context(|| format!("{whose}: budget.{name}"))).transpose()
+        };
+        if self.soft_percent > 100 {
+            bail!("{whose}: budget.soft_percent is {}; the most is 100", self.soft_percent);
+        }
+        if self.daily.is_none() && self.monthly.is_none() {
+            bail!("{whose}: `budget` bounds nothing; give it `daily` or `monthly`");
+        }
+        let (daily, monthly) = (of("daily", self.daily)?, of("monthly", self.monthly)?);
+        Ok(Budget { daily, monthly, soft_percent: self.soft_percent })
+    }
+}
+
+/// Beyond it, sums of a month could leave the numbers of databases.
+const MOST: f64 = 1e9;
+
+fn billionths(units: f64) -> anyhow::Result<u64> {
+    if !(0.0..=MOST).contains(&units) {
+        bail!("{units} is no amount of money; it must be between 0 and {MOST:e}");
+    }
+    // Below 2^60, where rounding to a whole number is exact enough by far.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    Ok((units * 1e9).round() as u64)
+}
+
+impl Config {
+    /// What each model costs.
+    pub fn prices(&self) -> anyhow::Result<Prices> {
+        let priced = self.models.iter().filter_map(|model| Some((&model.name, model.price?)));
+        let prices = priced.map(|(name, price)| Ok((name.clone(), price.to_price(name)?)));
+        Ok(Prices(prices.collect::<anyhow::Result<_>>()?))
+    }
+
+    /// Money needs a memory.
+    pub(super) fn check_money(&self) -> anyhow::Result<()> {
+        self.prices()?;
+        let of_tenants = self.tenants.iter().map(|(name, tenant)| (format!("tenant `{name}`"), tenant.budget));
+        let of_keys = self.keys.iter().map(|key| (format!("key `{}`", key.name), key.budget));
+        for (whose, budget) in of_tenants.chain(of_keys) {
+            let Some(budget) = budget else { continue };
+            budget.to_budget(&whose)?;
+            if self.store.is_none() {
+                bail!("{whose} has a budget, but nothing keeps what is spent; add [store] with a `path`");
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn money_is_exact_and_nonsense_is_refused() {
+        assert_eq!(billionths(0.15).unwrap(), 150_000_000);
+        assert_eq!(billionths(0.075).unwrap(), 75_000_000);
+        assert_eq!(billionths(1e9).unwrap(), 1_000_000_000_000_000_000);
+        for bad in [-1.0, f64::NAN, f64::INFINITY, 1e10] {
+            assert!(billionths(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_budget_needs_a_store_and_a_bound() {
+        let why = |text: &str| format!("{:#}", Config::parse(text).unwrap_err());
+        let tenant = "[tenants.a.budget]\ndaily = 10\n";
+        assert!(why(tenant).contains("add [store]"), "{}", why(tenant));
+        let store = "[store]\npath = \"data\"\n";
+        Config::parse(&format!("{store}{tenant}")).unwrap();
+        assert!(why(&format!("{store}[tenants.a.budget]\nsoft_percent = 5\n")).contains("bounds nothing"));
+        assert!(why(&format!("{store}[tenants.a.budget]\ndaily = -1\n")).contains("no amount of money"));
+    }
+}
