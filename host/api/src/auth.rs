@@ -69,11 +69,16 @@ impl Auth {
         peer: SocketAddr,
     ) -> Result<Arc<Caller>, Reject> {
         let caller = self.caller(headers, host, peer)?;
-        if self.is_local_only() || self.administrators.contains(caller.key_name.as_ref()) {
+        if self.administers(&caller) {
             return Ok(caller);
         }
         let message = "this key may not administer the server; set `admin = true` on its entry in the config";
         Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("not_admin"))
+    }
+
+    /// Whether a caller may administer the server.
+    pub(crate) fn administers(&self, caller: &Caller) -> bool {
+        self.is_local_only() || self.administrators.contains(caller.key_name.as_ref())
     }
 
     /// Whether callers need no key, and only this machine is served.

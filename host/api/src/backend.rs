@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tidegate_store::{UsageQuery, UsageSum};
 use tidegate_types::{Caller, Chat, Delta, Fault, Reject, RejectKind, RequestId, Usage};
 use tidegate_wire::ModelCard;
 
@@ -31,8 +32,24 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(reject)))
     }
 
+    /// What was used.
+    fn usage(&self, _query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// What amounts of money are in.
+    fn currency(&self) -> String {
+        "usd".into()
+    }
+
     /// All metrics, in Prometheus' text format.
     fn metrics(&self) -> String;
+}
+
+/// What is asked for lasts longer than a request, and nothing was configured to keep it.
+pub fn no_store() -> Reject {
+    let message = "this server keeps nothing; its operator can change that by `path` in [store] of its config";
+    Reject::new(RejectKind::NotFound, Fault::Operator, message).code("store_not_configured")
 }
 
 /// Who asks, under which id.

@@ -8,3 +8,4 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod reload;
 pub(crate) mod streams;
+pub(crate) mod usage;

@@ -24,6 +24,7 @@ mod exchange;
 mod generation;
 mod ids;
 mod limits;
+mod query;
 mod receive;
 mod record;
 mod replay;
@@ -33,7 +34,7 @@ mod socket;
 mod tls;
 
 pub use auth::{ApiKey, Auth};
-pub use backend::{BoxFuture, Events, Reply, ReplyEvent, RequestContext, Service};
+pub use backend::{BoxFuture, Events, Reply, ReplyEvent, RequestContext, Service, no_store};
 pub use error::ApiError;
 pub use limits::Limits;
 pub use server::{Api, Listener, Server, serve};

@@ -2,7 +2,7 @@
 
 use crate::backend::BoxFuture;
 use crate::body::Response;
-use crate::endpoints::{chat_completions, completions, health, metrics, models, reload, streams};
+use crate::endpoints::{chat_completions, completions, health, metrics, models, reload, streams, usage};
 use crate::exchange::Exchange;
 use hyper::Method;
 use tidegate_types::Reject;
@@ -39,6 +39,11 @@ static ROUTES: &[Route] = &[
     route(Method::GET, "/v1/models/*", Access::Keyed, |x| Box::pin(models::get(x))),
     route(Method::GET, "/v1/streams/*", Access::Keyed, |x| Box::pin(streams::read(x))),
     route(Method::POST, "/v1/streams/*", Access::Keyed, |x| Box::pin(streams::cancel(x))),
+    route(Method::GET, "/v1/usage", Access::Keyed, |x| Box::pin(usage::usage(x))),
+    route(Method::GET, "/v1/usage/costs", Access::Keyed, |x| Box::pin(usage::costs(x))),
+    // OpenAI's own names of the two.
+    route(Method::GET, "/v1/organization/usage/completions", Access::Keyed, |x| Box::pin(usage::usage(x))),
+    route(Method::GET, "/v1/organization/costs", Access::Keyed, |x| Box::pin(usage::costs(x))),
     route(Method::GET, "/metrics", Access::Keyed, |x| Box::pin(metrics::render(x))),
     route(Method::POST, "/admin/reload", Access::Admin, |x| Box::pin(reload::create(x))),
     route(Method::GET, "/livez", Access::Open, |x| Box::pin(health::live(x))),

@@ -14,6 +14,8 @@ use tokio::task::JoinHandle;
 pub(crate) struct Books {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) db: Db,
+    /// What amounts of money are in.
+    pub(crate) currency: String,
     drain: Arc<Drain<UsageSink>>,
     work: Vec<JoinHandle<()>>,
 }
@@ -43,7 +45,7 @@ impl Books {
                 store.journal().display()
             );
         }
-        let mut books = Self { ledger, db, drain, work: Vec::new() };
+        let mut books = Self { ledger, db, currency: store.currency.clone(), drain, work: Vec::new() };
         books.replace(config).await?;
         books.begin(store)?;
         Ok(Some(books))

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tidegate_api::{BoxFuture, Events, ModelCard, Reply, ReplyEvent, RequestContext, Service};
 use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
+use tidegate_store::{StoreError, Usage, UsageQuery, UsageSum};
 use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind};
 
 /// The pipeline behind the HTTP side.
@@ -93,9 +94,26 @@ impl Service for PipelineService {
         })
     }
 
+    fn usage(&self, query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
+        Box::pin(async move {
+            let books = self.books.as_ref().ok_or_else(tidegate_api::no_store)?;
+            Usage::new(books.db.clone()).sums(&query).await.map_err(|error| away(&error))
+        })
+    }
+
+    fn currency(&self) -> String {
+        self.books.as_ref().map_or_else(|| "usd".into(), |books| books.currency.clone())
+    }
+
     fn metrics(&self) -> String {
         self.metrics.render()
     }
+}
+
+/// The store's own words are for the log.
+fn away(error: &StoreError) -> Reject {
+    let message = "the server's store does not answer; try again";
+    Reject::unavailable(Fault::Operator, message, 1).code("store_unavailable").because(error)
 }
 
 fn card(model: &Model) -> ModelCard {

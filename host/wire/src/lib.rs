@@ -21,6 +21,7 @@ mod path;
 pub mod request;
 pub mod sse;
 pub mod stream;
+pub mod usage;
 mod write;
 
 pub use answer::Answer;

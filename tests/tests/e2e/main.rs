@@ -23,3 +23,4 @@ mod shipped;
 mod stages;
 mod together;
 mod upstream;
+mod usage;

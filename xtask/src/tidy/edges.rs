@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("pipeline", &["types", "ledger", "engine", "upstream", "sandbox", "text", "fair"]),
     ("streams", &["types"]),
     ("store", &["types", "ledger"]),
-    ("api", &["types", "wire", "streams", "pipeline"]),
+    ("api", &["types", "wire", "streams", "store", "pipeline"]),
     (
         "gateway",
         &[

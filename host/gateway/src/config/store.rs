@@ -15,8 +15,15 @@ pub struct StoreConfig {
     pub path: PathBuf,
     /// Environment variable with the URL of a Postgres database, which gateways may share, in place of SQLite.
     pub postgres_env: Option<String>,
+    /// What prices and budgets are in, as ISO 4217 names it, in lower case.
+    #[serde(default = "dollars")]
+    pub currency: String,
     /// Events for others.
     pub events: Option<EventsConfig>,
+}
+
+fn dollars() -> String {
+    "usd".into()
 }
 
 /// `[store.events]`: each entry of usage and each alert of a budget, sent at least once.

@@ -1,0 +1,172 @@
+//! `GET /v1/usage` and `GET /v1/usage/costs`: what was used and what it cost, by time and by what is asked for. Callers
+//! see their own tenant; administrators see all.
+
+use crate::body::Response;
+use crate::exchange::{Exchange, json, with_type};
+use crate::query::{Query, invalid};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tidegate_store::{GroupBy, UsageQuery, UsageSum};
+use tidegate_types::{Fault, Reject, RejectKind};
+use tidegate_wire::usage::{UsageBucket, UsageResult, costs_page, usage_csv, usage_page};
+
+pub(crate) async fn usage(exchange: Exchange) -> Result<Response, Reject> {
+    let asked = Asked::read(&exchange)?;
+    let (buckets, next) = asked.answer(&exchange).await?;
+    Ok(match asked.csv {
+        true => with_type("text/csv; charset=utf-8", usage_csv(&buckets)),
+        false => json(usage_page(&buckets, next)),
+    })
+}
+
+pub(crate) async fn costs(exchange: Exchange) -> Result<Response, Reject> {
+    let asked = Asked::read(&exchange)?;
+    let (buckets, next) = asked.answer(&exchange).await?;
+    Ok(match asked.csv {
+        true => with_type("text/csv; charset=utf-8", usage_csv(&buckets)),
+        false => json(costs_page(&buckets, next, &exchange.api.service.currency())),
+    })
+}
+
+const KNOWN: [&str; 8] =
+    ["start_time", "end_time", "bucket_width", "group_by", "project_ids", "limit", "page", "format"];
+
+/// Widths of a bucket: the name, seconds, and how many there are by default and at most.
+const WIDTHS: [(&str, u64, u64, u64); 3] = [("1m", 60, 60, 1440), ("1h", 3600, 24, 168), ("1d", 86_400, 7, 31)];
+
+/// Sums in one answer.
+const MOST_SUMS: u32 = 10_000;
+
+struct Asked {
+    tenant: Option<String>,
+    start_s: u64,
+    end_s: u64,
+    width_s: u64,
+    buckets: u64,
+    by: GroupBy,
+    csv: bool,
+}
+
+impl Asked {
+    fn read(exchange: &Exchange) -> Result<Self, Reject> {
+        let query = Query::read(exchange.request.uri(), &KNOWN)?;
+        let (width_s, buckets) = width(&query)?;
+        let start = query.number("start_time")?.ok_or_else(|| {
+            invalid("start_time", "`start_time` is required: Unix seconds of when the first bucket begins")
+        })?;
+        let page = query.number("page")?;
+        let end_s = query.number("end_time")?.unwrap_or_else(|| now_s() + 1);
+        // Buckets lie where clocks would put them, whatever the start.
+        let start_s = page.unwrap_or(start).max(start) / width_s * width_s;
+        if end_s <= start.max(start_s) {
+            return Err(invalid("end_time", "`end_time` must be after `start_time`"));
+        }
+        let csv = match query.get("format") {
+            None | Some("json") => false,
+            Some("csv") => true,
+            Some(_) => return Err(invalid("format", "`format` must be json or csv")),
+        };
+        let by = group_by(&query)?;
+        Ok(Self { tenant: tenant(exchange, &query)?, start_s, end_s, width_s, buckets, by, csv })
+    }
+
+    /// The buckets, and where the next page begins.
+    async fn answer(&self, exchange: &Exchange) -> Result<(Vec<UsageBucket>, Option<u64>), Reject> {
+        let last_s = self.end_s.min(self.start_s.saturating_add(self.buckets * self.width_s));
+        let query = UsageQuery {
+            tenant: self.tenant.clone(),
+            start_ms: self.start_s * 1000,
+            end_ms: last_s * 1000,
+            width_ms: self.width_s * 1000,
+            by: self.by,
+            limit: MOST_SUMS + 1,
+        };
+        let sums = exchange.api.service.usage(query).await?;
+        if sums.len() > MOST_SUMS as usize {
+            let message = format!("the answer has more than {MOST_SUMS} sums; ask for fewer buckets by `limit`");
+            return Err(invalid("limit", &message));
+        }
+        let next = (last_s < self.end_s).then_some(last_s);
+        Ok((self.buckets(last_s, sums), next))
+    }
+
+    fn buckets(&self, last_s: u64, sums: Vec<UsageSum>) -> Vec<UsageBucket> {
+        let starts = (self.start_s..last_s).step_by(usize::try_from(self.width_s).unwrap_or(usize::MAX));
+        let mut buckets: Vec<UsageBucket> = starts
+            .map(|start_s| UsageBucket {
+                start_s,
+                end_s: (start_s + self.width_s).min(self.end_s),
+                results: Vec::new(),
+            })
+            .collect();
+        for sum in sums {
+            let bucket = usize::try_from(sum.bucket).ok().and_then(|bucket| buckets.get_mut(bucket));
+            bucket.into_iter().for_each(|bucket| bucket.results.push(result(&sum)));
+        }
+        buckets
+    }
+}
+
+fn result(sum: &UsageSum) -> UsageResult {
+    UsageResult {
+        project: sum.tenant.clone(),
+        key: sum.key.clone(),
+        user: sum.user.clone(),
+        model: sum.model.clone(),
+        requests: sum.requests,
+        input_tokens: sum.input_tokens,
+        cached_tokens: sum.cached_tokens,
+        output_tokens: sum.output_tokens,
+        amount: sum.amount,
+    }
+}
+
+fn width(query: &Query) -> Result<(u64, u64), Reject> {
+    let name = query.get("bucket_width").unwrap_or("1d");
+    let Some((_, seconds, default, most)) = WIDTHS.iter().find(|(known, ..)| *known == name) else {
+        return Err(invalid("bucket_width", "`bucket_width` must be 1m, 1h or 1d"));
+    };
+    let limit = query.number("limit")?.unwrap_or(*default);
+    if limit == 0 || limit > *most {
+        return Err(invalid("limit", &format!("`limit` must be from 1 to {most} for buckets of {name}")));
+    }
+    Ok((*seconds, limit))
+}
+
+fn group_by(query: &Query) -> Result<GroupBy, Reject> {
+    let mut by = GroupBy::default();
+    for name in query.all("group_by") {
+        match name {
+            "project_id" => by.tenant = true,
+            "api_key_id" => by.key = true,
+            "user_id" => by.user = true,
+            "model" | "line_item" => by.model = true,
+            _ => {
+                let message = "`group_by` must be of project_id, api_key_id, user_id, model and line_item";
+                return Err(invalid("group_by", message));
+            }
+        }
+    }
+    Ok(by)
+}
+
+/// Whose usage; `None` is everybody's.
+fn tenant(exchange: &Exchange, query: &Query) -> Result<Option<String>, Reject> {
+    let own = exchange.caller.tenant.as_str();
+    let mut asked = query.all("project_ids");
+    let (first, more) = (asked.next(), asked.next().is_some());
+    if more {
+        return Err(invalid("project_ids", "ask for one project, or for all by leaving `project_ids` out"));
+    }
+    if exchange.api.auth.administers(&exchange.caller) {
+        return Ok(first.map(str::to_owned));
+    }
+    if first.is_some_and(|asked| asked != own) {
+        let message = "this key sees the usage of its own project only";
+        return Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).at("project_ids").code("not_admin"));
+    }
+    Ok(Some(own.to_owned()))
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,231 @@
+//! What is used is billed once, to whoever used it, and what a budget does not allow is refused before it is made.
+
+use http_body_util::BodyExt;
+use hyper::Request;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+
+/// A server with keys of two tenants and an administrator's, which keeps what is used in `folder`.
+fn config(folder: &Path, more: &str) -> String {
+    let key = |name: &str, rest: &str| {
+        let hash = blake3::hash(format!("tg-{name}").as_bytes());
+        format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\n{rest}\n")
+    };
+    format!(
+        "{}{}{}[[models]]\nname = \"tidegate-starter\"\npath = \"bundled\"\n\
+         price = {{ input = 1.0, cached_input = 0.5, output = 2.0 }}\n[store]\npath = {:?}\n{more}\n[pipeline]\n",
+        key("alpha", "tenant = \"a\""),
+        key("beta", "budget = { daily = 0.0002 }"),
+        key("root", "admin = true"),
+        folder.display().to_string(),
+    )
+}
+
+async fn send(gateway: &Gateway, key: &str, mut request: Request<http_body_util::Full<bytes::Bytes>>) -> Answer {
+    request.headers_mut().insert("authorization", format!("Bearer tg-{key}").parse().unwrap());
+    collect(gateway.send(request).await).await
+}
+
+async fn get(gateway: &Gateway, key: &str, path: &str) -> Answer {
+    send(gateway, key, Request::get(gateway.url(path)).body(Default::default()).unwrap()).await
+}
+
+async fn chat(gateway: &Gateway, key: &str, max_tokens: u32) -> Answer {
+    let mut body = with_model(ask("What is Tidegate?"));
+    body["max_tokens"] = max_tokens.into();
+    body["user"] = "u1".into();
+    send(gateway, key, gateway.json_request("/v1/chat/completions", &body)).await
+}
+
+/// The first result of the usage that `key` sees, once there are `requests` of them.
+async fn used(gateway: &Gateway, key: &str, requests: u64, query: &str) -> Value {
+    let path = format!("/v1/usage?start_time={}{query}", now_s());
+    let seen = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            let answer = get(gateway, key, &path).await;
+            assert_eq!(answer.status, 200, "{:?}", answer.body);
+            let result = answer.json()["data"][0]["results"][0].clone();
+            if result["num_model_requests"] == requests {
+                return result;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    seen.await.expect("the usage was not seen")
+}
+
+fn now_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_answers_say_is_what_is_billed_and_each_sees_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    let usages: Vec<Value> = [chat(&gateway, "alpha", 12).await, chat(&gateway, "alpha", 20).await]
+        .iter()
+        .map(|answer| answer.json()["usage"].clone())
+        .collect();
+    let total = |field: &str| usages.iter().map(|usage| usage[field].as_u64().unwrap()).sum::<u64>();
+    let cached: u64 =
+        usages.iter().map(|usage| usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()).sum();
+    let seen = used(&gateway, "alpha", 2, "&group_by=model,user_id").await;
+    assert_eq!(seen["input_tokens"], total("prompt_tokens"));
+    assert_eq!(seen["output_tokens"], total("completion_tokens"));
+    assert_eq!(seen["input_cached_tokens"], cached);
+    assert_eq!((&seen["model"], &seen["user_id"]), (&json!("tidegate-starter"), &json!("u1")));
+
+    let path = format!("/v1/usage/costs?start_time={}", now_s());
+    let costs = get(&gateway, "alpha", &path).await.json();
+    let micros =
+        (total("prompt_tokens") - cached) as f64 + cached as f64 * 0.5 + total("completion_tokens") as f64 * 2.0;
+    let value = costs["data"][0]["results"][0]["amount"]["value"].as_f64().unwrap();
+    assert!((value - micros / 1e6).abs() < 1e-9, "{value} and {micros}");
+
+    let others = get(&gateway, "beta", &path).await.json();
+    assert_eq!(others["data"][0]["results"], json!([]));
+    let all = used(&gateway, "root", 2, "&group_by=project_id").await;
+    assert_eq!(all["project_id"], "a");
+    let csv = get(&gateway, "root", &format!("{path}&format=csv&group_by=project_id")).await;
+    let csv = String::from_utf8(csv.body.to_vec()).unwrap();
+    assert!(csv.lines().nth(1).unwrap().contains(",a,,,,2,"), "{csv}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_about_usage_that_make_no_sense_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    for (query, param) in [
+        ("", "start_time"),
+        ("?start_time=x", "start_time"),
+        ("?start_time=9&end_time=5", "end_time"),
+        ("?start_time=1&bucket_width=1y", "bucket_width"),
+        ("?start_time=1&limit=0", "limit"),
+        ("?start_time=1&limit=1000", "limit"),
+        ("?start_time=1&group_by=moon", "group_by"),
+        ("?start_time=1&format=xml", "format"),
+        ("?start_time=1&bukket=1", "bukket"),
+        ("?start_time=%zz", "query"),
+    ] {
+        let answer = get(&gateway, "alpha", &format!("/v1/usage{query}")).await;
+        assert_eq!((answer.status, answer.error().1), (400, json!(param)), "{query}");
+    }
+    let foreign = get(&gateway, "alpha", "/v1/usage?start_time=1&project_ids=beta").await;
+    assert_eq!(foreign.status, 403);
+    let bare = Gateway::start("[pipeline]\n").await;
+    let answer = bare.get("/v1/usage?start_time=1").await;
+    assert_eq!((answer.status, answer.error().2), (404, json!("store_not_configured")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_pays_for_what_was_made_and_a_restart_forgets_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    let mut body = with_model(ask("Tell me a story about a lighthouse."));
+    (body["stream"], body["max_tokens"], body["logit_bias"]) = (true.into(), 300.into(), json!({"2": -100}));
+    let mut request = gateway.json_request("/v1/chat/completions", &body);
+    request.headers_mut().insert("authorization", "Bearer tg-alpha".parse().unwrap());
+    let mut response = gateway.send(request).await;
+    let mut events = 0;
+    while events < 5 {
+        let frame = response.body_mut().frame().await.unwrap().unwrap();
+        let text = String::from_utf8_lossy(frame.data_ref().unwrap()).into_owned();
+        // The first event has a role and no text.
+        events += (text.matches("\"content\":\"").count() - text.matches("\"content\":\"\"").count()) as u64;
+    }
+    drop(response);
+    let seen = used(&gateway, "alpha", 1, "").await;
+    let billed = seen["output_tokens"].as_u64().unwrap();
+    assert!((events..300).contains(&billed), "{billed} tokens for {events} events");
+    gateway.running.stop(Duration::from_secs(5)).await;
+    let again = Gateway::start(&config(folder.path(), "")).await;
+    assert_eq!(used(&again, "alpha", 1, "").await, seen);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_refuses_what_it_cannot_pay_and_a_restart_does_not_fill_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    // 200 millionths: two for each token of an answer.
+    let refused = chat(&gateway, "beta", 200).await;
+    assert_eq!((refused.status, refused.error().2), (429, json!("insufficient_quota")), "{:?}", refused.body);
+    assert!(refused.headers.contains_key("retry-after"));
+    assert!(refused.error().0.contains("0.0002"), "{:?}", refused.error());
+    let mut answered = 0;
+    while chat(&gateway, "beta", 20).await.status == 200 {
+        answered += 1;
+        assert!(answered < 20, "the budget is never used up");
+    }
+    assert!(answered > 0, "a small answer was refused, too");
+    gateway.running.stop(Duration::from_secs(5)).await;
+    let again = Gateway::start(&config(folder.path(), "")).await;
+    assert_eq!(chat(&again, "beta", 20).await.status, 429);
+    assert_eq!(chat(&again, "alpha", 20).await.status, 200);
+}
+
+/// A receiver that refuses the first `failures` events; what it took.
+async fn receiver(failures: usize) -> (String, Arc<Mutex<Vec<(String, String)>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/events?from=tidegate", listener.local_addr().unwrap());
+    let taken: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
+    let kept = Arc::clone(&taken);
+    tokio::spawn(async move {
+        let mut failures = failures;
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut text = String::new();
+            while !is_whole(&text) {
+                let mut piece = [0; 4096];
+                let read = socket.read(&mut piece).await.unwrap();
+                text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
+            }
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            let status = if failures > 0 { "500 Not Now" } else { "204 No Content" };
+            if failures == 0 {
+                kept.lock().await.push((head.to_owned(), body.to_owned()));
+            }
+            failures = failures.saturating_sub(1);
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            socket.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (url, taken)
+}
+
+fn is_whole(text: &str) -> bool {
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ").map(str::to_owned));
+    length.is_some_and(|length| body.len() >= length.parse::<usize>().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_use_is_an_event_that_arrives_though_its_receiver_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let (url, taken) = receiver(2).await;
+    let gateway = Gateway::start(&config(folder.path(), &format!("events = {{ webhook = \"{url}\" }}"))).await;
+    let id = chat(&gateway, "alpha", 5).await.json()["id"].as_str().unwrap().to_owned();
+    chat(&gateway, "alpha", 5).await;
+    let events = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            let events = taken.lock().await.clone();
+            if events.len() >= 2 {
+                return events;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let events = events.await.expect("the events did not arrive");
+    let (head, body) = &events[0];
+    assert!(head.starts_with("POST /events?from=tidegate "), "{head}");
+    let event: Value = serde_json::from_str(body).unwrap();
+    let name = event["id"].as_str().unwrap();
+    assert!(head.to_lowercase().contains(&format!("webhook-id: {name}")), "{head}");
+    assert!(id.ends_with(name), "{id} has not {name}");
+    assert_eq!((&event["type"], &event["data"]["tenant"]), (&json!("usage.recorded"), &json!("a")));
+    assert_ne!(events[0].1, events[1].1);
+}
