@@ -16,12 +16,12 @@ pub fn run(root: &Path) -> Result<()> {
     engine(root, &release.join("examples/cpu_bench"))
 }
 
-/// `cargo xtask chaos streams`: resumable streams that are cut, over real sockets.
-pub fn chaos(root: &Path) -> Result<()> {
+/// `cargo xtask chaos streams | ledger`: streams that are cut, gateways that are killed, over real sockets.
+pub fn chaos(root: &Path, what: &str) -> Result<()> {
     cargo(root, &["build", "--release", "--package", "tidegate"])?;
     cargo(root, &["build", "--release", "--package", "tidegate-bench"])?;
     let release = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release");
-    call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")).arg("streams"))
+    call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")).arg(what))
 }
 
 /// `TIDEGATE_BENCH_PYTHON` has `llama-cpp-python`; `TIDEGATE_BENCH_GGUF` is the model, made when it is missing.

@@ -27,6 +27,8 @@ usage: cargo xtask <chore>
       measures gateway and engine; prints tables and JSON
   chaos streams
       cuts thousands of resumable streams at random bytes and reads them on; prints what was lost and what it costs
+  chaos ledger
+      kills a gateway 200 times (TIDEGATE_CHAOS_KILLS) while clients stream and leave; prints what was billed of it
   tidy
       checks the rules of the house: crate edges, unsafe, examples, guests, versions, digests";
 
@@ -46,8 +48,8 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         Some((chore, rest)) if chore == "plugins" => build_or_check(rest),
         Some((chore, rest)) if chore == "kernels" => kernels(rest),
         Some((chore, [])) if chore == "bench" => bench::run(&root()).map(|()| ExitCode::SUCCESS),
-        Some((chore, [what])) if chore == "chaos" && what == "streams" => {
-            bench::chaos(&root()).map(|()| ExitCode::SUCCESS)
+        Some((chore, [what])) if chore == "chaos" && ["streams", "ledger"].contains(&what.as_str()) => {
+            bench::chaos(&root(), what).map(|()| ExitCode::SUCCESS)
         }
         Some((chore, [])) if chore == "tidy" => Ok(report(&tidy::check(&root())?)),
         _ => bail!("{USAGE}"),

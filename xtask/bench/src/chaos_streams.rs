@@ -2,7 +2,7 @@
 //! and idle. Ends with an error at the first event that is lost, comes twice or is not what was sent; prints how many cuts
 //! there were, how long it takes to be read on, and what an idle one holds.
 
-use crate::gateway::{Gateway, Stages};
+use crate::gateway::{Gateway, Random, Stages};
 use crate::load::KEY;
 use crate::report::Report;
 use crate::{EVENTS, standin};
@@ -187,16 +187,4 @@ async fn idle(program: &Path, report: &mut Report) -> anyhow::Result<()> {
     report.add("idle open streams", open.len() as f64, "", None);
     report.add("resident memory of an idle open stream", each, "KiB", Some(16.0));
     Ok(())
-}
-
-/// Splitmix: the same cuts in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
 }

@@ -64,6 +64,11 @@ impl Stages {
     }
 }
 
+/// An address of this machine that nobody listens on.
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
 /// A gateway in front of the stand-in upstream; killed when dropped.
 pub(crate) struct Gateway {
     pub(crate) addr: SocketAddr,
@@ -74,8 +79,7 @@ pub(crate) struct Gateway {
 impl Gateway {
     pub(crate) fn start(program: &Path, upstream: SocketAddr, stages: Stages) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let addr = SocketAddr::from(([127, 0, 0, 1], port));
+        let addr = free_address()?;
         let config = format!(
             "[server]\nlisten = \"{addr}\"\n[[keys]]\nname = \"bench\"\nhash = \"blake3:{}\"\n\
              [[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n{}",
@@ -135,5 +139,17 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Splitmix: the same cuts in each run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
     }
 }
