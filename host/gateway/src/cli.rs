@@ -36,6 +36,11 @@ pub enum Command {
         /// The key's name.
         name: String,
     },
+    /// Check the books: what the store bills against prices and journal. The server may run.
+    Audit {
+        /// The config file.
+        file: PathBuf,
+    },
     /// Write, test, measure and inspect plugins.
     #[command(subcommand)]
     Plugin(PluginCommand),

@@ -1,6 +1,7 @@
 //! The gateway as a library, so that tests run it in their own process. `main.rs` tells the story.
 
 pub mod assemble;
+pub mod audit;
 mod books;
 pub mod bundled;
 pub mod chat;

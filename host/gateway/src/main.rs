@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         None => serve(cli.serve),
         Some(Command::Serve(args)) => serve(args),
         Some(Command::Check { file }) => check(&file),
+        Some(Command::Audit { file }) => audit(&file),
         Some(Command::Chat(args)) => runtime().and_then(|runtime| runtime.block_on(tidegate::chat::run(args))),
         Some(Command::Key { name }) => key(&name),
         Some(Command::Plugin(command)) => tidegate::plugin::run(command, &mut std::io::stdout()),
@@ -80,6 +81,14 @@ fn model_argument(argument: &str) -> anyhow::Result<ModelConfig> {
         Some(name) => Ok(ModelConfig::folder(name, argument)),
         None => bail!("--model {argument}: the folder gives no name; write NAME={argument}"),
     }
+}
+
+/// Fails where the books are wrong, for whoever runs it by a clock.
+fn audit(file: &Path) -> anyhow::Result<()> {
+    let config = Config::load(file)?;
+    let audit = runtime()?.block_on(tidegate::audit::audit(&config))?;
+    say(&mut std::io::stdout(), &audit.to_string());
+    if audit.drift.is_empty() { Ok(()) } else { anyhow::bail!("the books are wrong in {} places", audit.drift.len()) }
 }
 
 fn check(file: &Path) -> anyhow::Result<()> {

@@ -10,6 +10,7 @@
 //!
 //! Read `charge.rs`, then `journal.rs` and `drain.rs`.
 
+mod audit;
 mod budget;
 mod charge;
 mod drain;
@@ -22,6 +23,7 @@ mod recover;
 mod segment;
 mod tally;
 
+pub use audit::{Contents, read_journal};
 pub use budget::{Budget, Budgets, Spent};
 pub use charge::Charge;
 pub use drain::{Batch, BoxFuture, Drain, Position, Sink};

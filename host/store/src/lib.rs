@@ -8,12 +8,14 @@
 //!
 //! Read `db.rs` first: it opens the database and brings it to this program's version.
 
+mod audit;
 mod db;
 mod error;
 mod migrations;
 mod outbox;
 mod usage;
 
+pub use audit::{Billed, Books};
 pub use db::{Db, Place};
 pub use error::StoreError;
 pub use outbox::{Outbox, Waiting};

@@ -229,3 +229,34 @@ async fn each_use_is_an_event_that_arrives_though_its_receiver_fails() {
     assert_eq!((&event["type"], &event["data"]["tenant"]), (&json!("usage.recorded"), &json!("a")));
     assert_ne!(events[0].1, events[1].1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audit_finds_what_somebody_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = config(folder.path(), "");
+    let gateway = Gateway::start(&text).await;
+    chat(&gateway, "alpha", 8).await;
+    used(&gateway, "alpha", 1, "").await;
+    let config = tidegate::config::Config::parse(&text).unwrap();
+    let audit = tidegate::audit::audit(&config).await.unwrap();
+    assert_eq!((audit.num_rows, audit.num_compared, audit.num_open), (1, 1, 0), "{audit}");
+    assert_eq!(audit.drift, Vec::<String>::new());
+    let change = |statement: &str| {
+        let database = folder.path().join("tidegate.db");
+        let connection = std::process::Command::new("python3")
+            .args(["-c", "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(sys.argv[2]); c.commit()"])
+            .arg(database)
+            .arg(statement)
+            .status();
+        connection.is_ok_and(|status| status.success())
+    };
+    if !change("UPDATE usage_entries SET output_tokens = output_tokens + 1") {
+        eprintln!("NOT TESTED: changes to the books, since python3 is missing");
+        return;
+    }
+    let changed = tidegate::audit::audit(&config).await.unwrap();
+    assert_eq!(changed.drift.len(), 2, "{changed}");
+    assert!(change("DELETE FROM usage_entries"));
+    let missing = tidegate::audit::audit(&config).await.unwrap();
+    assert!(missing.drift[0].contains("is not billed"), "{missing}");
+}
