@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::sync::Mutex;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, watch};
 
 /// A server with keys of two tenants and an administrator's, which keeps what is used in `folder`.
 fn config(folder: &Path, more: &str) -> String {
@@ -49,7 +49,7 @@ async fn used(gateway: &Gateway, key: &str, requests: u64, query: &str) -> Value
     let seen = tokio::time::timeout(Duration::from_secs(20), async {
         loop {
             let answer = get(gateway, key, &path).await;
-            assert_eq!(answer.status, 200, "{:?}", answer.body);
+            assert!([200, 503].contains(&answer.status), "{:?}", answer.body);
             let result = answer.json()["data"][0]["results"][0].clone();
             if result["num_model_requests"] == requests {
                 return result;
@@ -259,4 +259,65 @@ async fn an_audit_finds_what_somebody_changed() {
     assert!(change("DELETE FROM usage_entries"));
     let missing = tidegate::audit::audit(&config).await.unwrap();
     assert!(missing.drift[0].contains("is not billed"), "{missing}");
+}
+
+/// A way to a server that can be closed: what goes through it is cut, and nobody else gets in.
+struct Gate {
+    port: u16,
+    open: watch::Sender<bool>,
+}
+
+impl Gate {
+    async fn to(server: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (open, state) = watch::channel(true);
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let (mut state, server) = (state.clone(), server.clone());
+                tokio::spawn(async move {
+                    let Ok(mut far) = TcpStream::connect(server).await else { return };
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = state.wait_for(|open| !open) => {}
+                    }
+                });
+            }
+        });
+        Self { port, open }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_away_stops_no_answer_and_gets_each_use_once() {
+    let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
+        eprintln!("NOT TESTED: a database that is away, since TIDEGATE_TEST_POSTGRES names no server");
+        return;
+    };
+    // scheme://user@host:port/database
+    let (base, _) = server.rsplit_once('/').unwrap();
+    let (login, host) = base.rsplit_once('@').unwrap();
+    let gate = Gate::to(host.to_owned()).await;
+    let database = format!("tidegate_e2e_{}", std::process::id());
+    let psql = |statement: String| {
+        std::process::Command::new("psql").arg(&server).args(["-qc", &statement]).status().unwrap().success()
+    };
+    assert!(psql(format!("CREATE DATABASE {database}")));
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = tidegate::config::Config::parse(&config(folder.path(), "")).unwrap();
+    config.store.as_mut().unwrap().postgres = Some(format!("{login}@127.0.0.1:{}/{database}", gate.port));
+    let gateway = Gateway::start_with(config).await;
+    assert_eq!(chat(&gateway, "alpha", 5).await.status, 200);
+    used(&gateway, "alpha", 1, "").await;
+    gate.open.send_replace(false);
+    for _ in 0..20 {
+        assert_eq!(chat(&gateway, "alpha", 5).await.status, 200);
+    }
+    let away = get(&gateway, "alpha", &format!("/v1/usage?start_time={}", now_s())).await;
+    assert_eq!((away.status, away.error().2), (503, json!("store_unavailable")));
+    gate.open.send_replace(true);
+    let seen = used(&gateway, "alpha", 21, "").await;
+    assert_eq!(seen["num_model_requests"], 21);
+    gateway.running.stop(Duration::from_secs(5)).await;
+    assert!(psql(format!("DROP DATABASE {database} WITH (FORCE)")));
 }

@@ -15,6 +15,9 @@ pub struct StoreConfig {
     pub path: PathBuf,
     /// Environment variable with the URL of a Postgres database, which gateways may share, in place of SQLite.
     pub postgres_env: Option<String>,
+    /// That URL itself, from whoever embeds this program; a file names the variable.
+    #[serde(skip)]
+    pub postgres: Option<String>,
     /// What prices and budgets are in, as ISO 4217 names it, in lower case.
     #[serde(default = "dollars")]
     pub currency: String,
@@ -43,9 +46,10 @@ impl StoreConfig {
 
     /// Where the database is.
     pub fn place(&self) -> anyhow::Result<Place> {
-        Ok(match &self.postgres_env {
-            Some(name) => Place::Postgres(variable(name).context("in store.postgres_env")?),
-            None => Place::Folder(self.path.clone()),
+        Ok(match (&self.postgres, &self.postgres_env) {
+            (Some(url), _) => Place::Postgres(url.clone()),
+            (None, Some(name)) => Place::Postgres(variable(name).context("in store.postgres_env")?),
+            (None, None) => Place::Folder(self.path.clone()),
         })
     }
 
