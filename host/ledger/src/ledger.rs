@@ -54,6 +54,8 @@ struct Open {
     segment: u64,
 }
 
+/// The number of no generation.
+const NOBODY: u64 = 0;
 /// Marks are written this often: what a crash may lose of a running generation.
 const MARK: Duration = Duration::from_millis(50);
 /// Every so many marks, what was written is made to survive a loss of power.
@@ -163,7 +165,8 @@ impl Ledger {
             failed => {
                 let cause = failed.and_then(Result::err).map(|error| error.to_string());
                 if let Some(cause) = &cause {
-                    tracing::error!("usage cannot be written down: {cause}");
+                    tracing::error!("usage cannot be written down; nothing new begins: {cause}");
+                    self.full.store(true, Ordering::Relaxed);
                 }
                 let message = "the server cannot write down what is used: its disk is full or fails; try again later";
                 Err(Reject::unavailable(Fault::Operator, message, 5)
@@ -232,9 +235,17 @@ impl Ledger {
         self.journal.sync()
     }
 
+    /// Writes something that means nothing, while nothing new may begin: there is no other way to know of room.
+    fn probe(&self) -> Result<(), LedgerError> {
+        if !self.full.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.write(&[Record::Mark(NOBODY, Tokens::default())]).map(drop)
+    }
+
     fn tick(&self, sync: bool) {
-        let outcome =
-            self.retry().and_then(|()| self.mark()).and_then(|()| if sync { self.journal.sync() } else { Ok(()) });
+        let written = self.probe().and_then(|()| self.retry()).and_then(|()| self.mark());
+        let outcome = written.and_then(|()| if sync { self.journal.sync() } else { Ok(()) });
         let was_full = self.full.swap(outcome.is_err(), Ordering::Relaxed);
         match outcome {
             Err(error) if !was_full => tracing::error!("the journal cannot be written; nothing new begins: {error}"),

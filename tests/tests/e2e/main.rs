@@ -9,6 +9,7 @@
 mod bad_input;
 mod chat;
 mod clients;
+mod disk_full;
 mod examples;
 mod guests;
 mod http2_abuse;
