@@ -47,11 +47,12 @@ struct SampleArgs {
   unsigned* counts;       // [grid, vocab], zero before and after
   const SampleRow* rows;  // [grid]
   const Bias* bias;
-  const int* history;
+  const int* history;     // a token that the host does not know is ~i: the i-th of `before`
   const unsigned* masks;
   Sampled* out;           // [grid]
   Top* tops;              // [grid, max_top]
   int* drawn;             // [grid]: the ids again, for the next step's embedding
+  const int* before;      // the ids that the step before drew
   int vocab;
   int max_top;
 };
@@ -85,14 +86,17 @@ __device__ __forceinline__ void add_bias(float* logits, const Bias* bias, int co
 constexpr unsigned IN_PROMPT = 0x80000000u;
 
 // Counts, then whoever takes a token's count first applies its penalties and leaves zero behind.
-__device__ __forceinline__ void penalise(float* logits, unsigned* counts, const SampleRow& row, const int* history) {
-  const int* prompt = history + row.first_prompt;
-  const int* output = history + row.first_output;
+__device__ __forceinline__ void penalise(float* logits, unsigned* counts, const SampleRow& row, const SampleArgs& a) {
+  const int* prompt = a.history + row.first_prompt;
+  const auto output = [&](int i) {
+    const int id = a.history[row.first_output + i];
+    return id < 0 ? a.before[~id] : id;
+  };
   for (int i = threadIdx.x; i < row.num_prompt; i += blockDim.x) atomicOr(&counts[prompt[i]], IN_PROMPT);
-  for (int i = threadIdx.x; i < row.num_output; i += blockDim.x) atomicAdd(&counts[output[i]], 1u);
+  for (int i = threadIdx.x; i < row.num_output; i += blockDim.x) atomicAdd(&counts[output(i)], 1u);
   __syncthreads();
   for (int i = threadIdx.x; i < row.num_prompt + row.num_output; i += blockDim.x) {
-    const int id = i < row.num_prompt ? prompt[i] : output[i - row.num_prompt];
+    const int id = i < row.num_prompt ? prompt[i] : output(i - row.num_prompt);
     const unsigned count = atomicExch(&counts[id], 0u);
     if (!count) continue;
     float x = logits[id];
@@ -270,7 +274,7 @@ __device__ const float* adjust(const SampleArgs& a, const SampleRow& row, const 
   __syncthreads();
   add_bias(logits, a.bias + row.first_bias, row.num_bias);
   __syncthreads();
-  if (penalties) penalise(logits, a.counts + (i64)blockIdx.x * a.vocab, row, a.history);
+  if (penalties) penalise(logits, a.counts + (i64)blockIdx.x * a.vocab, row, a);
   __syncthreads();
   const int bad = first_not_finite(logits, a.vocab, s);
   if (bad >= 0) out = Sampled{bad, 0.0f, ADJUSTED_NOT_FINITE, logits[bad]};

@@ -1,6 +1,6 @@
 //! A loaded model: one stream, one arena, and the steps of the program in order.
 //!
-//! `forward` and the launch of `sample` only queue; the host waits where it needs a result. Nothing is allocated on
+//! `forward` and `sample` only queue; the host waits in `collect`. Nothing is allocated on
 //! the device after `new`. Read next: `executor/steps.rs`, what a node becomes; `executor/inputs.rs`, what a batch
 //! uploads; `executor/sampling.rs`.
 
@@ -24,9 +24,8 @@ use sampling::Sampling;
 use std::cell::OnceCell;
 use std::sync::Arc;
 use steps::{Model, Step};
-use tidegate_device::check::{check_batch, check_program, check_rows};
-use tidegate_device::{Batch, DeviceError, Executor, Limits, Program, SampleRow, WeightSource};
-use tidegate_types::SampledToken;
+use tidegate_device::check::{check_batch, check_fed, check_program, check_rows};
+use tidegate_device::{Batch, DeviceError, Drawn, Executor, Limits, Program, SampleRow, WeightSource};
 
 /// The executor. Fields go in the order of their declaration: the context last, memory before it.
 pub(crate) struct CudaExecutor {
@@ -38,8 +37,8 @@ pub(crate) struct CudaExecutor {
     memory: Memory,
     program: Arc<Program>,
     limits: Limits,
-    /// Of each segment of the last forward: its row of the logits.
-    kept: Vec<Option<usize>>,
+    /// Of each segment of the last forward: its row of the logits, and the drawn row that it was fed.
+    kept: Vec<(Option<usize>, Option<usize>)>,
     num_logits: usize,
     /// The logits on the host, once somebody asked.
     read_back: OnceCell<Vec<f32>>,
@@ -166,12 +165,13 @@ impl Executor for CudaExecutor {
         self.num_logits = 0;
         self.read_back.take();
         check_batch(batch, &self.program.dims, &self.limits)?;
+        check_fed(batch, self.sampling.num_drawn())?;
         self.context.bind()?;
         let graphs = self.graphs.as_ref();
         self.inputs.upload(&self.stream, &self.memory, batch, |rows| graphs.and_then(|g| g.bucket(rows)))?;
         self.run()?;
         for segment in &batch.segments {
-            self.kept.push(segment.want_logits.then_some(self.num_logits));
+            self.kept.push((segment.want_logits.then_some(self.num_logits), segment.fed));
             self.num_logits += usize::from(segment.want_logits);
         }
         Ok(())
@@ -180,17 +180,25 @@ impl Executor for CudaExecutor {
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
         self.context.bind()?;
         let kept = &self.kept;
-        let logits_row = |segment: usize| kept.get(segment).copied().flatten();
-        check_rows(rows, |segment| logits_row(segment).is_some())?;
-        self.sampling.run(&self.stream, &self.memory.sampling, rows, logits_row)
+        check_rows(rows, |segment| kept.get(segment).is_some_and(|(row, _)| row.is_some()))?;
+        let place = |segment: usize| {
+            let (row, fed) = kept.get(segment).copied().unwrap_or_default();
+            (row.unwrap_or_default(), fed)
+        };
+        self.sampling.queue(&self.stream, &self.memory.sampling, rows, place)
     }
 
-    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError> {
-        Ok(self.sampling.take())
+    fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
+        self.context.bind()?;
+        self.sampling.collect()
+    }
+
+    fn runs_behind(&self) -> bool {
+        true
     }
 
     fn logits(&self, segment: usize) -> Option<&[f32]> {
-        let row = self.kept.get(segment).copied().flatten()?;
+        let row = self.kept.get(segment)?.0?;
         let all = self.read_back.get_or_init(|| self.read_logits().unwrap_or_default());
         all.get(row * self.program.dims.vocab..(row + 1) * self.program.dims.vocab)
     }

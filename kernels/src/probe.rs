@@ -27,6 +27,7 @@ const ENTRY_POINTS: &[&str] = &[
     "cuMemFreeHost",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
     "cuMemsetD8Async",
     "cuStreamCreate",
     "cuStreamDestroy_v2",

@@ -73,6 +73,7 @@ fn run(executor: &mut dyn Executor, seqs: &[Vec<u32>], start: usize, len: usize)
         start,
         blocks,
         want_logits: true,
+        fed: None,
     });
     executor.forward(&Batch { segments: segments.collect() }).unwrap();
 }

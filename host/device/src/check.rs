@@ -141,7 +141,7 @@ impl NodeCheck<'_> {
 /// segment and used by another.
 pub fn check_batch(batch: &Batch<'_>, dims: &Dims, limits: &Limits) -> Result<(), DeviceError> {
     let bad = |what: String| Err(DeviceError::BadBatch(what));
-    let num_rows: usize = batch.segments.iter().map(|s| s.tokens.len()).sum();
+    let num_rows: usize = batch.segments.iter().map(Segment::num_tokens).sum();
     if batch.segments.len() > limits.max_seqs {
         return bad(format!("{} segments; the limit is {}", batch.segments.len(), limits.max_seqs));
     }
@@ -157,8 +157,8 @@ pub fn check_batch(batch: &Batch<'_>, dims: &Dims, limits: &Limits) -> Result<()
 }
 
 fn check_segment(segment: &Segment<'_>, dims: &Dims, limits: &Limits) -> Result<(), String> {
-    let end = segment.start.saturating_add(segment.tokens.len());
-    if segment.tokens.is_empty() {
+    let end = segment.start.saturating_add(segment.num_tokens());
+    if segment.num_tokens() == 0 {
         return Err("no tokens".to_owned());
     }
     if end > dims.max_positions {
@@ -178,7 +178,7 @@ fn check_segment(segment: &Segment<'_>, dims: &Dims, limits: &Limits) -> Result<
 
 /// The blocks that a segment writes, and those that it only reads.
 fn split_blocks<'a>(segment: &Segment<'a>, limits: &Limits) -> (&'a [BlockId], &'a [BlockId]) {
-    let end = (segment.start + segment.tokens.len()).div_ceil(limits.block_tokens);
+    let end = (segment.start + segment.num_tokens()).div_ceil(limits.block_tokens);
     let (read, written) = segment.blocks[..end].split_at(segment.start / limits.block_tokens);
     (written, read)
 }
@@ -200,6 +200,14 @@ fn check_sharing(batch: &Batch<'_>, limits: &Limits) -> Result<(), DeviceError> 
     });
     match clash {
         Some(block) => Err(DeviceError::BadBatch(format!("block {} is both written and read as past", block.0))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that what a batch is fed was drawn: `num_drawn` rows by the last `sample`.
+pub fn check_fed(batch: &Batch<'_>, num_drawn: usize) -> Result<(), DeviceError> {
+    match batch.segments.iter().filter_map(|s| s.fed).find(|&row| row >= num_drawn) {
+        Some(row) => Err(DeviceError::BadBatch(format!("fed from row {row}; the last draw had {num_drawn}"))),
         None => Ok(()),
     }
 }
@@ -229,6 +237,7 @@ mod tests {
         let tables: Vec<Vec<BlockId>> = segments.iter().map(|s| blocks(s.2)).collect();
         let segments = segments.iter().zip(&tables).map(|((tokens, start, _), blocks)| Segment {
             tokens,
+            fed: None,
             start: *start,
             blocks,
             want_logits: true,

@@ -2,9 +2,11 @@
 //!
 //! One step of the engine: [`Executor::forward`] computes a batch and keeps the logits, [`Executor::sample`]
 //! draws a token for each row that asked, [`Executor::collect`] hands the tokens over. The three are apart so
-//! that a device can run them behind the host's back.
+//! that a device can run them behind the host's back: the next step may be queued before the tokens of this one are
+//! collected, and begins with them where a segment is [fed](Segment::fed).
 
 use crate::program::Program;
+use crate::sampler::SampleError;
 use crate::weights::WeightSource;
 use std::sync::Arc;
 use tidegate_types::{SampledToken, SamplingParams};
@@ -26,17 +28,26 @@ pub struct Limits {
     pub max_seqs: usize,
 }
 
-/// Consecutive tokens of one sequence in a batch.
+/// Consecutive tokens of one sequence in a batch; at least one, with the one that is fed.
 #[derive(Clone, Debug)]
 pub struct Segment<'a> {
-    /// The tokens to compute, at least one.
+    /// The tokens to compute.
     pub tokens: &'a [u32],
+    /// After them comes one that the host does not know yet: what this row of the last `sample` drew.
+    pub fed: Option<usize>,
     /// Position of the first of them; everything before it is already in the cache.
     pub start: usize,
-    /// The sequence's blocks in order; covers `start + tokens.len()` positions.
+    /// The sequence's blocks in order; covers `start + num_tokens()` positions.
     pub blocks: &'a [BlockId],
     /// Keep the logits of the last token.
     pub want_logits: bool,
+}
+
+impl Segment<'_> {
+    /// How many tokens it computes.
+    pub fn num_tokens(&self) -> usize {
+        self.tokens.len() + usize::from(self.fed.is_some())
+    }
 }
 
 /// One step's work.
@@ -57,11 +68,15 @@ pub struct SampleRow<'a> {
     pub position: usize,
     /// The sequence's prompt; read only where the penalties need it.
     pub prompt: &'a [u32],
-    /// Tokens drawn so far; likewise.
+    /// Tokens drawn so far, as far as the host knows them; likewise. The executor adds one that was fed.
     pub output: &'a [u32],
     /// Allowed tokens as a bit set of `vocab` bits, or all.
     pub mask: Option<&'a [u32]>,
 }
+
+/// What became of a row: a row that cannot be drawn concerns nobody else. Fed to a later step, it stands for some
+/// token of the vocabulary, and whoever fed it drops that step's result.
+pub type Drawn = Result<SampledToken, SampleError>;
 
 /// Why a device could not do it. The engine maps a failed forward to the requests of that batch.
 #[derive(Debug, thiserror::Error)]
@@ -96,15 +111,6 @@ pub enum DeviceError {
     /// A batch breaks the contract; a defect of the caller.
     #[error("bad batch: {0}")]
     BadBatch(String),
-    /// One row cannot be sampled, and that row alone is at fault. Nothing was kept of this `sample`: the caller
-    /// ends that row's request and calls again with the others; the logits are still there.
-    #[error("row {row}: {source}")]
-    Sample {
-        /// Index into the rows of the call.
-        row: usize,
-        /// What is wrong with it.
-        source: crate::sampler::SampleError,
-    },
     /// Memory ran out.
     #[error("out of memory: {what} needs {bytes} bytes")]
     OutOfMemory {
@@ -139,16 +145,24 @@ pub trait Backend: Send + Sync {
     ) -> Result<Box<dyn Executor>, DeviceError>;
 }
 
-/// A loaded model with its cache. Used by one thread.
+/// A loaded model with its cache. Used by one thread. What is queued is done in the order of the calls.
 pub trait Executor: Send {
-    /// Computes the batch, writes keys and values, keeps the wanted logits.
+    /// Computes the batch, writes keys and values, keeps the wanted logits. An error that is not a lost device means
+    /// that nothing was queued.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError>;
 
-    /// Draws tokens from the logits of the last forward, in the order of `rows`.
+    /// Draws tokens from the logits of the last forward, in the order of `rows`, of which there may be none. At most
+    /// two calls may be without their `collect`. Errors as for `forward`.
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError>;
 
-    /// The tokens of the last `sample`, in its order.
-    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError>;
+    /// Waits for the oldest `sample` that was not collected, with the forward before it; its rows in their order.
+    fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError>;
+
+    /// Whether `forward` and `sample` return before the work is done, so that queueing a step while another runs
+    /// gains something. It is allowed in any case.
+    fn runs_behind(&self) -> bool {
+        false
+    }
 
     /// The logits that the last forward kept for `segment`, for tests and tools.
     fn logits(&self, segment: usize) -> Option<&[f32]>;

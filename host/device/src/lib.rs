@@ -11,6 +11,7 @@ extern crate self as tidegate_device;
 pub mod check;
 pub mod cpu;
 pub mod executor;
+pub mod fed;
 pub mod mapped;
 pub mod program;
 pub mod reference;
@@ -18,7 +19,8 @@ pub mod sampler;
 pub mod weights;
 
 pub use cpu::{CacheElem, CpuBackend, CpuOptions, Isa};
-pub use executor::{Backend, Batch, BlockId, DeviceError, Executor, Limits, SampleRow, Segment};
+pub use executor::{Backend, Batch, BlockId, DeviceError, Drawn, Executor, Limits, SampleRow, Segment};
+pub use fed::DrawQueue;
 pub use mapped::MappedFile;
 pub use program::{Activation, Dims, Node, Program, RopeTable, Slot, SlotId, WeightId, WeightSpec};
 pub use reference::ReferenceBackend;

@@ -8,13 +8,13 @@ mod cache;
 pub mod ops;
 
 use crate::check::{check_batch, check_program, check_rows, find_weight};
-use crate::executor::{Backend, Batch, DeviceError, Executor, Limits, SampleRow, Segment};
+use crate::executor::{Backend, Batch, DeviceError, Drawn, Executor, Limits, SampleRow, Segment};
+use crate::fed::{DrawQueue, with_tokens};
 use crate::program::{Node, Program, SlotId, WeightId};
 use crate::sampler::Sampler;
 use crate::weights::WeightSource;
 use cache::Cache;
 use std::sync::Arc;
-use tidegate_types::SampledToken;
 
 /// The backend `reference`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +53,7 @@ struct ReferenceExecutor {
     /// One row for each segment of the last forward; empty where none was wanted.
     logits: Vec<Vec<f32>>,
     sampler: Sampler,
-    sampled: Vec<SampledToken>,
+    drawn: DrawQueue,
 }
 
 impl ReferenceExecutor {
@@ -72,7 +72,7 @@ impl ReferenceExecutor {
             cache: Cache::new(&program.dims, &limits)?,
             logits: Vec::with_capacity(limits.max_seqs),
             sampler: Sampler::new(program.dims.vocab),
-            sampled: Vec::with_capacity(limits.max_seqs),
+            drawn: DrawQueue::default(),
             program,
             limits,
         })
@@ -236,6 +236,9 @@ impl Executor for ReferenceExecutor {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.logits.clear();
         check_batch(batch, &self.program.dims, &self.limits)?;
+        let fed = self.drawn.feed(batch)?;
+        let resolved = fed.as_ref().map(|tokens| with_tokens(batch, tokens));
+        let batch = resolved.as_ref().unwrap_or(batch);
         let rows: Vec<Row<'_>> = batch.segments.iter().flat_map(Row::of).collect();
         let program = Arc::clone(&self.program);
         program.nodes.iter().for_each(|node| self.run(node, batch, &rows));
@@ -243,23 +246,14 @@ impl Executor for ReferenceExecutor {
     }
 
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
-        self.sampled.clear();
         check_rows(rows, |segment| self.logits(segment).is_some())?;
-        for (i, row) in rows.iter().enumerate() {
-            let drawn = self.sampler.draw(&self.logits[row.segment], row);
-            match drawn {
-                Ok(token) => self.sampled.push(token),
-                Err(source) => {
-                    self.sampled.clear();
-                    return Err(DeviceError::Sample { row: i, source });
-                }
-            }
-        }
+        let Self { drawn, sampler, logits, .. } = self;
+        drawn.draw(rows, |row| sampler.draw(&logits[row.segment], row));
         Ok(())
     }
 
-    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError> {
-        Ok(std::mem::take(&mut self.sampled))
+    fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
+        self.drawn.collect()
     }
 
     fn logits(&self, segment: usize) -> Option<&[f32]> {

@@ -77,7 +77,13 @@ fn sequences(lens: &[usize], vocab: usize, seed: u64) -> Vec<Sequence> {
 }
 
 fn segment(sequence: &Sequence, range: std::ops::Range<usize>) -> Segment<'_> {
-    Segment { tokens: &sequence.tokens[range.clone()], start: range.start, blocks: &sequence.blocks, want_logits: true }
+    Segment {
+        tokens: &sequence.tokens[range.clone()],
+        start: range.start,
+        blocks: &sequence.blocks,
+        want_logits: true,
+        fed: None,
+    }
 }
 
 fn forward(executor: &mut dyn Executor, segments: Vec<Segment<'_>>) -> Vec<Vec<f32>> {

@@ -6,10 +6,9 @@
 
 #![allow(clippy::unwrap_used)] // A test program.
 
-use tidegate_device::{Batch, DeviceError, Executor, SampleRow};
+use tidegate_device::{Batch, DeviceError, Drawn, Executor, SampleRow};
 use tidegate_engine::toy::{self, Faults, ToyExecutor};
 use tidegate_engine::worker;
-use tidegate_types::SampledToken;
 
 /// Tokens of prompt and answer of the toy model.
 const MAX_POSITIONS: usize = 256;
@@ -68,7 +67,7 @@ impl Executor for Mortal {
         self.toy.sample(rows)
     }
 
-    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError> {
+    fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
         self.toy.collect()
     }
 

@@ -163,6 +163,7 @@ impl Sequence {
             start: self.computed,
             blocks: &self.blocks[..end.div_ceil(BLOCK_TOKENS)],
             want_logits: end == self.tokens.len(),
+            fed: None,
         }
     }
 

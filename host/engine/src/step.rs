@@ -1,13 +1,14 @@
 //! The engine's loop on one screen: plan, compute, apply.
 //!
 //! One job can never fail another: where a batch fails, each of its items is computed alone, and only those
-//! that fail alone end; where drawing a row fails, the others are drawn without it. A lost device is the caller's to replace; a panic in a backend counts as a lost device.
+//! that fail alone end; a row that cannot be drawn says so for itself. A lost device is the caller's to replace; a
+//! panic in a backend counts as a lost device.
 
 use crate::scheduler::{Event, Item, Outcome, Plan, Scheduler};
 use crate::stats::Snapshot;
 use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tidegate_device::{Batch, DeviceError, Executor, SampleRow};
+use tidegate_device::{Batch, DeviceError, Drawn, Executor, SampleRow};
 use tidegate_types::{Fault, JobId, Reject};
 
 /// What a step did, as plain data.
@@ -48,7 +49,7 @@ pub fn carry_out(scheduler: &mut Scheduler, executor: &mut dyn Executor, plan: P
 fn compute(scheduler: &Scheduler, executor: &mut dyn Executor, plan: &Plan) -> Result<Vec<Outcome>, DeviceError> {
     match compute_items(scheduler, executor, &plan.items) {
         Err(error @ DeviceError::Lost(_)) => Err(error),
-        Err(error) if plan.items.len() == 1 => Ok(vec![failed(&error)]),
+        Err(error) if plan.items.len() == 1 => Ok(vec![failed(&error.to_string())]),
         Err(error) => {
             tracing::warn!(%error, items = plan.items.len(), "a step failed; computing its items one by one");
             plan.items.iter().map(|item| compute_alone(scheduler, executor, item)).collect()
@@ -61,7 +62,7 @@ fn compute_alone(scheduler: &Scheduler, executor: &mut dyn Executor, item: &Item
     match compute_items(scheduler, executor, std::slice::from_ref(item)) {
         Ok(mut outcomes) => Ok(outcomes.pop().unwrap_or(Outcome::Computed(None))),
         Err(error @ DeviceError::Lost(_)) => Err(error),
-        Err(error) => Ok(failed(&error)),
+        Err(error) => Ok(failed(&error.to_string())),
     }
 }
 
@@ -75,38 +76,25 @@ fn compute_items(
     let rows = rows_of(scheduler, items);
     let drawn = catch_unwind(AssertUnwindSafe(|| {
         executor.forward(&batch)?;
-        draw(executor, rows)
+        executor.sample(&rows)?;
+        executor.collect()
     }));
     let drawn = drawn.unwrap_or_else(|panic| Err(DeviceError::Lost(panic_message(&*panic))))?;
-    let mut drawn = drawn.into_iter();
-    let outcome = |item: &Item| if item.samples { drawn.next() } else { None }.unwrap_or(Outcome::Computed(None));
-    Ok(items.iter().map(outcome).collect())
+    outcomes(items, rows.len(), drawn)
 }
 
-/// Draws a token for each row; a row that cannot be drawn fails, and the others are drawn without it.
-fn draw(executor: &mut dyn Executor, mut rows: Vec<SampleRow<'_>>) -> Result<Vec<Outcome>, DeviceError> {
-    let mut outcomes: Vec<_> = rows.iter().map(|_| Outcome::Computed(None)).collect();
-    let mut left: Vec<_> = (0..rows.len()).collect();
-    while !rows.is_empty() {
-        match executor.sample(&rows) {
-            Err(ref error @ DeviceError::Sample { row, .. }) if row < rows.len() => {
-                outcomes[left.remove(row)] = failed(error);
-                rows.remove(row);
-            }
-            done => {
-                done?;
-                break;
-            }
-        }
+/// Deals the drawn tokens out to the items that sample.
+fn outcomes(items: &[Item], num_rows: usize, drawn: Vec<Drawn>) -> Result<Vec<Outcome>, DeviceError> {
+    if drawn.len() != num_rows {
+        return Err(DeviceError::BadBatch(format!("{} tokens for {num_rows} rows", drawn.len())));
     }
-    let tokens = if rows.is_empty() { Vec::new() } else { executor.collect()? };
-    if tokens.len() != rows.len() {
-        return Err(DeviceError::BadBatch(format!("{} tokens for {} rows", tokens.len(), rows.len())));
-    }
-    for (index, token) in left.into_iter().zip(tokens) {
-        outcomes[index] = Outcome::Computed(Some(token));
-    }
-    Ok(outcomes)
+    let mut drawn = drawn.into_iter();
+    let outcome = |item: &Item| match if item.samples { drawn.next() } else { None } {
+        None => Outcome::Computed(None),
+        Some(Ok(token)) => Outcome::Computed(Some(token)),
+        Some(Err(error)) => failed(&error.to_string()),
+    };
+    Ok(items.iter().map(outcome).collect())
 }
 
 fn rows_of<'a>(scheduler: &'a Scheduler, items: &[Item]) -> Vec<SampleRow<'a>> {
@@ -125,9 +113,9 @@ fn rows_of<'a>(scheduler: &'a Scheduler, items: &[Item]) -> Vec<SampleRow<'a>> {
     rows.collect()
 }
 
-fn failed(error: &DeviceError) -> Outcome {
-    tracing::error!(%error, "a job failed on the device");
-    Outcome::Failed(Reject::internal(Fault::Engine, error.to_string()))
+fn failed(error: &str) -> Outcome {
+    tracing::error!(error, "a job failed on the device");
+    Outcome::Failed(Reject::internal(Fault::Engine, error))
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

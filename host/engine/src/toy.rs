@@ -5,8 +5,11 @@
 //! to, it fails in each way in which a device can fail.
 
 use crate::config::{BLOCK_TOKENS, ModelFacts};
-use std::collections::HashSet;
-use tidegate_device::{Batch, BlockId, DeviceError, Executor, Limits, SampleError, SampleRow, Segment};
+use std::collections::{HashSet, VecDeque};
+use tidegate_device::fed::with_tokens;
+use tidegate_device::{
+    Batch, BlockId, DeviceError, DrawQueue, Drawn, Executor, Limits, SampleError, SampleRow, Segment,
+};
 use tidegate_types::{FinishReason, Job, SampledToken};
 
 /// Ways to fail, all off by default.
@@ -31,8 +34,28 @@ pub struct ToyExecutor {
     cache: Vec<[Option<u32>; BLOCK_TOKENS]>,
     /// The prefix up to each segment of the last forward that wanted logits.
     kept: Vec<Option<Vec<u32>>>,
-    drawn: Vec<SampledToken>,
+    drawn: DrawQueue,
+    /// The last forward, and those whose draws were not collected, oldest first.
+    flights: VecDeque<Vec<Flight>>,
     num_forwards: u64,
+}
+
+/// A segment of a step that the caller must take to be still running.
+#[derive(Debug)]
+struct Flight {
+    blocks: Vec<BlockId>,
+    end: usize,
+}
+
+impl Flight {
+    /// Whether `next` writes where this one may still read or write, and is not the same sequence going on.
+    fn clashes(&self, next: &Segment<'_>) -> Option<BlockId> {
+        let first = next.start / BLOCK_TOKENS;
+        if next.start == self.end && next.blocks.starts_with(&self.blocks) {
+            return None;
+        }
+        next.blocks[first..].iter().find(|block| self.blocks.contains(block)).copied()
+    }
 }
 
 /// Facts of a toy model.
@@ -79,7 +102,16 @@ impl ToyExecutor {
     /// An executor with an empty cache.
     pub fn new(vocab: usize, limits: Limits, faults: Faults) -> Self {
         let cache = vec![[None; BLOCK_TOKENS]; limits.num_blocks];
-        Self { vocab, limits, faults, cache, kept: Vec::new(), drawn: Vec::new(), num_forwards: 0 }
+        Self {
+            vocab,
+            limits,
+            faults,
+            cache,
+            kept: Vec::new(),
+            drawn: DrawQueue::default(),
+            flights: VecDeque::new(),
+            num_forwards: 0,
+        }
     }
 
     fn check(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
@@ -101,6 +133,13 @@ impl ToyExecutor {
             }
         }
         Ok(())
+    }
+
+    /// What a step in flight may still use is nobody else's to write.
+    fn check_flights(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        let flights = || self.flights.iter().flatten();
+        let clash = batch.segments.iter().find_map(|segment| flights().find_map(|flight| flight.clashes(segment)));
+        clash.map_or(Ok(()), |block| Err(bad(format!("block {} is in use by a step in flight", block.0))))
     }
 
     fn fail_as_told(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
@@ -138,7 +177,11 @@ impl ToyExecutor {
 impl Executor for ToyExecutor {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.num_forwards += 1;
+        let fed = self.drawn.feed(batch)?;
+        let resolved = fed.as_ref().map(|tokens| with_tokens(batch, tokens));
+        let batch = resolved.as_ref().unwrap_or(batch);
         self.check(batch)?;
+        self.check_flights(batch)?;
         self.fail_as_told(batch)?;
         batch.segments.iter().for_each(|segment| self.write(segment));
         let kept = batch.segments.iter().map(|segment| {
@@ -146,30 +189,40 @@ impl Executor for ToyExecutor {
             Ok(segment.want_logits.then_some(prefix))
         });
         self.kept = kept.collect::<Result<_, DeviceError>>()?;
+        let flight = |s: &Segment<'_>| Flight { blocks: s.blocks.to_vec(), end: s.start + s.tokens.len() };
+        self.flights.push_back(batch.segments.iter().map(flight).collect());
         Ok(())
     }
 
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
-        self.drawn.clear();
-        for (index, row) in rows.iter().enumerate() {
-            let Some(Some(prefix)) = self.kept.get(row.segment) else {
-                return Err(bad(format!("segment {} kept no logits", row.segment)));
-            };
-            if prefix.len() != row.position || row.prompt.len() + row.output.len() != row.position {
-                return Err(bad(format!("position {} after a prefix of {}", row.position, prefix.len())));
-            }
-            if self.faults.poison_sample.is_some_and(|poison| row.prompt.contains(&poison)) {
-                let source = SampleError::NothingAllowed { vocab: self.vocab };
-                return Err(DeviceError::Sample { row: index, source });
-            }
-            let id = next_token(self.vocab, row.params.seed, prefix);
-            self.drawn.push(SampledToken { id, logprob: None, top: Vec::new() });
+        let refused = match rows.iter().find(|row| !matches!(self.kept.get(row.segment), Some(Some(_)))) {
+            Some(row) => Err(bad(format!("segment {} kept no logits", row.segment))),
+            None if self.flights.len() > 2 => Err(bad(format!("{} steps are not collected", self.flights.len()))),
+            None => Ok(()),
+        };
+        if refused.is_err() {
+            self.flights.pop_back();
+            return refused;
         }
-        Ok(())
+        let Self { drawn, kept, faults, vocab, .. } = self;
+        let mut misplaced = None;
+        drawn.draw(rows, |row| {
+            let prefix = kept[row.segment].as_deref().unwrap_or_default();
+            if prefix.len() != row.position || row.prompt.len() + row.output.len() != row.position {
+                misplaced = Some(bad(format!("position {} after a prefix of {}", row.position, prefix.len())));
+            }
+            if faults.poison_sample.is_some_and(|poison| row.prompt.contains(&poison)) {
+                return Err(SampleError::NothingAllowed { vocab: *vocab });
+            }
+            let id = next_token(*vocab, row.params.seed, prefix);
+            Ok(SampledToken { id, logprob: None, top: Vec::new() })
+        });
+        misplaced.map_or(Ok(()), Err)
     }
 
-    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError> {
-        Ok(std::mem::take(&mut self.drawn))
+    fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
+        self.flights.pop_front();
+        self.drawn.collect()
     }
 
     fn logits(&self, _segment: usize) -> Option<&[f32]> {

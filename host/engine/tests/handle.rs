@@ -6,12 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tidegate_device::{Batch, DeviceError, Executor, Limits, SampleRow};
+use tidegate_device::{Batch, DeviceError, Drawn, Executor, Limits, SampleRow};
 use tidegate_engine::toy::{self, Faults, ToyExecutor};
 use tidegate_engine::{EngineConfig, EngineError, EngineHandle, ExecutorFactory, Health, JobStream, Phase};
-use tidegate_types::{
-    Class, FinishReason, Job, JobEvent, Reject, RejectKind, SampledToken, SamplingParams, TenantId, Usage,
-};
+use tidegate_types::{Class, FinishReason, Job, JobEvent, Reject, RejectKind, SamplingParams, TenantId, Usage};
 
 const VOCAB: usize = 50;
 const CONTEXT: usize = 256;
@@ -81,7 +79,7 @@ impl Executor for Gated {
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
         self.toy.sample(rows)
     }
-    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError> {
+    fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
         self.toy.collect()
     }
     fn logits(&self, segment: usize) -> Option<&[f32]> {

@@ -146,6 +146,9 @@ API cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, void* strea
 API cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, void* stream) {
   return copy("cuMemcpyDtoHAsync_v2", stream, to, reinterpret_cast<void*>(from), bytes);
 }
+API cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, void* stream) {
+  return copy("cuMemcpyDtoDAsync_v2", stream, reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
+}
 API cuMemsetD8Async(Pointer to, unsigned char value, size_t bytes, void* stream) {
   if (int error = enter("cuMemsetD8Async")) return error;
   return enqueue(stream, [=] { memset(reinterpret_cast<void*>(to), value, bytes); });

@@ -43,6 +43,15 @@ impl Stream {
         unsafe { call!(cuMemcpyDtoHAsync_v2(to.address(), from.ptr().address(), bytes, self.handle)) }
     }
 
+    /// Queues a copy within the device's memory: of `from` to the start of `to`.
+    pub fn copy<T>(&self, to: Slice<T>, from: Slice<T>) -> Result<(), CudaError> {
+        if from.bytes() > to.bytes() {
+            return Err(CudaError { call: "cuMemcpyDtoDAsync_v2", code: 1 });
+        }
+        // SAFETY: the range was checked; both are pieces of an arena of ours.
+        unsafe { call!(cuMemcpyDtoDAsync_v2(to.ptr().address(), from.ptr().address(), from.bytes(), self.handle)) }
+    }
+
     /// Queues zeros.
     pub fn zero<T>(&self, to: Slice<T>) -> Result<(), CudaError> {
         // SAFETY: the slice's own size.

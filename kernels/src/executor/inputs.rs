@@ -174,9 +174,9 @@ impl Inputs {
         bucket: impl Fn(usize) -> Option<usize>,
     ) -> Result<(), CudaError> {
         self.lists.fill(batch);
-        let pieces = batch.segments.iter().map(|s| Piece { num_tokens: s.tokens.len(), start: s.start });
+        let pieces = batch.segments.iter().map(|s| Piece { num_tokens: s.num_tokens(), start: s.start });
         self.plan.make(pieces, &self.limits);
-        let decodes = batch.segments.iter().all(|s| s.tokens.len() == 1 && s.want_logits);
+        let decodes = batch.segments.iter().all(|s| s.num_tokens() == 1 && s.want_logits);
         let fits = decodes && self.plan.prefill.is_empty();
         self.bucket = if fits { bucket(self.lists.tokens.len()) } else { None };
         if let Some(rows) = self.bucket {
@@ -228,9 +228,11 @@ impl Lists {
         let Self { tokens, positions, slots, wanted, segments, tables } = self;
         [&mut *tokens, &mut *positions, slots, wanted, segments, &mut *tables].into_iter().for_each(Vec::clear);
         for segment in &batch.segments {
-            let (first, end) = (tokens.len(), segment.start + segment.tokens.len());
-            segments.extend([first, segment.tokens.len(), segment.start, tables.len()].map(|n| n as i32));
+            let (first, end) = (tokens.len(), segment.start + segment.num_tokens());
+            segments.extend([first, segment.num_tokens(), segment.start, tables.len()].map(|n| n as i32));
             tokens.extend(segment.tokens.iter().map(|&t| t as i32));
+            // As `embed` reads it: from where the sampler left it.
+            tokens.extend(segment.fed.map(|row| !(row as i32)));
             positions.extend((segment.start..end).map(|p| p as i32));
             let slot = |p: usize| segment.blocks[p / BLOCK_TOKENS].0 as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
             slots.extend((segment.start..end).map(|p| slot(p) as i32));

@@ -3,7 +3,7 @@
 use super::{OpError, blocks, int, require_len};
 use crate::driver::{Args, Kernel, Kernels, Launch, Loaded, Ptr, Slice, Stream};
 use std::sync::Arc;
-use tidegate_device::{SampleError, SampleRow};
+use tidegate_device::{Drawn, SampleError, SampleRow};
 use tidegate_types::SampledToken;
 
 const OP: &str = "sample";
@@ -86,6 +86,7 @@ pub struct SampleArgs {
     out: Ptr<Sampled>,
     tops: Ptr<Top>,
     drawn: Ptr<i32>,
+    before: Ptr<i32>,
     vocab: i32,
     max_top: i32,
 }
@@ -109,26 +110,28 @@ pub struct PackedRows {
 }
 
 impl PackedRows {
-    /// Packs anew; `logits_row` says where the logits of a row's segment are. Rows were checked by
+    /// Packs anew; `place` says where the logits of a row's segment are, and which row of the draw before gave the
+    /// segment its last token, where the host does not know it. Rows were checked by
     /// `tidegate_device::sampler::check_row`.
-    pub fn pack(&mut self, rows: &[SampleRow<'_>], logits_row: impl Fn(usize) -> i32) {
+    pub fn pack(&mut self, rows: &[SampleRow<'_>], place: impl Fn(usize) -> (usize, Option<usize>)) {
         self.rows.clear();
         self.bias.clear();
         self.history.clear();
         self.masks.clear();
         for row in rows {
-            let info = self.row(row, logits_row(row.segment));
+            let info = self.row(row, place(row.segment));
             self.rows.push(info);
         }
     }
 
-    fn row(&mut self, row: &SampleRow<'_>, logits_row: i32) -> RowInfo {
+    fn row(&mut self, row: &SampleRow<'_>, (logits_row, fed): (usize, Option<usize>)) -> RowInfo {
         let p = row.params;
         let penalised = p.needs_history();
+        let output = row.output.iter().map(|&t| t as i32).chain(fed.map(|row| !(row as i32)));
         // Only the repetition penalty looks at the prompt.
         let prompt = if p.repetition_penalty == 1.0 { &[] } else { row.prompt };
         RowInfo {
-            logits_row,
+            logits_row: logits_row as i32,
             temperature: p.temperature,
             top_p: p.top_p,
             min_score: if p.min_p > 0.0 { p.min_p.ln() } else { f32::NEG_INFINITY },
@@ -140,7 +143,7 @@ impl PackedRows {
             position: halves(row.position as u64),
             bias: append(&mut self.bias, p.logit_bias.iter().map(|&(id, bias)| Bias { id: id as i32, bias })),
             prompt: append(&mut self.history, prompt.iter().filter(|_| penalised).map(|&t| t as i32)),
-            output: append(&mut self.history, row.output.iter().filter(|_| penalised).map(|&t| t as i32)),
+            output: append(&mut self.history, output.filter(|_| penalised)),
             mask: row.mask.map_or(-1, |mask| append(&mut self.masks, mask.iter().copied())[1]),
             num_top: p.logprobs.map_or(-1, i32::from),
         }
@@ -181,6 +184,8 @@ pub struct SampleBuffers {
     pub tops: Slice<Top>,
     /// `[rows]`: what the next step's `embed` may read.
     pub drawn: Slice<i32>,
+    /// What `drawn` held before; read only where a history ends in a token that the host does not know.
+    pub before: Slice<i32>,
 }
 
 /// The launcher.
@@ -216,6 +221,7 @@ impl Sample {
             out: buffers.out.ptr(),
             tops: buffers.tops.ptr(),
             drawn: buffers.drawn.ptr(),
+            before: buffers.before.ptr(),
             vocab: int(OP, "vocab", self.vocab)?,
             max_top: MAX_TOP as i32,
         };
@@ -224,22 +230,17 @@ impl Sample {
     }
 }
 
-/// A row's answer as the engine takes it. `tops` are the row's own.
-pub fn outcome(
-    sampled: &Sampled,
-    tops: &[Top],
-    params: &tidegate_types::SamplingParams,
-    vocab: usize,
-) -> Result<SampledToken, SampleError> {
+/// A row's answer as the engine takes it. `logprobs` is how many alternatives it asked for, `tops` are its own.
+pub fn outcome(sampled: &Sampled, tops: &[Top], logprobs: Option<u8>, vocab: usize) -> Drawn {
     match sampled.status {
         0 => {}
         3 => return Err(SampleError::NothingAllowed { vocab }),
         _ => return Err(SampleError::NotFinite { token: sampled.id as usize, value: sampled.value }),
     }
-    let num_top = params.logprobs.map_or(0, usize::from).min(vocab);
+    let num_top = logprobs.map_or(0, usize::from).min(vocab);
     Ok(SampledToken {
         id: sampled.id as u32,
-        logprob: params.logprobs.map(|_| sampled.logprob),
+        logprob: logprobs.map(|_| sampled.logprob),
         top: tops.iter().take(num_top).map(|top| (top.id as u32, top.logprob)).collect(),
     })
 }

@@ -4,8 +4,8 @@ use crate::backend;
 use crate::model::{Random, Shape, Weights, build};
 use std::sync::Arc;
 use tidegate_device::{
-    Activation, Backend, Batch, BlockId, DType, DeviceError, Dims, Executor, Limits, Program, ReferenceBackend,
-    SampleError, SampleRow, Segment,
+    Activation, Backend, Batch, BlockId, DType, Dims, Executor, Limits, Program, ReferenceBackend, SampleError,
+    SampleRow, Segment,
 };
 use tidegate_types::SamplingParams;
 
@@ -47,7 +47,13 @@ fn sequences(lens: &[usize], vocab: usize) -> Vec<Sequence> {
 }
 
 fn segment(sequence: &Sequence, range: std::ops::Range<usize>) -> Segment<'_> {
-    Segment { tokens: &sequence.tokens[range.clone()], start: range.start, blocks: &sequence.blocks, want_logits: true }
+    Segment {
+        tokens: &sequence.tokens[range.clone()],
+        start: range.start,
+        blocks: &sequence.blocks,
+        want_logits: true,
+        fed: None,
+    }
 }
 
 fn forward(executor: &mut dyn Executor, segments: Vec<Segment<'_>>) -> Vec<Vec<f32>> {
@@ -139,7 +145,7 @@ fn chunks_and_neighbours_change_no_bit_of_the_logits() {
 }
 
 #[test]
-fn a_row_that_cannot_be_drawn_is_named_and_the_others_can_be_drawn_after_it() {
+fn a_row_that_cannot_be_drawn_says_so_and_the_others_are_drawn() {
     let Some(cuda) = backend() else { return };
     let model = build(&small(), 1);
     let sequences = sequences(&[5, 9], model.0.dims.vocab);
@@ -148,12 +154,13 @@ fn a_row_that_cannot_be_drawn_is_named_and_the_others_can_be_drawn_after_it() {
     let logits = forward(&mut *executor, segments);
     let (greedy, nothing) = (SamplingParams::greedy(), vec![0u32; 2]);
     let row = |segment, mask| SampleRow { segment, params: &greedy, position: 9, prompt: &[], output: &[], mask };
-    let error = executor.sample(&[row(0, None), row(1, Some(&nothing[..]))]).unwrap_err();
-    let is_named = matches!(error, DeviceError::Sample { row: 1, source: SampleError::NothingAllowed { vocab: 50 } });
-    assert!(is_named, "{error}");
-    executor.sample(&[row(0, None)]).unwrap();
+    // One that the device finds out, and one that the host refuses before it.
+    executor.sample(&[row(1, Some(&nothing[..])), row(0, None), row(1, Some(&nothing[..1]))]).unwrap();
+    let drawn = executor.collect().unwrap();
+    assert!(matches!(drawn[0], Err(SampleError::NothingAllowed { vocab: 50 })), "{drawn:?}");
+    assert!(matches!(drawn[2], Err(SampleError::MaskLength { found: 1, .. })), "{drawn:?}");
     let best = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a))).unwrap();
-    assert_eq!(executor.collect().unwrap()[0].id as usize, best(&logits[0]));
+    assert_eq!(drawn[1].as_ref().unwrap().id as usize, best(&logits[0]));
 }
 
 #[test]

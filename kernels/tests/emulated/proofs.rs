@@ -47,6 +47,8 @@ const MUTANTS: &[Mutant] = &[
         "ops::gated_activation",
     ),
     mutant("select.cuh", "c.key == key && c.id <= id", "c.key == key && c.id < id", "ops::sample"),
+    // A token that the host does not know, taken from another row.
+    mutant("sample.cu", "a.before[~id]", "a.before[0]", "ops::sample"),
     // A wait too few for an asynchronous copy.
     mutant("attend_split.cu", "copy_wait<RING - 2>();", "copy_wait<RING - 1>();", "ops::attend"),
     // A partial forgotten.

@@ -72,12 +72,12 @@ fn step(executor: &mut dyn Executor) -> Result<[u32; 2], DeviceError> {
 
 fn draw(executor: &mut dyn Executor, tokens: &[u32], start: usize) -> Result<u32, DeviceError> {
     let blocks = [BlockId(3), BlockId(0)];
-    let segment = Segment { tokens, start, blocks: &blocks, want_logits: true };
+    let segment = Segment { tokens, start, blocks: &blocks, want_logits: true, fed: None };
     executor.forward(&Batch { segments: vec![segment] })?;
     let params = SamplingParams::greedy();
     let position = start + tokens.len();
     executor.sample(&[SampleRow { segment: 0, params: &params, position, prompt: &[], output: &[], mask: None }])?;
-    Ok(executor.collect()?[0].id)
+    Ok(executor.collect()?[0].as_ref().unwrap().id)
 }
 
 fn assert_nothing_is_held() {

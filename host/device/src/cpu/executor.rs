@@ -12,12 +12,12 @@ use super::norm::{self, GatedRow, HeadNormRow, NormRow, Rotate};
 use super::pool::{Panicked, Pool};
 use super::simd::Simd;
 use crate::check::{check_batch, check_program, check_rows};
-use crate::executor::{Batch, DeviceError, Executor, Limits, SampleRow, Segment};
+use crate::executor::{Batch, DeviceError, Drawn, Executor, Limits, SampleRow, Segment};
+use crate::fed::{DrawQueue, with_tokens};
 use crate::program::Program;
 use crate::sampler::Sampler;
 use crate::weights::{DType, WeightSource};
 use std::sync::Arc;
-use tidegate_types::SampledToken;
 
 /// Rows of a unit of the steps that work row by row.
 const UNIT_ROWS: usize = 8;
@@ -93,7 +93,7 @@ pub(super) struct CpuExecutor<S: Simd> {
     /// Of each row of the logits: its row of the batch.
     wanted: Vec<usize>,
     sampler: Sampler,
-    sampled: Vec<SampledToken>,
+    drawn: DrawQueue,
 }
 
 impl<S: Simd> CpuExecutor<S> {
@@ -124,7 +124,7 @@ impl<S: Simd> CpuExecutor<S> {
             kept: Vec::with_capacity(limits.max_seqs),
             wanted: Vec::with_capacity(limits.max_seqs),
             sampler: Sampler::new(program.dims.vocab),
-            sampled: Vec::with_capacity(limits.max_seqs),
+            drawn: DrawQueue::default(),
             program,
             limits,
         })
@@ -164,6 +164,9 @@ impl<S: Simd> Executor for CpuExecutor<S> {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.kept.clear();
         check_batch(batch, &self.program.dims, &self.limits)?;
+        let fed = self.drawn.feed(batch)?;
+        let resolved = fed.as_ref().map(|tokens| with_tokens(batch, tokens));
+        let batch = resolved.as_ref().unwrap_or(batch);
         self.plan(batch);
         if self.rows.is_empty() {
             return Ok(());
@@ -188,27 +191,18 @@ impl<S: Simd> Executor for CpuExecutor<S> {
     }
 
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
-        self.sampled.clear();
         check_rows(rows, |segment| self.logits(segment).is_some())?;
-        for (i, row) in rows.iter().enumerate() {
-            let drawn = match self.kept[row.segment] {
-                // SAFETY: a kept row of the last forward, which has ended.
-                Some(r) => self.sampler.draw(unsafe { self.buffers.logits.row(r) }, row),
-                None => continue,
-            };
-            match drawn {
-                Ok(token) => self.sampled.push(token),
-                Err(source) => {
-                    self.sampled.clear();
-                    return Err(DeviceError::Sample { row: i, source });
-                }
-            }
-        }
+        let Self { drawn, sampler, kept, buffers, .. } = self;
+        drawn.draw(rows, |row| {
+            let kept = kept[row.segment].unwrap_or_default();
+            // SAFETY: a kept row of the last forward, which has ended; `check_rows` saw it.
+            sampler.draw(unsafe { buffers.logits.row(kept) }, row)
+        });
         Ok(())
     }
 
-    fn collect(&mut self) -> Result<Vec<SampledToken>, DeviceError> {
-        Ok(std::mem::take(&mut self.sampled))
+    fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
+        self.drawn.collect()
     }
 
     fn logits(&self, segment: usize) -> Option<&[f32]> {

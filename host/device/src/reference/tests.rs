@@ -102,7 +102,7 @@ fn blocks(ids: &[u32]) -> Vec<BlockId> {
 }
 
 fn segment<'a>(tokens: &'a [u32], start: usize, blocks: &'a [BlockId]) -> Segment<'a> {
-    Segment { tokens, start, blocks, want_logits: true }
+    Segment { tokens, start, blocks, want_logits: true, fed: None }
 }
 
 fn forward(executor: &mut dyn Executor, segments: Vec<Segment<'_>>) {
@@ -201,17 +201,39 @@ fn only_wanted_logits_are_kept() {
 }
 
 #[test]
-fn a_row_at_fault_is_named_and_the_others_can_go_on() {
+fn a_row_at_fault_says_so_and_the_others_are_drawn() {
     let mut executor = executor();
     let table = [blocks(&[0]), blocks(&[1])];
     forward(&mut *executor, vec![segment(&[1], 0, &table[0]), segment(&[2], 0, &table[1])]);
     let params = SamplingParams::greedy();
     let row = |segment, mask| SampleRow { segment, params: &params, position: 1, prompt: &[], output: &[], mask };
-    let error = executor.sample(&[row(0, None), row(1, Some(&[0]))]).unwrap_err();
-    assert!(matches!(error, DeviceError::Sample { row: 1, source: SampleError::NothingAllowed { .. } }), "{error}");
-    assert!(executor.collect().unwrap().is_empty());
-    executor.sample(&[row(0, None)]).unwrap();
-    assert_eq!(executor.collect().unwrap().len(), 1);
+    executor.sample(&[row(0, None), row(1, Some(&[0]))]).unwrap();
+    let drawn = executor.collect().unwrap();
+    assert!(matches!(drawn[..], [Ok(_), Err(SampleError::NothingAllowed { .. })]), "{drawn:?}");
+}
+
+#[test]
+fn a_step_that_is_fed_gives_what_it_gives_when_its_token_is_told() {
+    let table = blocks(&[2]);
+    let params = SamplingParams { repetition_penalty: 1.5, frequency_penalty: 0.7, ..SamplingParams::greedy() };
+    let draw = |executor: &mut dyn Executor, segment: Segment<'_>, output: &[u32], position| {
+        forward(executor, vec![segment]);
+        let row = SampleRow { segment: 0, params: &params, position, prompt: &[1, 2], output, mask: None };
+        executor.sample(&[row]).unwrap();
+    };
+    let mut told = executor();
+    draw(&mut *told, segment(&[1, 2], 0, &table), &[], 2);
+    let first = told.collect().unwrap().remove(0).unwrap().id;
+    draw(&mut *told, segment(&[first], 2, &table), &[first], 3);
+    let mut fed = executor();
+    draw(&mut *fed, segment(&[1, 2], 0, &table), &[], 2);
+    draw(&mut *fed, Segment { fed: Some(0), ..segment(&[], 2, &table) }, &[], 3);
+    assert_eq!(fed.logits(0), told.logits(0));
+    assert_eq!(fed.collect().unwrap()[0].as_ref().unwrap().id, first, "the oldest is collected first");
+    assert_eq!(fed.collect().unwrap(), told.collect().unwrap());
+    let of_nothing = Batch { segments: vec![Segment { fed: Some(1), ..segment(&[], 3, &table) }] };
+    let error = fed.forward(&of_nothing).unwrap_err().to_string();
+    assert_eq!(error, "bad batch: fed from row 1; the last draw had 1");
 }
 
 #[test]

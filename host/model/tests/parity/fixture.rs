@@ -76,7 +76,7 @@ impl Run {
 
     /// Appends tokens; gives the logits behind the last of them.
     pub fn feed(&mut self, tokens: &[u32]) -> Vec<f32> {
-        let segment = Segment { tokens, start: self.len, blocks: &self.blocks, want_logits: true };
+        let segment = Segment { tokens, start: self.len, blocks: &self.blocks, want_logits: true, fed: None };
         self.executor.forward(&Batch { segments: vec![segment] }).unwrap();
         self.len += tokens.len();
         self.executor.logits(0).unwrap().to_vec()
@@ -87,6 +87,6 @@ impl Run {
         let params = SamplingParams::greedy();
         let row = SampleRow { segment: 0, params: &params, position: self.len, prompt: &[], output: &[], mask: None };
         self.executor.sample(&[row]).unwrap();
-        self.executor.collect().unwrap()[0].id
+        self.executor.collect().unwrap()[0].as_ref().unwrap().id
     }
 }

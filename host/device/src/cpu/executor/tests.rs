@@ -19,7 +19,8 @@ fn logits(executor: &mut dyn Executor, cuts: &[usize]) -> Vec<f32> {
     let blocks: Vec<BlockId> = (0..4).map(BlockId).collect();
     let mut start = 0;
     for &cut in cuts {
-        let segments = vec![Segment { tokens: &tokens[start..cut], start, blocks: &blocks, want_logits: true }];
+        let segments =
+            vec![Segment { tokens: &tokens[start..cut], start, blocks: &blocks, want_logits: true, fed: None }];
         executor.forward(&Batch { segments }).unwrap();
         start = cut;
     }
