@@ -6,7 +6,9 @@ bf16 product. Activations that stay in the second-level cache, launches and the 
 """
 
 import argparse
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,11 @@ class Model:
         return [(self.hidden, self.qkv), (attention, self.hidden), (self.hidden, 2 * self.ffn), (self.ffn, self.hidden)]
 
 
-MODELS = [
-    Model("Llama-3.1-8B", 32, 4096, 14336, 32, 8, 128, 128256),
-    Model("Qwen3-0.6B", 28, 1024, 3072, 16, 8, 128, 151936),
-]
+def shape(name):
+    """A model of `shapes/`."""
+    config = json.loads((Path(__file__).parent / "shapes" / f"{name}.json").read_text())
+    keys = ["num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"]
+    return Model(name, *(config[key] for key in keys), config["head_dim"], config["vocab_size"])
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,33 @@ def small_kernels(model, machine, rows, wanted):
     return {name: moved / machine.bandwidth for name, moved in per.items()}
 
 
+def decode(model, machine, rows, context):
+    """Seconds of a step by part."""
+    parts = {"products": products(model, machine, rows, rows), "attention": attention_decode(model, machine, rows, context)}
+    return parts | small_kernels(model, machine, rows, rows)
+
+
+def prefill(model, machine, tokens):
+    """Seconds of a prompt by part."""
+    parts = {"products": products(model, machine, tokens, 1), "attention": attention_prefill(model, machine, tokens)}
+    return parts | small_kernels(model, machine, tokens, 1)
+
+
+def served(model, machine, at_once, tokens_in, tokens_out):
+    """Output tokens a second where `at_once` sequences always run: each decodes over a past between its prompt and
+    its whole, and its prompt is computed between the others' steps, some thousand tokens at a time."""
+    step = sum(decode(model, machine, at_once, tokens_in + tokens_out / 2).values())
+    chunk = max(1, 2048 // tokens_in) * tokens_in
+    prompt = sum(prefill(model, machine, chunk).values()) * tokens_in / chunk
+    return 1 / (step / at_once + prompt / tokens_out)
+
+
 def steps(model, machine):
-    """(what, seconds by part) of the steps that `run.sh` measures."""
+    """(what, seconds by part) of the table in docs/gpu.md."""
     for rows in (1, 32, 128, 256):
-        parts = {"products": products(model, machine, rows, rows), "attention": attention_decode(model, machine, rows, 1024)}
-        yield f"decode, {rows} sequences, context 1024", parts | small_kernels(model, machine, rows, rows)
+        yield f"decode, {rows} sequences, context 1024", decode(model, machine, rows, 1024)
     for tokens in (2048, 8192):
-        parts = {"products": products(model, machine, tokens, 1), "attention": attention_prefill(model, machine, tokens)}
-        yield f"prefill, {tokens} tokens", parts | small_kernels(model, machine, tokens, 1)
+        yield f"prefill, {tokens} tokens", prefill(model, machine, tokens)
 
 
 def main():
@@ -94,7 +116,7 @@ def main():
     given = arguments.parse_args()
     machine = Machine(given.bandwidth, given.matrix_rate)
     columns = ["products", "attention", "embed", "add_rms_norm", "rope_cache", "gated_activation", "sample"]
-    for model in MODELS:
+    for model in map(shape, ["llama-3.1-8b", "qwen3-0.6b"]):
         print(f"\n{model.name}; milliseconds\n")
         print("| step | sum |", " | ".join(columns), "|")
         print("|---" * (len(columns) + 2) + "|")

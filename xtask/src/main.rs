@@ -3,6 +3,7 @@
 //! house. Each chore is a module that returns what it found; this file prints it.
 
 mod bench;
+mod gpu;
 mod kernels;
 mod plugins;
 mod tidy;
@@ -23,6 +24,9 @@ usage: cargo xtask <chore>
       into target/); prints registers and spills; fails on a spill or where a kernel lacks the instructions that its
       file names
       --out           where the cubins go (default: target/cubins)
+  gpu DIR
+      builds what a machine with a GPU needs to prove and measure the CUDA backend, into one folder; there
+      `DIR/gpu/run.sh DIR OUT` does it
   bench
       measures gateway and engine; prints tables and JSON
   chaos streams
@@ -47,6 +51,9 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
     match arguments.split_first() {
         Some((chore, rest)) if chore == "plugins" => build_or_check(rest),
         Some((chore, rest)) if chore == "kernels" => kernels(rest),
+        Some((chore, [folder])) if chore == "gpu" => {
+            gpu::bundle(&root(), Path::new(folder)).map(|()| ExitCode::SUCCESS)
+        }
         Some((chore, [])) if chore == "bench" => bench::run(&root()).map(|()| ExitCode::SUCCESS),
         Some((chore, [what])) if chore == "chaos" && ["streams", "ledger"].contains(&what.as_str()) => {
             bench::chaos(&root(), what).map(|()| ExitCode::SUCCESS)

@@ -22,12 +22,33 @@ pub const REQUIRE: &str = "TIDEGATE_REQUIRE_EMULATOR";
 /// A driver for [`standin`] to use instead of the one without defects.
 pub const DRIVER: &str = "TIDEGATE_EMULATED_DRIVER";
 
+/// Set to run the tests on this machine's own driver, libraries and device: `tests/gpu/run.sh` does.
+pub const MACHINE: &str = "TIDEGATE_TEST_GPU";
+
+/// What the kernels' tests run on.
+#[derive(Clone, Copy, Debug)]
+pub enum Device {
+    /// The emulator, behind the stand-in driver.
+    Standin(&'static Standin),
+    /// A device of this machine, behind its own driver.
+    Machine,
+}
+
+/// What this process tests on: the stand-ins, unless [`MACHINE`] is set. `None` where there is no compiler.
+pub fn device() -> Option<Device> {
+    if std::env::var_os(MACHINE).is_some() { Some(Device::Machine) } else { standin().map(Device::Standin) }
+}
+
 /// The stand-ins of this process, built and loaded by the first call. `None` where there is no compiler; that is said
-/// on standard error, and the test passes.
+/// on standard error, and the test passes. `None` too where [`MACHINE`] is set: a fault cannot be asked of a device.
 #[allow(clippy::expect_used, clippy::print_stderr, reason = "for tests only")]
 pub fn standin() -> Option<&'static Standin> {
     static STANDIN: OnceLock<Option<Standin>> = OnceLock::new();
     let load = || {
+        if std::env::var_os(MACHINE).is_some() {
+            eprintln!("SKIPPED: needs the stand-ins, and {MACHINE} is set");
+            return None;
+        }
         let mut libraries = Build::default().libraries().expect("the stand-ins compile");
         if let (Ok(libraries), Some(path)) = (&mut libraries, std::env::var_os(DRIVER)) {
             libraries.cuda = PathBuf::from(path);

@@ -20,7 +20,9 @@ fn plain() -> EngineConfig {
 }
 
 fn start(name: &str, backend: Arc<dyn Backend>, config: EngineConfig, num_blocks: Option<usize>) -> EngineHandle {
-    let models = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
+    // `tests/gpu/run.sh` brings them along to where the sources are not.
+    let models = std::env::var_os("TIDEGATE_FIXTURES").map(PathBuf::from);
+    let models = models.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models"));
     let model = Model::open(&models.join(name)).unwrap();
     let mut facts = ModelFacts::of(name, model.fingerprint.0, &model.program, &*backend);
     if let Some(num_blocks) = num_blocks {

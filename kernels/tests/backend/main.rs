@@ -1,4 +1,4 @@
-//! The whole backend through the stand-in libraries: against the reference, and behind the engine.
+//! The whole backend, through the stand-in libraries or on a device: against the reference, and behind the engine.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
 mod engine;
@@ -7,11 +7,11 @@ mod executor;
 mod model;
 
 use std::sync::Arc;
-use tidegate_emu::standin;
+use tidegate_emu::device;
 use tidegate_kernels::{CudaBackend, CudaOptions};
 
 /// `None` where there is no compiler.
 fn backend() -> Option<Arc<CudaBackend>> {
-    standin()?;
+    device()?;
     Some(Arc::new(CudaBackend::open(CudaOptions::default()).unwrap()))
 }

@@ -1,7 +1,9 @@
-//! A device for tests: the stand-in driver with memory that begins and ends where its contents do.
+//! A device for tests, with memory that begins and ends where its contents do: the stand-in driver's, or the
+//! machine's own.
 
-use std::sync::Arc;
-use tidegate_emu::{Order, Standin, standin};
+use std::sync::{Arc, OnceLock};
+use tidegate_emu::{Device, Order, device};
+use tidegate_kernels::compile::{arch_name, images};
 use tidegate_kernels::driver::{Arena, Context, Kernels, Pinned, Slice, Stream};
 use tidegate_kernels::probe::probe;
 
@@ -9,7 +11,7 @@ use tidegate_kernels::probe::probe;
 pub const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Random(7)];
 
 pub struct Rig {
-    standin: &'static Standin,
+    device: Device,
     pub kernels: Arc<Kernels>,
     pub stream: Stream,
     context: Arc<Context>,
@@ -19,20 +21,25 @@ pub struct Rig {
 impl Rig {
     /// `None` where there is no compiler; the test then says so and passes.
     pub fn new() -> Option<Self> {
-        let standin = standin()?;
+        static IMAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+        let device = device()?;
         probe().unwrap();
         let context = Context::open(0).unwrap();
+        let compile = || images(&arch_name(context.capability().unwrap()), None).unwrap();
         Some(Self {
-            standin,
-            kernels: Kernels::load(&context, &[b"cuemu image".to_vec()]).unwrap(),
+            device,
+            kernels: Kernels::load(&context, IMAGES.get_or_init(compile)).unwrap(),
             stream: Stream::new(&context).unwrap(),
             context,
             memory: Vec::new(),
         })
     }
 
+    /// A device has an order of its own.
     pub fn order(&self, order: Order) {
-        self.standin.order(order);
+        if let Device::Standin(standin) = self.device {
+            standin.order(order);
+        }
     }
 
     /// A buffer that holds garbage.

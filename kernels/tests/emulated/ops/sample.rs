@@ -221,3 +221,20 @@ fn a_bad_row_fails_alone_and_as_on_the_host() {
     ];
     check(&mut rig, vocab, &all, &wishes);
 }
+
+#[test]
+fn a_token_that_only_the_device_knows_counts_in_its_own_rows_history() {
+    let Some(mut rig) = Rig::new() else { return };
+    let vocab = 40;
+    let mut all = vec![0.0; 3 * vocab];
+    let wish = |row: usize| {
+        (all[row * vocab + 10 + row], all[row * vocab + 20 + row]) = (3.0, 2.0);
+        let params = SamplingParams { frequency_penalty: 2.0, ..SamplingParams::greedy() };
+        // Drawn already, so that the second best wins.
+        Wish { params, output: vec![1, 10 + row as u32], ..Wish::default() }
+    };
+    let wishes: Vec<Wish> = (0..3).map(wish).collect();
+    check(&mut rig, vocab, &all, &wishes);
+    let drawn = on_device(&mut rig, vocab, &all, &wishes, Last::Fed);
+    assert_eq!(drawn.iter().map(|row| row.as_ref().unwrap().id).collect::<Vec<_>>(), [20, 21, 22]);
+}

@@ -1,0 +1,67 @@
+"""Output tokens a second over HTTP, with as many requests at once as `--at-once` says, until all are answered.
+
+    serve.py TIDEGATE FOLDER NAME --requests N --at-once N --tokens-in N --tokens-out N
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from gateway import Gateway
+
+
+def arguments():
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ["program", "folder", "name"]:
+        given.add_argument(name)
+    for name in ["requests", "at-once", "tokens-in", "tokens-out"]:
+        given.add_argument(f"--{name}", type=int, required=True)
+    return given.parse_args()
+
+
+def prompt(number, words):
+    """No two begin alike, so that nothing comes from the prefix cache."""
+    return " ".join(f"{(number * 7919 + i * 104729) % 9973}" for i in range(words))
+
+
+def words_for(gateway, name, tokens):
+    """How many words give that many tokens."""
+    count = lambda words: gateway.complete(
+        {"model": name, "prompt": prompt(0, words), "max_tokens": 1, "temperature": 0})["usage"]["prompt_tokens"]
+    guess = max(1, tokens // 4)
+    for _ in range(4):
+        guess = max(1, round(guess * tokens / count(guess)))
+    return guess
+
+
+def main():
+    given = arguments()
+    engine = {
+        "max_seqs": given.at_once,
+        "max_batch_tokens": max(given.at_once, 2048 if given.tokens_in > 500 else 32),
+        "kv_cache_mib": KV_MIB if given.tokens_in > 500 else 4,
+        "max_queued_jobs": given.requests + 1,
+    }
+    with Gateway(given.program, {given.name: given.folder}, "cuda", engine) as gateway:
+        words = words_for(gateway, given.name, given.tokens_in)
+        body = lambda i: {"model": given.name, "prompt": prompt(i + 1, words), "max_tokens": given.tokens_out,
+                          "temperature": 0}
+        start = time.monotonic()
+        with ThreadPoolExecutor(given.at_once) as pool:
+            usages = list(pool.map(lambda i: gateway.stream(body(i)), range(given.requests)))
+        seconds = time.monotonic() - start
+    tokens = lambda key: sum(usage[key] for usage in usages)
+    print(json.dumps({
+        "figure": "served", "model": given.name, "size": given.at_once, "context": 0, "by": "tidegate",
+        "unit": "tokens/s", "value": tokens("completion_tokens") / seconds, "seconds": seconds,
+        "requests": given.requests, "tokens_in": tokens("prompt_tokens") / given.requests,
+        "tokens_out": tokens("completion_tokens") / given.requests,
+    }), flush=True)
+
+
+# 256 sequences of 2000 tokens, 128 KiB each.
+KV_MIB = 65536
+
+if __name__ == "__main__":
+    main()
