@@ -7,19 +7,25 @@ use std::process::Command;
 
 /// Builds and measures; prints tables and JSON.
 pub fn run(root: &Path) -> Result<()> {
-    // One by one: the program alone is what `cargo run --release` has built already.
-    cargo(root, &["build", "--release", "--package", "tidegate"])?;
-    cargo(root, &["build", "--release", "--package", "tidegate-bench"])?;
+    cargo(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
     cargo(root, &["build", "--release", "--package", "tidegate-device", "--example", "cpu_bench"])?;
     let release = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release");
     call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")))?;
     engine(root, &release.join("examples/cpu_bench"))
 }
 
+/// `cargo xtask bench plugins`: what plugins cost.
+pub fn plugins(root: &Path) -> Result<()> {
+    measure(root, "plugins")
+}
+
 /// `cargo xtask chaos streams | ledger`: streams that are cut, gateways that are killed, over real sockets.
 pub fn chaos(root: &Path, what: &str) -> Result<()> {
-    cargo(root, &["build", "--release", "--package", "tidegate"])?;
-    cargo(root, &["build", "--release", "--package", "tidegate-bench"])?;
+    measure(root, what)
+}
+
+fn measure(root: &Path, what: &str) -> Result<()> {
+    cargo(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
     let release = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release");
     call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")).arg(what))
 }

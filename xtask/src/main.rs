@@ -29,6 +29,8 @@ usage: cargo xtask <chore>
       `DIR/gpu/run.sh DIR OUT` does it
   bench
       measures gateway and engine; prints tables and JSON
+  bench plugins
+      measures what a plugin's call, instance and stage cost; prints a table and JSON
   chaos streams
       cuts thousands of resumable streams at random bytes and reads them on; prints what was lost and what it costs
   chaos ledger
@@ -53,6 +55,9 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         Some((chore, rest)) if chore == "kernels" => kernels(rest),
         Some((chore, [folder])) if chore == "gpu" => {
             gpu::bundle(&root(), Path::new(folder)).map(|()| ExitCode::SUCCESS)
+        }
+        Some((chore, [what])) if chore == "bench" && what == "plugins" => {
+            bench::plugins(&root()).map(|()| ExitCode::SUCCESS)
         }
         Some((chore, [])) if chore == "bench" => bench::run(&root()).map(|()| ExitCode::SUCCESS),
         Some((chore, [what])) if chore == "chaos" && ["streams", "ledger"].contains(&what.as_str()) => {

@@ -9,7 +9,9 @@ mod chaos_streams;
 mod floor;
 mod gateway;
 mod load;
+mod plugins;
 mod report;
+mod served;
 mod standin;
 
 use anyhow::Context;
@@ -33,14 +35,19 @@ fn main() -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         return runtime.block_on(floor::run(listen.parse()?, upstream.parse()?));
     }
-    let program = PathBuf::from(arguments.first().context("usage: tidegate-bench PATH-TO-TIDEGATE [streams|ledger]")?);
+    let program =
+        PathBuf::from(arguments.first().context("usage: tidegate-bench PATH-TO-TIDEGATE [plugins|streams|ledger]")?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let mut report = Report::default();
     match arguments.get(1).map(String::as_str) {
         None => runtime.block_on(measure(&program, &mut report))?,
         Some("streams") => runtime.block_on(chaos_streams::run(&program, &mut report))?,
+        Some("plugins") => {
+            runtime.block_on(plugins::measure(&mut report))?;
+            runtime.block_on(served::measure(&program, &mut report))?;
+        }
         Some("ledger") => runtime.block_on(chaos_ledger::run(&program, &mut report))?,
-        Some(other) => anyhow::bail!("there is no `{other}`; leave it out, or say `streams` or `ledger`"),
+        Some(other) => anyhow::bail!("there is no `{other}`; leave it out, or say `plugins`, `streams` or `ledger`"),
     }
     println!("{}", report.table());
     println!("{}", report.json());

@@ -2,19 +2,27 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 struct Answers {
     whole: Vec<u8>,
     streamed: Vec<Vec<u8>>,
+    /// Between two events.
+    pace: Duration,
 }
 
 /// Serves on a free port: a whole answer, or one of `events` text events, each in a write of its own.
 pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
+    paced(events, Duration::ZERO).await
+}
+
+/// The same at a model's pace.
+pub(crate) async fn paced(events: usize, pace: Duration) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
-    let answers = Arc::new(Answers { whole: whole(events), streamed: streamed(events) });
+    let answers = Arc::new(Answers { whole: whole(events), streamed: streamed(events), pace });
     tokio::task::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let answers = Arc::clone(&answers);
@@ -51,6 +59,9 @@ async fn serve(mut socket: TcpStream, answers: &Answers) -> anyhow::Result<()> {
         if stream {
             for piece in &answers.streamed {
                 socket.write_all(piece).await?;
+                if !answers.pace.is_zero() {
+                    tokio::time::sleep(answers.pace).await;
+                }
             }
         } else {
             socket.write_all(&answers.whole).await?;

@@ -1,0 +1,127 @@
+//! `cargo xtask bench plugins`, first half: what a call of a plugin costs inside the program, in CPU time of the thread
+//! that makes it. The second half, over sockets, is `served.rs`.
+
+use crate::median;
+use crate::report::Report;
+use anyhow::Context;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_sandbox::stage::{CallContext, Channel, Limits, Prompt, Window};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_types::{Caller, Message, RequestId, Role, TenantId};
+
+const BATCHES: usize = 21;
+/// Live instances whose memory is measured.
+const INSTANCES: usize = 1_000;
+
+pub(crate) async fn measure(report: &mut Report) -> anyhow::Result<()> {
+    let room = SandboxConfig {
+        cache_dir: Some(std::env::temp_dir().join("tidegate-bench-plugins")),
+        total_instances: INSTANCES as u32 + 8,
+        max_idle: Duration::from_secs(600),
+        recycle_after_calls: u32::MAX,
+        // What instances may grow to counts, not what they touch.
+        total_memory_bytes: 8 << 30,
+        ..SandboxConfig::default()
+    };
+    let sandbox = Sandbox::new(room)?;
+    let no_op = load(&sandbox, "honest", &guests().join("honest.wasm"))?;
+    let guard = load(&sandbox, "pii-guard", &shipped().join("pii-guard.wasm"))?;
+    let make = time(200, async || no_op.make_instance().await).await?;
+    report.add("a no-op guest made, configured and dropped", make, "us", Some(10.0));
+    let make = time(100, async || guard.make_instance().await).await?;
+    report.add("pii-guard made, configured and dropped", make, "us", None);
+    let (short, long) = (prompt(64), prompt(4096));
+    for (what, prompt, goal) in [("64 B", &short, None), ("4 KB", &long, Some(4.0))] {
+        let call = time(2_000, async || inspect(&no_op, &context(0), prompt).await).await?;
+        report.add(&format!("a no-op guest asked about a prompt of {what}"), call, "us", goal);
+        let call = time(500, async || inspect(&guard, &context(0), prompt).await).await?;
+        report.add(&format!("pii-guard asked about a prompt of {what}"), call, "us", None);
+    }
+    for (name, plugin) in [("a no-op guest", &no_op), ("pii-guard", &guard)] {
+        let call = time(2_000, async || window(plugin).await).await?;
+        report.add(&format!("{name} asked about an event of a stream"), call, "us", None);
+    }
+    memory(&sandbox, &no_op, report).await
+}
+
+/// Each tenant has an instance of its own.
+async fn memory(sandbox: &Sandbox, plugin: &Plugin, report: &mut Report) -> anyhow::Result<()> {
+    let prompt = prompt(64);
+    let before = resident_kib()?;
+    let already = sandbox.usage().instances;
+    for tenant in 1..=INSTANCES {
+        inspect(plugin, &context(tenant), &prompt).await?;
+    }
+    let usage = sandbox.usage();
+    anyhow::ensure!(usage.instances >= already + INSTANCES, "only {} instances are live", usage.instances);
+    report.add("live instances of a no-op guest", usage.instances as f64, "", None);
+    let each = (resident_kib()? - before) / INSTANCES as f64;
+    report.add("resident memory of each", each, "KiB", Some(40.0));
+    Ok(())
+}
+
+fn load(sandbox: &Sandbox, name: &str, file: &Path) -> anyhow::Result<Arc<Plugin>> {
+    let component = std::fs::read(file).with_context(|| file.display().to_string())?;
+    let limits = Limits { cpu: Duration::from_secs(1), wall: Duration::from_secs(60), ..Limits::default() };
+    Ok(sandbox.load(PluginSpec { limits, ..PluginSpec::new(name, component) })?)
+}
+
+fn guests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist")
+}
+
+fn shipped() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/dist")
+}
+
+fn context(tenant: usize) -> CallContext {
+    let caller = Caller { tenant: TenantId::new(format!("t{tenant}")), ..Caller::local() };
+    CallContext { request_id: RequestId::new("bench"), caller, deadline: Duration::from_secs(60), streaming: true }
+}
+
+/// Plain words: the guard has nothing to do but to look.
+fn prompt(bytes: usize) -> Vec<Message> {
+    let mut text = "Please say a word or two about the tide gates of the northern harbour. ".repeat(bytes / 64 + 1);
+    text.truncate(bytes);
+    vec![Message::text("m0", Role::User, text)]
+}
+
+async fn inspect(plugin: &Plugin, cx: &CallContext, messages: &[Message]) -> anyhow::Result<()> {
+    plugin.inspect_prompt(cx, Prompt { messages, tools: &[], params: &[] }).await?;
+    Ok(())
+}
+
+async fn window(plugin: &Plugin) -> anyhow::Result<()> {
+    let text = "word17 ";
+    let window = Window { seq: 3, choice: 0, channel: &Channel::Text, text, settled: 0, ending: None };
+    plugin.inspect_window(&context(0), &[], window).await?;
+    Ok(())
+}
+
+/// Microseconds of this thread's CPU for one call; the median of batches.
+async fn time<T, E: Into<anyhow::Error>>(calls: u32, call: impl AsyncFn() -> Result<T, E>) -> anyhow::Result<f64> {
+    let mut batches = Vec::with_capacity(BATCHES);
+    for _ in 0..BATCHES {
+        let before = thread_us()?;
+        for _ in 0..calls {
+            call().await.map_err(Into::into)?;
+        }
+        batches.push((thread_us()? - before) / f64::from(calls));
+    }
+    Ok(median(batches))
+}
+
+/// What the kernel charged this thread.
+fn thread_us() -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanos: f64 = stat.split(' ').next().unwrap_or_default().parse()?;
+    Ok(nanos / 1000.0)
+}
+
+fn resident_kib() -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+    Ok(line.split_whitespace().nth(1).context("no VmRSS")?.parse()?)
+}
