@@ -11,6 +11,7 @@
 mod audit;
 mod db;
 mod error;
+mod keys;
 mod migrations;
 mod outbox;
 mod usage;
@@ -18,5 +19,6 @@ mod usage;
 pub use audit::{Billed, Books};
 pub use db::{Db, Place};
 pub use error::StoreError;
+pub use keys::{KeptKey, Keys};
 pub use outbox::{Outbox, Waiting};
 pub use usage::{GroupBy, Holder, Usage, UsageQuery, UsageSink, UsageSum};

@@ -270,7 +270,7 @@ fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {
 }
 
 /// Databases have no unsigned numbers; none of ours comes near the bound.
-fn signed(number: u64) -> i64 {
+pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

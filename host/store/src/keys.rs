@@ -1,0 +1,133 @@
+//! API keys that are made while the server runs. A key is shown to whoever makes it and kept as its hash only.
+
+use crate::db::Db;
+use crate::error::StoreError;
+use crate::usage::{signed, unsigned};
+use sqlx::{Any, Row, Transaction};
+
+/// A key as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptKey {
+    /// For logs and metrics; no two valid keys have it, but for one that takes another's place.
+    pub name: String,
+    /// Whose data and share.
+    pub tenant: String,
+    /// `blake3:` and 64 hex digits.
+    pub hash: String,
+    /// What else the key says of its caller, as JSON; the store does not look into it.
+    pub settings: String,
+    /// Milliseconds since 1970.
+    pub created_ms: u64,
+    /// The key that made it.
+    pub created_by: String,
+    /// From then on it is refused; milliseconds since 1970.
+    pub expires_ms: Option<u64>,
+    /// Since when it is refused, where somebody took it back.
+    pub revoked_ms: Option<u64>,
+}
+
+/// The keys that are kept.
+#[derive(Clone, Debug)]
+pub struct Keys(Db);
+
+impl Keys {
+    /// Of `db`.
+    pub fn new(db: Db) -> Self {
+        Self(db)
+    }
+
+    /// Keeps a new key; says whether its name was free: no valid key has it.
+    pub async fn add(&self, key: &KeptKey) -> Result<bool, StoreError> {
+        let mut tx = self.0.write().await?;
+        let free = !is_taken(&mut tx, &key.name, key.created_ms).await?;
+        if free {
+            insert(&mut tx, key).await?;
+        }
+        tx.commit().await?;
+        Ok(free)
+    }
+
+    /// Keeps a new key in the place of the valid ones of its name, which end at `old_end_ms` unless they end before;
+    /// says whether there were some.
+    pub async fn rotate(&self, key: &KeptKey, old_end_ms: u64) -> Result<bool, StoreError> {
+        let mut tx = self.0.write().await?;
+        let known = is_taken(&mut tx, &key.name, key.created_ms).await?;
+        if known {
+            sqlx::query(
+                "UPDATE api_keys SET expires_ms = $1 \
+                 WHERE name = $2 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $1)",
+            )
+            .bind(signed(old_end_ms))
+            .bind(key.name.as_str())
+            .execute(&mut *tx)
+            .await?;
+            insert(&mut tx, key).await?;
+        }
+        tx.commit().await?;
+        Ok(known)
+    }
+
+    /// Refuses all keys of a name from now on; says whether there was one that was not refused yet.
+    pub async fn revoke(&self, name: &str, now_ms: u64) -> Result<bool, StoreError> {
+        let done = sqlx::query("UPDATE api_keys SET revoked_ms = $1 WHERE name = $2 AND revoked_ms IS NULL")
+            .bind(signed(now_ms))
+            .bind(name)
+            .execute(self.0.pool())
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// All keys, those that are refused included: by name, the newest first.
+    pub async fn all(&self) -> Result<Vec<KeptKey>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT name, tenant, hash, settings, created_ms, created_by, expires_ms, revoked_ms \
+             FROM api_keys ORDER BY name, created_ms DESC, hash",
+        )
+        .fetch_all(self.0.pool())
+        .await?;
+        rows.iter().map(|row| Ok(key(row)?)).collect()
+    }
+}
+
+async fn is_taken(tx: &mut Transaction<'static, Any>, name: &str, now_ms: u64) -> Result<bool, StoreError> {
+    let row = sqlx::query(
+        "SELECT COUNT(*) FROM api_keys \
+         WHERE name = $1 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $2)",
+    )
+    .bind(name)
+    .bind(signed(now_ms))
+    .fetch_one(&mut **tx)
+    .await?;
+    Ok(row.try_get::<i64, _>(0)? > 0)
+}
+
+async fn insert(tx: &mut Transaction<'static, Any>, key: &KeptKey) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO api_keys (name, tenant, hash, settings, created_ms, created_by, expires_ms) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    )
+    .bind(key.name.as_str())
+    .bind(key.tenant.as_str())
+    .bind(key.hash.as_str())
+    .bind(key.settings.as_str())
+    .bind(signed(key.created_ms))
+    .bind(key.created_by.as_str())
+    .bind(key.expires_ms.map(signed))
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
+}
+
+fn key(row: &sqlx::any::AnyRow) -> Result<KeptKey, sqlx::Error> {
+    let time = |i: usize| row.try_get::<Option<i64>, _>(i).map(|time| time.map(unsigned));
+    Ok(KeptKey {
+        name: row.try_get(0)?,
+        tenant: row.try_get(1)?,
+        hash: row.try_get(2)?,
+        settings: row.try_get(3)?,
+        created_ms: unsigned(row.try_get(4)?),
+        created_by: row.try_get(5)?,
+        expires_ms: time(6)?,
+        revoked_ms: time(7)?,
+    })
+}
