@@ -15,7 +15,8 @@ fn pipeline(guest: &str, on_error: &str) -> String {
 }
 
 /// What makes each guest misbehave.
-const CASES: [(&str, &str); 4] = [("loops", "loop"), ("panics", "panic"), ("hoards", "64"), ("recurses", "x")];
+const CASES: [(&str, &str); 5] =
+    [("loops", "loop"), ("panics", "panic"), ("hoards", "64"), ("recurses", "x"), ("bloats", "100")];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_stage_that_fails_ends_its_request_and_no_other() {
@@ -58,6 +59,14 @@ async fn a_plugin_that_loops_holds_up_nobody_else() {
     for looping in looping {
         assert_eq!(looping.await.unwrap(), 503);
     }
+}
+
+/// More lines than its budget are cut off, and the call goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_floods_the_log_is_heard_no_more_and_its_request_goes_on() {
+    let gateway = Gateway::start(&pipeline("floods", "closed")).await;
+    assert_eq!(gateway.chat(ask("5000")).await.status, 200);
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
 }
 
 /// A stage whose component is missing: closed refuses, open goes on, and the server starts all the same.

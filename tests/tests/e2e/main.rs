@@ -11,6 +11,7 @@ mod chat;
 mod clients;
 mod disk_full;
 mod examples;
+mod frozen;
 mod guests;
 mod http2_abuse;
 mod keys;

@@ -43,7 +43,25 @@ pub(crate) async fn measure(report: &mut Report) -> anyhow::Result<()> {
         let call = time(2_000, async || window(plugin).await).await?;
         report.add(&format!("{name} asked about an event of a stream"), call, "us", None);
     }
+    loops(&sandbox, report).await?;
     memory(&sandbox, &no_op, report).await
+}
+
+/// How much more than its limit of CPU time an endless loop gets.
+async fn loops(sandbox: &Sandbox, report: &mut Report) -> anyhow::Result<()> {
+    let limit = Duration::from_millis(50);
+    let component = std::fs::read(guests().join("loops.wasm"))?;
+    let limits = Limits { cpu: limit, wall: Duration::from_secs(60), ..Limits::default() };
+    let plugin = sandbox.load(PluginSpec { limits, ..PluginSpec::new("loops", component) })?;
+    let messages = [Message::text("m0", Role::User, "loop")];
+    let mut over: f64 = 0.0;
+    for _ in 0..BATCHES {
+        let before = thread_us()?;
+        anyhow::ensure!(inspect(&plugin, &context(0), &messages).await.is_err(), "a loop had an end");
+        over = over.max((thread_us()? - before) / 1e3 - limit.as_secs_f64() * 1e3);
+    }
+    report.add("an endless loop, past its limit of 50 ms of CPU, at most", over, "ms", Some(10.0));
+    Ok(())
 }
 
 /// Each tenant has an instance of its own.
