@@ -101,7 +101,7 @@ async fn read(addr: SocketAddr) -> anyhow::Result<Vec<f64>> {
     loop {
         let read = socket.read_buf(&mut bytes).await.context("the gateway broke off")?;
         let text = String::from_utf8_lossy(&bytes);
-        anyhow::ensure!(read > 0, "a stream was cut after {:?}", text.lines().last());
+        anyhow::ensure!(read > 0, "a stream was cut after {:?}", text.lines().rev().find(|line| line.len() > 2));
         // Where the gateway is behind, an event has several.
         let seen = text.matches("word").count();
         if seen > words {
