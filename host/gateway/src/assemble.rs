@@ -1,5 +1,6 @@
 //! From a config to a running pipeline: the only place that sees every crate.
 
+pub(crate) mod admission;
 mod backends;
 mod models;
 mod stages;
@@ -10,6 +11,7 @@ use crate::bundled;
 use crate::config::{Config, ModelConfig, PipelineConfig};
 use crate::outside::http::PluginHttp;
 use crate::outside::models::{KnownModels, PluginModels};
+use admission::Admission;
 use anyhow::Context;
 use std::path::Path;
 use std::sync::Arc;
@@ -80,7 +82,8 @@ fn load_stages(
         Some(pipeline) => pipeline.clone(),
         None => toml::from_str(bundled::PIPELINE).context("in the bundled pipeline")?,
     };
-    let stages = stages::load(&plugins.0, &pipeline, &config.tenants, facts)?;
+    let admission = Admission::new(config)?;
+    let stages = stages::load(&plugins.0, &pipeline, &config.tenants, &admission, facts)?;
     Ok((stages, pipeline))
 }
 

@@ -5,6 +5,7 @@ mod cache;
 mod grants;
 mod nearest;
 mod pipeline;
+mod plugins;
 mod store;
 mod streams;
 
@@ -14,6 +15,7 @@ pub use pipeline::{
     BreakerConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig, StreamedConfig,
     WhenConfig,
 };
+pub use plugins::PluginsConfig;
 
 pub use store::{BudgetConfig, EventsConfig, PriceConfig, StoreConfig};
 pub use streams::StreamsConfig;
@@ -42,6 +44,8 @@ pub struct Config {
     pub engine: EngineConfig,
     /// Stages on the path of a request; absent means the bundled pipeline.
     pub pipeline: Option<PipelineConfig>,
+    /// Whose plugins are taken.
+    pub plugins: PluginsConfig,
     /// What lasts; absent means that nothing does.
     pub store: Option<StoreConfig>,
     /// What differs for some tenants.
@@ -243,12 +247,7 @@ impl Config {
             }
         }
         for stage in self.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
-            if stage.stages.as_ref().is_some_and(Vec::is_empty) {
-                bail!(
-                    "stage `{}` runs in no stage: `stages` is empty; leave it out for all, or remove the stage",
-                    stage.plugin
-                );
-            }
+            stage.check()?;
         }
         for (name, tenant) in &self.tenants {
             tenant.check(name)?;

@@ -1,5 +1,6 @@
 //! The gateway as a library, so that tests run it in their own process. `main.rs` tells the story.
 
+pub mod artifact;
 pub mod assemble;
 pub mod audit;
 mod books;

@@ -5,6 +5,8 @@
 //! What can change is the pipeline: its stages, their components, configs, grants and limits, and what tenants may. A
 //! change of anything else needs a restart, and is refused as a whole, so that no config runs by halves.
 
+use crate::artifact::layout::Layout;
+use crate::artifact::lock::Lock;
 use crate::assemble::{self, Plugins};
 use crate::config::Config;
 use crate::service::PipelineService;
@@ -103,12 +105,16 @@ impl Reloader {
     async fn look(&self) -> Vec<(PathBuf, Option<(u64, SystemTime)>)> {
         let taken = self.taken.lock().await;
         let stages = taken.pipeline.iter().flat_map(|pipeline| &pipeline.stage);
-        let files = self.source.iter().chain(stages.filter_map(|stage| stage.file.as_ref()));
-        let about = |path: &PathBuf| {
-            let about = std::fs::metadata(path).ok();
-            (path.clone(), about.and_then(|about| Some((about.len(), about.modified().ok()?))))
+        let lock = self.source.iter().map(|config| Lock::file(config));
+        let plugins = stages.filter_map(|stage| stage.file.clone()).map(|file| match file.is_dir() {
+            true => Layout::index_file(&file),
+            false => file,
+        });
+        let about = |path: PathBuf| {
+            let about = std::fs::metadata(&path).ok();
+            (path, about.and_then(|about| Some((about.len(), about.modified().ok()?))))
         };
-        files.map(about).collect()
+        self.source.iter().cloned().chain(lock).chain(plugins).map(about).collect()
     }
 }
 

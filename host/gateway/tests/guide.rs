@@ -26,7 +26,7 @@ fn every_command_of_the_guide_does_what_it_says() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/plugins.md");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let script = commands(&std::fs::read_to_string(guide).unwrap()).replace(":8080", &format!(":{port}"));
-    assert_eq!(script.matches("tidegate plugin ").count(), 5, "{script}");
+    assert_eq!(script.matches("tidegate plugin ").count(), 12, "{script}");
 
     let folder = tempfile::tempdir().unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().unwrap();
@@ -45,7 +45,8 @@ fn every_command_of_the_guide_does_what_it_says() {
     }
     assert!(status.success(), "{said}\n{wrong}");
     assert!(said.contains("ok      the word is replaced") && said.contains("stages         stream-guard"), "{said}");
-    assert!(said.contains("tidegate.toml is good"), "{said}");
+    assert_eq!(said.matches("tidegate.toml is good").count(), 2, "{said}");
+    assert!(said.contains("signed by      ed25519:") && said.contains("tidegate.lock: 1 plugins"), "{said}");
     let stream = said.split("data: ").skip(1).collect::<String>();
     assert!(stream.contains("[hush]") && stream.contains("[DONE]") && !stream.contains("Tidegate"), "{said}\n{wrong}");
 }

@@ -1,6 +1,7 @@
 //! Config and plugins that change while requests run.
 
 use bytes::Bytes;
+use clap::Parser;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use serde_json::Value;
@@ -124,6 +125,48 @@ async fn a_changed_plugin_file_is_taken_by_the_watcher() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("the new file was never taken");
+}
+
+/// A component that changes under a lock is refused by a reload, and the old one goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_refuses_what_is_not_locked() {
+    let files = Files::new();
+    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist");
+    let put = |guest: &str| std::fs::copy(guests.join(guest), files.path("guard.wasm")).unwrap();
+    let stage = "[[pipeline.stage]]\nplugin = \"guard\"\nfile = \"guard.wasm\"\nstages = [\"prompt-guard\"]\n";
+    put("honest.wasm");
+    files.write(stage);
+    lock(&files, &["--upgrade"]);
+    let gateway = files.start().await;
+    // `honest` refuses this word, `panics` allows it.
+    assert_eq!(status(&gateway, "refuse").await, 400);
+    put("panics.wasm");
+    let (refused, body) = reload(&gateway).await;
+    assert_eq!(refused, 400, "{body}");
+    assert!(body.contains("has the digest sha256:") && body.contains("tidegate plugin lock --upgrade"), "{body}");
+    assert_eq!(status(&gateway, "refuse").await, 400);
+    // So is one that nobody trusted has signed.
+    put("honest.wasm");
+    let trust = format!("[plugins]\ntrusted_keys = [\"ed25519:{}\"]\n", "ab".repeat(32));
+    files.write(&(trust + stage));
+    let (refused, body) = reload(&gateway).await;
+    assert!(refused == 400 && body.contains("plugins.trusted_keys"), "{body}");
+    files.write(stage);
+    put("panics.wasm");
+    lock(&files, &["--upgrade", "--allow-more"]);
+    assert_eq!(reload(&gateway).await.0, 200);
+    assert_eq!(status(&gateway, "refuse").await, 200);
+}
+
+/// `tidegate plugin lock`, in this process.
+fn lock(files: &Files, options: &[&str]) {
+    let config = files.path("tidegate.toml");
+    let words = ["tidegate", "plugin", "lock"].into_iter().chain(options.iter().copied());
+    let arguments = words.map(Into::into).chain([config.into_os_string()]);
+    let cli = tidegate::cli::Cli::try_parse_from(arguments).unwrap();
+    let Some(tidegate::cli::Command::Plugin(command)) = cli.command else { panic!("no plugin command") };
+    // It has a runtime of its own.
+    std::thread::spawn(|| tidegate::plugin::run(command, &mut Vec::new()).unwrap()).join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! Plugins of the configured stages.
 
+use super::admission::Admission;
 use crate::bundled;
 use crate::config::{
     BreakerConfig, OnErrorConfig, PipelineConfig, StageConfig, StreamedConfig, TenantConfig, WhenConfig,
@@ -24,12 +25,14 @@ pub(super) fn load(
     sandbox: &Sandbox,
     config: &PipelineConfig,
     tenants: &BTreeMap<String, TenantConfig>,
+    admission: &Admission,
     facts: &mut Vec<String>,
 ) -> anyhow::Result<Stages> {
     let mut stages = Stages::default();
     let mut components = BTreeMap::new();
     for (i, stage) in config.stage.iter().enumerate() {
-        let plugin = load_one(sandbox, stage, tenants, &mut components).and_then(|plugin| fits_late(stage, plugin));
+        let plugin = load_one(sandbox, stage, tenants, admission, &mut components);
+        let plugin = plugin.and_then(|plugin| fits_late(stage, plugin));
         if let Err(why) = &plugin {
             tracing::error!(plugin = stage.plugin, "{why:#}");
         }
@@ -75,9 +78,10 @@ fn load_one(
     sandbox: &Sandbox,
     stage: &StageConfig,
     tenants: &BTreeMap<String, TenantConfig>,
+    admission: &Admission,
     components: &mut BTreeMap<String, Arc<[u8]>>,
 ) -> anyhow::Result<Arc<Plugin>> {
-    let component = component(stage)?;
+    let component = component(stage, admission)?;
     let key = blake3::hash(&component).to_hex().to_string();
     let component = components.entry(key).or_insert_with(|| Arc::from(component.as_ref())).clone();
     let spec = PluginSpec {
@@ -101,14 +105,14 @@ fn fits_late(stage: &StageConfig, plugin: Arc<Plugin>) -> anyhow::Result<Arc<Plu
     Ok(plugin)
 }
 
-fn component(stage: &StageConfig) -> anyhow::Result<Cow<'static, [u8]>> {
-    if let Some(file) = &stage.file {
-        let bytes = std::fs::read(file).with_context(|| format!("cannot read the plugin {}", file.display()))?;
-        return Ok(Cow::Owned(bytes));
+fn component(stage: &StageConfig, admission: &Admission) -> anyhow::Result<Cow<'static, [u8]>> {
+    if let Some(component) = admission.component(stage)? {
+        return Ok(Cow::Owned(component));
     }
     bundled::plugin(&stage.plugin).map(Cow::Borrowed).ok_or_else(|| {
         let shipped: Vec<&str> = bundled::PLUGINS.iter().map(|(name, _)| *name).collect();
-        anyhow!("no plugin `{}` is shipped ({}); name a component with `file`", stage.plugin, shipped.join(", "))
+        let shipped = shipped.join(", ");
+        anyhow!("no plugin `{}` is shipped ({shipped}); name a component with `file` or `source`", stage.plugin)
     })
 }
 

@@ -1,6 +1,8 @@
 //! `[pipeline]` and its stages.
 
 use super::grants::GrantsConfig;
+use crate::artifact::reference::{PlaceName, Reference};
+use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,10 +28,12 @@ impl Default for PipelineConfig {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct StageConfig {
-    /// A shipped plugin's name; with `file`, any name.
+    /// A shipped plugin's name; with `file` or `source`, any name.
     pub plugin: String,
-    /// A component of your own.
+    /// A component of your own, or the folder of a packed plugin.
     pub file: Option<PathBuf>,
+    /// A packed plugin in a registry, `oci://HOST/REPOSITORY:TAG`; `tidegate plugin lock` fetches and pins it.
+    pub source: Option<String>,
     /// The stages that it runs in; default: all that the component exports.
     pub stages: Option<Vec<StageKindConfig>>,
     /// What its failure means; default: `closed` for guards, `open` for the others.
@@ -168,6 +172,24 @@ pub struct LimitsConfig {
     pub instances: Option<usize>,
     /// Bytes that a stream guard may withhold. Default 512.
     pub holdback_bytes: Option<usize>,
+}
+
+impl StageConfig {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let name = &self.plugin;
+        if self.stages.as_ref().is_some_and(Vec::is_empty) {
+            bail!("stage `{name}` runs in no stage: `stages` is empty; leave it out for all, or remove the stage");
+        }
+        let Some(source) = &self.source else { return Ok(()) };
+        if self.file.is_some() {
+            bail!("stage `{name}` has both `file` and `source`; keep one");
+        }
+        let place = Reference::parse(source).with_context(|| format!("stage `{name}`: `source`"))?.place;
+        if matches!(place, PlaceName::Folder(_)) {
+            bail!("stage `{name}`: `source` is for registries (oci://...); name a folder by `file`");
+        }
+        Ok(())
+    }
 }
 
 impl PipelineConfig {

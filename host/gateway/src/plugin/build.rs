@@ -7,7 +7,8 @@ mod python;
 mod rust;
 
 use super::project::{Language, Project};
-use super::{digest, workbench};
+use super::workbench;
+use crate::artifact::digest::Digest;
 use anyhow::{Context, bail};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ pub(super) fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     let anatomy = workbench::sandbox(Default::default())?.inspect(&bytes).context("the component is not a plugin")?;
     let stages: Vec<&str> = anatomy.stages.iter().map(|stage| stage.as_str()).collect();
     let (stages, size) = (stages.join(", "), bytes.len());
-    writeln!(out, "{}: {stages}, {size} bytes, {}", component.display(), digest::sha256(&bytes))?;
+    writeln!(out, "{}: {stages}, {size} bytes, {}", component.display(), Digest::of(&bytes))?;
     Ok(())
 }
 

@@ -1,24 +1,75 @@
-//! `tidegate plugin inspect FILE`: what a component is, before anybody runs it.
+//! `tidegate plugin inspect`: what a plugin is, before anybody runs it.
 
-use super::{InspectArgs, digest, workbench};
+use super::{InspectArgs, workbench};
+use crate::artifact::digest::Digest;
+use crate::artifact::reference::Reference;
+use crate::artifact::signature::{Verdict, verify};
+use crate::artifact::{Artifact, place};
+use crate::assemble::admission::Found;
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::Path;
 use tidegate_sandbox::Anatomy;
 
 pub(super) fn run(args: &InspectArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let bytes = std::fs::read(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let found = find(args)?;
     let sandbox = workbench::sandbox(Default::default())?;
-    let anatomy = sandbox.inspect(&bytes).with_context(|| args.file.display().to_string())?;
-    let report = report(&bytes, &anatomy);
+    let anatomy = sandbox.inspect(found.component()).with_context(|| args.plugin.clone())?;
+    let mut report = report(found.component(), &anatomy);
+    if let Some(artifact) = found.artifact() {
+        artifact.check_claims(&anatomy)?;
+        let verdict = verdict(artifact);
+        report["artifact"] = json!(artifact.digest());
+        report["signed_by"] = json!(verdict.good);
+        report["broken_signatures"] = json!(verdict.broken);
+        report["unknown_signatures"] = json!(verdict.unknown);
+    }
     if args.json {
         writeln!(out, "{report:#}")?;
         return Ok(());
     }
-    for line in lines(&report) {
+    let signers = found.artifact().map(signers).unwrap_or_default();
+    for line in lines(&report).iter().chain(&signers) {
         writeln!(out, "{line}")?;
     }
     Ok(())
+}
+
+/// A file, a folder, or what a reference leads to.
+fn find(args: &InspectArgs) -> anyhow::Result<Found> {
+    let path = Path::new(&args.plugin);
+    if path.is_dir() {
+        return Found::read(path);
+    }
+    if path.exists() || !(args.plugin.contains("://") || args.plugin.starts_with("file:")) {
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", args.plugin))?;
+        return Ok(Found::Bare(bytes));
+    }
+    let reference = Reference::parse(&args.plugin)?;
+    let pulled = workbench::runtime()?.block_on(async {
+        let access = args.registry.access()?;
+        place::pull(&reference, &access).await
+    });
+    Ok(Found::Packed(Box::new(pulled?)))
+}
+
+fn verdict(artifact: &Artifact) -> Verdict {
+    verify(&artifact.signatures, &artifact.digest(), &[])
+}
+
+/// A line for each signature of an artifact.
+pub(super) fn signers(artifact: &Artifact) -> Vec<String> {
+    let verdict = verdict(artifact);
+    let mut lines: Vec<String> = verdict.good.iter().map(|key| format!("signed by      {key}")).collect();
+    lines.extend(verdict.broken.iter().map(|key| format!("NOT signed by  {key}, though a signature says so")));
+    if verdict.unknown > 0 {
+        lines.push(format!("signed by      {} keys that are not named", verdict.unknown));
+    }
+    if lines.is_empty() {
+        lines.push("signed by      nobody".into());
+    }
+    lines
 }
 
 /// Everything that is known of a component, as JSON.
@@ -37,7 +88,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "name": about.name,
         "version": about.version,
         "summary": about.summary,
-        "digest": digest::sha256(bytes),
+        "digest": Digest::of(bytes),
         "size_bytes": bytes.len(),
         "stages": anatomy.stages.iter().map(|stage| stage.as_str()).collect::<Vec<_>>(),
         "imports": anatomy.imports.iter().map(import).collect::<Vec<_>>(),
@@ -58,6 +109,9 @@ fn lines(report: &Value) -> Vec<String> {
         format!("size           {} bytes", report["size_bytes"]),
         format!("stages         {}", words(&report["stages"])),
     ];
+    if let Some(artifact) = report["artifact"].as_str() {
+        lines.insert(2, format!("artifact       {artifact}"));
+    }
     let granted = |import: &&Value| !import["capability"].is_null();
     let imports: Vec<&Value> = report["imports"].as_array().into_iter().flatten().collect();
     let free: Vec<&str> = imports.iter().filter(|i| !granted(i)).map(|i| short(&i["interface"])).collect();

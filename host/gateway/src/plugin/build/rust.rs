@@ -4,7 +4,7 @@
 
 use super::{Project, run_tool};
 use anyhow::{Context, bail};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -33,9 +33,7 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
     cargo.arg("--target-dir").arg(&target_dir).env("RUSTC", &toolchain.rustc).env("PATH", path(&toolchain.linkers)?);
     let linker = toolchain.linkers.join("wasm-component-ld");
     cargo.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
-    // A compiler's own message must not name folders of the author's machine in what is shipped.
-    let remap = format!("--remap-path-prefix={}=plugin", project.folder.display());
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", remap).env_remove("RUSTFLAGS");
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", remaps(project, &toolchain)).env_remove("RUSTFLAGS");
     if toolchain.from_source {
         cargo.arg("-Zbuild-std=std,panic_abort").arg("-Zbuild-std-features=optimize_for_size");
         cargo.env("RUSTC_BOOTSTRAP", "1");
@@ -45,6 +43,27 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
     let built = target_dir.join(TARGET).join("release").join(built);
     std::fs::copy(&built, component).with_context(|| format!("cannot copy {}", built.display()))?;
     Ok(())
+}
+
+/// Panic messages name source files: by crate, not by a folder of the author's machine.
+fn remaps(project: &Project, toolchain: &Toolchain) -> OsString {
+    let mut remaps = vec![(project.folder.clone(), "plugin")];
+    let library = sysroot(&toolchain.rustc).map(|sysroot| sysroot.join("lib/rustlib/src/rust"));
+    remaps.extend(library.map(|folder| (folder, "rust")));
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    for sources in home.into_iter().flat_map(|home| [home.join("registry/src"), home.join("git/checkouts")]) {
+        let folders = std::fs::read_dir(sources).into_iter().flatten().flatten();
+        remaps.extend(folders.map(|folder| (folder.path(), "crates")));
+    }
+    let mut flags = OsString::new();
+    for (i, (from, to)) in remaps.into_iter().enumerate() {
+        flags.push(if i == 0 { "" } else { "\x1f" });
+        flags.push("--remap-path-prefix=");
+        flags.push(from);
+        flags.push(format!("={to}"));
+    }
+    flags
 }
 
 /// The first of the active rustc and the system's that can build for wasm.
@@ -69,7 +88,7 @@ pub(super) fn linkers() -> Option<PathBuf> {
     folder.join("wasm-component-ld").exists().then_some(folder)
 }
 
-fn sysroot(rustc: &str) -> Option<PathBuf> {
+fn sysroot(rustc: impl AsRef<OsStr>) -> Option<PathBuf> {
     let output = Command::new(rustc).args(["--print", "sysroot"]).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.trim().is_empty()).then(|| PathBuf::from(text.trim()))

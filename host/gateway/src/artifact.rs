@@ -1,0 +1,100 @@
+//! What a plugin is between its author and a server: its component, what it says of itself, and signatures, in the
+//! form in which registries keep things (OCI). It is the layout that the wasm community agreed on, signed in cosign's
+//! form (`docs/decisions/0009`).
+//!
+//! Invariant: whoever holds an [`Artifact`] holds bytes that fit their digests, from the manifest down. Whether they are
+//! trusted is asked apart from that ([`signature`]), and whether they are those that were reviewed, too ([`lock`]).
+//! Read next: `manifest.rs` for the format, `layout.rs` and `registry.rs` for the two places where artifacts are.
+
+pub mod digest;
+pub mod key;
+pub mod layout;
+pub mod lock;
+pub mod manifest;
+pub mod place;
+pub mod reference;
+pub mod registry;
+pub mod signature;
+
+use anyhow::{Context, bail};
+use digest::Digest;
+use manifest::{Claims, Descriptor, Manifest};
+use signature::Signature;
+use tidegate_sandbox::Anatomy;
+
+/// What the sandbox takes at most.
+pub const MAX_COMPONENT_BYTES: u64 = 64 << 20;
+/// Of a manifest or a config; ours have a few thousand.
+pub const MAX_DOCUMENT_BYTES: u64 = 1 << 20;
+
+/// A packed plugin.
+#[derive(Clone, Debug)]
+pub struct Artifact {
+    /// The manifest as it is written; its digest is the artifact's.
+    pub manifest: Vec<u8>,
+    /// The config as it is written.
+    pub config: Vec<u8>,
+    /// The component.
+    pub component: Vec<u8>,
+    /// What the config says of the component; `None` where another tool packed it.
+    pub claims: Option<Claims>,
+    /// Signatures of the manifest, none of them checked yet.
+    pub signatures: Vec<Signature>,
+}
+
+impl Artifact {
+    /// Packs a component. The same component gives the same bytes.
+    pub fn pack(component: Vec<u8>, anatomy: &Anatomy) -> anyhow::Result<Self> {
+        let claims = Claims::of(anatomy);
+        let (manifest, config) = manifest::write(&component, anatomy, &claims)?;
+        Ok(Self { manifest, config, component, claims: Some(claims), signatures: Vec::new() })
+    }
+
+    /// Puts together what was read, once the parts fit their descriptors.
+    pub fn assemble(
+        manifest: Vec<u8>,
+        config: Vec<u8>,
+        component: Vec<u8>,
+        signatures: Vec<Signature>,
+    ) -> anyhow::Result<Self> {
+        let parsed = Manifest::parse(&manifest)?;
+        let (about, layer) = parsed.parts()?;
+        about.check(&config).context("the config")?;
+        layer.check(&component).context("the component")?;
+        let claims = manifest::claims(&config, layer)?;
+        Ok(Self { manifest, config, component, claims, signatures })
+    }
+
+    /// What it is known by.
+    pub fn digest(&self) -> Digest {
+        Digest::of(&self.manifest)
+    }
+
+    /// The descriptor of the manifest.
+    pub fn descriptor(&self) -> Descriptor {
+        Descriptor::of(manifest::MANIFEST_TYPE, &self.manifest)
+    }
+
+    /// The tag that it gets where nobody names one.
+    pub fn default_tag(&self) -> anyhow::Result<String> {
+        match &self.claims {
+            // A tag has no plus sign.
+            Some(claims) => Ok(claims.version.replace('+', "_")),
+            None => bail!("the artifact does not say its version; name a tag"),
+        }
+    }
+
+    /// Refuses an artifact whose config says something else than its component.
+    pub fn check_claims(&self, anatomy: &Anatomy) -> anyhow::Result<()> {
+        let Some(claims) = &self.claims else { return Ok(()) };
+        let real = Claims::of(anatomy);
+        match claims.difference(&real) {
+            Some(key) => bail!(
+                "the artifact {} says another `{key}` than its component; do not use it: whoever packed it changed one \
+                 of the two",
+                self.digest()
+            ),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A folder that holds artifacts as a registry does: the OCI image layout. `blobs/sha256/` has the bytes by digest,
+//! `index.json` the manifests and their tags. Tools for container images read and write it (`skopeo copy oci:...`).
+//!
+//! Blobs are written before the index that names them, each under another name first: a reader sees the old state or
+//! the new one.
+
+use super::digest::Digest;
+use super::manifest::{Descriptor, INDEX_TYPE, MANIFEST_TYPE, Manifest, TAG};
+use super::signature::{self, Signature};
+use super::{Artifact, MAX_DOCUMENT_BYTES};
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// What makes a folder a layout.
+const MARK: &str = "oci-layout";
+const MARK_TEXT: &str = "{\"imageLayoutVersion\":\"1.0.0\"}";
+const INDEX: &str = "index.json";
+const SIGNATURES: &str = ".sig";
+
+/// A folder in the OCI layout.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    folder: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Index {
+    schema_version: u32,
+    #[serde(default)]
+    media_type: String,
+    manifests: Vec<Descriptor>,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self { schema_version: 2, media_type: INDEX_TYPE.into(), manifests: Vec::new() }
+    }
+}
+
+impl Layout {
+    /// A layout that is there.
+    pub fn open(folder: &Path) -> anyhow::Result<Self> {
+        if !folder.join(MARK).is_file() {
+            bail!("{} holds no packed plugin: it has no `{MARK}`; `tidegate plugin pack` makes one", folder.display());
+        }
+        Ok(Self { folder: folder.to_owned() })
+    }
+
+    /// A layout that is there, or a new one; never in a folder that holds something else.
+    pub fn open_or_make(folder: &Path) -> anyhow::Result<Self> {
+        if folder.join(MARK).is_file() {
+            return Self::open(folder);
+        }
+        if std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some()) {
+            bail!("{} is not empty and holds no packed plugin; name another folder", folder.display());
+        }
+        std::fs::create_dir_all(folder.join("blobs/sha256"))
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+        let layout = Self { folder: folder.to_owned() };
+        layout.write_index(&Index::default())?;
+        layout.write(MARK, MARK_TEXT.as_bytes())?;
+        Ok(layout)
+    }
+
+    /// The file that changes whenever the layout does.
+    pub fn index_file(folder: &Path) -> PathBuf {
+        folder.join(INDEX)
+    }
+
+    /// The artifact of a digest or tag; without either, the only one.
+    pub fn read(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<Artifact> {
+        self.read_unnamed(tag, digest).with_context(|| self.folder.display().to_string())
+    }
+
+    fn read_unnamed(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<Artifact> {
+        let index = self.index()?;
+        let found = index.find(tag, digest)?;
+        let manifest = self.document(found)?;
+        let parsed = Manifest::parse(&manifest)?;
+        let (config, component) = parsed.parts()?;
+        let (config, component) = (self.blob(config)?, self.blob(component)?);
+        let signatures = self.signatures(&index, &found.digest)?;
+        Artifact::assemble(manifest, config, component, signatures)
+    }
+
+    /// Adds an artifact under a tag; what had the tag loses it. Signatures that are there already stay.
+    pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
+        let mut index = self.index()?;
+        let mut signatures = self.signatures(&index, &artifact.digest())?;
+        artifact.signatures.iter().cloned().for_each(|new| signature::add(&mut signatures, new));
+        self.put(artifact, &signatures, Some(tag), &mut index)?;
+        self.write_index(&index)
+    }
+
+    /// Adds a signature to an artifact that is there.
+    pub fn sign(&self, artifact: &Artifact, new: Signature) -> anyhow::Result<()> {
+        let mut index = self.index()?;
+        let mut signatures = artifact.signatures.clone();
+        signature::add(&mut signatures, new);
+        self.put(artifact, &signatures, None, &mut index)?;
+        self.write_index(&index)
+    }
+
+    /// Makes an artifact the only one.
+    pub fn replace(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
+        let mut index = Index::default();
+        self.put(artifact, &artifact.signatures, Some(tag), &mut index)?;
+        self.write_index(&index)?;
+        self.prune(&index)
+    }
+
+    /// Writes blobs, and notes their manifests; without a tag the artifact is noted already.
+    fn put(
+        &self,
+        artifact: &Artifact,
+        signatures: &[Signature],
+        tag: Option<&str>,
+        index: &mut Index,
+    ) -> anyhow::Result<()> {
+        for blob in [&artifact.config, &artifact.component, &artifact.manifest] {
+            self.write_blob(blob)?;
+        }
+        if let Some(tag) = tag {
+            index.name(artifact.descriptor(), tag);
+        }
+        if signatures.is_empty() {
+            return Ok(());
+        }
+        let (manifest, config) = signature::manifest(signatures)?;
+        for blob in signatures.iter().map(|one| &one.payload).chain([&config, &manifest]) {
+            self.write_blob(blob)?;
+        }
+        index.name(Descriptor::of(MANIFEST_TYPE, &manifest), &signature::tag(&artifact.digest()));
+        Ok(())
+    }
+
+    fn signatures(&self, index: &Index, artifact: &Digest) -> anyhow::Result<Vec<Signature>> {
+        let tag = signature::tag(artifact);
+        let Some(found) = index.manifests.iter().find(|one| one.annotations.get(TAG) == Some(&tag)) else {
+            return Ok(Vec::new());
+        };
+        let layers = signature::layers(&self.document(found)?)?;
+        let payloads = layers.iter().map(|layer| self.blob(layer)).collect::<anyhow::Result<_>>()?;
+        signature::read(&layers, payloads)
+    }
+
+    /// Removes blobs that no manifest of the index leads to.
+    fn prune(&self, index: &Index) -> anyhow::Result<()> {
+        let mut kept = BTreeSet::new();
+        for one in &index.manifests {
+            let manifest = Manifest::parse(&self.document(one)?)?;
+            let parts = manifest.layers.iter().chain([&manifest.config, one]);
+            kept.extend(parts.map(|part| part.digest.hex().to_owned()));
+        }
+        for file in std::fs::read_dir(self.folder.join("blobs/sha256"))? {
+            let file = file?;
+            if !kept.contains(file.file_name().to_string_lossy().as_ref()) {
+                std::fs::remove_file(file.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn index(&self) -> anyhow::Result<Index> {
+        let bytes = self.bytes(&self.folder.join(INDEX), MAX_DOCUMENT_BYTES)?;
+        serde_json::from_slice(&bytes).with_context(|| format!("`{INDEX}` is no OCI index"))
+    }
+
+    fn write_index(&self, index: &Index) -> anyhow::Result<()> {
+        self.write(INDEX, &serde_json::to_vec(index)?)
+    }
+
+    /// A manifest, which the index names.
+    fn document(&self, descriptor: &Descriptor) -> anyhow::Result<Vec<u8>> {
+        if descriptor.size > MAX_DOCUMENT_BYTES {
+            bail!("the manifest {} has {} bytes; at most {MAX_DOCUMENT_BYTES}", descriptor.digest, descriptor.size);
+        }
+        let bytes = self.blob(descriptor)?;
+        descriptor.check(&bytes).context("the manifest")?;
+        Ok(bytes)
+    }
+
+    fn blob(&self, descriptor: &Descriptor) -> anyhow::Result<Vec<u8>> {
+        self.bytes(&self.blob_file(&descriptor.digest), descriptor.size)
+    }
+
+    fn blob_file(&self, digest: &Digest) -> PathBuf {
+        self.folder.join("blobs/sha256").join(digest.hex())
+    }
+
+    /// One byte more than the limit, so that who checks the size sees that it is wrong.
+    fn bytes(&self, file: &Path, limit: u64) -> anyhow::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let open = std::fs::File::open(file).and_then(|open| open.take(limit + 1).read_to_end(&mut bytes));
+        open.with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(bytes)
+    }
+
+    fn write_blob(&self, bytes: &[u8]) -> anyhow::Result<()> {
+        let digest = Digest::of(bytes);
+        // What is there may have been damaged; then it is written again.
+        if std::fs::read(self.blob_file(&digest)).is_ok_and(|found| found == bytes) {
+            return Ok(());
+        }
+        self.write(&format!("blobs/sha256/{}", digest.hex()), bytes)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
+        let file = self.folder.join(name);
+        let folder = file.parent().unwrap_or(&self.folder);
+        let aside = folder.join(format!(".{}.tmp", std::process::id()));
+        std::fs::write(&aside, bytes)
+            .and_then(|()| std::fs::rename(&aside, &file))
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+impl Index {
+    fn find(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<&Descriptor> {
+        let name = |one: &Descriptor| one.annotations.get(TAG).cloned().unwrap_or_default();
+        let artifacts = || self.manifests.iter().filter(|one| !name(one).ends_with(SIGNATURES));
+        let there = || {
+            let all = artifacts().map(|one| format!("{} ({})", one.digest, name(one)));
+            format!("it holds: {}", all.collect::<Vec<_>>().join(", "))
+        };
+        if let Some(digest) = digest {
+            return artifacts()
+                .find(|one| one.digest == *digest)
+                .with_context(|| format!("there is no {digest}; {}", there()));
+        }
+        if let Some(tag) = tag {
+            return artifacts()
+                .find(|one| name(one) == tag)
+                .with_context(|| format!("there is no `{tag}`; {}", there()));
+        }
+        let mut all = artifacts();
+        match (all.next(), all.next()) {
+            (Some(only), None) => Ok(only),
+            (None, _) => bail!("it holds no plugin"),
+            _ => bail!("it holds more than one plugin; name a tag or a digest; {}", there()),
+        }
+    }
+
+    fn name(&mut self, descriptor: Descriptor, tag: &str) {
+        let same_tag = |one: &Descriptor| one.annotations.get(TAG).is_some_and(|found| found == tag);
+        let tagged = descriptor.with(TAG, tag);
+        match self.manifests.iter_mut().find(|one| same_tag(one)) {
+            Some(old) => *old = tagged,
+            None => self.manifests.push(tagged),
+        }
+    }
+}

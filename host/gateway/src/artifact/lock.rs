@@ -1,0 +1,228 @@
+//! `tidegate.lock`, beside `tidegate.toml`: what the config's plugins were when somebody looked at them. A component
+//! whose digest is another one is refused, and an upgrade shows what the new one asks for that the old one did not.
+
+use super::digest::Digest;
+use super::key::PublicKey;
+use super::manifest::Claims;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use tidegate_sandbox::stage::StageKind;
+
+const HEAD: &str =
+    "# Written by `tidegate plugin lock`: what the plugins of the config beside it are. Keep it with the config.\n\n";
+const VERSION: u32 = 1;
+
+/// The file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lock {
+    version: u32,
+    /// One for each source.
+    #[serde(default, rename = "plugin")]
+    pub plugins: Vec<Entry>,
+}
+
+/// One plugin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Entry {
+    /// Its name for itself.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// What the config says: a path, or `oci://...`.
+    pub source: String,
+    /// Digest of the component.
+    pub component: Digest,
+    /// Digest of the artifact that it came in; none for a bare component.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<Digest>,
+    /// Whose signatures fit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub signed_by: Vec<PublicKey>,
+    /// What it asked for.
+    pub asks: Asks,
+}
+
+/// What an upgrade must not widen unseen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Asks {
+    /// Where on the path it runs.
+    pub stages: BTreeSet<String>,
+    /// What it needs granted.
+    pub capabilities: BTreeSet<String>,
+    /// Whether it may change what it sees.
+    pub mutates: bool,
+    /// Text that it may withhold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holdback_bytes: Option<u32>,
+}
+
+impl Asks {
+    /// What a plugin asks for.
+    pub fn of(claims: &Claims) -> Self {
+        Self {
+            stages: claims.stages.iter().cloned().collect(),
+            capabilities: claims.capabilities.keys().cloned().collect(),
+            mutates: claims.mutates,
+            holdback_bytes: claims.holdback_bytes,
+        }
+    }
+
+    /// A stream guard that says nothing may withhold what the operator's limit allows.
+    fn withheld(&self) -> u32 {
+        let streams = self.stages.contains(StageKind::StreamGuard.as_str());
+        if streams { self.holdback_bytes.unwrap_or(u32::MAX) } else { 0 }
+    }
+}
+
+/// How one plugin differs from its entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// A line for each difference, with `+` where it is more than before.
+    pub lines: Vec<String>,
+    /// Whether it asks for more, or is vouched for by fewer.
+    pub widens: bool,
+}
+
+impl Entry {
+    /// From this entry to a newer one.
+    pub fn difference(&self, new: &Self) -> Difference {
+        let mut found = Difference::default();
+        let (old, asks) = (&self.asks, &new.asks);
+        found.sets("stage", &old.stages, &asks.stages);
+        found.sets("grant", &old.capabilities, &asks.capabilities);
+        if old.mutates != asks.mutates {
+            found.say(asks.mutates, &format!("may change what it sees: {} -> {}", old.mutates, asks.mutates));
+        }
+        if old.withheld() != asks.withheld() {
+            let shown = |bytes: u32| if bytes == u32::MAX { "not said".into() } else { bytes.to_string() };
+            let line = format!("bytes withheld: {} -> {}", shown(old.withheld()), shown(asks.withheld()));
+            found.say(asks.withheld() > old.withheld(), &line);
+        }
+        for gone in self.signed_by.iter().filter(|key| !new.signed_by.contains(key)) {
+            found.say(true, &format!("no longer signed by {gone}"));
+        }
+        for added in new.signed_by.iter().filter(|key| !self.signed_by.contains(key)) {
+            found.say(false, &format!("signed by {added}"));
+        }
+        found
+    }
+}
+
+impl Difference {
+    fn sets(&mut self, what: &str, old: &BTreeSet<String>, new: &BTreeSet<String>) {
+        new.difference(old).for_each(|added| self.say(true, &format!("{what} {added}")));
+        old.difference(new).for_each(|gone| self.say(false, &format!("without the {what} {gone}")));
+    }
+
+    fn say(&mut self, more: bool, what: &str) {
+        self.lines.push(format!("{} {what}", if more { '+' } else { ' ' }));
+        self.widens |= more;
+    }
+}
+
+impl Lock {
+    /// A lock of some plugins.
+    pub fn new(mut plugins: Vec<Entry>) -> Self {
+        plugins.sort_by(|a, b| a.source.cmp(&b.source));
+        Self { version: VERSION, plugins }
+    }
+
+    /// Where the lock of a config is.
+    pub fn file(config: &Path) -> PathBuf {
+        config.with_extension("lock")
+    }
+
+    /// Where what was pulled for a config is.
+    pub fn store(config: &Path) -> PathBuf {
+        config.with_file_name("tidegate-plugins")
+    }
+
+    /// The lock of a config, where it has one.
+    pub fn load(config: &Path) -> anyhow::Result<Option<Self>> {
+        let file = Self::file(config);
+        let text = match std::fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+        };
+        let lock: Self = toml::from_str(&text).with_context(|| format!("in {}", file.display()))?;
+        if lock.version != VERSION {
+            bail!("{} is of version {}; this program reads {VERSION}", file.display(), lock.version);
+        }
+        Ok(Some(lock))
+    }
+
+    /// Writes it beside the config.
+    pub fn save(&self, config: &Path) -> anyhow::Result<PathBuf> {
+        let file = Self::file(config);
+        let aside = config.with_extension("lock.tmp");
+        let text = format!("{HEAD}{}", toml::to_string(self)?);
+        std::fs::write(&aside, text)
+            .and_then(|()| std::fs::rename(&aside, &file))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(file)
+    }
+
+    /// The entry of a source.
+    pub fn entry(&self, source: &str) -> Option<&Entry> {
+        self.plugins.iter().find(|entry| entry.source == source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        let set = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        Entry {
+            name: "hush".into(),
+            version: "0.1.0".into(),
+            source: "dist/hush.wasm".into(),
+            component: Digest::of(b"component"),
+            artifact: Some(Digest::of(b"manifest")),
+            signed_by: vec![PublicKey::parse(&format!("ed25519:{}", "ab".repeat(32))).unwrap()],
+            asks: Asks {
+                stages: set(&["stream-guard"]),
+                capabilities: set(&["kv"]),
+                mutates: true,
+                holdback_bytes: Some(64),
+            },
+        }
+    }
+
+    #[test]
+    fn a_lock_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("tidegate.toml");
+        assert_eq!(Lock::load(&config).unwrap(), None);
+        let lock = Lock::new(vec![entry()]);
+        assert_eq!(lock.save(&config).unwrap(), folder.path().join("tidegate.lock"));
+        assert_eq!(Lock::load(&config).unwrap(), Some(lock));
+        std::fs::write(folder.path().join("tidegate.lock"), "version = 2").unwrap();
+        assert!(Lock::load(&config).unwrap_err().to_string().contains("of version 2"));
+    }
+
+    #[test]
+    fn what_asks_for_more_is_told_from_what_asks_for_less() {
+        let widens = |change: &dyn Fn(&mut Entry)| {
+            let mut new = entry();
+            change(&mut new);
+            let (there, back) = (entry().difference(&new), new.difference(&entry()));
+            assert_eq!((there.lines.len(), back.lines.len()), (1, 1), "{there:?} {back:?}");
+            (there.widens, back.widens)
+        };
+        assert_eq!(entry().difference(&entry()), Difference::default());
+        assert_eq!(widens(&|e| e.asks.capabilities.extend(["http".to_owned()])), (true, false));
+        assert_eq!(widens(&|e| e.asks.stages.extend(["prompt-guard".to_owned()])), (true, false));
+        assert_eq!(widens(&|e| e.asks.mutates = false), (false, true));
+        assert_eq!(widens(&|e| e.asks.holdback_bytes = Some(128)), (true, false));
+        assert_eq!(widens(&|e| e.asks.holdback_bytes = None), (true, false));
+        assert_eq!(widens(&|e| e.signed_by.clear()), (true, false));
+    }
+}

@@ -1,0 +1,217 @@
+//! A client for one repository of an OCI registry (the distribution specification, version 1.1), over the program's own
+//! way out ([`tidegate_egress`]): every answer has a bound, no redirect is followed unseen, and credentials go to the
+//! registry and to the place of tokens that it names, never to where a redirect leads.
+//!
+//! Read next: `registry/auth.rs` for who asks, `registry/blobs.rs` for how content travels.
+
+mod auth;
+mod blobs;
+mod credentials;
+mod url;
+
+use super::digest::Digest;
+use super::manifest::{INDEX_TYPE, MANIFEST_TYPE, Manifest};
+use super::signature::{self, Signature};
+use super::{Artifact, MAX_COMPONENT_BYTES, MAX_DOCUMENT_BYTES};
+use anyhow::{Context, bail};
+use auth::Auth;
+use std::path::Path;
+use std::time::Duration;
+use tidegate_egress::{CertificateDer, Connector, ConnectorConfig, HeaderMap, HeaderValue, Method, Request, Response};
+
+/// An upload is answered when all of it has arrived.
+const ANSWER_WITHIN: Duration = Duration::from_secs(300);
+
+/// How registries are reached.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    plain_http: bool,
+    roots: Vec<CertificateDer<'static>>,
+}
+
+impl Access {
+    /// Reads the certificates that are trusted besides the public ones.
+    pub fn new(plain_http: bool, ca: Option<&Path>) -> anyhow::Result<Self> {
+        let roots = match ca {
+            Some(file) => url::certificates(file)?,
+            None => Vec::new(),
+        };
+        Ok(Self { plain_http, roots })
+    }
+
+    /// Whether a host is spoken to without TLS: where that was asked for, and on this machine, unless a certificate was
+    /// named.
+    fn is_plain(&self, host: &str) -> bool {
+        self.plain_http || (self.roots.is_empty() && url::is_loopback(host))
+    }
+
+    fn connector(&self, origin: &str) -> anyhow::Result<Connector> {
+        if let Some(host) = origin.strip_prefix("http://")
+            && !self.is_plain(host)
+        {
+            bail!("{origin} would be reached without TLS; --plain-http allows that");
+        }
+        let config = ConnectorConfig {
+            first_byte_timeout: ANSWER_WITHIN,
+            max_response_bytes: MAX_COMPONENT_BYTES + 1,
+            extra_roots: self.roots.clone(),
+            ..ConnectorConfig::new(origin)
+        };
+        Ok(Connector::new(config)?)
+    }
+}
+
+/// A repository.
+pub struct Registry {
+    access: Access,
+    connector: Connector,
+    /// `scheme://host[:port]`
+    origin: String,
+    repository: String,
+    auth: Auth,
+}
+
+impl Registry {
+    /// Opens no connection yet.
+    pub fn new(host: &str, repository: &str, access: &Access) -> anyhow::Result<Self> {
+        let scheme = if access.is_plain(host) { "http" } else { "https" };
+        // The one registry whose name is not its address.
+        let address = if host == "docker.io" { "registry-1.docker.io" } else { host };
+        let origin = url::Target::parse(&format!("{scheme}://{address}"))?.origin;
+        Ok(Self {
+            access: access.clone(),
+            connector: access.connector(&origin)?,
+            origin,
+            repository: repository.to_owned(),
+            auth: Auth::new(host, repository)?,
+        })
+    }
+
+    /// Takes the artifact of a tag or digest, with its signatures.
+    pub async fn pull(&self, wanted: &str) -> anyhow::Result<Artifact> {
+        let Some(manifest) = self.manifest(wanted).await? else {
+            bail!("there is no `{wanted}` in {} of {}", self.repository, self.origin)
+        };
+        let parsed = Manifest::parse(&manifest)?;
+        let (about, layer) = parsed.parts()?;
+        let config = self.blob(about).await.context("the config")?;
+        let component = self.blob(layer).await.context("the component")?;
+        let signatures = self.signatures(&Digest::of(&manifest)).await.context("its signatures")?;
+        Artifact::assemble(manifest, config, component, signatures)
+    }
+
+    /// Puts an artifact under a tag. Signatures go first, so that who pulls the tag finds them.
+    pub async fn push(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
+        self.auth.will_push();
+        if !artifact.signatures.is_empty() {
+            self.push_signatures(&artifact.digest(), &artifact.signatures).await?;
+        }
+        self.push_blob(&artifact.config).await.context("the config")?;
+        self.push_blob(&artifact.component).await.context("the component")?;
+        self.push_manifest(&artifact.manifest, tag).await
+    }
+
+    /// Adds signatures to those that are there.
+    pub async fn push_signatures(&self, artifact: &Digest, new: &[Signature]) -> anyhow::Result<()> {
+        self.auth.will_push();
+        let mut all = self.signatures(artifact).await.context("the signatures that are there")?;
+        new.iter().cloned().for_each(|new| signature::add(&mut all, new));
+        let (manifest, config) = signature::manifest(&all)?;
+        for blob in all.iter().map(|one| &one.payload).chain([&config]) {
+            self.push_blob(blob).await.context("a signature")?;
+        }
+        self.push_manifest(&manifest, &signature::tag(artifact)).await
+    }
+
+    async fn signatures(&self, artifact: &Digest) -> anyhow::Result<Vec<Signature>> {
+        let Some(manifest) = self.manifest(&signature::tag(artifact)).await? else { return Ok(Vec::new()) };
+        let layers = signature::layers(&manifest)?;
+        let mut payloads = Vec::new();
+        for layer in &layers {
+            payloads.push(self.blob(layer).await?);
+        }
+        signature::read(&layers, payloads)
+    }
+
+    /// A manifest by tag or digest; `None` where there is none.
+    async fn manifest(&self, wanted: &str) -> anyhow::Result<Option<Vec<u8>>> {
+        let headers = HeaderMap::from_iter([("accept".parse()?, HeaderValue::from_static(MANIFEST_TYPE))]);
+        let mut answer = self.send(Method::GET, &self.path("manifests", wanted), headers, Vec::new()).await?;
+        match answer.status.as_u16() {
+            200 => {}
+            404 => return Ok(None),
+            _ => return Err(refused("does not give the manifest", answer).await),
+        }
+        match header(&answer.headers, "content-type").split(';').next().unwrap_or_default().trim() {
+            MANIFEST_TYPE => {}
+            INDEX_TYPE => bail!("`{wanted}` is a list of artifacts, and a plugin is one; name its digest"),
+            other => bail!("`{wanted}` came as `{}`, which is no OCI image manifest", other.escape_debug()),
+        }
+        let bytes = answer.collect(MAX_DOCUMENT_BYTES).await.context("the manifest")?;
+        check_digest(&bytes, wanted, header(&answer.headers, "docker-content-digest"))?;
+        Ok(Some(bytes))
+    }
+
+    async fn push_manifest(&self, manifest: &[u8], tag: &str) -> anyhow::Result<()> {
+        let headers = HeaderMap::from_iter([("content-type".parse()?, HeaderValue::from_static(MANIFEST_TYPE))]);
+        let answer = self.send(Method::PUT, &self.path("manifests", tag), headers, manifest.to_vec()).await?;
+        match answer.status.as_u16() {
+            201 | 200 => Ok(()),
+            _ => Err(refused("does not take the manifest", answer).await),
+        }
+    }
+
+    fn path(&self, what: &str, which: &str) -> String {
+        format!("/v2/{}/{what}/{which}", self.repository)
+    }
+
+    /// Sends a request; where credentials are asked for, once more with them.
+    async fn send(&self, method: Method, path: &str, headers: HeaderMap, body: Vec<u8>) -> anyhow::Result<Response> {
+        let mut request = Request { method, path: path.to_owned(), headers, body: body.into() };
+        self.auth.sign(&mut request.headers);
+        let answer = self.connector.send(&request).await?;
+        if answer.status.as_u16() != 401 {
+            return Ok(answer);
+        }
+        self.auth.authenticate(&answer.headers, &self.access, &self.origin).await?;
+        self.auth.sign(&mut request.headers);
+        let answer = self.connector.send(&request).await?;
+        if answer.status.as_u16() == 401 {
+            return Err(refused("does not take the credentials", answer).await);
+        }
+        Ok(answer)
+    }
+}
+
+/// What a registry says that content is must be what it is.
+fn check_digest(bytes: &[u8], wanted: &str, said: &str) -> anyhow::Result<()> {
+    let found = Digest::of(bytes).to_string();
+    for other in [wanted, said].into_iter().filter(|other| other.starts_with("sha256:")) {
+        if other != found {
+            bail!("the manifest has the digest {found}, and should have {}", other.escape_debug());
+        }
+    }
+    Ok(())
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// What a registry says instead of doing what it was asked.
+async fn refused(what: &str, mut answer: Response) -> anyhow::Error {
+    let body = answer.collect(16 << 10).await.unwrap_or_default();
+    let said: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let first = &said["errors"][0];
+    let words =
+        [first["code"].as_str(), first["message"].as_str()].into_iter().flatten().collect::<Vec<_>>().join(": ");
+    // Somebody else's words: short, and nothing that steers a terminal.
+    let words: String = words.chars().filter(|c| !c.is_control()).take(200).collect();
+    let hint = match answer.status.as_u16() {
+        401 | 403 => {
+            "; credentials come from TIDEGATE_REGISTRY_HOST, _USER and _PASSWORD, or from docker's config.json"
+        }
+        _ => "",
+    };
+    anyhow::anyhow!("the registry {what} ({}{}{words}){hint}", answer.status, if words.is_empty() { "" } else { ", " })
+}

@@ -1,0 +1,219 @@
+//! Signatures of artifacts, in the form of `cosign`: a signed text that names the manifest's digest, kept as a layer of
+//! a manifest of its own under the tag `sha256-DIGEST.sig` (`docs/decisions/0009` says why that form).
+//!
+//! What is signed is the digest of the manifest, which holds those of the config and of the component.
+
+use super::MAX_DOCUMENT_BYTES;
+use super::digest::Digest;
+use super::key::{PrivateKey, PublicKey};
+use super::manifest::{Descriptor, Manifest};
+use anyhow::{Context, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+
+const PAYLOAD_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+const IMAGE_CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
+const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// Which key it was, for people; trust never rests on it.
+const KEY: &str = "dev.tidegate.key";
+/// More than one artifact has signers.
+const MAX_SIGNATURES: usize = 32;
+
+/// Somebody's word for an artifact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// The signed text.
+    pub payload: Vec<u8>,
+    bytes: Vec<u8>,
+    claimed_key: Option<PublicKey>,
+}
+
+/// What the signatures of an artifact are worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Keys by which it is signed.
+    pub good: Vec<PublicKey>,
+    /// Keys that are named by signatures which do not fit.
+    pub broken: Vec<PublicKey>,
+    /// Signatures of keys that nobody named.
+    pub unknown: usize,
+}
+
+impl Signature {
+    /// Signs an artifact.
+    pub fn new(key: &PrivateKey, artifact: &Digest, name: &str) -> anyhow::Result<Self> {
+        let payload = serde_json::to_vec(&json!({
+            "critical": {
+                "identity": { "docker-reference": name },
+                "image": { "docker-manifest-digest": artifact },
+                "type": "cosign container image signature",
+            },
+            "optional": null,
+        }))?;
+        Ok(Self { bytes: key.sign(&payload), payload, claimed_key: Some(key.public()) })
+    }
+
+    /// Whether `key` signed `artifact`.
+    fn is_of(&self, key: &PublicKey, artifact: &Digest) -> bool {
+        let said: Value = serde_json::from_slice(&self.payload).unwrap_or_default();
+        said["critical"]["image"]["docker-manifest-digest"] == artifact.to_string()
+            && key.verifies(&self.payload, &self.bytes)
+    }
+
+    /// The layer that holds it.
+    fn layer(&self) -> Descriptor {
+        let layer = Descriptor::of(PAYLOAD_TYPE, &self.payload).with(SIGNATURE, BASE64.encode(&self.bytes));
+        match &self.claimed_key {
+            Some(key) => layer.with(KEY, key.to_string()),
+            None => layer,
+        }
+    }
+
+    fn read(layer: &Descriptor, payload: Vec<u8>) -> anyhow::Result<Self> {
+        let text = layer.annotations.get(SIGNATURE).context("a signature's layer has no signature")?;
+        let bytes = BASE64.decode(text).context("a signature is no base64")?;
+        // A key that cannot be read is none that is trusted.
+        let claimed_key = layer.annotations.get(KEY).and_then(|key| PublicKey::parse(key).ok());
+        Ok(Self { payload, bytes, claimed_key })
+    }
+}
+
+/// Checks signatures by the keys that they name and by `trusted`.
+pub fn verify(signatures: &[Signature], artifact: &Digest, trusted: &[PublicKey]) -> Verdict {
+    let mut verdict = Verdict { good: Vec::new(), broken: Vec::new(), unknown: 0 };
+    for signature in signatures {
+        let named = signature.claimed_key.as_ref();
+        match trusted.iter().chain(named).find(|key| signature.is_of(key, artifact)) {
+            Some(key) if !verdict.good.contains(key) => verdict.good.push(*key),
+            Some(_) => {}
+            None => match named {
+                Some(key) => verdict.broken.push(*key),
+                None => verdict.unknown += 1,
+            },
+        }
+    }
+    verdict
+}
+
+/// Refuses an artifact that no trusted key has signed.
+pub fn check_trusted(signatures: &[Signature], artifact: &Digest, trusted: &[PublicKey]) -> anyhow::Result<()> {
+    let verdict = verify(signatures, artifact, trusted);
+    if verdict.good.iter().any(|key| trusted.contains(key)) {
+        return Ok(());
+    }
+    let list = |keys: &[PublicKey]| keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let remedy = "take an artifact that one of plugins.trusted_keys has signed, sign it (`tidegate plugin sign`), or \
+                  name its key there";
+    if let Some(key) = verdict.broken.first() {
+        bail!("{artifact} has a signature in the name of {key} which is not that key's for this content; {remedy}");
+    }
+    if !verdict.good.is_empty() {
+        bail!("{artifact} is signed by {}, which is none of plugins.trusted_keys; {remedy}", list(&verdict.good));
+    }
+    match signatures.len() {
+        0 => bail!("{artifact} is not signed; {remedy} (trusted: {})", list(trusted)),
+        _ => bail!("{artifact} is signed, but by none of plugins.trusted_keys ({}); {remedy}", list(trusted)),
+    }
+}
+
+/// The tag of an artifact's signatures.
+pub fn tag(artifact: &Digest) -> String {
+    format!("sha256-{}.sig", artifact.hex())
+}
+
+/// The manifest and config that hold signatures; their payloads are the layers.
+pub fn manifest(signatures: &[Signature]) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+    let layers: Vec<Descriptor> = signatures.iter().map(Signature::layer).collect();
+    let digests: Vec<&Digest> = layers.iter().map(|layer| &layer.digest).collect();
+    let config = serde_json::to_vec(&json!({
+        "architecture": "", "os": "", "config": {},
+        "rootfs": { "type": "layers", "diff_ids": digests },
+    }))?;
+    let manifest = Manifest::new(Descriptor::of(IMAGE_CONFIG_TYPE, &config), layers);
+    Ok((manifest.bytes()?, config))
+}
+
+/// The layers of a manifest of signatures that are worth fetching.
+pub fn layers(manifest: &[u8]) -> anyhow::Result<Vec<Descriptor>> {
+    let manifest = Manifest::parse(manifest).context("the manifest of its signatures")?;
+    let layers: Vec<Descriptor> = manifest.layers.into_iter().filter(|l| l.media_type == PAYLOAD_TYPE).collect();
+    if layers.len() > MAX_SIGNATURES || layers.iter().any(|layer| layer.size > MAX_DOCUMENT_BYTES) {
+        bail!("it has more than {MAX_SIGNATURES} signatures, or one of more than {MAX_DOCUMENT_BYTES} bytes");
+    }
+    Ok(layers)
+}
+
+/// Signatures of layers and what was found under their digests.
+pub fn read(layers: &[Descriptor], payloads: Vec<Vec<u8>>) -> anyhow::Result<Vec<Signature>> {
+    let one = |(layer, payload): (&Descriptor, Vec<u8>)| {
+        layer.check(&payload).context("a signature")?;
+        Signature::read(layer, payload)
+    };
+    layers.iter().zip(payloads).map(one).collect()
+}
+
+/// Adds a signature, once.
+pub fn add(signatures: &mut Vec<Signature>, new: Signature) {
+    if !signatures.contains(&new) {
+        signatures.push(new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> PrivateKey {
+        let folder = tempfile::tempdir().unwrap();
+        PrivateKey::make(&folder.path().join("key.pem")).unwrap()
+    }
+
+    fn why(signatures: &[Signature], artifact: &Digest, trusted: &[PublicKey]) -> String {
+        format!("{:#}", check_trusted(signatures, artifact, trusted).unwrap_err())
+    }
+
+    #[test]
+    fn only_a_trusted_keys_word_for_this_very_content_counts() {
+        let (ours, theirs) = (key(), key());
+        let (this, other) = (Digest::of(b"this"), Digest::of(b"other"));
+        let signed = [Signature::new(&ours, &this, "hush").unwrap()];
+        let trusted = [ours.public()];
+        assert!(check_trusted(&signed, &this, &trusted).is_ok());
+        assert!(why(&[], &this, &trusted).contains("is not signed"));
+        assert!(why(&signed, &this, &[theirs.public()]).contains(&format!("is signed by {}", ours.public())));
+        let transplanted = why(&signed, &other, &trusted);
+        assert!(transplanted.contains("not that key's for this content"), "{transplanted}");
+        let mut forged = Signature::new(&theirs, &this, "hush").unwrap();
+        forged.claimed_key = Some(ours.public());
+        let forged = why(&[forged], &this, &trusted);
+        assert!(forged.contains("not that key's") && forged.contains(&ours.public().to_string()), "{forged}");
+    }
+
+    #[test]
+    fn a_second_signer_is_enough_and_an_unnamed_one_is_found() {
+        let (ours, theirs) = (key(), key());
+        let this = Digest::of(b"this");
+        let mut of_cosign = Signature::new(&ours, &this, "hush").unwrap();
+        of_cosign.claimed_key = None;
+        let mut all = vec![Signature::new(&theirs, &this, "hush").unwrap()];
+        add(&mut all, of_cosign.clone());
+        add(&mut all, of_cosign.clone());
+        assert_eq!(all.len(), 2);
+        assert!(check_trusted(&all, &this, &[ours.public()]).is_ok());
+        assert_eq!(verify(&[of_cosign], &this, &[]).unknown, 1);
+    }
+
+    #[test]
+    fn signatures_survive_their_manifest_and_a_changed_payload_does_not() {
+        let this = Digest::of(b"this");
+        let all = [Signature::new(&key(), &this, "a").unwrap(), Signature::new(&key(), &this, "b").unwrap()];
+        let (manifest, _) = manifest(&all).unwrap();
+        let layers = layers(&manifest).unwrap();
+        let payloads = |all: &[Signature]| all.iter().map(|one| one.payload.clone()).collect::<Vec<_>>();
+        assert_eq!(read(&layers, payloads(&all)).unwrap(), all);
+        let mut changed = payloads(&all);
+        changed[1][0] ^= 1;
+        assert!(read(&layers, changed).is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! Which bytes a stage may run: those that its config names, that the lock pins, and that a trusted key has signed.
+//! Everything that loads a configured plugin asks here: the start, `check`, a reload, and `tidegate plugin lock`.
+
+use crate::artifact::Artifact;
+use crate::artifact::digest::Digest;
+use crate::artifact::key::PublicKey;
+use crate::artifact::layout::Layout;
+use crate::artifact::lock::{Entry, Lock};
+use crate::artifact::signature;
+use crate::config::{Config, StageConfig};
+use anyhow::{Context, bail};
+use std::path::{Path, PathBuf};
+
+/// The operator's conditions.
+pub(crate) struct Admission {
+    trusted: Vec<PublicKey>,
+    lock: Option<Lock>,
+    /// The config's file, beside which lock and pulled plugins are.
+    config: Option<PathBuf>,
+}
+
+/// What a file or folder holds: a bare component, or one with its manifest and signatures.
+pub(crate) enum Found {
+    Bare(Vec<u8>),
+    Packed(Box<Artifact>),
+}
+
+impl Found {
+    /// Reads a component's file or a packed plugin's folder.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        if path.is_dir() {
+            return Ok(Self::Packed(Box::new(Layout::open(path)?.read(None, None)?)));
+        }
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read the plugin {}", path.display()))?;
+        Ok(Self::Bare(bytes))
+    }
+
+    pub(crate) fn component(&self) -> &[u8] {
+        match self {
+            Self::Bare(component) => component,
+            Self::Packed(artifact) => &artifact.component,
+        }
+    }
+
+    pub(crate) fn artifact(&self) -> Option<&Artifact> {
+        match self {
+            Self::Bare(_) => None,
+            Self::Packed(artifact) => Some(artifact),
+        }
+    }
+
+    /// Refuses what no trusted key has signed, where keys are named.
+    pub(crate) fn check_trusted(&self, trusted: &[PublicKey]) -> anyhow::Result<()> {
+        match self {
+            _ if trusted.is_empty() => Ok(()),
+            Self::Packed(artifact) => signature::check_trusted(&artifact.signatures, &artifact.digest(), trusted),
+            Self::Bare(_) => bail!(
+                "it is a bare component, which has no signature, and plugins.trusted_keys wants one; pack and sign it \
+                 (`tidegate plugin pack --sign KEY`), and name its folder by `file`"
+            ),
+        }
+    }
+}
+
+impl Admission {
+    pub(crate) fn new(config: &Config) -> anyhow::Result<Self> {
+        let lock = config.source.as_deref().map(Lock::load).transpose()?.flatten();
+        Ok(Self { trusted: config.plugins.trusted_keys.clone(), lock, config: config.source.clone() })
+    }
+
+    /// The component of a stage that names one; `None` where a shipped plugin is meant.
+    pub(crate) fn component(&self, stage: &StageConfig) -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(source) = source(stage, self.config.as_deref()) else { return Ok(None) };
+        let found = self.find(stage, &source)?;
+        let named = || format!("`{}` from {source}", stage.plugin);
+        self.check_locked(&source, &found).with_context(named)?;
+        found.check_trusted(&self.trusted).with_context(named)?;
+        Ok(Some(match found {
+            Found::Bare(component) => component,
+            Found::Packed(artifact) => artifact.component,
+        }))
+    }
+
+    fn find(&self, stage: &StageConfig, source: &str) -> anyhow::Result<Found> {
+        if let Some(file) = &stage.file {
+            return Found::read(file);
+        }
+        let config = self.config.as_deref().context("`source` needs a config file, beside which its lock is")?;
+        let artifact = self.entry(source)?.and_then(|entry| entry.artifact.as_ref());
+        let Some(digest) = artifact else {
+            bail!("`{source}` is not locked, so that nobody knows what it is; run `{}`", remedy(config, ""))
+        };
+        let store = Layout::open(&Lock::store(config)).and_then(|store| store.read(None, Some(digest)));
+        let fetch = || format!("what `{source}` is locked to is not here; `{}` fetches it", remedy(config, ""));
+        Ok(Found::Packed(Box::new(store.with_context(fetch)?)))
+    }
+
+    /// The source's entry, where there is a lock; then every source has one.
+    fn entry(&self, source: &str) -> anyhow::Result<Option<&Entry>> {
+        let (Some(lock), Some(config)) = (&self.lock, &self.config) else { return Ok(None) };
+        match lock.entry(source) {
+            Some(entry) => Ok(Some(entry)),
+            None => bail!(
+                "`{source}` is not in {}; look at it (`tidegate plugin inspect`), then run `{}`",
+                Lock::file(config).display(),
+                remedy(config, "")
+            ),
+        }
+    }
+
+    fn check_locked(&self, source: &str, found: &Found) -> anyhow::Result<()> {
+        let Some(entry) = self.entry(source)? else { return Ok(()) };
+        let config = self.config.as_deref().unwrap_or(Path::new(""));
+        let pairs = [
+            ("component", Some(Digest::of(found.component())), Some(entry.component.clone())),
+            ("artifact", found.artifact().map(Artifact::digest), entry.artifact.clone()),
+        ];
+        for (what, found, locked) in pairs {
+            if found != locked {
+                let shown = |digest: Option<Digest>| digest.map_or("none".into(), |digest| digest.to_string());
+                bail!(
+                    "its {what} has the digest {}, and {} pins {}; if the change is wanted, run `{}`",
+                    shown(found),
+                    Lock::file(config).display(),
+                    shown(locked),
+                    remedy(config, " --upgrade")
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the lock calls a stage's plugin: its reference, or its path as the config writes it.
+pub(crate) fn source(stage: &StageConfig, config: Option<&Path>) -> Option<String> {
+    if let Some(file) = &stage.file {
+        let folder = config.and_then(Path::parent).unwrap_or(Path::new(""));
+        return Some(file.strip_prefix(folder).unwrap_or(file).display().to_string());
+    }
+    stage.source.clone()
+}
+
+fn remedy(config: &Path, option: &str) -> String {
+    format!("tidegate plugin lock{option} {}", config.display())
+}

@@ -1,0 +1,152 @@
+//! `tidegate plugin lock CONFIG`: pins what the config's plugins are, and shows what a newer one asks for before it is
+//! taken. Nothing is written unless everything can be.
+
+use super::{LockArgs, workbench};
+use crate::artifact::layout::Layout;
+use crate::artifact::lock::{Asks, Difference, Entry, Lock};
+use crate::artifact::manifest::Claims;
+use crate::artifact::reference::Reference;
+use crate::artifact::registry::Access;
+use crate::artifact::{digest::Digest, place, signature};
+use crate::assemble::admission::{self, Found};
+use crate::config::{Config, StageConfig};
+use anyhow::{Context, bail};
+use std::io::Write;
+use tidegate_sandbox::Sandbox;
+
+pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let config = Config::load(&args.config)?;
+    let old = Lock::load(&args.config)?;
+    let bench = Bench { config: &config, sandbox: workbench::sandbox(Default::default())?, args };
+    let found = workbench::runtime()?.block_on(bench.find(old.as_ref()))?;
+    let report = compare(args, old.as_ref(), &found, out)?;
+    if report.changed && !args.upgrade {
+        bail!("what is there is not what is locked; if that is wanted, run this with --upgrade");
+    }
+    if report.widens && !args.allow_more {
+        bail!("it asks for more than what was locked (`+`); if that is wanted, add --allow-more");
+    }
+    for (entry, found) in &found {
+        if let (Some(artifact), true) = (found.artifact(), entry.source.contains("://")) {
+            let tag = entry.component.hex();
+            Layout::open_or_make(&Lock::store(&args.config))?.add(artifact, tag)?;
+        }
+    }
+    let count = found.len();
+    let file = Lock::new(found.into_iter().map(|(entry, _)| entry).collect()).save(&args.config)?;
+    writeln!(out, "{}: {count} plugins", file.display())?;
+    Ok(())
+}
+
+/// What the sources of a config are looked at with.
+struct Bench<'a> {
+    config: &'a Config,
+    sandbox: Sandbox,
+    args: &'a LockArgs,
+}
+
+impl Bench<'_> {
+    /// An entry for each source, and what it is of.
+    async fn find(&self, old: Option<&Lock>) -> anyhow::Result<Vec<(Entry, Found)>> {
+        let access = self.args.registry.access()?;
+        let mut all: Vec<(Entry, Found)> = Vec::new();
+        for stage in self.config.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
+            let Some(source) = admission::source(stage, Some(&self.args.config)) else { continue };
+            if all.iter().any(|(entry, _)| entry.source == source) {
+                continue;
+            }
+            let locked = old.and_then(|old| old.entry(&source));
+            let one = self.look(stage, &source, locked, &access).await;
+            all.push(one.with_context(|| format!("`{}` from {source}", stage.plugin))?);
+        }
+        Ok(all)
+    }
+
+    async fn look(
+        &self,
+        stage: &StageConfig,
+        source: &str,
+        locked: Option<&Entry>,
+        access: &Access,
+    ) -> anyhow::Result<(Entry, Found)> {
+        let found = match &stage.file {
+            Some(file) => Found::read(file)?,
+            None => self.packed(source, locked, access).await?,
+        };
+        let trusted = &self.config.plugins.trusted_keys;
+        found.check_trusted(trusted)?;
+        let anatomy = self.sandbox.inspect(found.component()).context("it is no plugin")?;
+        let mut entry = Entry {
+            name: anatomy.descriptor.name.clone(),
+            version: anatomy.descriptor.version.clone(),
+            source: source.to_owned(),
+            component: Digest::of(found.component()),
+            artifact: None,
+            signed_by: Vec::new(),
+            asks: Asks::of(&Claims::of(&anatomy)),
+        };
+        if let Some(artifact) = found.artifact() {
+            artifact.check_claims(&anatomy)?;
+            entry.signed_by = signature::verify(&artifact.signatures, &artifact.digest(), trusted).good;
+            entry.artifact = Some(artifact.digest());
+        }
+        Ok((entry, found))
+    }
+
+    /// In an upgrade what the tag leads to now; else what is locked, wherever the tag leads now.
+    async fn packed(&self, source: &str, locked: Option<&Entry>, access: &Access) -> anyhow::Result<Found> {
+        let mut reference = Reference::parse(source)?;
+        let pinned = locked.filter(|_| !self.args.upgrade).and_then(|entry| entry.artifact.as_ref());
+        if let Some(digest) = pinned {
+            let store = Layout::open(&Lock::store(&self.args.config));
+            if let Ok(artifact) = store.and_then(|store| store.read(None, Some(digest))) {
+                return Ok(Found::Packed(Box::new(artifact)));
+            }
+            reference.digest = Some(digest.clone());
+        }
+        Ok(Found::Packed(Box::new(place::pull(&reference, access).await?)))
+    }
+}
+
+#[derive(Default)]
+struct Report {
+    changed: bool,
+    widens: bool,
+}
+
+/// Says what is new, what is gone and what has changed.
+fn compare(
+    args: &LockArgs,
+    old: Option<&Lock>,
+    found: &[(Entry, Found)],
+    out: &mut dyn Write,
+) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    for (new, _) in found {
+        let known = old.and_then(|old| old.entry(&new.source));
+        let Some(locked) = known else {
+            writeln!(out, "new      {}", about(new))?;
+            continue;
+        };
+        let same = (&locked.component, &locked.artifact) == (&new.component, &new.artifact);
+        let Difference { lines, widens } = locked.difference(new);
+        if same && lines.is_empty() {
+            writeln!(out, "same     {}", about(new))?;
+            continue;
+        }
+        writeln!(out, "changed  {} (was {} {})", about(new), locked.version, locked.component)?;
+        lines.iter().try_for_each(|line| writeln!(out, "         {line}"))?;
+        report.changed |= !same;
+        report.widens |= widens;
+    }
+    for gone in old.iter().flat_map(|old| &old.plugins) {
+        if found.iter().all(|(entry, _)| entry.source != gone.source) {
+            writeln!(out, "gone     {} is not in {} any more", gone.source, args.config.display())?;
+        }
+    }
+    Ok(report)
+}
+
+fn about(entry: &Entry) -> String {
+    format!("{} {} from {}, {}", entry.name, entry.version, entry.source, entry.component)
+}

@@ -1,0 +1,51 @@
+//! `tidegate plugin push` and `pull`: between folders and registries.
+
+use super::{PullArgs, PushArgs, pack, project::Project, workbench};
+use crate::artifact::layout::Layout;
+use crate::artifact::place;
+use crate::artifact::reference::{PlaceName, Reference};
+use anyhow::Context;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+pub(super) fn push(args: &PushArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let folder = match &args.from {
+        Some(folder) => folder.clone(),
+        None => pack::packed(&Project::open(Path::new("."))?.component()),
+    };
+    let artifact = Layout::open(&folder)?.read(None, None)?;
+    let target = Reference::argument(&args.reference)?;
+    let pushed = workbench::runtime()?.block_on(async {
+        let access = args.registry.access()?;
+        place::push(&artifact, &target, &access).await
+    })?;
+    writeln!(out, "pushed {pushed} ({} signatures)", artifact.signatures.len())?;
+    Ok(())
+}
+
+pub(super) fn pull(args: &PullArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+    let source = Reference::argument(&args.reference)?;
+    let artifact = workbench::runtime()?.block_on(async {
+        let access = args.registry.access()?;
+        place::pull(&source, &access).await
+    })?;
+    // It runs where nothing is granted, before anybody relies on what its config says.
+    let anatomy = workbench::sandbox(Default::default())?.inspect(&artifact.component).context("it is no plugin")?;
+    artifact.check_claims(&anatomy)?;
+    let folder = args.output.clone().unwrap_or_else(|| default_folder(&source, &anatomy.descriptor.name));
+    let tag = source.tag.clone().map_or_else(|| artifact.default_tag(), Ok)?;
+    Layout::open_or_make(&folder)?.replace(&artifact, &tag)?;
+    writeln!(out, "{}: {} {}", folder.display(), anatomy.descriptor.name, anatomy.descriptor.version)?;
+    writeln!(out, "artifact       {}", artifact.digest())?;
+    super::inspect::signers(&artifact).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    Ok(())
+}
+
+/// `hush.oci`, by the repository's last part, else by the plugin's own name.
+fn default_folder(source: &Reference, name: &str) -> PathBuf {
+    let name = match &source.place {
+        PlaceName::Registry { repository, .. } => repository.rsplit('/').next().unwrap_or(name),
+        PlaceName::Folder(_) => name,
+    };
+    pack::packed(Path::new(name))
+}

@@ -1,0 +1,314 @@
+//! Packing, signing, pinning: what an author publishes and an operator takes, by the program itself. Registries are in
+//! `registry/`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder of its own to work in.
+struct Desk(tempfile::TempDir);
+
+impl Desk {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Runs `tidegate ARGS` here; gives success and everything it said.
+    fn run(&self, args: &str) -> (bool, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.current_dir(&self.0).args(args.split_whitespace());
+        command.env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+        let Output { status, stdout, stderr } = command.output().unwrap();
+        (status.success(), String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr))
+    }
+
+    fn good(&self, args: &str) -> String {
+        let (good, said) = self.run(args);
+        assert!(good, "{args}: {said}");
+        said
+    }
+
+    fn refused(&self, args: &str, parts: &[&str]) {
+        let (good, said) = self.run(args);
+        assert!(!good, "{args}: {said}");
+        parts.iter().for_each(|part| assert!(said.contains(part), "`{part}` is not in what {args} said:\n{said}"));
+    }
+
+    /// Puts a shipped component here.
+    fn component(&self, shipped: &str, name: &str) {
+        let dist = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/dist");
+        std::fs::copy(dist.join(format!("{shipped}.wasm")), self.path(name)).unwrap();
+    }
+
+    fn config(&self, stage: &str, plugins: &str) {
+        let text = format!("[plugins]\n{plugins}\n[[pipeline.stage]]\nplugin = \"mine\"\n{stage}\n");
+        std::fs::write(self.path("tidegate.toml"), text).unwrap();
+    }
+
+    fn key(&self, name: &str) -> String {
+        self.good(&format!("plugin key new {name}")).trim().to_owned()
+    }
+
+    /// Every file below a folder.
+    fn files(&self, folder: &str) -> BTreeMap<String, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        let mut open = vec![self.path(folder)];
+        while let Some(next) = open.pop() {
+            for entry in std::fs::read_dir(next).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    open.push(path);
+                } else {
+                    let name = path.strip_prefix(self.path(folder)).unwrap().display().to_string();
+                    found.insert(name, std::fs::read(path).unwrap());
+                }
+            }
+        }
+        found
+    }
+
+    /// The largest blob of a packed plugin: its component.
+    fn component_blob(&self, folder: &str) -> PathBuf {
+        let blobs = std::fs::read_dir(self.path(folder).join("blobs/sha256")).unwrap();
+        blobs.map(|blob| blob.unwrap().path()).max_by_key(|path| std::fs::metadata(path).unwrap().len()).unwrap()
+    }
+}
+
+/// What follows a word at the beginning of a line.
+fn line<'a>(said: &'a str, word: &str) -> &'a str {
+    said.lines().find_map(|line| line.strip_prefix(word)).unwrap_or_else(|| panic!("no `{word}` in {said}")).trim()
+}
+
+#[test]
+fn the_same_component_is_packed_and_signed_into_the_same_bytes() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    desk.key("key.pem");
+    let said = desk.good("plugin pack mine.wasm --sign key.pem");
+    desk.good("plugin pack mine.wasm --sign key.pem --output again");
+    assert_eq!(desk.files("mine.oci"), desk.files("again"));
+    // What was packed before is replaced whole.
+    desk.component("pii-guard", "mine.wasm");
+    desk.good("plugin pack mine.wasm --output again");
+    desk.component("template", "mine.wasm");
+    desk.good("plugin pack mine.wasm --sign key.pem --output again");
+    assert_eq!(desk.files("mine.oci"), desk.files("again"));
+
+    let manifest = desk.path("mine.oci/blobs").join(line(&said, "artifact").replace(':', "/"));
+    let manifest: Value = serde_json::from_slice(&std::fs::read(manifest).unwrap()).unwrap();
+    assert_eq!(manifest["config"]["mediaType"], "application/vnd.wasm.config.v0+json");
+    assert_eq!(manifest["layers"][0]["mediaType"], "application/wasm");
+    assert_eq!(manifest["layers"][0]["digest"], line(&said, "component"));
+    let config = manifest["config"]["digest"].as_str().unwrap().replace(':', "/");
+    let config: Value =
+        serde_json::from_slice(&std::fs::read(desk.path("mine.oci/blobs").join(config)).unwrap()).unwrap();
+    assert_eq!((&config["architecture"], &config["os"]), (&"wasm".into(), &"wasip2".into()));
+    assert_eq!(config["layerDigests"][0], manifest["layers"][0]["digest"]);
+    assert_eq!(config["component"]["exports"][1], "tidegate:plugin/stream-guard@0.1.0");
+    assert_eq!(config["tidegate"]["stages"], serde_json::json!(["stream-guard"]));
+}
+
+#[test]
+fn a_folder_that_holds_something_else_is_left_alone() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    std::fs::create_dir(desk.path("other")).unwrap();
+    std::fs::write(desk.path("other/letter.txt"), "dear").unwrap();
+    desk.refused("plugin pack mine.wasm --output other", &["other is not empty"]);
+    assert_eq!(desk.files("other").len(), 1);
+}
+
+#[test]
+fn only_what_a_trusted_key_has_signed_is_loaded() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    let (ours, theirs) = (desk.key("ours.pem"), desk.key("theirs.pem"));
+    let trust = format!("trusted_keys = [\"{ours}\"]");
+
+    desk.config("file = \"mine.wasm\"", &trust);
+    desk.refused("check tidegate.toml", &["`mine` from mine.wasm", "bare component", "pack --sign KEY"]);
+
+    desk.config("file = \"mine.oci\"", &trust);
+    desk.good("plugin pack mine.wasm");
+    desk.refused("check tidegate.toml", &["`mine` from mine.oci", "is not signed", &ours, "tidegate plugin sign"]);
+    desk.good("plugin sign mine.oci --key theirs.pem");
+    desk.refused("check tidegate.toml", &["`mine` from mine.oci", &format!("is signed by {theirs}"), "trusted_keys"]);
+    desk.refused("plugin lock tidegate.toml", &[&format!("is signed by {theirs}")]);
+    desk.good("plugin sign mine.oci --key ours.pem");
+    assert!(desk.good("check tidegate.toml").contains("is good"));
+    let said = desk.good("plugin inspect mine.oci");
+    assert!(said.contains(&format!("signed by      {ours}")) && said.contains(&theirs), "{said}");
+
+    // A signature of one artifact is none of another.
+    let signatures = std::fs::read_to_string(desk.path("mine.oci/index.json")).unwrap();
+    desk.component("pii-guard", "mine.wasm");
+    let first = line(&said, "artifact").to_owned();
+    let second = line(&desk.good("plugin pack mine.wasm --sign theirs.pem --output other"), "artifact").to_owned();
+    for (name, bytes) in desk.files("mine.oci") {
+        if name.starts_with("blobs") {
+            std::fs::write(desk.path("other").join(name), bytes).unwrap();
+        }
+    }
+    let signatures: Value = serde_json::from_str(&signatures).unwrap();
+    let mut index: Value = serde_json::from_slice(&std::fs::read(desk.path("other/index.json")).unwrap()).unwrap();
+    let mut moved = signatures["manifests"][1].clone();
+    moved["annotations"]["org.opencontainers.image.ref.name"] = format!("{}.sig", second.replace(':', "-")).into();
+    index["manifests"][1] = moved;
+    std::fs::write(desk.path("other/index.json"), index.to_string()).unwrap();
+    desk.config("file = \"other\"", &trust);
+    desk.refused("check tidegate.toml", &["in the name of", "not that key's for this content"]);
+    assert_ne!(first, second);
+}
+
+#[test]
+fn a_changed_component_is_no_longer_what_was_packed() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    desk.config("file = \"mine.oci\"", "");
+    desk.good("plugin pack mine.wasm");
+    desk.good("check tidegate.toml");
+    let blob = desk.component_blob("mine.oci");
+    let mut bytes = std::fs::read(&blob).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&blob, &bytes).unwrap();
+    desk.refused("check tidegate.toml", &["mine.oci", "the component", "was changed"]);
+    bytes.pop();
+    std::fs::write(&blob, &bytes).unwrap();
+    desk.refused("check tidegate.toml", &["it was cut or changed"]);
+    std::fs::remove_file(&blob).unwrap();
+    desk.refused("check tidegate.toml", &["cannot read"]);
+}
+
+#[test]
+fn a_config_that_says_less_than_the_component_does_is_refused() {
+    let desk = Desk::new();
+    desk.component("folder-retriever", "mine.wasm");
+    desk.good("plugin pack mine.wasm");
+    // The same artifact with a config that hides a capability, every digest right.
+    let read = |digest: &Value| {
+        let path = desk.path("mine.oci/blobs").join(digest.as_str().unwrap().replace(':', "/"));
+        serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap()
+    };
+    let write = |value: &Value| {
+        let bytes = value.to_string().into_bytes();
+        let digest = tidegate::artifact::digest::Digest::of(&bytes);
+        std::fs::write(desk.path("mine.oci/blobs/sha256").join(digest.hex()), &bytes).unwrap();
+        (Value::from(digest.to_string()), Value::from(bytes.len()))
+    };
+    let mut index: Value = serde_json::from_slice(&std::fs::read(desk.path("mine.oci/index.json")).unwrap()).unwrap();
+    let mut manifest = read(&index["manifests"][0]["digest"]);
+    let mut config = read(&manifest["config"]["digest"]);
+    assert!(config["tidegate"]["capabilities"].as_object_mut().unwrap().remove("kv").is_some());
+    (manifest["config"]["digest"], manifest["config"]["size"]) = write(&config);
+    (index["manifests"][0]["digest"], index["manifests"][0]["size"]) = write(&manifest);
+    std::fs::write(desk.path("mine.oci/index.json"), index.to_string()).unwrap();
+    desk.config("file = \"mine.oci\"", "");
+    for command in ["plugin inspect mine.oci", "plugin pull ./mine.oci --output taken", "plugin lock tidegate.toml"] {
+        desk.refused(command, &["says another `capabilities` than its component"]);
+    }
+}
+
+#[test]
+fn plugins_travel_between_folders_with_their_signatures() {
+    let desk = Desk::new();
+    let key = desk.key("key.pem");
+    desk.component("template", "mine.wasm");
+    let first = line(&desk.good("plugin pack mine.wasm --sign key.pem"), "artifact").to_owned();
+    assert!(desk.good("plugin push file:mirror --from mine.oci").contains(&first));
+    desk.component("pii-guard", "mine.wasm");
+    let second = line(&desk.good("plugin pack mine.wasm"), "artifact").to_owned();
+    desk.good("plugin push file:mirror:second --from mine.oci");
+
+    desk.refused("plugin pull file:mirror", &["more than one plugin", &first, "second"]);
+    let said = desk.good(&format!("plugin pull file:mirror@{first} --output taken"));
+    assert!(said.contains(&first) && said.contains(&format!("signed by      {key}")), "{said}");
+    let said = desk.good("plugin pull file:mirror:second --output taken");
+    assert!(said.contains(&second) && said.contains("signed by      nobody"), "{said}");
+    let nowhere = format!("sha256:{}", "0".repeat(64));
+    desk.refused(&format!("plugin pull file:mirror@{nowhere}"), &["there is no", &nowhere]);
+    desk.refused(&format!("plugin push file:mirror@{first} --from mine.oci"), &["push to a tag"]);
+}
+
+#[test]
+fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    desk.config("file = \"mine.wasm\"\nstages = [\"stream-guard\"]", "");
+    let said = desk.good("plugin lock tidegate.toml");
+    assert!(said.contains("new      template") && said.contains("tidegate.lock: 1 plugins"), "{said}");
+    let locked = std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
+    assert!(locked.contains("source = \"mine.wasm\""), "{locked}");
+    desk.good("check tidegate.toml");
+
+    let before = tidegate::artifact::digest::Digest::of(&std::fs::read(desk.path("mine.wasm")).unwrap()).to_string();
+    desk.component("folder-retriever", "mine.wasm");
+    let after = tidegate::artifact::digest::Digest::of(&std::fs::read(desk.path("mine.wasm")).unwrap()).to_string();
+    let remedy = "run `tidegate plugin lock --upgrade tidegate.toml`";
+    desk.refused("check tidegate.toml", &["`mine` from mine.wasm", &before, &after, remedy]);
+    desk.refused("plugin lock tidegate.toml", &["changed  folder-retriever", "--upgrade"]);
+    let more =
+        ["+ grant documents", "+ grant kv", "+ stage retriever", "without the stage stream-guard", "--allow-more"];
+    desk.refused("plugin lock tidegate.toml --upgrade", &more);
+    assert_eq!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap(), locked);
+    desk.good("plugin lock tidegate.toml --upgrade --allow-more");
+    assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains(&after));
+
+    // What asks for less is taken by an upgrade alone.
+    desk.component("pii-guard", "mine.wasm");
+    desk.good("plugin lock tidegate.toml --upgrade --allow-more");
+    desk.component("injection-guard", "mine.wasm");
+    desk.good("plugin lock tidegate.toml --upgrade");
+    desk.config("file = \"mine.wasm\"", "");
+    desk.good("check tidegate.toml");
+
+    // What is not in the lock is not loaded.
+    std::fs::rename(desk.path("mine.wasm"), desk.path("other.wasm")).unwrap();
+    desk.config("file = \"other.wasm\"", "");
+    desk.refused(
+        "check tidegate.toml",
+        &["`other.wasm` is not in tidegate.lock", "tidegate plugin lock tidegate.toml"],
+    );
+    let said = desk.good("plugin lock tidegate.toml");
+    assert!(said.contains("gone     mine.wasm"), "{said}");
+    desk.good("check tidegate.toml");
+}
+
+#[test]
+fn a_packed_plugin_that_lost_its_signer_asks_for_more() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    let key = desk.key("key.pem");
+    desk.config("file = \"mine.oci\"", "");
+    desk.good("plugin pack mine.wasm --sign key.pem");
+    desk.good("plugin lock tidegate.toml");
+    assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains(&key));
+    desk.good("plugin pack mine.wasm");
+    desk.refused("plugin lock tidegate.toml", &[&format!("+ no longer signed by {key}"), "--allow-more"]);
+}
+
+#[test]
+fn keys_and_references_that_cannot_be_are_refused() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    desk.key("key.pem");
+    desk.refused("plugin key new key.pem", &["never overwritten"]);
+    desk.refused("plugin pack mine.wasm --sign mine.wasm", &["mine.wasm"]);
+    desk.refused("plugin pack mine.wasm --sign nothing.pem", &["cannot read the key", "tidegate plugin key new FILE"]);
+    desk.config("", "trusted_keys = [\"ed25519:12\"]");
+    desk.refused("check tidegate.toml", &["`ed25519:12` is no public key", "tidegate plugin key show FILE"]);
+    desk.config("source = \"file:mirror\"", "");
+    desk.refused("check tidegate.toml", &["`source` is for registries", "`file`"]);
+    desk.config("source = \"oci://localhost:1/mine:1\"\nfile = \"mine.wasm\"", "");
+    desk.refused("check tidegate.toml", &["both `file` and `source`"]);
+    desk.config("source = \"oci://localhost:1/mine:1\"", "");
+    desk.refused("check tidegate.toml", &["is not locked", "tidegate plugin lock tidegate.toml"]);
+    desk.refused("plugin pull hush", &["`oci://HOST/REPOSITORY:TAG`"]);
+    desk.refused("plugin pull oci://localhost:1/hush", &["neither a tag nor a digest"]);
+}

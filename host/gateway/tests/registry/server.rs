@@ -1,0 +1,275 @@
+//! A registry in this process: the part of the distribution specification that clients of artifacts use, with the
+//! faults that a bad one, or somebody between, would have. It keeps a record of what it was asked.
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use ring::digest::{SHA256, digest};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
+/// What a registry does wrong, from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// One bit of each blob is another.
+    ChangedBlob,
+    /// Half of each blob is missing, and its length says so.
+    ShortBlob,
+    /// Half of each blob is missing, and its length does not say so.
+    CutBlob,
+    /// A megabyte more follows each blob.
+    LongBlob,
+    /// Manifests are another one than asked for, and the header says the right digest.
+    ChangedManifest,
+    /// Manifests never end.
+    EndlessManifest,
+    ManifestType(&'static str),
+    /// Blobs are elsewhere.
+    Redirect(String),
+    /// Uploads go elsewhere.
+    UploadsTo(String),
+}
+
+/// Who may ask.
+#[derive(Clone, Debug)]
+pub enum Door {
+    Open,
+    /// `Basic` with this value.
+    Basic(&'static str),
+    /// `Bearer`, with tokens of this realm.
+    Bearer(String),
+}
+
+#[derive(Default)]
+struct State {
+    blobs: BTreeMap<String, Bytes>,
+    manifests: BTreeMap<String, Bytes>,
+    fault: Option<Fault>,
+    record: Vec<Asked>,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub method: Method,
+    pub path: String,
+    pub authorization: String,
+}
+
+#[derive(Clone)]
+pub struct Registry {
+    state: Arc<Mutex<State>>,
+    door: Arc<Door>,
+    pub addr: SocketAddr,
+    /// Keeps the server alive.
+    _runtime: Arc<tokio::runtime::Runtime>,
+}
+
+impl Registry {
+    pub fn start(door: Door) -> Self {
+        Self::start_with(door, None)
+    }
+
+    pub fn start_with(door: Door, tls: Option<TlsAcceptor>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (state, door) = (Arc::default(), Arc::new(door));
+        let registry = Self { state, door, addr, _runtime: Arc::new(runtime) };
+        let (state, door) = (registry.state.clone(), registry.door.clone());
+        registry._runtime.spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let (state, door, tls) = (state.clone(), door.clone(), tls.clone());
+                let service = service_fn(move |request| {
+                    let (state, door) = (state.clone(), door.clone());
+                    async move { Ok::<_, Infallible>(answer(&state, &door, request).await) }
+                });
+                tokio::spawn(async move {
+                    let http = hyper::server::conn::http1::Builder::new();
+                    // A body that is shorter than it says ends in an error here, which is the point.
+                    let _ = match tls {
+                        Some(tls) => match tls.accept(socket).await {
+                            Ok(socket) => http.serve_connection(TokioIo::new(socket), service).await,
+                            Err(_) => return,
+                        },
+                        None => http.serve_connection(TokioIo::new(socket), service).await,
+                    };
+                });
+            }
+        });
+        registry
+    }
+
+    pub fn reference(&self, tag: &str) -> String {
+        format!("oci://{}/plugins/mine{tag}", self.addr)
+    }
+
+    pub fn fault(&self, fault: Option<Fault>) {
+        self.state.lock().unwrap().fault = fault;
+    }
+
+    /// What was asked since this was asked last.
+    pub fn record(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.state.lock().unwrap().record)
+    }
+
+    pub fn tags(&self) -> Vec<String> {
+        self.state.lock().unwrap().manifests.keys().cloned().collect()
+    }
+}
+
+/// A body that may end in a broken connection.
+struct Sent {
+    data: Option<Bytes>,
+    cut: bool,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<std::io::Result<Frame<Bytes>>>> {
+        match self.data.take() {
+            Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
+            None if self.cut => Poll::Ready(Some(Err(std::io::ErrorKind::BrokenPipe.into()))),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let hex: String = digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+fn reply(status: u16, body: impl Into<Bytes>) -> Response<Sent> {
+    let body = body.into();
+    let answer = Response::builder().status(StatusCode::from_u16(status).unwrap()).header(CONTENT_LENGTH, body.len());
+    answer.body(Sent { data: Some(body), cut: false }).unwrap()
+}
+
+async fn answer(state: &Mutex<State>, door: &Door, request: Request<Incoming>) -> Response<Sent> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let authorization =
+        parts.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+    let path = parts.uri.path_and_query().unwrap().to_string();
+    let mut state = state.lock().unwrap();
+    state.record.push(Asked { method: parts.method.clone(), path: path.clone(), authorization: authorization.clone() });
+    if path.starts_with("/token?") {
+        let body = if authorization == "Basic dTpw" { "{\"token\": \"t0k\"}" } else { "{\"access_token\": \"anon\"}" };
+        return reply(200, body);
+    }
+    if let Some(path) = path.strip_prefix("/elsewhere/") {
+        return state.blobs.get(path).cloned().map_or_else(|| reply(404, ""), |blob| reply(200, blob));
+    }
+    let challenge = match door {
+        Door::Basic(wanted) if authorization != *wanted => "Basic realm=\"here\"".to_owned(),
+        Door::Bearer(realm) if authorization != "Bearer t0k" => {
+            format!("Bearer realm=\"{realm}\",service=\"reg istry\"")
+        }
+        _ => return serve(&mut state, &parts.method, &path, body),
+    };
+    let words = "{\"errors\": [{\"code\": \"UNAUTHORIZED\", \"message\": \"who\\u001b[31m are you\"}]}";
+    let mut refusal = reply(401, words);
+    refusal.headers_mut().insert(WWW_AUTHENTICATE, challenge.parse().unwrap());
+    refusal
+}
+
+fn serve(state: &mut State, method: &Method, path: &str, body: Bytes) -> Response<Sent> {
+    let Some(path) = path.strip_prefix("/v2/plugins/mine/") else { return reply(404, "") };
+    if let Some(which) = path.strip_prefix("manifests/") {
+        return match *method {
+            Method::PUT => put_manifest(state, which, body),
+            _ => get_manifest(state, which),
+        };
+    }
+    let Some(which) = path.strip_prefix("blobs/") else { return reply(404, "") };
+    match (method, which.strip_prefix("uploads/")) {
+        (&Method::POST, Some(_)) => {
+            let to = match &state.fault {
+                Some(Fault::UploadsTo(to)) => to.clone(),
+                _ => "/v2/plugins/mine/blobs/uploads/1?session=a".to_owned(),
+            };
+            let mut taken = reply(202, "");
+            taken.headers_mut().insert(LOCATION, to.parse().unwrap());
+            taken
+        }
+        (&Method::PUT, Some(upload)) => match upload.split_once("&digest=") {
+            Some(("1?session=a", digest)) if sha256(&body) == digest => {
+                state.blobs.insert(digest.to_owned(), body);
+                reply(201, "")
+            }
+            _ => reply(400, "{\"errors\": [{\"code\": \"DIGEST_INVALID\"}]}"),
+        },
+        _ => get_blob(state, which),
+    }
+}
+
+fn put_manifest(state: &mut State, tag: &str, body: Bytes) -> Response<Sent> {
+    let parsed: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let parts = parsed["layers"].as_array().unwrap().iter().chain([&parsed["config"]]);
+    let missing = parts.map(|part| part["digest"].as_str().unwrap()).find(|digest| !state.blobs.contains_key(*digest));
+    if missing.is_some() {
+        return reply(400, "{\"errors\": [{\"code\": \"MANIFEST_BLOB_UNKNOWN\"}]}");
+    }
+    state.manifests.insert(sha256(&body), body.clone());
+    state.manifests.insert(tag.to_owned(), body);
+    reply(201, "")
+}
+
+fn get_manifest(state: &State, which: &str) -> Response<Sent> {
+    let Some(manifest) = state.manifests.get(which).cloned() else { return reply(404, "{}") };
+    let digest = sha256(&manifest);
+    let (kind, body) = match &state.fault {
+        Some(Fault::ManifestType(kind)) => (*kind, manifest),
+        Some(Fault::ChangedManifest) => {
+            (MANIFEST, Bytes::from(String::from_utf8_lossy(&manifest).replace("template", "tomplate")))
+        }
+        Some(Fault::EndlessManifest) => (MANIFEST, Bytes::from(vec![b' '; 8 << 20])),
+        _ => (MANIFEST, manifest),
+    };
+    let mut answer = reply(200, body);
+    answer.headers_mut().insert(CONTENT_TYPE, kind.parse().unwrap());
+    answer.headers_mut().insert("docker-content-digest", digest.parse().unwrap());
+    answer
+}
+
+fn get_blob(state: &State, digest: &str) -> Response<Sent> {
+    let Some(blob) = state.blobs.get(digest) else { return reply(404, "") };
+    let half = blob.slice(..blob.len() / 2);
+    match &state.fault {
+        Some(Fault::ChangedBlob) => {
+            let mut changed = blob.to_vec();
+            changed[0] ^= 1;
+            reply(200, changed)
+        }
+        Some(Fault::ShortBlob) => reply(200, half),
+        Some(Fault::CutBlob) => {
+            let mut cut = reply(200, half);
+            cut.headers_mut().insert(CONTENT_LENGTH, blob.len().into());
+            cut.body_mut().cut = true;
+            cut
+        }
+        Some(Fault::LongBlob) => reply(200, [&blob[..], &vec![0; 1 << 20]].concat()),
+        Some(Fault::Redirect(to)) => {
+            let mut elsewhere = reply(307, "");
+            elsewhere.headers_mut().insert(LOCATION, format!("{to}{digest}").parse().unwrap());
+            elsewhere
+        }
+        _ => reply(200, blob.clone()),
+    }
+}
