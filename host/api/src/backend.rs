@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_store::{UsageQuery, UsageSum};
-use tidegate_types::{Caller, Chat, Delta, Fault, Reject, RejectKind, RequestId, Usage};
+use tidegate_types::{Caller, Chat, Delta, Fault, Message, Reject, RejectKind, RequestId, Transcript, Usage};
 use tidegate_wire::ModelCard;
 
 /// A future that is not named.
@@ -65,6 +65,21 @@ pub struct RequestContext {
     pub peer: SocketAddr,
     /// Gateways of this kind that the request came through before.
     pub hops: u8,
+    /// What was said before, where the request is part of a conversation that is kept.
+    pub history: Option<History>,
+}
+
+/// Puts what was said before in front of what is asked now, when the request has been let in.
+#[derive(Clone)]
+pub struct History(pub LoadHistory);
+
+/// Takes the messages of a request and gives them with those before.
+pub type LoadHistory = Arc<dyn Fn(Vec<Message>) -> BoxFuture<'static, Result<Transcript, Reject>> + Send + Sync>;
+
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("History")
+    }
 }
 
 /// What a reply says.

@@ -2,10 +2,14 @@
 
 pub(crate) mod chat_completions;
 pub(crate) mod completions;
-mod generate;
+pub(crate) mod conversations;
+pub(crate) mod generate;
 pub(crate) mod health;
+pub(crate) mod items;
+pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod reload;
+pub(crate) mod responses;
 pub(crate) mod streams;
 pub(crate) mod usage;

@@ -19,7 +19,7 @@ pub(crate) struct Exchange {
     pub(crate) unique: String,
     pub(crate) caller: Arc<Caller>,
     pub(crate) peer: SocketAddr,
-    /// What stands for the `*` of the route's path.
+    /// What stands for the `{}` and `*` of the route's path, joined by slashes.
     pub(crate) rest: String,
     pub(crate) request: Request<Incoming>,
 }
@@ -33,6 +33,7 @@ impl Exchange {
             caller: Arc::clone(&self.caller),
             peer: self.peer,
             hops: hops.unwrap_or(0),
+            history: None,
         }
     }
 }

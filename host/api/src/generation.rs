@@ -36,12 +36,12 @@ pub(crate) async fn run(api: Arc<Api>, mut writer: Writer, encoder: StreamEncode
 }
 
 /// An event ends with an empty line, and has none inside: JSON escapes them.
-fn append(writer: &mut Writer, mut events: Bytes) {
+pub(crate) fn append(writer: &mut Writer, mut events: Bytes) {
     while let Some(at) = events.windows(2).position(|pair| pair == b"\n\n") {
         writer.append(events.split_to(at + 2));
     }
 }
 
-fn cancelled() -> Reject {
+pub(crate) fn cancelled() -> Reject {
     Reject::new(RejectKind::Invalid, Fault::Client, "the stream was cancelled").code("cancelled")
 }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tidegate_types::RequestId;
+use tidegate_types::{Fault, Reject, RequestId};
 
 const MAX_BYTES: usize = 128;
 
@@ -14,6 +14,14 @@ pub(crate) fn unique() -> String {
     push_hex(&mut word, *PROCESS.get_or_init(random), 16);
     push_hex(&mut word, COUNT.fetch_add(1, Ordering::Relaxed), 8);
     word
+}
+
+/// A word that nobody can guess: 128 random bits.
+pub(crate) fn secret() -> Result<String, Reject> {
+    let mut bytes = [0; 16];
+    let why = "this machine gives no random numbers";
+    getrandom::fill(&mut bytes).map_err(|error| Reject::internal(Fault::Operator, format!("{why}: {error}")))?;
+    Ok(format!("{:032x}", u128::from_le_bytes(bytes)))
 }
 
 /// At least `digits` digits. Formatting would cost more than the rest of a request's identity.

@@ -5,12 +5,13 @@
 //! every wait, `dispatch.rs` gives the request its id, its caller and its one record, `routes.rs` says which
 //! endpoint it is for, `endpoints/` answers, and `events.rs` turns a reply into a stream without a task or a
 //! channel in between. An answer that shall outlive its connection is written to a log by `generation.rs`, and
-//! `replay.rs` reads it.
+//! `replay.rs` reads it. What is kept of conversations is in `kept.rs`, and `answering.rs` makes the answers that are.
 //!
 //! Invariants: each request has exactly one answer and one record; every body, wait and number of connections is
 //! bounded; a client that goes away takes its work with it, unless it
 //! asked for a stream that it can come back to.
 
+mod answering;
 mod auth;
 mod backend;
 mod body;
@@ -22,7 +23,9 @@ mod error;
 mod events;
 mod exchange;
 mod generation;
+mod idempotency;
 mod ids;
+mod kept;
 mod limits;
 mod query;
 mod receive;
@@ -32,11 +35,14 @@ mod routes;
 mod server;
 mod socket;
 mod tls;
+mod uri;
 
 pub use auth::{ApiKey, Auth};
-pub use backend::{BoxFuture, Events, Reply, ReplyEvent, RequestContext, Service, no_store};
+pub use backend::{BoxFuture, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store};
 pub use error::ApiError;
+pub use kept::Kept;
 pub use limits::Limits;
+pub use routes::routes;
 pub use server::{Api, Listener, Server, serve};
 pub use tidegate_streams::Limits as StreamLimits;
 pub use tidegate_wire::ModelCard;

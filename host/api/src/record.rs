@@ -118,6 +118,7 @@ fn status_label(status: Option<StatusCode>) -> &'static str {
         Some(404) => "404",
         Some(405) => "405",
         Some(408) => "408",
+        Some(409) => "409",
         Some(413) => "413",
         Some(415) => "415",
         Some(429) => "429",

@@ -13,6 +13,8 @@ use tidegate_wire::stream::{error_event, event_id, keep_alive};
 /// The body of a resumable answer, or of the rest of one.
 pub(crate) struct ReplayBody {
     cursor: Cursor,
+    /// Whether the generation ends when this reader goes away.
+    owns: bool,
     ended: bool,
     buffer: BytesMut,
     silence: Silence,
@@ -21,7 +23,13 @@ pub(crate) struct ReplayBody {
 impl ReplayBody {
     pub(crate) fn new(api: &Api, cursor: Cursor) -> Self {
         let silence = Silence::new(api.limits.keep_alive);
-        Self { cursor, ended: false, buffer: BytesMut::new(), silence }
+        Self { cursor, owns: false, ended: false, buffer: BytesMut::new(), silence }
+    }
+
+    /// Stops the generation when this reader goes away before its end.
+    pub(crate) fn owning(mut self) -> Self {
+        self.owns = true;
+        self
     }
 
     pub(crate) fn is_ended(&self) -> bool {
@@ -73,6 +81,14 @@ impl ReplayBody {
             (Ok(()), Some(record)) => record.answered(),
             (Err(reject), Some(record)) => record.rejected(&reject),
             (_, None) => {}
+        }
+    }
+}
+
+impl Drop for ReplayBody {
+    fn drop(&mut self) {
+        if self.owns && !self.ended {
+            self.cursor.log().stop();
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use crate::backend::BoxFuture;
 use crate::body::Response;
-use crate::endpoints::{chat_completions, completions, health, metrics, models, reload, streams, usage};
+use crate::endpoints::{
+    chat_completions, completions, conversations, health, items, messages, metrics, models, reload, responses, streams,
+    usage,
+};
 use crate::exchange::Exchange;
 use hyper::Method;
 use tidegate_types::Reject;
@@ -20,7 +23,8 @@ pub(crate) enum Access {
 
 pub(crate) type Handler = fn(Exchange) -> BoxFuture<'static, Result<Response, Reject>>;
 
-/// One path with one method. A path may end in `*`, which stands for at least one character, slashes included.
+/// One path with one method. `{}` stands for one word between slashes; a path may end in `*`, which stands for at least
+/// one character, slashes included.
 pub(crate) struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
@@ -44,6 +48,27 @@ static ROUTES: &[Route] = &[
     // OpenAI's own names of the two.
     route(Method::GET, "/v1/organization/usage/completions", Access::Keyed, |x| Box::pin(usage::usage(x))),
     route(Method::GET, "/v1/organization/costs", Access::Keyed, |x| Box::pin(usage::costs(x))),
+    route(Method::POST, "/v1/conversations", Access::Keyed, |x| Box::pin(conversations::create(x))),
+    route(Method::GET, "/v1/conversations", Access::Keyed, |x| Box::pin(conversations::list(x))),
+    route(Method::GET, "/v1/conversations/{}", Access::Keyed, |x| Box::pin(conversations::get(x))),
+    route(Method::POST, "/v1/conversations/{}", Access::Keyed, |x| Box::pin(conversations::update(x))),
+    route(Method::DELETE, "/v1/conversations/{}", Access::Keyed, |x| Box::pin(conversations::delete(x))),
+    route(Method::GET, "/v1/conversations/{}/export", Access::Keyed, |x| Box::pin(conversations::export(x))),
+    route(Method::GET, "/v1/conversations/{}/items", Access::Keyed, |x| Box::pin(items::list(x))),
+    route(Method::POST, "/v1/conversations/{}/items", Access::Keyed, |x| Box::pin(items::create(x))),
+    route(Method::GET, "/v1/conversations/{}/items/{}", Access::Keyed, |x| Box::pin(items::get(x))),
+    route(Method::POST, "/v1/conversations/{}/items/{}", Access::Keyed, |x| Box::pin(items::change(x))),
+    route(Method::DELETE, "/v1/conversations/{}/items/{}", Access::Keyed, |x| Box::pin(items::delete(x))),
+    route(Method::POST, "/v1/conversations/{}/items/{}/feedback", Access::Keyed, |x| Box::pin(items::rate(x))),
+    route(Method::POST, "/v1/conversations/{}/items/{}/regenerate", Access::Keyed, |x| {
+        Box::pin(messages::regenerate(x))
+    }),
+    route(Method::POST, "/v1/conversations/{}/messages", Access::Keyed, |x| Box::pin(messages::create(x))),
+    route(Method::POST, "/v1/responses", Access::Keyed, |x| Box::pin(responses::create(x))),
+    route(Method::GET, "/v1/responses/{}", Access::Keyed, |x| Box::pin(responses::get(x))),
+    route(Method::DELETE, "/v1/responses/{}", Access::Keyed, |x| Box::pin(responses::delete(x))),
+    route(Method::POST, "/v1/responses/{}/cancel", Access::Keyed, |x| Box::pin(responses::cancel(x))),
+    route(Method::GET, "/v1/responses/{}/input_items", Access::Keyed, |x| Box::pin(responses::input_items(x))),
     route(Method::GET, "/metrics", Access::Keyed, |x| Box::pin(metrics::render(x))),
     route(Method::POST, "/admin/reload", Access::Admin, |x| Box::pin(reload::create(x))),
     route(Method::GET, "/livez", Access::Open, |x| Box::pin(health::live(x))),
@@ -52,7 +77,7 @@ static ROUTES: &[Route] = &[
 
 /// What a method and a path lead to.
 pub(crate) enum Found {
-    /// A route, and what stands for its `*`.
+    /// A route, and what stands for its `{}` and `*`, joined by slashes.
     Route(&'static Route, String),
     /// The path exists, for these methods.
     Methods(String),
@@ -67,7 +92,7 @@ pub(crate) fn find(method: &Method, path: &str) -> Found {
     for route in ROUTES {
         let Some(rest) = matches(route.path, path) else { continue };
         if route.method == wanted {
-            return Found::Route(route, rest.to_owned());
+            return Found::Route(route, rest);
         }
         allowed.push_str(route.method.as_str());
         allowed.push_str(if route.method == Method::GET { ", HEAD, " } else { ", " });
@@ -75,11 +100,32 @@ pub(crate) fn find(method: &Method, path: &str) -> Found {
     if allowed.is_empty() { Found::Nothing } else { Found::Methods(allowed + "OPTIONS") }
 }
 
-fn matches<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
-    match pattern.strip_suffix('*') {
-        Some(start) => path.strip_prefix(start).filter(|rest| !rest.is_empty()),
-        None => (pattern == path).then_some(""),
+fn matches(pattern: &str, path: &str) -> Option<String> {
+    let (mut held, mut rest, mut pattern) = (String::new(), path, pattern);
+    while let Some((before, after)) = pattern.split_once("{}") {
+        rest = rest.strip_prefix(before)?;
+        let (word, tail) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if word.is_empty() {
+            return None;
+        }
+        if !held.is_empty() {
+            held.push('/');
+        }
+        held.push_str(word);
+        (rest, pattern) = (tail, after);
     }
+    let last = match pattern.strip_suffix('*') {
+        Some(start) => rest.strip_prefix(start).filter(|rest| !rest.is_empty())?,
+        None if pattern == rest => "",
+        None => return None,
+    };
+    held.push_str(last);
+    Some(held)
+}
+
+/// Every path that exists with each of its methods, for tests that must miss none.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str)> {
+    ROUTES.iter().map(|route| (&route.method, route.path))
 }
 
 #[cfg(test)]
@@ -96,6 +142,13 @@ mod tests {
         assert_eq!(found(Method::POST, "/v1/chat/completions"), "POST /v1/chat/completions []");
         assert_eq!(found(Method::HEAD, "/v1/models"), "GET /v1/models []");
         assert_eq!(found(Method::GET, "/v1/models/org/name"), "GET /v1/models/* [org/name]");
+        assert_eq!(found(Method::GET, "/v1/conversations/c"), "GET /v1/conversations/{} [c]");
+        assert_eq!(found(Method::GET, "/v1/conversations/c/items/i"), "GET /v1/conversations/{}/items/{} [c/i]");
+        for path in
+            ["/v1/conversations/", "/v1/conversations/c/", "/v1/conversations//items", "/v1/conversations/c/items/i/j"]
+        {
+            assert_eq!(found(Method::GET, path), "nothing", "{path}");
+        }
         assert_eq!(found(Method::GET, "/v1/chat/completions"), "POST, OPTIONS");
         assert_eq!(found(Method::DELETE, "/v1/models"), "GET, HEAD, OPTIONS");
         for path in ["/", "", "*", "/v1/models/", "/v1/models//../x/", "//v1/models", "/V1/models", "/v1/models;a"] {

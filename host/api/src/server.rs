@@ -4,6 +4,7 @@ use crate::auth::Auth;
 use crate::backend::Service;
 use crate::connection;
 use crate::error::ApiError;
+use crate::kept::Kept;
 use crate::limits::Limits;
 use crate::tls::Tls;
 use metrics::{counter, gauge};
@@ -28,6 +29,8 @@ pub struct Api {
     pub(crate) phase: Phase,
     /// The logs of resumable streams.
     pub(crate) streams: Streams,
+    /// Where conversations are kept, where they are.
+    pub(crate) kept: Option<Kept>,
     /// Connections, and generations that outlive theirs.
     pub(crate) tasks: TaskTracker,
 }
@@ -37,7 +40,13 @@ impl Api {
     pub fn new(service: Arc<dyn Service>, auth: Auth, limits: Limits) -> Self {
         let streams = Streams::new(limits.streams.clone());
         let (receiving, phase, tasks) = (AtomicUsize::new(0), Phase::default(), TaskTracker::new());
-        Self { service, auth, limits, receiving, phase, streams, tasks }
+        Self { service, auth, limits, receiving, phase, streams, kept: None, tasks }
+    }
+
+    /// Keeps conversations.
+    pub fn with_kept(mut self, kept: Option<Kept>) -> Self {
+        self.kept = kept;
+        self
     }
 }
 

@@ -8,6 +8,7 @@ pub mod bundled;
 pub mod chat;
 pub mod cli;
 pub mod config;
+mod keep;
 pub mod key;
 mod observe;
 pub mod outside;

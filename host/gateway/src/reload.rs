@@ -127,6 +127,7 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         ("[compute]", old.compute == new.compute),
         ("[engine]", old.engine == new.engine),
         ("[store]", old.store == new.store),
+        ("zero_retention", zero_retention(old).eq(zero_retention(new))),
         ("cache_dir", old.cache_dir == new.cache_dir),
     ];
     match sections.iter().find(|(_, same)| !same) {
@@ -135,4 +136,9 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// The tenants of whom nothing is stored.
+fn zero_retention(config: &Config) -> impl Iterator<Item = &String> {
+    config.tenants.iter().filter(|(_, tenant)| tenant.zero_retention).map(|(name, _)| name)
 }

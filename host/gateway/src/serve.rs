@@ -4,6 +4,7 @@ use crate::assemble::{Assembled, assemble};
 use crate::books::Books;
 use crate::bundled::STARTER_NAME;
 use crate::config::{Config, KeyConfig, ServerConfig};
+use crate::keep::Keeping;
 use crate::observe;
 use crate::reload::Reloader;
 use crate::service::PipelineService;
@@ -26,6 +27,8 @@ pub struct Running {
     server: Server,
     service: Arc<PipelineService>,
     reloader: Arc<Reloader>,
+    /// Tidies what is kept.
+    tidying: Option<JoinHandle<()>>,
     /// Looks for changed files, where that is wanted.
     watcher: Option<JoinHandle<()>>,
 }
@@ -48,6 +51,9 @@ impl Running {
             if let ModelBackend::Engine(engine) = &model.backend {
                 engine.handle.shutdown(Duration::from_secs(1)).await;
             }
+        }
+        if let Some(tidying) = &self.tidying {
+            tidying.abort();
         }
         if let Some(books) = self.service.books() {
             books.close().await;
@@ -90,16 +96,19 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let assembling =
         tokio::task::spawn_blocking(move || assemble(&config, ledger).map(|assembled| (config, assembled)));
     let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
+    let keeping = books.as_ref().map(|books| Keeping::new(&config, books.db.clone()));
     let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books, metrics));
     let reloader = Arc::new(Reloader::new(&config, &service, plugins)?);
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
     let api: Arc<dyn tidegate_api::Service> = service.clone();
-    let server = tidegate_api::serve(vec![listener], Api::new(api, auth, limits));
+    let kept = keeping.as_ref().map(Keeping::kept);
+    let tidying = keeping.as_ref().map(Keeping::tidy);
+    let server = tidegate_api::serve(vec![listener], Api::new(api, auth, limits).with_kept(kept));
     facts.extend(store.iter().map(Books::fact));
     let model = if pipeline.routes() { ROUTED_MODEL } else { &first_model };
     facts.extend(invitation(addr, tls, open, model));
-    Ok(Running { addr, facts, server, service, reloader, watcher })
+    Ok(Running { addr, facts, server, service, reloader, tidying, watcher })
 }
 
 fn listen(config: &ServerConfig) -> anyhow::Result<Listener> {

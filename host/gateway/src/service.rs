@@ -49,8 +49,9 @@ impl PipelineService {
 impl Service for PipelineService {
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
         Box::pin(async move {
-            let RequestContext { request_id, generation, caller, hops, peer: _ } = cx;
-            let cx = tidegate_pipeline::RequestContext { request_id, generation, caller, hops };
+            let RequestContext { request_id, generation, caller, hops, history, peer: _ } = cx;
+            let history = history.map(|history| tidegate_pipeline::History(history.0));
+            let cx = tidegate_pipeline::RequestContext { request_id, generation, caller, hops, history };
             let reply = self.pipeline.load_full().answer(chat, cx).await?;
             Ok(Reply {
                 model: reply.model.clone(),

@@ -135,7 +135,8 @@ impl Pipeline {
 
     async fn path(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Ended> {
         let admitted = self.admit(chat, cx)?;
-        let screened = self.screen_input(admitted).await?;
+        let loaded = self.load(admitted).await?;
+        let screened = self.screen_input(loaded).await?;
         let grounded = self.recall(screened).await?;
         let equipped = self.offer_tools(grounded).await?;
         let routed = self.route(equipped).await?;

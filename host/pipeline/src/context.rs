@@ -1,9 +1,12 @@
 //! What every stage of one request knows.
 
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::stage::CallContext;
-use tidegate_types::{Caller, RequestId};
+use tidegate_types::{Caller, Message, Reject, RequestId, Transcript};
 
 /// Who asks, under which id. Given by `api`.
 #[derive(Clone, Debug)]
@@ -16,6 +19,24 @@ pub struct RequestContext {
     pub caller: Arc<Caller>,
     /// Gateways of this kind that the request came through before.
     pub hops: u8,
+    /// What was said before, where the request is part of a conversation that is kept.
+    pub history: Option<History>,
+}
+
+/// Puts what was said before in front of what is asked now, when the request has been let in.
+#[derive(Clone)]
+pub struct History(pub LoadHistory);
+
+/// Takes the messages of a request and gives them with those before.
+pub type LoadHistory = Arc<dyn Fn(Vec<Message>) -> Loading + Send + Sync>;
+
+/// A history being read.
+pub type Loading = Pin<Box<dyn Future<Output = Result<Transcript, Reject>> + Send>>;
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("History")
+    }
 }
 
 impl RequestContext {

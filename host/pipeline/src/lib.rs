@@ -18,7 +18,7 @@ mod states;
 
 pub use breaker::{Breaker, BreakerConfig};
 pub use chat::{Limits, MemoryStage, Pipeline, RetrieverStage, Stages};
-pub use context::RequestContext;
+pub use context::{History, RequestContext};
 pub use models::{EngineModel, Model, ModelBackend, Models};
 pub use reply::{Reply, ReplyEvent};
 pub use stage::{OnError, Stage};

@@ -7,6 +7,7 @@ mod converse;
 mod edits;
 mod fit;
 mod late_verdicts;
+mod load;
 mod observe;
 mod offer_tools;
 mod recall;
@@ -16,6 +17,7 @@ mod run_tools;
 mod screen_answer;
 mod screen_input;
 mod screen_output;
+mod shorten;
 mod start;
 
 pub(crate) use admit::who;

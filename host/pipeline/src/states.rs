@@ -36,12 +36,19 @@ pub(crate) struct Request {
     pub(crate) question: Option<String>,
     /// What it costs, where that is written down.
     pub(crate) charge: Option<Arc<Charge>>,
+    /// Messages of the history that the model does not see.
+    pub(crate) left_out: u64,
+    /// Whether more of them may be left out where they do not fit.
+    pub(crate) may_shorten: bool,
     /// Held until the reply is dropped.
     pub(crate) permit: OwnedSemaphorePermit,
 }
 
 /// Let in.
 pub(crate) struct Admitted(pub(crate) Request);
+
+/// What was said before is in front.
+pub(crate) struct Loaded(pub(crate) Request);
 
 /// The prompt passed the guards, perhaps changed.
 pub(crate) struct Screened(pub(crate) Request);

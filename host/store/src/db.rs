@@ -80,6 +80,14 @@ impl Db {
         })
     }
 
+    /// Moves what was written into the database's own file, and empties SQLite's log.
+    pub(crate) async fn checkpoint(&self) -> Result<(), StoreError> {
+        if self.kind == Kind::Sqlite {
+            sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&self.pool).await?;
+        }
+        Ok(())
+    }
+
     /// Asks for an answer.
     pub async fn ping(&self) -> Result<(), StoreError> {
         sqlx::query("SELECT 1").execute(&self.pool).await?;

@@ -23,6 +23,9 @@ pub enum StoreError {
     /// Its tables are not those of this program.
     #[error("the database cannot be brought to this program's version: {0}")]
     Migration(#[from] MigrateError),
+    /// A row does not hold what was written.
+    #[error("a row of the database cannot be read: {0}")]
+    Body(serde_json::Error),
     /// A statement failed, which is a defect here or a change made by others.
     #[error("the database refused a statement: {0}")]
     Statement(sqlx::Error),

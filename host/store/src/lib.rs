@@ -9,6 +9,7 @@
 //! Read `db.rs` first: it opens the database and brings it to this program's version.
 
 mod audit;
+pub mod conversations;
 mod db;
 mod error;
 mod keys;
@@ -17,6 +18,7 @@ mod outbox;
 mod usage;
 
 pub use audit::{Billed, Books};
+pub use conversations::Conversations;
 pub use db::{Db, Place};
 pub use error::StoreError;
 pub use keys::{KeptKey, Keys};

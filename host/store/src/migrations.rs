@@ -5,8 +5,11 @@
 use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 
-const STEPS: &[(&str, &str)] =
-    &[("usage", include_str!("migrations/0001_usage.sql")), ("keys", include_str!("migrations/0003_keys.sql"))];
+const STEPS: &[(&str, &str)] = &[
+    ("usage", include_str!("migrations/0001_usage.sql")),
+    ("conversations", include_str!("migrations/0002_conversations.sql")),
+    ("keys", include_str!("migrations/0003_keys.sql")),
+];
 
 /// All steps, in order.
 pub(crate) fn migrator() -> Migrator {

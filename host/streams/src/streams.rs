@@ -60,6 +60,9 @@ pub enum Full {
     /// The tenant has as many as it may.
     #[error("the tenant has {0} logs, its limit")]
     Tenant(usize),
+    /// There is a log of this name.
+    #[error("there is a stream of this name")]
+    Taken,
     /// The machine gives no random numbers to name one.
     #[error("this machine gives no random numbers: {0}")]
     NoRandomness(String),
@@ -91,6 +94,21 @@ impl Streams {
     /// Opens a log of a tenant.
     pub fn open(&self, tenant: &TenantId) -> Result<(StreamId, Writer), Full> {
         let id = StreamId::random()?;
+        let writer = self.open_as(tenant, id.as_str())?;
+        Ok((id, writer))
+    }
+
+    /// Opens a log that nobody can find by a name: gone with its last reader.
+    pub fn open_unnamed(&self, tenant: &TenantId) -> Result<Writer, Full> {
+        if self.is_full() {
+            return Err(Full::Bytes(self.limits.total_bytes));
+        }
+        let log = Log::new(tenant.clone(), self.limits.log_bytes, Arc::clone(&self.total));
+        Ok(Writer::new(Arc::new(log)))
+    }
+
+    /// Opens a log under a name that its owner made, which must not be one to guess either.
+    pub fn open_as(&self, tenant: &TenantId, id: &str) -> Result<Writer, Full> {
         let mut kept = self.kept.lock();
         self.sweep(&mut kept, Instant::now());
         if self.is_full() {
@@ -99,10 +117,13 @@ impl Streams {
         if kept.of_tenant.get(tenant).is_some_and(|count| *count >= self.limits.per_tenant) {
             return Err(Full::Tenant(self.limits.per_tenant));
         }
+        if kept.logs.contains_key(id) {
+            return Err(Full::Taken);
+        }
         let log = Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, Arc::clone(&self.total)));
-        kept.logs.insert(id.0.clone(), Arc::clone(&log));
+        kept.logs.insert(id.to_owned(), Arc::clone(&log));
         *kept.of_tenant.entry(tenant.clone()).or_default() += 1;
-        Ok((id, Writer::new(log)))
+        Ok(Writer::new(log))
     }
 
     /// The log of this name, where it is the tenant's. Another's is as one that never was.
@@ -110,6 +131,14 @@ impl Streams {
         let now = Instant::now();
         let log = self.kept.lock().logs.get(id).cloned();
         log.filter(|log| log.tenant() == tenant && !self.is_over(log, now))
+    }
+
+    /// Drops a log of the tenant's: nobody finds it any more.
+    pub fn forget(&self, tenant: &TenantId, id: &str) {
+        let mut kept = self.kept.lock();
+        if kept.logs.get(id).is_some_and(|log| log.tenant() == tenant) {
+            kept.forget(id);
+        }
     }
 
     /// Bytes of all logs' events.

@@ -11,6 +11,7 @@ pub mod ids;
 pub mod job;
 pub mod reject;
 pub mod sampling;
+pub mod transcript;
 
 pub use caller::{Caller, Class, TenantId};
 pub use chat::{Chat, Form, Message, Part, Provenance, Role, ToolCall, ToolChoice, ToolDef, ToolHints, ToolOutcome};
@@ -20,3 +21,4 @@ pub use ids::{JobId, RequestId};
 pub use job::{Job, JobEvent, SampledToken};
 pub use reject::{Fault, Reject, RejectKind};
 pub use sampling::{Sampling, SamplingParams};
+pub use transcript::Transcript;

@@ -33,6 +33,8 @@ pub enum RejectKind {
     MethodNotAllowed,
     /// 408: the request took too long to arrive.
     RequestTimeout,
+    /// 409: it contradicts what was asked before.
+    Conflict,
     /// 413: the body is over the limit.
     TooLarge,
     /// 415: not JSON.

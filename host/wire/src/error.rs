@@ -13,6 +13,7 @@ fn shape(kind: RejectKind) -> (u16, &'static str, &'static str) {
         RejectKind::NotFound => (404, "invalid_request_error", "not_found"),
         RejectKind::MethodNotAllowed => (405, "invalid_request_error", "method_not_allowed"),
         RejectKind::RequestTimeout => (408, "invalid_request_error", "request_timeout"),
+        RejectKind::Conflict => (409, "invalid_request_error", "conflict"),
         RejectKind::TooLarge => (413, "invalid_request_error", "request_too_large"),
         RejectKind::UnsupportedMedia => (415, "invalid_request_error", "unsupported_media_type"),
         RejectKind::ContentFilter => (400, "invalid_request_error", "content_filter"),

@@ -11,14 +11,17 @@
 
 pub mod answer;
 pub mod client;
+pub mod conversations;
 pub mod error;
 mod field;
 pub mod head;
+pub mod items;
 mod json;
 mod logprobs;
 pub mod models;
 mod path;
 pub mod request;
+pub mod responses;
 pub mod sse;
 pub mod stream;
 pub mod usage;

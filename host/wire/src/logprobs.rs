@@ -11,6 +11,12 @@ pub(crate) fn chat(out: &mut BytesMut, tokens: &[TextLogprob]) {
         return raw(out, "null");
     }
     raw(out, r#"{"content":"#);
+    self::tokens(out, tokens);
+    raw(out, r#","refusal":null}"#);
+}
+
+/// The list alone, as a response's text has it.
+pub(crate) fn tokens(out: &mut BytesMut, tokens: &[TextLogprob]) {
     list(out, tokens, |out, token| {
         one(out, &token.chosen);
         raw(out, r#","top_logprobs":"#);
@@ -20,7 +26,6 @@ pub(crate) fn chat(out: &mut BytesMut, tokens: &[TextLogprob]) {
         });
         raw(out, "}");
     });
-    raw(out, r#","refusal":null}"#);
 }
 
 /// The common members of an entry, without the closing brace.

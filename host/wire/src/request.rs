@@ -8,11 +8,11 @@
 //! Parts: `request/common.rs` (fields of both endpoints), `messages.rs`, `tools.rs`, `completion.rs`,
 //! `extra.rs`. Next: `messages.rs`.
 
-mod common;
+pub(crate) mod common;
 mod completion;
-mod extra;
+pub(crate) mod extra;
 mod messages;
-mod tools;
+pub(crate) mod tools;
 
 use crate::field::{boolean, missing, object, refuse, small_integer, unsupported};
 use crate::json::{Node, parse};

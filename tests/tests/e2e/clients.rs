@@ -18,6 +18,21 @@ async fn the_openai_package_is_served() {
     assert!(out.contains("ok models"), "{out}");
 }
 
+/// The same package, with what is kept: conversations and responses.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_package_finds_its_conversations_again() {
+    let Some(python) = tokio::task::spawn_blocking(python_with_openai).await.unwrap() else { return };
+    let kept = super::conversations::Keeping::start("[pipeline]\n").await;
+    let bare = Gateway::start(BARE).await;
+    let (url, bare_url) = (kept.gateway.url("/v1"), bare.url("/v1"));
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/openai_responses.py");
+    let run = move || Command::new(python).args([script, &url, tidegate::bundled::STARTER_NAME, &bare_url]).output();
+    let output = tokio::task::spawn_blocking(run).await.unwrap().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    assert!(out.contains("ok not_kept"), "{out}");
+}
+
 fn python_with_openai() -> Option<String> {
     if let Ok(python) = std::env::var("TIDEGATE_TEST_PYTHON") {
         return Some(python);

@@ -50,12 +50,12 @@ pub(crate) async fn answer(
     Ok(response)
 }
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Headers of the reply; one that HTTP cannot carry is left out, and said.
-fn extra_headers(reply: &Reply) -> Vec<(HeaderName, HeaderValue)> {
+pub(crate) fn extra_headers(reply: &Reply) -> Vec<(HeaderName, HeaderValue)> {
     let header = |(name, value): &(&'static str, String)| {
         let pair = HeaderName::try_from(*name).ok().zip(HeaderValue::from_str(value).ok());
         if pair.is_none() {
@@ -119,7 +119,7 @@ async fn streamed(
     Ok(response)
 }
 
-fn full(full: Full) -> Reject {
+pub(crate) fn full(full: Full) -> Reject {
     let message = "the server keeps too many resumable streams; try again later, or without `x-tidegate-resumable`";
     Reject::unavailable(Fault::Operator, message, 5).code("streams_full").because(full)
 }

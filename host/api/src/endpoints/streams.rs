@@ -39,7 +39,7 @@ pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
     Ok(json(Bytes::from(stream_body(id, status))))
 }
 
-fn find(exchange: &Exchange, id: &str) -> Result<Arc<Log>, Reject> {
+pub(super) fn find(exchange: &Exchange, id: &str) -> Result<Arc<Log>, Reject> {
     exchange.api.streams.find(&exchange.caller.tenant, id).ok_or_else(|| {
         let message = "there is no such stream; ended ones are kept for a while only";
         Reject::new(RejectKind::NotFound, Fault::Client, message).code("stream_not_found")
@@ -47,7 +47,7 @@ fn find(exchange: &Exchange, id: &str) -> Result<Arc<Log>, Reject> {
 }
 
 /// The last event that the reader has. The header is newer than the URL: clients that come back by themselves send it.
-fn seen(exchange: &Exchange) -> Result<u64, Reject> {
+pub(super) fn seen(exchange: &Exchange) -> Result<u64, Reject> {
     let header = exchange.request.headers().get("last-event-id");
     if let Some(id) = header {
         let number = id.to_str().ok().and_then(|id| id.trim().parse().ok());

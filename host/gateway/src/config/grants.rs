@@ -71,6 +71,8 @@ pub struct TenantConfig {
     pub plugin_capabilities: Option<BTreeSet<String>>,
     /// What it may spend.
     pub budget: Option<BudgetConfig>,
+    /// Nothing of the content of this tenant's requests is stored.
+    pub zero_retention: bool,
 }
 
 impl TenantConfig {

@@ -4,6 +4,7 @@ use super::{Config, variable};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tidegate_ledger::{Budget, Price, Prices};
 use tidegate_store::Place;
 
@@ -23,6 +24,13 @@ pub struct StoreConfig {
     pub currency: String,
     /// Events for others.
     pub events: Option<EventsConfig>,
+    /// Days after which what was deleted is removed from the files.
+    #[serde(default = "a_month")]
+    pub purge_after_days: u32,
+}
+
+fn a_month() -> u32 {
+    30
 }
 
 fn dollars() -> String {
@@ -51,6 +59,11 @@ impl StoreConfig {
             (None, Some(name)) => Place::Postgres(variable(name).context("in store.postgres_env")?),
             (None, None) => Place::Folder(self.path.clone()),
         })
+    }
+
+    /// How long what was deleted stays in the files.
+    pub fn purge_after(&self) -> Duration {
+        Duration::from_secs(u64::from(self.purge_after_days) * 24 * 3600)
     }
 
     /// Where the journal is.

@@ -45,7 +45,13 @@ impl ModelService for PluginModels {
             let model = self.model(&ask.model)?;
             let chat = chat(&ask.model, messages, params)?;
             let generation = generation().ok_or_else(|| CapabilityError::Unavailable("no random numbers".into()))?;
-            let cx = RequestContext { request_id: ask.request_id, generation, caller: Arc::new(ask.caller), hops: 0 };
+            let cx = RequestContext {
+                request_id: ask.request_id,
+                generation,
+                caller: Arc::new(ask.caller),
+                hops: 0,
+                history: None,
+            };
             let asked = ask::ask(model, &chat, &cx, self.ledger.as_ref()).await.map_err(failure)?;
             let Asked { text, finish, usage } = asked;
             Ok(ModelReply { text, finish_reason: finish.as_str().into(), usage: usage.unwrap_or_default() })

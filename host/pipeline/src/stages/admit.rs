@@ -22,7 +22,17 @@ impl Pipeline {
             return Err(Reject::unavailable(Fault::Operator, message, 1).code("overloaded"));
         };
         let charge = self.ledger.as_ref().map(|ledger| Arc::new(ledger.follow(who(&chat, &cx))));
-        Ok(Admitted(Request { chat, cx, findings: Vec::new(), pending: None, question: None, charge, permit }))
+        Ok(Admitted(Request {
+            chat,
+            cx,
+            findings: Vec::new(),
+            pending: None,
+            question: None,
+            charge,
+            left_out: 0,
+            may_shorten: false,
+            permit,
+        }))
     }
 }
 

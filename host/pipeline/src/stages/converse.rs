@@ -13,6 +13,9 @@ use std::sync::{Arc, PoisonError};
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, TextLogprob, ToolCall, Usage};
 
+/// Says how many messages of a history the model did not see.
+const LEFT_OUT: &str = "x-tidegate-left-out";
+
 impl Pipeline {
     pub(crate) fn converse(self: &Arc<Self>, started: Started) -> Reply {
         let Started { turn, source } = started;
@@ -21,6 +24,7 @@ impl Pipeline {
         let mut record = Record::new(&request.cx, model.clone(), request.chat.stream);
         let findings = record.observe(self, &request.findings);
         record.bill(request.charge.clone());
+        let left_out = request.left_out;
         let emitter = Emitter::default();
         let conversation = Conversation {
             screen: OutputScreen::new(self, &request.cx, request.chat.stream),
@@ -32,7 +36,11 @@ impl Pipeline {
             usage: None,
             findings,
         };
-        Reply::new(model, record, emitter, conversation.run(source))
+        let mut reply = Reply::new(model, record, emitter, conversation.run(source));
+        if left_out > 0 {
+            reply.headers.push((LEFT_OUT, left_out.to_string()));
+        }
+        reply
     }
 }
 

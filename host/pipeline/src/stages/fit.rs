@@ -3,6 +3,7 @@
 
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
+use crate::stages::start::text_bytes;
 use std::hash::{BuildHasher, RandomState};
 use tidegate_text::{AddSpecial, ChatOptions, ToolFormat};
 use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef};
@@ -37,6 +38,20 @@ pub(crate) fn fit(model: &Model, chat: &Chat, tools: &[ToolDef], seeds: &[u64]) 
         }
     }
 }
+
+/// What the prompt takes; for an upstream, whose tokenizer is not here, about that.
+pub(super) fn prompt_tokens(model: &Model, chat: &Chat, tools: &[ToolDef]) -> Result<usize, Reject> {
+    match &model.backend {
+        ModelBackend::Engine(engine) => {
+            let offered = offered(model, engine, chat, tools)?;
+            Ok(encode(engine, chat, &merge_context(&chat.messages), &offered)?.len())
+        }
+        ModelBackend::Upstream(_) => Ok(text_bytes(chat).div_ceil(UPSTREAM_TOKEN_BYTES)),
+    }
+}
+
+/// English has about four bytes a token; most other text has fewer.
+const UPSTREAM_TOKEN_BYTES: usize = 3;
 
 /// The tools that the template shows. A model without a format for tool calls could call none: the caller's are
 /// refused, the server's are not offered to it.

@@ -6,7 +6,7 @@ use crate::context::RequestContext;
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::stage::Stage;
 use crate::stages::edits;
-use crate::states::{Admitted, Ended, Request, Screened};
+use crate::states::{Ended, Loaded, Request, Screened};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
@@ -15,8 +15,8 @@ use tidegate_types::{
 };
 
 impl Pipeline {
-    pub(crate) async fn screen_input(self: &Arc<Self>, admitted: Admitted) -> Result<Screened, Ended> {
-        let Admitted(mut request) = admitted;
+    pub(crate) async fn screen_input(self: &Arc<Self>, loaded: Loaded) -> Result<Screened, Ended> {
+        let Loaded(mut request) = loaded;
         // Guards that follow each other and change nothing are asked beside each other.
         for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let verdicts = join_all(batch.iter().map(|stage| inspect(stage, &request.cx, &request.chat))).await;

@@ -5,6 +5,7 @@ use crate::context::RequestContext;
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
+use crate::stages::shorten::shorten;
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
@@ -45,6 +46,9 @@ impl Pipeline {
             if matches!(model.backend, ModelBackend::Upstream(_)) {
                 request = self.settled(request).await?;
             }
+            if request.may_shorten {
+                request = shortened(&model, request, &tools).await?;
+            }
             match generate(&model, &request, &tools, &seeds).await {
                 Ok(source) => {
                     // The engine reads the prompt meanwhile; a refusal drops `source`, which stops it.
@@ -67,6 +71,17 @@ impl TurnPlan {
     pub(crate) async fn generate(&self) -> Result<Source, Reject> {
         generate(&self.model, &self.request, &self.tools, &self.seeds).await
     }
+}
+
+/// Counting the tokens of a long history takes its time, and no other request's.
+async fn shortened(model: &Arc<Model>, mut request: Request, tools: &[ServerTool]) -> Result<Request, Reject> {
+    let (model, defs) = (Arc::clone(model), tools.iter().map(|tool| tool.def.clone()).collect::<Vec<_>>());
+    let shortening = tokio::task::spawn_blocking(move || {
+        let left_out = shorten(&model, &mut request.chat, &defs)?;
+        request.left_out += left_out;
+        Ok(request)
+    });
+    shortening.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
 }
 
 async fn generate(
@@ -139,7 +154,7 @@ fn rename_param(mut reject: Reject, form: Form) -> Reject {
     reject
 }
 
-fn text_bytes(chat: &Chat) -> usize {
+pub(super) fn text_bytes(chat: &Chat) -> usize {
     let parts = chat.messages.iter().flat_map(|message| &message.parts);
     parts
         .map(|part| match part {

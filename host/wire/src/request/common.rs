@@ -16,20 +16,20 @@ const MAX_STOP_BYTES: usize = 256;
 
 /// What was read so far.
 #[derive(Default)]
-pub(super) struct Common {
-    pub(super) model: Option<String>,
-    pub(super) sampling: Sampling,
-    pub(super) stop: Vec<String>,
-    pub(super) max_tokens: Option<u32>,
-    pub(super) n: Option<u32>,
-    pub(super) stream: bool,
-    pub(super) include_usage: Option<bool>,
-    pub(super) extra: Map<String, Value>,
+pub(crate) struct Common {
+    pub(crate) model: Option<String>,
+    pub(crate) sampling: Sampling,
+    pub(crate) stop: Vec<String>,
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) n: Option<u32>,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: Option<bool>,
+    pub(crate) extra: Map<String, Value>,
 }
 
 impl Common {
     /// Takes a field of both endpoints; gives the node back when it is none.
-    pub(super) fn take<'a>(&mut self, key: &str, node: Node<'a>, at: &Path<'_>) -> Result<Option<Node<'a>>, Reject> {
+    pub(crate) fn take<'a>(&mut self, key: &str, node: Node<'a>, at: &Path<'_>) -> Result<Option<Node<'a>>, Reject> {
         match key {
             "model" => self.model = Some(short_string(node, at, MAX_MODEL_BYTES)?),
             "stop" => self.stop = read_stop(node, at)?,
@@ -64,7 +64,7 @@ impl Common {
     }
 
     /// Completes `chat` (whose fields of one endpoint are set) with what both share.
-    pub(super) fn finish(self, mut chat: Chat, root: &Path<'_>) -> Result<ParsedRequest, Reject> {
+    pub(crate) fn finish(self, mut chat: Chat, root: &Path<'_>) -> Result<ParsedRequest, Reject> {
         if self.include_usage.is_some() && !self.stream {
             let at = root.key("stream_options");
             return Err(refuse(&at, "invalid_value", |_| "`stream_options` needs `stream: true`".into()));

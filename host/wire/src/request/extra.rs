@@ -49,7 +49,7 @@ pub fn changes_answer(name: &str, value: &Value) -> bool {
     }
 }
 
-pub(super) fn take(extra: &mut Map<String, Value>, key: &str, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+pub(crate) fn take(extra: &mut Map<String, Value>, key: &str, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
     if key == "response_format" && is_plain_text(&node, at)? {
         return Ok(());
     }

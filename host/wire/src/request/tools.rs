@@ -84,7 +84,7 @@ fn read_tool(node: Node<'_>, at: &Path<'_>) -> Result<ToolDef, Reject> {
     Ok(ToolDef { name, description, input_schema, strict, hints: ToolHints::default() })
 }
 
-fn read_name(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
+pub(crate) fn read_name(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
     let name = short_string(node, at, MAX_NAME_BYTES)?;
     if name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
         return Ok(name);
@@ -92,7 +92,7 @@ fn read_name(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
     Err(refuse(at, "invalid_value", |param| format!("`{param}` must consist of letters, digits, `_` and `-`")))
 }
 
-fn read_schema(node: Node<'_>, at: &Path<'_>) -> Result<serde_json::Value, Reject> {
+pub(crate) fn read_schema(node: Node<'_>, at: &Path<'_>) -> Result<serde_json::Value, Reject> {
     let entries = object(node, at)?;
     match entries.iter().find(|(key, _)| key == "type") {
         None => {}
@@ -102,7 +102,7 @@ fn read_schema(node: Node<'_>, at: &Path<'_>) -> Result<serde_json::Value, Rejec
     Ok(Node::Map(entries).into_value())
 }
 
-pub(super) fn read_choice(node: Node<'_>, at: &Path<'_>) -> Result<ToolChoice, Reject> {
+pub(crate) fn read_choice(node: Node<'_>, at: &Path<'_>) -> Result<ToolChoice, Reject> {
     match node {
         Node::Str(word) => match word.as_ref() {
             "auto" => Ok(ToolChoice::Auto),

@@ -1,0 +1,252 @@
+//! Making an answer that is kept: the reply is read to its end, its events go to a log where somebody reads them, and
+//! what was said is written to the store before the last event, which says whether it was. No token waits for that.
+//!
+//! Invariant: a log that was begun ends with a last event, and a response that was begun ends with a status, whatever
+//! happens here.
+
+use crate::backend::{History, Reply, ReplyEvent, RequestContext};
+use crate::endpoints::generate::now;
+use crate::error;
+use crate::events::First;
+use crate::generation::{append, cancelled};
+use crate::kept::store_failed;
+use crate::server::Api;
+use bytes::BytesMut;
+use metrics::counter;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Turn};
+use tidegate_store::{Conversations, StoreError};
+use tidegate_streams::Writer;
+use tidegate_types::{Chat, FinishReason, Reject, TenantId, Transcript, Usage};
+use tidegate_wire::items::joined;
+use tidegate_wire::responses::{Ended, ResponseEncoder, Truncation};
+
+/// Messages of a history that are read; older ones count as left out, unless they are pinned.
+const RECENT: u32 = 1000;
+
+/// One answer in the making.
+pub(crate) struct Answering {
+    pub(crate) api: Arc<Api>,
+    pub(crate) encoder: ResponseEncoder,
+    /// Where it is kept, where it is.
+    pub(crate) keep: Option<Keep>,
+    /// Where its events go, where somebody reads them.
+    pub(crate) writer: Option<Writer>,
+}
+
+/// Where an answer is kept.
+#[derive(Clone)]
+pub(crate) struct Keep {
+    pub(crate) conversations: Conversations,
+    pub(crate) tenant: TenantId,
+    /// What is written at its end; without the answer yet.
+    pub(crate) turn: Turn,
+}
+
+/// An answer that was made.
+pub(crate) struct Answered {
+    /// The whole object.
+    pub(crate) body: String,
+    pub(crate) ended: Ended,
+}
+
+impl Answering {
+    /// Asks for the answer and makes it.
+    pub(crate) async fn ask(mut self, chat: Chat, context: RequestContext) -> Answered {
+        let api = Arc::clone(&self.api);
+        let mut out = self.begin();
+        let reply = tokio::select! {
+            reply = api.service.chat(chat, context) => reply,
+            () = stopped(&mut self.writer) => Err(cancelled()),
+            () = api.phase.cutting.cancelled() => Err(error::stopping()),
+        };
+        match reply {
+            Ok(reply) => self.make(reply, None, out).await,
+            Err(reject) => self.end(Err(reject), &mut out).await,
+        }
+    }
+
+    /// Makes the answer that `reply` is.
+    pub(crate) async fn run(mut self, reply: Reply, first: First) -> Answered {
+        let out = self.begin();
+        self.make(reply, first, out).await
+    }
+
+    fn begin(&mut self) -> BytesMut {
+        let mut out = BytesMut::new();
+        self.encoder.begin(&mut out);
+        self.flush(&mut out);
+        out
+    }
+
+    async fn make(mut self, mut reply: Reply, mut first: First, mut out: BytesMut) -> Answered {
+        let api = Arc::clone(&self.api);
+        self.encoder.answered_by(&reply.model, left_out(&reply));
+        let outcome = loop {
+            let event = match first.take() {
+                Some(event) => event,
+                None => tokio::select! {
+                    event = reply.next() => event,
+                    () = stopped(&mut self.writer) => Some(Err(cancelled())),
+                    () = api.phase.cutting.cancelled() => Some(Err(error::stopping())),
+                },
+            };
+            match event {
+                Some(Ok(ReplyEvent::Delta(delta))) => {
+                    if let Err(reject) = self.encoder.delta(&delta, &mut out) {
+                        break Err(reject);
+                    }
+                }
+                Some(Ok(ReplyEvent::Usage(usage))) => self.encoder.usage(usage),
+                Some(Err(reject)) => break Err(reject),
+                None => break Ok(()),
+            }
+            self.flush(&mut out);
+        };
+        // What it holds is free before anything waits for the store.
+        drop(reply);
+        self.end(outcome, &mut out).await
+    }
+
+    async fn end(mut self, outcome: Result<(), Reject>, out: &mut BytesMut) -> Answered {
+        let ended = self.encoder.end(outcome, out);
+        self.flush(out);
+        if let Some(keep) = self.keep.take() {
+            self.keep_it(keep, &ended).await;
+        }
+        self.encoder.terminal(&ended, now(), out);
+        self.flush(out);
+        if let Some(writer) = self.writer.take() {
+            writer.end(match &ended {
+                Ended::Finished(_) => Ok(()),
+                Ended::Failed(reject) => Err(reject.clone()),
+                Ended::Cancelled => Err(cancelled()),
+            });
+        }
+        Answered { body: self.encoder.object(&ended, now()), ended }
+    }
+
+    /// In a task of its own, so that whoever waits may go away meanwhile.
+    async fn keep_it(&mut self, mut keep: Keep, ended: &Ended) {
+        keep.turn.response.status = ended.status().to_owned();
+        keep.turn.response.body = self.encoder.object(ended, now());
+        keep.turn.output = output(&self.encoder, ended);
+        let written = self.api.tasks.spawn(async move { keep.write().await }).await;
+        let why = match written {
+            Ok(Ok(true)) => return,
+            Ok(Ok(false)) => "it was deleted while it was made".to_owned(),
+            Ok(Err(error)) => store_failed(&error).message,
+            Err(_) => "the server failed to write it".to_owned(),
+        };
+        self.encoder.not_kept(&why);
+    }
+
+    fn flush(&mut self, out: &mut BytesMut) {
+        if out.is_empty() {
+            return;
+        }
+        match &mut self.writer {
+            Some(writer) => append(writer, out.split().freeze()),
+            None => out.clear(),
+        }
+    }
+}
+
+/// Once somebody asks for the end; never without a log.
+async fn stopped(writer: &mut Option<Writer>) {
+    match writer {
+        Some(writer) => poll_fn(|cx| writer.poll_stopped(cx)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Pauses before a write that the database did not take is tried again.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
+
+impl Keep {
+    /// Writes the turn; says whether it could. A failure is logged and counted here.
+    pub(crate) async fn write(&self) -> Result<bool, StoreError> {
+        let mut pauses = PAUSES.iter();
+        loop {
+            let written = self.conversations.put(&self.tenant, &self.turn).await;
+            let label = match &written {
+                Ok(true) => "written",
+                Ok(false) => "deleted",
+                Err(_) => "failed",
+            };
+            counter!("tidegate_store_writes_total", "outcome" => label).increment(1);
+            match (written, pauses.next()) {
+                (Err(error @ StoreError::Unavailable(_)), Some(pause)) => {
+                    tracing::warn!(response = self.turn.response.id, "not written yet: {error}");
+                    tokio::time::sleep(*pause).await;
+                }
+                (Err(error), _) => {
+                    tracing::error!(response = self.turn.response.id, tenant = %self.tenant, "not written: {error}");
+                    return Err(error);
+                }
+                (Ok(written), _) => return Ok(written),
+            }
+        }
+    }
+}
+
+/// What was said, as it is kept.
+fn output(encoder: &ResponseEncoder, ended: &Ended) -> Vec<NewMessage> {
+    let finish = match ended {
+        Ended::Finished(reason) => reason.as_str(),
+        Ended::Failed(_) => "error",
+        Ended::Cancelled => "cancelled",
+    };
+    let cut = !matches!(ended, Ended::Finished(FinishReason::Stop | FinishReason::ToolCalls));
+    let last = encoder.output().count();
+    let new = |(i, (id, message, whole)): (usize, (&str, &tidegate_types::Message, bool))| {
+        let is_last = i + 1 == last;
+        let status = if whole && !(is_last && cut) { MessageStatus::Completed } else { MessageStatus::Incomplete };
+        let usage = if is_last { encoder.counted().unwrap_or_default() } else { Usage::default() };
+        let made = Made { model: encoder.head().model.clone(), finish: finish.to_owned(), usage };
+        NewMessage { id: id.to_owned(), client_id: String::new(), message: message.clone(), status, made }
+    };
+    encoder.output().enumerate().map(new).collect()
+}
+
+fn left_out(reply: &Reply) -> u64 {
+    let found = reply.headers.iter().find(|(name, _)| *name == "x-tidegate-left-out");
+    found.and_then(|(_, count)| count.parse().ok()).unwrap_or(0)
+}
+
+/// What was said up to `leaf`, in front of what is asked.
+pub(crate) fn history(
+    conversations: &Conversations,
+    tenant: &TenantId,
+    (conversation, leaf): (&str, &str),
+    instructed: bool,
+    truncation: Truncation,
+) -> History {
+    let (conversations, tenant) = (conversations.clone(), tenant.clone());
+    let (conversation, leaf) = (conversation.to_owned(), leaf.to_owned());
+    History(Arc::new(move |mut asked| {
+        let (conversations, tenant) = (conversations.clone(), tenant.clone());
+        let (conversation, leaf) = (conversation.clone(), leaf.clone());
+        Box::pin(async move {
+            let found = conversations.history(&tenant, &conversation, &leaf, RECENT).await;
+            let (earlier, left_out) = found.map_err(|error| store_failed(&error))?;
+            if left_out > 0 && truncation == Truncation::Disabled {
+                let message = format!(
+                    "the conversation has more than {RECENT} messages; send `truncation`: \"auto\" to leave out the oldest"
+                );
+                return Err(Reject::invalid("truncation", message).code("context_length_exceeded"));
+            }
+            let rest = asked.split_off(usize::from(instructed).min(asked.len()));
+            for (n, stored) in earlier.into_iter().enumerate() {
+                let mut message = stored.message;
+                message.id = if stored.pinned { Transcript::pinned(n) } else { Transcript::earlier(n) };
+                asked.push(message);
+            }
+            asked.extend(rest);
+            let messages = joined(asked)?;
+            Ok(Transcript { messages, left_out, may_shorten: truncation == Truncation::Auto })
+        })
+    }))
+}

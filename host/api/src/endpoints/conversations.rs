@@ -1,0 +1,124 @@
+//! `/v1/conversations`: made, read, changed, deleted, listed, searched and exported.
+
+use crate::body::Response;
+use crate::endpoints::items::rendered;
+use crate::exchange::{Exchange, json, with_type};
+use crate::ids;
+use crate::kept::{not_found, store_failed};
+use crate::receive;
+use bytes::Bytes;
+use serde_json::Value;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tidegate_store::conversations::{Conversation, Made, MessageStatus, NewMessage, Order, Page};
+use tidegate_types::{Message, Reject};
+use tidegate_wire::conversations as wire;
+
+/// Items that an export reads at a time.
+const EXPORT_PAGE: u32 = 500;
+
+pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
+    let Exchange { api, caller, request, .. } = exchange;
+    let conversations = api.writable(&caller)?;
+    let (parts, body) = request.into_parts();
+    let asked = wire::parse_conversation(&receive::json(&api, &parts.headers, body).await?, true)?;
+    let made = Conversation {
+        id: format!("conv_{}", ids::secret()?),
+        title: asked.title.unwrap_or_default(),
+        metadata: asked.metadata.unwrap_or_else(|| "{}".into()),
+        leaf: String::new(),
+        created_ms: now_ms(),
+    };
+    let items = new_messages(asked.items)?;
+    conversations.create(&caller.tenant, &made, &items).await.map_err(|error| store_failed(&error))?;
+    Ok(json(Bytes::from(shown(&made).to_string())))
+}
+
+pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
+    Ok(json(Bytes::from(shown(&find(&exchange).await?).to_string())))
+}
+
+pub(crate) async fn update(exchange: Exchange) -> Result<Response, Reject> {
+    let id = exchange.word(0).to_owned();
+    let Exchange { api, caller, request, .. } = exchange;
+    let conversations = api.writable(&caller)?;
+    let (parts, body) = request.into_parts();
+    let asked = wire::parse_conversation(&receive::json(&api, &parts.headers, body).await?, false)?;
+    let (title, metadata) = (asked.title.as_deref(), asked.metadata.as_deref());
+    let changed = conversations.update(&caller.tenant, &id, title, metadata).await;
+    let changed = changed.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
+    Ok(json(Bytes::from(shown(&changed).to_string())))
+}
+
+/// It is gone for everybody at once, and from the files after the time that the operator set.
+pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
+    let (conversations, id) = (exchange.api.conversations()?, exchange.word(0));
+    let found = conversations.delete(&exchange.caller.tenant, id).await.map_err(|error| store_failed(&error))?;
+    if !found {
+        return Err(not_found("conversation"));
+    }
+    Ok(json(Bytes::from(wire::deleted(id, "conversation.deleted").to_string())))
+}
+
+/// The tenant's conversations, newest first; with `q`, those that have these words. Not in OpenAI's API.
+pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
+    let (page, words) = (exchange.page()?, exchange.param("q")?.unwrap_or_default());
+    let conversations = exchange.api.conversations()?;
+    let one_more = Page { limit: page.limit + 1, ..page.clone() };
+    let found = conversations.list(&exchange.caller.tenant, &one_more, &words).await;
+    let found = found.map_err(|error| store_failed(&error))?;
+    Ok(json(limited(found.iter().map(shown).collect(), page.limit)))
+}
+
+/// All that is kept of a conversation, as lines of JSON: itself, its items on all branches, what people thought of
+/// them. Not in OpenAI's API.
+pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
+    let conversation = find(&exchange).await?;
+    let (conversations, tenant) = (exchange.api.conversations()?, &exchange.caller.tenant);
+    let mut lines = format!("{}\n", shown(&conversation));
+    let mut page = Page { after: String::new(), limit: EXPORT_PAGE, order: Order::Ascending };
+    loop {
+        let items = conversations.tree(tenant, &conversation.id, &page).await.map_err(|error| store_failed(&error))?;
+        items.iter().for_each(|item| lines.push_str(&format!("{}\n", rendered(item))));
+        match items.last() {
+            Some(last) if items.len() == EXPORT_PAGE as usize => page.after.clone_from(&last.id),
+            _ => break,
+        }
+    }
+    let opinions = conversations.feedback(tenant, &conversation.id).await.map_err(|error| store_failed(&error))?;
+    for opinion in opinions {
+        let shown = wire::opinion(&opinion.message, opinion.rating, &opinion.reason, opinion.created_ms);
+        lines.push_str(&format!("{shown}\n"));
+    }
+    Ok(with_type("application/x-ndjson", lines))
+}
+
+/// The conversation that the path names.
+pub(super) async fn find(exchange: &Exchange) -> Result<Conversation, Reject> {
+    let found = exchange.api.conversations()?.get(&exchange.caller.tenant, exchange.word(0)).await;
+    found.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))
+}
+
+pub(super) fn shown(conversation: &Conversation) -> Value {
+    wire::conversation(&conversation.id, conversation.created_ms, &conversation.metadata, &conversation.title)
+}
+
+/// A page of at most `limit`, of which one more was asked for.
+pub(super) fn limited(mut data: Vec<Value>, limit: u32) -> Bytes {
+    let has_more = data.len() > limit as usize;
+    data.truncate(limit as usize);
+    Bytes::from(wire::page(data, has_more).to_string())
+}
+
+/// Messages of a caller, with ids of their own.
+pub(super) fn new_messages(messages: Vec<Message>) -> Result<Vec<NewMessage>, Reject> {
+    let new = |message| {
+        let id = format!("msg_{}", ids::secret()?);
+        let (status, made) = (MessageStatus::Completed, Made::default());
+        Ok(NewMessage { id, client_id: String::new(), message, status, made })
+    };
+    messages.into_iter().map(new).collect()
+}
+
+pub(super) fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}

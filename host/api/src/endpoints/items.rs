@@ -1,0 +1,123 @@
+//! `/v1/conversations/{id}/items`: what is said in a conversation. Without a word about branches it is the current one
+//! that is read, and that goes on.
+
+use crate::body::Response;
+use crate::endpoints::conversations::{find, limited, new_messages, now_ms, shown};
+use crate::exchange::{Exchange, json};
+use crate::kept::{not_found, store_failed};
+use crate::receive;
+use bytes::Bytes;
+use serde_json::Value;
+use tidegate_store::conversations::{At, Conversation, Feedback, Page, StoredMessage};
+use tidegate_types::{Reject, Usage};
+use tidegate_wire::conversations as wire;
+use tidegate_wire::items::{Details, detailed, item};
+
+/// The current branch, newest first; with `leaf`, the branch that ends there; with `branch=all`, every one.
+pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
+    let page = exchange.page()?;
+    let conversation = find(&exchange).await?;
+    let (conversations, tenant) = (exchange.api.conversations()?, &exchange.caller.tenant);
+    let leaf = exchange.param("leaf")?.unwrap_or_else(|| conversation.leaf.clone());
+    let one_more = Page { limit: page.limit + 1, ..page.clone() };
+    let items = match exchange.param("branch")?.as_deref() {
+        None => conversations.branch(tenant, &conversation.id, &leaf, &one_more).await,
+        Some("all") => conversations.tree(tenant, &conversation.id, &one_more).await,
+        Some(_) => return Err(crate::uri::bad("branch", "all, or left out")),
+    };
+    let items = items.map_err(|error| store_failed(&error))?;
+    Ok(json(limited(items.iter().map(rendered).collect(), page.limit)))
+}
+
+/// Adds items behind the current leaf.
+pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
+    let id = exchange.word(0).to_owned();
+    let Exchange { api, caller, request, .. } = exchange;
+    let conversations = api.writable(&caller)?;
+    let (parts, body) = request.into_parts();
+    let asked = wire::parse_items(&receive::json(&api, &parts.headers, body).await?)?;
+    let new = new_messages(asked)?;
+    let written = conversations.append(&caller.tenant, &id, &At::Leaf, &new).await;
+    written.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
+    let items: Vec<Value> = new.iter().map(|new| item(&new.id, &new.message, new.status.as_str())).collect();
+    Ok(json(Bytes::from(wire::page(items, false).to_string())))
+}
+
+pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
+    Ok(json(Bytes::from(rendered(&find_item(&exchange).await?.1).to_string())))
+}
+
+/// Pins an item, or makes its branch the current one. Not in OpenAI's API.
+pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
+    let (conversation, found) = find_item(&exchange).await?;
+    let Exchange { api, caller, request, .. } = exchange;
+    let conversations = api.writable(&caller)?;
+    let (parts, body) = request.into_parts();
+    let change = wire::parse_item_change(&receive::json(&api, &parts.headers, body).await?)?;
+    let (tenant, conversation, id) = (&caller.tenant, &conversation.id, &found.id);
+    if let Some(pinned) = change.pinned {
+        conversations.pin(tenant, conversation, id, pinned).await.map_err(|error| store_failed(&error))?;
+    }
+    if change.select {
+        conversations.select(tenant, conversation, id).await.map_err(|error| store_failed(&error))?;
+    }
+    let changed = conversations.message(tenant, conversation, id).await.map_err(|error| store_failed(&error))?;
+    let changed = changed.ok_or_else(|| not_found("item"))?;
+    Ok(json(Bytes::from(rendered(&changed).to_string())))
+}
+
+/// Deletes one item; the answer is the conversation, as OpenAI has it.
+pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
+    let (conversation, found) = find_item(&exchange).await?;
+    let conversations = exchange.api.conversations()?;
+    let deleted = conversations.delete_message(&exchange.caller.tenant, &conversation.id, &found.id).await;
+    if !deleted.map_err(|error| store_failed(&error))? {
+        return Err(not_found("item"));
+    }
+    Ok(json(Bytes::from(shown(&conversation).to_string())))
+}
+
+/// Keeps what the caller thinks of an item. Not in OpenAI's API.
+pub(crate) async fn rate(exchange: Exchange) -> Result<Response, Reject> {
+    let (conversation, found) = find_item(&exchange).await?;
+    let Exchange { api, caller, request, .. } = exchange;
+    let conversations = api.writable(&caller)?;
+    let (parts, body) = request.into_parts();
+    let opinion = wire::parse_opinion(&receive::json(&api, &parts.headers, body).await?)?;
+    let given = Feedback {
+        message: found.id,
+        key_name: caller.key_name.to_string(),
+        rating: opinion.rating,
+        reason: opinion.reason,
+        created_ms: now_ms(),
+    };
+    conversations.rate(&caller.tenant, &conversation.id, &given).await.map_err(|error| store_failed(&error))?;
+    let shown = wire::opinion(&given.message, given.rating, &given.reason, given.created_ms);
+    Ok(json(Bytes::from(shown.to_string())))
+}
+
+/// The item that the path names, and its conversation.
+pub(super) async fn find_item(exchange: &Exchange) -> Result<(Conversation, StoredMessage), Reject> {
+    let conversation = find(exchange).await?;
+    let tenant = &exchange.caller.tenant;
+    let found = exchange.api.conversations()?.message(tenant, &conversation.id, exchange.word(1)).await;
+    let found = found.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("item"))?;
+    Ok((conversation, found))
+}
+
+/// An item with what is known of it.
+pub(super) fn rendered(stored: &StoredMessage) -> Value {
+    let made = &stored.made;
+    let details = Details {
+        parent_id: &stored.parent,
+        sibling: stored.sibling,
+        message_id: &stored.client_id,
+        response_id: &stored.response,
+        pinned: stored.pinned,
+        model: &made.model,
+        finish_reason: &made.finish,
+        usage: (made.usage != Usage::default()).then_some(made.usage),
+        created_ms: stored.created_ms,
+    };
+    detailed(item(&stored.id, &stored.message, stored.status.as_str()), details)
+}

@@ -1,0 +1,132 @@
+//! The simple pair: `POST /v1/conversations/{id}/messages` takes a message and names the stream of its answer, which
+//! `GET /v1/streams/{stream_id}` reads. A message that its client sends again is the same message, and has one answer.
+
+use crate::answering::{Answering, Keep, history};
+use crate::backend::RequestContext;
+use crate::body::Response;
+use crate::endpoints::conversations::find;
+use crate::endpoints::generate::now;
+use crate::endpoints::items::find_item;
+use crate::endpoints::responses::{note_begun, refuse_while_stopping};
+use crate::exchange::{Exchange, json};
+use crate::ids;
+use crate::kept::{not_found, store_failed};
+use crate::receive;
+use crate::server::Api;
+use bytes::Bytes;
+use serde_json::Map;
+use std::sync::Arc;
+use tidegate_store::conversations::{At, Made, MessageStatus, NewMessage, NewResponse, Origin, Turn};
+use tidegate_streams::Full;
+use tidegate_types::{Caller, Reject, Role, TenantId};
+use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple, plain_chat};
+use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
+
+pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
+    let context = exchange.context();
+    let conversation = find(&exchange).await?.id;
+    let Exchange { api, caller, request, .. } = exchange;
+    refuse_while_stopping(&api)?;
+    let conversations = api.writable(&caller)?;
+    let (parts, body) = request.into_parts();
+    let asked = parse_simple(&receive::json(&api, &parts.headers, body).await?)?;
+    let new = NewMessage {
+        id: format!("msg_{}", ids::secret()?),
+        client_id: asked.message_id.clone(),
+        message: asked.message,
+        status: MessageStatus::Completed,
+        made: Made::default(),
+    };
+    let at = asked.parent_id.map_or(At::Leaf, At::Branch);
+    // Written before it is said to be accepted.
+    let written = conversations.append(&caller.tenant, &conversation, &at, &[new]).await;
+    let written = written.map_err(|error| store_failed(&error))?;
+    let id = written.and_then(|mut ids| ids.pop()).ok_or_else(|| not_found("item").at("parent_id"))?;
+    // The stream is named after the message, so that whoever sends it again finds the same one.
+    let unique = id.trim_start_matches("msg_").to_owned();
+    let stream = format!("stream_{unique}");
+    if !was_answered(&api, &caller.tenant, &unique).await? {
+        let model = asked.model.unwrap_or_else(|| first_model(&api, &caller));
+        let answer = Answer { conversation, leaf: id.clone(), at: At::Behind(id.clone()), unique, model };
+        begin(&api, &caller, context, answer).await?;
+    }
+    Ok(json(Bytes::from(accepted(&asked.message_id, &id, &stream).to_string())))
+}
+
+/// Answers a message of the user anew: the answer is a branch of its own beside the one before, and the current one.
+pub(crate) async fn regenerate(exchange: Exchange) -> Result<Response, Reject> {
+    let context = exchange.context();
+    let (conversation, item) = find_item(&exchange).await?;
+    let Exchange { api, caller, request, .. } = exchange;
+    refuse_while_stopping(&api)?;
+    let conversations = api.writable(&caller)?;
+    let (parts, body) = request.into_parts();
+    let model = parse_regenerate(&receive::json(&api, &parts.headers, body).await?)?;
+    let leaf = if item.message.role == Role::User {
+        item.id.clone()
+    } else {
+        // An answer may have several items: what it follows is what its first one does.
+        let found = conversations.of_response(&caller.tenant, &item.response, Origin::Output).await;
+        let all = found.map_err(|error| store_failed(&error))?;
+        let first = if item.response.is_empty() { None } else { all.into_iter().next() };
+        first.map_or(item.parent.clone(), |first| first.parent)
+    };
+    let unique = ids::secret()?;
+    let (item_id, stream) = (leaf.clone(), format!("stream_{unique}"));
+    let model = model.unwrap_or_else(|| first_model(&api, &caller));
+    let answer = Answer { conversation: conversation.id, leaf: leaf.clone(), at: At::Branch(leaf), unique, model };
+    begin(&api, &caller, context, answer).await?;
+    Ok(json(Bytes::from(accepted(&item.client_id, &item_id, &stream).to_string())))
+}
+
+/// What a caller who names no model gets: the router's choice, where there is a router.
+fn first_model(api: &Api, caller: &Caller) -> String {
+    let cards = api.service.models(caller);
+    let routed = cards.iter().find(|card| card.id == "auto");
+    routed.or(cards.first()).map_or_else(String::new, |card| card.id.clone())
+}
+
+/// Whether the message has its answer, or somebody is making it.
+async fn was_answered(api: &Api, tenant: &TenantId, unique: &str) -> Result<bool, Reject> {
+    if api.streams.find(tenant, &format!("stream_{unique}")).is_some() {
+        return Ok(true);
+    }
+    let stored = api.conversations()?.response(tenant, &format!("resp_{unique}")).await;
+    // One that is said to be in the making, and is not, was cut off with the server that made it.
+    Ok(stored.map_err(|error| store_failed(&error))?.is_some_and(|stored| stored.status != "in_progress"))
+}
+
+/// An answer to be made.
+struct Answer {
+    conversation: String,
+    /// The last message that the model sees.
+    leaf: String,
+    at: At,
+    unique: String,
+    model: String,
+}
+
+async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, answer: Answer) -> Result<(), Reject> {
+    let Answer { conversation, leaf, at, unique, model } = answer;
+    let (conversations, tenant) = (api.writable(caller)?, &caller.tenant);
+    let writer = match api.streams.open_as(tenant, &format!("stream_{unique}")) {
+        Ok(writer) => writer,
+        // Somebody who sent the same was faster.
+        Err(Full::Taken) => return Ok(()),
+        Err(full) => return Err(crate::endpoints::generate::full(full)),
+    };
+    context.history = Some(history(conversations, tenant, (&conversation, &leaf), false, Truncation::Auto));
+    let id = format!("resp_{unique}");
+    let head =
+        Head { id: id.clone(), created: now(), model: model.clone(), store: true, left_out: 0, echo: Map::new() };
+    let encoder = ResponseEncoder::new(head, &unique, Skin::Simple, api.limits.max_answer_bytes);
+    let response = NewResponse { id, previous: String::new(), status: "in_progress".into(), body: String::new() };
+    let (input, output) = (Vec::new(), Vec::new());
+    let turn = Turn { conversation, at, response, input, output, listed: true };
+    let keep = Keep { conversations: conversations.clone(), tenant: tenant.clone(), turn };
+    let answering = Answering { api: Arc::clone(api), encoder, keep: Some(keep), writer: Some(writer) };
+    let begun = answering.encoder.begun();
+    note_begun(&answering, &begun).await?;
+    api.tasks.spawn(answering.ask(plain_chat(model), context));
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! `/v1/responses`: an answer that is kept and gone on from, streamed with typed events, or made in the background.
+
+use crate::answering::{Answering, Keep, history};
+use crate::body::{Body, Response};
+use crate::endpoints::conversations::{limited, new_messages};
+use crate::endpoints::generate::{event_stream, extra_headers, full, now};
+use crate::endpoints::items::rendered;
+use crate::endpoints::streams::seen;
+use crate::exchange::{Exchange, json};
+use crate::idempotency;
+use crate::ids;
+use crate::kept::{not_found, store_failed};
+use crate::receive;
+use crate::replay::{ReplayBody, gone};
+use crate::server::Api;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_store::conversations::{At, NewResponse, Order, Origin, StoredResponse, Turn};
+use tidegate_streams::{Log, Writer};
+use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind, TenantId};
+use tidegate_wire::conversations::deleted;
+use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response, status_of};
+
+pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
+    let mut context = exchange.context();
+    let Exchange { api, caller, request, .. } = exchange;
+    let (parts, body) = request.into_parts();
+    let body = receive::json(&api, &parts.headers, body).await?;
+    let mut asked = parse_response(&body)?;
+    let unique = ids::secret()?;
+    let id = format!("resp_{unique}");
+    let store = stores(&api, &caller, &asked)?;
+    let place = place(&api, &caller, &asked, &unique).await?;
+    let claimed = idempotency::claim(&api, &caller, ROUTE, &parts.headers, &body, &unique).await?;
+    if let Some(claimed) = &claimed {
+        if !store {
+            let message =
+                "a response that is not kept cannot be given again; send `store`: true, or no `Idempotency-Key`";
+            return Err(Reject::invalid("store", message).code("invalid_value"));
+        }
+        if !claimed.new {
+            let (id, wait) = (format!("resp_{}", claimed.unique), !asked.background);
+            return attach(&api, &caller.tenant, &id, asked.chat.stream, wait).await;
+        }
+    }
+    if let (Some(leaf), false) = (&place.leaf, place.at == At::Leaf) {
+        let at = (place.conversation.as_str(), leaf.as_str());
+        let loading = history(api.conversations()?, &caller.tenant, at, asked.instructed, asked.truncation);
+        context.history = Some(loading);
+    }
+    let stream = std::mem::replace(&mut asked.chat.stream, true);
+    let head = Head {
+        id: id.clone(),
+        created: now(),
+        model: asked.chat.model.clone(),
+        store,
+        left_out: 0,
+        echo: std::mem::take(&mut asked.echo),
+    };
+    let skin = if stream || asked.background || claimed.is_some() { Skin::Typed } else { Skin::Silent };
+    let encoder = ResponseEncoder::new(head, &unique, skin, api.limits.max_answer_bytes);
+    let keep = match store {
+        true => Some(keep(&api, &caller, &place, &id, &asked)?),
+        false => None,
+    };
+    let name = store.then_some(id.as_str());
+    if let (Some(claimed), false) = (claimed, asked.background) {
+        // It outlives its connection, so that whoever asks again finds it.
+        let log = match open(&api, &caller.tenant, name) {
+            Ok(log) => log,
+            Err(reject) => {
+                claimed.release().await;
+                return Err(reject);
+            }
+        };
+        let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log) };
+        let chat = asked.chat;
+        api.tasks.spawn(async move {
+            if let Ended::Failed(_) = Box::pin(answering.ask(chat, context)).await.ended {
+                claimed.release().await;
+            }
+        });
+        return attach(&api, &caller.tenant, &id, stream, true).await;
+    }
+    if asked.background {
+        let log = open(&api, &caller.tenant, name)?;
+        let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log) };
+        return in_background(answering, asked.chat, context, stream).await;
+    }
+    asked.chat.stream = stream;
+    let log = if stream { Some(open(&api, &caller.tenant, name)?) } else { None };
+    let mut reply = api.service.chat(asked.chat, context).await?;
+    let headers = extra_headers(&reply);
+    let mut response = match log {
+        None => {
+            let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: None };
+            let answered = answering.run(reply, None).await;
+            match answered.ended {
+                Ended::Failed(reject) => return Err(reject),
+                Ended::Finished(_) | Ended::Cancelled => json(Bytes::from(answered.body)),
+            }
+        }
+        Some(writer) => {
+            let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
+                Ok(Some(Err(reject))) => return Err(reject),
+                Ok(first) => Some(first),
+                Err(_) => None,
+            };
+            let cursor = writer.log().read_after(0).map_err(gone)?;
+            let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(writer) };
+            api.tasks.spawn(async move { answering.run(reply, first).await });
+            event_stream(Body::replay(ReplayBody::new(&api, cursor).owning()))
+        }
+    };
+    response.headers_mut().extend(headers);
+    Ok(response)
+}
+
+/// For keys that callers choose.
+const ROUTE: &str = "responses";
+
+/// Answers with a response that is made, or was made, for somebody who asked the same.
+async fn attach(api: &Api, tenant: &TenantId, id: &str, stream: bool, wait: bool) -> Result<Response, Reject> {
+    let log = api.streams.find(tenant, id);
+    match (&log, stream) {
+        (Some(log), true) => {
+            return Ok(event_stream(Body::replay(ReplayBody::new(api, log.read_after(0).map_err(gone)?))));
+        }
+        (None, true) => {
+            let stored = find(api, tenant, id).await?;
+            let message = format!("the events of this response are no longer kept; it is `{id}`, {}", stored.status);
+            return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("events_gone"));
+        }
+        (Some(log), false) if wait => {
+            while log.outcome().is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        (_, false) => {}
+    }
+    match log.and_then(|log| log.outcome()) {
+        Some(Err(reject)) if reject.code.as_deref() != Some("cancelled") => Err(reject),
+        _ => Ok(json(Bytes::from(find(api, tenant, id).await?.body))),
+    }
+}
+
+/// Whether the response is kept; an error where it was to be and cannot.
+fn stores(api: &Api, caller: &Caller, asked: &ResponseRequest) -> Result<bool, Reject> {
+    let must = asked.store == Some(true) || asked.background;
+    match (api.writable(caller), must) {
+        (Ok(_), _) => Ok(asked.store != Some(false)),
+        (Err(reject), true) => Err(reject),
+        (Err(_), false) => Ok(false),
+    }
+}
+
+/// Where a response stands.
+pub(super) struct Place {
+    pub(super) conversation: String,
+    /// The last message of what is gone on from; `None` where there is nothing.
+    pub(super) leaf: Option<String>,
+    pub(super) at: At,
+    pub(super) listed: bool,
+}
+
+async fn place(api: &Api, caller: &Caller, asked: &ResponseRequest, unique: &str) -> Result<Place, Reject> {
+    let behind = |conversation: String, leaf: String, listed| {
+        let at = At::Behind(leaf.clone());
+        Place { conversation, leaf: Some(leaf), at, listed }
+    };
+    if let Some(id) = &asked.conversation {
+        let found = api.conversations()?.get(&caller.tenant, id).await.map_err(|error| store_failed(&error))?;
+        let found = found.ok_or_else(|| not_found("conversation").at("conversation"))?;
+        return Ok(behind(found.id, found.leaf, true));
+    }
+    let Some(previous) = &asked.previous else {
+        let conversation = format!("thread_{unique}");
+        return Ok(Place { conversation, leaf: None, at: At::Leaf, listed: false });
+    };
+    let found = find(api, &caller.tenant, previous).await.map_err(|reject| reject.at("previous_response_id"))?;
+    if matches!(found.status.as_str(), "in_progress" | "queued") {
+        let message = "the previous response is still being made; go on from it once it has ended";
+        return Err(Reject::invalid("previous_response_id", message).code("response_in_progress"));
+    }
+    let conversations = api.conversations()?;
+    let listed = conversations.get(&caller.tenant, &found.conversation).await.map_err(|error| store_failed(&error))?;
+    Ok(behind(found.conversation, found.leaf, listed.is_some()))
+}
+
+fn keep(api: &Api, caller: &Caller, place: &Place, id: &str, asked: &ResponseRequest) -> Result<Keep, Reject> {
+    let response = NewResponse {
+        id: id.to_owned(),
+        previous: asked.previous.clone().unwrap_or_default(),
+        status: "in_progress".into(),
+        body: String::new(),
+    };
+    let turn = Turn {
+        conversation: place.conversation.clone(),
+        at: place.at.clone(),
+        response,
+        input: new_messages(asked.input.clone())?,
+        output: Vec::new(),
+        listed: place.listed,
+    };
+    Ok(Keep { conversations: api.writable(caller)?.clone(), tenant: caller.tenant.clone(), turn })
+}
+
+/// A log that its caller can come back to under `name`, or that nobody can.
+fn open(api: &Api, tenant: &TenantId, name: Option<&str>) -> Result<Writer, Reject> {
+    match name {
+        Some(name) => api.streams.open_as(tenant, name),
+        None => api.streams.open_unnamed(tenant),
+    }
+    .map_err(full)
+}
+
+/// Answers at once; the response is there from now on, and goes on without its caller.
+async fn in_background(
+    answering: Answering,
+    chat: Chat,
+    context: crate::backend::RequestContext,
+    stream: bool,
+) -> Result<Response, Reject> {
+    let (api, begun) = (Arc::clone(&answering.api), answering.encoder.begun());
+    note_begun(&answering, &begun).await?;
+    let cursor = match &answering.writer {
+        Some(writer) if stream => Some(writer.log().read_after(0).map_err(gone)?),
+        _ => None,
+    };
+    api.tasks.spawn(async move { answering.ask(chat, context).await });
+    Ok(match cursor {
+        Some(cursor) => event_stream(Body::replay(ReplayBody::new(&api, cursor))),
+        None => json(Bytes::from(begun)),
+    })
+}
+
+/// Writes that the response is being made, before anybody is told.
+pub(super) async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
+    let Some(keep) = &answering.keep else { return Ok(()) };
+    let mut turn = keep.turn.clone();
+    turn.input.clear();
+    turn.response.body = begun.to_owned();
+    match keep.conversations.put(&keep.tenant, &turn).await.map_err(|error| store_failed(&error))? {
+        true => Ok(()),
+        false => Err(not_found("conversation")),
+    }
+}
+
+/// The response; with `stream=true` its events, from `starting_after` on, while they are kept.
+pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
+    let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
+    if exchange.param("stream")?.as_deref() != Some("true") {
+        return Ok(json(Bytes::from(find(api, tenant, id).await?.body)));
+    }
+    let Some(log) = api.streams.find(tenant, id) else {
+        find(api, tenant, id).await?;
+        let message = "the events of this response are no longer kept; read it without `stream`";
+        return Err(Reject::invalid("stream", message).code("events_gone"));
+    };
+    // Events are numbered from 0 in what they say, and from 1 in their ids.
+    let by_header = exchange.request.headers().contains_key("last-event-id");
+    let is_first = exchange.param("starting_after")?.is_none();
+    let seen = seen(&exchange)? + u64::from(!by_header && !is_first);
+    Ok(event_stream(Body::replay(ReplayBody::new(api, log.read_after(seen).map_err(gone)?))))
+}
+
+/// Deletes the response and those that go on from it.
+pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
+    let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
+    let found = api.conversations()?.delete_response(tenant, id).await.map_err(|error| store_failed(&error))?;
+    if let Some(log) = api.streams.find(tenant, id) {
+        log.stop();
+        api.streams.forget(tenant, id);
+    }
+    if found { Ok(json(Bytes::from(deleted(id, "response").to_string()))) } else { Err(not_found("response")) }
+}
+
+/// How long a cancelled response is waited for.
+const CANCELLING: Duration = Duration::from_secs(5);
+
+/// Ends the response, if it is still being made; answers with what there is of it.
+pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
+    let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
+    if let Some(log) = api.streams.find(tenant, id) {
+        log.stop();
+        ended(&log).await;
+        if api.kept.is_none() {
+            return Ok(json(Bytes::from(status_of(id, "cancelled"))));
+        }
+    }
+    Ok(json(Bytes::from(find(api, tenant, id).await?.body)))
+}
+
+async fn ended(log: &Log) {
+    let waiting = async {
+        while log.outcome().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    // One that takes longer is read as it is.
+    let _ = tokio::time::timeout(CANCELLING, waiting).await;
+}
+
+pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> {
+    let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
+    let page = exchange.page()?;
+    find(api, tenant, id).await?;
+    let found = api.conversations()?.of_response(tenant, id, Origin::Input).await;
+    let mut items = found.map_err(|error| store_failed(&error))?;
+    if page.order == Order::Descending {
+        items.reverse();
+    }
+    let behind = items.iter().position(|item| item.id == page.after).map_or(0, |at| at + 1);
+    Ok(json(limited(items[behind..].iter().map(rendered).collect(), page.limit)))
+}
+
+pub(super) async fn find(api: &Api, tenant: &TenantId, id: &str) -> Result<StoredResponse, Reject> {
+    let found = api.conversations()?.response(tenant, id).await.map_err(|error| store_failed(&error))?;
+    found.ok_or_else(|| not_found("response"))
+}
+
+/// The same while the server stops: nothing new in the background.
+pub(super) fn refuse_while_stopping(api: &Api) -> Result<(), Reject> {
+    if api.phase.draining.is_cancelled() {
+        return Err(Reject::new(RejectKind::Unavailable, Fault::Operator, "the server is stopping; ask again"));
+    }
+    Ok(())
+}

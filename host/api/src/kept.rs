@@ -1,0 +1,65 @@
+//! What is kept of callers' conversations, where the server keeps anything.
+
+use crate::backend::no_store;
+use crate::server::Api;
+use std::collections::HashSet;
+use tidegate_store::{Conversations, StoreError};
+use tidegate_types::{Caller, Fault, Reject, RejectKind, TenantId};
+
+/// Where conversations are kept, and of whom nothing is.
+#[derive(Clone)]
+pub struct Kept {
+    /// The conversations of all tenants.
+    pub conversations: Conversations,
+    /// Tenants of whose content nothing is stored.
+    pub zero_retention: HashSet<TenantId>,
+}
+
+impl Kept {
+    /// Whether something of this tenant's may be stored.
+    pub(crate) fn keeps(&self, tenant: &TenantId) -> bool {
+        !self.zero_retention.contains(tenant)
+    }
+}
+
+impl Api {
+    /// The conversations, to be read.
+    pub(crate) fn conversations(&self) -> Result<&Conversations, Reject> {
+        match &self.kept {
+            Some(kept) => Ok(&kept.conversations),
+            None => Err(no_store()),
+        }
+    }
+
+    /// The conversations, to be written for this caller.
+    pub(crate) fn writable(&self, caller: &Caller) -> Result<&Conversations, Reject> {
+        match &self.kept {
+            Some(kept) if kept.keeps(&caller.tenant) => Ok(&kept.conversations),
+            Some(_) => {
+                let message = "nothing of this key's tenant is stored (`zero_retention`); \
+                               send the whole conversation with each request";
+                Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("zero_retention"))
+            }
+            None => Err(no_store()),
+        }
+    }
+}
+
+/// Something that is not there, or is another's: nobody can tell which.
+pub(crate) fn not_found(what: &str) -> Reject {
+    let message = format!("there is no such {what}");
+    Reject::new(RejectKind::NotFound, Fault::Client, message).code(format!("{what}_not_found"))
+}
+
+/// What a caller is told of a database that did not do what was asked.
+pub(crate) fn store_failed(error: &StoreError) -> Reject {
+    match error {
+        StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::Folder { .. } => {
+            let message = "the server's store does not answer now; try again";
+            Reject::unavailable(Fault::Operator, message, 2).code("store_unavailable").because(error)
+        }
+        StoreError::Body(_) | StoreError::Migration(_) | StoreError::Statement(_) => {
+            Reject::internal(Fault::Operator, error.to_string())
+        }
+    }
+}

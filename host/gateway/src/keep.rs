@@ -1,0 +1,82 @@
+//! What is kept of conversations, and tidied while the server runs.
+
+use crate::config::{Config, StoreConfig};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tidegate_api::Kept;
+use tidegate_store::{Conversations, Db};
+use tidegate_types::{Fault, Reject, RejectKind, TenantId};
+use tokio::task::JoinHandle;
+
+/// How often what was deleted long enough ago is removed.
+const TIDYING: Duration = Duration::from_secs(600);
+
+/// On a database of its own nothing else is being made when a server starts. On a shared one somebody may be at it for
+/// this long.
+const LONGEST_RESPONSE: Duration = Duration::from_secs(3600);
+
+/// Keeps conversations in a database.
+pub(crate) struct Keeping {
+    kept: Kept,
+    shared: bool,
+    purge_after: Duration,
+}
+
+impl Keeping {
+    /// What the config says of it, in this database.
+    pub(crate) fn new(config: &Config, db: Db) -> Self {
+        let none = config.tenants.iter().filter(|(_, tenant)| tenant.zero_retention);
+        let zero_retention = none.map(|(name, _)| TenantId::new(name.as_str())).collect();
+        let store = config.store.as_ref();
+        Self {
+            kept: Kept { conversations: Conversations::new(db), zero_retention },
+            shared: store.is_some_and(|store| store.postgres_env.is_some()),
+            purge_after: store.map(StoreConfig::purge_after).unwrap_or_default(),
+        }
+    }
+
+    /// For the HTTP side.
+    pub(crate) fn kept(&self) -> Kept {
+        self.kept.clone()
+    }
+
+    /// Ends what a server before this one has left unended, then removes what was deleted, again and again.
+    pub(crate) fn tidy(&self) -> JoinHandle<()> {
+        let (conversations, purge_after) = (self.kept.conversations.clone(), self.purge_after);
+        let grace = if self.shared { LONGEST_RESPONSE } else { Duration::ZERO };
+        let begun = now_ms();
+        tokio::spawn(async move {
+            loop {
+                let before = if grace.is_zero() { begun } else { now_ms() - millis(grace) };
+                if let Err(error) = close_abandoned(&conversations, before).await {
+                    tracing::warn!("responses that were cut off stay as they are for now: {error}");
+                }
+                match conversations.purge(now_ms() - millis(purge_after)).await {
+                    Ok(purged) if purged != Default::default() => tracing::info!(?purged, "removed what was deleted"),
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!("what was deleted stays for now: {error}"),
+                }
+                tokio::time::sleep(TIDYING).await;
+            }
+        })
+    }
+}
+
+/// A response whose server is no more has failed, and says so.
+async fn close_abandoned(conversations: &Conversations, before_ms: i64) -> Result<(), tidegate_store::StoreError> {
+    let why = "the server was restarted while it made this response; ask again";
+    let reject = Reject::new(RejectKind::Unavailable, Fault::Operator, why).code("server_restarted");
+    for (tenant, id, body) in conversations.abandoned(before_ms).await? {
+        let failed = tidegate_wire::responses::failed_object(&body, &reject);
+        conversations.close_response(&tenant, &id, "failed", &failed).await?;
+        tracing::warn!(response = id, %tenant, "it was cut off by a restart, and has failed");
+    }
+    Ok(())
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
+}

@@ -1,0 +1,17 @@
+//! Puts what was said before in front of what is asked, so that every guard sees what the model will.
+
+use crate::chat::Pipeline;
+use crate::states::{Admitted, Loaded};
+use tidegate_types::Reject;
+
+impl Pipeline {
+    pub(crate) async fn load(&self, admitted: Admitted) -> Result<Loaded, Reject> {
+        let Admitted(mut request) = admitted;
+        let Some(history) = request.cx.history.take() else { return Ok(Loaded(request)) };
+        let transcript = (history.0)(std::mem::take(&mut request.chat.messages)).await?;
+        request.chat.messages = transcript.messages;
+        request.left_out = transcript.left_out;
+        request.may_shorten = transcript.may_shorten;
+        Ok(Loaded(request))
+    }
+}

@@ -1,0 +1,191 @@
+//! Responses: what was answered, as the caller was told, and where its messages are.
+//!
+//! A response outside of a conversation has one of its own that is not listed; one that names it as the previous goes
+//! on there, so that every chain of responses is a branch of a tree.
+
+use super::messages::{append_of, lock};
+use super::{At, Conversation, Conversations, NewMessage, Origin, Tx, now_ms};
+use crate::error::StoreError;
+use sqlx::Row;
+use sqlx::any::AnyRow;
+use tidegate_types::TenantId;
+
+/// A response to be written, or to be written anew with what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewResponse {
+    /// Names it within its tenant.
+    pub id: String,
+    /// The response that it goes on from; empty for none.
+    pub previous: String,
+    /// The wire's word.
+    pub status: String,
+    /// The whole object, as the caller is told.
+    pub body: String,
+}
+
+/// A response as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredResponse {
+    /// Where its messages are.
+    pub conversation: String,
+    /// Its last message; empty where it has none.
+    pub leaf: String,
+    /// The wire's word.
+    pub status: String,
+    /// The whole object, as the caller was told.
+    pub body: String,
+    /// Milliseconds since 1970.
+    pub created_ms: i64,
+}
+
+/// What one response leaves behind, written together or not at all.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    /// Where its messages go; one that is not there is made, and not listed.
+    pub conversation: String,
+    /// Behind which message.
+    pub at: At,
+    /// The response itself.
+    pub response: NewResponse,
+    /// What was asked.
+    pub input: Vec<NewMessage>,
+    /// What was answered.
+    pub output: Vec<NewMessage>,
+    /// Whether `conversation` is a caller's, which must be there.
+    pub listed: bool,
+}
+
+impl Conversations {
+    /// Writes a turn; says whether it could: not in a conversation, nor for a response, that was deleted meanwhile.
+    pub async fn put(&self, tenant: &TenantId, turn: &Turn) -> Result<bool, StoreError> {
+        let mut tx = self.db.write().await?;
+        if !turn.listed {
+            make_hidden(&mut tx, tenant, &turn.conversation).await?;
+        }
+        if lock(&mut tx, tenant, &turn.conversation).await?.is_none() {
+            return Ok(false);
+        }
+        let leaf = turn.output.last().or(turn.input.last()).map_or("", |message| message.id.as_str());
+        if !upsert(&mut tx, tenant, &turn.conversation, leaf, &turn.response).await? {
+            return Ok(false);
+        }
+        let messages: Vec<(Origin, &NewMessage)> = (turn.input.iter().map(|message| (Origin::Input, message)))
+            .chain(turn.output.iter().map(|message| (Origin::Output, message)))
+            .collect();
+        let at = (&turn.conversation, &turn.at, &turn.response.id);
+        let written = append_of(&mut tx, tenant, at.0, at.1, at.2, &messages).await?.is_some();
+        if written {
+            tx.commit().await?;
+        }
+        Ok(written)
+    }
+
+    /// One response.
+    pub async fn response(&self, tenant: &TenantId, id: &str) -> Result<Option<StoredResponse>, StoreError> {
+        const ONE: &str = "SELECT conversation, leaf, status, body, created_ms FROM responses \
+             WHERE tenant = $1 AND id = $2 AND deleted_ms = 0";
+        let row = sqlx::query(ONE).bind(tenant.as_str()).bind(id).fetch_optional(self.db.pool()).await?;
+        row.as_ref().map(read).transpose()
+    }
+
+    /// Deletes a response, those that go on from it, and their messages where no conversation of a caller's has them.
+    /// Says whether there was one.
+    pub async fn delete_response(&self, tenant: &TenantId, id: &str) -> Result<bool, StoreError> {
+        const RESPONSES: &str = "UPDATE responses SET deleted_ms = $3 WHERE tenant = $1 AND deleted_ms = 0 AND id IN ( \
+             WITH RECURSIVE gone (id) AS (SELECT id FROM responses WHERE tenant = $1 AND id = $2 AND deleted_ms = 0 \
+                 UNION SELECT r.id FROM responses r JOIN gone ON r.previous = gone.id WHERE r.tenant = $1) \
+             SELECT id FROM gone)";
+        const MESSAGES: &str = "UPDATE messages SET deleted_ms = $2 WHERE tenant = $1 AND deleted_ms = 0 \
+             AND response IN (SELECT r.id FROM responses r JOIN conversations c ON c.tenant = r.tenant \
+                 AND c.id = r.conversation WHERE r.tenant = $1 AND r.deleted_ms = $2 AND c.listed = 0)";
+        let mut tx = self.db.write().await?;
+        let now = now_ms();
+        let query = sqlx::query(RESPONSES).bind(tenant.as_str()).bind(id).bind(now);
+        if query.execute(&mut *tx).await?.rows_affected() == 0 {
+            return Ok(false);
+        }
+        sqlx::query(MESSAGES).bind(tenant.as_str()).bind(now).execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(true)
+    }
+
+    /// Responses that were begun before `before_ms` and never ended: their server is no more. Gives them tenant by
+    /// tenant, with their objects, for whoever can say on the wire that they failed.
+    pub async fn abandoned(&self, before_ms: i64) -> Result<Vec<(TenantId, String, String)>, StoreError> {
+        const ABANDONED: &str = "SELECT tenant, id, body FROM responses \
+             WHERE status IN ('queued', 'in_progress') AND created_ms < $1 AND deleted_ms = 0 LIMIT 1000";
+        let rows = sqlx::query(ABANDONED).bind(before_ms).fetch_all(self.db.pool()).await?;
+        let one = |row: &AnyRow| {
+            let tenant: String = row.try_get("tenant")?;
+            Ok((TenantId::new(tenant), row.try_get("id")?, row.try_get("body")?))
+        };
+        rows.iter().map(one).collect()
+    }
+
+    /// Says what became of a response that was abandoned.
+    pub async fn close_response(
+        &self,
+        tenant: &TenantId,
+        id: &str,
+        status: &str,
+        body: &str,
+    ) -> Result<(), StoreError> {
+        const CLOSE: &str = "UPDATE responses SET status = $3, body = $4 \
+             WHERE tenant = $1 AND id = $2 AND status IN ('queued', 'in_progress')";
+        let query = sqlx::query(CLOSE).bind(tenant.as_str()).bind(id).bind(status).bind(body);
+        query.execute(self.db.pool()).await?;
+        Ok(())
+    }
+}
+
+async fn make_hidden(tx: &mut Tx, tenant: &TenantId, id: &str) -> Result<(), StoreError> {
+    const FIND: &str = "SELECT id FROM conversations WHERE tenant = $1 AND id = $2";
+    if sqlx::query(FIND).bind(tenant.as_str()).bind(id).fetch_optional(&mut **tx).await?.is_some() {
+        return Ok(());
+    }
+    let made = Conversation {
+        id: id.to_owned(),
+        title: String::new(),
+        metadata: "{}".into(),
+        leaf: String::new(),
+        created_ms: now_ms(),
+    };
+    super::insert(tx, tenant, &made, false).await
+}
+
+/// False where it was deleted.
+async fn upsert(
+    tx: &mut Tx,
+    tenant: &TenantId,
+    conversation: &str,
+    leaf: &str,
+    response: &NewResponse,
+) -> Result<bool, StoreError> {
+    const UPSERT: &str = "INSERT INTO responses \
+         (tenant, id, conversation, previous, leaf, status, body, created_ms, deleted_ms) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0) \
+         ON CONFLICT (tenant, id) DO UPDATE SET leaf = excluded.leaf, status = excluded.status, body = excluded.body \
+         WHERE responses.deleted_ms = 0";
+    let done = sqlx::query(UPSERT)
+        .bind(tenant.as_str())
+        .bind(response.id.clone())
+        .bind(conversation)
+        .bind(response.previous.clone())
+        .bind(leaf)
+        .bind(response.status.clone())
+        .bind(response.body.clone())
+        .bind(now_ms())
+        .execute(&mut **tx)
+        .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+fn read(row: &AnyRow) -> Result<StoredResponse, StoreError> {
+    Ok(StoredResponse {
+        conversation: row.try_get("conversation")?,
+        leaf: row.try_get("leaf")?,
+        status: row.try_get("status")?,
+        body: row.try_get("body")?,
+        created_ms: row.try_get("created_ms")?,
+    })
+}

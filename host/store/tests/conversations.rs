@@ -1,0 +1,405 @@
+//! Conversations on each database: trees, branches, pages, searches, and that what was deleted is gone.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests, which clippy does not take for tests")]
+
+mod support;
+
+use support::on_each;
+use tidegate_store::Conversations;
+use tidegate_store::conversations::{
+    At, Claim, Conversation, Feedback, Made, MessageStatus, NewMessage, NewResponse, Order, Origin, Page,
+    StoredMessage, Turn,
+};
+use tidegate_types::{Message, Role, TenantId, Usage};
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::new(name)
+}
+
+fn conversation(id: &str, title: &str, created_ms: i64) -> Conversation {
+    Conversation { id: id.into(), title: title.into(), metadata: "{}".into(), leaf: String::new(), created_ms }
+}
+
+fn says(id: &str, role: Role, text: &str) -> NewMessage {
+    NewMessage {
+        id: id.into(),
+        client_id: String::new(),
+        message: Message::text("", role, text),
+        status: MessageStatus::Completed,
+        made: Made::default(),
+    }
+}
+
+fn user(id: &str) -> NewMessage {
+    says(id, Role::User, &format!("text of {id}"))
+}
+
+fn page(after: &str, limit: u32, order: Order) -> Page {
+    Page { after: after.into(), limit, order }
+}
+
+fn all() -> Page {
+    page("", 100, Order::Ascending)
+}
+
+fn ids(messages: &[StoredMessage]) -> Vec<&str> {
+    messages.iter().map(|message| message.id.as_str()).collect()
+}
+
+fn turn(conversation: &str, listed: bool, id: &str, previous: &str, at: At) -> Turn {
+    let response = NewResponse {
+        id: id.into(),
+        previous: previous.into(),
+        status: "completed".into(),
+        body: format!("{{\"id\":\"{id}\"}}"),
+    };
+    let (input, output) = (vec![user(&format!("{id}-in"))], vec![says(&format!("{id}-out"), Role::Assistant, "yes")]);
+    Turn { conversation: conversation.into(), at, response, input, output, listed }
+}
+
+#[tokio::test]
+async fn edits_make_branches_and_the_leaf_follows_only_its_own() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        store.create(&ann, &conversation("c", "", 1), &[user("a"), user("b")]).await.unwrap();
+        store.append(&ann, "c", &At::Leaf, &[user("c1"), user("d1")]).await.unwrap().unwrap();
+        // Another tab that still was at `b`: its branch is kept, and does not become the current one.
+        store.append(&ann, "c", &At::Behind("b".into()), &[user("c2")]).await.unwrap().unwrap();
+        let leaf = store.get(&ann, "c").await.unwrap().unwrap().leaf;
+        assert_eq!(leaf, "d1", "{}", fresh.name);
+        assert_eq!(ids(&store.branch(&ann, "c", &leaf, &all()).await.unwrap()), ["a", "b", "c1", "d1"]);
+        // An edit: a sibling of `c1` that becomes the current branch.
+        store.append(&ann, "c", &At::Branch("b".into()), &[user("c3")]).await.unwrap().unwrap();
+        let leaf = store.get(&ann, "c").await.unwrap().unwrap().leaf;
+        let branch = store.branch(&ann, "c", &leaf, &all()).await.unwrap();
+        assert_eq!((ids(&branch), branch[2].sibling), (vec!["a", "b", "c3"], 2));
+        assert_eq!(ids(&store.tree(&ann, "c", &all()).await.unwrap()), ["a", "b", "c1", "d1", "c2", "c3"]);
+        assert_eq!(store.append(&ann, "c", &At::Behind("nowhere".into()), &[user("x")]).await.unwrap(), None);
+        assert!(store.select(&ann, "c", "d1").await.unwrap());
+        assert_eq!(store.get(&ann, "c").await.unwrap().unwrap().leaf, "d1");
+        assert!(!store.select(&ann, "c", "nowhere").await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn writers_at_once_lose_nothing() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        store.create(&ann, &conversation("c", "", 1), &[user("root")]).await.unwrap();
+        let writing = (0..12).map(|i| {
+            let (store, ann) = (store.clone(), ann.clone());
+            async move {
+                let at = if i % 2 == 0 { At::Leaf } else { At::Behind("root".into()) };
+                store.append(&ann, "c", &at, &[user(&format!("m{i}"))]).await.unwrap().unwrap()
+            }
+        });
+        futures_util::future::join_all(writing).await;
+        let tree = store.tree(&ann, "c", &all()).await.unwrap();
+        assert_eq!(tree.len(), 13, "{}", fresh.name);
+        let mut places: Vec<_> = tree.iter().map(|message| (message.parent.clone(), message.sibling)).collect();
+        places.sort();
+        places.dedup();
+        assert_eq!(places.len(), 13);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_its_client_sends_again_is_written_once() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        store.create(&ann, &conversation("c", "", 1), &[]).await.unwrap();
+        let named = |id: &str| NewMessage { client_id: "from-phone-1".into(), ..user(id) };
+        let first = store.append(&ann, "c", &At::Leaf, &[named("a")]).await.unwrap().unwrap();
+        let again = store.append(&ann, "c", &At::Leaf, &[named("b")]).await.unwrap().unwrap();
+        assert_eq!((first, again), (vec!["a".to_owned()], vec!["a".to_owned()]));
+        assert_eq!(store.tree(&ann, "c", &all()).await.unwrap().len(), 1, "{}", fresh.name);
+        assert_eq!(store.by_client_id(&ann, "c", "from-phone-1").await.unwrap().unwrap().id, "a");
+        assert!(store.by_client_id(&ann, "c", "").await.unwrap().is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_written_is_read_back_whole() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        let usage = Usage { input_tokens: 12, cached_tokens: 4, output_tokens: 7 };
+        let mut new = says("a", Role::Assistant, "zero \0, quote ', percent % and \u{1f30a}");
+        new.status = MessageStatus::Incomplete;
+        new.made = Made { model: "m".into(), finish: "length".into(), usage };
+        new.message.name = Some("ann".into());
+        store.create(&ann, &conversation("c", "A \0title", 7), std::slice::from_ref(&new)).await.unwrap();
+        let stored = store.message(&ann, "c", "a").await.unwrap().unwrap();
+        let expected = Message { id: "a".into(), ..new.message.clone() };
+        assert_eq!((&stored.message, stored.status, &stored.made), (&expected, new.status, &new.made));
+        assert!(stored.created_ms > 1_600_000_000_000 && !stored.pinned && stored.parent.is_empty());
+        assert_eq!(store.get(&ann, "c").await.unwrap().unwrap().title, "A title");
+        let changed = store.update(&ann, "c", Some("New"), Some("{\"k\":\"v\"}")).await.unwrap().unwrap();
+        assert_eq!(
+            (changed.title.as_str(), changed.metadata.as_str(), changed.created_ms),
+            ("New", "{\"k\":\"v\"}", 7)
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn lists_go_on_where_a_page_ended_and_find_words() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        for i in 0..5 {
+            let title = if i == 2 { "Über 100% of_it" } else { "other" };
+            let text = format!("the QUICK fox number {i}");
+            let made = conversation(&format!("c{i}"), title, i / 2);
+            store.create(&ann, &made, &[says("m", Role::User, &text)]).await.unwrap();
+        }
+        let list = async |after: &str, limit, order, words: &str| {
+            let found = store.list(&ann, &page(after, limit, order), words).await.unwrap();
+            found.into_iter().map(|found| found.id).collect::<Vec<_>>()
+        };
+        assert_eq!(list("", 2, Order::Descending, "").await, ["c4", "c3"], "{}", fresh.name);
+        assert_eq!(list("c3", 9, Order::Descending, "").await, ["c2", "c1", "c0"]);
+        assert_eq!(list("c3", 9, Order::Ascending, "").await, ["c4"]);
+        assert_eq!(list("", 9, Order::Ascending, "quick FOX number 3").await, ["c3"]);
+        assert_eq!(list("", 9, Order::Ascending, "über 100% of_").await, ["c2"]);
+        for none in ["number%3", "quick_fox", "!"] {
+            assert!(list("", 9, Order::Ascending, none).await.is_empty(), "{none}");
+        }
+        store.append(&ann, "c0", &At::Leaf, &[user("x"), user("y"), user("z")]).await.unwrap();
+        let branch = async |after: &str, order| {
+            let page = page(after, 2, order);
+            ids(&store.branch(&ann, "c0", "z", &page).await.unwrap()).join(" ")
+        };
+        assert_eq!(branch("", Order::Descending).await, "z y");
+        assert_eq!(branch("y", Order::Descending).await, "x m");
+        assert_eq!(branch("m", Order::Ascending).await, "x y");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_history_is_the_recent_messages_and_the_pinned() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        let messages: Vec<NewMessage> = (0..9).map(|i| user(&format!("m{i}"))).collect();
+        store.create(&ann, &conversation("c", "", 1), &messages).await.unwrap();
+        assert!(store.pin(&ann, "c", "m1", true).await.unwrap());
+        assert!(store.pin(&ann, "c", "m8", true).await.unwrap());
+        assert!(store.delete_message(&ann, "c", "m2").await.unwrap());
+        let (history, left_out) = store.history(&ann, "c", "m8", 3).await.unwrap();
+        assert_eq!((ids(&history), left_out), (vec!["m1", "m6", "m7", "m8"], 4), "{}", fresh.name);
+        let (whole, left_out) = store.history(&ann, "c", "m8", 100).await.unwrap();
+        assert_eq!((whole.len(), left_out), (8, 0));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn responses_that_name_each_other_are_one_tree() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        assert!(store.put(&ann, &turn("t", false, "r1", "", At::Leaf)).await.unwrap());
+        for (id, previous) in [("r2", "r1"), ("r3", "r2"), ("other", "r1")] {
+            let at = At::Behind(store.response(&ann, previous).await.unwrap().unwrap().leaf);
+            assert!(store.put(&ann, &turn("t", false, id, previous, at)).await.unwrap());
+        }
+        let leaf = |id: &'static str| {
+            let (store, ann) = (store.clone(), ann.clone());
+            async move { store.response(&ann, id).await.unwrap().unwrap().leaf }
+        };
+        let branch = store.branch(&ann, "t", &leaf("other").await, &all()).await.unwrap();
+        assert_eq!(ids(&branch), ["r1-in", "r1-out", "other-in", "other-out"], "{}", fresh.name);
+        let input = store.of_response(&ann, "r2", Origin::Input).await.unwrap();
+        let output = store.of_response(&ann, "r2", Origin::Output).await.unwrap();
+        assert_eq!((ids(&input), ids(&output)), (vec!["r2-in"], vec!["r2-out"]));
+        assert!(store.get(&ann, "t").await.unwrap().is_none(), "a thread of responses is no conversation");
+        // Deleting one takes those that go on from it along, and no others.
+        assert!(store.delete_response(&ann, "r2").await.unwrap());
+        assert!(!store.delete_response(&ann, "r2").await.unwrap());
+        assert!(store.response(&ann, "r3").await.unwrap().is_none());
+        assert!(store.of_response(&ann, "r3", Origin::Output).await.unwrap().is_empty());
+        assert!(store.response(&ann, "other").await.unwrap().is_some());
+        assert!(!store.put(&ann, &turn("t", false, "r2", "r1", At::Leaf)).await.unwrap(), "it was deleted");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_response_is_begun_and_ended_and_what_never_ends_is_found() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        let mut begun = turn("t", false, "r", "", At::Leaf);
+        begun.response.status = "in_progress".into();
+        let (input, output) = (std::mem::take(&mut begun.input), std::mem::take(&mut begun.output));
+        assert!(store.put(&ann, &begun).await.unwrap());
+        let abandoned = store.abandoned(i64::MAX).await.unwrap();
+        assert_eq!(abandoned, [(ann.clone(), "r".to_owned(), "{\"id\":\"r\"}".to_owned())], "{}", fresh.name);
+        assert!(store.abandoned(0).await.unwrap().is_empty());
+        let response = NewResponse { status: "completed".into(), ..begun.response.clone() };
+        assert!(store.put(&ann, &Turn { input, output, response, ..begun }).await.unwrap());
+        store.close_response(&ann, "r", "failed", "{}").await.unwrap();
+        let stored = store.response(&ann, "r").await.unwrap().unwrap();
+        assert_eq!((stored.status.as_str(), stored.leaf.as_str()), ("completed", "r-out"));
+        assert!(store.abandoned(i64::MAX).await.unwrap().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_stands_for_one_request() {
+    on_each(|fresh| async move {
+        let (store, ann, eve) = (Conversations::new(fresh.db.clone()), tenant("ann"), tenant("eve"));
+        let claim = async |tenant: &TenantId, key: &str, request: &str, object: &str| {
+            store.claim(tenant, "responses", key, request, object).await.unwrap()
+        };
+        let first = (0..8).map(|i| {
+            let object = format!("o{i}");
+            let claim = &claim;
+            let ann = &ann;
+            async move { claim(ann, "k", "r", &object).await }
+        });
+        let first = futures_util::future::join_all(first).await;
+        assert_eq!(first.iter().filter(|claim| **claim == Claim::New).count(), 1, "{}", fresh.name);
+        let Some(Claim::Same(object)) = first.iter().find(|claim| **claim != Claim::New) else { panic!("{first:?}") };
+        assert!(first.iter().all(|claim| matches!(claim, Claim::New) || *claim == Claim::Same(object.clone())));
+        assert_eq!(claim(&ann, "k", "another", "x").await, Claim::Other);
+        assert_eq!(claim(&eve, "k", "another", "x").await, Claim::New);
+        store.release(&ann, "responses", "k").await.unwrap();
+        assert_eq!(claim(&ann, "k", "another", "x").await, Claim::New);
+    })
+    .await;
+}
+
+/// Every reading and every change, of one tenant's rows by another.
+#[tokio::test]
+async fn nothing_of_a_tenant_is_there_for_another() {
+    on_each(|fresh| async move {
+        let (store, ann, eve) = (Conversations::new(fresh.db.clone()), tenant("ann"), tenant("eve"));
+        store.create(&ann, &conversation("c", "title", 1), &[user("m")]).await.unwrap();
+        assert!(store.put(&ann, &turn("c", true, "r", "", At::Leaf)).await.unwrap());
+        let given = Feedback { message: "m".into(), key_name: "k".into(), rating: 1, reason: "".into(), created_ms: 0 };
+        store.rate(&ann, "c", &given).await.unwrap();
+        assert!(store.get(&eve, "c").await.unwrap().is_none());
+        assert!(store.update(&eve, "c", Some("mine"), Some("{}")).await.unwrap().is_none());
+        assert!(!store.delete(&eve, "c").await.unwrap());
+        assert!(store.list(&eve, &all(), "").await.unwrap().is_empty());
+        assert!(store.append(&eve, "c", &At::Leaf, &[user("x")]).await.unwrap().is_none());
+        assert!(store.message(&eve, "c", "m").await.unwrap().is_none());
+        assert!(store.branch(&eve, "c", "m", &all()).await.unwrap().is_empty());
+        assert!(store.tree(&eve, "c", &all()).await.unwrap().is_empty());
+        assert_eq!(store.history(&eve, "c", "m", 9).await.unwrap(), (vec![], 0));
+        assert!(store.of_response(&eve, "r", Origin::Input).await.unwrap().is_empty());
+        assert!(!store.delete_message(&eve, "c", "m").await.unwrap());
+        assert!(!store.pin(&eve, "c", "m", true).await.unwrap());
+        assert!(!store.select(&eve, "c", "m").await.unwrap());
+        assert!(!store.put(&eve, &turn("c", true, "r2", "", At::Leaf)).await.unwrap());
+        assert!(store.response(&eve, "r").await.unwrap().is_none());
+        assert!(!store.delete_response(&eve, "r").await.unwrap());
+        assert!(store.feedback(&eve, "c").await.unwrap().is_empty());
+        let kept = store.get(&ann, "c").await.unwrap().unwrap();
+        assert_eq!((kept.title.as_str(), kept.leaf.as_str()), ("title", "r-out"), "{}", fresh.name);
+        assert!(!store.message(&ann, "c", "m").await.unwrap().unwrap().pinned);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_opinion_takes_the_place_of_the_one_before() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        store.create(&ann, &conversation("c", "", 1), &[user("m")]).await.unwrap();
+        let given = |rating, reason: &str| Feedback {
+            message: "m".into(),
+            key_name: "k".into(),
+            rating,
+            reason: reason.into(),
+            created_ms: 0,
+        };
+        store.rate(&ann, "c", &given(1, "good")).await.unwrap();
+        store.rate(&ann, "c", &given(-1, "wrong after all")).await.unwrap();
+        let all = store.feedback(&ann, "c").await.unwrap();
+        assert_eq!(all.len(), 1, "{}", fresh.name);
+        assert_eq!((all[0].rating, all[0].reason.as_str()), (-1, "wrong after all"));
+    })
+    .await;
+}
+
+const CANARY: &str = "canary-7d1f0b3e";
+
+/// SQLite's files are scanned; Postgres' are the server's, so there every row is asked for.
+#[tokio::test]
+async fn what_was_purged_is_gone_from_the_files() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        let secret = |id: &str| says(id, Role::User, &format!("{CANARY} {} {CANARY}", "filler ".repeat(900)));
+        for i in 0..20 {
+            let id = format!("c{i}");
+            store.create(&ann, &conversation(&id, CANARY, 1), &[secret("a"), user("b"), secret("c")]).await.unwrap();
+            let mut turn = turn(&id, true, &format!("r{i}"), "", At::Leaf);
+            turn.response.body = format!("{{\"output\":\"{CANARY}\"}}");
+            turn.output.push(secret(&format!("o{i}")));
+            assert!(store.put(&ann, &turn).await.unwrap());
+            let given =
+                Feedback { message: "a".into(), key_name: "k".into(), rating: 1, reason: CANARY.into(), created_ms: 0 };
+            store.rate(&ann, &id, &given).await.unwrap();
+        }
+        let mut alone = turn("t", false, "alone", "", At::Leaf);
+        alone.response.body = CANARY.into();
+        alone.input.push(secret("s"));
+        assert!(store.put(&ann, &alone).await.unwrap());
+        store.create(&ann, &conversation("kept", "", 1), &[secret("a"), user("b")]).await.unwrap();
+        for i in 0..20 {
+            assert!(store.delete(&ann, &format!("c{i}")).await.unwrap());
+        }
+        assert!(store.delete_response(&ann, "alone").await.unwrap());
+        assert!(store.delete_message(&ann, "kept", "a").await.unwrap());
+        assert!(store.list(&ann, &all(), CANARY).await.unwrap().is_empty());
+        assert!(
+            store.message(&ann, "c1", "a").await.unwrap().is_none()
+                && store.response(&ann, "r1").await.unwrap().is_none()
+        );
+        let (purged, none) = (store.purge(i64::MAX).await.unwrap(), store.purge(i64::MAX).await.unwrap());
+        assert_eq!((purged.conversations, purged.responses, purged.messages), (21, 21, 1), "{}", fresh.name);
+        assert_eq!(none, Default::default());
+        assert_eq!(ids(&store.branch(&ann, "kept", "b", &all()).await.unwrap()), ["b"], "what follows it stays");
+        assert_eq!(canaries(&fresh).await, 0, "{}", fresh.name);
+    })
+    .await;
+}
+
+/// That the scan would find something: before the purge it does.
+#[tokio::test]
+async fn what_was_only_deleted_is_still_in_the_files() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        store.create(&ann, &conversation("c", CANARY, 1), &[says("a", Role::User, CANARY)]).await.unwrap();
+        assert!(store.delete(&ann, "c").await.unwrap());
+        assert_eq!(store.purge(1).await.unwrap(), Default::default(), "not yet");
+        assert!(canaries(&fresh).await > 0, "{}", fresh.name);
+    })
+    .await;
+}
+
+/// How often the canary is in what the database holds.
+async fn canaries(fresh: &support::Fresh) -> usize {
+    let folder = match &fresh.place {
+        tidegate_store::Place::Folder(folder) => folder,
+        tidegate_store::Place::Postgres(url) => return rows_with_canary(url).await,
+    };
+    let files = std::fs::read_dir(folder).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    files.map(|bytes| bytes.windows(CANARY.len()).filter(|found| *found == CANARY.as_bytes()).count()).sum()
+}
+
+async fn rows_with_canary(url: &str) -> usize {
+    let pool = sqlx::AnyPool::connect(url).await.unwrap();
+    let mut found = 0;
+    for table in ["conversations", "messages", "responses", "feedback"] {
+        let count =
+            format!("SELECT CAST(COUNT(*) AS BIGINT) FROM {table} AS t WHERE CAST(t.* AS TEXT) LIKE '%{CANARY}%'");
+        let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(count)).fetch_one(&pool).await.unwrap();
+        found += count as usize;
+    }
+    pool.close().await;
+    found
+}

@@ -1,0 +1,386 @@
+//! Items: what OpenAI's Responses and Conversations call messages, calls, their outputs and reasoning. Here each is one
+//! [`Message`]; several that a model said in one turn are [`joined`] for its template.
+
+use crate::field::{list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
+use crate::json::{Entries, Node};
+use crate::path::Path;
+use serde_json::{Value, json};
+use tidegate_types::{Message, Part, Reject, Role, ToolCall, ToolOutcome, Usage};
+
+const MAX_CALL_ID_BYTES: usize = 256;
+const MAX_NAME_BYTES: usize = 64;
+/// More than fit into any context.
+const MAX_ITEMS: usize = 4096;
+
+/// Reads a list of items.
+pub(crate) fn read_list(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject> {
+    let items = list(node, at)?;
+    if items.len() > MAX_ITEMS {
+        return Err(refuse(at, "array_above_max_length", |param| {
+            format!("`{param}` must have at most {MAX_ITEMS} items, not {}", items.len())
+        }));
+    }
+    items.into_iter().enumerate().map(|(i, item)| read(item, &at.index(i))).collect()
+}
+
+fn read(node: Node<'_>, at: &Path<'_>) -> Result<Message, Reject> {
+    const ALLOWED: &str = "message, function_call, function_call_output, reasoning";
+    let entries = object(node, at)?;
+    let kind = match entries.iter().find(|(key, _)| key == "type") {
+        None => "message".into(),
+        Some((_, Node::Str(kind))) => kind.clone(),
+        Some((_, other)) => return Err(wrong_type(&at.key("type"), "a string", other)),
+    };
+    match kind.as_ref() {
+        "message" => read_message(entries, at),
+        "function_call" => read_call(entries, at),
+        "function_call_output" => read_outcome(entries, at),
+        "reasoning" => read_reasoning(entries, at),
+        "item_reference" => Err(unsupported(&at.key("type"), "send the item itself")),
+        other => Err(not_one_of(&at.key("type"), ALLOWED, other)),
+    }
+}
+
+/// Gives each member but `type`, and but those of an item that was an answer once and comes back: it gets a new id.
+fn members<'a>(
+    entries: Entries<'a>,
+    at: &Path<'_>,
+    mut take: impl FnMut(&str, Node<'a>, &Path<'_>) -> Result<bool, Reject>,
+) -> Result<(), Reject> {
+    for (key, node) in entries {
+        let at = at.key(&key);
+        if matches!(node, Node::Null) || matches!(key.as_ref(), "type" | "id" | "status" | "phase") {
+            continue;
+        }
+        if !take(&key, node, &at)? {
+            return Err(unsupported(&at, "no such item has such a field; leave it out"));
+        }
+    }
+    Ok(())
+}
+
+fn read_message(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> {
+    const ROLES: &str = "user, assistant, system, developer";
+    let (mut role, mut content) = (None, None);
+    members(entries, at, |key, node, at| {
+        match key {
+            "role" => role = Some(string(node, at)?),
+            "content" => content = Some(node),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let at_role = at.key("role");
+    let role = match role.ok_or_else(|| missing(&at_role, ROLES))?.as_str() {
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        "system" => Role::System,
+        "developer" => Role::Developer,
+        other => return Err(not_one_of(&at_role, ROLES, other)),
+    };
+    let at = at.key("content");
+    let content = content.ok_or_else(|| missing(&at, "a string or a list of parts"))?;
+    let parts = read_content(content, &at, &role)?;
+    Ok(Message { id: String::new(), role, name: None, parts, provenance: None })
+}
+
+pub(crate) fn read_content(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Vec<Part>, Reject> {
+    match node {
+        Node::Str(text) => Ok(vec![Part::Text(text.into_owned())]),
+        Node::List(items) if items.is_empty() => {
+            Err(refuse(at, "empty_array", |param| format!("`{param}` must have at least one part")))
+        }
+        Node::List(items) => {
+            items.into_iter().enumerate().map(|(i, item)| read_part(item, &at.index(i), role)).collect()
+        }
+        other => Err(wrong_type(at, "a string or a list of parts", &other)),
+    }
+}
+
+fn read_part(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Part, Reject> {
+    const ALLOWED: &str = "input_text, output_text, text, refusal, input_image";
+    let (mut kind, mut text, mut url, mut detail) = (None, None, None, None);
+    for (key, node) in object(node, at)? {
+        let at = at.key(&key);
+        match key.as_ref() {
+            _ if matches!(node, Node::Null) => {}
+            "type" => kind = Some(string(node, &at)?),
+            "text" | "refusal" => text = Some(string(node, &at)?),
+            "image_url" => url = Some(string(node, &at)?),
+            "detail" => detail = Some(string(node, &at)?),
+            // An answer that comes back has them; they say nothing to a model.
+            "annotations" | "logprobs" => {}
+            _ => return Err(unsupported(&at, "such a part has no such field; leave it out")),
+        }
+    }
+    let at_kind = at.key("type");
+    let kind = kind.ok_or_else(|| missing(&at_kind, ALLOWED))?;
+    match (kind.as_str(), role) {
+        ("input_text" | "output_text" | "text", _) => {
+            text.map(Part::Text).ok_or_else(|| missing(&at.key("text"), "a string"))
+        }
+        ("refusal", Role::Assistant) => text.map(Part::Refusal).ok_or_else(|| missing(&at.key("refusal"), "a string")),
+        ("input_image", Role::User) => {
+            let url = url.ok_or_else(|| missing(&at.key("image_url"), "a URL; files are not kept here"))?;
+            let mut image = json!({"url": url});
+            if let Some(detail) = detail {
+                image["detail"] = detail.into();
+            }
+            Ok(Part::Opaque { kind: "image_url".into(), body: json!({"type": "image_url", "image_url": image}) })
+        }
+        (other, _) => Err(not_one_of(&at_kind, ALLOWED, other)),
+    }
+}
+
+fn read_call(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> {
+    let (mut id, mut name, mut arguments) = (None, None, None);
+    members(entries, at, |key, node, at| {
+        match key {
+            "call_id" => id = Some(short_string(node, at, MAX_CALL_ID_BYTES)?),
+            "name" => name = Some(short_string(node, at, MAX_NAME_BYTES)?),
+            "arguments" => arguments = Some(string(node, at)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let id = id.ok_or_else(|| missing(&at.key("call_id"), "the call's id"))?;
+    let name = name.ok_or_else(|| missing(&at.key("name"), "the tool's name"))?;
+    let arguments = arguments.ok_or_else(|| missing(&at.key("arguments"), "JSON as a string"))?;
+    Ok(one(Role::Assistant, Part::ToolCall(ToolCall { id, name, arguments })))
+}
+
+fn read_outcome(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> {
+    let (mut call_id, mut output) = (None, None);
+    members(entries, at, |key, node, at| {
+        match key {
+            "call_id" => call_id = Some(short_string(node, at, MAX_CALL_ID_BYTES)?),
+            "output" => output = Some(read_content(node, at, &Role::Tool)?),
+            // OpenAI lets callers repeat the tool's name here.
+            "name" => drop(short_string(node, at, MAX_NAME_BYTES)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let call_id = call_id.ok_or_else(|| missing(&at.key("call_id"), "the id of the call that this answers"))?;
+    let parts = output.ok_or_else(|| missing(&at.key("output"), "what the tool said, as a string"))?;
+    let content =
+        parts.into_iter().map(|part| if let Part::Text(text) = part { text } else { String::new() }).collect();
+    Ok(one(Role::Tool, Part::ToolOutcome(ToolOutcome { call_id, content, structured: None, is_error: false })))
+}
+
+fn read_reasoning(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> {
+    let (mut text, mut summary) = (String::new(), String::new());
+    members(entries, at, |key, node, at| {
+        let into = match key {
+            "content" => &mut text,
+            "summary" => &mut summary,
+            _ => return Ok(false),
+        };
+        for (i, part) in list(node, at)?.into_iter().enumerate() {
+            let at = at.index(i);
+            for (key, node) in object(part, &at)? {
+                if key == "text" {
+                    into.push_str(&string(node, &at.key("text"))?);
+                }
+            }
+        }
+        Ok(true)
+    })?;
+    Ok(one(Role::Assistant, Part::Reasoning(if text.is_empty() { summary } else { text })))
+}
+
+fn one(role: Role, part: Part) -> Message {
+    Message { id: String::new(), role, name: None, parts: vec![part], provenance: None }
+}
+
+/// Joins what a model said in one turn: its reasoning, its words and its calls are one message for a template. Every
+/// outcome must stand behind its call.
+pub fn joined(items: Vec<Message>) -> Result<Vec<Message>, Reject> {
+    let mut messages: Vec<Message> = Vec::with_capacity(items.len());
+    for mut item in items {
+        let is_call = item.parts.iter().all(|part| matches!(part, Part::ToolCall(_)));
+        match messages.last_mut() {
+            Some(last) if last.role == Role::Assistant && item.role == Role::Assistant => {
+                let thought = last.parts.iter().all(|part| matches!(part, Part::Reasoning(_)));
+                if thought || is_call {
+                    last.parts.append(&mut item.parts);
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        messages.push(item);
+    }
+    match unanswered(&messages) {
+        None => Ok(messages),
+        Some(id) => {
+            let message = format!("there is no call of the id `{id}` before its output");
+            Err(Reject::invalid("input", message).code("invalid_value"))
+        }
+    }
+}
+
+/// The first outcome whose call is not in the message of the model before it.
+fn unanswered(messages: &[Message]) -> Option<&str> {
+    messages.iter().enumerate().find_map(|(i, message)| {
+        let [Part::ToolOutcome(outcome)] = message.parts.as_slice() else { return None };
+        let before = messages[..i].iter().rev().find(|message| message.role != Role::Tool);
+        let calls = |part: &Part| matches!(part, Part::ToolCall(call) if call.id == outcome.call_id);
+        let called = before.is_some_and(|message| message.parts.iter().any(calls));
+        (!called).then_some(outcome.call_id.as_str())
+    })
+}
+
+/// One item, as OpenAI writes it.
+pub fn item(id: &str, message: &Message, status: &str) -> Value {
+    match message.parts.as_slice() {
+        [Part::ToolCall(call)] => json!({"id": id, "type": "function_call", "call_id": call.id, "name": call.name,
+            "arguments": call.arguments, "status": status}),
+        [Part::ToolOutcome(outcome)] => json!({"id": id, "type": "function_call_output", "call_id": outcome.call_id,
+            "output": outcome.content, "status": status}),
+        [Part::Reasoning(text)] => json!({"id": id, "type": "reasoning", "summary": [],
+            "content": [{"type": "reasoning_text", "text": text}], "status": status}),
+        parts => json!({"id": id, "type": "message", "role": message.role.as_str(), "status": status,
+            "content": parts.iter().map(|written| part(written, &message.role)).collect::<Vec<_>>()}),
+    }
+}
+
+/// What is known of an item besides what it says; not in OpenAI's API.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Details<'a> {
+    /// The item that it follows; empty for the first.
+    pub parent_id: &'a str,
+    /// Which of those that follow the same one.
+    pub sibling: i64,
+    /// The caller's own name for it; empty for none.
+    pub message_id: &'a str,
+    /// The response that it belongs to; empty for none.
+    pub response_id: &'a str,
+    /// Always part of the context.
+    pub pinned: bool,
+    /// Who said it; empty where no model did.
+    pub model: &'a str,
+    /// Why it ended; empty where no model said it.
+    pub finish_reason: &'a str,
+    /// What the whole answer cost, with its last item.
+    pub usage: Option<Usage>,
+    /// Milliseconds since 1970.
+    pub created_ms: i64,
+}
+
+/// An item with all that is known of it.
+pub fn detailed(mut item: Value, details: Details<'_>) -> Value {
+    let some = |text: &str| if text.is_empty() { Value::Null } else { text.into() };
+    let tree = json!({"parent_id": some(details.parent_id), "sibling": details.sibling, "pinned": details.pinned,
+        "created_at": details.created_ms / 1000, "message_id": some(details.message_id),
+        "response_id": some(details.response_id), "model": some(details.model),
+        "finish_reason": some(details.finish_reason), "usage": details.usage.map(usage)});
+    if let (Value::Object(item), Value::Object(tree)) = (&mut item, tree) {
+        item.extend(tree.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    item
+}
+
+/// What an answer cost, as the newer endpoints say it. Reasoning is counted with the output.
+pub(crate) fn usage(usage: Usage) -> Value {
+    json!({"input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens)})
+}
+
+fn part(part: &Part, role: &Role) -> Value {
+    match part {
+        Part::Text(text) | Part::Reasoning(text) if *role == Role::Assistant => {
+            json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+        }
+        Part::Text(text) | Part::Reasoning(text) => json!({"type": "input_text", "text": text}),
+        Part::Refusal(text) => json!({"type": "refusal", "refusal": text}),
+        Part::Opaque { kind, body } if kind == "image_url" => {
+            let image = &body["image_url"];
+            json!({"type": "input_image", "image_url": image["url"],
+                "detail": image.get("detail").cloned().unwrap_or_else(|| "auto".into())})
+        }
+        Part::Opaque { body, .. } => body.clone(),
+        // Stands alone in its item.
+        Part::ToolCall(call) => json!({"type": "output_text", "text": call.arguments, "annotations": []}),
+        Part::ToolOutcome(outcome) => json!({"type": "input_text", "text": outcome.content}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<Message>, Reject> {
+        let body = text.to_owned();
+        read_list(crate::json::parse(body.as_bytes()).unwrap(), &Path::ROOT.key("input"))
+    }
+
+    #[test]
+    fn items_come_back_as_they_were_given() {
+        for given in [
+            json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}),
+            json!({"type": "message", "role": "assistant",
+                "content": [{"type": "output_text", "text": "yes", "annotations": [], "logprobs": []},
+                    {"type": "refusal", "refusal": "no"}]}),
+            json!({"type": "message", "role": "user",
+                "content": [{"type": "input_image", "image_url": "https://a.example/b.png", "detail": "low"}]}),
+            json!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}),
+            json!({"type": "function_call_output", "call_id": "c1", "output": "4"}),
+            json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
+        ] {
+            let message = read_text(&json!([given]).to_string()).unwrap().remove(0);
+            let mut written = item("i", &message, "completed");
+            let members = written.as_object_mut().unwrap();
+            assert_eq!((members.remove("id"), members.remove("status")), (Some("i".into()), Some("completed".into())));
+            assert_eq!(written, given);
+        }
+    }
+
+    #[test]
+    fn a_wrong_item_is_refused_by_its_place() {
+        for (given, param, code) in [
+            (json!([{"role": "user"}]), "input[0].content", "missing_required_parameter"),
+            (json!([{"role": "tool", "content": "x"}]), "input[0].role", "invalid_value"),
+            (json!([{"role": "user", "content": "x", "foo": 1}]), "input[0].foo", "unsupported_parameter"),
+            (json!([{"type": "item_reference", "id": "x"}]), "input[0].type", "unsupported_parameter"),
+            (json!([{"type": "web_search_call"}]), "input[0].type", "invalid_value"),
+            (
+                json!([{"role": "user", "content": [{"type": "input_file"}]}]),
+                "input[0].content[0].type",
+                "invalid_value",
+            ),
+            (
+                json!([{"type": "function_call", "name": "f", "arguments": "{}"}]),
+                "input[0].call_id",
+                "missing_required_parameter",
+            ),
+        ] {
+            let reject = read_text(&given.to_string()).unwrap_err();
+            assert_eq!((reject.param.as_deref(), reject.code.as_deref()), (Some(param), Some(code)), "{given}");
+        }
+    }
+
+    #[test]
+    fn what_a_model_said_in_one_turn_is_one_message() {
+        let items = read_text(
+            r#"[{"role":"user","content":"2+2?"},
+                {"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"add"}]},
+                {"role":"assistant","content":"I will look."},
+                {"type":"function_call","call_id":"a","name":"f","arguments":"{}"},
+                {"type":"function_call","call_id":"b","name":"f","arguments":"{}"},
+                {"type":"function_call_output","call_id":"b","output":"4"},
+                {"type":"function_call_output","call_id":"a","output":"4"},
+                {"role":"assistant","content":"4"},{"role":"assistant","content":"!"}]"#,
+        );
+        let messages = joined(items.unwrap()).unwrap();
+        let shape: Vec<_> = messages.iter().map(|m| (m.role.as_str(), m.parts.len())).collect();
+        assert_eq!(
+            shape,
+            [("user", 1), ("assistant", 4), ("tool", 1), ("tool", 1), ("assistant", 1), ("assistant", 1)]
+        );
+        let lonely = read_text(r#"[{"type":"function_call_output","call_id":"x","output":"4"}]"#).unwrap();
+        assert_eq!(joined(lonely).unwrap_err().param.as_deref(), Some("input"));
+    }
+}

@@ -1,0 +1,579 @@
+//! The events of a response, and what they add up to. Each event has its number; what it says is said again, whole, by
+//! the event that ends its part, its item and the response.
+//!
+//! Invariant: the items are what the deltas of the events say, whichever way the response is read.
+
+use super::object::{Ended, Head};
+use crate::items::item;
+use crate::logprobs;
+use crate::write::{raw, string, uint};
+use bytes::BytesMut;
+use serde_json::{Value, json};
+use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Message, Part, Reject, RejectKind, Role, Usage};
+
+/// The shape of the events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skin {
+    /// OpenAI's typed events.
+    Typed,
+    /// The simple pair's: `token` and `done`.
+    Simple,
+    /// None, where the response is read whole.
+    Silent,
+}
+
+/// Writes the events of one response and gathers its items.
+pub struct ResponseEncoder {
+    head: Head,
+    skin: Skin,
+    /// Becomes part of the items' ids.
+    unique: String,
+    sequence: u64,
+    items: Vec<Item>,
+    /// Whether the last item may still grow.
+    open: bool,
+    usage: Option<Usage>,
+    finish: Option<FinishReason>,
+    bytes: usize,
+    limit_bytes: usize,
+}
+
+struct Item {
+    id: String,
+    message: Message,
+}
+
+/// What an open item is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Refusal,
+    Reasoning,
+}
+
+impl Kind {
+    fn of(part: &Part) -> Option<Self> {
+        match part {
+            Part::Text(_) => Some(Self::Text),
+            Part::Refusal(_) => Some(Self::Refusal),
+            Part::Reasoning(_) => Some(Self::Reasoning),
+            Part::ToolCall(_) | Part::ToolOutcome(_) | Part::Opaque { .. } => None,
+        }
+    }
+
+    /// Its events' name, and the member with the whole of it.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Text => ("response.output_text", "text"),
+            Self::Refusal => ("response.refusal", "refusal"),
+            Self::Reasoning => ("response.reasoning_text", "text"),
+        }
+    }
+
+    fn empty(self) -> Part {
+        match self {
+            Self::Text => Part::Text(String::new()),
+            Self::Refusal => Part::Refusal(String::new()),
+            Self::Reasoning => Part::Reasoning(String::new()),
+        }
+    }
+
+    fn part(self, text: &str) -> Value {
+        match self {
+            Self::Text => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
+            Self::Refusal => json!({"type": "refusal", "refusal": text}),
+            Self::Reasoning => json!({"type": "reasoning_text", "text": text}),
+        }
+    }
+}
+
+impl ResponseEncoder {
+    /// For a response whose text may have `limit_bytes` in all.
+    pub fn new(head: Head, unique: &str, skin: Skin, limit_bytes: usize) -> Self {
+        Self {
+            head,
+            skin,
+            unique: unique.to_owned(),
+            sequence: 0,
+            items: Vec::new(),
+            open: false,
+            usage: None,
+            finish: None,
+            bytes: 0,
+            limit_bytes,
+        }
+    }
+
+    /// What is known of the response.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Notes who answers, and how many messages of the history were left out.
+    pub fn answered_by(&mut self, model: &str, left_out: u64) {
+        model.clone_into(&mut self.head.model);
+        self.head.left_out = left_out;
+    }
+
+    /// Says that the response could not be kept, though it was to be.
+    pub fn not_kept(&mut self, why: &str) {
+        self.head.store = false;
+        self.head.echo.insert("store_error".into(), why.into());
+    }
+
+    /// Writes the first events.
+    pub fn begin(&mut self, out: &mut BytesMut) {
+        if self.skin == Skin::Typed {
+            let object = self.head.object("in_progress", None, Vec::new(), None);
+            self.event(out, "response.created", json!({"response": object.clone()}));
+            self.event(out, "response.in_progress", json!({"response": object}));
+        }
+    }
+
+    /// The object before anything was said.
+    pub fn begun(&self) -> String {
+        self.head.object("in_progress", None, Vec::new(), None).to_string()
+    }
+
+    /// Writes the events of a delta.
+    pub fn delta(&mut self, delta: &Delta, out: &mut BytesMut) -> Result<(), Reject> {
+        match &delta.kind {
+            DeltaKind::Text { text, logprobs } => {
+                self.grow(Kind::Text, text, out)?;
+                self.text_delta(Kind::Text, text, logprobs, out);
+            }
+            DeltaKind::Reasoning(text) => {
+                self.grow(Kind::Reasoning, text, out)?;
+                self.text_delta(Kind::Reasoning, text, &[], out);
+            }
+            DeltaKind::Refusal(text) => {
+                self.grow(Kind::Refusal, text, out)?;
+                self.text_delta(Kind::Refusal, text, &[], out);
+            }
+            DeltaKind::ToolCall { call, .. } => {
+                self.close(out);
+                self.count(call.name.len() + call.arguments.len())?;
+                let message = said(Part::ToolCall(call.clone()));
+                let id = self.next_id("fc");
+                let index = self.items.len();
+                self.call_events(&id, index, &message, out);
+                self.items.push(Item { id, message });
+            }
+            DeltaKind::Finish(reason) => self.finish = Some(*reason),
+        }
+        Ok(())
+    }
+
+    /// Notes what the response cost.
+    pub fn usage(&mut self, counted: Usage) {
+        self.usage = Some(counted);
+    }
+
+    /// Ends what is open; `outcome` says how the answer went. Gives how the response ended.
+    pub fn end(&mut self, outcome: Result<(), Reject>, out: &mut BytesMut) -> Ended {
+        let ended = match (outcome, self.finish) {
+            (Err(reject), _) if reject.code.as_deref() == Some("cancelled") => Ended::Cancelled,
+            (Err(reject), _) => Ended::Failed(reject),
+            (Ok(()), Some(reason)) => Ended::Finished(reason),
+            (Ok(()), None) => Ended::Failed(Reject::internal(Fault::Engine, "the answer has no end")),
+        };
+        // What is open was cut off.
+        match &ended {
+            Ended::Finished(_) => self.close(out),
+            Ended::Failed(_) | Ended::Cancelled => {}
+        }
+        ended
+    }
+
+    /// The whole object.
+    pub fn object(&self, ended: &Ended, now: u64) -> String {
+        self.whole(ended, now).to_string()
+    }
+
+    /// Writes the last event.
+    pub fn terminal(&mut self, ended: &Ended, now: u64, out: &mut BytesMut) {
+        match self.skin {
+            Skin::Typed => {
+                let object = self.whole(ended, now);
+                self.event(out, ended.event(), json!({"response": object}));
+            }
+            Skin::Simple => self.simple_end(ended, out),
+            Skin::Silent => {}
+        }
+    }
+
+    /// What was said: each item's id, what it says, and whether it is whole.
+    pub fn output(&self) -> impl Iterator<Item = (&str, &Message, bool)> {
+        let last = self.items.len();
+        let whole = move |i| !(self.open && i + 1 == last);
+        self.items.iter().enumerate().map(move |(i, item)| (item.id.as_str(), &item.message, whole(i)))
+    }
+
+    /// What it cost, where somebody counted.
+    pub fn counted(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    fn whole(&self, ended: &Ended, now: u64) -> Value {
+        let cut = matches!(ended, Ended::Finished(FinishReason::Length | FinishReason::ContentFilter));
+        let last = self.items.len();
+        let output = self.output().enumerate().map(|(i, (id, message, whole))| {
+            let status = if whole && !(cut && i + 1 == last) { "completed" } else { "incomplete" };
+            item(id, message, status)
+        });
+        self.head.object(ended.status(), Some((ended, now)), output.collect(), self.usage)
+    }
+
+    fn next_id(&self, prefix: &str) -> String {
+        format!("{prefix}_{}{:02x}", self.unique, self.items.len())
+    }
+
+    fn count(&mut self, bytes: usize) -> Result<(), Reject> {
+        self.bytes += bytes;
+        if self.bytes <= self.limit_bytes {
+            return Ok(());
+        }
+        let message = format!("the answer is longer than {} bytes; ask for fewer tokens", self.limit_bytes);
+        Err(Reject::new(RejectKind::BadUpstream, Fault::Upstream, message).code("answer_too_long"))
+    }
+
+    /// Adds text to the open part, or to a new one.
+    fn grow(&mut self, kind: Kind, text: &str, out: &mut BytesMut) -> Result<(), Reject> {
+        self.count(text.len())?;
+        self.open_for(kind, out);
+        let part = self.items.last_mut().and_then(|item| item.message.parts.last_mut());
+        if let Some(Part::Text(whole) | Part::Refusal(whole) | Part::Reasoning(whole)) = part {
+            whole.push_str(text);
+        }
+        Ok(())
+    }
+
+    fn open_for(&mut self, kind: Kind, out: &mut BytesMut) {
+        let now = self.open_kind();
+        if now == Some(kind) {
+            return;
+        }
+        let same_item = matches!((now, kind), (Some(Kind::Text | Kind::Refusal), Kind::Text | Kind::Refusal));
+        if same_item {
+            self.close_part(out);
+        } else {
+            self.close(out);
+            let id = self.next_id(if kind == Kind::Reasoning { "rs" } else { "msg" });
+            let mut message = said(kind.empty());
+            message.parts.clear();
+            let mut added = item(&id, &message, "in_progress");
+            if kind == Kind::Reasoning {
+                added = json!({"id": id, "type": "reasoning", "summary": [], "content": [], "status": "in_progress"});
+            }
+            let index = self.items.len();
+            self.event(out, "response.output_item.added", json!({"output_index": index, "item": added}));
+            self.items.push(Item { id, message });
+            self.open = true;
+        }
+        if let Some(item) = self.items.last_mut() {
+            item.message.parts.push(kind.empty());
+        }
+        let part = kind.part("");
+        self.place(out, "response.content_part.added", |body| body["part"] = part);
+    }
+
+    fn open_kind(&self) -> Option<Kind> {
+        self.items.last().filter(|_| self.open)?.message.parts.last().and_then(Kind::of)
+    }
+
+    fn close_part(&mut self, out: &mut BytesMut) {
+        let Some(kind) = self.open_kind() else { return };
+        let Some(Part::Text(text) | Part::Refusal(text) | Part::Reasoning(text)) =
+            self.items.last().and_then(|item| item.message.parts.last())
+        else {
+            return;
+        };
+        let ((name, member), text) = (kind.words(), text.clone());
+        let part = kind.part(&text);
+        self.place(out, &format!("{name}.done"), |body| {
+            body[member] = text.into();
+            if kind == Kind::Text {
+                body["logprobs"] = json!([]);
+            }
+        });
+        self.place(out, "response.content_part.done", |body| body["part"] = part);
+    }
+
+    fn close(&mut self, out: &mut BytesMut) {
+        if !self.open {
+            return;
+        }
+        self.close_part(out);
+        self.open = false;
+        let index = self.items.len() - 1;
+        let cut = matches!(self.finish, Some(FinishReason::Length | FinishReason::ContentFilter));
+        let Some(Item { id, message }) = self.items.last() else { return };
+        let done = item(id, message, if cut { "incomplete" } else { "completed" });
+        self.event(out, "response.output_item.done", json!({"output_index": index, "item": done}));
+    }
+
+    /// An event that says where it belongs.
+    fn place(&mut self, out: &mut BytesMut, name: &str, fill: impl FnOnce(&mut Value)) {
+        let index = self.items.len().saturating_sub(1);
+        let (id, part) = match self.items.last() {
+            Some(item) => (item.id.clone(), item.message.parts.len().saturating_sub(1)),
+            None => return,
+        };
+        let mut body = json!({"item_id": id, "output_index": index, "content_index": part});
+        fill(&mut body);
+        self.event(out, name, body);
+    }
+
+    fn call_events(&mut self, id: &str, index: usize, message: &Message, out: &mut BytesMut) {
+        if self.skin != Skin::Typed {
+            return self.simple_call(message, out);
+        }
+        let whole = item(id, message, "completed");
+        let mut added = whole.clone();
+        added["arguments"] = "".into();
+        added["status"] = "in_progress".into();
+        let arguments = whole["arguments"].clone();
+        self.event(out, "response.output_item.added", json!({"output_index": index, "item": added}));
+        let name = "response.function_call_arguments.delta";
+        self.event(out, name, json!({"item_id": id, "output_index": index, "delta": arguments}));
+        let name = "response.function_call_arguments.done";
+        let called = whole["name"].clone();
+        self.event(out, name, json!({"item_id": id, "output_index": index, "name": called, "arguments": arguments}));
+        self.event(out, "response.output_item.done", json!({"output_index": index, "item": whole}));
+    }
+
+    fn event(&mut self, out: &mut BytesMut, name: &str, body: Value) {
+        if self.skin != Skin::Typed {
+            return;
+        }
+        let mut whole = json!({"type": name, "sequence_number": self.sequence});
+        if let (Value::Object(whole), Value::Object(body)) = (&mut whole, body) {
+            whole.extend(body);
+        }
+        self.sequence += 1;
+        raw(out, "event: ");
+        raw(out, name);
+        raw(out, "\ndata: ");
+        crate::write::value(out, &whole);
+        raw(out, "\n\n");
+    }
+
+    /// The event that comes for every token, written without a tree.
+    fn text_delta(&mut self, kind: Kind, text: &str, tokens: &[tidegate_types::TextLogprob], out: &mut BytesMut) {
+        match self.skin {
+            Skin::Silent => return,
+            Skin::Simple => {
+                let name = match kind {
+                    Kind::Text | Kind::Refusal => "token",
+                    Kind::Reasoning => "reasoning",
+                };
+                raw(out, r#"data: {"type":""#);
+                raw(out, name);
+                raw(out, r#"","text":"#);
+                string(out, text);
+                return raw(out, "}\n\n");
+            }
+            Skin::Typed => {}
+        }
+        let Some(item) = self.items.last() else { return };
+        let (name, _) = kind.words();
+        raw(out, "event: ");
+        raw(out, name);
+        raw(out, ".delta\ndata: {\"type\":\"");
+        raw(out, name);
+        raw(out, r#".delta","sequence_number":"#);
+        uint(out, self.sequence);
+        raw(out, r#","item_id":"#);
+        string(out, &item.id);
+        raw(out, r#","output_index":"#);
+        uint(out, self.items.len() as u64 - 1);
+        raw(out, r#","content_index":"#);
+        uint(out, item.message.parts.len() as u64 - 1);
+        raw(out, r#","delta":"#);
+        string(out, text);
+        if kind == Kind::Text {
+            raw(out, r#","logprobs":"#);
+            logprobs::tokens(out, tokens);
+        }
+        raw(out, "}\n\n");
+        self.sequence += 1;
+    }
+
+    fn simple_call(&mut self, message: &Message, out: &mut BytesMut) {
+        let [Part::ToolCall(call)] = message.parts.as_slice() else { return };
+        if self.skin == Skin::Simple {
+            let body = json!({"type": "tool_call", "call_id": call.id, "name": call.name, "arguments": call.arguments});
+            raw(out, &format!("data: {body}\n\n"));
+        }
+    }
+
+    fn simple_end(&mut self, ended: &Ended, out: &mut BytesMut) {
+        let item_id = self.items.last().map(|item| item.id.clone());
+        let body = match ended {
+            Ended::Finished(reason) => json!({"type": "done", "item_id": item_id, "finish_reason": reason.as_str(),
+                "response_id": self.head.id, "usage": self.usage.map(crate::items::usage),
+                "stored": self.head.store, "left_out": self.head.left_out}),
+            Ended::Cancelled => json!({"type": "done", "item_id": item_id, "finish_reason": "cancelled",
+                "response_id": self.head.id, "stored": self.head.store}),
+            Ended::Failed(reject) => json!({"type": "error", "message": reject.message,
+                "code": reject.code.as_deref().unwrap_or("server_error"), "stored": self.head.store}),
+        };
+        raw(out, &format!("data: {body}\n\n"));
+    }
+}
+
+fn said(part: Part) -> Message {
+    Message { id: String::new(), role: Role::Assistant, name: None, parts: vec![part], provenance: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Map;
+    use tidegate_types::ToolCall;
+
+    fn encoder(skin: Skin) -> ResponseEncoder {
+        let (id, model, echo) = ("resp_1".into(), "m".into(), Map::new());
+        ResponseEncoder::new(Head { id, created: 1, model, store: true, left_out: 0, echo }, "u", skin, 100)
+    }
+
+    fn deltas() -> Vec<DeltaKind> {
+        let text = |text: &str| DeltaKind::Text { text: text.into(), logprobs: Vec::new() };
+        let call = ToolCall { id: "c1".into(), name: "f".into(), arguments: "{}".into() };
+        vec![
+            DeltaKind::Reasoning("hm".into()),
+            text("a \"b\"\n"),
+            text("c"),
+            DeltaKind::Refusal("no".into()),
+            DeltaKind::ToolCall { index: 0, call },
+            DeltaKind::Finish(FinishReason::Stop),
+        ]
+    }
+
+    fn run(skin: Skin, deltas: Vec<DeltaKind>, outcome: Result<(), Reject>) -> (ResponseEncoder, Ended, String) {
+        let (mut encoder, mut out) = (encoder(skin), BytesMut::new());
+        encoder.begin(&mut out);
+        for kind in deltas {
+            encoder.delta(&Delta { choice: 0, kind }, &mut out).unwrap();
+        }
+        encoder.usage(Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2 });
+        let ended = encoder.end(outcome, &mut out);
+        encoder.terminal(&ended, 2, &mut out);
+        (encoder, ended, String::from_utf8(out.to_vec()).unwrap())
+    }
+
+    fn events(text: &str) -> Vec<Value> {
+        let data = |event: &str| {
+            let (name, data) = event.split_once('\n').unwrap();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            assert_eq!(name.strip_prefix("event: ").unwrap(), data["type"]);
+            data
+        };
+        text.split("\n\n").filter(|event| !event.is_empty()).map(data).collect()
+    }
+
+    #[test]
+    fn typed_events_build_what_the_last_one_says() {
+        let (encoder, ended, text) = run(Skin::Typed, deltas(), Ok(()));
+        let events = events(&text);
+        let numbers: Vec<u64> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
+        let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+        let expected = [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "content_part.added",
+            "reasoning_text.delta",
+            "reasoning_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "content_part.added",
+            "refusal.delta",
+            "refusal.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "completed",
+        ];
+        assert_eq!(kinds, expected.map(|kind| format!("response.{kind}")));
+        let last = &events.last().unwrap()["response"];
+        let done: Vec<&Value> =
+            events.iter().filter(|e| e["type"] == "response.output_item.done").map(|e| &e["item"]).collect();
+        assert_eq!(done, last["output"].as_array().unwrap().iter().collect::<Vec<_>>());
+        assert_eq!(last["output"][1]["content"][0]["text"], "a \"b\"\nc");
+        assert_eq!((&last["usage"]["total_tokens"], &last["completed_at"]), (&json!(5), &json!(2)));
+        assert_eq!(last["output"].as_array().unwrap().len(), encoder.output().count());
+        assert_eq!(last.to_string(), encoder.object(&ended, 2));
+    }
+
+    #[test]
+    fn a_cut_answer_says_so_and_keeps_what_there_is() {
+        let text = || DeltaKind::Text { text: "half".into(), logprobs: Vec::new() };
+        let cancelled = Reject::new(RejectKind::Invalid, Fault::Client, "stop").code("cancelled");
+        for (deltas, outcome, status, event, reason) in [
+            (
+                vec![text(), DeltaKind::Finish(FinishReason::Length)],
+                Ok(()),
+                "incomplete",
+                "incomplete",
+                json!({"reason": "max_output_tokens"}),
+            ),
+            (vec![text()], Err(cancelled), "cancelled", "incomplete", Value::Null),
+            (vec![text()], Err(Reject::internal(Fault::Engine, "x")), "failed", "failed", Value::Null),
+            (vec![text()], Ok(()), "failed", "failed", Value::Null),
+        ] {
+            let (encoder, ended, text) = run(Skin::Typed, deltas, outcome);
+            let last = events(&text).pop().unwrap();
+            assert_eq!(last["type"], format!("response.{event}"));
+            assert_eq!(
+                (&last["response"]["status"], &last["response"]["incomplete_details"]),
+                (&json!(status), &reason)
+            );
+            assert_eq!(last["response"]["output"][0]["status"], "incomplete", "{status}");
+            assert_eq!(last["response"]["output"][0]["content"][0]["text"], "half");
+            assert_eq!(ended.status(), status);
+            assert_eq!(encoder.output().next().unwrap().2, status == "incomplete");
+        }
+    }
+
+    #[test]
+    fn the_simple_events_are_tokens_and_an_end() {
+        let (_, _, text) = run(Skin::Simple, deltas(), Ok(()));
+        let kinds: Vec<Value> = text
+            .split("\n\n")
+            .filter_map(|event| serde_json::from_str::<Value>(event.strip_prefix("data: ")?).ok())
+            .map(|event| json!([event["type"], event["text"]]))
+            .collect();
+        assert_eq!(
+            json!(kinds),
+            json!([
+                ["reasoning", "hm"],
+                ["token", "a \"b\"\n"],
+                ["token", "c"],
+                ["token", "no"],
+                ["tool_call", null],
+                ["done", null]
+            ])
+        );
+        let (_, _, silent) = run(Skin::Silent, deltas(), Ok(()));
+        assert_eq!(silent, "");
+    }
+
+    #[test]
+    fn an_endless_answer_is_cut() {
+        let (mut encoder, mut out) = (encoder(Skin::Silent), BytesMut::new());
+        let kind = DeltaKind::Text { text: "x".repeat(101), logprobs: Vec::new() };
+        let reject = encoder.delta(&Delta { choice: 0, kind }, &mut out).unwrap_err();
+        assert_eq!(reject.code.as_deref(), Some("answer_too_long"));
+    }
+}

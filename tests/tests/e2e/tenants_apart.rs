@@ -1,0 +1,116 @@
+//! Every path that names something of a tenant's, with every other tenant's names: the answer is that of something that
+//! never was. The paths are those of the route table, so that a new one without a case fails here.
+
+use crate::conversations::{Keeping, send};
+use hyper::Method;
+use serde_json::{Value, json};
+use tidegate_tests::{Answer, Gateway};
+
+/// Paths with a name in them that is nobody's.
+const PUBLIC: &[&str] = &["/v1/models/*"];
+
+fn config() -> String {
+    let key =
+        |name: &str| format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{}\"\n", blake3::hash(name.as_bytes()));
+    format!("{}{}[pipeline]\n", key("ann"), key("eve"))
+}
+
+/// What `ann` has.
+struct Things {
+    conversation: String,
+    item: String,
+    response: String,
+    stream: String,
+}
+
+async fn made(gateway: &Gateway) -> Things {
+    let post = async |path: &str, body: Value| {
+        let answer = send(gateway, Method::POST, path, "ann", Some(&body)).await;
+        assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
+        answer.json()
+    };
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let conversation = text(&post("/v1/conversations", json!({"title": "mine"})).await["id"]);
+    let body = json!({"message_id": "1", "content": "Hello!"});
+    let accepted = post(&format!("/v1/conversations/{conversation}/messages"), body).await;
+    let background = json!({"model": "tidegate-starter", "input": "Hello!", "background": true});
+    let response = text(&post("/v1/responses", background).await["id"]);
+    Things { conversation, item: text(&accepted["item_id"]), response, stream: text(&accepted["stream_id"]) }
+}
+
+/// A path of the table with these things in it; `None` where this test does not know what belongs there.
+fn filled(pattern: &str, things: &Things) -> Option<String> {
+    let first = match pattern {
+        _ if pattern.starts_with("/v1/conversations/") => &things.conversation,
+        _ if pattern.starts_with("/v1/responses/") => &things.response,
+        "/v1/streams/*" => return Some(format!("/v1/streams/{}", things.stream)),
+        _ => return None,
+    };
+    let path = pattern.replacen("{}", first, 1);
+    let path = path.replacen("/items/{}", &format!("/items/{}", things.item), 1);
+    (!path.contains("{}")).then_some(path)
+}
+
+/// A body that the path takes.
+fn body(pattern: &str) -> Value {
+    match pattern {
+        "/v1/conversations/{}/items" => json!({"items": [{"role": "user", "content": "x"}]}),
+        "/v1/conversations/{}/items/{}" => json!({"pinned": true}),
+        "/v1/conversations/{}/items/{}/feedback" => json!({"rating": 1}),
+        "/v1/conversations/{}/messages" => json!({"message_id": "9", "content": "x"}),
+        _ => json!({}),
+    }
+}
+
+/// What does not differ between two answers to the same question.
+fn seen(answer: &Answer) -> (u16, String) {
+    (answer.status, String::from_utf8_lossy(&answer.body).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_a_tenant_is_there_for_another_on_any_path() {
+    let keeping = Keeping::start(&config()).await;
+    let gateway = &keeping.gateway;
+    let things = made(gateway).await;
+    let never = Things {
+        conversation: format!("conv_{}", "0".repeat(32)),
+        item: format!("msg_{}", "0".repeat(32)),
+        response: format!("resp_{}", "0".repeat(32)),
+        stream: format!("stream_{}", "0".repeat(32)),
+    };
+    let objects = tidegate_api::routes().filter(|(_, path)| path.contains("{}") || path.ends_with('*'));
+    let mut checked = 0;
+    for (method, pattern) in objects.filter(|(_, path)| !PUBLIC.contains(path)) {
+        let mut path = filled(pattern, &things)
+            .unwrap_or_else(|| panic!("{method} {pattern} names something, and this test has no case for it"));
+        let mut nowhere = filled(pattern, &never).unwrap();
+        if pattern == "/v1/streams/*" && method == Method::POST {
+            (path, nowhere) = (path + "/cancel", nowhere + "/cancel");
+        }
+        let body = (method == Method::POST).then(|| body(pattern));
+        let theirs = send(gateway, method.clone(), &path, "eve", body.as_ref()).await;
+        let nobodys = send(gateway, method.clone(), &nowhere, "eve", body.as_ref()).await;
+        assert_eq!(theirs.status, 404, "{method} {path}: {:?}", theirs.body);
+        assert_eq!(seen(&theirs), seen(&nobodys), "{method} {pattern}");
+        checked += 1;
+    }
+    println!("{checked} paths with names, all of them checked");
+    assert!(checked >= 15, "{checked}");
+    // Names within a request are no way in either.
+    for (key, id) in [("conversation", &things.conversation), ("previous_response_id", &things.response)] {
+        let body = |id: &str| json!({"model": "tidegate-starter", "input": "x", key: id});
+        let theirs = send(gateway, Method::POST, "/v1/responses", "eve", Some(&body(id))).await;
+        let absent = body(&format!("resp_{}", "0".repeat(32)));
+        let nobodys = send(gateway, Method::POST, "/v1/responses", "eve", Some(&absent)).await;
+        assert_eq!((theirs.status, seen(&theirs)), (404, seen(&nobodys)), "{key}");
+    }
+    let listed = send(gateway, Method::GET, "/v1/conversations", "eve", None).await.json();
+    assert_eq!(listed["data"], json!([]));
+    // And what was asked by the other has changed nothing.
+    for pattern in ["/v1/conversations/{}", "/v1/conversations/{}/items/{}", "/v1/responses/{}"] {
+        let path = filled(pattern, &things).unwrap();
+        let mine = send(gateway, Method::GET, &path, "ann", None).await;
+        assert_eq!(mine.status, 200, "{path}");
+        assert!(!mine.json()["pinned"].as_bool().unwrap_or_default());
+    }
+}
