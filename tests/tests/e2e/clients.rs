@@ -18,13 +18,29 @@ async fn the_openai_package_is_served() {
     assert!(out.contains("ok models"), "{out}");
 }
 
-/// The same package, with what is kept: conversations and responses.
+/// The same package, with what is kept: conversations and responses, in SQLite.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_package_finds_its_conversations_again() {
-    let Some(python) = tokio::task::spawn_blocking(python_with_openai).await.unwrap() else { return };
     let kept = super::conversations::Keeping::start("[pipeline]\n").await;
+    finds_conversations_again(kept.gateway).await;
+}
+
+/// And in Postgres, where `TIDEGATE_TEST_POSTGRES` names a server.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_package_finds_its_conversations_again_in_postgres() {
+    if std::env::var("TIDEGATE_TEST_POSTGRES").is_err() {
+        eprintln!("NOT TESTED on Postgres: TIDEGATE_TEST_POSTGRES names no server");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("[store]\npath = {:?}\npostgres_env = \"TIDEGATE_TEST_POSTGRES\"\n", folder.path());
+    finds_conversations_again(Gateway::start(&format!("{store}[pipeline]\n")).await).await;
+}
+
+async fn finds_conversations_again(kept: Gateway) {
+    let Some(python) = tokio::task::spawn_blocking(python_with_openai).await.unwrap() else { return };
     let bare = Gateway::start(BARE).await;
-    let (url, bare_url) = (kept.gateway.url("/v1"), bare.url("/v1"));
+    let (url, bare_url) = (kept.url("/v1"), bare.url("/v1"));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/openai_responses.py");
     let run = move || Command::new(python).args([script, &url, tidegate::bundled::STARTER_NAME, &bare_url]).output();
     let output = tokio::task::spawn_blocking(run).await.unwrap().unwrap();

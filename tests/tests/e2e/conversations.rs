@@ -3,7 +3,10 @@
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use std::path::Path;
+use tidegate_store::conversations::{At, NewResponse, Turn};
+use tidegate_store::{Conversations, Db, Place};
 use tidegate_tests::{Answer, Gateway, collect};
+use tidegate_types::TenantId;
 
 /// A gateway that keeps conversations in a folder of its own.
 pub struct Keeping {
@@ -319,6 +322,75 @@ async fn nothing_is_kept_of_who_wants_nothing_kept() {
     let kept = ask("loud", json!({})).await;
     assert_eq!(kept.json()["store"], true);
     assert!(keeping.in_files(CANARY) > 0);
+}
+
+/// With nothing to wait for, what was deleted is gone from the files when the server next tidies up.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_deleted_is_gone_from_the_files_when_its_time_has_come() {
+    let keeping = Keeping::start("purge_after_days = 0\n[pipeline]\n").await;
+    let items = json!([{"role": "user", "content": CANARY}]);
+    let made = post(&keeping.gateway, "/v1/conversations", json!({"items": items, "title": CANARY})).await;
+    let path = format!("/v1/conversations/{}", made["id"].as_str().unwrap());
+    assert_eq!(send(&keeping.gateway, Method::DELETE, &path, "", None).await.status, 200);
+    assert_eq!(keeping.gateway.get(&path).await.status, 404, "at once");
+    assert!(keeping.in_files(CANARY) > 0);
+    let keeping = keeping.again().await;
+    for _ in 0..200 {
+        if keeping.in_files(CANARY) == 0 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{} times in the files", keeping.in_files(CANARY));
+}
+
+/// What a server before this one has left in the making will never be made, and says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_a_crash_cut_off_has_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+    let response = NewResponse {
+        id: "resp_cut".into(),
+        previous: String::new(),
+        status: "in_progress".into(),
+        body: r#"{"id":"resp_cut","object":"response","status":"in_progress"}"#.into(),
+    };
+    let (input, output) = (Vec::new(), Vec::new());
+    let turn = Turn { conversation: "thread_1".into(), at: At::Leaf, response, input, output, listed: false };
+    assert!(Conversations::new(db.clone()).put(&TenantId::new("local"), &turn).await.unwrap());
+    db.close().await;
+    let gateway = Gateway::start(&format!("[store]\npath = {:?}\n[pipeline]\n", folder.path())).await;
+    for _ in 0..200 {
+        let found = get(&gateway, "/v1/responses/resp_cut").await;
+        if found["status"] == "failed" {
+            assert_eq!(found["error"]["code"], "server_restarted");
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("it still says that it is being made");
+}
+
+/// A write that could not be made is never silent: the last event says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_whose_conversation_was_deleted_meanwhile_says_that_it_is_not_kept() {
+    let keeping = Keeping::start("[pipeline]\n").await;
+    let gateway = &keeping.gateway;
+    let id = new_conversation(gateway).await;
+    let body = json!({"model": "tidegate-starter", "input": "Tell me a story.", "conversation": id, "stream": true,
+        "max_output_tokens": 120, "logit_bias": {"2": -100}});
+    let response = gateway.send(gateway.json_request("/v1/responses", &body)).await;
+    assert_eq!(response.status(), 200);
+    let deleted = send(gateway, Method::DELETE, &format!("/v1/conversations/{id}"), "", None).await;
+    assert_eq!(deleted.status, 200);
+    let whole = collect(response).await;
+    let text = String::from_utf8(whole.body.to_vec()).unwrap();
+    let last = text.trim_end().rsplit("data: ").next().unwrap();
+    let last: Value = serde_json::from_str(last).unwrap();
+    assert_eq!(last["type"], "response.incomplete", "{last}");
+    assert_eq!((&last["response"]["store"], last["response"]["store_error"].is_string()), (&json!(false), true));
+    let found = gateway.get(&format!("/v1/responses/{}", last["response"]["id"].as_str().unwrap())).await;
+    assert_eq!(found.status, 404);
 }
 
 /// Guards are shown what was said before, as it was, and not only what is asked now.

@@ -3,6 +3,8 @@
 //!
 //! Invariant: the items are what the deltas of the events say, whichever way the response is read.
 
+mod simple;
+
 use super::object::{Ended, Head};
 use crate::items::item;
 use crate::logprobs;
@@ -367,11 +369,7 @@ impl ResponseEncoder {
                     Kind::Text | Kind::Refusal => "token",
                     Kind::Reasoning => "reasoning",
                 };
-                raw(out, r#"data: {"type":""#);
-                raw(out, name);
-                raw(out, r#"","text":"#);
-                string(out, text);
-                return raw(out, "}\n\n");
+                return self.simple_token(name, text, out);
             }
             Skin::Typed => {}
         }
@@ -398,28 +396,6 @@ impl ResponseEncoder {
         raw(out, "}\n\n");
         self.sequence += 1;
     }
-
-    fn simple_call(&mut self, message: &Message, out: &mut BytesMut) {
-        let [Part::ToolCall(call)] = message.parts.as_slice() else { return };
-        if self.skin == Skin::Simple {
-            let body = json!({"type": "tool_call", "call_id": call.id, "name": call.name, "arguments": call.arguments});
-            raw(out, &format!("data: {body}\n\n"));
-        }
-    }
-
-    fn simple_end(&mut self, ended: &Ended, out: &mut BytesMut) {
-        let item_id = self.items.last().map(|item| item.id.clone());
-        let body = match ended {
-            Ended::Finished(reason) => json!({"type": "done", "item_id": item_id, "finish_reason": reason.as_str(),
-                "response_id": self.head.id, "usage": self.usage.map(crate::items::usage),
-                "stored": self.head.store, "left_out": self.head.left_out}),
-            Ended::Cancelled => json!({"type": "done", "item_id": item_id, "finish_reason": "cancelled",
-                "response_id": self.head.id, "stored": self.head.store}),
-            Ended::Failed(reject) => json!({"type": "error", "message": reject.message,
-                "code": reject.code.as_deref().unwrap_or("server_error"), "stored": self.head.store}),
-        };
-        raw(out, &format!("data: {body}\n\n"));
-    }
 }
 
 fn said(part: Part) -> Message {
@@ -427,153 +403,4 @@ fn said(part: Part) -> Message {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::Map;
-    use tidegate_types::ToolCall;
-
-    fn encoder(skin: Skin) -> ResponseEncoder {
-        let (id, model, echo) = ("resp_1".into(), "m".into(), Map::new());
-        ResponseEncoder::new(Head { id, created: 1, model, store: true, left_out: 0, echo }, "u", skin, 100)
-    }
-
-    fn deltas() -> Vec<DeltaKind> {
-        let text = |text: &str| DeltaKind::Text { text: text.into(), logprobs: Vec::new() };
-        let call = ToolCall { id: "c1".into(), name: "f".into(), arguments: "{}".into() };
-        vec![
-            DeltaKind::Reasoning("hm".into()),
-            text("a \"b\"\n"),
-            text("c"),
-            DeltaKind::Refusal("no".into()),
-            DeltaKind::ToolCall { index: 0, call },
-            DeltaKind::Finish(FinishReason::Stop),
-        ]
-    }
-
-    fn run(skin: Skin, deltas: Vec<DeltaKind>, outcome: Result<(), Reject>) -> (ResponseEncoder, Ended, String) {
-        let (mut encoder, mut out) = (encoder(skin), BytesMut::new());
-        encoder.begin(&mut out);
-        for kind in deltas {
-            encoder.delta(&Delta { choice: 0, kind }, &mut out).unwrap();
-        }
-        encoder.usage(Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2 });
-        let ended = encoder.end(outcome, &mut out);
-        encoder.terminal(&ended, 2, &mut out);
-        (encoder, ended, String::from_utf8(out.to_vec()).unwrap())
-    }
-
-    fn events(text: &str) -> Vec<Value> {
-        let data = |event: &str| {
-            let (name, data) = event.split_once('\n').unwrap();
-            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
-            assert_eq!(name.strip_prefix("event: ").unwrap(), data["type"]);
-            data
-        };
-        text.split("\n\n").filter(|event| !event.is_empty()).map(data).collect()
-    }
-
-    #[test]
-    fn typed_events_build_what_the_last_one_says() {
-        let (encoder, ended, text) = run(Skin::Typed, deltas(), Ok(()));
-        let events = events(&text);
-        let numbers: Vec<u64> = events.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
-        assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
-        let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
-        let expected = [
-            "created",
-            "in_progress",
-            "output_item.added",
-            "content_part.added",
-            "reasoning_text.delta",
-            "reasoning_text.done",
-            "content_part.done",
-            "output_item.done",
-            "output_item.added",
-            "content_part.added",
-            "output_text.delta",
-            "output_text.delta",
-            "output_text.done",
-            "content_part.done",
-            "content_part.added",
-            "refusal.delta",
-            "refusal.done",
-            "content_part.done",
-            "output_item.done",
-            "output_item.added",
-            "function_call_arguments.delta",
-            "function_call_arguments.done",
-            "output_item.done",
-            "completed",
-        ];
-        assert_eq!(kinds, expected.map(|kind| format!("response.{kind}")));
-        let last = &events.last().unwrap()["response"];
-        let done: Vec<&Value> =
-            events.iter().filter(|e| e["type"] == "response.output_item.done").map(|e| &e["item"]).collect();
-        assert_eq!(done, last["output"].as_array().unwrap().iter().collect::<Vec<_>>());
-        assert_eq!(last["output"][1]["content"][0]["text"], "a \"b\"\nc");
-        assert_eq!((&last["usage"]["total_tokens"], &last["completed_at"]), (&json!(5), &json!(2)));
-        assert_eq!(last["output"].as_array().unwrap().len(), encoder.output().count());
-        assert_eq!(last.to_string(), encoder.object(&ended, 2));
-    }
-
-    #[test]
-    fn a_cut_answer_says_so_and_keeps_what_there_is() {
-        let text = || DeltaKind::Text { text: "half".into(), logprobs: Vec::new() };
-        let cancelled = Reject::new(RejectKind::Invalid, Fault::Client, "stop").code("cancelled");
-        for (deltas, outcome, status, event, reason) in [
-            (
-                vec![text(), DeltaKind::Finish(FinishReason::Length)],
-                Ok(()),
-                "incomplete",
-                "incomplete",
-                json!({"reason": "max_output_tokens"}),
-            ),
-            (vec![text()], Err(cancelled), "cancelled", "incomplete", Value::Null),
-            (vec![text()], Err(Reject::internal(Fault::Engine, "x")), "failed", "failed", Value::Null),
-            (vec![text()], Ok(()), "failed", "failed", Value::Null),
-        ] {
-            let (encoder, ended, text) = run(Skin::Typed, deltas, outcome);
-            let last = events(&text).pop().unwrap();
-            assert_eq!(last["type"], format!("response.{event}"));
-            assert_eq!(
-                (&last["response"]["status"], &last["response"]["incomplete_details"]),
-                (&json!(status), &reason)
-            );
-            assert_eq!(last["response"]["output"][0]["status"], "incomplete", "{status}");
-            assert_eq!(last["response"]["output"][0]["content"][0]["text"], "half");
-            assert_eq!(ended.status(), status);
-            assert_eq!(encoder.output().next().unwrap().2, status == "incomplete");
-        }
-    }
-
-    #[test]
-    fn the_simple_events_are_tokens_and_an_end() {
-        let (_, _, text) = run(Skin::Simple, deltas(), Ok(()));
-        let kinds: Vec<Value> = text
-            .split("\n\n")
-            .filter_map(|event| serde_json::from_str::<Value>(event.strip_prefix("data: ")?).ok())
-            .map(|event| json!([event["type"], event["text"]]))
-            .collect();
-        assert_eq!(
-            json!(kinds),
-            json!([
-                ["reasoning", "hm"],
-                ["token", "a \"b\"\n"],
-                ["token", "c"],
-                ["token", "no"],
-                ["tool_call", null],
-                ["done", null]
-            ])
-        );
-        let (_, _, silent) = run(Skin::Silent, deltas(), Ok(()));
-        assert_eq!(silent, "");
-    }
-
-    #[test]
-    fn an_endless_answer_is_cut() {
-        let (mut encoder, mut out) = (encoder(Skin::Silent), BytesMut::new());
-        let kind = DeltaKind::Text { text: "x".repeat(101), logprobs: Vec::new() };
-        let reject = encoder.delta(&Delta { choice: 0, kind }, &mut out).unwrap_err();
-        assert_eq!(reject.code.as_deref(), Some("answer_too_long"));
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! The body of `POST /v1/responses`.
 
+mod functions;
+
 use crate::conversations::labels;
 use crate::field::{boolean, list, missing, not_one_of, object, refuse, short_string, small_integer, string};
 use crate::field::{unsupported, wrong_type};
@@ -7,12 +9,12 @@ use crate::items::{joined, read_list};
 use crate::json::{Node, parse};
 use crate::path::Path;
 use crate::request::common::Common;
-use crate::request::{extra, tools};
+use crate::request::extra;
+use functions::{read_choice, read_tools, written_tool};
 use serde_json::{Map, Value, json};
-use tidegate_types::{Chat, Form, Message, Part, Reject, Role, ToolChoice, ToolDef, ToolHints};
+use tidegate_types::{Chat, Form, Message, Part, Reject, Role, ToolChoice, ToolDef};
 
 const MAX_ID_BYTES: usize = 128;
-const MAX_TOOLS: usize = 128;
 const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// What happens to a history that does not fit the model.
@@ -315,142 +317,5 @@ fn read_include(node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
     Ok(())
 }
 
-fn read_tools(node: Node<'_>, at: &Path<'_>) -> Result<Vec<ToolDef>, Reject> {
-    let items = list(node, at)?;
-    if items.len() > MAX_TOOLS {
-        return Err(refuse(at, "array_above_max_length", |param| {
-            format!("`{param}` must have at most {MAX_TOOLS} tools, not {}", items.len())
-        }));
-    }
-    let read: Vec<ToolDef> =
-        items.into_iter().enumerate().map(|(i, item)| read_tool(item, &at.index(i))).collect::<Result<_, _>>()?;
-    let again = (1..read.len()).find(|i| read[..*i].iter().any(|known| known.name == read[*i].name));
-    match again {
-        None => Ok(read),
-        Some(i) => Err(refuse(&at.index(i), "invalid_value", |param| {
-            format!("`{param}` has the name `{}`, which an earlier tool has too", read[i].name)
-        })),
-    }
-}
-
-/// A function; here its members are the tool's own.
-fn read_tool(node: Node<'_>, at: &Path<'_>) -> Result<ToolDef, Reject> {
-    let (mut kind, mut name, mut description, mut schema, mut strict) = (None, None, String::new(), None, false);
-    for (key, node) in object(node, at)? {
-        let at = at.key(&key);
-        match key.as_ref() {
-            _ if matches!(node, Node::Null) => {}
-            "type" => kind = Some(string(node, &at)?),
-            "name" => name = Some(tools::read_name(node, &at)?),
-            "description" => description = string(node, &at)?,
-            "parameters" => schema = Some(tools::read_schema(node, &at)?),
-            "strict" => strict = boolean(&node, &at)?,
-            // A built-in tool has members of its own: its type is what is wrong.
-            _ if kind.as_deref().is_some_and(|kind| kind != "function") => {}
-            _ => return Err(unsupported(&at, "a function has type, name, description, parameters and strict")),
-        }
-    }
-    match kind.as_deref() {
-        Some("function") => {}
-        None => return Err(missing(&at.key("type"), "`function`")),
-        Some(other) => return Err(not_one_of(&at.key("type"), "function", other)),
-    }
-    let name = name.ok_or_else(|| missing(&at.key("name"), "the tool's name"))?;
-    let input_schema = schema.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
-    Ok(ToolDef { name, description, input_schema, strict, hints: ToolHints::default() })
-}
-
-fn written_tool(tool: &ToolDef) -> Value {
-    json!({"type": "function", "name": tool.name, "description": tool.description,
-        "parameters": tool.input_schema, "strict": tool.strict})
-}
-
-fn read_choice(node: Node<'_>, at: &Path<'_>) -> Result<ToolChoice, Reject> {
-    let Node::Map(entries) = node else { return tools::read_choice(node, at) };
-    let (mut kind, mut name) = (None, None);
-    for (key, node) in entries {
-        let at = at.key(&key);
-        match key.as_ref() {
-            "type" => kind = Some(string(node, &at)?),
-            "name" => name = Some(tools::read_name(node, &at)?),
-            _ => return Err(unsupported(&at, "a choice has `type` and `name`")),
-        }
-    }
-    match kind.as_deref() {
-        Some("function") => name.map(ToolChoice::Named).ok_or_else(|| missing(&at.key("name"), "the tool's name")),
-        _ => Err(not_one_of(&at.key("type"), "function", kind.as_deref().unwrap_or_default())),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(body: &Value) -> Result<ResponseRequest, Reject> {
-        parse_response(body.to_string().as_bytes())
-    }
-
-    #[test]
-    fn a_request_becomes_a_chat() {
-        let read = read(&json!({"model": "m", "input": "hi", "instructions": "be short", "temperature": 0.7,
-            "max_output_tokens": 9, "stream": true, "metadata": {"a": "b"}, "store": false, "seed": 3,
-            "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": false}],
-            "tool_choice": {"type": "function", "name": "f"}, "truncation": "auto"}))
-        .unwrap();
-        let chat = &read.chat;
-        let said: Vec<_> = chat.messages.iter().map(|m| (m.id.as_str(), m.role.as_str(), m.joined_text())).collect();
-        assert_eq!(said, [("m0", "system", "be short".to_owned()), ("m1", "user", "hi".to_owned())]);
-        assert_eq!((chat.max_tokens, chat.stream, chat.sampling.seed), (Some(9), true, Some(3)));
-        assert_eq!(chat.tool_choice, ToolChoice::Named("f".into()));
-        assert!(read.instructed && read.store == Some(false) && read.truncation == Truncation::Auto);
-        assert_eq!((&read.echo["temperature"], &read.echo["tools"][0]["name"]), (&json!(0.7), &json!("f")));
-        assert_eq!((&read.echo["metadata"]["a"], &read.echo["truncation"]), (&json!("b"), &json!("auto")));
-        assert_eq!(read.input.len(), 1);
-    }
-
-    #[test]
-    fn wrong_requests_are_refused_by_their_field() {
-        let with = |key: &str, value: Value| {
-            let mut body = json!({"model": "m", "input": "hi"});
-            body[key] = value;
-            body
-        };
-        for (body, param) in [
-            (json!({"model": "m"}), "input"),
-            (json!({"input": "hi"}), "model"),
-            (with("input", json!([])), "input"),
-            (with("input", json!(3)), "input"),
-            (with("max_tokens", json!(3)), "max_tokens"),
-            (with("messages", json!([])), "messages"),
-            (with("tools", json!([{"type": "web_search"}])), "tools[0].type"),
-            (with("tools", json!([{"type": "function", "function": {}}])), "tools[0].function"),
-            (with("truncation", json!("some")), "truncation"),
-            (with("include", json!(["file_search_call.results"])), "include[0]"),
-            (with("text", json!({"format": {"type": "yaml"}})), "text.format.type"),
-            (with("conversation", json!({"name": "x"})), "conversation.name"),
-            (
-                json!({"model": "m", "input": "x", "previous_response_id": "a", "conversation": "b"}),
-                "previous_response_id",
-            ),
-            (json!({"model": "m", "input": "x", "background": true, "store": false}), "background"),
-            (
-                json!({"model": "m", "input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}),
-                "input",
-            ),
-        ] {
-            assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
-        }
-    }
-
-    #[test]
-    fn what_changes_the_answer_travels_under_chats_names() {
-        let read = read(&json!({"model": "m", "input": "hi", "user": "u", "reasoning": {"effort": "low"},
-            "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}}}))
-        .unwrap();
-        let format = &read.chat.extra["response_format"];
-        assert_eq!(format["json_schema"], json!({"name": "n", "schema": {"type": "object"}, "strict": true}));
-        let mut demands = read.chat.demands.clone();
-        demands.sort();
-        assert_eq!(demands, ["reasoning_effort", "response_format"]);
-    }
-}
+mod tests;

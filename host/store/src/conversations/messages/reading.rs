@@ -1,0 +1,164 @@
+//! Reading messages: one, a branch, a history, all of them.
+
+use super::super::{Conversations, Order, Page};
+use super::{Origin, StoredMessage, read};
+use crate::error::StoreError;
+use sqlx::Row;
+use tidegate_types::TenantId;
+
+/// The columns that a message is read from.
+macro_rules! columns {
+    () => {
+        "m.id, m.parent, m.sibling, m.client_id, m.response, m.body, m.status, m.pinned, m.model, m.finish, \
+         m.input_tokens, m.cached_tokens, m.output_tokens, m.created_ms"
+    };
+}
+
+/// The messages from `$3` up to the first, itself included; those that were deleted are passed through.
+macro_rules! path {
+    () => {
+        "WITH RECURSIVE path (id, parent) AS ( \
+             SELECT id, parent FROM messages WHERE tenant = $1 AND conversation = $2 AND id = $3 \
+             UNION ALL SELECT p.id, p.parent FROM messages p JOIN path ON p.id = path.parent \
+             WHERE p.tenant = $1 AND p.conversation = $2) "
+    };
+}
+
+/// Those of the path that are there.
+macro_rules! from_path {
+    () => {
+        " FROM path JOIN messages m ON m.id = path.id WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 "
+    };
+}
+
+impl Conversations {
+    /// One message.
+    pub async fn message(
+        &self,
+        tenant: &TenantId,
+        conversation: &str,
+        id: &str,
+    ) -> Result<Option<StoredMessage>, StoreError> {
+        const ONE: &str = concat!(
+            "SELECT ",
+            columns!(),
+            " FROM messages m JOIN conversations c ON c.tenant = m.tenant AND c.id = m.conversation \
+             WHERE m.tenant = $1 AND m.conversation = $2 AND m.id = $3 AND m.deleted_ms = 0 AND c.deleted_ms = 0"
+        );
+        let query = sqlx::query(ONE).bind(tenant.as_str()).bind(conversation).bind(id);
+        query.fetch_optional(self.db.pool()).await?.as_ref().map(read).transpose()
+    }
+
+    /// The messages of the branch that ends with `leaf`.
+    pub async fn branch(
+        &self,
+        tenant: &TenantId,
+        conversation: &str,
+        leaf: &str,
+        page: &Page,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        const OLDEST: &str = concat!(
+            path!(),
+            "SELECT ",
+            columns!(),
+            from_path!(),
+            "AND ($4 = '' OR m.position > (SELECT a.position FROM messages a \
+                 WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) \
+             ORDER BY m.position LIMIT $5"
+        );
+        const NEWEST: &str = concat!(
+            path!(),
+            "SELECT ",
+            columns!(),
+            from_path!(),
+            "AND ($4 = '' OR m.position < (SELECT a.position FROM messages a \
+                 WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $4)) \
+             ORDER BY m.position DESC LIMIT $5"
+        );
+        let statement = if page.order == Order::Ascending { OLDEST } else { NEWEST };
+        let query = sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(leaf);
+        let query = query.bind(page.after.clone()).bind(i64::from(page.limit));
+        query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
+    }
+
+    /// What a model shall know: the pinned messages of the branch that ends with `leaf`, and its last `recent`; oldest
+    /// first. Says how many were left out besides.
+    pub async fn history(
+        &self,
+        tenant: &TenantId,
+        conversation: &str,
+        leaf: &str,
+        recent: u32,
+    ) -> Result<(Vec<StoredMessage>, u64), StoreError> {
+        const COUNT: &str = concat!(path!(), "SELECT COUNT(*) AS n", from_path!());
+        const PINNED: &str =
+            concat!(path!(), "SELECT ", columns!(), from_path!(), "AND m.pinned = 1 ORDER BY m.position LIMIT $4");
+        let page = Page { after: String::new(), limit: recent, order: Order::Descending };
+        let mut messages = self.branch(tenant, conversation, leaf, &page).await?;
+        messages.reverse();
+        if messages.len() < recent as usize {
+            return Ok((messages, 0));
+        }
+        let bind = |statement| sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(leaf);
+        let count: i64 = bind(COUNT).fetch_one(self.db.pool()).await?.try_get("n")?;
+        let pinned = bind(PINNED).bind(i64::from(recent)).fetch_all(self.db.pool()).await?;
+        let pinned: Vec<StoredMessage> = pinned.iter().map(read).collect::<Result<_, _>>()?;
+        let older = pinned.into_iter().filter(|pinned| messages.iter().all(|message| message.id != pinned.id));
+        let mut all: Vec<StoredMessage> = older.collect();
+        all.append(&mut messages);
+        let left_out = (count.max(0) as u64).saturating_sub(all.len() as u64);
+        Ok((all, left_out))
+    }
+
+    /// The input or the output of a response, oldest first.
+    pub async fn of_response(
+        &self,
+        tenant: &TenantId,
+        response: &str,
+        origin: Origin,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        const OF: &str = concat!(
+            "SELECT ",
+            columns!(),
+            " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
+             ORDER BY m.position"
+        );
+        let query = sqlx::query(OF).bind(tenant.as_str()).bind(response).bind(origin.as_str());
+        query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
+    }
+
+    /// All branches, in the order of their writing.
+    pub async fn tree(
+        &self,
+        tenant: &TenantId,
+        conversation: &str,
+        page: &Page,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        const ALL: &str = concat!(
+            "SELECT ",
+            columns!(),
+            " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.deleted_ms = 0 \
+             AND ($3 = '' OR m.position > (SELECT a.position FROM messages a \
+                 WHERE a.tenant = $1 AND a.conversation = $2 AND a.id = $3)) \
+             ORDER BY m.position LIMIT $4"
+        );
+        let query = sqlx::query(ALL).bind(tenant.as_str()).bind(conversation).bind(page.after.clone());
+        query.bind(i64::from(page.limit)).fetch_all(self.db.pool()).await?.iter().map(read).collect()
+    }
+
+    /// The message that the caller gave this name.
+    pub async fn by_client_id(
+        &self,
+        tenant: &TenantId,
+        conversation: &str,
+        client_id: &str,
+    ) -> Result<Option<StoredMessage>, StoreError> {
+        const ONE: &str = concat!(
+            "SELECT ",
+            columns!(),
+            " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.client_id = $3 AND m.client_id <> ''"
+        );
+        let query = sqlx::query(ONE).bind(tenant.as_str()).bind(conversation).bind(client_id);
+        query.fetch_optional(self.db.pool()).await?.as_ref().map(read).transpose()
+    }
+}

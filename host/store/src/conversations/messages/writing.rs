@@ -1,0 +1,171 @@
+//! Writing messages, and what can be changed of them.
+
+use super::super::{Conversations, Tx, clean, now_ms};
+use super::{At, Body, NewMessage, Origin};
+use crate::error::StoreError;
+use sqlx::Row;
+use tidegate_types::{TenantId, Usage};
+
+impl Conversations {
+    /// Writes messages behind each other; gives their ids, or nothing where there is no such place. A message whose
+    /// `client_id` is there already is not written again, and nothing that follows it.
+    pub async fn append(
+        &self,
+        tenant: &TenantId,
+        conversation: &str,
+        at: &At,
+        messages: &[NewMessage],
+    ) -> Result<Option<Vec<String>>, StoreError> {
+        let mut tx = self.db.write().await?;
+        let written = append(&mut tx, tenant, conversation, at, messages).await?;
+        tx.commit().await?;
+        Ok(written)
+    }
+
+    /// Deletes one message; what follows it stays. Says whether there was one.
+    pub async fn delete_message(&self, tenant: &TenantId, conversation: &str, id: &str) -> Result<bool, StoreError> {
+        const DELETE: &str = "UPDATE messages SET deleted_ms = $4 \
+             WHERE tenant = $1 AND conversation = $2 AND id = $3 AND deleted_ms = 0";
+        let query = sqlx::query(DELETE).bind(tenant.as_str()).bind(conversation).bind(id).bind(now_ms());
+        Ok(query.execute(self.db.pool()).await?.rows_affected() > 0)
+    }
+
+    /// Keeps a message in the context, or no longer. Says whether there is one.
+    pub async fn pin(&self, tenant: &TenantId, conversation: &str, id: &str, pinned: bool) -> Result<bool, StoreError> {
+        const PIN: &str = "UPDATE messages SET pinned = $4 \
+             WHERE tenant = $1 AND conversation = $2 AND id = $3 AND deleted_ms = 0";
+        let query = sqlx::query(PIN).bind(tenant.as_str()).bind(conversation).bind(id).bind(i64::from(pinned));
+        Ok(query.execute(self.db.pool()).await?.rows_affected() > 0)
+    }
+
+    /// Makes the branch that ends with `leaf` the current one. Says whether there is such a message.
+    pub async fn select(&self, tenant: &TenantId, conversation: &str, leaf: &str) -> Result<bool, StoreError> {
+        const SELECT: &str = "UPDATE conversations SET leaf = $3, version = version + 1 \
+             WHERE tenant = $1 AND id = $2 AND deleted_ms = 0 AND EXISTS (SELECT 1 FROM messages m \
+                 WHERE m.tenant = $1 AND m.conversation = $2 AND m.id = $3 AND m.deleted_ms = 0)";
+        let query = sqlx::query(SELECT).bind(tenant.as_str()).bind(conversation).bind(leaf);
+        Ok(query.execute(self.db.pool()).await?.rows_affected() > 0)
+    }
+}
+
+/// As [`Conversations::append`], within a transaction, for messages of no response.
+pub(in super::super) async fn append(
+    tx: &mut Tx,
+    tenant: &TenantId,
+    conversation: &str,
+    at: &At,
+    messages: &[NewMessage],
+) -> Result<Option<Vec<String>>, StoreError> {
+    let all: Vec<(Origin, &NewMessage)> = messages.iter().map(|message| (Origin::Added, message)).collect();
+    append_of(tx, tenant, conversation, at, "", &all).await
+}
+
+/// Writes messages of a response.
+pub(in super::super) async fn append_of(
+    tx: &mut Tx,
+    tenant: &TenantId,
+    conversation: &str,
+    at: &At,
+    response: &str,
+    messages: &[(Origin, &NewMessage)],
+) -> Result<Option<Vec<String>>, StoreError> {
+    // First of all: who writes to this conversation waits here for those before.
+    let Some(leaf) = lock(tx, tenant, conversation).await? else { return Ok(None) };
+    let first = match at {
+        At::Leaf => leaf.clone(),
+        At::Behind(parent) | At::Branch(parent) => parent.clone(),
+    };
+    if !first.is_empty() && !exists(tx, tenant, conversation, &first).await? {
+        return Ok(None);
+    }
+    let (mut parent, mut ids) = (first.clone(), Vec::with_capacity(messages.len()));
+    for (origin, new) in messages {
+        if let Some(known) = known(tx, tenant, conversation, &new.client_id).await? {
+            ids.push(known);
+            return Ok(Some(ids));
+        }
+        write(tx, tenant, conversation, &parent, response, *origin, new).await?;
+        parent.clone_from(&new.id);
+        ids.push(new.id.clone());
+    }
+    if parent != first && (first == leaf || matches!(at, At::Branch(_))) {
+        const MOVE: &str = "UPDATE conversations SET leaf = $3 WHERE tenant = $1 AND id = $2";
+        sqlx::query(MOVE).bind(tenant.as_str()).bind(conversation).bind(parent).execute(&mut **tx).await?;
+    }
+    Ok(Some(ids))
+}
+
+/// Holds the conversation's row until the transaction ends; gives its leaf.
+pub(in super::super) async fn lock(
+    tx: &mut Tx,
+    tenant: &TenantId,
+    conversation: &str,
+) -> Result<Option<String>, StoreError> {
+    const LOCK: &str =
+        "UPDATE conversations SET version = version + 1 WHERE tenant = $1 AND id = $2 AND deleted_ms = 0";
+    const LEAF: &str = "SELECT leaf FROM conversations WHERE tenant = $1 AND id = $2";
+    let locked = sqlx::query(LOCK).bind(tenant.as_str()).bind(conversation).execute(&mut **tx).await?;
+    if locked.rows_affected() == 0 {
+        return Ok(None);
+    }
+    let row = sqlx::query(LEAF).bind(tenant.as_str()).bind(conversation).fetch_one(&mut **tx).await?;
+    Ok(Some(row.try_get("leaf")?))
+}
+
+async fn exists(tx: &mut Tx, tenant: &TenantId, conversation: &str, id: &str) -> Result<bool, StoreError> {
+    const FIND: &str = "SELECT id FROM messages WHERE tenant = $1 AND conversation = $2 AND id = $3";
+    let query = sqlx::query(FIND).bind(tenant.as_str()).bind(conversation).bind(id);
+    Ok(query.fetch_optional(&mut **tx).await?.is_some())
+}
+
+async fn known(
+    tx: &mut Tx,
+    tenant: &TenantId,
+    conversation: &str,
+    client_id: &str,
+) -> Result<Option<String>, StoreError> {
+    const FIND: &str = "SELECT id FROM messages WHERE tenant = $1 AND conversation = $2 AND client_id = $3";
+    if client_id.is_empty() {
+        return Ok(None);
+    }
+    let query = sqlx::query(FIND).bind(tenant.as_str()).bind(conversation).bind(client_id);
+    Ok(query.fetch_optional(&mut **tx).await?.map(|row| row.try_get("id")).transpose()?)
+}
+
+async fn write(
+    tx: &mut Tx,
+    tenant: &TenantId,
+    conversation: &str,
+    parent: &str,
+    response: &str,
+    origin: Origin,
+    new: &NewMessage,
+) -> Result<(), StoreError> {
+    const INSERT: &str = "INSERT INTO messages (tenant, conversation, id, parent, sibling, position, client_id, \
+         response, origin, body, folded, status, pinned, model, finish, input_tokens, cached_tokens, output_tokens, \
+         created_ms, deleted_ms) VALUES ($1, $2, $3, $4, \
+         (SELECT COUNT(*) FROM messages WHERE tenant = $1 AND conversation = $2 AND parent = $4), \
+         (SELECT COUNT(*) FROM messages WHERE tenant = $1 AND conversation = $2), \
+         $5, $6, $7, $8, $9, $10, 0, $11, $12, $13, $14, $15, $16, 0)";
+    let Usage { input_tokens, cached_tokens, output_tokens } = new.made.usage;
+    sqlx::query(INSERT)
+        .bind(tenant.as_str())
+        .bind(conversation)
+        .bind(new.id.clone())
+        .bind(parent)
+        .bind(new.client_id.clone())
+        .bind(response)
+        .bind(origin.as_str())
+        .bind(Body::text_of(&new.message)?)
+        .bind(clean(&new.message.joined_text()).to_lowercase())
+        .bind(new.status.as_str())
+        .bind(new.made.model.clone())
+        .bind(new.made.finish.clone())
+        .bind(input_tokens as i64)
+        .bind(cached_tokens as i64)
+        .bind(output_tokens as i64)
+        .bind(now_ms())
+        .execute(&mut **tx)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,63 @@
+use super::*;
+
+fn read(body: &Value) -> Result<ResponseRequest, Reject> {
+    parse_response(body.to_string().as_bytes())
+}
+
+#[test]
+fn a_request_becomes_a_chat() {
+    let read = read(&json!({"model": "m", "input": "hi", "instructions": "be short", "temperature": 0.7,
+        "max_output_tokens": 9, "stream": true, "metadata": {"a": "b"}, "store": false, "seed": 3,
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": false}],
+        "tool_choice": {"type": "function", "name": "f"}, "truncation": "auto"}))
+    .unwrap();
+    let chat = &read.chat;
+    let said: Vec<_> = chat.messages.iter().map(|m| (m.id.as_str(), m.role.as_str(), m.joined_text())).collect();
+    assert_eq!(said, [("m0", "system", "be short".to_owned()), ("m1", "user", "hi".to_owned())]);
+    assert_eq!((chat.max_tokens, chat.stream, chat.sampling.seed), (Some(9), true, Some(3)));
+    assert_eq!(chat.tool_choice, ToolChoice::Named("f".into()));
+    assert!(read.instructed && read.store == Some(false) && read.truncation == Truncation::Auto);
+    assert_eq!((&read.echo["temperature"], &read.echo["tools"][0]["name"]), (&json!(0.7), &json!("f")));
+    assert_eq!((&read.echo["metadata"]["a"], &read.echo["truncation"]), (&json!("b"), &json!("auto")));
+    assert_eq!(read.input.len(), 1);
+}
+
+#[test]
+fn wrong_requests_are_refused_by_their_field() {
+    let with = |key: &str, value: Value| {
+        let mut body = json!({"model": "m", "input": "hi"});
+        body[key] = value;
+        body
+    };
+    for (body, param) in [
+        (json!({"model": "m"}), "input"),
+        (json!({"input": "hi"}), "model"),
+        (with("input", json!([])), "input"),
+        (with("input", json!(3)), "input"),
+        (with("max_tokens", json!(3)), "max_tokens"),
+        (with("messages", json!([])), "messages"),
+        (with("tools", json!([{"type": "web_search"}])), "tools[0].type"),
+        (with("tools", json!([{"type": "function", "function": {}}])), "tools[0].function"),
+        (with("truncation", json!("some")), "truncation"),
+        (with("include", json!(["file_search_call.results"])), "include[0]"),
+        (with("text", json!({"format": {"type": "yaml"}})), "text.format.type"),
+        (with("conversation", json!({"name": "x"})), "conversation.name"),
+        (json!({"model": "m", "input": "x", "previous_response_id": "a", "conversation": "b"}), "previous_response_id"),
+        (json!({"model": "m", "input": "x", "background": true, "store": false}), "background"),
+        (json!({"model": "m", "input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}), "input"),
+    ] {
+        assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+    }
+}
+
+#[test]
+fn what_changes_the_answer_travels_under_chats_names() {
+    let read = read(&json!({"model": "m", "input": "hi", "user": "u", "reasoning": {"effort": "low"},
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}}}))
+    .unwrap();
+    let format = &read.chat.extra["response_format"];
+    assert_eq!(format["json_schema"], json!({"name": "n", "schema": {"type": "object"}, "strict": true}));
+    let mut demands = read.chat.demands.clone();
+    demands.sort();
+    assert_eq!(demands, ["reasoning_effort", "response_format"]);
+}
