@@ -1,7 +1,8 @@
 //! Plain data that every crate speaks: no IO, no async, no behaviour beyond small accessors.
 //!
-//! Read in the order of a request: [`caller`] asks, [`chat`] is what was asked, [`sampling`] how to draw,
-//! [`job`] what the engine gets, [`delta`] what streams back, [`reject`] how any of it may fail.
+//! Read in the order of a request: [`caller`] asks, [`quota`] says how much it may, [`chat`] is what was asked,
+//! [`sampling`] how to draw, [`job`] what the engine gets, [`delta`] what streams back, [`reject`] how any of it may
+//! fail.
 
 pub mod caller;
 pub mod chat;
@@ -9,6 +10,7 @@ pub mod delta;
 pub mod finding;
 pub mod ids;
 pub mod job;
+pub mod quota;
 pub mod reject;
 pub mod sampling;
 pub mod transcript;
@@ -19,6 +21,7 @@ pub use delta::{Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
 pub use finding::{Finding, Severity, Span};
 pub use ids::{JobId, RequestId};
 pub use job::{Job, JobEvent, SampledToken};
+pub use quota::{Allowance, Allowances, Counted, Exceeded, Limited, Quota, Scope};
 pub use reject::{Fault, Reject, RejectKind};
 pub use sampling::{Sampling, SamplingParams};
 pub use transcript::Transcript;

@@ -11,6 +11,7 @@ use std::path::Path;
 const EDGES: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("fair", &["types"]),
+    ("limits", &["types"]),
     ("egress", &["types"]),
     ("wire", &["types"]),
     ("text", &["types"]),
@@ -21,15 +22,15 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sandbox", &["types"]),
     ("upstream", &["types", "wire", "egress"]),
     ("ledger", &["types"]),
-    ("pipeline", &["types", "ledger", "engine", "upstream", "sandbox", "text", "fair"]),
+    ("pipeline", &["types", "ledger", "engine", "upstream", "sandbox", "text", "fair", "limits"]),
     ("streams", &["types"]),
     ("store", &["types", "ledger"]),
     ("api", &["types", "wire", "streams", "store", "pipeline"]),
     (
         "gateway",
         &[
-            "types", "fair", "egress", "wire", "text", "device", "kernels", "model", "engine", "sandbox", "upstream",
-            "streams", "ledger", "store", "pipeline", "api",
+            "types", "fair", "limits", "egress", "wire", "text", "device", "kernels", "model", "engine", "sandbox",
+            "upstream", "streams", "ledger", "store", "pipeline", "api",
         ],
     ),
 ];
