@@ -1,84 +1,93 @@
-//! Who asks. Keys are known by their BLAKE3 hash only. Without any key the server serves callers on its own
-//! machine, and only requests that were meant for it: a web page in a browser here must not reach it through a
-//! name that points to 127.0.0.1.
+//! Who asks, and what they may reach. Keys are known by their BLAKE3 hash only. Without any key the server serves
+//! callers on its own machine, and only requests that were meant for it: a web page in a browser here must not reach it
+//! through a name that points to 127.0.0.1.
 
+use crate::credential::{self, unauthenticated};
 use crate::error::ApiError;
-use hyper::header::{AUTHORIZATION, HeaderMap};
-use std::collections::{HashMap, HashSet};
+use crate::routes::{Access, Group, Route};
+use arc_swap::ArcSwap;
+use hyper::header::HeaderMap;
+use metrics::counter;
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::SystemTime;
 use subtle::ConstantTimeEq;
-use tidegate_types::{Caller, Class, Fault, Reject, RejectKind, TenantId};
+use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
 /// One key of the config.
 #[derive(Clone, Debug)]
 pub struct ApiKey {
-    /// For logs and metrics.
-    pub name: String,
     /// `blake3:` and 64 hex digits: the hash of the key as it is sent.
     pub hash: String,
-    /// Whose data and share.
-    pub tenant: TenantId,
-    /// Priority class.
-    pub class: Class,
-    /// Share of the engine relative to other tenants of the class.
-    pub weight: u32,
+    /// Who asks with it.
+    pub caller: Caller,
+    /// The endpoints that it may use; `None` for all but the administrator's.
+    pub endpoints: Option<Vec<Group>>,
+    /// From then on it is refused.
+    pub expires: Option<SystemTime>,
+    /// It may administer the server.
+    pub admin: bool,
+}
+
+/// What a key may reach.
+struct Entry {
+    hash: [u8; 32],
+    caller: Arc<Caller>,
+    endpoints: Option<Vec<Group>>,
+    expires: Option<SystemTime>,
+    admin: bool,
 }
 
 /// Decides who a request's caller is.
 pub struct Auth {
     /// By the first bytes of the hash. Looking up by hash tells an attacker nothing about a key; the rest is
     /// compared in constant time all the same.
-    keys: HashMap<[u8; 8], ([u8; 32], Arc<Caller>)>,
+    keys: HashMap<[u8; 8], Entry>,
     local: Arc<Caller>,
-    /// Names of the keys that may administer the server.
-    administrators: HashSet<String>,
+}
+
+/// The keys that are valid now. Clones are the same: what one is given, all have.
+#[derive(Clone)]
+pub struct SharedAuth(Arc<ArcSwap<Auth>>);
+
+impl From<Auth> for SharedAuth {
+    fn from(auth: Auth) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(auth)))
+    }
+}
+
+impl SharedAuth {
+    /// New requests are asked for other keys; those that run have been let in.
+    pub fn replace(&self, auth: Auth) {
+        self.0.store(Arc::new(auth));
+    }
+
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Auth>> {
+        self.0.load()
+    }
 }
 
 impl Auth {
-    /// Callers need one of `keys`; without any, only this machine is served.
-    pub fn new(keys: impl IntoIterator<Item = ApiKey>) -> Result<Self, ApiError> {
-        let administrators = HashSet::new();
-        let mut auth = Self { keys: HashMap::new(), local: Arc::new(Caller::local()), administrators };
+    /// Callers need one of `keys`; without any, only this machine is served, as `local`.
+    pub fn new(keys: impl IntoIterator<Item = ApiKey>, local: Caller) -> Result<Self, ApiError> {
+        let mut auth = Self { keys: HashMap::new(), local: Arc::new(local) };
         for key in keys {
-            let hash = parse_hash(&key.hash).ok_or_else(|| ApiError::BadKeyHash { name: key.name.clone() })?;
-            let caller = Arc::new(Caller {
-                tenant: key.tenant,
-                key_name: key.name.as_str().into(),
-                class: key.class,
-                weight: key.weight.max(1),
-            });
-            if let Some((_, other)) = auth.keys.insert(prefix(&hash), (hash, caller)) {
-                return Err(ApiError::SameKey { first: other.key_name.to_string(), second: key.name });
+            let ApiKey { hash, caller, endpoints, expires, admin } = key;
+            let name = caller.key_name.to_string();
+            let hash = parse_hash(&hash).ok_or_else(|| ApiError::BadKeyHash { name: name.clone() })?;
+            let entry = Entry { hash, caller: Arc::new(caller), endpoints, expires, admin };
+            if let Some(other) = auth.keys.insert(prefix(&hash), entry) {
+                return Err(ApiError::SameKey { first: other.caller.key_name.to_string(), second: name });
             }
         }
         Ok(auth)
     }
 
-    /// Lets the keys of these names administer the server.
-    pub fn with_administrators(mut self, names: impl IntoIterator<Item = String>) -> Self {
-        self.administrators.extend(names);
-        self
-    }
-
-    /// The caller of a request that administers the server; without keys that is whoever is on this machine.
-    pub(crate) fn administrator(
-        &self,
-        headers: &HeaderMap,
-        host: &str,
-        peer: SocketAddr,
-    ) -> Result<Arc<Caller>, Reject> {
-        let caller = self.caller(headers, host, peer)?;
-        if self.administers(&caller) {
-            return Ok(caller);
-        }
-        let message = "this key may not administer the server; set `admin = true` on its entry in the config";
-        Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("not_admin"))
-    }
-
     /// Whether a caller may administer the server.
     pub(crate) fn administers(&self, caller: &Caller) -> bool {
-        self.is_local_only() || self.administrators.contains(caller.key_name.as_ref())
+        let named = |entry: &Entry| entry.admin && entry.caller.key_name == caller.key_name;
+        self.is_local_only() || self.keys.values().any(named)
     }
 
     /// Whether callers need no key, and only this machine is served.
@@ -86,16 +95,22 @@ impl Auth {
         self.keys.is_empty()
     }
 
-    /// The caller of a request; `host` is the name it was sent to.
-    pub(crate) fn caller(&self, headers: &HeaderMap, host: &str, peer: SocketAddr) -> Result<Arc<Caller>, Reject> {
+    /// The caller of a request to `route`; `host` is the name it was sent to.
+    pub(crate) fn caller(
+        &self,
+        route: &Route,
+        headers: &HeaderMap,
+        host: &str,
+        peer: SocketAddr,
+    ) -> Result<Arc<Caller>, Reject> {
         if self.is_local_only() {
             return self.local_caller(host, peer);
         }
-        let hash = *blake3::hash(bearer(headers)?).as_bytes();
-        match self.keys.get(&prefix(&hash)) {
-            Some((known, caller)) if bool::from(known.ct_eq(&hash)) => Ok(Arc::clone(caller)),
-            _ => Err(unauthenticated("the API key is not known here")),
-        }
+        let hash = *blake3::hash(credential::key(headers)?).as_bytes();
+        let entry = self.keys.get(&prefix(&hash)).filter(|entry| bool::from(entry.hash.ct_eq(&hash)));
+        let entry = entry.ok_or_else(|| unauthenticated("the API key is not known here"))?;
+        entry.check(route)?;
+        Ok(Arc::clone(&entry.caller))
     }
 
     fn local_caller(&self, host: &str, peer: SocketAddr) -> Result<Arc<Caller>, Reject> {
@@ -111,6 +126,34 @@ impl Auth {
     }
 }
 
+impl Entry {
+    /// Refuses what the key is not for.
+    fn check(&self, route: &Route) -> Result<(), Reject> {
+        if self.expires.is_some_and(|expires| SystemTime::now() >= expires) {
+            counter!("tidegate_scope_denials_total", "reason" => "expired").increment(1);
+            return Err(unauthenticated("the API key has expired").code("expired_api_key"));
+        }
+        match route.access {
+            Access::Admin if !self.admin => {
+                counter!("tidegate_scope_denials_total", "reason" => "admin").increment(1);
+                let message = "this key may not administer the server; set `admin = true` on its entry in the config";
+                Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("not_admin"))
+            }
+            Access::Keyed(group) if self.endpoints.as_ref().is_some_and(|groups| !groups.contains(&group)) => {
+                counter!("tidegate_scope_denials_total", "reason" => "endpoint").increment(1);
+                let message = format!(
+                    "this key may not use {} {}; name `{}` among the `endpoints` of its entry in the config",
+                    route.method,
+                    route.path,
+                    group.as_str()
+                );
+                Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("insufficient_permissions"))
+            }
+            Access::Keyed(_) | Access::Admin | Access::Open => Ok(()),
+        }
+    }
+}
+
 fn prefix(hash: &[u8; 32]) -> [u8; 8] {
     let mut prefix = [0; 8];
     prefix.copy_from_slice(&hash[..8]);
@@ -120,23 +163,6 @@ fn prefix(hash: &[u8; 32]) -> [u8; 8] {
 fn parse_hash(text: &str) -> Option<[u8; 32]> {
     let hash = blake3::Hash::from_hex(text.strip_prefix("blake3:")?).ok()?;
     Some(*hash.as_bytes())
-}
-
-fn bearer(headers: &HeaderMap) -> Result<&[u8], Reject> {
-    let mut values = headers.get_all(AUTHORIZATION).iter();
-    let value = match (values.next(), values.next()) {
-        (Some(value), None) => value.as_bytes(),
-        (None, _) => return Err(unauthenticated("send your API key as `Authorization: Bearer KEY`")),
-        (Some(_), Some(_)) => return Err(unauthenticated("the request has several `Authorization` headers; send one")),
-    };
-    match value.split_at_checked(7) {
-        Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") => Ok(key.trim_ascii()),
-        _ => Err(unauthenticated("`Authorization` must be `Bearer KEY`")),
-    }
-}
-
-fn unauthenticated(message: &str) -> Reject {
-    Reject::new(RejectKind::Unauthenticated, Fault::Client, message)
 }
 
 /// `localhost`, a name below it, or a loopback address; with or without a port.
@@ -157,34 +183,59 @@ fn is_local_name(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routes::{Found, find};
+    use hyper::Method;
+    use hyper::header::AUTHORIZATION;
+    use std::time::Duration;
+    use tidegate_types::{Class, TenantId};
 
     fn key(name: &str, secret: &str) -> ApiKey {
         let hash = format!("blake3:{}", blake3::hash(secret.as_bytes()));
-        ApiKey { name: name.into(), hash, tenant: TenantId::new("t"), class: Class::Batch, weight: 3 }
+        let caller = Caller {
+            tenant: TenantId::new("t"),
+            key_name: name.into(),
+            class: Class::Batch,
+            weight: 3,
+            ..Caller::local()
+        };
+        ApiKey { hash, caller, endpoints: None, expires: None, admin: false }
     }
 
-    fn headers(values: &[&str]) -> HeaderMap {
-        values.iter().map(|value| (AUTHORIZATION, value.parse().unwrap())).collect()
+    fn auth(keys: impl IntoIterator<Item = ApiKey>) -> Auth {
+        Auth::new(keys, Caller::local()).unwrap()
+    }
+
+    fn route(method: Method, path: &str) -> &'static Route {
+        match find(&method, path) {
+            Found::Route(route, _) => route,
+            _ => panic!("{path}"),
+        }
+    }
+
+    fn chat() -> &'static Route {
+        route(Method::POST, "/v1/chat/completions")
+    }
+
+    fn ask(auth: &Auth, route: &Route, values: &[&str]) -> Result<Arc<Caller>, Reject> {
+        let headers = values.iter().map(|value| (AUTHORIZATION, value.parse().unwrap())).collect();
+        auth.caller(route, &headers, "localhost", "127.0.0.1:9".parse().unwrap())
     }
 
     #[test]
     fn a_key_names_its_caller_and_any_other_is_refused() {
-        let auth = Auth::new([key("ann", "tg-1"), key("bob", "tg-2")]).unwrap();
-        let far: SocketAddr = "192.0.2.1:9".parse().unwrap();
-        let caller = |values: &[&str]| auth.caller(&headers(values), "example.com", far);
-        let bob = caller(&["bearer  tg-2"]).unwrap();
+        let auth = auth([key("ann", "tg-1"), key("bob", "tg-2")]);
+        let bob = ask(&auth, chat(), &["bearer  tg-2"]).unwrap();
         assert_eq!((&*bob.key_name, bob.class, bob.weight), ("bob", Class::Batch, 3));
-        for wrong in
-            [&[][..], &["Bearer tg-3"], &["Bearer "], &["tg-1"], &["Basic tg-1"], &["Bearer tg-1", "Bearer tg-2"]]
-        {
-            assert_eq!(caller(wrong).unwrap_err().kind, RejectKind::Unauthenticated, "{wrong:?}");
+        for wrong in [&[][..], &["Bearer tg-3"], &["Bearer "], &["tg-1"], &["Basic tg-1"]] {
+            assert_eq!(ask(&auth, chat(), wrong).unwrap_err().kind, RejectKind::Unauthenticated, "{wrong:?}");
         }
     }
 
     #[test]
     fn without_keys_only_this_machine_is_served_and_only_by_its_own_names() {
-        let auth = Auth::new([]).unwrap();
-        let allowed = |host: &str, peer: &str| auth.caller(&HeaderMap::new(), host, peer.parse().unwrap()).is_ok();
+        let auth = auth([]);
+        let allowed =
+            |host: &str, peer: &str| auth.caller(chat(), &HeaderMap::new(), host, peer.parse().unwrap()).is_ok();
         for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "[::1]:8080", "[::1]", "a.localhost"] {
             assert!(allowed(host, "127.0.0.1:9") && allowed(host, "[::1]:9") && allowed(host, "[::ffff:127.0.0.1]:9"));
         }
@@ -196,19 +247,38 @@ mod tests {
 
     #[test]
     fn an_administrator_is_a_key_that_was_named_or_this_machine() {
-        let auth = Auth::new([key("ann", "tg-1"), key("bob", "tg-2")]).unwrap().with_administrators(["bob".to_owned()]);
-        let near: SocketAddr = "127.0.0.1:9".parse().unwrap();
-        let of = |auth: &Auth, values: &[&str]| auth.administrator(&headers(values), "localhost", near).map(|_| ());
-        assert!(of(&auth, &["Bearer tg-2"]).is_ok());
-        assert_eq!(of(&auth, &["Bearer tg-1"]).unwrap_err().kind, RejectKind::Forbidden);
-        assert_eq!(of(&auth, &[]).unwrap_err().kind, RejectKind::Unauthenticated);
-        assert!(of(&Auth::new([]).unwrap(), &[]).is_ok());
+        let keys = auth([key("ann", "tg-1"), ApiKey { admin: true, ..key("bob", "tg-2") }]);
+        let reload = route(Method::POST, "/admin/reload");
+        assert!(ask(&keys, reload, &["Bearer tg-2"]).is_ok());
+        assert_eq!(ask(&keys, reload, &["Bearer tg-1"]).unwrap_err().kind, RejectKind::Forbidden);
+        assert_eq!(ask(&keys, reload, &[]).unwrap_err().kind, RejectKind::Unauthenticated);
+        assert!(ask(&auth([]), reload, &[]).is_ok());
+    }
+
+    #[test]
+    fn a_key_reaches_its_endpoints_until_it_expires() {
+        let models = ApiKey { endpoints: Some(vec![Group::Models]), ..key("ann", "tg-1") };
+        let auth = auth([
+            ApiKey { expires: Some(SystemTime::now() - Duration::from_secs(1)), ..key("old", "tg-2") },
+            ApiKey { expires: Some(SystemTime::now() + Duration::from_secs(60)), ..key("new", "tg-3") },
+            models,
+        ]);
+        assert!(ask(&auth, route(Method::GET, "/v1/models/x"), &["Bearer tg-1"]).is_ok());
+        for path in ["/v1/chat/completions", "/v1/completions"] {
+            let refused = ask(&auth, route(Method::POST, path), &["Bearer tg-1"]).unwrap_err();
+            assert_eq!(refused.kind, RejectKind::Forbidden);
+            assert!(refused.message.contains(path), "{refused}");
+        }
+        let expired = ask(&auth, chat(), &["Bearer tg-2"]).unwrap_err();
+        assert_eq!((expired.kind, expired.code.as_deref()), (RejectKind::Unauthenticated, Some("expired_api_key")));
+        assert!(ask(&auth, chat(), &["Bearer tg-3"]).is_ok());
     }
 
     #[test]
     fn hashes_that_are_none_and_keys_given_twice_are_refused() {
+        let new = |keys: Vec<ApiKey>| Auth::new(keys, Caller::local());
         let bad = ApiKey { hash: "sha1:00".into(), ..key("x", "y") };
-        assert!(matches!(Auth::new([bad]), Err(ApiError::BadKeyHash { name }) if name == "x"));
-        assert!(matches!(Auth::new([key("a", "s"), key("b", "s")]), Err(ApiError::SameKey { .. })));
+        assert!(matches!(new(vec![bad]), Err(ApiError::BadKeyHash { name }) if name == "x"));
+        assert!(matches!(new(vec![key("a", "s"), key("b", "s")]), Err(ApiError::SameKey { .. })));
     }
 }

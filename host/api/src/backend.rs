@@ -6,7 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_store::{UsageQuery, UsageSum};
-use tidegate_types::{Caller, Chat, Delta, Fault, Message, Reject, RejectKind, RequestId, Transcript, Usage};
+use tidegate_types::{
+    Allowances, Caller, Chat, Delta, Fault, Message, Reject, RejectKind, RequestId, Transcript, Usage,
+};
 use tidegate_wire::ModelCard;
 
 /// A future that is not named.
@@ -103,6 +105,8 @@ pub struct Reply {
     pub model: String,
     /// Extra response headers; names in lower case.
     pub headers: Vec<(&'static str, String)>,
+    /// What is left to a limited caller.
+    pub allowances: Allowances,
     /// What it says.
     pub events: Box<dyn Events>,
 }

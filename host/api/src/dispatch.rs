@@ -3,6 +3,7 @@
 
 use crate::body::{Body, Response};
 use crate::check;
+use crate::credential;
 use crate::error;
 use crate::exchange::Exchange;
 use crate::ids;
@@ -91,11 +92,11 @@ impl Dispatch {
     /// Before the body is read, so that nobody without a key makes the server hold anything.
     fn caller(&self, route: &Route, request: &Request<Incoming>) -> Result<Arc<Caller>, Reject> {
         let host = check::head(request)?;
-        match route.access {
-            Access::Open => Ok(Arc::new(Caller::local())),
-            Access::Keyed => self.api.auth.caller(request.headers(), &host, self.peer),
-            Access::Admin => self.api.auth.administrator(request.headers(), &host, self.peer),
+        if route.access == Access::Open {
+            return Ok(Arc::new(Caller::local()));
         }
+        credential::none_in_url(request.uri().query())?;
+        self.api.auth.load().caller(route, request.headers(), &host, self.peer)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can be wrong before the first request, and how a `Reject` becomes a response.
 
 use crate::body::{Body, Response};
+use crate::rate_headers;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use tidegate_types::{Fault, Reject, RejectKind};
@@ -52,9 +53,14 @@ pub(crate) fn response(reject: &Reject) -> Response {
     *response.status_mut() = status(reject.kind);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let busy = matches!(reject.kind, RejectKind::RateLimited | RejectKind::Unavailable);
+    let useless = reject.limited.as_ref().and_then(|limited| limited.exceeded).is_some_and(|e| e.retry_after.is_none());
+    let busy = matches!(reject.kind, RejectKind::RateLimited | RejectKind::Unavailable) && !useless;
     if let Some(seconds) = reject.retry_after_s.or(busy.then_some(DEFAULT_RETRY_AFTER_S)) {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(limited) = &reject.limited {
+        rate_headers::allowances(headers, &limited.allowances);
+        limited.exceeded.iter().for_each(|exceeded| rate_headers::exceeded(headers, exceeded));
     }
     if reject.kind == RejectKind::Unauthenticated {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -13,12 +13,61 @@ use tidegate_types::Reject;
 /// Who may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// A caller with a key.
-    Keyed,
+    /// A caller with a key for this group.
+    Keyed(Group),
     /// A caller whose key is an administrator's; without keys, this machine.
     Admin,
     /// Anyone who reaches the server: probes, which say nothing.
     Open,
+}
+
+/// Endpoints that a key may be for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/models` and `/v1/models/{id}`
+    Models,
+    /// `/v1/streams/{id}`: streams of the tenant, whichever key began them.
+    Streams,
+    /// `/v1/conversations` and what is below it.
+    Conversations,
+    /// `/v1/responses` and what is below it.
+    Responses,
+    /// `/v1/usage` and what is below it, by OpenAI's names too.
+    Usage,
+    /// `/metrics`
+    Metrics,
+}
+
+impl Group {
+    /// All there are.
+    pub const ALL: [Self; 8] = [
+        Self::Chat,
+        Self::Completions,
+        Self::Models,
+        Self::Streams,
+        Self::Conversations,
+        Self::Responses,
+        Self::Usage,
+        Self::Metrics,
+    ];
+
+    /// Its name in the config.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Completions => "completions",
+            Self::Models => "models",
+            Self::Streams => "streams",
+            Self::Conversations => "conversations",
+            Self::Responses => "responses",
+            Self::Usage => "usage",
+            Self::Metrics => "metrics",
+        }
+    }
 }
 
 pub(crate) type Handler = fn(Exchange) -> BoxFuture<'static, Result<Response, Reject>>;
@@ -37,39 +86,65 @@ const fn route(method: Method, path: &'static str, access: Access, handler: Hand
 }
 
 static ROUTES: &[Route] = &[
-    route(Method::POST, "/v1/chat/completions", Access::Keyed, |x| Box::pin(chat_completions::create(x))),
-    route(Method::POST, "/v1/completions", Access::Keyed, |x| Box::pin(completions::create(x))),
-    route(Method::GET, "/v1/models", Access::Keyed, |x| Box::pin(models::list(x))),
-    route(Method::GET, "/v1/models/*", Access::Keyed, |x| Box::pin(models::get(x))),
-    route(Method::GET, "/v1/streams/*", Access::Keyed, |x| Box::pin(streams::read(x))),
-    route(Method::POST, "/v1/streams/*", Access::Keyed, |x| Box::pin(streams::cancel(x))),
-    route(Method::GET, "/v1/usage", Access::Keyed, |x| Box::pin(usage::usage(x))),
-    route(Method::GET, "/v1/usage/costs", Access::Keyed, |x| Box::pin(usage::costs(x))),
+    route(Method::POST, "/v1/chat/completions", Access::Keyed(Group::Chat), |x| Box::pin(chat_completions::create(x))),
+    route(Method::POST, "/v1/completions", Access::Keyed(Group::Completions), |x| Box::pin(completions::create(x))),
+    route(Method::GET, "/v1/models", Access::Keyed(Group::Models), |x| Box::pin(models::list(x))),
+    route(Method::GET, "/v1/models/*", Access::Keyed(Group::Models), |x| Box::pin(models::get(x))),
+    route(Method::GET, "/v1/streams/*", Access::Keyed(Group::Streams), |x| Box::pin(streams::read(x))),
+    route(Method::POST, "/v1/streams/*", Access::Keyed(Group::Streams), |x| Box::pin(streams::cancel(x))),
+    route(Method::GET, "/v1/usage", Access::Keyed(Group::Usage), |x| Box::pin(usage::usage(x))),
+    route(Method::GET, "/v1/usage/costs", Access::Keyed(Group::Usage), |x| Box::pin(usage::costs(x))),
     // OpenAI's own names of the two.
-    route(Method::GET, "/v1/organization/usage/completions", Access::Keyed, |x| Box::pin(usage::usage(x))),
-    route(Method::GET, "/v1/organization/costs", Access::Keyed, |x| Box::pin(usage::costs(x))),
-    route(Method::POST, "/v1/conversations", Access::Keyed, |x| Box::pin(conversations::create(x))),
-    route(Method::GET, "/v1/conversations", Access::Keyed, |x| Box::pin(conversations::list(x))),
-    route(Method::GET, "/v1/conversations/{}", Access::Keyed, |x| Box::pin(conversations::get(x))),
-    route(Method::POST, "/v1/conversations/{}", Access::Keyed, |x| Box::pin(conversations::update(x))),
-    route(Method::DELETE, "/v1/conversations/{}", Access::Keyed, |x| Box::pin(conversations::delete(x))),
-    route(Method::GET, "/v1/conversations/{}/export", Access::Keyed, |x| Box::pin(conversations::export(x))),
-    route(Method::GET, "/v1/conversations/{}/items", Access::Keyed, |x| Box::pin(items::list(x))),
-    route(Method::POST, "/v1/conversations/{}/items", Access::Keyed, |x| Box::pin(items::create(x))),
-    route(Method::GET, "/v1/conversations/{}/items/{}", Access::Keyed, |x| Box::pin(items::get(x))),
-    route(Method::POST, "/v1/conversations/{}/items/{}", Access::Keyed, |x| Box::pin(items::change(x))),
-    route(Method::DELETE, "/v1/conversations/{}/items/{}", Access::Keyed, |x| Box::pin(items::delete(x))),
-    route(Method::POST, "/v1/conversations/{}/items/{}/feedback", Access::Keyed, |x| Box::pin(items::rate(x))),
-    route(Method::POST, "/v1/conversations/{}/items/{}/regenerate", Access::Keyed, |x| {
+    route(Method::GET, "/v1/organization/usage/completions", Access::Keyed(Group::Usage), |x| {
+        Box::pin(usage::usage(x))
+    }),
+    route(Method::GET, "/v1/organization/costs", Access::Keyed(Group::Usage), |x| Box::pin(usage::costs(x))),
+    route(Method::POST, "/v1/conversations", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(conversations::create(x))
+    }),
+    route(Method::GET, "/v1/conversations", Access::Keyed(Group::Conversations), |x| Box::pin(conversations::list(x))),
+    route(Method::GET, "/v1/conversations/{}", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(conversations::get(x))
+    }),
+    route(Method::POST, "/v1/conversations/{}", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(conversations::update(x))
+    }),
+    route(Method::DELETE, "/v1/conversations/{}", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(conversations::delete(x))
+    }),
+    route(Method::GET, "/v1/conversations/{}/export", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(conversations::export(x))
+    }),
+    route(Method::GET, "/v1/conversations/{}/items", Access::Keyed(Group::Conversations), |x| Box::pin(items::list(x))),
+    route(Method::POST, "/v1/conversations/{}/items", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(items::create(x))
+    }),
+    route(Method::GET, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(items::get(x))
+    }),
+    route(Method::POST, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(items::change(x))
+    }),
+    route(Method::DELETE, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(items::delete(x))
+    }),
+    route(Method::POST, "/v1/conversations/{}/items/{}/feedback", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(items::rate(x))
+    }),
+    route(Method::POST, "/v1/conversations/{}/items/{}/regenerate", Access::Keyed(Group::Conversations), |x| {
         Box::pin(messages::regenerate(x))
     }),
-    route(Method::POST, "/v1/conversations/{}/messages", Access::Keyed, |x| Box::pin(messages::create(x))),
-    route(Method::POST, "/v1/responses", Access::Keyed, |x| Box::pin(responses::create(x))),
-    route(Method::GET, "/v1/responses/{}", Access::Keyed, |x| Box::pin(responses::get(x))),
-    route(Method::DELETE, "/v1/responses/{}", Access::Keyed, |x| Box::pin(responses::delete(x))),
-    route(Method::POST, "/v1/responses/{}/cancel", Access::Keyed, |x| Box::pin(responses::cancel(x))),
-    route(Method::GET, "/v1/responses/{}/input_items", Access::Keyed, |x| Box::pin(responses::input_items(x))),
-    route(Method::GET, "/metrics", Access::Keyed, |x| Box::pin(metrics::render(x))),
+    route(Method::POST, "/v1/conversations/{}/messages", Access::Keyed(Group::Conversations), |x| {
+        Box::pin(messages::create(x))
+    }),
+    route(Method::POST, "/v1/responses", Access::Keyed(Group::Responses), |x| Box::pin(responses::create(x))),
+    route(Method::GET, "/v1/responses/{}", Access::Keyed(Group::Responses), |x| Box::pin(responses::get(x))),
+    route(Method::DELETE, "/v1/responses/{}", Access::Keyed(Group::Responses), |x| Box::pin(responses::delete(x))),
+    route(Method::POST, "/v1/responses/{}/cancel", Access::Keyed(Group::Responses), |x| Box::pin(responses::cancel(x))),
+    route(Method::GET, "/v1/responses/{}/input_items", Access::Keyed(Group::Responses), |x| {
+        Box::pin(responses::input_items(x))
+    }),
+    route(Method::GET, "/metrics", Access::Keyed(Group::Metrics), |x| Box::pin(metrics::render(x))),
     route(Method::POST, "/admin/reload", Access::Admin, |x| Box::pin(reload::create(x))),
     route(Method::GET, "/livez", Access::Open, |x| Box::pin(health::live(x))),
     route(Method::GET, "/readyz", Access::Open, |x| Box::pin(health::ready(x))),

@@ -1,6 +1,6 @@
 //! Accepting connections, and stopping without losing an answer.
 
-use crate::auth::Auth;
+use crate::auth::SharedAuth;
 use crate::backend::Service;
 use crate::connection;
 use crate::error::ApiError;
@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 /// What all connections share.
 pub struct Api {
     pub(crate) service: Arc<dyn Service>,
-    pub(crate) auth: Auth,
+    pub(crate) auth: SharedAuth,
     pub(crate) limits: Limits,
     /// Bytes of request bodies that are being received.
     pub(crate) receiving: AtomicUsize,
@@ -37,7 +37,8 @@ pub struct Api {
 
 impl Api {
     /// Puts the parts together.
-    pub fn new(service: Arc<dyn Service>, auth: Auth, limits: Limits) -> Self {
+    pub fn new(service: Arc<dyn Service>, auth: impl Into<SharedAuth>, limits: Limits) -> Self {
+        let auth = auth.into();
         let streams = Streams::new(limits.streams.clone());
         let (receiving, phase, tasks) = (AtomicUsize::new(0), Phase::default(), TaskTracker::new());
         Self { service, auth, limits, receiving, phase, streams, kept: None, tasks }

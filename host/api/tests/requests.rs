@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::{chat, finish, get, limits, post, start, text};
 use tidegate_api::{ApiKey, Limits};
-use tidegate_types::{Class, Form, TenantId};
+use tidegate_types::{Caller, Class, Form, TenantId};
 
 #[tokio::test]
 async fn an_answer_in_one_piece() {
@@ -188,7 +188,9 @@ async fn a_failure_within_a_stream_is_an_event_and_never_a_quiet_end() {
 #[tokio::test]
 async fn keys_decide_who_asks() {
     let hash = format!("blake3:{}", blake3::hash(b"tg-1"));
-    let key = ApiKey { name: "ann".into(), hash, tenant: TenantId::new("acme"), class: Class::Batch, weight: 2 };
+    let (tenant, key_name) = (TenantId::new("acme"), "ann".into());
+    let caller = Caller { tenant, key_name, class: Class::Batch, weight: 2, ..Caller::local() };
+    let key = ApiKey { hash, caller, endpoints: None, expires: None, admin: false };
     let mut running = start(limits(), vec![key], None);
     let with = |key: &str| {
         let head = format!("authorization: Bearer {key}\r\ncontent-type");

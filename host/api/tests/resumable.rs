@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::{Answered, Running, chat, finish, get, limits, start, text};
 use tidegate_api::{ApiKey, Limits, StreamLimits};
-use tidegate_types::{Class, TenantId};
+use tidegate_types::{Caller, TenantId};
 
 fn with(request: impl AsRef<[u8]>, headers: &str) -> String {
     let request = String::from_utf8(request.as_ref().to_vec()).unwrap();
@@ -87,11 +87,11 @@ async fn a_generation_goes_on_without_its_client() {
 #[tokio::test]
 async fn a_stream_is_its_tenants_alone() {
     let key = |name: &str| ApiKey {
-        name: name.into(),
         hash: format!("blake3:{}", blake3::hash(name.as_bytes())),
-        tenant: TenantId::new(name),
-        class: Class::default(),
-        weight: 1,
+        caller: Caller { tenant: TenantId::new(name), key_name: name.into(), ..Caller::local() },
+        endpoints: None,
+        expires: None,
+        admin: false,
     };
     let running = start(limits(), vec![key("ann"), key("bob")], None);
     let made = running.ask(with(resumable("m"), "authorization: Bearer ann")).await;

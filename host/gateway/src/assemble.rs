@@ -16,7 +16,7 @@ use anyhow::Context;
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_ledger::Ledger;
-use tidegate_pipeline::{Limits, Pipeline};
+use tidegate_pipeline::{Gate, Limits, Pipeline};
 use tidegate_sandbox::capability::ModelService;
 use tidegate_sandbox::{Sandbox, SandboxConfig};
 
@@ -35,10 +35,12 @@ pub fn assemble(config: &Config, ledger: Option<Arc<Ledger>>) -> anyhow::Result<
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     let models = models::load(config, &cache, &mut facts)?;
-    let plugins = Plugins::start(&cache, Arc::new(PluginModels { models: models.clone(), ledger: ledger.clone() }))?;
+    let gate = Gate::new(config.limits.to_gate());
+    let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
+    let plugins = Plugins::start(&cache, Arc::new(asked))?;
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
     let limits = Limits { max_inflight: config.server.max_inflight, max_tool_turns: pipeline.max_tool_turns };
-    Ok(Assembled { pipeline: Pipeline::new(models, stages, limits, ledger), plugins, facts })
+    Ok(Assembled { pipeline: Pipeline::new(models, stages, limits, gate, ledger), plugins, facts })
 }
 
 /// Validates a config as `assemble` would, but for the weights: reads the models' configs and loads the

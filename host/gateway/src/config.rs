@@ -3,9 +3,11 @@
 
 mod cache;
 mod grants;
+mod keys;
 mod nearest;
 mod pipeline;
 mod plugins;
+mod quota;
 mod store;
 mod streams;
 
@@ -17,16 +19,19 @@ pub use pipeline::{
 };
 pub use plugins::PluginsConfig;
 
+pub use keys::{Expiry, KeyConfig};
+pub use quota::AdmissionConfig;
 pub use store::{BudgetConfig, EventsConfig, PriceConfig, StoreConfig};
 pub use streams::StreamsConfig;
 
+use crate::bundled::STARTER_NAME;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tidegate_engine::EngineConfig;
-use tidegate_types::Class;
+use tidegate_types::Quota;
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -48,6 +53,8 @@ pub struct Config {
     pub plugins: PluginsConfig,
     /// What lasts; absent means that nothing does.
     pub store: Option<StoreConfig>,
+    /// What holds for the limits of keys, tenants, users and models.
+    pub limits: AdmissionConfig,
     /// What differs for some tenants.
     pub tenants: BTreeMap<String, TenantConfig>,
     /// Where compiled plugins and unpacked assets are kept; default: the user's cache folder.
@@ -127,33 +134,6 @@ pub struct TlsConfig {
     pub key: PathBuf,
 }
 
-/// `[[keys]]`: one API key. `tidegate key NAME` makes one and prints this entry.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct KeyConfig {
-    /// For logs and metrics.
-    pub name: String,
-    /// `blake3:` and 64 hex digits: the hash of the key.
-    pub hash: String,
-    /// Whose data and share; default: the key's name.
-    pub tenant: Option<String>,
-    /// `interactive`, `standard` or `batch`.
-    #[serde(default)]
-    pub class: Class,
-    /// Share of the engine relative to other tenants of the class.
-    #[serde(default = "one")]
-    pub weight: u32,
-    /// It may administer the server: `POST /admin/reload`.
-    #[serde(default)]
-    pub admin: bool,
-    /// What it may spend.
-    pub budget: Option<BudgetConfig>,
-}
-
-fn one() -> u32 {
-    1
-}
-
 /// `[[models]]`: a folder for the own engine, or an upstream.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -172,6 +152,9 @@ pub struct ModelConfig {
     pub context_tokens: Option<u32>,
     /// What it costs; absent means nothing.
     pub price: Option<PriceConfig>,
+    /// How much all its callers together may ask for.
+    #[serde(default)]
+    pub limits: Quota,
 }
 
 /// `[compute]`
@@ -241,7 +224,7 @@ impl Config {
         self.server.check()?;
         self.compute.check()?;
         for (i, model) in self.models.iter().enumerate() {
-            model.check()?;
+            model.check(&self.limits)?;
             if self.models[..i].iter().any(|other| other.name == model.name) {
                 bail!("two models are named `{}`", model.name);
             }
@@ -250,10 +233,10 @@ impl Config {
             stage.check()?;
         }
         for (name, tenant) in &self.tenants {
-            tenant.check(name)?;
+            tenant.check(name, &self.limits)?;
         }
         for key in &self.keys {
-            key.check()?;
+            key.check(self)?;
         }
         for (i, key) in self.keys.iter().enumerate() {
             if self.keys[..i].iter().any(|other| other.name == key.name) {
@@ -269,6 +252,14 @@ impl Config {
         }
         self.engine.check()?;
         self.check_money()
+    }
+
+    /// The names of all models; without any in the config, the starter's.
+    pub(crate) fn model_names(&self) -> Vec<&str> {
+        match &self.models[..] {
+            [] => vec![STARTER_NAME],
+            models => models.iter().map(|model| model.name.as_str()).collect(),
+        }
     }
 
     fn resolve_paths(&mut self, folder: &Path) {
@@ -309,13 +300,18 @@ impl ModelConfig {
             api_key_env: None,
             context_tokens: None,
             price: None,
+            limits: Quota::default(),
         }
     }
 
-    fn check(&self) -> anyhow::Result<()> {
+    fn check(&self, all: &AdmissionConfig) -> anyhow::Result<()> {
         let name = &self.name;
         if self.context_tokens == Some(0) {
             bail!("model `{name}`: `context_tokens` is 0; leave it out for what the model was made for");
+        }
+        quota::check(&self.limits, all).with_context(|| format!("model `{name}`: limits"))?;
+        if self.limits.max_context_tokens.is_some() {
+            bail!("model `{name}`: `max_context_tokens` is for callers; write `context_tokens`, beside `limits`");
         }
         match (&self.path, &self.upstream) {
             (None, None) => bail!("model `{name}` needs `path` (a folder) or `upstream` (a URL)"),
@@ -325,20 +321,6 @@ impl ModelConfig {
             }
             _ => Ok(()),
         }
-    }
-}
-
-impl KeyConfig {
-    fn check(&self) -> anyhow::Result<()> {
-        let name = &self.name;
-        let digits = self.hash.strip_prefix("blake3:").unwrap_or_default();
-        if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            bail!("key `{name}`: `hash` must be `blake3:` and 64 hex digits; `tidegate key {name}` prints a new one");
-        }
-        if self.weight == 0 {
-            bail!("key `{name}`: `weight` is 0; the smallest is 1");
-        }
-        Ok(())
     }
 }
 

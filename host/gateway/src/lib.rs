@@ -5,6 +5,7 @@ pub mod assemble;
 pub mod audit;
 mod books;
 pub mod bundled;
+mod callers;
 pub mod chat;
 pub mod cli;
 pub mod config;

@@ -2,19 +2,23 @@
 //! swapped in whole; requests that run finish on what they began with. What cannot be used is refused with its reason,
 //! and the old goes on.
 //!
-//! What can change is the pipeline: its stages, their components, configs, grants and limits, and what tenants may. A
-//! change of anything else needs a restart, and is refused as a whole, so that no config runs by halves.
+//! What can change is the pipeline (its stages, their components, configs, grants and limits), the keys, what tenants
+//! may, and the limits, budgets and prices of keys, tenants and models. A change of anything else needs a restart, and is refused as a
+//! whole, so that no config runs by halves. What limits have counted goes on counting.
 
 use crate::artifact::layout::Layout;
 use crate::artifact::lock::Lock;
 use crate::assemble::{self, Plugins};
-use crate::config::Config;
+use crate::callers;
+use crate::config::{Config, ModelConfig};
 use crate::service::PipelineService;
 use anyhow::{Context, bail};
 use metrics::counter;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
+use tidegate_api::SharedAuth;
+use tidegate_types::Quota;
 use tokio::sync::Mutex;
 
 /// How often the watcher looks. A file that is being written is looked at again after this time.
@@ -27,19 +31,25 @@ pub(crate) struct Reloader {
     /// Weak, since the service has this for its callers.
     service: Weak<PipelineService>,
     plugins: Plugins,
+    auth: SharedAuth,
     /// What the file said when it was taken last. Held while a reload runs: one at a time.
     taken: Mutex<Config>,
 }
 
 impl Reloader {
-    pub(crate) fn new(config: &Config, service: &Arc<PipelineService>, plugins: Plugins) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        config: &Config,
+        service: &Arc<PipelineService>,
+        plugins: Plugins,
+        auth: SharedAuth,
+    ) -> anyhow::Result<Self> {
         let source = config.source.clone();
         // The command line may have changed what runs; a reload compares file with file.
         let taken = match &source {
             Some(path) => Config::load(path)?,
             None => config.clone(),
         };
-        Ok(Self { source, service: Arc::downgrade(service), plugins, taken: Mutex::new(taken) })
+        Ok(Self { source, service: Arc::downgrade(service), plugins, auth, taken: Mutex::new(taken) })
     }
 
     pub(crate) fn has_source(&self) -> bool {
@@ -69,18 +79,22 @@ impl Reloader {
         let path = self.source.clone().context("the server runs without a config file; there is nothing to reload")?;
         let config = Config::load(&path)?;
         check_restart(taken, &config)?;
+        let auth = callers::auth(&config)?;
         let (plugins, new) = (self.plugins.clone(), config.clone());
         let loading = tokio::task::spawn_blocking(move || {
             let mut facts = Vec::new();
             let (stages, pipeline) = assemble::load_all_stages(&plugins, &new, &mut facts)?;
             anyhow::Ok((stages, pipeline.max_tool_turns, facts))
         });
-        let (stages, max_tool_turns, facts) = loading.await.context("loading panicked")??;
+        let (stages, max_tool_turns, mut facts) = loading.await.context("loading panicked")??;
         let service = self.service.upgrade().context("the server has stopped")?;
         if let Some(books) = service.books() {
             books.replace(&config).await?;
         }
         service.replace_stages(stages, max_tool_turns);
+        service.replace_quotas(&config.models);
+        self.auth.replace(auth);
+        facts.push(keys_fact(&config));
         Ok((config, facts))
     }
 
@@ -118,12 +132,26 @@ impl Reloader {
     }
 }
 
+fn keys_fact(config: &Config) -> String {
+    let names: Vec<&str> = config.keys.iter().map(|key| key.name.as_str()).collect();
+    if names.is_empty() {
+        "keys      none: this machine only".into()
+    } else {
+        format!("keys      {}", names.join(", "))
+    }
+}
+
+/// The models, but for limits and prices, which a reload takes.
+fn without_terms(config: &Config) -> Vec<ModelConfig> {
+    config.models.iter().map(|model| ModelConfig { limits: Quota::default(), price: None, ..model.clone() }).collect()
+}
+
 /// Refuses a change that needs a restart.
 fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
     let sections = [
         ("[server]", old.server == new.server),
-        ("[[keys]]", old.keys == new.keys),
-        ("[[models]]", old.models == new.models),
+        ("[[models]]", without_terms(old) == without_terms(new)),
+        ("[limits]", old.limits == new.limits),
         ("[compute]", old.compute == new.compute),
         ("[engine]", old.engine == new.engine),
         ("[store]", old.store == new.store),

@@ -3,7 +3,8 @@
 use crate::assemble::{Assembled, assemble};
 use crate::books::Books;
 use crate::bundled::STARTER_NAME;
-use crate::config::{Config, KeyConfig, ServerConfig};
+use crate::callers;
+use crate::config::{Config, ServerConfig};
 use crate::keep::Keeping;
 use crate::observe;
 use crate::reload::Reloader;
@@ -12,10 +13,9 @@ use anyhow::Context;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_api::{Api, ApiKey, Auth, Limits, Listener, Server, Tls};
+use tidegate_api::{Api, Limits, Listener, Server, SharedAuth, Tls};
 use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{ModelBackend, Pipeline};
-use tidegate_types::TenantId;
 use tokio::task::JoinHandle;
 
 /// A server that answers.
@@ -84,8 +84,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let metrics = observe::recorder()?;
     let listener = listen(&config.server)?;
     let addr = listener.address()?;
-    let administrators = config.keys.iter().filter(|key| key.admin).map(|key| key.name.clone());
-    let auth = Auth::new(config.keys.iter().map(api_key))?.with_administrators(administrators);
+    let auth = SharedAuth::from(callers::auth(&config)?);
     let limits = limits(&config.server);
     let tls = config.server.tls.is_some();
     let open = config.keys.is_empty();
@@ -98,7 +97,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
     let keeping = books.as_ref().map(|books| Keeping::new(&config, books.db.clone()));
     let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books, metrics));
-    let reloader = Arc::new(Reloader::new(&config, &service, plugins)?);
+    let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone())?);
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
     let api: Arc<dyn tidegate_api::Service> = service.clone();
@@ -122,16 +121,6 @@ pub(crate) fn read_tls(config: &ServerConfig) -> anyhow::Result<Option<Tls>> {
     // Whoever installed one before is fine too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Ok(Some(Tls::from_pem(&read(&files.cert)?, &read(&files.key)?)?))
-}
-
-fn api_key(key: &KeyConfig) -> ApiKey {
-    ApiKey {
-        name: key.name.clone(),
-        hash: key.hash.clone(),
-        tenant: TenantId::new(key.tenant.as_deref().unwrap_or(&key.name)),
-        class: key.class,
-        weight: key.weight,
-    }
 }
 
 fn limits(config: &ServerConfig) -> Limits {

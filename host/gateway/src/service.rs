@@ -1,6 +1,7 @@
 //! What `api` asks for, answered by the pipeline.
 
 use crate::books::Books;
+use crate::config::ModelConfig;
 use crate::reload::Reloader;
 use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -44,6 +45,15 @@ impl PipelineService {
     pub(crate) fn replace_stages(&self, stages: Stages, max_tool_turns: u32) {
         self.pipeline.store(self.pipeline.load().with_stages(stages, max_tool_turns));
     }
+
+    /// Models get the limits of their entries; what was counted goes on counting.
+    pub(crate) fn replace_quotas(&self, entries: &[ModelConfig]) {
+        let pipeline = self.pipeline.load();
+        for (entry, model) in entries.iter().filter_map(|entry| Some((entry, pipeline.models().get(&entry.name).ok()?)))
+        {
+            model.quota.store(Arc::new(entry.limits.clone()));
+        }
+    }
 }
 
 impl Service for PipelineService {
@@ -56,15 +66,17 @@ impl Service for PipelineService {
             Ok(Reply {
                 model: reply.model.clone(),
                 headers: reply.headers.clone(),
+                allowances: reply.allowances,
                 events: Box::new(PipelineReply(reply)),
             })
         })
     }
 
-    fn models(&self, _caller: &Caller) -> Vec<ModelCard> {
-        let pipeline = self.pipeline.load();
-        let mut cards: Vec<ModelCard> = pipeline.models().iter().map(|model| card(model)).collect();
-        if pipeline.routes() {
+    fn models(&self, caller: &Caller) -> Vec<ModelCard> {
+        let (pipeline, scope) = (self.pipeline.load(), &caller.scope);
+        let allowed = pipeline.models().iter().filter(|model| scope.allows(&model.name));
+        let mut cards: Vec<ModelCard> = allowed.map(|model| card(model)).collect();
+        if pipeline.routes() && scope.allows(tidegate_pipeline::chat::ROUTED_MODEL) {
             let id = tidegate_pipeline::chat::ROUTED_MODEL.to_owned();
             cards.push(ModelCard { id, created: 0, owned_by: "tidegate".into(), context_tokens: None });
         }

@@ -1,12 +1,15 @@
 //! One question to one model, for plugins: past all stages, so that a guard that asks a model is not asked about its
-//! own question. The model's own limits and queues hold as for everyone; the work is the caller's.
+//! own question. The model's own limits and queues hold as for everyone; the caller's limits count what the
+//! caller asked for, not what the server asks besides.
 
+use crate::bounds::LengthBounds;
 use crate::context::RequestContext;
+use crate::gate::Gate;
 use crate::models::{Model, ModelBackend};
 use crate::source::SourceEvent;
-use crate::stages::{seeds, source, who};
+use crate::stages::{Ask, seeds, source, who};
 use std::sync::Arc;
-use tidegate_ledger::{Charge, Ledger};
+use tidegate_ledger::{Charge, Ledger, Tally};
 use tidegate_types::{Chat, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
 
 /// Bytes of an answer.
@@ -28,10 +31,14 @@ pub async fn ask(
     model: &Arc<Model>,
     chat: &Chat,
     cx: &RequestContext,
+    gate: &Gate,
     ledger: Option<&Arc<Ledger>>,
 ) -> Result<Asked, Reject> {
     let charge = ledger.map(|ledger| Arc::new(ledger.follow(who(chat, cx))));
-    let asked = read(model, chat, cx, charge.as_ref()).await;
+    let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
+    let hold = gate.enter(model, chat, &tally)?;
+    let asked = read(model, chat, cx, charge.as_ref(), &tally).await;
+    drop(hold);
     if let Some(charge) = charge {
         charge.settle(if asked.is_ok() { "answered" } else { "failed" });
     }
@@ -43,9 +50,11 @@ async fn read(
     chat: &Chat,
     cx: &RequestContext,
     charge: Option<&Arc<Charge>>,
+    tally: &Arc<Tally>,
 ) -> Result<Asked, Reject> {
     let seeds = seeds(chat.sampling.seed, 1);
-    let mut source = source(model, chat, cx, Vec::new(), &seeds, charge).await?;
+    let bounds = LengthBounds::of_model(&model.quota.load());
+    let mut source = source(Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally }, Vec::new()).await?;
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
     while let Some(event) = source.next().await {
         match event? {

@@ -2,11 +2,12 @@
 
 use crate::background::Background;
 use crate::context::RequestContext;
+use crate::gate::Gate;
 use crate::models::Models;
 use crate::reply::Reply;
 use crate::stage::Stage;
 use crate::stages::OutputGuardStage;
-use crate::states::Ended;
+use crate::states::{Admitted, Ended};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_ledger::Ledger;
@@ -80,6 +81,7 @@ pub struct Pipeline {
     pub(crate) stages: Stages,
     pub(crate) limits: Limits,
     pub(crate) admission: Arc<Semaphore>,
+    pub(crate) gate: Gate,
     pub(crate) background: Background,
     /// Where what is used is written down; `None` where nobody wants that.
     pub(crate) ledger: Option<Arc<Ledger>>,
@@ -87,19 +89,20 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Assembles a pipeline.
-    pub fn new(models: Models, stages: Stages, limits: Limits, ledger: Option<Arc<Ledger>>) -> Arc<Self> {
+    pub fn new(models: Models, stages: Stages, limits: Limits, gate: Gate, ledger: Option<Arc<Ledger>>) -> Arc<Self> {
         let admission = Arc::new(Semaphore::new(limits.max_inflight));
-        Arc::new(Self { models, stages, limits, admission, background: Background::default(), ledger })
+        Arc::new(Self { models, stages, limits, admission, gate, background: Background::default(), ledger })
     }
 
-    /// A pipeline with other stages that shares models, admission and background work with this one, which goes on
-    /// for the requests that it has.
+    /// A pipeline with other stages that shares models, admission, limits and background work with this one, which goes
+    /// on for the requests that it has.
     pub fn with_stages(&self, stages: Stages, max_tool_turns: u32) -> Arc<Self> {
         Arc::new(Self {
             models: self.models.clone(),
             stages,
             limits: Limits { max_tool_turns, ..self.limits.clone() },
             admission: Arc::clone(&self.admission),
+            gate: self.gate.clone(),
             background: self.background.clone(),
             ledger: self.ledger.clone(),
         })
@@ -135,6 +138,11 @@ impl Pipeline {
 
     async fn path(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Ended> {
         let admitted = self.admit(chat, cx)?;
+        let allowances = admitted.0.held.allowances();
+        self.admitted(admitted).await.map_err(|ended| ended.with(allowances))
+    }
+
+    async fn admitted(self: &Arc<Self>, admitted: Admitted) -> Result<Reply, Ended> {
         let loaded = self.load(admitted).await?;
         let screened = self.screen_input(loaded).await?;
         let grounded = self.recall(screened).await?;

@@ -1,10 +1,11 @@
 //! The models that this server answers for: its own engine's, and upstreams.
 
+use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_engine::EngineHandle;
 use tidegate_text::TextModel;
-use tidegate_types::{Fault, Reject, RejectKind, Sampling};
+use tidegate_types::{Fault, Quota, Reject, RejectKind, Sampling, Scope};
 use tidegate_upstream::Upstream;
 
 /// A model by the name that callers use.
@@ -15,6 +16,8 @@ pub struct Model {
     pub created: u64,
     /// Longest prompt plus answer, in tokens; 0 where an upstream does not say.
     pub context_tokens: u32,
+    /// Limits of all its callers together; a reload may change them.
+    pub quota: ArcSwap<Quota>,
     /// What answers.
     pub backend: ModelBackend,
 }
@@ -61,12 +64,23 @@ impl Models {
         self.by_name.values()
     }
 
-    /// The model of that name.
+    /// The model of that name, for callers of `scope`. One that they may not use is to them one that does not exist.
+    pub fn allowed(&self, name: &str, scope: &Scope) -> Result<&Arc<Model>, Reject> {
+        match self.by_name.get(name) {
+            Some(model) if scope.allows(name) => Ok(model),
+            _ => Err(self.unknown(name, scope)),
+        }
+    }
+
+    /// What callers of `scope` are told of a model that is not there for them.
+    pub(crate) fn unknown(&self, name: &str, scope: &Scope) -> Reject {
+        let known: Vec<&str> = self.by_name.keys().map(String::as_str).filter(|name| scope.allows(name)).collect();
+        let message = format!("the model `{name}` does not exist; this server has: {}", known.join(", "));
+        Reject::new(RejectKind::NotFound, Fault::Client, message).at("model").code("model_not_found")
+    }
+
+    /// The model of that name, for the server itself.
     pub fn get(&self, name: &str) -> Result<&Arc<Model>, Reject> {
-        self.by_name.get(name).ok_or_else(|| {
-            let known: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
-            let message = format!("the model `{name}` does not exist; this server has: {}", known.join(", "));
-            Reject::new(RejectKind::NotFound, Fault::Client, message).at("model").code("model_not_found")
-        })
+        self.allowed(name, &Scope::default())
     }
 }

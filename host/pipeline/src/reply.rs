@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use tidegate_types::{Delta, Reject, Usage};
+use tidegate_types::{Allowances, Delta, Reject, Usage};
 
 /// What a reader of a reply gets.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +57,8 @@ pub struct Reply {
     pub model: String,
     /// Extra response headers.
     pub headers: Vec<(&'static str, String)>,
+    /// What is left to a limited caller.
+    pub allowances: Allowances,
     emitter: Emitter,
     work: Option<Work>,
     outcome: Option<Result<(), Reject>>,
@@ -64,11 +66,11 @@ pub struct Reply {
 }
 
 impl Reply {
-    pub(crate) fn new<F>(model: String, record: Record, emitter: Emitter, work: F) -> Self
+    pub(crate) fn new<F>(model: String, record: Record, emitter: Emitter, allowances: Allowances, work: F) -> Self
     where
         F: Future<Output = Result<(), Reject>> + Send + 'static,
     {
-        Self { model, headers: Vec::new(), emitter, work: Some(Box::pin(work)), outcome: None, record }
+        Self { model, headers: Vec::new(), allowances, emitter, work: Some(Box::pin(work)), outcome: None, record }
     }
 
     /// The next event; an error is the last.

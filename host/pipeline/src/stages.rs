@@ -20,9 +20,9 @@ mod screen_output;
 mod shorten;
 mod start;
 
-pub(crate) use admit::who;
+pub(crate) use admit::{end_user, who};
 pub(crate) use fit::seeds;
 pub(crate) use late_verdicts::PendingVerdicts;
 pub(crate) use observe::Ending;
 pub use screen_answer::{OutputGuardStage, WhenStreamed};
-pub(crate) use start::{Started, source};
+pub(crate) use start::{Ask, Started, source};

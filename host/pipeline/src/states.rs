@@ -2,12 +2,13 @@
 //! run twice; what a later stage needs travels in it.
 
 use crate::context::RequestContext;
+use crate::gate::Hold;
 use crate::models::Model;
 use crate::reply::Reply;
 use crate::stages::PendingVerdicts;
 use std::sync::Arc;
-use tidegate_ledger::Charge;
-use tidegate_types::{Chat, Finding, Reject, ToolDef};
+use tidegate_ledger::{Charge, Tally};
+use tidegate_types::{Allowances, Chat, Finding, Limited, Reject, ToolDef};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// How the path ends before generation.
@@ -16,6 +17,19 @@ pub(crate) enum Ended {
     Rejected(Reject),
     /// A guard answered in the model's place.
     Answered(Box<Reply>),
+}
+
+impl Ended {
+    /// A failure says what is left to the caller.
+    pub(crate) fn with(self, allowances: Allowances) -> Self {
+        match self {
+            Self::Rejected(mut reject) if reject.limited.is_none() && !allowances.is_empty() => {
+                reject.limited = Some(Box::new(Limited { exceeded: None, allowances }));
+                Self::Rejected(reject)
+            }
+            ended => ended,
+        }
+    }
 }
 
 impl From<Reject> for Ended {
@@ -36,12 +50,30 @@ pub(crate) struct Request {
     pub(crate) question: Option<String>,
     /// What it costs, where that is written down.
     pub(crate) charge: Option<Arc<Charge>>,
+    /// Where its tokens are counted.
+    pub(crate) tally: Arc<Tally>,
     /// Messages of the history that the model does not see.
     pub(crate) left_out: u64,
     /// Whether more of them may be left out where they do not fit.
     pub(crate) may_shorten: bool,
-    /// Held until the reply is dropped.
-    pub(crate) permit: OwnedSemaphorePermit,
+    /// What is counted for it until the reply is dropped.
+    pub(crate) held: HeldLimits,
+}
+
+/// Places that a request takes while it runs.
+pub(crate) struct HeldLimits {
+    pub(crate) _permit: OwnedSemaphorePermit,
+    /// Of its caller's limits.
+    pub(crate) caller: Hold,
+    /// Of the limits of the model that answers.
+    pub(crate) model: Hold,
+}
+
+impl HeldLimits {
+    /// What is left to the caller.
+    pub(crate) fn allowances(&self) -> Allowances {
+        self.caller.allowances.tighter(self.model.allowances)
+    }
 }
 
 /// Let in.

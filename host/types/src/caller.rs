@@ -1,5 +1,6 @@
 //! Who asks. Every job, cache key, plugin pool, metric and record carries this from the first day.
 
+use crate::quota::Scope;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -50,11 +51,19 @@ pub struct Caller {
     pub class: Class,
     /// Share of the engine relative to other tenants of the class, at least 1.
     pub weight: u32,
+    /// What it may, and how much.
+    pub scope: Arc<Scope>,
 }
 
 impl Caller {
     /// The caller of a gateway that has no keys (loopback only).
     pub fn local() -> Self {
-        Self { tenant: TenantId::new("local"), key_name: "local".into(), class: Class::default(), weight: 1 }
+        Self {
+            tenant: TenantId::new("local"),
+            key_name: "local".into(),
+            class: Class::default(),
+            weight: 1,
+            scope: Arc::default(),
+        }
     }
 }

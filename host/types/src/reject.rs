@@ -1,5 +1,6 @@
 //! How a request may fail. One type from the parser to the engine, so that every failure ends in one answer.
 
+use crate::quota::Limited;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -68,6 +69,8 @@ pub struct Reject {
     pub code: Option<String>,
     /// Seconds after which to try again.
     pub retry_after_s: Option<u32>,
+    /// What is left to a limited caller, and the limit that refused it, where one did.
+    pub limited: Option<Box<Limited>>,
     /// For the log only; may name plugins, paths and upstreams.
     pub cause: Option<String>,
 }
@@ -75,7 +78,16 @@ pub struct Reject {
 impl Reject {
     /// A failure with a kind, a fault and a message for the caller.
     pub fn new(kind: RejectKind, fault: Fault, message: impl Into<String>) -> Self {
-        Self { kind, fault, message: message.into(), param: None, code: None, retry_after_s: None, cause: None }
+        Self {
+            kind,
+            fault,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after_s: None,
+            limited: None,
+            cause: None,
+        }
     }
 
     /// The caller's request is wrong at `param`.

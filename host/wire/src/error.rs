@@ -2,7 +2,7 @@
 
 use crate::write::{optional_string, raw, string};
 use bytes::{Bytes, BytesMut};
-use tidegate_types::{Reject, RejectKind};
+use tidegate_types::{Counted, Reject, RejectKind};
 
 /// Status, `type`, and the `code` where the reject brings none.
 fn shape(kind: RejectKind) -> (u16, &'static str, &'static str) {
@@ -25,6 +25,14 @@ fn shape(kind: RejectKind) -> (u16, &'static str, &'static str) {
     }
 }
 
+/// OpenAI says in `type` what there was too much of.
+fn limit_type(counted: Counted) -> &'static str {
+    match counted {
+        Counted::Requests | Counted::Concurrency => "requests",
+        Counted::Tokens => "tokens",
+    }
+}
+
 /// The HTTP status of a failed request.
 pub fn status(kind: RejectKind) -> u16 {
     shape(kind).0
@@ -33,6 +41,7 @@ pub fn status(kind: RejectKind) -> u16 {
 /// `{"error": {message, type, param, code}}`. The cause stays out: it is for the log.
 pub fn error_body(reject: &Reject) -> Bytes {
     let (_, kind, code) = shape(reject.kind);
+    let kind = reject.limited.as_ref().and_then(|limited| limited.exceeded).map_or(kind, |e| limit_type(e.counted));
     let mut out = BytesMut::with_capacity(reject.message.len() + 128);
     raw(&mut out, r#"{"error":{"message":"#);
     string(&mut out, &reject.message);

@@ -49,6 +49,21 @@ async fn finds_conversations_again(kept: Gateway) {
     assert!(out.contains("ok not_kept"), "{out}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_package_understands_limits() {
+    let Some(python) = tokio::task::spawn_blocking(python_with_openai).await.unwrap() else { return };
+    let hash = blake3::hash(b"tg-1");
+    let limits = "{ requests_per_minute = 1, tokens_per_minute = 10000 }";
+    let config = format!("[[keys]]\nname = \"k\"\nhash = \"blake3:{hash}\"\nlimits = {limits}\n{BARE}");
+    let gateway = Gateway::start(&config).await;
+    let url = gateway.url("/v1");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/limits_client.py");
+    let run = move || Command::new(python).args([script, &url, tidegate::bundled::STARTER_NAME, "tg-1"]).output();
+    let output = tokio::task::spawn_blocking(run).await.unwrap().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("ok limits"), "{out}\n{err}");
+}
+
 fn python_with_openai() -> Option<String> {
     if let Ok(python) = std::env::var("TIDEGATE_TEST_PYTHON") {
         return Some(python);

@@ -18,6 +18,7 @@ mod guide;
 mod http2_abuse;
 mod keys;
 mod late_guards;
+mod limits;
 mod many_streams;
 mod outside;
 mod pipeline;

@@ -6,6 +6,7 @@ use crate::error;
 use crate::events::EventBody;
 use crate::exchange::{Exchange, json};
 use crate::generation;
+use crate::rate_headers;
 use crate::receive;
 use crate::replay::{ReplayBody, gone};
 use crate::server::Api;
@@ -54,8 +55,8 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Headers of the reply; one that HTTP cannot carry is left out, and said.
-pub(crate) fn extra_headers(reply: &Reply) -> Vec<(HeaderName, HeaderValue)> {
+/// Headers of the reply, and what is left to its caller; one that HTTP cannot carry is left out, and said.
+pub(crate) fn extra_headers(reply: &Reply) -> HeaderMap {
     let header = |(name, value): &(&'static str, String)| {
         let pair = HeaderName::try_from(*name).ok().zip(HeaderValue::from_str(value).ok());
         if pair.is_none() {
@@ -63,7 +64,9 @@ pub(crate) fn extra_headers(reply: &Reply) -> Vec<(HeaderName, HeaderValue)> {
         }
         pair
     };
-    reply.headers.iter().filter_map(header).collect()
+    let mut headers = reply.headers.iter().filter_map(header).collect();
+    rate_headers::allowances(&mut headers, &reply.allowances);
+    headers
 }
 
 async fn gathered(api: &Api, head: &Head, n: u32, mut reply: Reply) -> Result<Bytes, Reject> {

@@ -13,7 +13,7 @@ use tidegate_api::{
     Api, ApiKey, Auth, Events, Limits, Listener, ModelCard, Reply, ReplyEvent, RequestContext, Server, Service, Tls,
     serve,
 };
-use tidegate_types::{Caller, Chat, Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
+use tidegate_types::{Allowances, Caller, Chat, Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
@@ -120,7 +120,12 @@ impl Service for FakeService {
                 _ => (whole.into_iter().chain([usage]).collect(), Then::End),
             };
             let headers = vec![("x-tidegate-model", model.clone())];
-            Ok(Reply { model, headers, events: Box::new(Script { events: events.into_iter(), then, _live: live }) })
+            Ok(Reply {
+                model,
+                headers,
+                allowances: Allowances::default(),
+                events: Box::new(Script { events: events.into_iter(), then, _live: live }),
+            })
         })
     }
 
@@ -165,7 +170,7 @@ pub fn start(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>) -> Running {
     });
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), tls).unwrap();
     let address = listener.address().unwrap();
-    let api = Api::new(Arc::new(FakeService(fake.clone())), Auth::new(keys).unwrap(), limits);
+    let api = Api::new(Arc::new(FakeService(fake.clone())), Auth::new(keys, Caller::local()).unwrap(), limits);
     Running { address, fake, asked, gate, server: serve(vec![listener], api) }
 }
 

@@ -6,6 +6,7 @@ use crate::bundled;
 use crate::cli::WorkerArgs;
 use crate::config::{BUNDLED, BackendConfig, ComputeConfig, Config, ModelConfig};
 use anyhow::{Context, anyhow, bail};
+use arc_swap::ArcSwap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -104,7 +105,8 @@ fn own(
     }
     let engine = EngineModel { handle, text, stop_token_ids, defaults };
     let backend = ModelBackend::Engine(Box::new(engine));
-    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, backend })
+    let quota = ArcSwap::from_pointee(entry.limits.clone());
+    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, backend })
 }
 
 fn model_facts(entry: &ModelConfig, opened: &tidegate_model::Model, backend: &dyn Backend) -> ModelFacts {
@@ -177,7 +179,8 @@ fn upstream(entry: &ModelConfig, url: &str, facts: &mut Vec<String>) -> anyhow::
     let upstream = Upstream::new(config).with_context(|| format!("model `{}`", entry.name))?;
     facts.push(format!("model     {} at {url}", entry.name));
     let context_tokens = entry.context_tokens.unwrap_or(0);
-    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, backend: ModelBackend::Upstream(upstream) })
+    let (quota, backend) = (ArcSwap::from_pointee(entry.limits.clone()), ModelBackend::Upstream(upstream));
+    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, backend })
 }
 
 fn upstream_key(entry: &ModelConfig) -> anyhow::Result<Option<ApiKey>> {

@@ -1,13 +1,13 @@
 //! What a plugin may reach: `[pipeline.stage.grants]`, and what a tenant's calls may: `[tenants.NAME]`.
 
-use super::{BudgetConfig, variable};
+use super::{AdmissionConfig, BudgetConfig, quota, variable};
 use anyhow::Context;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_sandbox::stage::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
-use tidegate_types::TenantId;
+use tidegate_types::{Quota, TenantId};
 
 /// Everything that a grant can be about.
 const CAPABILITIES: [&str; 7] = ["kv", "documents", "secrets", "http", "models", "vectors", "random"];
@@ -73,10 +73,16 @@ pub struct TenantConfig {
     pub budget: Option<BudgetConfig>,
     /// Nothing of the content of this tenant's requests is stored.
     pub zero_retention: bool,
+    /// How much its keys together may ask for.
+    pub limits: Quota,
+    /// How much each user may ask for that its callers name, in `safety_identifier` or `user`.
+    pub user_limits: Quota,
 }
 
 impl TenantConfig {
-    pub(super) fn check(&self, name: &str) -> anyhow::Result<()> {
+    pub(super) fn check(&self, name: &str, all: &AdmissionConfig) -> anyhow::Result<()> {
+        quota::check(&self.limits, all).with_context(|| format!("tenant `{name}`: limits"))?;
+        quota::check(&self.user_limits, all).with_context(|| format!("tenant `{name}`: user_limits"))?;
         let unknown = self.plugin_capabilities.iter().flatten().find(|known| !CAPABILITIES.contains(&known.as_str()));
         match unknown {
             Some(unknown) => {

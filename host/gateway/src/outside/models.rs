@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tidegate_ledger::Ledger;
 use tidegate_pipeline::ask::{self, Asked};
-use tidegate_pipeline::{Model, Models, RequestContext};
+use tidegate_pipeline::{Gate, Model, Models, RequestContext};
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, Labels, ModelAsk, ModelReply, ModelService};
 use tidegate_types::{Chat, Form, Message, Reject, RejectKind, Sampling, ToolChoice};
 
@@ -16,6 +16,8 @@ const MAX_TOKENS: u32 = 1024;
 pub struct PluginModels {
     /// What can be asked.
     pub models: Models,
+    /// Where their limits are counted.
+    pub gate: Gate,
     /// Where what that costs is written down.
     pub ledger: Option<Arc<Ledger>>,
 }
@@ -52,7 +54,7 @@ impl ModelService for PluginModels {
                 hops: 0,
                 history: None,
             };
-            let asked = ask::ask(model, &chat, &cx, self.ledger.as_ref()).await.map_err(failure)?;
+            let asked = ask::ask(model, &chat, &cx, &self.gate, self.ledger.as_ref()).await.map_err(failure)?;
             let Asked { text, finish, usage } = asked;
             Ok(ModelReply { text, finish_reason: finish.as_str().into(), usage: usage.unwrap_or_default() })
         })

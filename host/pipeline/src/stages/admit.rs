@@ -1,12 +1,14 @@
 //! Lets a request in, or says when to come back.
 
-use crate::chat::Pipeline;
+use crate::chat::{Pipeline, ROUTED_MODEL};
 use crate::context::RequestContext;
-use crate::states::{Admitted, Request};
+use crate::gate::Hold;
+use crate::states::{Admitted, HeldLimits, Request};
+use metrics::counter;
 use serde_json::Value;
 use std::sync::Arc;
-use tidegate_ledger::Who;
-use tidegate_types::{Chat, Fault, Reject, RejectKind};
+use tidegate_ledger::{Tally, Who};
+use tidegate_types::{Chat, Fault, Reject, RejectKind, Scope};
 
 /// Gateways that a request may come through before this one: more are a loop.
 const MAX_HOPS: u8 = 4;
@@ -17,11 +19,15 @@ impl Pipeline {
             let message = format!("the request came through {} gateways; one of them is its own upstream", cx.hops);
             return Err(Reject::new(RejectKind::BadUpstream, Fault::Operator, message).code("gateway_loop"));
         }
+        self.check_model(&chat.model, &cx.caller.scope)?;
         let Ok(permit) = self.admission.clone().try_acquire_owned() else {
             let message = format!("the server has {} requests in work, its limit; try again", self.limits.max_inflight);
             return Err(Reject::unavailable(Fault::Operator, message, 1).code("overloaded"));
         };
         let charge = self.ledger.as_ref().map(|ledger| Arc::new(ledger.follow(who(&chat, &cx))));
+        let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
+        let caller = self.gate.admit(&cx.caller, &chat, &tally)?;
+        let held = HeldLimits { _permit: permit, caller, model: Hold::default() };
         Ok(Admitted(Request {
             chat,
             cx,
@@ -29,21 +35,41 @@ impl Pipeline {
             pending: None,
             question: None,
             charge,
+            tally,
             left_out: 0,
             may_shorten: false,
-            permit,
+            held,
         }))
+    }
+
+    /// Before anything is counted or asked, so that a model that the caller may not use and one that does not exist
+    /// cost the same and look the same.
+    fn check_model(&self, name: &str, scope: &Scope) -> Result<(), Reject> {
+        let routed = name == ROUTED_MODEL && self.routes();
+        if routed && scope.allows(name) {
+            return Ok(());
+        }
+        self.models.allowed(name, scope).map(drop).inspect_err(|_| {
+            if self.models.get(name).is_ok() {
+                counter!("tidegate_scope_denials_total", "reason" => "model").increment(1);
+            }
+        })
     }
 }
 
-/// For the books. OpenAI calls the end user `user`, and newly `safety_identifier`.
+/// For the books.
 pub(crate) fn who(chat: &Chat, cx: &RequestContext) -> Who {
-    let named = ["safety_identifier", "user"].iter().find_map(|field| chat.extra.get(*field).and_then(Value::as_str));
     Who {
         generation: cx.generation.to_string(),
         request_id: cx.request_id.to_string(),
         tenant: cx.caller.tenant.to_string(),
         key_name: cx.caller.key_name.to_string(),
-        end_user: named.map(str::to_owned),
+        end_user: end_user(chat).map(str::to_owned),
     }
+}
+
+/// The person on whose behalf the caller asks, where it names one: OpenAI calls that `user`, and newly
+/// `safety_identifier`.
+pub(crate) fn end_user(chat: &Chat) -> Option<&str> {
+    ["safety_identifier", "user"].iter().find_map(|field| chat.extra.get(*field).and_then(Value::as_str))
 }

@@ -24,7 +24,7 @@ impl Pipeline {
         let mut record = Record::new(&request.cx, model.clone(), request.chat.stream);
         let findings = record.observe(self, &request.findings);
         record.bill(request.charge.clone());
-        let left_out = request.left_out;
+        let (left_out, allowances) = (request.left_out, request.held.allowances());
         let emitter = Emitter::default();
         let conversation = Conversation {
             screen: OutputScreen::new(self, &request.cx, request.chat.stream),
@@ -36,7 +36,7 @@ impl Pipeline {
             usage: None,
             findings,
         };
-        let mut reply = Reply::new(model, record, emitter, conversation.run(source));
+        let mut reply = Reply::new(model, record, emitter, allowances, conversation.run(source));
         if left_out > 0 {
             reply.headers.push((LEFT_OUT, left_out.to_string()));
         }

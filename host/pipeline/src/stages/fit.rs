@@ -1,9 +1,10 @@
 //! Makes the request fit one model: template, tokens and sampling for the own engine; the messages as the
 //! upstream shall see them otherwise. What a model cannot do is refused by name, never left out.
 
+use crate::bounds::LengthBounds;
+use crate::estimate::{estimated_input, text_bytes};
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
-use crate::stages::start::text_bytes;
 use std::hash::{BuildHasher, RandomState};
 use tidegate_text::{AddSpecial, ChatOptions, ToolFormat};
 use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef};
@@ -17,14 +18,22 @@ pub(crate) enum Fitted {
 }
 
 /// Fits `chat`, with the server's `tools` beside its own, to `model`.
-pub(crate) fn fit(model: &Model, chat: &Chat, tools: &[ToolDef], seeds: &[u64]) -> Result<Fitted, Reject> {
+pub(crate) fn fit(
+    model: &Model,
+    chat: &Chat,
+    tools: &[ToolDef],
+    seeds: &[u64],
+    bounds: LengthBounds,
+) -> Result<Fitted, Reject> {
+    bounds.check_output(chat)?;
     let messages = merge_context(&chat.messages);
     match &model.backend {
         ModelBackend::Engine(engine) => {
             refuse_unsupported(model, chat)?;
             let offered = offered(model, engine, chat, tools)?;
             let prompt = encode(engine, chat, &messages, &offered)?;
-            let mut turn = engine_turn(model, engine, chat, prompt, seeds);
+            bounds.check_prompt(prompt.len() as u64, "")?;
+            let mut turn = engine_turn(model, engine, chat, prompt, seeds, bounds);
             if chat.form == Form::Chat {
                 turn.reading = Reading::Chat { tools: !offered.is_empty() };
             }
@@ -32,6 +41,8 @@ pub(crate) fn fit(model: &Model, chat: &Chat, tools: &[ToolDef], seeds: &[u64]) 
         }
         ModelBackend::Upstream(_) => {
             let mut chat = Chat { messages, ..chat.clone() };
+            bounds.check_prompt(estimated_input(&chat), "about ")?;
+            chat.max_tokens = chat.max_tokens.or(bounds.output.map(|bound| bound.tokens));
             chat.model.clone_from(&model.name);
             chat.tools.extend(tools.iter().cloned());
             Ok(Fitted::Upstream(Box::new(chat)))
@@ -130,9 +141,18 @@ fn encode(engine: &EngineModel, chat: &Chat, messages: &[Message], tools: &[Tool
     })
 }
 
-fn engine_turn(model: &Model, engine: &EngineModel, chat: &Chat, prompt: Vec<u32>, seeds: &[u64]) -> EngineTurn {
-    let room = (model.context_tokens as usize).saturating_sub(prompt.len()).max(1);
+fn engine_turn(
+    model: &Model,
+    engine: &EngineModel,
+    chat: &Chat,
+    prompt: Vec<u32>,
+    seeds: &[u64],
+    bounds: LengthBounds,
+) -> EngineTurn {
+    let context = bounds.context.map_or(model.context_tokens, |bound| bound.tokens.min(model.context_tokens));
+    let room = (context as usize).saturating_sub(prompt.len()).max(1);
     let room = u32::try_from(room).unwrap_or(u32::MAX);
+    let room = bounds.output.map_or(room, |bound| bound.tokens.min(room));
     EngineTurn {
         prompt,
         sampling: seeds.iter().map(|seed| resolve(&chat.sampling, &engine.defaults, *seed)).collect(),

@@ -2,14 +2,12 @@
 //! `auto` gets what the routers say.
 
 use crate::chat::{Pipeline, ROUTED_MODEL};
+use crate::estimate::BYTES_PER_TOKEN;
 use crate::models::{Model, ModelBackend};
 use crate::states::{Ended, Equipped, Request, Routed};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Candidate, RouteRequest, StageKind};
 use tidegate_types::Reject;
-
-/// Bytes of text for a token, for the estimate that routers see.
-const BYTES_PER_TOKEN: usize = 4;
 
 impl Pipeline {
     pub(crate) async fn route(self: &Arc<Self>, mut equipped: Equipped) -> Result<Routed, Ended> {
@@ -17,14 +15,19 @@ impl Pipeline {
         if routed {
             equipped.request = self.settled_before(equipped.request, self.stages.routers.iter()).await?;
         }
-        let asked = &equipped.request.chat.model;
-        let candidates =
-            if routed { self.ask_routers(&equipped.request).await? } else { vec![self.models.get(asked)?.clone()] };
+        let Request { chat, cx, .. } = &equipped.request;
+        let candidates = if routed {
+            self.ask_routers(&equipped.request).await?
+        } else {
+            vec![self.models.allowed(&chat.model, &cx.caller.scope)?.clone()]
+        };
         Ok(Routed { equipped, candidates })
     }
 
     async fn ask_routers(&self, request: &Request) -> Result<Vec<Arc<Model>>, Reject> {
-        let mut models: Vec<Arc<Model>> = self.models.iter().cloned().collect();
+        let scope = &request.cx.caller.scope;
+        let mut models: Vec<Arc<Model>> =
+            self.models.iter().filter(|model| scope.allows(&model.name)).cloned().collect();
         for stage in &self.stages.routers {
             let candidates: Vec<Candidate> = models.iter().map(|model| candidate(model)).collect();
             let attrs = request_attrs(request);
@@ -44,7 +47,7 @@ impl Pipeline {
             models = order;
         }
         if models.is_empty() {
-            return Err(self.models.get(ROUTED_MODEL).err().unwrap_or_else(no_candidate));
+            return Err(no_candidate());
         }
         Ok(models)
     }

@@ -113,13 +113,14 @@ fn bad_edit(stage: &Stage, why: String) -> Reject {
 
 /// The guard's answer, in the model's place: no tokens are generated and none are charged.
 pub(super) fn respond(pipeline: &Arc<Pipeline>, request: Request, parts: Vec<Part>) -> Reply {
-    let Request { chat, cx, permit, findings, .. } = request;
+    let Request { chat, cx, held, findings, .. } = request;
     let mut record = Record::new(&cx, chat.model.clone(), chat.stream);
     record.observe(pipeline, &findings);
     let emitter = Emitter::default();
     let out = emitter.clone();
-    Reply::new(chat.model, record, emitter, async move {
-        let _permit = permit;
+    let allowances = held.allowances();
+    Reply::new(chat.model, record, emitter, allowances, async move {
+        let _held = held;
         for choice in 0..chat.n {
             for part in &parts {
                 if let Part::Text(text) | Part::Refusal(text) = part {

@@ -1,9 +1,9 @@
 //! Leaves out the oldest turns of a history that does not fit the model. Never in silence: the reply says how many
 //! messages.
 
+use crate::estimate::text_bytes;
 use crate::models::Model;
 use crate::stages::fit;
-use crate::stages::start::text_bytes;
 use tidegate_types::{Chat, Message, Reject, Role, ToolDef, Transcript};
 
 /// Of the model's window, what is left to an answer where its caller names no bound.

@@ -1,7 +1,10 @@
 //! Starts the first turn on the first candidate that takes it, so that a refusal has its own status.
 
+use crate::bounds::LengthBounds;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
+use crate::estimate::{estimated_input, text_bytes};
+use crate::gate::Hold;
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
@@ -9,7 +12,7 @@ use crate::stages::shorten::shorten;
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
-use tidegate_types::{Chat, Fault, Form, Part, Reject, RejectKind, ToolDef};
+use tidegate_types::{Chat, Fault, Form, Reject, RejectKind, ToolDef};
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
 const LONG_TEXT_BYTES: usize = 16 << 10;
@@ -49,8 +52,9 @@ impl Pipeline {
             if request.may_shorten {
                 request = shortened(&model, request, &tools).await?;
             }
-            match generate(&model, &request, &tools, &seeds).await {
-                Ok(source) => {
+            match self.begin(&model, &request, &tools, &seeds).await {
+                Ok((source, hold)) => {
+                    request.held.model = hold;
                     // The engine reads the prompt meanwhile; a refusal drops `source`, which stops it.
                     request = self.settled(request).await?;
                     return Ok(Started { turn: TurnPlan { request, tools, model, seeds }, source });
@@ -63,6 +67,18 @@ impl Pipeline {
             }
         }
         Err(last.unwrap_or_else(|| Reject::internal(Fault::Operator, "no candidate")).into())
+    }
+
+    /// The first turn, counted for its model.
+    async fn begin(
+        &self,
+        model: &Arc<Model>,
+        request: &Request,
+        tools: &[ServerTool],
+        seeds: &[u64],
+    ) -> Result<(Source, Hold), Reject> {
+        let hold = self.gate.enter(model, &request.chat, &request.tally)?;
+        Ok((generate(model, request, tools, seeds).await?, hold))
     }
 }
 
@@ -91,39 +107,65 @@ async fn generate(
     seeds: &[u64],
 ) -> Result<Source, Reject> {
     let defs = tools.iter().map(|tool| tool.def.clone()).collect();
-    source(model, &request.chat, &request.cx, defs, seeds, request.charge.as_ref()).await
+    let ask = Ask {
+        model,
+        chat: &request.chat,
+        cx: &request.cx,
+        seeds,
+        bounds: LengthBounds::of_caller(&request.cx.caller.scope, &model.quota.load()),
+        charge: request.charge.as_ref(),
+        tally: &request.tally,
+    };
+    source(ask, defs).await
 }
 
 /// Tokens of an answer that nobody bounds, for what is set aside before an upstream is asked.
 const UNBOUNDED_OUTPUT: u64 = 4096;
 
-/// Begins a turn of `chat`, with the server's tools `defs`, on `model`, billed to `charge`.
-pub(crate) async fn source(
-    model: &Arc<Model>,
-    chat: &Chat,
-    cx: &RequestContext,
-    defs: Vec<ToolDef>,
-    seeds: &[u64],
-    charge: Option<&Arc<Charge>>,
-) -> Result<Source, Reject> {
+/// One turn that a model is asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) model: &'a Arc<Model>,
+    pub(crate) chat: &'a Chat,
+    pub(crate) cx: &'a RequestContext,
+    pub(crate) seeds: &'a [u64],
+    pub(crate) bounds: LengthBounds,
+    /// What it is billed to.
+    pub(crate) charge: Option<&'a Arc<Charge>>,
+    /// Where its tokens are counted: the charge's, where there is one.
+    pub(crate) tally: &'a Arc<Tally>,
+}
+
+impl Ask<'_> {
+    /// Sets aside what the turn may cost.
+    fn reserve(&self, input: u64, output: u64) -> Result<(), Reject> {
+        self.charge.map_or(Ok(()), |charge| charge.reserve(&self.model.name, input, output))
+    }
+}
+
+/// Begins a turn, with the server's tools `defs`.
+pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, Reject> {
+    let Ask { model, chat, cx, seeds, bounds, tally, .. } = ask;
     let fitted = if text_bytes(chat) > LONG_TEXT_BYTES {
         let (model, chat, seeds) = (Arc::clone(model), chat.clone(), seeds.to_vec());
-        let fit = tokio::task::spawn_blocking(move || fit::fit(&model, &chat, &defs, &seeds));
-        fit.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))??
+        let fit = tokio::task::spawn_blocking(move || fit::fit(&model, &chat, &defs, &seeds, bounds));
+        fit.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
     } else {
-        fit::fit(model, chat, &defs, seeds)?
+        fit::fit(model, chat, &defs, seeds, bounds)
     };
+    let fitted = fitted.map_err(|reject| rename_param(reject, chat.form))?;
+    let tally = Some(Arc::clone(tally));
     match (fitted, &model.backend) {
         (Fitted::Engine(turn), ModelBackend::Engine(engine)) => {
             let output = u64::from(turn.max_tokens) * turn.sampling.len() as u64;
-            let tally = reserved(charge, model, turn.prompt.len() as u64, output)?;
+            ask.reserve(turn.prompt.len() as u64, output)?;
             let source = EngineSource::start(engine, turn, &cx.caller, tally);
             Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, chat.form))?)))
         }
         (Fitted::Upstream(chat), ModelBackend::Upstream(upstream)) => {
-            let input = (text_bytes(&chat) as u64).div_ceil(BYTES_PER_TOKEN);
+            let input = estimated_input(&chat);
             let output = chat.max_tokens.map_or(UNBOUNDED_OUTPUT, u64::from) * u64::from(chat.n);
-            let tally = reserved(charge, model, input, output)?;
+            ask.reserve(input, output)?;
             let stream = upstream.generate(&chat, &cx.request_id, cx.hops + 1).await?;
             Ok(Source::Upstream(Box::new(UpstreamSource::new(stream, input, tally))))
         }
@@ -131,39 +173,12 @@ pub(crate) async fn source(
     }
 }
 
-/// A token of an upstream's prompt, until the upstream has counted.
-const BYTES_PER_TOKEN: u64 = 4;
-
-/// Sets aside what a turn may cost; gives where its tokens are counted.
-fn reserved(
-    charge: Option<&Arc<Charge>>,
-    model: &Model,
-    input: u64,
-    output: u64,
-) -> Result<Option<Arc<Tally>>, Reject> {
-    let Some(charge) = charge else { return Ok(None) };
-    charge.reserve(&model.name, input, output)?;
-    Ok(Some(Arc::clone(charge.tally())))
-}
-
-/// The engine knows one prompt; callers of the older endpoint sent it under another name.
+/// Fitting and the engine know one prompt; callers of the older endpoint sent it under another name.
 fn rename_param(mut reject: Reject, form: Form) -> Reject {
     if form != Form::Chat && reject.param.as_deref() == Some("messages") {
         reject.param = Some("prompt".into());
     }
     reject
-}
-
-pub(super) fn text_bytes(chat: &Chat) -> usize {
-    let parts = chat.messages.iter().flat_map(|message| &message.parts);
-    parts
-        .map(|part| match part {
-            Part::Text(text) | Part::Reasoning(text) | Part::Refusal(text) => text.len(),
-            Part::ToolOutcome(outcome) => outcome.content.len(),
-            Part::ToolCall(call) => call.arguments.len(),
-            Part::Opaque { .. } => 0,
-        })
-        .sum()
 }
 
 /// Nothing has been said yet, and the next model may be better off.

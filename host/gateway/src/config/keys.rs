@@ -1,0 +1,184 @@
+//! `[[keys]]`: who may ask, for what, how much, and until when.
+
+use super::{BudgetConfig, Config, quota};
+use anyhow::{Context, bail};
+use serde::{Deserialize, Deserializer};
+use std::time::{Duration, SystemTime};
+use tidegate_api::Group;
+use tidegate_pipeline::chat::ROUTED_MODEL;
+use tidegate_types::{Class, Quota};
+
+/// One API key. `tidegate key NAME` makes one and prints this entry.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct KeyConfig {
+    /// For logs and metrics.
+    pub name: String,
+    /// `blake3:` and 64 hex digits: the hash of the key.
+    pub hash: String,
+    /// Whose data and share; default: the key's name.
+    pub tenant: Option<String>,
+    /// `interactive`, `standard` or `batch`.
+    #[serde(default)]
+    pub class: Class,
+    /// Share of the engine relative to other tenants of the class.
+    #[serde(default = "one")]
+    pub weight: u32,
+    /// It may administer the server: `POST /admin/reload`.
+    #[serde(default)]
+    pub admin: bool,
+    /// The models that it may name; default: all.
+    pub models: Option<Vec<String>>,
+    /// The endpoints that it may use; default: all but the administrator's.
+    pub endpoints: Option<Vec<String>>,
+    /// From then on it is refused.
+    pub expires: Option<Expiry>,
+    /// How much it may ask for.
+    #[serde(default)]
+    pub limits: Quota,
+    /// What it may spend.
+    pub budget: Option<BudgetConfig>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl KeyConfig {
+    pub(super) fn check(&self, config: &Config) -> anyhow::Result<()> {
+        let name = &self.name;
+        let digits = self.hash.strip_prefix("blake3:").unwrap_or_default();
+        if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            bail!("key `{name}`: `hash` must be `blake3:` and 64 hex digits; `tidegate key {name}` prints a new one");
+        }
+        if self.weight == 0 {
+            bail!("key `{name}`: `weight` is 0; the smallest is 1");
+        }
+        quota::check(&self.limits, &config.limits).with_context(|| format!("key `{name}`: limits"))?;
+        self.groups().with_context(|| format!("key `{name}`"))?;
+        self.check_models(config).with_context(|| format!("key `{name}`"))
+    }
+
+    /// A name that is misspelt would allow nothing, and nobody would know why.
+    fn check_models(&self, config: &Config) -> anyhow::Result<()> {
+        let Some(models) = &self.models else { return Ok(()) };
+        let known = config.model_names();
+        let unknown = models.iter().find(|name| *name != ROUTED_MODEL && !known.contains(&name.as_str()));
+        if let Some(unknown) = unknown {
+            bail!("there is no model `{unknown}`; there are: {}", known.join(", "));
+        }
+        if models.iter().all(|name| name == ROUTED_MODEL) {
+            bail!("`models` has none that a router could choose; name at least one, or leave it out for all");
+        }
+        Ok(())
+    }
+
+    /// `endpoints`, as the HTTP side takes it.
+    pub(crate) fn groups(&self) -> anyhow::Result<Option<Vec<Group>>> {
+        let group = |name: &String| {
+            Group::ALL.into_iter().find(|group| group.as_str() == name).with_context(|| {
+                let known: Vec<&str> = Group::ALL.iter().map(|group| group.as_str()).collect();
+                format!("there are no endpoints `{name}`; there are: {}", known.join(", "))
+            })
+        };
+        self.endpoints.as_ref().map(|names| names.iter().map(group).collect()).transpose()
+    }
+}
+
+/// A moment: a date and time with an offset (RFC 3339), or a date alone for its start in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expiry(pub SystemTime);
+
+impl<'de> Deserialize<'de> for Expiry {
+    /// As a TOML date or as text.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = match toml::Value::deserialize(deserializer)? {
+            toml::Value::String(text) => text,
+            toml::Value::Datetime(time) => time.to_string(),
+            other => other.to_string(),
+        };
+        let wrong = || format!("`{text}` is no moment; write it as \"2027-01-31\" or \"2027-01-31T18:00:00Z\"");
+        parse(&text).map(Self).ok_or_else(|| serde::de::Error::custom(wrong()))
+    }
+}
+
+fn parse(text: &str) -> Option<SystemTime> {
+    let time: toml::value::Datetime = text.parse().ok()?;
+    let date = time.date?;
+    let seconds = match (time.time, time.offset) {
+        (None, None) => 0,
+        (Some(time), Some(offset)) => {
+            let minutes = match offset {
+                toml::value::Offset::Z => 0,
+                toml::value::Offset::Custom { minutes } => i64::from(minutes),
+            };
+            let [hour, minute, second] =
+                [Some(time.hour), Some(time.minute), time.second].map(|part| i64::from(part.unwrap_or(0)));
+            hour * 3600 + minute * 60 + second - minutes * 60
+        }
+        // Whose midnight?
+        _ => return None,
+    };
+    let since = days(i64::from(date.year), i64::from(date.month), i64::from(date.day)) * 86_400 + seconds;
+    let since = Duration::from_secs(u64::try_from(since).ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+/// Days since 1970-01-01 in the Gregorian calendar, with years that begin in March, so that a leap day is the last
+/// of its year.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    year * 365 + year / 4 - year / 100 + year / 400 + day_of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(text: &str) -> Option<u64> {
+        parse(text).map(|time| time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs())
+    }
+
+    #[test]
+    fn moments_are_dates_or_times_with_an_offset() {
+        for (text, since) in [
+            ("1970-01-01", 0),
+            ("2000-02-29", 951_782_400),
+            ("2026-11-21", 1_795_219_200),
+            ("2026-11-21T14:00:00Z", 1_795_269_600),
+            ("2026-11-21T14:00:00+02:00", 1_795_262_400),
+            ("2100-03-01T00:00:00.5Z", 4_107_542_400),
+        ] {
+            assert_eq!(seconds(text), Some(since), "{text}");
+        }
+        for wrong in ["2026-11-21T14:00:00", "14:00:00", "2026-02-30", "soon", "1969-12-31", ""] {
+            assert_eq!(seconds(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_checked_against_what_there_is() {
+        let with = |more: &str| {
+            let hash = "0".repeat(64);
+            Config::parse(&format!("[[keys]]\nname = \"k\"\nhash = \"blake3:{hash}\"\n{more}"))
+        };
+        let key =
+            with("expires = 2027-01-31\nmodels = [\"tidegate-starter\", \"auto\"]\nendpoints = [\"chat\"]").unwrap();
+        assert_eq!(key.keys[0].expires, with("expires = \"2027-01-31\"").unwrap().keys[0].expires);
+        assert_eq!(key.keys[0].groups().unwrap(), Some(vec![Group::Chat]));
+        for (more, why) in [
+            ("models = [\"no-such\"]", "there are: tidegate-starter"),
+            ("models = [\"auto\"]", "could choose"),
+            ("endpoints = [\"chats\"]", "there are: chat, completions"),
+            ("expires = \"tomorrow\"", "`tomorrow` is no moment"),
+            ("expires = 5", "`5` is no moment"),
+            ("limits = { requests_per_minute = 0 }", "`requests_per_minute` is 0"),
+            ("limits = { tokens_per_minute = 1000 }", "is taken for 1024"),
+            ("limits = { request_per_minute = 1 }", "did you mean `requests_per_minute`"),
+        ] {
+            let error = format!("{:#}", with(more).unwrap_err());
+            assert!(error.contains(why), "{more}: {error}");
+        }
+    }
+}
