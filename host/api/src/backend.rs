@@ -1,5 +1,6 @@
 //! What the HTTP side asks of the rest of the program.
 
+use bytes::Bytes;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -32,6 +33,26 @@ pub trait Service: Send + Sync + 'static {
         let message = "this server has nothing to reload";
         let reject = Reject::new(RejectKind::Invalid, Fault::Client, message).code("reload_refused");
         Box::pin(std::future::ready(Err(reject)))
+    }
+
+    /// The keys that were made while the server ran, as JSON.
+    fn keys(&self) -> BoxFuture<'_, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// Makes the key that `body` describes; the answer, as JSON, shows it.
+    fn make_key<'a>(&'a self, _body: Bytes, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// Makes another key of the same settings; the old one goes on for `grace_s` seconds.
+    fn rotate_key<'a>(&'a self, _name: String, _grace_s: u64, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// Refuses a key from now on.
+    fn revoke_key(&self, _name: String) -> BoxFuture<'_, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
     }
 
     /// What was used.

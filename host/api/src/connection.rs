@@ -2,6 +2,7 @@
 //! by the first bytes, so that each protocol is served by its own implementation and never sniffed by another.
 
 use crate::dispatch::Dispatch;
+use crate::routes::Door;
 use crate::server::Api;
 use crate::socket::{Activity, Socket};
 use crate::tls::Tls;
@@ -26,13 +27,13 @@ const H2_PING_INTERVAL: Duration = Duration::from_secs(20);
 const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves a connection until it ends.
-pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Option<Tls>) {
+pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Option<Tls>, door: Door) {
     // An event is one small write; waiting to merge it with the next costs 40 ms.
     if tcp.set_nodelay(true).is_err() {
         return;
     }
     let activity = Arc::new(Activity::default());
-    let dispatch = Dispatch { api: Arc::clone(&api), activity: Arc::clone(&activity), peer };
+    let dispatch = Dispatch { api: Arc::clone(&api), activity: Arc::clone(&activity), peer, door };
     let Some(tls) = tls else {
         let sniffed = tokio::time::timeout(api.limits.header_timeout, speaks_h2(&tcp)).await;
         let socket = Socket::new(tcp, activity, &api.limits);

@@ -8,7 +8,7 @@ use crate::error;
 use crate::exchange::Exchange;
 use crate::ids;
 use crate::record::Record;
-use crate::routes::{Access, Found, Route, find};
+use crate::routes::{Access, Door, Found, Route, find};
 use crate::server::Api;
 use crate::socket::Activity;
 use hyper::body::Incoming;
@@ -30,6 +30,7 @@ pub(crate) struct Dispatch {
     pub(crate) api: Arc<Api>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) peer: SocketAddr,
+    pub(crate) door: Door,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Dispatch {
@@ -65,7 +66,7 @@ impl Dispatch {
     }
 
     async fn answer(self, request: Request<Incoming>, unique: String, record: &mut Record) -> Response {
-        let (route, rest) = match find(request.method(), request.uri().path()) {
+        let (route, rest) = match find(self.door, request.method(), request.uri().path()) {
             Found::Route(route, rest) => (route, rest),
             Found::Methods(allowed) => return other_method(request.method(), &allowed, record),
             Found::Nothing => return reject(&no_such_path(), record),

@@ -6,6 +6,7 @@ pub(crate) mod conversations;
 pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod items;
+pub(crate) mod keys;
 pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;

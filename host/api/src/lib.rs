@@ -44,7 +44,7 @@ pub use backend::{BoxFuture, Events, History, Reply, ReplyEvent, RequestContext,
 pub use error::ApiError;
 pub use kept::Kept;
 pub use limits::Limits;
-pub use routes::{Group, routes};
+pub use routes::{Door, Group, routes};
 pub use server::{Api, Listener, Server, serve};
 pub use tidegate_streams::Limits as StreamLimits;
 pub use tidegate_wire::ModelCard;

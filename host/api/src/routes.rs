@@ -3,7 +3,7 @@
 use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{
-    chat_completions, completions, conversations, health, items, messages, metrics, models, reload, responses, streams,
+    chat_completions, completions, conversations, health, items, keys, messages, metrics, models, reload, responses, streams,
     usage,
 };
 use crate::exchange::Exchange;
@@ -145,10 +145,35 @@ static ROUTES: &[Route] = &[
         Box::pin(responses::input_items(x))
     }),
     route(Method::GET, "/metrics", Access::Keyed(Group::Metrics), |x| Box::pin(metrics::render(x))),
+    route(Method::GET, "/admin/keys", Access::Admin, |x| Box::pin(keys::list(x))),
+    route(Method::POST, "/admin/keys", Access::Admin, |x| Box::pin(keys::make(x))),
+    route(Method::POST, "/admin/keys/*", Access::Admin, |x| Box::pin(keys::rotate(x))),
+    route(Method::DELETE, "/admin/keys/*", Access::Admin, |x| Box::pin(keys::revoke(x))),
     route(Method::POST, "/admin/reload", Access::Admin, |x| Box::pin(reload::create(x))),
     route(Method::GET, "/livez", Access::Open, |x| Box::pin(health::live(x))),
     route(Method::GET, "/readyz", Access::Open, |x| Box::pin(health::ready(x))),
 ];
+
+/// Which routes an address has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// All.
+    Every,
+    /// All but the administrator's.
+    Callers,
+    /// The administrator's, and those of probes.
+    Administrators,
+}
+
+impl Door {
+    fn has(self, route: &Route) -> bool {
+        match self {
+            Self::Every => true,
+            Self::Callers => route.access != Access::Admin,
+            Self::Administrators => matches!(route.access, Access::Admin | Access::Open),
+        }
+    }
+}
 
 /// What a method and a path lead to.
 pub(crate) enum Found {
@@ -160,11 +185,11 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// Finds a route. `HEAD` is `GET` without a body.
-pub(crate) fn find(method: &Method, path: &str) -> Found {
+/// Finds a route of a door. `HEAD` is `GET` without a body.
+pub(crate) fn find(door: Door, method: &Method, path: &str) -> Found {
     let wanted = if method == Method::HEAD { &Method::GET } else { method };
     let mut allowed = String::new();
-    for route in ROUTES {
+    for route in ROUTES.iter().filter(|route| door.has(route)) {
         let Some(rest) = matches(route.path, path) else { continue };
         if route.method == wanted {
             return Found::Route(route, rest);
@@ -209,7 +234,7 @@ mod tests {
 
     #[test]
     fn paths_are_found_exactly() {
-        let found = |method: Method, path: &str| match find(&method, path) {
+        let found = |method: Method, path: &str| match find(Door::Every, &method, path) {
             Found::Route(route, rest) => format!("{} {} [{rest}]", route.method, route.path),
             Found::Methods(allowed) => allowed,
             Found::Nothing => "nothing".into(),
@@ -230,5 +255,14 @@ mod tests {
             let nothing = found(Method::GET, path);
             assert!(nothing == "nothing" || path.starts_with("/v1/models//"), "{path}: {nothing}");
         }
+    }
+
+    #[test]
+    fn a_door_has_its_own_routes_only() {
+        let found = |door, path: &str| matches!(find(door, &Method::GET, path), Found::Route(..));
+        assert!(found(Door::Every, "/admin/keys") && found(Door::Every, "/v1/models"));
+        assert!(!found(Door::Callers, "/admin/keys") && found(Door::Callers, "/v1/models"));
+        assert!(found(Door::Administrators, "/admin/keys") && !found(Door::Administrators, "/v1/models"));
+        assert!(found(Door::Callers, "/livez") && found(Door::Administrators, "/readyz"));
     }
 }

@@ -6,6 +6,7 @@ use crate::connection;
 use crate::error::ApiError;
 use crate::kept::Kept;
 use crate::limits::Limits;
+use crate::routes::Door;
 use crate::tls::Tls;
 use metrics::{counter, gauge};
 use std::net::SocketAddr;
@@ -66,6 +67,7 @@ pub(crate) struct Phase {
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<Tls>,
+    door: Door,
 }
 
 /// Connections that the system holds until they are accepted.
@@ -73,7 +75,7 @@ const BACKLOG: u32 = 1024;
 
 impl Listener {
     /// Listens on `address`; port 0 takes a free one. Must be called within a tokio runtime.
-    pub fn bind(address: SocketAddr, tls: Option<Tls>) -> Result<Self, ApiError> {
+    pub fn bind(address: SocketAddr, tls: Option<Tls>, door: Door) -> Result<Self, ApiError> {
         let bind = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             socket.set_reuseaddr(true)?;
@@ -82,7 +84,7 @@ impl Listener {
             socket.bind(address)?;
             socket.listen(BACKLOG)
         };
-        Ok(Self { tcp: bind().map_err(|source| ApiError::Listen { address, source })?, tls })
+        Ok(Self { tcp: bind().map_err(|source| ApiError::Listen { address, source })?, tls, door })
     }
 
     /// The address, with the port that was taken.
@@ -147,7 +149,7 @@ async fn accept(listener: Listener, api: Arc<Api>, slots: Arc<Semaphore>) {
             refuse(&tcp, listener.tls.is_some());
             continue;
         };
-        let connection = connection::run(Arc::clone(&api), tcp, peer, listener.tls.clone());
+        let connection = connection::run(Arc::clone(&api), tcp, peer, listener.tls.clone(), listener.door);
         api.tasks.spawn(async move {
             let open = OpenConnection::count();
             connection.await;

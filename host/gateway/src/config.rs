@@ -73,6 +73,8 @@ pub struct Config {
 pub struct ServerConfig {
     /// Address to listen on.
     pub listen: SocketAddr,
+    /// Address for the administrator's routes, which `listen` has not then.
+    pub admin_listen: Option<SocketAddr>,
     /// Serve HTTPS.
     pub tls: Option<TlsConfig>,
     /// Open connections.
@@ -97,6 +99,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin_listen: None,
             tls: None,
             max_connections: 10_000,
             max_inflight: 1024,

@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 mod keep;
 pub mod key;
+mod keys;
 mod observe;
 pub mod outside;
 pub mod plugin;

@@ -88,12 +88,15 @@ impl Reloader {
         });
         let (stages, max_tool_turns, mut facts) = loading.await.context("loading panicked")??;
         let service = self.service.upgrade().context("the server has stopped")?;
-        if let Some(books) = service.books() {
-            books.replace(&config).await?;
+        let store = service.desk().ok();
+        if let Some((desk, books)) = store {
+            desk.reload(&config, books).await?;
         }
         service.replace_stages(stages, max_tool_turns);
         service.replace_quotas(&config.models);
-        self.auth.replace(auth);
+        if store.is_none() {
+            self.auth.replace(auth);
+        }
         facts.push(keys_fact(&config));
         Ok((config, facts))
     }

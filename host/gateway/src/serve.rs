@@ -6,6 +6,7 @@ use crate::bundled::STARTER_NAME;
 use crate::callers;
 use crate::config::{Config, ServerConfig};
 use crate::keep::Keeping;
+use crate::keys::{self, KeyDesk};
 use crate::observe;
 use crate::reload::Reloader;
 use crate::service::PipelineService;
@@ -13,7 +14,7 @@ use anyhow::Context;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_api::{Api, Limits, Listener, Server, SharedAuth, Tls};
+use tidegate_api::{Api, Door, Limits, Listener, Server, SharedAuth, Tls};
 use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{ModelBackend, Pipeline};
 use tokio::task::JoinHandle;
@@ -22,6 +23,8 @@ use tokio::task::JoinHandle;
 pub struct Running {
     /// Where it listens.
     pub addr: SocketAddr,
+    /// Where the administrator's routes are, where they have an address of their own.
+    pub admin_addr: Option<SocketAddr>,
     /// One line for each fact about it.
     pub facts: Vec<String>,
     server: Server,
@@ -29,8 +32,8 @@ pub struct Running {
     reloader: Arc<Reloader>,
     /// Tidies what is kept.
     tidying: Option<JoinHandle<()>>,
-    /// Looks for changed files, where that is wanted.
-    watcher: Option<JoinHandle<()>>,
+    /// Look for changed files, where that is wanted, and for keys of others.
+    watchers: Vec<JoinHandle<()>>,
 }
 
 /// For what follows answers, once the last one has left.
@@ -39,9 +42,7 @@ const AFTERWORK: Duration = Duration::from_secs(2);
 impl Running {
     /// Takes no new requests, gives running answers `grace` to end, then stops the engines.
     pub async fn stop(self, grace: Duration) {
-        if let Some(watcher) = &self.watcher {
-            watcher.abort();
-        }
+        self.watchers.iter().for_each(JoinHandle::abort);
         self.server.stop(grace).await;
         let pipeline = self.service.pipeline();
         if !pipeline.settle(AFTERWORK).await {
@@ -84,34 +85,55 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let metrics = observe::recorder()?;
     let listener = listen(&config.server)?;
     let addr = listener.address()?;
+    let admin = admin_listener(&config.server)?;
+    let admin_addr = admin.as_ref().map(Listener::address).transpose()?;
     let auth = SharedAuth::from(callers::auth(&config)?);
     let limits = limits(&config.server);
     let tls = config.server.tls.is_some();
     let open = config.keys.is_empty();
     let first_model = config.models.first().map_or(STARTER_NAME, |model| &model.name).to_owned();
-    let books = Books::open(&config).await?;
+    let books = Books::open(&config).await?.map(Arc::new);
+    let desk = match &books {
+        Some(books) => Some(Arc::new(KeyDesk::open(&config, books, auth.clone()).await?)),
+        None => None,
+    };
     let ledger = books.as_ref().map(|books| Arc::clone(&books.ledger));
     let store = config.store.clone();
     let assembling =
         tokio::task::spawn_blocking(move || assemble(&config, ledger).map(|assembled| (config, assembled)));
     let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
     let keeping = books.as_ref().map(|books| Keeping::new(&config, books.db.clone()));
-    let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books, metrics));
+    let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books.clone(), metrics));
+    let key_watcher = desk.clone().zip(books).map(|(desk, books)| tokio::spawn(keys::watch(desk, books)));
+    desk.into_iter().for_each(|desk| service.set_desk(desk));
     let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone())?);
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
+    let watchers = watcher.into_iter().chain(key_watcher).collect();
     let api: Arc<dyn tidegate_api::Service> = service.clone();
     let kept = keeping.as_ref().map(Keeping::kept);
     let tidying = keeping.as_ref().map(Keeping::tidy);
-    let server = tidegate_api::serve(vec![listener], Api::new(api, auth, limits).with_kept(kept));
+    let listeners = [listener].into_iter().chain(admin).collect();
+    let server = tidegate_api::serve(listeners, Api::new(api, auth, limits).with_kept(kept));
     facts.extend(store.iter().map(Books::fact));
+    facts.extend(admin_addr.map(|addr| format!("admin     {}://{addr}/admin", if tls { "https" } else { "http" })));
     let model = if pipeline.routes() { ROUTED_MODEL } else { &first_model };
     facts.extend(invitation(addr, tls, open, model));
-    Ok(Running { addr, facts, server, service, reloader, tidying, watcher })
+    Ok(Running { addr, admin_addr, facts, server, service, reloader, tidying, watchers })
 }
 
 fn listen(config: &ServerConfig) -> anyhow::Result<Listener> {
-    Ok(Listener::bind(config.listen, read_tls(config)?)?)
+    // Others' machines reach no administrator's route by chance.
+    let door = match config.admin_listen {
+        None if config.listen.ip().is_loopback() => Door::Every,
+        _ => Door::Callers,
+    };
+    Ok(Listener::bind(config.listen, read_tls(config)?, door)?)
+}
+
+fn admin_listener(config: &ServerConfig) -> anyhow::Result<Option<Listener>> {
+    let Some(address) = config.admin_listen else { return Ok(None) };
+    Ok(Some(Listener::bind(address, read_tls(config)?, Door::Administrators)?))
 }
 
 /// The certificate and its key, where HTTPS is configured.

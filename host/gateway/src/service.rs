@@ -2,31 +2,34 @@
 
 use crate::books::Books;
 use crate::config::ModelConfig;
+use crate::keys::{KeyDesk, away};
 use crate::reload::Reloader;
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tidegate_api::{BoxFuture, Events, ModelCard, Reply, ReplyEvent, RequestContext, Service};
 use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
-use tidegate_store::{StoreError, Usage, UsageQuery, UsageSum};
+use tidegate_store::{Usage, UsageQuery, UsageSum};
 use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind};
 
 /// The pipeline behind the HTTP side.
 pub(crate) struct PipelineService {
     pipeline: ArcSwap<Pipeline>,
     reloader: OnceLock<Arc<Reloader>>,
-    books: Option<Books>,
+    books: Option<Arc<Books>>,
+    desk: OnceLock<Arc<KeyDesk>>,
     metrics: PrometheusHandle,
 }
 
 impl PipelineService {
-    pub(crate) fn new(pipeline: Arc<Pipeline>, books: Option<Books>, metrics: PrometheusHandle) -> Self {
-        Self { pipeline: ArcSwap::new(pipeline), reloader: OnceLock::new(), books, metrics }
+    pub(crate) fn new(pipeline: Arc<Pipeline>, books: Option<Arc<Books>>, metrics: PrometheusHandle) -> Self {
+        Self { pipeline: ArcSwap::new(pipeline), reloader: OnceLock::new(), books, desk: OnceLock::new(), metrics }
     }
 
     /// What is used, where that is kept.
-    pub(crate) fn books(&self) -> Option<&Books> {
+    pub(crate) fn books(&self) -> Option<&Arc<Books>> {
         self.books.as_ref()
     }
 
@@ -53,6 +56,18 @@ impl PipelineService {
         {
             model.quota.store(Arc::new(entry.limits.clone()));
         }
+    }
+
+    /// The keys of a running server can be changed from now on.
+    pub(crate) fn set_desk(&self, desk: Arc<KeyDesk>) {
+        // Set once, at the start.
+        let _ = self.desk.set(desk);
+    }
+
+    /// The keys, where a store keeps them.
+    pub(crate) fn desk(&self) -> Result<(&KeyDesk, &Books), Reject> {
+        let (desk, books) = self.desk.get().zip(self.books.as_ref()).ok_or_else(tidegate_api::no_store)?;
+        Ok((desk, books))
     }
 }
 
@@ -107,6 +122,34 @@ impl Service for PipelineService {
         })
     }
 
+    fn keys(&self) -> BoxFuture<'_, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, _) = self.desk()?;
+            Ok(bytes_of(&desk.list().await?))
+        })
+    }
+
+    fn make_key<'a>(&'a self, body: Bytes, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, books) = self.desk()?;
+            Ok(bytes_of(&desk.make(&body, by, books).await?))
+        })
+    }
+
+    fn rotate_key<'a>(&'a self, name: String, grace_s: u64, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, books) = self.desk()?;
+            Ok(bytes_of(&desk.rotate(&name, grace_s, by, books).await?))
+        })
+    }
+
+    fn revoke_key(&self, name: String) -> BoxFuture<'_, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, books) = self.desk()?;
+            Ok(bytes_of(&desk.revoke(&name, books).await?))
+        })
+    }
+
     fn usage(&self, query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
         Box::pin(async move {
             let books = self.books.as_ref().ok_or_else(tidegate_api::no_store)?;
@@ -123,10 +166,8 @@ impl Service for PipelineService {
     }
 }
 
-/// The store's own words are for the log.
-fn away(error: &StoreError) -> Reject {
-    let message = "the server's store does not answer; try again";
-    Reject::unavailable(Fault::Operator, message, 1).code("store_unavailable").because(error)
+fn bytes_of(value: &serde_json::Value) -> Bytes {
+    value.to_string().into()
 }
 
 fn card(model: &Model) -> ModelCard {

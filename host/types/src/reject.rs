@@ -34,7 +34,7 @@ pub enum RejectKind {
     MethodNotAllowed,
     /// 408: the request took too long to arrive.
     RequestTimeout,
-    /// 409: it contradicts what was asked before.
+    /// 409: something that is there, or was asked before, is in the way.
     Conflict,
     /// 413: the body is over the limit.
     TooLarge,

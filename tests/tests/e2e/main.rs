@@ -6,6 +6,7 @@
     reason = "helpers of tests, which clippy does not take for tests"
 )]
 
+mod admin;
 mod bad_input;
 mod chat;
 mod clients;

@@ -45,7 +45,7 @@ fn one() -> u32 {
 }
 
 impl KeyConfig {
-    pub(super) fn check(&self, config: &Config) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, config: &Config) -> anyhow::Result<()> {
         let name = &self.name;
         let digits = self.hash.strip_prefix("blake3:").unwrap_or_default();
         if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {

@@ -1,0 +1,254 @@
+//! Keys that are made while the server runs (`/admin/keys`), beside those of its config. The store keeps them, each as its
+//! hash only; several gateways on one store have the same ones, a few seconds apart.
+
+use crate::books::{Books, now_ms};
+use crate::callers;
+use crate::config::{Config, Expiry, KeyConfig};
+use crate::key::secret;
+use serde_json::{Map, Value, json};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+use tidegate_api::SharedAuth;
+use tidegate_store::{KeptKey, Keys, StoreError};
+use tidegate_types::{Caller, Fault, Reject, RejectKind};
+
+/// The keys of a running server.
+pub(crate) struct KeyDesk {
+    keys: Keys,
+    auth: SharedAuth,
+    taken: Mutex<Taken>,
+}
+
+/// What the valid keys were made of.
+struct Taken {
+    config: Config,
+    kept: Vec<KeptKey>,
+}
+
+/// How often keys that another gateway made are looked for.
+const LOOK: Duration = Duration::from_secs(3);
+/// Of a key's name: it is a label of metrics.
+const MAX_NAME: usize = 64;
+
+impl KeyDesk {
+    /// Lets in whom `config` and the store name.
+    pub(crate) async fn open(config: &Config, books: &Books, auth: SharedAuth) -> anyhow::Result<Self> {
+        let keys = Keys::new(books.db.clone());
+        let kept = keys.all().await?;
+        let desk = Self { keys, auth, taken: Mutex::new(Taken { config: config.clone(), kept: Vec::new() }) };
+        desk.take(config, kept, books).await?;
+        Ok(desk)
+    }
+
+    /// Takes a changed config, with the keys that are kept.
+    pub(crate) async fn reload(&self, config: &Config, books: &Books) -> anyhow::Result<()> {
+        let kept = self.lock().kept.clone();
+        self.take(config, kept, books).await
+    }
+
+    async fn take(&self, config: &Config, kept: Vec<KeptKey>, books: &Books) -> anyhow::Result<()> {
+        let all = with_kept(config, &kept);
+        let auth = callers::auth(&all)?;
+        books.replace(&all).await?;
+        *self.lock() = Taken { config: config.clone(), kept };
+        self.auth.replace(auth);
+        Ok(())
+    }
+
+    /// Takes what the store has now, where that is something else.
+    pub(crate) async fn look(&self, books: &Books) -> anyhow::Result<()> {
+        let kept = self.keys.all().await?;
+        let (same, config) = {
+            let taken = self.lock();
+            (taken.kept == kept, taken.config.clone())
+        };
+        if same { Ok(()) } else { self.take(&config, kept, books).await }
+    }
+
+    /// All keys that were made here, the refused ones included; none is shown.
+    pub(crate) async fn list(&self) -> Result<Value, Reject> {
+        let kept = self.keys.all().await.map_err(|error| away(&error))?;
+        let data: Vec<Value> = kept.iter().map(shown).collect();
+        Ok(json!({"object": "list", "data": data}))
+    }
+
+    /// Makes a key as `body` describes it, in the form of the config's entry; the answer is the only one that has it.
+    pub(crate) async fn make(&self, body: &[u8], by: &Caller, books: &Books) -> Result<Value, Reject> {
+        let (secret, hash) = secret().map_err(|error| Reject::internal(Fault::Operator, format!("{error:#}")))?;
+        let mut settings: Map<String, Value> = serde_json::from_slice(body)
+            .map_err(|error| invalid(format!("the body must be an object that describes the key: {error}")))?;
+        if settings.remove("hash").is_some() {
+            return Err(invalid("leave `hash` out: the server makes the key".into()).at("hash"));
+        }
+        let key = self.checked(&settings, &hash)?;
+        let kept = KeptKey {
+            tenant: key.tenant.clone().unwrap_or_else(|| key.name.clone()),
+            expires_ms: key.expires.and_then(|expiry| expiry.0.duration_since(UNIX_EPOCH).ok()).map(millis),
+            name: key.name,
+            hash,
+            settings: Value::Object(settings).to_string(),
+            created_ms: now_ms(),
+            created_by: by.key_name.to_string(),
+            revoked_ms: None,
+        };
+        if !self.keys.add(&kept).await.map_err(|error| away(&error))? {
+            let message = format!("there is a key `{}` already; rotate it, or take another name", kept.name);
+            return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));
+        }
+        self.show(&kept, &secret, books).await
+    }
+
+    /// Makes a key in the place of another, which goes on for `grace_s` seconds.
+    pub(crate) async fn rotate(&self, name: &str, grace_s: u64, by: &Caller, books: &Books) -> Result<Value, Reject> {
+        let (secret, hash) = secret().map_err(|error| Reject::internal(Fault::Operator, format!("{error:#}")))?;
+        let now = now_ms();
+        let newest = self.newest(name).await?;
+        let kept = KeptKey { hash, created_ms: now, created_by: by.key_name.to_string(), ..newest };
+        let end = now.saturating_add(grace_s.saturating_mul(1000));
+        if !self.keys.rotate(&kept, end).await.map_err(|error| away(&error))? {
+            return Err(unknown(name));
+        }
+        self.show(&kept, &secret, books).await
+    }
+
+    /// Refuses a key from now on.
+    pub(crate) async fn revoke(&self, name: &str, books: &Books) -> Result<Value, Reject> {
+        self.keep_an_administrator(name)?;
+        if !self.keys.revoke(name, now_ms()).await.map_err(|error| away(&error))? {
+            return Err(unknown(name));
+        }
+        self.apply(books).await?;
+        Ok(json!({"object": "api_key.deleted", "name": name, "deleted": true}))
+    }
+
+    async fn newest(&self, name: &str) -> Result<KeptKey, Reject> {
+        let kept = self.keys.all().await.map_err(|error| away(&error))?;
+        kept.into_iter().find(|key| key.name == name && key.revoked_ms.is_none()).ok_or_else(|| unknown(name))
+    }
+
+    async fn show(&self, kept: &KeptKey, secret: &str, books: &Books) -> Result<Value, Reject> {
+        self.apply(books).await?;
+        let mut shown = shown(kept);
+        shown["key"] = secret.into();
+        Ok(shown)
+    }
+
+    async fn apply(&self, books: &Books) -> Result<(), Reject> {
+        self.look(books).await.map_err(|error| Reject::internal(Fault::Operator, format!("{error:#}")))
+    }
+
+    /// The entry that the settings and the hash make, checked as one of the config would be.
+    fn checked(&self, settings: &Map<String, Value>, hash: &str) -> Result<KeyConfig, Reject> {
+        let key = entry(settings, hash).map_err(|error| invalid(format!("{error:#}")))?;
+        let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if key.name.is_empty() || key.name.len() > MAX_NAME || !key.name.bytes().all(sane) {
+            let message = format!("`name` must be 1 to {MAX_NAME} of A-Z, a-z, 0-9, `-`, `_` and `.`");
+            return Err(invalid(message).at("name"));
+        }
+        let taken = self.lock();
+        let budget = key.budget.map(|budget| budget.to_budget(&format!("key `{}`", key.name))).transpose();
+        key.check(&taken.config).and(budget.map(|_| ())).map_err(|error| invalid(format!("{error:#}")))?;
+        if taken.config.keys.iter().any(|known| known.name == key.name) {
+            let message = format!("the config has a key `{}`; take another name", key.name);
+            return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));
+        }
+        let administrated = key.admin || taken.config.keys.iter().any(|key| key.admin) || taken.has_administrator("");
+        if !administrated {
+            let message = "with its first key this server asks everybody for one, and nobody could administer it; \
+                           make an administrator's key first (`admin`: true)";
+            return Err(invalid(message.into()).at("admin"));
+        }
+        Ok(key)
+    }
+
+    fn keep_an_administrator(&self, but: &str) -> Result<(), Reject> {
+        let taken = self.lock();
+        if taken.config.keys.iter().any(|key| key.admin) || taken.has_administrator(but) {
+            return Ok(());
+        }
+        let message = format!("`{but}` is the last administrator's key; make another before you take it back");
+        Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("last_administrator"))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// Whether a valid key of another name than `but` may administer.
+    fn has_administrator(&self, but: &str) -> bool {
+        let now = now_ms();
+        let valid = |key: &&KeptKey| key.revoked_ms.is_none() && key.expires_ms.is_none_or(|end| end > now);
+        let settings = |key: &KeptKey| serde_json::from_str::<Value>(&key.settings).unwrap_or_default();
+        self.kept.iter().filter(valid).any(|key| key.name != but && settings(key)["admin"] == true)
+    }
+}
+
+/// Looks for keys that other gateways made, for ever. The store's absence changes nothing: who was let in goes on.
+pub(crate) async fn watch(desk: Arc<KeyDesk>, books: Arc<Books>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if let Err(error) = desk.look(&books).await {
+            tracing::debug!("keys are not looked for: {error:#}");
+        }
+    }
+}
+
+/// The config with the kept keys that are not refused. One that this program does not understand lets nobody in, and
+/// keeps nobody else out.
+fn with_kept(config: &Config, kept: &[KeptKey]) -> Config {
+    let mut all = config.clone();
+    for key in kept.iter().filter(|key| key.revoked_ms.is_none()) {
+        let understood =
+            serde_json::from_str(&key.settings).map_err(Into::into).and_then(|known| entry(&known, &key.hash));
+        match understood {
+            Ok(mut entry) => {
+                entry.expires = key.expires_ms.map(|ms| Expiry(UNIX_EPOCH + Duration::from_millis(ms)));
+                all.keys.push(entry);
+            }
+            Err(error) => tracing::error!(key = key.name, "a kept key is not understood and lets nobody in: {error:#}"),
+        }
+    }
+    all
+}
+
+fn entry(settings: &Map<String, Value>, hash: &str) -> anyhow::Result<KeyConfig> {
+    let mut settings = settings.clone();
+    settings.insert("hash".into(), hash.into());
+    Ok(serde_json::from_value(Value::Object(settings))?)
+}
+
+fn shown(key: &KeptKey) -> Value {
+    let mut shown = json!({
+        "object": "api_key", "name": key.name, "tenant": key.tenant, "created_at": key.created_ms / 1000,
+        "created_by": key.created_by, "expires_at": key.expires_ms.map(|ms| ms / 1000),
+        "revoked_at": key.revoked_ms.map(|ms| ms / 1000),
+    });
+    let settings: Value = serde_json::from_str(&key.settings).unwrap_or_default();
+    for field in ["class", "weight", "admin", "models", "endpoints", "limits", "budget"] {
+        if !settings[field].is_null() {
+            shown[field] = settings[field].clone();
+        }
+    }
+    shown
+}
+
+fn millis(since: Duration) -> u64 {
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn invalid(message: String) -> Reject {
+    Reject::new(RejectKind::Invalid, Fault::Client, message).code("invalid_value")
+}
+
+fn unknown(name: &str) -> Reject {
+    let message = format!("there is no valid key `{name}` that was made here; a key of the config ends with its entry");
+    Reject::new(RejectKind::NotFound, Fault::Client, message).code("key_not_found")
+}
+
+/// The store's own words are for the log.
+pub(crate) fn away(error: &StoreError) -> Reject {
+    let message = "the server's store does not answer; try again";
+    Reject::unavailable(Fault::Operator, message, 1).code("store_unavailable").because(error)
+}

@@ -1,0 +1,184 @@
+//! Keys that are made, replaced and taken back while the server runs.
+
+use hyper::Request;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
+
+fn config(folder: &Path, more: &str) -> String {
+    let hash = blake3::hash(b"tg-root");
+    format!(
+        "[[keys]]\nname = \"root\"\nhash = \"blake3:{hash}\"\nadmin = true\n[[models]]\nname = \"tidegate-starter\"\n\
+         path = \"bundled\"\nprice = {{ input = 1.0, output = 2.0 }}\n[store]\npath = {:?}\n{more}\n[pipeline]\n",
+        folder.display().to_string()
+    )
+}
+
+async fn call(gateway: &Gateway, key: &str, method: &str, path: &str, body: Option<Value>) -> Answer {
+    call_at(gateway, &gateway.url(path), key, method, body).await
+}
+
+async fn call_at(gateway: &Gateway, url: &str, key: &str, method: &str, body: Option<Value>) -> Answer {
+    let text = body.map(|body| body.to_string()).unwrap_or_default();
+    let request = Request::builder()
+        .method(method)
+        .uri(url)
+        .header("content-type", "application/json")
+        .header("authorization", format!("Bearer {key}"))
+        .body(text.into())
+        .unwrap();
+    collect(gateway.send(request).await).await
+}
+
+async fn chat(gateway: &Gateway, key: &str) -> Answer {
+    let mut body = with_model(ask("Hello!"));
+    body["max_tokens"] = 3.into();
+    call(gateway, key, "POST", "/v1/chat/completions", Some(body)).await
+}
+
+/// Makes a key; the key itself.
+async fn make(gateway: &Gateway, by: &str, body: Value) -> String {
+    let answer = call(gateway, by, "POST", "/admin/keys", Some(body)).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    answer.json()["key"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_shown_once_works_at_once_and_ends_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    let key = make(&gateway, "tg-root", json!({"name": "shop", "tenant": "t", "class": "batch"})).await;
+    assert_eq!(chat(&gateway, &key).await.status, 200);
+    let list = call(&gateway, "tg-root", "GET", "/admin/keys", None).await;
+    let text = String::from_utf8(list.body.to_vec()).unwrap();
+    assert!(!text.contains(&key), "the key is shown again");
+    let listed = &list.json()["data"][0];
+    assert_eq!((&listed["name"], &listed["tenant"], &listed["class"]), (&json!("shop"), &json!("t"), &json!("batch")));
+    assert_eq!((&listed["created_by"], &listed["revoked_at"]), (&json!("root"), &Value::Null));
+    assert_eq!(call(&gateway, &key, "GET", "/admin/keys", None).await.status, 403);
+    assert_eq!(call(&gateway, "tg-root", "DELETE", "/admin/keys/shop", None).await.status, 200);
+    assert_eq!(chat(&gateway, &key).await.status, 401);
+    assert_eq!(call(&gateway, "tg-root", "DELETE", "/admin/keys/shop", None).await.status, 404);
+    gateway.running.stop(Duration::from_secs(5)).await;
+    for file in std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()) {
+        let bytes = std::fs::read(&file).unwrap_or_default();
+        assert!(!bytes.windows(key.len()).any(|window| window == key.as_bytes()), "{} has the key", file.display());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_replaced_with_time_for_the_old_one_and_a_restart_forgets_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    let first = make(&gateway, "tg-root", json!({"name": "shop", "models": ["tidegate-starter"]})).await;
+    let rotate = async |path: &str| {
+        let answer = call(&gateway, "tg-root", "POST", path, Some(json!({}))).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        assert_eq!(answer.json()["models"], json!(["tidegate-starter"]));
+        answer.json()["key"].as_str().unwrap().to_owned()
+    };
+    let second = rotate("/admin/keys/shop/rotate?grace_s=600").await;
+    assert_eq!((chat(&gateway, &first).await.status, chat(&gateway, &second).await.status), (200, 200));
+    let third = rotate("/admin/keys/shop/rotate").await;
+    gateway.running.stop(Duration::from_secs(5)).await;
+    let again = Gateway::start(&config(folder.path(), "")).await;
+    // The second's time was over with the third; the first's grace was cut short with it.
+    assert_eq!(chat(&again, &first).await.status, 401);
+    assert_eq!(chat(&again, &second).await.status, 401);
+    assert_eq!(chat(&again, &third).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_makes_no_key_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    make(&gateway, "tg-root", json!({"name": "taken"})).await;
+    for (body, status, word) in [
+        (json!({"name": "root"}), 409, "config has a key"),
+        (json!({"name": "taken"}), 409, "rotate it"),
+        (json!({"name": "x y"}), 400, "`name`"),
+        (json!({}), 400, "name"),
+        (json!({"name": "a", "hash": "blake3:00"}), 400, "the server makes the key"),
+        (json!({"name": "a", "wait": 3}), 400, "wait"),
+        (json!({"name": "a", "weight": 0}), 400, "weight"),
+        (json!({"name": "a", "models": ["no-such"]}), 400, "no-such"),
+        (json!({"name": "a", "expires": "tomorrow"}), 400, "no moment"),
+        (json!({"name": "a", "budget": {"daily": -1.0}}), 400, "amount"),
+        (json!([1]), 400, "object"),
+    ] {
+        let answer = call(&gateway, "tg-root", "POST", "/admin/keys", Some(body.clone())).await;
+        assert_eq!(answer.status, status, "{body}: {:?}", answer.body);
+        assert!(answer.error().0.contains(word), "{body}: {:?}", answer.error());
+    }
+    assert_eq!(call(&gateway, "tg-root", "POST", "/admin/keys/nobody/rotate", Some(json!({}))).await.status, 404);
+    assert_eq!(call(&gateway, "tg-root", "POST", "/admin/keys/taken", Some(json!({}))).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_server_is_closed_by_an_administrators_key_first_and_never_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("[store]\npath = {:?}\n[pipeline]\n", folder.path().display().to_string());
+    let gateway = Gateway::start(&text).await;
+    let refused = call(&gateway, "", "POST", "/admin/keys", Some(json!({"name": "shop"}))).await;
+    assert_eq!((refused.status, refused.error().1), (400, json!("admin")));
+    let root = make(&gateway, "", json!({"name": "root", "admin": true})).await;
+    assert_eq!(chat(&gateway, "tg-other").await.status, 401);
+    let shop = make(&gateway, &root, json!({"name": "shop"})).await;
+    assert_eq!(chat(&gateway, &shop).await.status, 200);
+    let last = call(&gateway, &root, "DELETE", "/admin/keys/root", None).await;
+    assert_eq!((last.status, last.error().2), (409, json!("last_administrator")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_made_key_has_its_own_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    let key = make(&gateway, "tg-root", json!({"name": "poor", "budget": {"daily": 0.000001}})).await;
+    let answer = chat(&gateway, &key).await;
+    assert_eq!((answer.status, answer.error().2), (429, json!("insufficient_quota")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn administrators_have_an_address_of_their_own_where_they_want_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = tidegate::config::Config::parse(&config(folder.path(), "")).unwrap();
+    config.server.admin_listen = Some("127.0.0.1:0".parse().unwrap());
+    let gateway = Gateway::start_with(config).await;
+    assert_eq!(call(&gateway, "tg-root", "GET", "/admin/keys", None).await.status, 404);
+    let admin = format!("http://{}", gateway.running.admin_addr.unwrap());
+    let at = async |path: &str| call_at(&gateway, &format!("{admin}{path}"), "tg-root", "GET", None).await.status;
+    assert_eq!((at("/admin/keys").await, at("/v1/models").await, at("/livez").await), (200, 404, 200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_on_one_store_have_the_same_keys() {
+    let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
+        eprintln!("NOT TESTED: keys of several gateways, since TIDEGATE_TEST_POSTGRES names no server");
+        return;
+    };
+    let (base, _) = server.rsplit_once('/').unwrap();
+    let database = format!("tidegate_admin_{}", std::process::id());
+    let psql = |statement: String| {
+        std::process::Command::new("psql").arg(&server).args(["-qc", &statement]).status().unwrap().success()
+    };
+    assert!(psql(format!("CREATE DATABASE {database}")));
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let start = async |folder: &Path| {
+        let mut config = tidegate::config::Config::parse(&config(folder, "")).unwrap();
+        config.store.as_mut().unwrap().postgres = Some(format!("{base}/{database}"));
+        Gateway::start_with(config).await
+    };
+    let (one, other) = (start(folders[0].path()).await, start(folders[1].path()).await);
+    let key = make(&one, "tg-root", json!({"name": "shop"})).await;
+    let known = tokio::time::timeout(Duration::from_secs(30), async {
+        while chat(&other, &key).await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    known.await.expect("the other gateway does not know the key");
+    for gateway in [one, other] {
+        gateway.running.stop(Duration::from_secs(5)).await;
+    }
+    assert!(psql(format!("DROP DATABASE {database} WITH (FORCE)")));
+}
