@@ -16,6 +16,7 @@ mod observe;
 pub mod outside;
 pub mod plugin;
 mod reload;
+pub mod remote;
 mod serve;
 mod service;
 

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use tidegate::cli::{Cli, Command, ServeArgs};
+use tidegate::cli::{Cli, Command, KeyArgs, ServeArgs};
 use tidegate::config::{Config, ModelConfig};
 
 #[global_allocator]
@@ -21,7 +21,10 @@ fn main() -> ExitCode {
         Some(Command::Check { file }) => check(&file),
         Some(Command::Audit { file }) => audit(&file),
         Some(Command::Chat(args)) => runtime().and_then(|runtime| runtime.block_on(tidegate::chat::run(args))),
-        Some(Command::Key { name }) => key(&name),
+        Some(Command::Key(args)) => key(args),
+        Some(Command::Usage(args)) => {
+            runtime().and_then(|runtime| runtime.block_on(tidegate::remote::usage(args, &mut std::io::stdout())))
+        }
         Some(Command::Plugin(command)) => tidegate::plugin::run(command, &mut std::io::stdout()),
         Some(Command::EngineWorker(args)) => start_logging().and_then(|()| tidegate::assemble::run_worker(args)),
     };
@@ -100,8 +103,11 @@ fn check(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn key(name: &str) -> anyhow::Result<()> {
-    let (key, entry) = tidegate::key::make(name)?;
+fn key(args: KeyArgs) -> anyhow::Result<()> {
+    if args.at.server.is_some() {
+        return runtime()?.block_on(tidegate::remote::key(args, &mut std::io::stdout()));
+    }
+    let (key, entry) = tidegate::key::make(&args.name)?;
     say(
         &mut std::io::stdout(),
         &format!("The key, shown this once:\n\n    {key}\n\nIts entry in the config:\n\n{entry}"),

@@ -1,9 +1,11 @@
 //! Keys that are made, replaced and taken back while the server runs.
 
+use clap::Parser;
 use hyper::Request;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
+use tidegate::cli::{Cli, Command};
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 
 fn config(folder: &Path, more: &str) -> String {
@@ -181,4 +183,26 @@ async fn gateways_on_one_store_have_the_same_keys() {
         gateway.running.stop(Duration::from_secs(5)).await;
     }
     assert!(psql(format!("DROP DATABASE {database} WITH (FORCE)")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_do_what_the_requests_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway =
+        Gateway::start(&format!("[store]\npath = {:?}\n[pipeline]\n", folder.path().display().to_string())).await;
+    let server = ["--server".to_owned(), format!("http://{}", gateway.addr)];
+    let key = async |args: &[&str]| {
+        let args = ["tidegate", "key"].iter().chain(args).map(|arg| (*arg).to_owned()).chain(server.clone());
+        let Ok(Cli { command: Some(Command::Key(args)), .. }) = Cli::try_parse_from(args) else {
+            panic!("the command line is not understood")
+        };
+        let mut out = Vec::new();
+        tidegate::remote::key(args, &mut out).await.map(|()| String::from_utf8(out).unwrap())
+    };
+    let refused = key(&["shop"]).await.unwrap_err();
+    assert!(refused.to_string().contains("administrator's key first"), "{refused}");
+    let shown = key(&["shop", "--admin", "--tenant", "t"]).await.unwrap();
+    let secret = shown.lines().find_map(|line| line.trim().strip_prefix("tg-")).unwrap();
+    assert_eq!(chat(&gateway, &format!("tg-{secret}")).await.status, 200);
+    assert!(key(&["other"]).await.is_err(), "the command has no key");
 }
