@@ -3,8 +3,8 @@
 use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{
-    chat_completions, completions, conversations, health, items, keys, messages, metrics, models, reload, responses, streams,
-    usage,
+    chat_completions, completions, conversations, health, items, keys, messages, metrics, models, reload, responses,
+    streams, usage,
 };
 use crate::exchange::Exchange;
 use hyper::Method;
