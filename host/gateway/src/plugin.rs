@@ -102,7 +102,7 @@ pub enum KeyCommand {
         /// The file.
         file: PathBuf,
     },
-    /// Print a key's public half.
+    /// Print a key's public half, or a public key of `cosign`, as a config takes it.
     Show {
         /// The file.
         file: PathBuf,

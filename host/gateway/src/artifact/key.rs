@@ -1,21 +1,26 @@
-//! ed25519 keys. A private one is a PKCS#8 file in PEM, as `openssl` writes and reads it; a public one is a line of a
-//! config, `ed25519:` and 64 hex digits.
+//! Keys. Ours are ed25519: a private one is a PKCS#8 file in PEM, as `openssl` writes and reads it; a public one is a
+//! line of a config, `ed25519:` and 64 hex digits. To check what `cosign` signs, its P-256 keys are public keys too.
 
 use super::digest::hex;
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
 
-const ALGORITHM: &str = "ed25519:";
-/// What stands before the seed in PKCS#8, first version, and before the key in a SubjectPublicKeyInfo (RFC 8410).
+const ED25519_NAME: &str = "ed25519:";
+const P256_NAME: &str = "ecdsa-p256:";
+/// What stands before the seed in PKCS#8, first version, and before a key in a SubjectPublicKeyInfo (RFC 8410, 5480).
 const PKCS8: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
-const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+const ED25519_SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+const P256_SPKI: [u8; 26] = [
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
+    0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+];
 const PRIVATE: &str = "PRIVATE KEY";
 const PUBLIC: &str = "PUBLIC KEY";
 
@@ -25,7 +30,12 @@ pub struct PrivateKey(Ed25519KeyPair);
 /// What a signature is checked by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct PublicKey([u8; 32]);
+pub enum PublicKey {
+    /// As `tidegate plugin key new` makes it.
+    Ed25519([u8; 32]),
+    /// As `cosign generate-key-pair` makes it: an uncompressed point.
+    P256([u8; 65]),
+}
 
 impl PrivateKey {
     /// Makes a key and writes it to a new file that nobody else can read.
@@ -59,7 +69,7 @@ impl PrivateKey {
     pub fn public(&self) -> PublicKey {
         let mut bytes = [0_u8; 32];
         bytes.copy_from_slice(self.0.public_key().as_ref());
-        PublicKey(bytes)
+        PublicKey::Ed25519(bytes)
     }
 
     /// Signs; the same message gives the same signature.
@@ -71,32 +81,63 @@ impl PrivateKey {
 impl PublicKey {
     /// Takes what a config says.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let digits = text.strip_prefix(ALGORITHM).unwrap_or_default();
-        let byte = |at: usize| digits.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
-        let bytes: Option<Vec<u8>> = (0..64).step_by(2).map(byte).collect();
-        match bytes.and_then(|bytes| bytes.try_into().ok()) {
-            Some(bytes) if digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit()) => Ok(Self(bytes)),
-            _ => bail!(
-                "`{}` is no public key: `{ALGORITHM}` and 64 hex digits, which `tidegate plugin key show FILE` prints",
+        let ed25519 = text.strip_prefix(ED25519_NAME).and_then(unhex).map(Self::Ed25519);
+        match ed25519.or_else(|| text.strip_prefix(P256_NAME).and_then(unhex).map(Self::P256)) {
+            Some(key) => Ok(key),
+            None => bail!(
+                "`{}` is no public key: `{ED25519_NAME}` and 64 hex digits, or `{P256_NAME}` and 130, which `tidegate \
+                 plugin key show FILE` prints",
                 text.escape_debug()
             ),
         }
     }
 
+    /// The public half of a private key's file, or what a public key's file holds.
+    pub fn load(file: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the key {}", file.display()))?;
+        if !text.contains(&format!("BEGIN {PUBLIC}")) {
+            return Ok(PrivateKey::load(file)?.public());
+        }
+        let der = from_pem(PUBLIC, &text).with_context(|| format!("in {}", file.display()))?;
+        let ed25519 = der.strip_prefix(&ED25519_SPKI).and_then(|key| key.try_into().ok()).map(Self::Ed25519);
+        let p256 = || der.strip_prefix(&P256_SPKI).and_then(|key| key.try_into().ok()).map(Self::P256);
+        ed25519.or_else(p256).with_context(|| format!("{} holds no ed25519 or P-256 key", file.display()))
+    }
+
     /// Whether the key's owner signed the message.
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
-        UnparsedPublicKey::new(&ED25519, &self.0).verify(message, signature).is_ok()
+        match self {
+            Self::Ed25519(key) => UnparsedPublicKey::new(&ED25519, key).verify(message, signature),
+            Self::P256(key) => UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key).verify(message, signature),
+        }
+        .is_ok()
     }
 
     /// As `openssl` takes it.
     pub fn pem(&self) -> String {
-        pem(PUBLIC, &[&SPKI[..], &self.0].concat())
+        match self {
+            Self::Ed25519(key) => pem(PUBLIC, &[&ED25519_SPKI[..], key].concat()),
+            Self::P256(key) => pem(PUBLIC, &[&P256_SPKI[..], key].concat()),
+        }
     }
+}
+
+/// Exactly `N` bytes.
+fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    if digits.len() != 2 * N || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..2 * N).step_by(2).map(byte).collect();
+    bytes?.try_into().ok()
 }
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{ALGORITHM}{}", hex(&self.0))
+        match self {
+            Self::Ed25519(key) => write!(f, "{ED25519_NAME}{}", hex(key)),
+            Self::P256(key) => write!(f, "{P256_NAME}{}", hex(key)),
+        }
     }
 }
 
@@ -121,8 +162,11 @@ impl From<PublicKey> for String {
 }
 
 fn pem(label: &str, der: &[u8]) -> String {
-    // Ours have at most 48 bytes: one line of 64 characters.
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", BASE64.encode(der))
+    let mut text = BASE64.encode(der);
+    for line in (1..text.len().div_ceil(64)).rev() {
+        text.insert(line * 64, '\n');
+    }
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }
 
 fn from_pem(label: &str, text: &str) -> anyhow::Result<Vec<u8>> {
@@ -172,6 +216,25 @@ mod tests {
         let public = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n\
                       -----END PUBLIC KEY-----\n";
         assert_eq!(PrivateKey::load(&file).unwrap().public().pem(), public);
+    }
+
+    /// Made with `openssl ecparam -name prime256v1 -genkey` and `openssl dgst -sha256 -sign`, as cosign signs.
+    #[test]
+    fn a_p256_key_checks_what_openssl_signed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cosign.pub");
+        let text = "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE4JyenffKx2OLMNCYYx5Q4JGJBFNN\n\
+                    jwfA1FHac7kyST27YYMrrlD6hofgh01vmuDquLOl3cgOqMS8KUj9MRPhmQ==\n-----END PUBLIC KEY-----\n";
+        let signature = BASE64
+            .decode("MEYCIQDdWgOfCfsqjOlWEjm1qU4tErlrK6jtsKx21NxEJi4fnwIhAJH4nRFeNJkI06CrEAq3I0s46VQmzuhQhwfVNo1HFylj")
+            .unwrap();
+        std::fs::write(&file, text).unwrap();
+        let key = PublicKey::load(&file).unwrap();
+        assert_eq!(key.pem(), text);
+        assert_eq!(PublicKey::parse(&key.to_string()).unwrap(), key);
+        assert!(key.verifies(b"message", &signature) && !key.verifies(b"massage", &signature));
+        std::fs::write(&file, text.replace("MFkw", "MFkx")).unwrap();
+        assert!(PublicKey::load(&file).is_err());
     }
 
     #[test]

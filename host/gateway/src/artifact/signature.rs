@@ -204,6 +204,23 @@ mod tests {
         assert_eq!(verify(&[of_cosign], &this, &[]).unknown, 1);
     }
 
+    /// As cosign makes them: P-256, and no annotation of ours.
+    #[test]
+    fn a_signature_of_cosigns_kind_counts_where_its_key_is_trusted() {
+        use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
+        let random = ring::rand::SystemRandom::new();
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8.as_ref(), &random).unwrap();
+        let this = Digest::of(b"this");
+        let mut signature = Signature::new(&key(), &this, "hush").unwrap();
+        signature.bytes = pair.sign(&random, &signature.payload).unwrap().as_ref().to_vec();
+        signature.claimed_key = None;
+        let trusted = [PublicKey::P256(pair.public_key().as_ref().try_into().unwrap())];
+        assert!(check_trusted(&[signature.clone()], &this, &trusted).is_ok());
+        assert!(check_trusted(&[signature.clone()], &Digest::of(b"other"), &trusted).is_err());
+        assert!(why(&[signature], &this, &[key().public()]).contains("by none of plugins.trusted_keys"));
+    }
+
     #[test]
     fn signatures_survive_their_manifest_and_a_changed_payload_does_not() {
         let this = Digest::of(b"this");

@@ -45,8 +45,8 @@ pub(super) fn sign(args: &SignArgs, out: &mut dyn Write) -> anyhow::Result<()> {
 pub(super) fn key(command: &KeyCommand, out: &mut dyn Write) -> anyhow::Result<()> {
     match command {
         KeyCommand::New { file } => say(PrivateKey::make(file)?.public(), out),
-        KeyCommand::Show { file, pem: false } => say(PrivateKey::load(file)?.public(), out),
-        KeyCommand::Show { file, pem: true } => Ok(write!(out, "{}", PrivateKey::load(file)?.public().pem())?),
+        KeyCommand::Show { file, pem: false } => say(PublicKey::load(file)?, out),
+        KeyCommand::Show { file, pem: true } => Ok(write!(out, "{}", PublicKey::load(file)?.pem())?),
     }
 }
 
