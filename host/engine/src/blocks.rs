@@ -4,11 +4,14 @@
 //! above 0 and *free* otherwise. A free block that was published under a hash stays findable until it is
 //! handed out again: the free list, an intrusive doubly linked list in order of last use, is the LRU cache.
 //!
+//! A block whose holder is gone while a step that may use it is still running waits behind a *fence*, the number of
+//! that step, and counts as used until the step is [passed](BlockPool::pass).
+//!
 //! Invariant: used + free = all; a hash names at most one block and that block knows the hash.
 //! [`BlockPool::check`] proves it. Read next: [`crate::prefix`] for the hashes.
 
 use crate::prefix::BlockHash;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use tidegate_device::BlockId;
 
 /// A link of the free list: a block, or an end.
@@ -30,6 +33,8 @@ pub struct BlockPool {
     head: Link,
     tail: Link,
     num_free: usize,
+    /// Released behind the step of this number; in the order of the numbers.
+    fenced: VecDeque<(u64, BlockId)>,
 }
 
 /// The pool's books do not balance: a defect here, never a caller's.
@@ -46,6 +51,7 @@ impl BlockPool {
             head: None,
             tail: None,
             num_free: 0,
+            fenced: VecDeque::new(),
         };
         for index in 0..num_blocks {
             pool.link_last(index as u32);
@@ -110,6 +116,19 @@ impl BlockPool {
         }
     }
 
+    /// One holder less, once step `fence` is passed; fences do not go back.
+    pub fn release_behind(&mut self, fence: u64, id: BlockId) {
+        debug_assert!(self.fenced.back().is_none_or(|(last, _)| *last <= fence), "fence {fence} goes back");
+        self.fenced.push_back((fence, id));
+    }
+
+    /// Step `number` and all before it are done.
+    pub fn pass(&mut self, number: u64) {
+        while let Some((_, id)) = self.fenced.pop_front_if(|(fence, _)| *fence <= number) {
+            self.release(id);
+        }
+    }
+
     /// Makes a full, computed block findable. Where another block has the same content already, that one stays.
     pub fn publish(&mut self, id: BlockId, hash: BlockHash) {
         debug_assert!(!self.is_free(id), "block {} published while free", id.0);
@@ -127,8 +146,10 @@ impl BlockPool {
     /// Proves the invariant. `num_held` is how many references the sequences hold together.
     pub fn check(&self, num_held: usize) -> Result<(), PoolError> {
         let refs: usize = self.blocks.iter().map(|block| block.refs as usize).sum();
-        if refs != num_held {
-            return Err(PoolError(format!("{refs} references are counted, sequences hold {num_held}")));
+        let num_fenced = self.fenced.len();
+        if refs != num_held + num_fenced {
+            let held = format!("sequences hold {num_held}, {num_fenced} wait for a step");
+            return Err(PoolError(format!("{refs} references are counted, {held}")));
         }
         self.check_free_list()?;
         self.check_hashes()
@@ -257,19 +278,38 @@ mod tests {
         let mut pool = BlockPool::new(2);
         pool.allocate().unwrap();
         let message = pool.check(0).unwrap_err().to_string();
-        assert_eq!(message, "block pool: 1 references are counted, sequences hold 0");
+        assert_eq!(message, "block pool: 1 references are counted, sequences hold 0, 0 wait for a step");
+    }
+
+    #[test]
+    fn a_block_behind_a_fence_is_used_until_its_step_is_passed() {
+        let mut pool = BlockPool::new(2);
+        let (a, b) = (pool.allocate().unwrap(), pool.allocate().unwrap());
+        pool.release_behind(3, a);
+        pool.release_behind(4, b);
+        pool.pass(2);
+        assert_eq!((pool.allocate(), pool.num_free()), (None, 0));
+        pool.check(0).unwrap();
+        pool.pass(3);
+        assert_eq!((pool.allocate(), pool.num_free()), (Some(a), 0));
+        pool.check(1).unwrap();
     }
 
     proptest! {
         #[test]
-        fn the_books_balance_after_any_calls(calls in prop::collection::vec((0u8..4, 0u8..6), 0..200)) {
+        fn the_books_balance_after_any_calls(calls in prop::collection::vec((0u8..6, 0u8..6), 0..200)) {
             let mut pool = BlockPool::new(5);
             let mut held: Vec<BlockId> = Vec::new();
-            for (call, n) in calls {
+            for (step, (call, n)) in (0u64..).zip(calls) {
                 match call {
                     0 => held.extend(pool.allocate()),
                     1 if !held.is_empty() => pool.release(held.swap_remove(n as usize % held.len())),
                     2 if !held.is_empty() => pool.publish(held[n as usize % held.len()], hash(n)),
+                    3 if !held.is_empty() => {
+                        let id = held.swap_remove(n as usize % held.len());
+                        pool.release_behind(step, id);
+                    }
+                    4 => pool.pass(step.saturating_sub(u64::from(n))),
                     _ => if let Some(id) = pool.find(&hash(n)) {
                         pool.retain(id);
                         held.push(id);

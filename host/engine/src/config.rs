@@ -19,6 +19,19 @@ pub enum Isolation {
     Process,
 }
 
+/// Whether a step is planned and queued while the one before it is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ahead {
+    /// Where the device computes behind the host's back: on CUDA. The CPU is busy with the step itself.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never: the plain loop, for comparison.
+    Never,
+}
+
 /// The `[engine]` table of the config.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -35,6 +48,8 @@ pub struct EngineConfig {
     pub max_queued_jobs: usize,
     /// Prompt tokens of all jobs that wait.
     pub max_queued_tokens: usize,
+    /// Plan and queue the next step while one is computed; the tokens are the same.
+    pub ahead: Ahead,
     /// Keep computed blocks for prompts that begin alike.
     pub prefix_cache: bool,
     /// How often a job may be put back to make room, while another could be.
@@ -58,6 +73,7 @@ impl Default for EngineConfig {
             max_seqs: 256,
             max_queued_jobs: 1024,
             max_queued_tokens: 1 << 20,
+            ahead: Ahead::Auto,
             prefix_cache: true,
             max_preemptions: 3,
             max_restarts: 2,

@@ -22,6 +22,7 @@ pub mod stream;
 pub mod toy;
 pub mod worker;
 
+mod compute;
 mod frame;
 mod inbox;
 mod observe;
@@ -30,7 +31,7 @@ mod shared;
 mod thread;
 mod validate;
 
-pub use config::{BLOCK_TOKENS, EngineConfig, Isolation, ModelFacts};
+pub use config::{Ahead, BLOCK_TOKENS, EngineConfig, Isolation, ModelFacts};
 pub use error::EngineError;
 pub use handle::{EngineHandle, ExecutorFactory};
 pub use isolation::WorkerCommand;

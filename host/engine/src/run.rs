@@ -4,16 +4,17 @@
 //! come from and reports go is a [`Front`]: the handle's side in a thread, a pipe in a worker process. What happens
 //! to a lost device is decided outside: `thread.rs` replaces the device, `isolation.rs` the process.
 
-use crate::config::ModelFacts;
+use crate::config::{Ahead, ModelFacts};
 use crate::error::EngineError;
 use crate::inbox::{Command, Inbox};
 use crate::prefix::PrefixHasher;
-use crate::scheduler::{Plan, Rules, Scheduler};
+use crate::scheduler::{Rules, Scheduler};
 use crate::stats::Snapshot;
-use crate::step::{Lost, StepReport, carry_out};
+use crate::step::{Lost, StepReport, Stepper};
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_device::Executor;
+use tidegate_types::JobId;
 
 /// How long an idle loop sleeps before it says that it is alive.
 const IDLE: Duration = Duration::from_secs(1);
@@ -22,9 +23,9 @@ const IDLE: Duration = Duration::from_secs(1);
 pub(crate) trait Front {
     /// Where commands come from.
     fn inbox(&self) -> &Inbox;
-    /// A step is about to be computed that may kill the device: it holds jobs that are new, or over which one was
-    /// lost before.
-    fn announce(&self, plan: &Plan);
+    /// Steps with these jobs are about to be computed that may kill the device: some are new, or one was lost over
+    /// them before.
+    fn announce(&self, jobs: Vec<JobId>);
     /// A step is done.
     fn deliver(&self, report: StepReport);
     /// There is no work; said again from time to time.
@@ -48,15 +49,21 @@ pub(crate) fn new_scheduler(rules: Rules, facts: &ModelFacts) -> Result<Schedule
 }
 
 /// Runs until it is stopped or the device is lost; the scheduler keeps its jobs.
-pub(crate) fn run(front: &impl Front, scheduler: &mut Scheduler, executor: &mut dyn Executor) -> Ended {
+pub(crate) fn run(front: &impl Front, ahead: Ahead, scheduler: &mut Scheduler, executor: &mut dyn Executor) -> Ended {
+    let mut stepper = Stepper::new(match ahead {
+        Ahead::Auto => executor.runs_behind(),
+        Ahead::Always => true,
+        Ahead::Never => false,
+    });
     let mut resting = false;
     loop {
         let inbox = front.inbox();
-        let commands = if scheduler.has_work() { inbox.take() } else { inbox.wait(IDLE) };
+        let is_busy = scheduler.has_work() || stepper.in_flight();
+        let commands = if is_busy { inbox.take() } else { inbox.wait(IDLE) };
         if !obey(commands, scheduler) {
             return Ended::Stopped;
         }
-        if !scheduler.has_work() {
+        if !scheduler.has_work() && !stepper.in_flight() {
             if !std::mem::replace(&mut resting, true) {
                 check_books(scheduler);
             }
@@ -64,11 +71,7 @@ pub(crate) fn run(front: &impl Front, scheduler: &mut Scheduler, executor: &mut 
             continue;
         }
         resting = false;
-        let plan = scheduler.plan();
-        if scheduler.has_suspects() || !plan.admitted.is_empty() {
-            front.announce(&plan);
-        }
-        match carry_out(scheduler, executor, plan) {
+        match stepper.step(scheduler, executor, &|jobs| front.announce(jobs)) {
             Ok(report) => front.deliver(report),
             Err(lost) => return Ended::Lost(lost),
         }

@@ -4,6 +4,11 @@
 //! [`plan`](Scheduler::plan), compute it, [`apply`](Scheduler::apply) the outcome, again and again. There are no
 //! phases: a step is a set of (sequence, number of tokens), decodes and pieces of prompts alike.
 //!
+//! While a step is computed the next may be planned by [`plan_ahead`](Scheduler::plan_ahead), on what the first will
+//! have done as far as that is certain. What turns out otherwise (a stop token, a failure) is found out when the first
+//! is applied: the second's outcome for that job is then dropped. Blocks that a job leaves behind while a planned step
+//! may use them wait behind the pool's fence.
+//!
 //! Invariant, kept by `tests/simulation.rs`: whatever the budget, the pool, the arrivals and the cancellations, a job
 //! gets the same tokens. Read next: `plan.rs`, `preempt.rs`, `apply.rs` below this file.
 
@@ -69,6 +74,9 @@ pub struct Scheduler {
     /// Jobs that a lost device was computing; each is tried alone before it shares a step again.
     suspects: HashSet<JobId>,
     counters: Counters,
+    /// Steps planned, and of them applied, which they are in order.
+    num_planned: u64,
+    num_applied: u64,
 }
 
 impl Scheduler {
@@ -84,6 +92,8 @@ impl Scheduler {
             running: Vec::new(),
             suspects: HashSet::new(),
             counters: Counters::default(),
+            num_planned: 0,
+            num_applied: 0,
         }
     }
 
@@ -102,7 +112,7 @@ impl Scheduler {
         self.sequences.insert(id, sequence);
     }
 
-    /// Forgets a job and frees its blocks at once. Says whether it was known.
+    /// Forgets a job and frees its blocks, at once or behind the step that is being computed. Says whether it was known.
     pub fn cancel(&mut self, id: JobId) -> bool {
         let known = self.sequences.contains_key(&id);
         self.counters.cancelled += u64::from(known);
@@ -128,6 +138,11 @@ impl Scheduler {
     /// A job's sequence.
     pub fn sequence(&self, id: JobId) -> Option<&Sequence> {
         self.sequences.get(&id)
+    }
+
+    /// Whether a plan that is not applied computes some of this job.
+    pub(crate) fn is_in_flight(&self, id: JobId) -> bool {
+        self.sequences.get(&id).is_some_and(|sequence| sequence.flight.steps > 0)
     }
 
     /// Figures of this moment.
@@ -169,8 +184,13 @@ impl Scheduler {
 
     /// Releases a sequence's blocks, last first, so that of a cached chain the end is reused before the start.
     fn drop_blocks(&mut self, sequence: &mut Sequence) {
+        let in_use = std::mem::take(&mut sequence.flight).steps > 0;
         for block in sequence.blocks.drain(..).rev() {
-            self.pool.release(block);
+            if in_use {
+                self.pool.release_behind(self.num_planned, block);
+            } else {
+                self.pool.release(block);
+            }
         }
         (sequence.computed, sequence.published) = (0, 0);
     }

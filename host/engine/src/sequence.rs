@@ -2,7 +2,10 @@
 //!
 //! Invariant: `computed <= tokens.len()`; keys and values of `tokens[..computed]` lie in `blocks`; a sequence writes
 //! only at `computed` and after, which is always in blocks that no other sequence holds. A preempted sequence
-//! keeps its tokens and loses its blocks. Read next: [`crate::scheduler`].
+//! keeps its tokens and loses its blocks.
+//!
+//! Steps that are planned and not applied are in [`Flight`]: what they compute counts as computed where the next step is
+//! planned, and what they draw as one more token that nobody knows yet. Read next: [`crate::scheduler`].
 
 use crate::config::BLOCK_TOKENS;
 use crate::prefix::{BlockHash, PrefixHasher};
@@ -67,6 +70,17 @@ pub enum State {
     Running,
 }
 
+/// What planned steps will have done to a sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flight {
+    /// Steps that compute some of it.
+    pub(crate) steps: usize,
+    /// Tokens that they compute.
+    pub(crate) computes: usize,
+    /// Tokens that they draw.
+    pub(crate) draws: usize,
+}
+
 /// A job inside the scheduler.
 #[derive(Clone, Debug)]
 pub struct Sequence {
@@ -76,6 +90,7 @@ pub struct Sequence {
     pub(crate) state: State,
     pub(crate) tokens: Vec<u32>,
     pub(crate) computed: usize,
+    pub(crate) flight: Flight,
     pub(crate) blocks: Vec<BlockId>,
     /// Names of the full blocks of `tokens`, as far as they were needed.
     pub(crate) hashes: Vec<BlockHash>,
@@ -106,6 +121,7 @@ impl Sequence {
             state: State::Waiting,
             tokens,
             computed: 0,
+            flight: Flight::default(),
             blocks: Vec::new(),
             hashes: Vec::new(),
             published: 0,
@@ -120,14 +136,31 @@ impl Sequence {
         }
     }
 
-    /// Tokens that are not computed yet; the last of them gives the next token.
-    pub(crate) fn remaining(&self) -> usize {
+    /// Where the next step begins: behind what is computed and what will be.
+    pub(crate) fn planned(&self) -> usize {
+        self.computed + self.flight.computes
+    }
+
+    /// Tokens that are left to plan; the last of them gives the next token. None once the last token that its
+    /// answer may have is being drawn.
+    pub(crate) fn remaining(&self, context: usize) -> usize {
+        let (len, draws) = (self.tokens.len() + self.flight.draws, self.flight.draws);
+        let full = draws > 0 && self.is_full(self.output().len() + draws, len, context);
+        if full { 0 } else { len - self.planned() }
+    }
+
+    /// Tokens that no applied step has computed.
+    pub(crate) fn unconfirmed(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// Blocks that its tokens need.
-    pub(crate) fn blocks_needed(&self) -> usize {
-        self.tokens.len().div_ceil(BLOCK_TOKENS)
+    /// Blocks that all its planned and remaining tokens need.
+    pub(crate) fn blocks_needed(&self, context: usize) -> usize {
+        (self.planned() + self.remaining(context)).div_ceil(BLOCK_TOKENS)
+    }
+
+    fn is_full(&self, num_output: usize, len: usize, context: usize) -> bool {
+        num_output >= self.max_tokens || len >= context
     }
 
     /// Blocks that it may take from the cache: its last token is always computed, for its logits.
@@ -155,15 +188,17 @@ impl Sequence {
         }
     }
 
-    /// The next `num_tokens` as a piece of a batch.
-    pub(crate) fn segment(&self, num_tokens: usize) -> Segment<'_> {
-        let end = self.computed + num_tokens;
+    /// `num_tokens` from `start` on as a piece of a batch. One that is not known yet is `fed`: by its row of the last
+    /// draw.
+    pub(crate) fn segment(&self, start: usize, num_tokens: usize, fed: Option<usize>) -> Segment<'_> {
+        let end = start + num_tokens;
+        let known = end.min(self.tokens.len());
         Segment {
-            tokens: &self.tokens[self.computed..end],
-            start: self.computed,
+            tokens: &self.tokens[start.min(known)..known],
+            fed: fed.filter(|_| end > known),
+            start,
             blocks: &self.blocks[..end.div_ceil(BLOCK_TOKENS)],
-            want_logits: end == self.tokens.len(),
-            fed: None,
+            want_logits: end >= self.tokens.len(),
         }
     }
 
@@ -173,7 +208,7 @@ impl Sequence {
             return Accepted::Stopped;
         }
         self.tokens.push(token.id);
-        let full = self.output().len() >= self.max_tokens || self.tokens.len() >= context;
+        let full = self.is_full(self.output().len(), self.tokens.len(), context);
         if full { Accepted::Last } else { Accepted::More }
     }
 

@@ -1,15 +1,15 @@
-//! The engine's loop on one screen: plan, compute, apply.
+//! The engine's loop on one screen: plan, queue, plan the next, collect, apply.
 //!
-//! One job can never fail another: where a batch fails, each of its items is computed alone, and only those
-//! that fail alone end; a row that cannot be drawn says so for itself. A lost device is the caller's to replace; a
-//! panic in a backend counts as a lost device.
+//! Where a device computes behind the host's back, the next step is planned and queued while it computes this one, so
+//! that it never waits for the host; `ahead` off is the plain loop, and gives the same tokens. Read next:
+//! [`crate::compute`], how a plan becomes calls of the executor.
 
-use crate::scheduler::{Event, Item, Outcome, Plan, Scheduler};
+use crate::compute::{Computed, collect, compute, queue};
+use crate::scheduler::{Event, Plan, Scheduler};
 use crate::stats::Snapshot;
 use serde::{Deserialize, Serialize};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use tidegate_device::{Batch, DeviceError, Drawn, Executor, SampleRow};
-use tidegate_types::{Fault, JobId, Reject};
+use tidegate_device::{DeviceError, Executor};
+use tidegate_types::JobId;
 
 /// What a step did, as plain data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,94 +31,134 @@ pub struct Lost {
     pub blamed: Vec<JobId>,
 }
 
-/// Does one step.
-pub fn step(scheduler: &mut Scheduler, executor: &mut dyn Executor) -> Result<StepReport, Lost> {
-    let plan = scheduler.plan();
-    carry_out(scheduler, executor, plan)
+/// A plan that is not applied yet.
+#[derive(Debug)]
+struct Flight {
+    plan: Plan,
+    /// The executor has it; otherwise it refused, and it is computed once it is its turn.
+    queued: bool,
 }
 
-/// Computes a plan and applies the outcome.
-pub fn carry_out(scheduler: &mut Scheduler, executor: &mut dyn Executor, plan: Plan) -> Result<StepReport, Lost> {
-    let outcomes = compute(scheduler, executor, &plan)
-        .map_err(|cause| Lost { cause, blamed: plan.items.iter().map(|item| item.id).collect() })?;
-    let events = scheduler.apply(&plan, outcomes);
-    Ok(StepReport { admitted: plan.admitted, events, snapshot: scheduler.snapshot() })
+/// Does one step after the other.
+#[derive(Debug)]
+pub struct Stepper {
+    ahead: bool,
+    flight: Option<Flight>,
 }
 
-/// Computes a plan; where that fails, item by item to find the culprit.
-fn compute(scheduler: &Scheduler, executor: &mut dyn Executor, plan: &Plan) -> Result<Vec<Outcome>, DeviceError> {
-    match compute_items(scheduler, executor, &plan.items) {
-        Err(error @ DeviceError::Lost(_)) => Err(error),
-        Err(error) if plan.items.len() == 1 => Ok(vec![failed(&error.to_string())]),
-        Err(error) => {
-            tracing::warn!(%error, items = plan.items.len(), "a step failed; computing its items one by one");
-            plan.items.iter().map(|item| compute_alone(scheduler, executor, item)).collect()
+impl Stepper {
+    /// With `ahead`, each step but the first is queued before the one before it is collected.
+    pub fn new(ahead: bool) -> Self {
+        Self { ahead, flight: None }
+    }
+
+    /// Whether there is a step to collect, with or without other work.
+    pub fn in_flight(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// Does one step. `announce` is told the jobs of steps that may kill the device, before they are queued: those with
+    /// jobs that are new, or over which one was lost before.
+    pub fn step(
+        &mut self,
+        scheduler: &mut Scheduler,
+        executor: &mut dyn Executor,
+        announce: &dyn Fn(Vec<JobId>),
+    ) -> Result<StepReport, Lost> {
+        let now = match self.flight.take() {
+            Some(flight) => flight,
+            None => self.begin(scheduler, executor, announce)?,
+        };
+        self.flight = self.begin_next(scheduler, executor, announce, &now)?;
+        let done = finish(scheduler, executor, &now, &mut self.flight);
+        let next = self.flight.as_ref().map(|next| &next.plan);
+        let done = done.map_err(|cause| Lost { cause, blamed: jobs_of(&[Some(&now.plan), next]) })?;
+        let events = scheduler.apply(&done.plan, done.outcomes);
+        Ok(StepReport { admitted: now.plan.admitted, events, snapshot: scheduler.snapshot() })
+    }
+
+    /// Plans while nothing is in flight, and queues that if it is to be overlapped.
+    fn begin(
+        &self,
+        scheduler: &mut Scheduler,
+        executor: &mut dyn Executor,
+        announce: &dyn Fn(Vec<JobId>),
+    ) -> Result<Flight, Lost> {
+        let plan = scheduler.plan();
+        if is_dangerous(scheduler, &plan) {
+            announce(jobs_of(&[Some(&plan)]));
         }
-        outcomes => outcomes,
+        let queued = self.ahead && queue_or_lose(scheduler, executor, &plan, None)?;
+        Ok(Flight { plan, queued })
+    }
+
+    /// Plans and queues the step after `now`, if that is being computed.
+    fn begin_next(
+        &self,
+        scheduler: &mut Scheduler,
+        executor: &mut dyn Executor,
+        announce: &dyn Fn(Vec<JobId>),
+        now: &Flight,
+    ) -> Result<Option<Flight>, Lost> {
+        if !now.queued {
+            return Ok(None);
+        }
+        let Some(plan) = scheduler.plan_ahead() else { return Ok(None) };
+        if is_dangerous(scheduler, &plan) || is_dangerous(scheduler, &now.plan) {
+            announce(jobs_of(&[Some(&now.plan), Some(&plan)]));
+        }
+        let queued = queue_or_lose(scheduler, executor, &plan, Some(&now.plan))?;
+        Ok(Some(Flight { plan, queued }))
     }
 }
 
-fn compute_alone(scheduler: &Scheduler, executor: &mut dyn Executor, item: &Item) -> Result<Outcome, DeviceError> {
-    match compute_items(scheduler, executor, std::slice::from_ref(item)) {
-        Ok(mut outcomes) => Ok(outcomes.pop().unwrap_or(Outcome::Computed(None))),
-        Err(error @ DeviceError::Lost(_)) => Err(error),
-        Err(error) => Ok(failed(&error.to_string())),
-    }
-}
-
-fn compute_items(
+/// The outcomes of `now`: collected, or computed if it was never queued. Where collecting fails, what was queued behind
+/// it counts as never queued either.
+fn finish(
     scheduler: &Scheduler,
     executor: &mut dyn Executor,
-    items: &[Item],
-) -> Result<Vec<Outcome>, DeviceError> {
-    let segments = items.iter().filter_map(|item| Some(scheduler.sequence(item.id)?.segment(item.num_tokens)));
-    let batch = Batch { segments: segments.collect() };
-    let rows = rows_of(scheduler, items);
-    let drawn = catch_unwind(AssertUnwindSafe(|| {
-        executor.forward(&batch)?;
-        executor.sample(&rows)?;
-        executor.collect()
-    }));
-    let drawn = drawn.unwrap_or_else(|panic| Err(DeviceError::Lost(panic_message(&*panic))))?;
-    outcomes(items, rows.len(), drawn)
-}
-
-/// Deals the drawn tokens out to the items that sample.
-fn outcomes(items: &[Item], num_rows: usize, drawn: Vec<Drawn>) -> Result<Vec<Outcome>, DeviceError> {
-    if drawn.len() != num_rows {
-        return Err(DeviceError::BadBatch(format!("{} tokens for {num_rows} rows", drawn.len())));
+    now: &Flight,
+    next: &mut Option<Flight>,
+) -> Result<Computed, DeviceError> {
+    if now.queued {
+        match collect(executor, &now.plan) {
+            Err(error @ DeviceError::Lost(_)) => return Err(error),
+            Err(error) => tracing::warn!(%error, "a step could not be collected; it is computed again"),
+            Ok(done) => return Ok(done),
+        }
+        if let Some(next) = next.as_mut().filter(|next| next.queued) {
+            next.queued = false;
+            let _ = collect(executor, &next.plan);
+        }
     }
-    let mut drawn = drawn.into_iter();
-    let outcome = |item: &Item| match if item.samples { drawn.next() } else { None } {
-        None => Outcome::Computed(None),
-        Some(Ok(token)) => Outcome::Computed(Some(token)),
-        Some(Err(error)) => failed(&error.to_string()),
-    };
-    Ok(items.iter().map(outcome).collect())
+    compute(scheduler, executor, &now.plan)
 }
 
-fn rows_of<'a>(scheduler: &'a Scheduler, items: &[Item]) -> Vec<SampleRow<'a>> {
-    let sampling = items.iter().enumerate().filter(|(_, item)| item.samples);
-    let rows = sampling.filter_map(|(segment, item)| {
-        let sequence = scheduler.sequence(item.id)?;
-        Some(SampleRow {
-            segment,
-            params: sequence.sampling(),
-            position: sequence.computed + item.num_tokens,
-            prompt: sequence.prompt(),
-            output: sequence.output(),
-            mask: None,
-        })
-    });
-    rows.collect()
+/// Says whether the executor took it.
+fn queue_or_lose(
+    scheduler: &Scheduler,
+    executor: &mut dyn Executor,
+    plan: &Plan,
+    before: Option<&Plan>,
+) -> Result<bool, Lost> {
+    match queue(scheduler, executor, &plan.items, before) {
+        Ok(()) => Ok(true),
+        Err(cause @ DeviceError::Lost(_)) => Err(Lost { cause, blamed: jobs_of(&[before, Some(plan)]) }),
+        Err(error) => {
+            tracing::warn!(%error, items = plan.items.len(), "a step was refused; it is computed when it is its turn");
+            Ok(false)
+        }
+    }
 }
 
-fn failed(error: &str) -> Outcome {
-    tracing::error!(error, "a job failed on the device");
-    Outcome::Failed(Reject::internal(Fault::Engine, error))
+fn is_dangerous(scheduler: &Scheduler, plan: &Plan) -> bool {
+    scheduler.has_suspects() || !plan.admitted.is_empty()
 }
 
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the backend panicked: {}", text.unwrap_or("without a message"))
+/// The jobs of some plans, each once.
+fn jobs_of(plans: &[Option<&Plan>]) -> Vec<JobId> {
+    let mut ids: Vec<JobId> = plans.iter().flatten().flat_map(|plan| plan.items.iter().map(|item| item.id)).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
 }

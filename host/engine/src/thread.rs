@@ -5,7 +5,7 @@ use crate::error::EngineError;
 use crate::handle::ExecutorFactory;
 use crate::inbox::{Command, Inbox};
 use crate::run::{Ended, Front, run};
-use crate::scheduler::{Plan, Scheduler};
+use crate::scheduler::Scheduler;
 use crate::shared::Shared;
 use crate::stats::{Phase, Snapshot};
 use crate::step::{Lost, StepReport};
@@ -14,15 +14,15 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tidegate_device::{DeviceError, Executor, Limits};
-use tidegate_types::{Fault, Reject};
+use tidegate_types::{Fault, JobId, Reject};
 
 impl Front for Shared {
     fn inbox(&self) -> &Inbox {
         &self.inbox
     }
 
-    fn announce(&self, _plan: &Plan) {
-        // A thread that survives knows its plan; see `Lost::blamed`.
+    fn announce(&self, _jobs: Vec<JobId>) {
+        // A thread that survives knows its plans; see `Lost::blamed`.
     }
 
     fn deliver(&self, report: StepReport) {
@@ -66,7 +66,8 @@ impl ThreadEngine {
     }
 
     fn run(mut self, mut executor: Box<dyn Executor>) {
-        while let Ended::Lost(lost) = run(&*self.shared, &mut self.scheduler, &mut *executor) {
+        while let Ended::Lost(lost) = run(&*self.shared, self.shared.config.ahead, &mut self.scheduler, &mut *executor)
+        {
             // Frees the lost device's memory before the next one asks for it.
             drop(executor);
             match self.replace_device(&lost) {

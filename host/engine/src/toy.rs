@@ -119,17 +119,17 @@ impl ToyExecutor {
         let (max_rows, max_seqs) = (self.limits.max_batch_tokens, self.limits.max_seqs);
         if rows > max_rows || batch.segments.len() > max_seqs || batch.segments.is_empty() {
             let segments = batch.segments.len();
-            return Err(bad(format!("{rows} rows in {segments} segments; limits {max_rows} and {max_seqs}")));
+            return Err(breach(format!("{rows} rows in {segments} segments; limits {max_rows} and {max_seqs}")));
         }
         let mut written = HashSet::new();
         for segment in &batch.segments {
             let end = segment.start + segment.tokens.len();
             if segment.tokens.is_empty() || segment.blocks.len() * BLOCK_TOKENS < end {
-                return Err(bad(format!("{} blocks for {end} positions", segment.blocks.len())));
+                return Err(breach(format!("{} blocks for {end} positions", segment.blocks.len())));
             }
             let own = &segment.blocks[segment.start / BLOCK_TOKENS..end.div_ceil(BLOCK_TOKENS)];
             if let Some(block) = own.iter().find(|block| !written.insert(**block)) {
-                return Err(bad(format!("block {} is written by two sequences", block.0)));
+                return Err(breach(format!("block {} is written by two sequences", block.0)));
             }
         }
         Ok(())
@@ -139,7 +139,7 @@ impl ToyExecutor {
     fn check_flights(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         let flights = || self.flights.iter().flatten();
         let clash = batch.segments.iter().find_map(|segment| flights().find_map(|flight| flight.clashes(segment)));
-        clash.map_or(Ok(()), |block| Err(bad(format!("block {} is in use by a step in flight", block.0))))
+        clash.map_or(Ok(()), |block| Err(breach(format!("block {} is in use by a step in flight", block.0))))
     }
 
     fn fail_as_told(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
@@ -168,7 +168,7 @@ impl ToyExecutor {
         let positions = 0..segment.start + segment.tokens.len();
         let tokens = positions.map(|position| {
             let (block, slot) = place(segment.blocks, position);
-            self.cache[block][slot].ok_or_else(|| bad(format!("position {position} was never computed")))
+            self.cache[block][slot].ok_or_else(|| breach(format!("position {position} was never computed")))
         });
         tokens.collect()
     }
@@ -196,8 +196,8 @@ impl Executor for ToyExecutor {
 
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
         let refused = match rows.iter().find(|row| !matches!(self.kept.get(row.segment), Some(Some(_)))) {
-            Some(row) => Err(bad(format!("segment {} kept no logits", row.segment))),
-            None if self.flights.len() > 2 => Err(bad(format!("{} steps are not collected", self.flights.len()))),
+            Some(row) => Err(breach(format!("segment {} kept no logits", row.segment))),
+            None if self.flights.len() > 2 => Err(breach(format!("{} steps are not collected", self.flights.len()))),
             None => Ok(()),
         };
         if refused.is_err() {
@@ -209,7 +209,7 @@ impl Executor for ToyExecutor {
         drawn.draw(rows, |row| {
             let prefix = kept[row.segment].as_deref().unwrap_or_default();
             if prefix.len() != row.position || row.prompt.len() + row.output.len() != row.position {
-                misplaced = Some(bad(format!("position {} after a prefix of {}", row.position, prefix.len())));
+                misplaced = Some(breach(format!("position {} after a prefix of {}", row.position, prefix.len())));
             }
             if faults.poison_sample.is_some_and(|poison| row.prompt.contains(&poison)) {
                 return Err(SampleError::NothingAllowed { vocab: *vocab });
@@ -236,4 +236,9 @@ fn place(blocks: &[BlockId], position: usize) -> (usize, usize) {
 
 fn bad(message: String) -> DeviceError {
     DeviceError::BadBatch(message)
+}
+
+/// What the engine never does. A device might compute nonsense from it; here it is a loss, which no test overlooks.
+fn breach(message: String) -> DeviceError {
+    DeviceError::Lost(format!("breach: {message}"))
 }

@@ -4,18 +4,19 @@
 //! output; nothing else may be written to that output (logs go to standard error). The worker ends when its parent
 //! does: at the end of its input.
 
-use crate::config::ModelFacts;
+use crate::config::{Ahead, ModelFacts};
 use crate::error::EngineError;
 use crate::frame::{FromWorker, ToWorker, read_frame, write_frame};
 use crate::handle::ExecutorFactory;
 use crate::inbox::{Command, Inbox};
 use crate::run::{self, Ended, Front, new_scheduler};
-use crate::scheduler::{Plan, Rules, Scheduler};
+use crate::scheduler::{Rules, Scheduler};
 use crate::stats::Snapshot;
 use crate::step::StepReport;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_device::Executor;
+use tidegate_types::JobId;
 
 /// Serves a parent until it says to stop or is gone. `facts` and `factory` are of the model that this process was told
 /// to load; a parent that expects another is refused.
@@ -27,7 +28,7 @@ pub fn run(
 ) -> Result<(), EngineError> {
     let mut input = BufReader::new(input);
     let pipe = Pipe { inbox: Arc::default(), output: Mutex::new(BufWriter::new(output)) };
-    let (mut scheduler, mut executor) = match load(&mut input, facts, factory) {
+    let (ahead, mut scheduler, mut executor) = match load(&mut input, facts, factory) {
         Ok(loaded) => loaded,
         Err(error) => {
             pipe.say(&FromWorker::NotLoaded(error.to_string()));
@@ -40,7 +41,7 @@ pub fn run(
         .spawn(move || listen(input, &inbox))
         .map_err(|cause| EngineError::Spawn { what: "the worker's listener".into(), cause })?;
     pipe.say(&FromWorker::Ready);
-    match run::run(&pipe, &mut scheduler, &mut *executor) {
+    match run::run(&pipe, ahead, &mut scheduler, &mut *executor) {
         Ended::Stopped => Ok(()),
         Ended::Lost(lost) => {
             pipe.say(&FromWorker::Lost { cause: lost.cause.to_string(), blamed: lost.blamed });
@@ -53,7 +54,7 @@ fn load(
     input: &mut impl Read,
     facts: &ModelFacts,
     mut factory: ExecutorFactory,
-) -> Result<(Scheduler, Box<dyn Executor>), EngineError> {
+) -> Result<(Ahead, Scheduler, Box<dyn Executor>), EngineError> {
     let setup = read_frame(input).map_err(|error| EngineError::Died(format!("reading the setup: {error}")))?;
     let Some(ToWorker::Setup { config, facts: expected }) = setup else {
         return Err(EngineError::Died("the parent sent no setup".into()));
@@ -63,7 +64,7 @@ fn load(
     }
     let limits = config.limits(facts)?;
     let scheduler = new_scheduler(Rules::new(&config, facts, &limits), facts)?;
-    Ok((scheduler, factory(limits)?))
+    Ok((config.ahead, scheduler, factory(limits)?))
 }
 
 /// Passes commands on until the parent is gone.
@@ -102,8 +103,8 @@ impl<W: Write> Front for Pipe<W> {
         &self.inbox
     }
 
-    fn announce(&self, plan: &Plan) {
-        self.say(&FromWorker::Trying(plan.items.iter().map(|item| item.id).collect()));
+    fn announce(&self, jobs: Vec<JobId>) {
+        self.say(&FromWorker::Trying(jobs));
     }
 
     fn deliver(&self, report: StepReport) {

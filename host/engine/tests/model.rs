@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use tidegate_device::{Backend, CpuBackend, CpuOptions, Limits, ReferenceBackend};
-use tidegate_engine::{EngineConfig, EngineHandle, JobStream, ModelFacts};
+use tidegate_engine::{Ahead, EngineConfig, EngineHandle, JobStream, ModelFacts};
 use tidegate_model::Model;
 use tidegate_types::{Class, FinishReason, Job, JobEvent, SamplingParams, TenantId, Usage};
 
@@ -164,5 +164,24 @@ async fn a_job_continued_after_any_token_gives_the_same_answer() {
             assert_eq!(tokens, expected[emitted..], "{}", backend.describe());
             assert_eq!((usage.input_tokens, usage.output_tokens), (30, 12));
         }
+    }
+}
+
+#[tokio::test]
+async fn a_step_ahead_changes_no_token() {
+    let ahead = || EngineConfig { ahead: Ahead::Always, ..plain() };
+    for backend in &backends() {
+        let expected = alone(backend, 40).await;
+        let what = backend.describe();
+        assert_eq!(run_together(&start(backend, ahead()), &SIZES, 40).await, expected, "{what}");
+        let pieces = EngineConfig { max_batch_tokens: 17, ..ahead() };
+        assert_eq!(run_together(&start(backend, pieces), &SIZES, 40).await, expected, "in pieces, {what}");
+        let cached = start(backend, EngineConfig { prefix_cache: true, ..ahead() });
+        for turn in ["cold", "warm"] {
+            assert_eq!(run_together(&cached, &SIZES, 40).await, expected, "{turn} cache, {what}");
+        }
+        let engine = start_with_blocks(backend, ahead(), 14);
+        assert_eq!(run_together(&engine, &SIZES, 40).await, expected, "preempted, {what}");
+        assert!(engine.stats().snapshot.counters.preemptions > 0);
     }
 }

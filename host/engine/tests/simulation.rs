@@ -2,8 +2,8 @@
 //!
 //! The toy executor draws each token from the prefix as it reads it back from its paged cache, so a wrong block
 //! table, a stale block or a piece computed twice or never shows as another token. Schedules vary the budget, the
-//! pool (down to where everything is preempted all the time), slots, cache on and off, arrivals, cancellations and
-//! lost devices.
+//! pool (down to where everything is preempted all the time), slots, cache on and off, arrivals, cancellations,
+//! lost devices, and whether steps are planned one ahead; the toy refuses a block that a step in flight may use.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which clippy does not take for tests.
 
@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use tidegate_device::Limits;
 use tidegate_engine::config::BLOCK_TOKENS;
 use tidegate_engine::prefix::PrefixHasher;
-use tidegate_engine::scheduler::{Rules, Scheduler};
+use tidegate_engine::scheduler::{Item, Outcome, Rules, Scheduler};
 use tidegate_engine::sequence::Work;
-use tidegate_engine::step::step;
+use tidegate_engine::step::Stepper;
 use tidegate_engine::toy::{self, Faults, ToyExecutor};
-use tidegate_types::{Class, Job, JobEvent, JobId, SamplingParams, TenantId};
+use tidegate_types::{Class, Job, JobEvent, JobId, SampledToken, SamplingParams, TenantId};
 
 const VOCAB: usize = 40;
 
@@ -30,6 +30,8 @@ struct Arrival {
 #[derive(Clone, Debug)]
 struct Schedule {
     rules: Rules,
+    /// Whether each step is planned while the one before it is computed.
+    ahead: bool,
     arrivals: Vec<Arrival>,
     lost_at_steps: Vec<usize>,
 }
@@ -71,6 +73,7 @@ fn executor(rules: &Rules) -> ToyExecutor {
 /// Runs a schedule to its end and checks the books after each step.
 fn simulate(schedule: &Schedule) -> (HashMap<JobId, Heard>, Scheduler) {
     let (mut scheduler, mut device) = (scheduler(&schedule.rules), executor(&schedule.rules));
+    let mut stepper = Stepper::new(schedule.ahead);
     let mut heard: HashMap<JobId, Heard> = HashMap::new();
     let last_action = schedule.arrivals.iter().map(|a| a.at_step.max(a.cancel_at_step.unwrap_or(0))).max().unwrap_or(0);
     for now in 0.. {
@@ -84,27 +87,27 @@ fn simulate(schedule: &Schedule) -> (HashMap<JobId, Heard>, Scheduler) {
             }
         }
         if schedule.lost_at_steps.contains(&now) {
-            device = executor(&schedule.rules);
+            (device, stepper) = (executor(&schedule.rules), Stepper::new(schedule.ahead));
             let everybody = scheduler.jobs();
             assert_eq!(scheduler.recover(&everybody), []);
         }
-        let report = step_or_idle(&mut scheduler, &mut device);
+        let report = step_or_idle(&mut stepper, &mut scheduler, &mut device);
         for (id, event) in report {
             heard.entry(id).or_default().note(event);
         }
         scheduler.check().unwrap();
-        if now >= last_action && !scheduler.has_work() {
+        if now >= last_action && !scheduler.has_work() && !stepper.in_flight() {
             return (heard, scheduler);
         }
     }
     unreachable!()
 }
 
-fn step_or_idle(scheduler: &mut Scheduler, device: &mut ToyExecutor) -> Vec<(JobId, JobEvent)> {
-    if !scheduler.has_work() {
+fn step_or_idle(stepper: &mut Stepper, scheduler: &mut Scheduler, device: &mut ToyExecutor) -> Vec<(JobId, JobEvent)> {
+    if !scheduler.has_work() && !stepper.in_flight() {
         return Vec::new();
     }
-    step(scheduler, device).unwrap().events
+    stepper.step(scheduler, device, &|_| ()).unwrap().events
 }
 
 impl Heard {
@@ -153,14 +156,15 @@ fn arrivals() -> impl Strategy<Value = Arrival> {
 fn schedules() -> impl Strategy<Value = Schedule> {
     let sizes = (1usize..40, 1usize..9, 0usize..80, any::<bool>(), 0u32..4);
     let lost = prop::collection::vec(0usize..60, 0..3);
-    (sizes, prop::collection::vec(arrivals(), 1..14), lost).prop_map(|(sizes, mut arrivals, lost_at_steps)| {
+    let all = (sizes, prop::collection::vec(arrivals(), 1..14), lost, any::<bool>());
+    all.prop_map(|(sizes, mut arrivals, lost_at_steps, ahead)| {
         let (num_blocks, max_seqs, more_tokens, prefix_cache, max_preemptions) = sizes;
         let rules = Rules { prefix_cache, max_preemptions, ..rules(num_blocks, max_seqs + more_tokens, max_seqs) };
         for (number, arrival) in arrivals.iter_mut().enumerate() {
             arrival.job.id = JobId(number as u64);
             arrival.job.prompt.truncate(rules.context - 1);
         }
-        Schedule { rules, arrivals, lost_at_steps }
+        Schedule { rules, ahead, arrivals, lost_at_steps }
     })
 }
 
@@ -194,7 +198,7 @@ proptest! {
 
 fn all_at_once(rules: Rules, jobs: Vec<Job>) -> Schedule {
     let arrivals = jobs.into_iter().map(|job| Arrival { at_step: 0, job, cancel_at_step: None }).collect();
-    Schedule { rules, arrivals, lost_at_steps: Vec::new() }
+    Schedule { rules, ahead: false, arrivals, lost_at_steps: Vec::new() }
 }
 
 /// A job that never draws a stop token, so that its length is known.
@@ -262,4 +266,64 @@ fn a_lost_device_loses_the_cache_and_no_token() {
     let schedule = Schedule { lost_at_steps: vec![1, 5, 9], ..all_at_once(rules(30, 32, 4), jobs) };
     let (heard, _) = simulate(&schedule);
     schedule.arrivals.iter().for_each(|a| heard[&a.job.id].check(&a.job, schedule.rules.context));
+}
+
+#[test]
+fn a_step_ahead_of_a_stop_token_is_dropped_and_its_blocks_come_back() {
+    // Jobs whose answers end by a stop token at all kinds of places, while others go on.
+    let prompts = (0..40u32).map(|n| (1..=n % 37 + 1).map(|i| (i * 3 + n) % 39 + 1).collect());
+    let jobs: Vec<Job> = prompts.enumerate().map(|(id, prompt)| job(id as u64, "a", prompt, 60)).collect();
+    let stopped = |job: &Job| toy::answer(VOCAB, 200, job).1 == tidegate_types::FinishReason::Stop;
+    assert!(jobs.iter().filter(|job| stopped(job)).count() > 20, "too few answers stop");
+    let schedule = Schedule { ahead: true, ..all_at_once(rules(60, 64, 6), jobs) };
+    let (heard, scheduler) = simulate(&schedule);
+    schedule.arrivals.iter().for_each(|a| heard[&a.job.id].check(&a.job, schedule.rules.context));
+    assert_eq!(scheduler.snapshot().kv_blocks_used, 0);
+}
+
+#[test]
+fn nobody_is_preempted_while_a_step_is_computed() {
+    let jobs = (0..4).map(|id| endless(id, "a", 40, 60)).collect();
+    let schedule = Schedule { ahead: true, ..all_at_once(rules(14, 32, 4), jobs) };
+    let (heard, scheduler) = simulate(&schedule);
+    schedule.arrivals.iter().for_each(|a| heard[&a.job.id].check(&a.job, schedule.rules.context));
+    assert!(scheduler.snapshot().counters.preemptions > 0);
+}
+
+#[test]
+fn answers_to_one_prompt_compute_it_once_ahead_too() {
+    let jobs: Vec<Job> = (0..5).map(|id| Job { id: JobId(id), ..endless(1, "a", 60, 5) }).collect();
+    // The first is computed in one step: its blocks are not found yet when the second step is planned.
+    let schedule = Schedule { ahead: true, ..all_at_once(rules(60, 64, 8), jobs) };
+    let (heard, _) = simulate(&schedule);
+    let cached = |id| matches!(heard[&JobId(id)].events[0], JobEvent::Started { cached_tokens: 48 });
+    assert!((1..5).all(cached), "{:?}", heard.values().map(|h| &h.events[0]).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_plan_ahead_is_the_next_steps_and_takes_an_unknown_token_for_one() {
+    let rules = rules(30, 32, 4);
+    let mut scheduler = scheduler(&rules);
+    scheduler.submit(Work::new(endless(1, "a", 40, 3)));
+    let item = |start, num_tokens, samples| Item { id: JobId(1), start, num_tokens, samples };
+    let first = scheduler.plan();
+    assert_eq!(first.items, [item(0, 32, false)]);
+    let second = scheduler.plan_ahead().unwrap();
+    assert_eq!(second.items, [item(32, 8, true)]);
+    let nothing = Outcome::Computed(None);
+    assert_eq!(scheduler.apply(&first, vec![nothing]), []);
+    let third = scheduler.plan_ahead().unwrap();
+    assert_eq!(third.items, [item(40, 1, true)]);
+    let token = |id| Outcome::Computed(Some(SampledToken { id, logprob: None, top: Vec::new() }));
+    scheduler.apply(&second, vec![token(9)]);
+    let fourth = scheduler.plan_ahead().unwrap();
+    assert_eq!(fourth.items, [item(41, 1, true)]);
+    scheduler.apply(&third, vec![token(8)]);
+    assert_eq!(scheduler.plan_ahead(), None, "the last token of three is being drawn");
+    // Cancelled while it is computed: its blocks wait for the step.
+    scheduler.cancel(JobId(1));
+    assert_eq!(scheduler.snapshot().kv_blocks_used, 3);
+    assert_eq!(scheduler.apply(&fourth, vec![token(7)]), []);
+    assert_eq!(scheduler.snapshot().kv_blocks_used, 0);
+    scheduler.check().unwrap();
 }

@@ -8,7 +8,7 @@ use tidegate_device::{Backend, Batch, DeviceError, Drawn, Executor, Limits, Samp
 use tidegate_engine::prefix::PrefixHasher;
 use tidegate_engine::scheduler::{Rules, Scheduler};
 use tidegate_engine::sequence::Work;
-use tidegate_engine::step::step;
+use tidegate_engine::step::Stepper;
 use tidegate_engine::{EngineConfig, ModelFacts};
 use tidegate_kernels::blas::Algorithms;
 use tidegate_model::Model;
@@ -36,6 +36,10 @@ impl Executor for Waiting {
         let drawn = self.inner.collect();
         self.waited += start.elapsed();
         drawn
+    }
+
+    fn runs_behind(&self) -> bool {
+        self.inner.runs_behind()
     }
 
     fn logits(&self, segment: usize) -> Option<&[f32]> {
@@ -70,11 +74,12 @@ pub fn measure(folder: &Path, name: &str, seqs: usize, steps: usize) -> Result<(
     for number in 0..seqs {
         scheduler.submit(Work::new(job(number, facts.vocab, warm_up + 2 * steps)));
     }
+    let mut stepper = Stepper::new(executor.runs_behind());
     let mut times = Vec::new();
     for turn in 0..warm_up + steps {
         executor.waited = Duration::ZERO;
         let start = Instant::now();
-        step(&mut scheduler, &mut executor).map_err(|lost| lost.cause)?;
+        stepper.step(&mut scheduler, &mut executor, &|_| ()).map_err(|lost| lost.cause)?;
         let own = start.elapsed().saturating_sub(executor.waited);
         if turn >= warm_up {
             times.push(own);

@@ -1,4 +1,5 @@
-//! Times of single steps, through the executor as the engine calls it: from the batch's layout to its tokens.
+//! Times of single steps, through the executor as the engine calls it: decoding steps are queued one ahead and fed with
+//! the tokens of the one before; a prompt is timed from its layout to its token.
 
 use crate::{Failure, open, row};
 use std::path::Path;
@@ -67,11 +68,12 @@ pub fn measure(folder: &Path, name: &str, work: &Work, algorithms: Algorithms) -
         row::times(decode, name, seqs, work.context, sequences.decode(&mut *executor)?);
     }
     for &tokens in &work.prompts {
-        let mut sequence = Sequences::new(1, tokens, vocab);
+        let sequence = Sequences::new(1, tokens, vocab);
         let mut times = Vec::new();
         for turn in 0..PREFILLS + 1 {
             let start = Instant::now();
-            sequence.step(&mut *executor, 0, tokens, 0..1, true)?;
+            sequence.queue(&mut *executor, 0, tokens, 0..1, Draw::Known)?;
+            collect(&mut *executor)?;
             if turn > 0 {
                 times.push(start.elapsed());
             }
@@ -79,6 +81,16 @@ pub fn measure(folder: &Path, name: &str, work: &Work, algorithms: Algorithms) -
         row::times(prefill, name, tokens, 0, times);
     }
     Ok(())
+}
+
+/// What follows a forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draw {
+    Nothing,
+    /// Its tokens are ours.
+    Known,
+    /// Its tokens are those of the last draw.
+    Fed,
 }
 
 /// Random tokens in blocks of their own.
@@ -101,32 +113,29 @@ impl Sequences {
         }
     }
 
-    /// Computes `tokens` tokens of each of `which` from `start` on, and draws where `draws`.
-    fn step(
-        &mut self,
+    /// Queues `tokens` tokens of each of `which` from `start` on, and the draw behind them where there is one.
+    fn queue(
+        &self,
         executor: &mut dyn Executor,
         start: usize,
         tokens: usize,
         which: std::ops::Range<usize>,
-        draws: bool,
+        draw: Draw,
     ) -> Result<(), Failure> {
-        let segment = |s: usize| Segment {
-            tokens: &self.tokens[s][start..start + tokens],
+        let known = if draw == Draw::Fed { 0 } else { tokens };
+        let segment = |(row, s): (usize, usize)| Segment {
+            tokens: &self.tokens[s][start..start + known],
+            fed: (draw == Draw::Fed).then_some(row),
             start,
             blocks: &self.blocks[s],
-            want_logits: draws,
-            fed: None,
+            want_logits: draw != Draw::Nothing,
         };
-        executor.forward(&Batch { segments: which.clone().map(segment).collect() })?;
-        if draws {
+        executor.forward(&Batch { segments: which.clone().enumerate().map(segment).collect() })?;
+        if draw != Draw::Nothing {
             let params = SamplingParams::greedy();
             let position = start + tokens;
             let row = |segment| SampleRow { segment, params: &params, position, prompt: &[], output: &[], mask: None };
             executor.sample(&(0..which.len()).map(row).collect::<Vec<_>>())?;
-            let drawn = executor.collect()?;
-            if drawn.len() != which.len() {
-                return Err(format!("{} tokens for {} sequences", drawn.len(), which.len()).into());
-            }
         }
         Ok(())
     }
@@ -138,24 +147,34 @@ impl Sequences {
             let tokens = piece.min(context - start);
             let at_once = (most / tokens).max(1);
             for first in (0..count).step_by(at_once) {
-                self.step(executor, start, tokens, first..count.min(first + at_once), false)?;
+                self.queue(executor, start, tokens, first..count.min(first + at_once), Draw::Nothing)?;
             }
         }
         self.len = context;
         Ok(())
     }
 
-    /// One token of each, again and again.
+    /// One token of each, again and again, each step queued while the one before it is computed.
     fn decode(&mut self, executor: &mut dyn Executor) -> Result<Vec<Duration>, Failure> {
+        let count = self.tokens.len();
+        self.queue(executor, self.len, 1, 0..count, Draw::Known)?;
         let mut times = Vec::new();
-        for turn in 0..WARM_UP + DECODE_STEPS {
-            let start = Instant::now();
-            self.step(executor, self.len, 1, 0..self.tokens.len(), true)?;
-            self.len += 1;
-            if turn >= WARM_UP {
-                times.push(start.elapsed());
+        let mut last = Instant::now();
+        for turn in 1..WARM_UP + DECODE_STEPS {
+            self.queue(executor, self.len + turn, 1, 0..count, Draw::Fed)?;
+            collect(executor)?;
+            let now = Instant::now();
+            if turn > WARM_UP {
+                times.push(now - last);
             }
+            last = now;
         }
+        collect(executor)?;
         Ok(times)
     }
+}
+
+/// Waits for the oldest draw.
+fn collect(executor: &mut dyn Executor) -> Result<(), Failure> {
+    executor.collect()?.into_iter().find_map(Result::err).map_or(Ok(()), |error| Err(error.into()))
 }

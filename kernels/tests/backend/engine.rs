@@ -4,7 +4,7 @@ use crate::backend;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tidegate_device::{Backend, CacheElem, CpuBackend, CpuOptions, Isa, Limits};
-use tidegate_engine::{EngineConfig, EngineHandle, JobStream, ModelFacts};
+use tidegate_engine::{Ahead, EngineConfig, EngineHandle, JobStream, ModelFacts};
 use tidegate_kernels::{CudaBackend, CudaOptions};
 use tidegate_model::Model;
 use tidegate_types::{Class, Job, JobEvent, SamplingParams, TenantId};
@@ -132,6 +132,23 @@ async fn pieces_cached_prefixes_and_preemption_change_no_token() {
     let engine = start("llama", cuda, plain(), Some(14));
     assert_eq!(together(&engine, 30).await, alone, "preempted");
     assert!(engine.stats().snapshot.counters.preemptions > 0, "nothing was preempted");
+}
+
+/// Everything above runs one step ahead, as CUDA does by itself; here is what it is compared with.
+#[tokio::test]
+async fn the_plain_loop_gives_the_tokens_of_the_one_that_plans_ahead() {
+    let Some(cuda) = backend() else { return };
+    let plainly = || EngineConfig { ahead: Ahead::Never, ..plain() };
+    for name in FIXTURES {
+        let ahead = together(&start(name, cuda.clone(), plain(), None), 12).await;
+        assert_eq!(together(&start(name, cuda.clone(), plainly(), None), 12).await, ahead, "{name}");
+    }
+    let small = || (EngineConfig { max_batch_tokens: 17, prefix_cache: true, ..plain() }, Some(14));
+    let (config, blocks) = small();
+    let ahead = together(&start("llama", cuda.clone(), config, blocks), 30).await;
+    let (config, blocks) = small();
+    let config = EngineConfig { ahead: Ahead::Never, ..config };
+    assert_eq!(together(&start("llama", cuda, config, blocks), 30).await, ahead, "pieces, cache and preemption");
 }
 
 #[tokio::test]

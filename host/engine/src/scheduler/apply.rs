@@ -1,6 +1,6 @@
 //! Applying a computed step: blocks become findable, tokens go to their sequences, ended ones free their blocks.
 
-use super::{Event, Plan, Scheduler};
+use super::{Event, Item, Plan, Scheduler};
 use crate::config::BLOCK_TOKENS;
 use tidegate_types::{JobEvent, JobId, Reject, SampledToken};
 
@@ -17,11 +17,15 @@ pub enum Outcome {
 }
 
 impl Scheduler {
-    /// Takes the outcome of a plan, item by item in its order.
+    /// Takes the outcome of the oldest plan that was not applied, item by item in its order. A job that has ended since
+    /// it was planned is passed over.
     pub fn apply(&mut self, plan: &Plan, outcomes: Vec<Outcome>) -> Vec<Event> {
         debug_assert_eq!(plan.items.len(), outcomes.len());
+        self.num_applied += 1;
+        self.pool.pass(self.num_applied);
         let mut events = Vec::with_capacity(outcomes.len());
         for (item, outcome) in plan.items.iter().zip(outcomes) {
+            self.land(item);
             match outcome {
                 Outcome::Computed(token) => {
                     self.advance(item.id, item.num_tokens);
@@ -34,6 +38,16 @@ impl Scheduler {
         }
         self.counters.steps += 1;
         events
+    }
+
+    /// The step of this item is done.
+    fn land(&mut self, item: &Item) {
+        let Some(sequence) = self.sequences.get_mut(&item.id) else { return };
+        let flight = &mut sequence.flight;
+        debug_assert!(flight.steps > 0 && flight.computes >= item.num_tokens, "{} was not planned", item.id);
+        flight.steps = flight.steps.saturating_sub(1);
+        flight.computes = flight.computes.saturating_sub(item.num_tokens);
+        flight.draws = flight.draws.saturating_sub(usize::from(item.samples));
     }
 
     /// Ends a job with an error.

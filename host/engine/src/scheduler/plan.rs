@@ -18,6 +18,8 @@ use tidegate_types::JobId;
 pub struct Item {
     /// The sequence.
     pub id: JobId,
+    /// Position of the first.
+    pub start: usize,
     /// How many of its next tokens are computed.
     pub num_tokens: usize,
     /// They are the last ones: a token is drawn.
@@ -34,13 +36,49 @@ pub struct Plan {
 }
 
 impl Scheduler {
-    /// Decides the next step. Changes who runs and holds blocks; what is computed changes in `apply`.
+    /// Decides the next step, all before it being applied. Changes who runs and holds blocks; what is computed changes
+    /// in `apply`.
     pub fn plan(&mut self) -> Plan {
-        if let Some(plan) = self.plan_suspect() {
-            return plan;
+        debug_assert_eq!(self.num_planned, self.num_applied, "a step is not applied");
+        let plan = self.plan_suspect().unwrap_or_else(|| {
+            if let Some(victim) = self.who_yields() {
+                self.preempt(victim);
+            }
+            let everybody_fits = self.grow_running();
+            self.plan_all(everybody_fits)
+        });
+        self.take_off(&plan);
+        plan
+    }
+
+    /// Decides the step after one that is being computed. `None` where there is nothing to do without its outcome,
+    /// or where only that can tell what to do: somebody would have to give back blocks, or is to be tried alone.
+    pub fn plan_ahead(&mut self) -> Option<Plan> {
+        if !self.suspects.is_empty() || !self.everybody_fits() || self.who_yields().is_some() {
+            return None;
         }
-        self.yield_to_better_class();
         let everybody_fits = self.grow_running();
+        let plan = self.plan_all(everybody_fits);
+        if plan.items.is_empty() {
+            return None;
+        }
+        self.take_off(&plan);
+        Some(plan)
+    }
+
+    /// From here on the plan's work counts as coming.
+    fn take_off(&mut self, plan: &Plan) {
+        self.num_planned += 1;
+        for item in &plan.items {
+            let Some(sequence) = self.sequences.get_mut(&item.id) else { continue };
+            let flight = &mut sequence.flight;
+            flight.steps += 1;
+            flight.computes += item.num_tokens;
+            flight.draws += usize::from(item.samples);
+        }
+    }
+
+    fn plan_all(&mut self, everybody_fits: bool) -> Plan {
         let mut plan = Plan::default();
         let mut budget = self.rules.limits.max_batch_tokens;
         self.plan_decodes(&mut plan, &mut budget);
@@ -77,7 +115,7 @@ impl Scheduler {
     /// One token for each sequence that needs just one. `max_seqs <= max_batch_tokens`, so all fit.
     fn plan_decodes(&self, plan: &mut Plan, budget: &mut usize) {
         for id in self.running.iter().filter(|id| self.remaining(**id) == 1) {
-            plan.items.push(Item { id: *id, num_tokens: 1, samples: true });
+            plan.items.push(Item { id: *id, start: self.planned(*id), num_tokens: 1, samples: true });
             *budget = budget.saturating_sub(1);
         }
     }
@@ -108,7 +146,7 @@ impl Scheduler {
 
     /// Names of the full blocks that running sequences are about to compute.
     fn coming_blocks(&self) -> HashSet<BlockHash> {
-        let prompts = self.running.iter().filter_map(|id| self.sequences.get(id)).filter(|s| s.remaining() > 1);
+        let prompts = self.running.iter().filter_map(|id| self.sequences.get(id)).filter(|s| s.unconfirmed() > 1);
         prompts.flat_map(|sequence| sequence.hashes.iter().skip(sequence.computed / BLOCK_TOKENS)).copied().collect()
     }
 
@@ -123,7 +161,7 @@ impl Scheduler {
         let share = if others_wait { (*budget / 2).max(BLOCK_TOKENS) } else { *budget };
         let num_tokens = self.remaining(id).min(share).min(*budget);
         if num_tokens > 0 {
-            plan.items.push(Item { id, num_tokens, samples: false });
+            plan.items.push(Item { id, start: self.planned(id), num_tokens, samples: false });
             *budget -= num_tokens;
         }
     }
@@ -138,7 +176,11 @@ impl Scheduler {
     }
 
     fn remaining(&self, id: JobId) -> usize {
-        self.sequences.get(&id).map_or(0, |sequence| sequence.remaining())
+        self.sequences.get(&id).map_or(0, |sequence| sequence.remaining(self.rules.context))
+    }
+
+    fn planned(&self, id: JobId) -> usize {
+        self.sequences.get(&id).map_or(0, |sequence| sequence.planned())
     }
 
     /// Whether there are blocks for all tokens of a waiting sequence, and a few to spare for those that run.
@@ -147,7 +189,7 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get(&id) else { return false };
         let spare = if self.running.is_empty() { 0 } else { (self.pool.num_blocks() / 100).max(1) };
         let free = self.pool.num_free() - hits.iter().filter(|block| self.pool.is_free(**block)).count();
-        sequence.blocks_needed() - hits.len() + spare <= free
+        sequence.blocks_needed(self.rules.context) - hits.len() + spare <= free
     }
 
     fn note_admission(&mut self, id: JobId, plan: &mut Plan) {
@@ -165,7 +207,7 @@ impl Scheduler {
         }
         (sequence.computed, sequence.published) = (hits.len() * BLOCK_TOKENS, hits.len());
         sequence.blocks = hits;
-        let missing = sequence.blocks_needed() - sequence.blocks.len();
+        let missing = sequence.blocks_needed(self.rules.context) - sequence.blocks.len();
         sequence.blocks.extend((0..missing).map_while(|_| self.pool.allocate()));
         sequence.state = State::Running;
         self.running.push(id);

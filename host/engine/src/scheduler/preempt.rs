@@ -7,8 +7,7 @@
 
 use super::{Event, Scheduler};
 use crate::blocks::BlockPool;
-use crate::config::BLOCK_TOKENS;
-use crate::sequence::{Sequence, State};
+use crate::sequence::{Flight, Sequence, State};
 use tidegate_fair::Ticket;
 use tidegate_types::{Class, Fault, JobId, Reject};
 
@@ -32,32 +31,39 @@ impl Scheduler {
         everybody_fits
     }
 
-    /// A job of class `Batch` makes room for a waiting one of a better class that cannot be admitted. One in a
+    /// Whether the running sequences' next tokens fit without anybody's blocks.
+    pub(super) fn everybody_fits(&self) -> bool {
+        let running = self.running.iter().filter_map(|id| self.sequences.get(id));
+        let missing = |s: &Sequence| s.blocks_needed(self.rules.context).saturating_sub(s.blocks.len());
+        running.map(missing).sum::<usize>() <= self.pool.num_free()
+    }
+
+    /// The job of class `Batch` that makes room for a waiting one of a better class that cannot be admitted. One in a
     /// step is enough: the next step comes soon.
-    pub(super) fn yield_to_better_class(&mut self) {
-        let Some(head) = self.queue.peek().copied() else { return };
+    pub(super) fn who_yields(&mut self) -> Option<JobId> {
+        let head = self.queue.peek().copied()?;
         let waits_for_nobody = self.sequences.get(&head).is_none_or(|head| head.owner.class == Class::Batch);
         let slot_free = self.running.len() < self.rules.limits.max_seqs;
         if waits_for_nobody || (slot_free && self.can_admit(head)) {
-            return;
+            return None;
         }
         let yields = |sequence: &&Sequence| {
             sequence.owner.class == Class::Batch && sequence.num_preemptions < self.rules.max_preemptions
         };
         let batch = self.running.iter().filter_map(|id| self.sequences.get(id)).filter(yields);
-        if let Some(victim) = batch.max_by_key(|sequence| self.rank(sequence)).map(|sequence| sequence.id) {
-            self.preempt(victim);
-        }
+        batch.max_by_key(|sequence| self.rank(sequence)).map(|sequence| sequence.id)
     }
 
     /// After the device was lost while it computed the `blamed`: everything that ran waits again, computed from
     /// nothing, and the blamed will be tried one by one. Returns the end of those that were blamed too often.
     pub fn recover(&mut self, blamed: &[JobId]) -> Vec<Event> {
         self.pool = BlockPool::new(self.rules.limits.num_blocks);
+        self.num_applied = self.num_planned;
         for id in std::mem::take(&mut self.running) {
             let Some(sequence) = self.sequences.get_mut(&id) else { continue };
             sequence.blocks.clear();
             (sequence.computed, sequence.published, sequence.state) = (0, 0, State::Waiting);
+            sequence.flight = Flight::default();
             self.queue.put_back(&sequence.owner, sequence.ticket, id);
         }
         let mut ended = Vec::new();
@@ -83,7 +89,7 @@ impl Scheduler {
     /// Adds blocks until the sequence's tokens fit.
     fn grow(&mut self, id: JobId) -> bool {
         let Some(sequence) = self.sequences.get_mut(&id) else { return true };
-        while sequence.blocks.len() * BLOCK_TOKENS < sequence.tokens.len() {
+        while sequence.blocks.len() < sequence.blocks_needed(self.rules.context) {
             let Some(block) = self.pool.allocate() else { return false };
             sequence.blocks.push(block);
         }
@@ -100,7 +106,7 @@ impl Scheduler {
         running.max_by_key(|sequence| self.rank(sequence)).map(|sequence| sequence.id)
     }
 
-    fn preempt(&mut self, id: JobId) {
+    pub(super) fn preempt(&mut self, id: JobId) {
         let Some(mut sequence) = self.sequences.remove(&id) else { return };
         self.running.retain(|running| *running != id);
         self.drop_blocks(&mut sequence);
