@@ -3,22 +3,30 @@
 //! A product is `out[rows, m] = input[rows, k] * weight[m, k]^T + bias[m]`, all row-major: to cuBLASLt, which is
 //! column-major, the transposed weight times the input. Sums are f32; the output is bf16, or f32 for logits.
 //!
-//! The algorithm is what the library's heuristic ranks first for the number of rows, asked once for each. With
-//! [`Algorithms::Fixed`] it is the one for the largest batch whatever the rows, so that a row's result does not
-//! depend on the rows beside it; small batches pay for that.
+//! Algorithms are chosen for a few numbers of rows; a batch takes that of the next larger one. [`Blas::tune`] times what
+//! the library's heuristic proposes for each, once for a device and version of the library; what it has not timed takes
+//! the heuristic's first. With [`Algorithms::Fixed`] it is the heuristic's first for the largest batch whatever the rows,
+//! so that a row's result depends neither on the rows beside it nor on what was faster one day; small batches pay for it.
+//! Read next: `blas/tuning.rs`.
 
-use crate::driver::{Ptr, Slice, Stream};
+mod describe;
+mod tuning;
+
+use crate::driver::{Slice, Stream};
 use crate::error::CudaError;
 use crate::probe::{NoCuda, require_library};
 use cudarc::cublaslt::sys;
+use describe::{Preference, Shape};
 use half::bf16;
 use std::collections::HashMap;
 use std::ffi::c_void;
+pub use tuning::Bench;
 
 /// What this file calls.
 const ENTRY_POINTS: &[&str] = &[
     "cublasLtCreate",
     "cublasLtDestroy",
+    "cublasLtGetVersion",
     "cublasLtMatmulDescCreate",
     "cublasLtMatmulDescDestroy",
     "cublasLtMatmulDescSetAttribute",
@@ -46,14 +54,25 @@ macro_rules! call {
         }
     };
 }
+use call;
 
 /// Added to cuBLAS's status numbers.
 pub const CUBLAS_BASE: i32 = 100_000;
+const INVALID_VALUE: i32 = CUBLAS_BASE + sys::cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE as i32;
+const NOT_SUPPORTED: i32 = CUBLAS_BASE + sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i32;
+
+/// Whether an algorithm does not do for a shape; nothing was queued.
+fn is_refusal(error: CudaError) -> bool {
+    matches!(error.code, INVALID_VALUE | NOT_SUPPORTED)
+}
+
+/// Numbers of rows that algorithms are chosen for, and the powers of two above them: those that graphs are made for.
+const BUCKETS: [usize; 14] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256];
 
 /// Which algorithm serves a number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithms {
-    /// The best for it.
+    /// The fastest for it.
     Best,
     /// The one for the largest batch.
     Fixed,
@@ -81,6 +100,23 @@ pub enum Product {
     F32(Slice<f32>),
 }
 
+impl Product {
+    fn address(&self) -> u64 {
+        match self {
+            Self::Bf16(out) => out.ptr().address(),
+            Self::F32(out) => out.ptr().address(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Bf16(out) => out.len(),
+            Self::F32(out) => out.len(),
+        }
+    }
+}
+
+/// What an algorithm is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     outs: usize,
@@ -88,6 +124,20 @@ struct Key {
     rows: usize,
     wide: bool,
     biased: bool,
+}
+
+impl Key {
+    fn new(matrix: &Matrix, rows: usize, wide: bool) -> Self {
+        Self { outs: matrix.outs, ins: matrix.ins, rows, wide, biased: matrix.bias.is_some() }
+    }
+}
+
+/// A product with its addresses.
+struct Call<'a> {
+    matrix: &'a Matrix,
+    input: Slice<bf16>,
+    out: u64,
+    shape: &'a Shape,
 }
 
 /// The library's handle, and the algorithms that it was asked for.
@@ -129,17 +179,27 @@ impl Blas {
         if rows == 0 {
             return Ok(());
         }
-        let (ptr, room) = match out {
-            Product::Bf16(out) => (out.ptr().address(), out.len()),
-            Product::F32(out) => (out.ptr().address(), out.len()),
-        };
+        let (ptr, room) = (out.address(), out.len());
         let fits = room >= rows * matrix.outs && input.len() >= rows * matrix.ins;
         if !fits || matrix.weight.len() < matrix.outs * matrix.ins {
             return Err(CudaError { call: "cublasLtMatmul", code: 1 });
         }
         let wide = matches!(out, Product::F32(_));
         let shape = Shape::new(matrix, rows, wide)?;
-        let algorithm = self.algorithm(matrix, rows, wide)?;
+        let call = Call { matrix, input, out: ptr, shape: &shape };
+        let algorithm = self.algorithm(matrix, self.bucket(rows), wide)?;
+        match self.queue(stream, &call, &algorithm) {
+            // An algorithm for more rows need not take fewer; where one was promised for all, that is an error.
+            Err(error) if is_refusal(error) && self.algorithms == Algorithms::Best && self.bucket(rows) != rows => {
+                let algorithm = self.algorithm(matrix, rows, wide)?;
+                self.queue(stream, &call, &algorithm)
+            }
+            done => done,
+        }
+    }
+
+    fn queue(&self, stream: &Stream, call: &Call<'_>, algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<(), CudaError> {
+        let Call { matrix, input, out, shape } = call;
         let (one, zero) = (1f32, 0f32);
         let pointer = |address: u64| address as *const c_void;
         // SAFETY: the shapes were compared with the buffers above; the device reads and writes them in stream order.
@@ -153,11 +213,11 @@ impl Blas {
                 pointer(input.ptr().address()),
                 shape.input.0,
                 std::ptr::from_ref(&zero).cast(),
-                pointer(ptr),
+                pointer(*out),
                 shape.out.0,
-                pointer(ptr).cast_mut(),
+                pointer(*out).cast_mut(),
                 shape.out.0,
-                &algorithm,
+                algorithm,
                 pointer(self.workspace.ptr().address()).cast_mut(),
                 self.workspace.bytes(),
                 stream.raw().cast(),
@@ -165,24 +225,38 @@ impl Blas {
         }
     }
 
+    /// The number of rows whose algorithm `rows` rows take.
+    fn bucket(&self, rows: usize) -> usize {
+        match self.algorithms {
+            Algorithms::Fixed => self.max_rows.max(rows),
+            Algorithms::Best => self.buckets().find(|bucket| *bucket >= rows).unwrap_or(rows),
+        }
+    }
+
+    /// All that algorithms are chosen for, in order.
+    fn buckets(&self) -> impl Iterator<Item = usize> + use<> {
+        let max_rows = self.max_rows;
+        let above = (0..).map(|power| 512usize << power).take_while(move |bucket| *bucket < max_rows);
+        BUCKETS.into_iter().take_while(move |bucket| *bucket < max_rows).chain(above).chain([max_rows])
+    }
+
     fn algorithm(&mut self, matrix: &Matrix, rows: usize, wide: bool) -> Result<sys::cublasLtMatmulAlgo_t, CudaError> {
-        let rows = if self.algorithms == Algorithms::Fixed { self.max_rows.max(rows) } else { rows };
-        let key = Key { outs: matrix.outs, ins: matrix.ins, rows, wide, biased: matrix.bias.is_some() };
+        let key = Key::new(matrix, rows, wide);
         if let Some(found) = self.chosen.get(&key) {
             return Ok(*found);
         }
-        let found = self.ask(&Shape::new(matrix, rows, wide)?)?;
+        let found = self.propose(&Shape::new(matrix, rows, wide)?, 1)?[0];
         self.chosen.insert(key, found);
         Ok(found)
     }
 
-    /// The heuristic's first choice.
-    fn ask(&self, shape: &Shape) -> Result<sys::cublasLtMatmulAlgo_t, CudaError> {
+    /// What the heuristic proposes, the best by its estimate first: at least one, at most `most`.
+    fn propose(&self, shape: &Shape, most: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CudaError> {
         let preference = Preference::new(self.workspace.bytes())?;
         // SAFETY: a struct of numbers, for which zero is a value.
-        let mut result: sys::cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
-        let mut count = 0;
-        // SAFETY: all handles are alive; one result is asked for, and there is room for one.
+        let zero: sys::cublasLtMatmulHeuristicResult_t = unsafe { std::mem::zeroed() };
+        let (mut results, mut count) = (vec![zero; most], 0);
+        // SAFETY: all handles are alive; as many results are asked for as there is room for.
         unsafe {
             call!(cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -192,16 +266,16 @@ impl Blas {
                 shape.out.0,
                 shape.out.0,
                 preference.0,
-                1,
-                &mut result,
+                most as i32,
+                results.as_mut_ptr(),
                 &mut count,
             ))?;
         }
-        if count == 0 {
-            let status = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as i32;
-            return Err(CudaError { call: "cublasLtMatmulAlgoGetHeuristic", code: CUBLAS_BASE + status });
+        results.truncate(usize::try_from(count).unwrap_or(0));
+        if results.is_empty() {
+            return Err(CudaError { call: "cublasLtMatmulAlgoGetHeuristic", code: NOT_SUPPORTED });
         }
-        Ok(result.algo)
+        Ok(results.into_iter().map(|result| result.algo).collect())
     }
 }
 
@@ -209,99 +283,5 @@ impl Drop for Blas {
     fn drop(&mut self) {
         // SAFETY: made in `new`. A failure has no remedy here.
         let _ = unsafe { call!(cublasLtDestroy(self.handle)) };
-    }
-}
-
-/// One problem, described.
-struct Shape {
-    product: Description,
-    weight: Layout,
-    input: Layout,
-    out: Layout,
-}
-
-impl Shape {
-    fn new(matrix: &Matrix, rows: usize, wide: bool) -> Result<Self, CudaError> {
-        use sys::cudaDataType_t as Type;
-        let out = if wide { Type::CUDA_R_32F } else { Type::CUDA_R_16BF };
-        Ok(Self {
-            product: Description::new(matrix.bias.map(|bias| bias.ptr()))?,
-            weight: Layout::new(Type::CUDA_R_16BF, matrix.ins, matrix.outs)?,
-            input: Layout::new(Type::CUDA_R_16BF, matrix.ins, rows)?,
-            out: Layout::new(out, matrix.outs, rows)?,
-        })
-    }
-}
-
-struct Description(sys::cublasLtMatmulDesc_t);
-
-impl Description {
-    fn new(bias: Option<Ptr<bf16>>) -> Result<Self, CudaError> {
-        use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let mut handle = std::ptr::null_mut();
-        let (compute, scale) = (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F);
-        // SAFETY: `handle` is written.
-        unsafe { call!(cublasLtMatmulDescCreate(&mut handle, compute, scale))? };
-        let made = Self(handle);
-        made.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
-        if let Some(bias) = bias {
-            made.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
-            made.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.address())?;
-        }
-        Ok(made)
-    }
-
-    fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<(), CudaError> {
-        let (value, bytes) = (std::ptr::from_ref(value).cast(), size_of::<T>());
-        // SAFETY: the value has its own size, which the library compares with the attribute's.
-        unsafe { call!(cublasLtMatmulDescSetAttribute(self.0, attribute, value, bytes)) }
-    }
-}
-
-impl Drop for Description {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`. A failure has no remedy here.
-        let _ = unsafe { call!(cublasLtMatmulDescDestroy(self.0)) };
-    }
-}
-
-struct Layout(sys::cublasLtMatrixLayout_t);
-
-impl Layout {
-    fn new(element: sys::cudaDataType_t, rows: usize, cols: usize) -> Result<Self, CudaError> {
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: `handle` is written.
-        unsafe { call!(cublasLtMatrixLayoutCreate(&mut handle, element, rows as u64, cols as u64, rows as i64))? };
-        Ok(Self(handle))
-    }
-}
-
-impl Drop for Layout {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`. A failure has no remedy here.
-        let _ = unsafe { call!(cublasLtMatrixLayoutDestroy(self.0)) };
-    }
-}
-
-struct Preference(sys::cublasLtMatmulPreference_t);
-
-impl Preference {
-    fn new(workspace_bytes: usize) -> Result<Self, CudaError> {
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: `handle` is written.
-        unsafe { call!(cublasLtMatmulPreferenceCreate(&mut handle))? };
-        let made = Self(handle);
-        let which = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-        let (value, bytes) = (std::ptr::from_ref(&workspace_bytes).cast(), size_of::<usize>());
-        // SAFETY: the attribute is a 64-bit number.
-        unsafe { call!(cublasLtMatmulPreferenceSetAttribute(made.0, which, value, bytes))? };
-        Ok(made)
-    }
-}
-
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: made in `new`. A failure has no remedy here.
-        let _ = unsafe { call!(cublasLtMatmulPreferenceDestroy(self.0)) };
     }
 }

@@ -3,10 +3,11 @@
 //! A kept image is named by a digest of everything that it is made of (sources, options, architecture, compiler) and
 //! begins with a digest of itself, so that a file that was cut short or changed is compiled again and never loaded.
 
+use crate::kept;
 use crate::probe::{NoCuda, require_library};
 use cudarc::nvrtc::sys;
 use std::ffi::{CStr, CString, c_char};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What this file calls.
 const ENTRY_POINTS: &[&str] = &[
@@ -19,8 +20,6 @@ const ENTRY_POINTS: &[&str] = &[
     "nvrtcGetCUBINSize",
     "nvrtcGetCUBIN",
 ];
-
-const DIGEST_BYTES: usize = 32;
 
 /// A source by its name.
 #[derive(Clone, Copy, Debug)]
@@ -99,11 +98,11 @@ pub fn images(arch: &str, cache: Option<&Path>) -> Result<Vec<Vec<u8>>, CompileE
     let version = version()?;
     let image = |source: &'static Source| {
         let path = cache.map(|folder| folder.join(file_name(source, arch, version)));
-        if let Some(kept) = path.as_deref().and_then(read) {
+        if let Some(kept) = path.as_deref().and_then(kept::read) {
             return Ok(kept);
         }
         let image = compile(source, arch)?;
-        path.as_deref().map(|path| write(path, &image));
+        path.as_deref().map(|path| kept::write(path, &image));
         Ok(image)
     };
     // A second for each file on one core; they do not share anything.
@@ -135,23 +134,6 @@ fn file_name(source: &Source, arch: &str, version: (i32, i32)) -> String {
     }
     hasher.update(format!("{version:?} {:?}", options(arch)).as_bytes());
     format!("{}-{arch}-{}.cubin", source.name.trim_end_matches(".cu"), &hasher.finalize().to_hex()[..24])
-}
-
-/// A kept image that is whole.
-fn read(path: &Path) -> Option<Vec<u8>> {
-    let bytes = std::fs::read(path).ok()?;
-    let (digest, image) = bytes.split_at_checked(DIGEST_BYTES)?;
-    (blake3::hash(image).as_bytes() == digest).then(|| image.to_vec())
-}
-
-/// Written aside, then renamed: nobody sees half of it.
-fn write(path: &Path, image: &[u8]) -> std::io::Result<()> {
-    let aside: PathBuf = path.with_extension(format!("{}.tmp", std::process::id()));
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    std::fs::write(&aside, [&blake3::hash(image).as_bytes()[..], image].concat())?;
-    std::fs::rename(&aside, path)
 }
 
 /// A program of NVRTC's, given back when dropped.
@@ -236,20 +218,6 @@ mod tests {
         found.sort();
         listed.sort_unstable();
         assert_eq!(found, listed);
-    }
-
-    #[test]
-    fn a_kept_image_comes_back_and_a_damaged_one_does_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("cubins/x.cubin");
-        write(&path, b"image").unwrap();
-        assert_eq!(read(&path).as_deref(), Some(&b"image"[..]));
-        let whole = std::fs::read(&path).unwrap();
-        for damaged in [&whole[..whole.len() - 1], &whole[..7], &[&whole[..], b"x"].concat()] {
-            std::fs::write(&path, damaged).unwrap();
-            assert_eq!(read(&path), None);
-        }
-        assert_eq!(std::fs::read_dir(folder.path().join("cubins")).unwrap().count(), 1, "nothing is left aside");
     }
 
     #[test]

@@ -12,7 +12,7 @@ mod steps;
 mod weights;
 
 use crate::backend::CudaOptions;
-use crate::blas::{Blas, Matrix, Product};
+use crate::blas::{Algorithms, Bench, Blas, Matrix, Product};
 use crate::driver::{Arena, Carver, Context, Kernels, Pinned, Stream};
 use crate::error::CudaError;
 use crate::ops::attend::Phase;
@@ -81,12 +81,14 @@ impl CudaExecutor {
         let stream = Stream::new(context)?;
         weights::upload(context, &stream, &program, weights, &memory)?;
         stream.zero(memory.sampling.counts)?;
+        let model = Model::new(kernels, &program, &memory)?;
+        let blas = products(context, &stream, options, &model, &memory, limits.max_batch_tokens)?;
         Ok(Self {
-            model: Model::new(kernels, &program, &memory)?,
+            model,
             inputs: Inputs::new(context, &program, &limits)?,
             sampling: Sampling::new(context, kernels, &program, &limits)?,
             graphs: if options.graphs { Some(Graphs::new(context, &limits)?) } else { None },
-            blas: Blas::new(memory.workspace, limits.max_batch_tokens, options.algorithms)?,
+            blas,
             memory,
             program,
             kept: Vec::with_capacity(limits.max_seqs),
@@ -121,6 +123,24 @@ impl CudaExecutor {
         let (numbers, _) = staging.bytes()[..len * size_of::<f32>()].as_chunks::<4>();
         Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
+}
+
+/// cuBLASLt with the algorithms for this model's products.
+fn products(
+    context: &Context,
+    stream: &Stream,
+    options: &CudaOptions,
+    model: &Model,
+    memory: &Memory,
+    max_rows: usize,
+) -> Result<Blas, CudaError> {
+    let mut blas = Blas::new(memory.workspace, max_rows, options.algorithms)?;
+    let (Algorithms::Best, [input, out]) = (options.algorithms, memory.widest()) else { return Ok(blas) };
+    let (matrices, device) = (model.matrices(), context.name()?);
+    let (logits, folder) = (memory.sampling.logits, options.cache.as_deref());
+    let bench = Bench { input, out, logits, matrices: &matrices, device: &device, folder };
+    blas.tune(stream, &bench)?;
+    Ok(blas)
 }
 
 /// Queues every step of the model.

@@ -12,6 +12,7 @@ pub mod compile;
 pub mod driver;
 pub mod error;
 mod executor;
+mod kept;
 pub mod ops;
 pub mod probe;
 

@@ -88,6 +88,7 @@ part model-checks 90 "${check[@]}" tests "models against the CPU" "$bundle/backe
 part server-checks 60 "${check[@]}" server "$bundle/tidegate" "$bundle/fixtures" || failed=1
 part rates 40 "$bench" rates "$bytes" "$square" || failed=1
 for shape in "${shapes[@]}"; do
+  part "kernels-$shape" 40 "$bench" kernels "$here/shapes/$shape.json" "$shape" "$batches" "$context" "$prompts" || failed=1
   if part "checkpoint-$shape" 90 "$bench" checkpoint "$here/shapes/$shape.json" "$work/$shape" "$bundle/fixtures/llama"; then
     part "steps-$shape" 100 "$bench" steps "$work/$shape" "$shape" "$batches" "$context" "$prompts" || failed=1
     part "host-$shape" 40 "$bench" host "$work/$shape" "$shape" "$seqs" 40 || failed=1

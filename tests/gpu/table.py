@@ -145,6 +145,22 @@ def served(run, model, machine):
     )
 
 
+def kernels(run):
+    """Each kernel by itself, one launch."""
+    machine = run.machine()
+    yield line("one launch (us)", "step", "floor", "measured", "floor/measured")
+    yield "|---" * 5 + "|"
+    found = [row for row in run.rows if row.get("figure") == "kernel"]
+    for row in found:
+        floor = machine.floor(row["bytes"], row["flops"]) * 1e6 if machine else None
+        share = number(floor / row["value"] if floor else None)
+        yield line(f"{row['model']}: {row['kernel']}", row["step"], number(floor), number(row["value"]), share)
+    for model in run.size["shapes"]:
+        if not any(row["model"] == model for row in found):
+            yield line(model, "", "", run.why_not(f"kernels-{model}"), "")
+    yield ""
+
+
 def deterministic(run):
     model = run.size["shapes"][-1]
     yield line("cost of `--deterministic`", "best (ms)", "fixed (ms)", "times")
@@ -173,7 +189,7 @@ def main():
             print(failed(part, code, log))
         case [path, size]:
             run = Run(path, size)
-            for section in [head, checks, figures, deterministic]:
+            for section in [head, checks, figures, kernels, deterministic]:
                 print("\n".join(section(run)))
         case _:
             sys.exit(__doc__)

@@ -79,7 +79,8 @@ pub enum Order {
 #[derive(Debug)]
 pub struct Standin {
     driver: Library,
-    _others: [Library; 2],
+    cublaslt: Library,
+    _nvrtc: Library,
 }
 
 impl Standin {
@@ -89,7 +90,11 @@ impl Standin {
             // SAFETY: we built it; its initialisers fill a table of kernels and nothing else.
             unsafe { Library::new(path) }.with_context(|| format!("cannot load {}", path.display()))
         };
-        Ok(Self { driver: open(&libraries.cuda)?, _others: [open(&libraries.cublaslt)?, open(&libraries.nvrtc)?] })
+        Ok(Self {
+            driver: open(&libraries.cuda)?,
+            cublaslt: open(&libraries.cublaslt)?,
+            _nvrtc: open(&libraries.nvrtc)?,
+        })
     }
 
     /// Chooses the order of all later launches.
@@ -127,9 +132,26 @@ impl Standin {
         unsafe { self.get::<unsafe extern "C" fn(i32, i32) -> i32>(b"standin_driver")(version, devices) };
     }
 
-    #[allow(clippy::expect_used, reason = "the library was built from this folder's sources")]
+    /// How many algorithms are proposed for a product from now on; see `standin_algorithms` in cpp/cublaslt.cpp.
+    pub fn algorithms(&self, count: i32) {
+        // SAFETY: its signature.
+        unsafe { Self::symbol::<unsafe extern "C" fn(i32) -> i32>(&self.cublaslt, b"standin_algorithms")(count) };
+    }
+
+    /// How often the algorithm of that number was queued since then.
+    pub fn queued(&self, number: i32) -> i32 {
+        // SAFETY: the signature of `standin_queued`.
+        unsafe { Self::symbol::<unsafe extern "C" fn(i32) -> i32>(&self.cublaslt, b"standin_queued")(number) }
+    }
+
     unsafe fn get<F>(&self, name: &[u8]) -> Symbol<'_, F> {
         // SAFETY: as the caller vouches.
-        unsafe { self.driver.get(name) }.expect("cpp/driver.cpp exports it")
+        unsafe { Self::symbol(&self.driver, name) }
+    }
+
+    #[allow(clippy::expect_used, reason = "the library was built from this folder's sources")]
+    unsafe fn symbol<'a, F>(library: &'a Library, name: &[u8]) -> Symbol<'a, F> {
+        // SAFETY: as the caller vouches.
+        unsafe { library.get(name) }.expect("the sources in cpp/ export it")
     }
 }

@@ -11,20 +11,21 @@ use std::path::Path;
 /// Elements of the random block that matrices are cut from; odd, so that rows of one matrix differ.
 const BLOCK: usize = (4 << 20) + 7919;
 
-struct Sizes {
-    layers: usize,
-    hidden: usize,
-    ffn: usize,
-    queries: usize,
-    keys: usize,
-    head_dim: usize,
-    vocab: usize,
+/// Of a decoder, by its config.
+pub struct Sizes {
+    pub layers: usize,
+    pub hidden: usize,
+    pub ffn: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub head_dim: usize,
+    pub vocab: usize,
     head_norms: bool,
     tied: bool,
 }
 
 impl Sizes {
-    fn of(config: &Value) -> Result<Self, Failure> {
+    pub fn of(config: &Value) -> Result<Self, Failure> {
         let size = |key: &str| {
             config[key].as_u64().map(|n| n as usize).ok_or_else(|| Failure::from(format!("the config has no `{key}`")))
         };

@@ -4,6 +4,7 @@
 //! gpu_bench device                              name and memory
 //! gpu_bench checkpoint CONFIG DIR TOKENIZER     random weights of that config, as a folder to serve
 //! gpu_bench rates BYTES SIZE                    bandwidth of a copy; rate of a SIZE x SIZE x SIZE bf16 product
+//! gpu_bench kernels CONFIG NAME BATCHES CONTEXT PROMPTS
 //! gpu_bench steps DIR NAME BATCHES CONTEXT PROMPTS [--deterministic]
 //! gpu_bench host DIR NAME SEQS STEPS            what the host does in a step, beside waiting
 //! ```
@@ -12,6 +13,7 @@
 
 mod checkpoint;
 mod host;
+mod kernels;
 mod rates;
 mod row;
 mod steps;
@@ -19,6 +21,7 @@ mod steps;
 use std::path::Path;
 use std::process::ExitCode;
 use tidegate_kernels::blas::Algorithms;
+use tidegate_kernels::compile;
 use tidegate_kernels::driver::Context;
 use tidegate_kernels::{CudaBackend, CudaOptions};
 
@@ -29,6 +32,12 @@ pub type Failure = Box<dyn std::error::Error>;
 fn open(algorithms: Algorithms) -> Result<CudaBackend, Failure> {
     let cache = std::env::var_os("TIDEGATE_GPU_CACHE").map(Into::into);
     Ok(CudaBackend::open(CudaOptions { cache, algorithms, ..CudaOptions::default() })?)
+}
+
+/// The kernels for a device, from the same cache.
+fn images(device: &Context) -> Result<Vec<Vec<u8>>, Failure> {
+    let cache = std::env::var_os("TIDEGATE_GPU_CACHE");
+    Ok(compile::images(&compile::arch_name(device.capability()?), cache.as_deref().map(Path::new))?)
 }
 
 /// Numbers separated by commas.
@@ -55,6 +64,9 @@ fn run(arguments: &[&str]) -> Result<(), Failure> {
             let algorithms = if rest == ["--deterministic"] { Algorithms::Fixed } else { Algorithms::Best };
             let work = steps::Work { batches: list(batches)?, context: context.parse()?, prompts: list(prompts)? };
             steps::measure(Path::new(folder), name, &work, algorithms)
+        }
+        ["kernels", config, name, batches, context, prompts] => {
+            kernels::measure(Path::new(config), name, &list(batches)?, context.parse()?, &list(prompts)?)
         }
         ["host", folder, name, seqs, steps] => host::measure(Path::new(folder), name, seqs.parse()?, steps.parse()?),
         _ => Err("usage: see the head of kernels/examples/gpu_bench/main.rs".into()),

@@ -12,7 +12,7 @@ const REPEATS: usize = 10;
 const QUEUED: u32 = 8;
 
 /// The least time of one operation.
-fn least(stream: &Stream, mut queue: impl FnMut() -> Result<(), Failure>) -> Result<Duration, Failure> {
+pub fn least(stream: &Stream, mut queue: impl FnMut() -> Result<(), Failure>) -> Result<Duration, Failure> {
     let mut best = Duration::MAX;
     for _ in 0..REPEATS {
         stream.synchronize()?;

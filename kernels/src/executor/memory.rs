@@ -97,6 +97,20 @@ impl Memory {
         }
     }
 
+    /// The two largest buffers of activations, the smaller one first.
+    pub(super) fn widest(&self) -> [Slice<bf16>; 2] {
+        let activations = self.slots.iter().filter_map(|slot| match slot {
+            Buffer::Bf16(slice) => Some(*slice),
+            Buffer::F32(_) => None,
+        });
+        let smallest = [self.normed.from(self.normed.len()); 2];
+        activations.fold(smallest, |[second, first], slice| match slice.len() {
+            len if len > first.len() => [first, slice],
+            len if len > second.len() => [slice, first],
+            _ => [second, first],
+        })
+    }
+
     pub(super) fn heads(&self) -> &Heads {
         &self.heads
     }

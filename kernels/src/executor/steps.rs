@@ -35,6 +35,16 @@ impl Model {
         program.nodes.iter().try_for_each(|node| builder.add(node))?;
         Ok(Self { steps: builder.steps })
     }
+
+    /// The matrices of all products, each with whether it makes logits.
+    pub(super) fn matrices(&self) -> Vec<(Matrix, bool)> {
+        let matrix = |step: &Step| match step {
+            Step::Linear { matrix, .. } => Some((*matrix, false)),
+            Step::Logits { head, .. } => Some((*head, true)),
+            _ => None,
+        };
+        self.steps.iter().filter_map(matrix).collect()
+    }
 }
 
 struct Builder<'a> {

@@ -32,6 +32,14 @@ pub struct RowInfo {
     num_top: i32,
 }
 
+impl RowInfo {
+    /// As it is uploaded.
+    pub fn words(&self) -> [i32; size_of::<Self>() / 4] {
+        // SAFETY: four-byte fields only, without padding, and every pattern is a number.
+        unsafe { std::mem::transmute(*self) }
+    }
+}
+
 /// What the kernel answers for a row.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

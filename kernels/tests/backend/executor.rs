@@ -15,7 +15,7 @@ const LIMITS: Limits = Limits { num_blocks: 64, block_tokens: 16, max_batch_toke
 /// keys, values and attention's weights are rounded to bf16, two layers deep.
 const TOLERANCE: f32 = 8e-2;
 
-fn small() -> Shape {
+pub fn small() -> Shape {
     let dims =
         Dims { num_layers: 2, num_heads: 4, num_kv_heads: 2, head_dim: 32, hidden: 48, vocab: 50, max_positions: 1000 };
     Shape {

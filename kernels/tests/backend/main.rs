@@ -5,6 +5,7 @@ mod engine;
 mod executor;
 #[path = "../../../host/device/tests/support/model.rs"]
 mod model;
+mod tuning;
 
 use std::sync::Arc;
 use tidegate_emu::device;
