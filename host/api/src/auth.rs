@@ -206,7 +206,7 @@ mod tests {
     }
 
     fn route(method: Method, path: &str) -> &'static Route {
-        match find(&method, path) {
+        match find(crate::routes::Door::Every, &method, path) {
             Found::Route(route, _) => route,
             _ => panic!("{path}"),
         }
