@@ -25,6 +25,8 @@ use tidegate_wire::responses::{Ended, ResponseEncoder, Truncation};
 
 /// Messages of a history that are read; older ones count as left out, unless they are pinned.
 const RECENT: u32 = 1000;
+/// Of their text: more than any window holds.
+const RECENT_BYTES: u64 = 16 << 20;
 
 /// One answer in the making.
 pub(crate) struct Answering {
@@ -230,11 +232,12 @@ pub(crate) fn history(
         let (conversations, tenant) = (conversations.clone(), tenant.clone());
         let (conversation, leaf) = (conversation.clone(), leaf.clone());
         Box::pin(async move {
-            let found = conversations.history(&tenant, &conversation, &leaf, RECENT).await;
+            let found = conversations.history(&tenant, &conversation, &leaf, RECENT, RECENT_BYTES).await;
             let (earlier, left_out) = found.map_err(|error| store_failed(&error))?;
             if left_out > 0 && truncation == Truncation::Disabled {
                 let message = format!(
-                    "the conversation has more than {RECENT} messages; send `truncation`: \"auto\" to leave out the oldest"
+                    "{left_out} messages of the conversation are more than a request reads; \
+                     send `truncation`: \"auto\" to leave out the oldest"
                 );
                 return Err(Reject::invalid("truncation", message).code("context_length_exceeded"));
             }

@@ -187,10 +187,16 @@ async fn a_history_is_the_recent_messages_and_the_pinned() {
         assert!(store.pin(&ann, "c", "m1", true).await.unwrap());
         assert!(store.pin(&ann, "c", "m8", true).await.unwrap());
         assert!(store.delete_message(&ann, "c", "m2").await.unwrap());
-        let (history, left_out) = store.history(&ann, "c", "m8", 3).await.unwrap();
+        let (history, left_out) = store.history(&ann, "c", "m8", 3, 1 << 20).await.unwrap();
         assert_eq!((ids(&history), left_out), (vec!["m1", "m6", "m7", "m8"], 4), "{}", fresh.name);
-        let (whole, left_out) = store.history(&ann, "c", "m8", 100).await.unwrap();
+        let (whole, left_out) = store.history(&ann, "c", "m8", 100, 1 << 20).await.unwrap();
         assert_eq!((whole.len(), left_out), (8, 0));
+        let each =
+            serde_json::json!({"role": "user", "name": null, "parts": [{"Text": "text of m1"}]}).to_string().len();
+        let (bounded, left_out) = store.history(&ann, "c", "m8", 100, 2 * each as u64).await.unwrap();
+        assert_eq!((ids(&bounded), left_out), (vec!["m1", "m7", "m8"], 5), "{}", fresh.name);
+        let (last, _) = store.history(&ann, "c", "m8", 100, 1).await.unwrap();
+        assert_eq!(ids(&last), ["m8"]);
     })
     .await;
 }
@@ -288,7 +294,7 @@ async fn nothing_of_a_tenant_is_there_for_another() {
         assert!(store.message(&eve, "c", "m").await.unwrap().is_none());
         assert!(store.branch(&eve, "c", "m", &all()).await.unwrap().is_empty());
         assert!(store.tree(&eve, "c", &all()).await.unwrap().is_empty());
-        assert_eq!(store.history(&eve, "c", "m", 9).await.unwrap(), (vec![], 0));
+        assert_eq!(store.history(&eve, "c", "m", 9, 1 << 20).await.unwrap(), (vec![], 0));
         assert!(store.of_response(&eve, "r", Origin::Input).await.unwrap().is_empty());
         assert!(!store.delete_message(&eve, "c", "m").await.unwrap());
         assert!(!store.pin(&eve, "c", "m", true).await.unwrap());

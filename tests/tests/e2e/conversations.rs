@@ -393,6 +393,15 @@ async fn an_answer_whose_conversation_was_deleted_meanwhile_says_that_it_is_not_
     assert_eq!(found.status, 404);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_that_is_too_long_to_keep_is_refused_by_its_place() {
+    let keeping = Keeping::start("[pipeline]\n").await;
+    let long = "x".repeat((1 << 20) + 1);
+    let items = json!({"items": [{"role": "user", "content": "x"}, {"role": "user", "content": long}]});
+    let refused = keeping.gateway.post("/v1/conversations", &items).await;
+    assert_eq!((refused.status, refused.error().1), (400, json!("items[1]")));
+}
+
 /// Guards are shown what was said before, as it was, and not only what is asked now.
 #[tokio::test(flavor = "multi_thread")]
 async fn guards_see_the_history() {

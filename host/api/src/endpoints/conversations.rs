@@ -10,11 +10,14 @@ use bytes::Bytes;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_store::conversations::{Conversation, Made, MessageStatus, NewMessage, Order, Page};
-use tidegate_types::{Message, Reject};
+use tidegate_types::{Fault, Message, Part, Reject, RejectKind};
 use tidegate_wire::conversations as wire;
 
 /// Items that an export reads at a time.
-const EXPORT_PAGE: u32 = 500;
+const EXPORT_PAGE: u32 = 50;
+
+/// Text of an item that is kept: pages of them are made in memory.
+const MAX_ITEM_BYTES: usize = 1 << 20;
 
 pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     let Exchange { api, caller, request, .. } = exchange;
@@ -28,7 +31,7 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
         leaf: String::new(),
         created_ms: now_ms(),
     };
-    let items = new_messages(asked.items)?;
+    let items = new_messages("items", asked.items)?;
     conversations.create(&caller.tenant, &made, &items).await.map_err(|error| store_failed(&error))?;
     Ok(json(Bytes::from(shown(&made).to_string())))
 }
@@ -79,6 +82,10 @@ pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
     loop {
         let items = conversations.tree(tenant, &conversation.id, &page).await.map_err(|error| store_failed(&error))?;
         items.iter().for_each(|item| lines.push_str(&format!("{}\n", rendered(item))));
+        if lines.len() > exchange.api.limits.max_answer_bytes {
+            let message = "the conversation is too long to be exported in one piece; read its items page by page";
+            return Err(Reject::new(RejectKind::TooLarge, Fault::Operator, message).code("export_too_large"));
+        }
         match items.last() {
             Some(last) if items.len() == EXPORT_PAGE as usize => page.after.clone_from(&last.id),
             _ => break,
@@ -110,13 +117,27 @@ pub(super) fn limited(mut data: Vec<Value>, limit: u32) -> Bytes {
 }
 
 /// Messages of a caller, with ids of their own.
-pub(super) fn new_messages(messages: Vec<Message>) -> Result<Vec<NewMessage>, Reject> {
-    let new = |message| {
+pub(super) fn new_messages(param: &str, messages: Vec<Message>) -> Result<Vec<NewMessage>, Reject> {
+    let new = |(i, message): (usize, Message)| {
+        let bytes = message.parts.iter().map(text_bytes).sum::<usize>();
+        if bytes > MAX_ITEM_BYTES {
+            let why = format!("an item that is kept must have at most {MAX_ITEM_BYTES} bytes, not {bytes}");
+            return Err(Reject::invalid(format!("{param}[{i}]"), why).code("string_above_max_length"));
+        }
         let id = format!("msg_{}", ids::secret()?);
         let (status, made) = (MessageStatus::Completed, Made::default());
         Ok(NewMessage { id, client_id: String::new(), message, status, made })
     };
-    messages.into_iter().map(new).collect()
+    messages.into_iter().enumerate().map(new).collect()
+}
+
+fn text_bytes(part: &Part) -> usize {
+    match part {
+        Part::Text(text) | Part::Reasoning(text) | Part::Refusal(text) => text.len(),
+        Part::ToolCall(call) => call.arguments.len(),
+        Part::ToolOutcome(outcome) => outcome.content.len(),
+        Part::Opaque { body, .. } => body.to_string().len(),
+    }
 }
 
 pub(super) fn now_ms() -> i64 {

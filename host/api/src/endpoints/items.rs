@@ -36,7 +36,7 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     let conversations = api.writable(&caller)?;
     let (parts, body) = request.into_parts();
     let asked = wire::parse_items(&receive::json(&api, &parts.headers, body).await?)?;
-    let new = new_messages(asked)?;
+    let new = new_messages("items", asked)?;
     let written = conversations.append(&caller.tenant, &id, &At::Leaf, &new).await;
     written.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
     let items: Vec<Value> = new.iter().map(|new| item(&new.id, &new.message, new.status.as_str())).collect();

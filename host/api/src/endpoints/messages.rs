@@ -4,7 +4,7 @@
 use crate::answering::{Answering, Keep, history};
 use crate::backend::RequestContext;
 use crate::body::Response;
-use crate::endpoints::conversations::find;
+use crate::endpoints::conversations::{find, new_messages};
 use crate::endpoints::generate::now;
 use crate::endpoints::items::find_item;
 use crate::endpoints::responses::{note_begun, refuse_while_stopping};
@@ -16,7 +16,7 @@ use crate::server::Api;
 use bytes::Bytes;
 use serde_json::Map;
 use std::sync::Arc;
-use tidegate_store::conversations::{At, Made, MessageStatus, NewMessage, NewResponse, Origin, Turn};
+use tidegate_store::conversations::{At, NewResponse, Origin, Turn};
 use tidegate_streams::Full;
 use tidegate_types::{Caller, Reject, Role, TenantId};
 use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple, plain_chat};
@@ -30,16 +30,11 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     let conversations = api.writable(&caller)?;
     let (parts, body) = request.into_parts();
     let asked = parse_simple(&receive::json(&api, &parts.headers, body).await?)?;
-    let new = NewMessage {
-        id: format!("msg_{}", ids::secret()?),
-        client_id: asked.message_id.clone(),
-        message: asked.message,
-        status: MessageStatus::Completed,
-        made: Made::default(),
-    };
+    let mut new = new_messages("content", vec![asked.message])?;
+    new.iter_mut().for_each(|new| new.client_id.clone_from(&asked.message_id));
     let at = asked.parent_id.map_or(At::Leaf, At::Branch);
     // Written before it is said to be accepted.
-    let written = conversations.append(&caller.tenant, &conversation, &at, &[new]).await;
+    let written = conversations.append(&caller.tenant, &conversation, &at, &new).await;
     let written = written.map_err(|error| store_failed(&error))?;
     let id = written.and_then(|mut ids| ids.pop()).ok_or_else(|| not_found("item").at("parent_id"))?;
     // The stream is named after the message, so that whoever sends it again finds the same one.

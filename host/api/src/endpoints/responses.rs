@@ -199,7 +199,7 @@ fn keep(api: &Api, caller: &Caller, place: &Place, id: &str, asked: &ResponseReq
         conversation: place.conversation.clone(),
         at: place.at.clone(),
         response,
-        input: new_messages(asked.input.clone())?,
+        input: new_messages("input", asked.input.clone())?,
         output: Vec::new(),
         listed: place.listed,
     };

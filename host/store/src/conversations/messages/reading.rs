@@ -31,6 +31,21 @@ macro_rules! from_path {
     };
 }
 
+/// The newest of the path, at most `$5`, until they hold more than `$4` bytes; the last of all in any case.
+macro_rules! newest_of_path {
+    ($which:literal) => {
+        concat!(
+            path!(),
+            ", newest AS (SELECT m.*, SUM(LENGTH(m.body)) OVER (ORDER BY m.position DESC) AS held",
+            from_path!(),
+            $which,
+            ") SELECT ",
+            columns!(),
+            " FROM newest m WHERE m.held <= $4 OR m.id = $3 ORDER BY m.position DESC LIMIT $5"
+        )
+    };
+}
+
 impl Conversations {
     /// One message.
     pub async fn message(
@@ -81,32 +96,36 @@ impl Conversations {
         query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
     }
 
-    /// What a model shall know: the pinned messages of the branch that ends with `leaf`, and its last `recent`; oldest
-    /// first. Says how many were left out besides.
+    /// What a model shall know: the pinned messages of the branch that ends with `leaf`, and its last `recent`, as far as
+    /// either has no more than `max_bytes`; oldest first. Says how many were left out besides.
     pub async fn history(
         &self,
         tenant: &TenantId,
         conversation: &str,
         leaf: &str,
         recent: u32,
+        max_bytes: u64,
     ) -> Result<(Vec<StoredMessage>, u64), StoreError> {
         const COUNT: &str = concat!(path!(), "SELECT COUNT(*) AS n", from_path!());
-        const PINNED: &str =
-            concat!(path!(), "SELECT ", columns!(), from_path!(), "AND m.pinned = 1 ORDER BY m.position LIMIT $4");
-        let page = Page { after: String::new(), limit: recent, order: Order::Descending };
-        let mut messages = self.branch(tenant, conversation, leaf, &page).await?;
-        messages.reverse();
-        if messages.len() < recent as usize {
+        const RECENT: &str = newest_of_path!("");
+        const PINNED: &str = newest_of_path!("AND m.pinned = 1");
+        let bind = |statement| sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(leaf);
+        let newest = async |statement| {
+            let query = bind(statement).bind(i64::try_from(max_bytes).unwrap_or(i64::MAX)).bind(i64::from(recent));
+            let rows = query.fetch_all(self.db.pool()).await?;
+            rows.iter().rev().map(read).collect::<Result<Vec<StoredMessage>, StoreError>>()
+        };
+        let mut messages = newest(RECENT).await?;
+        let count: i64 = bind(COUNT).fetch_one(self.db.pool()).await?.try_get("n")?;
+        let count = count.max(0) as u64;
+        if messages.len() as u64 == count {
             return Ok((messages, 0));
         }
-        let bind = |statement| sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(leaf);
-        let count: i64 = bind(COUNT).fetch_one(self.db.pool()).await?.try_get("n")?;
-        let pinned = bind(PINNED).bind(i64::from(recent)).fetch_all(self.db.pool()).await?;
-        let pinned: Vec<StoredMessage> = pinned.iter().map(read).collect::<Result<_, _>>()?;
+        let pinned = newest(PINNED).await?;
         let older = pinned.into_iter().filter(|pinned| messages.iter().all(|message| message.id != pinned.id));
         let mut all: Vec<StoredMessage> = older.collect();
         all.append(&mut messages);
-        let left_out = (count.max(0) as u64).saturating_sub(all.len() as u64);
+        let left_out = count.saturating_sub(all.len() as u64);
         Ok((all, left_out))
     }
 
