@@ -4,7 +4,7 @@ use crate::error::StoreError;
 use crate::migrations::migrator;
 use log::LevelFilter;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::{Any, AnyPool, ConnectOptions, Executor, Transaction};
+use sqlx::{Any, AnyPool, ConnectOptions, Connection, Executor, Transaction};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -60,6 +60,7 @@ impl Db {
                 let pragmas = if kind == Kind::Sqlite { PRAGMAS } else { "SELECT 1" };
                 Box::pin(async move { connection.execute(pragmas).await.map(drop) })
             })
+            .before_acquire(|connection, _| Box::pin(std::future::ready(Ok(is_idle(connection)))))
             .connect_with(options)
             .await?;
         migrator().run(&pool).await?;
@@ -98,6 +99,12 @@ impl Db {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Whether a connection is in no transaction. SQLite ends one by itself when its disk is full, which the driver does not
+/// notice: it would refuse to begin another on that connection for ever. The pool closes what is not idle.
+fn is_idle(connection: &sqlx::AnyConnection) -> bool {
+    !connection.is_in_transaction()
 }
 
 fn sqlite_url(folder: &Path) -> Result<String, StoreError> {
