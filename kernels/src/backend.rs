@@ -13,10 +13,13 @@ use crate::probe::{NoCuda, probe};
 use half::bf16;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tidegate_device::{Backend, DeviceError, Executor, Limits, Program, WeightSource};
+use tidegate_device::{Backend, DeviceError, Executor, Limits, Program, StepLimits, WeightSource};
 
 /// Multiprocessors' least compute capability: bf16 matrix instructions and asynchronous copies.
 const LEAST_CAPABILITY: (i32, i32) = (8, 0);
+
+/// One part in so many of the device's memory stays free.
+const RESERVE: usize = 20;
 
 /// How to compute.
 #[derive(Clone, Debug)]
@@ -116,6 +119,13 @@ impl Backend for CudaBackend {
 
     fn kv_elem_bytes(&self, _program: &Program) -> usize {
         size_of::<bf16>()
+    }
+
+    fn cache_room(&self, program: &Program, limits: &StepLimits, sharers: usize) -> Result<Option<usize>, DeviceError> {
+        let (free, total) = Context::open(self.options.device)?.memory()?;
+        // For the driver's own needs: recorded graphs, images of kernels, a library's handle.
+        let share = free.saturating_sub(total / RESERVE) / sharers.max(1);
+        Ok(Some(share.saturating_sub(executor::bytes_beside_cache(program, limits)?)))
     }
 
     fn load(

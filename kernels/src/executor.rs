@@ -25,7 +25,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use steps::{Model, Step};
 use tidegate_device::check::{check_batch, check_fed, check_program, check_rows};
-use tidegate_device::{Batch, DeviceError, Drawn, Executor, Limits, Program, SampleRow, WeightSource};
+use tidegate_device::{Batch, DeviceError, Drawn, Executor, Limits, Program, SampleRow, StepLimits, WeightSource};
 
 /// The executor. Fields go in the order of their declaration: the context last, memory before it.
 pub(crate) struct CudaExecutor {
@@ -53,6 +53,18 @@ pub(crate) fn check(kernels: &Arc<Kernels>, program: &Program) -> Result<(), Dev
     let least = Limits { num_blocks: 1, block_tokens: BLOCK_TOKENS, max_batch_tokens: 1, max_seqs: 1 };
     let memory = Memory::carve(&mut Carver::measuring(), program, &least)?;
     memory.map_or(Ok(()), |memory| Model::new(kernels, program, &memory).map(drop))
+}
+
+/// Bytes of everything but the cache, for a cache that holds the longest sequence.
+pub(crate) fn bytes_beside_cache(program: &Program, limits: &StepLimits) -> Result<usize, DeviceError> {
+    check_program(program)?;
+    let num_blocks = program.dims.max_positions.div_ceil(BLOCK_TOKENS);
+    let StepLimits { max_batch_tokens, max_seqs } = *limits;
+    let limits = Limits { num_blocks, block_tokens: BLOCK_TOKENS, max_batch_tokens, max_seqs };
+    let mut measure = Carver::measuring();
+    Memory::carve(&mut measure, program, &limits)?;
+    let cache = program.kv_bytes_per_token(size_of::<half::bf16>()) * num_blocks * BLOCK_TOKENS;
+    Ok(measure.used().saturating_sub(cache))
 }
 
 impl CudaExecutor {

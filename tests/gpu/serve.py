@@ -40,7 +40,6 @@ def main():
     engine = {
         "max_seqs": given.at_once,
         "max_batch_tokens": max(given.at_once, 2048 if given.tokens_in > 500 else 32),
-        "kv_cache_mib": KV_MIB if given.tokens_in > 500 else 4,
         "max_queued_jobs": given.requests + 1,
     }
     with Gateway(given.program, {given.name: given.folder}, "cuda", engine) as gateway:
@@ -59,9 +58,6 @@ def main():
         "tokens_out": tokens("completion_tokens") / given.requests,
     }), flush=True)
 
-
-# 256 sequences of 2000 tokens, 128 KiB each.
-KV_MIB = 65536
 
 if __name__ == "__main__":
     main()

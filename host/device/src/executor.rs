@@ -28,6 +28,15 @@ pub struct Limits {
     pub max_seqs: usize,
 }
 
+/// The part of [`Limits`] that does not depend on the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Rows (tokens) of one batch.
+    pub max_batch_tokens: usize,
+    /// Segments (sequences) of one batch.
+    pub max_seqs: usize,
+}
+
 /// Consecutive tokens of one sequence in a batch; at least one, with the one that is fed.
 #[derive(Clone, Debug)]
 pub struct Segment<'a> {
@@ -134,6 +143,17 @@ pub trait Backend: Send + Sync {
 
     /// Bytes of one element of the cache that this backend will use for `program`.
     fn kv_elem_bytes(&self, program: &Program) -> usize;
+
+    /// Bytes that the cache of a model may take, if `sharers` models divide what is free on the device now; less a
+    /// reserve. `None` where memory is the host's, of which a program does not take all that there is.
+    fn cache_room(
+        &self,
+        _program: &Program,
+        _limits: &StepLimits,
+        _sharers: usize,
+    ) -> Result<Option<usize>, DeviceError> {
+        Ok(None)
+    }
 
     /// Loads weights and allocates everything; nothing is allocated in a step after that. `weights` may be
     /// dropped by the caller once this returns.

@@ -19,7 +19,7 @@ pub mod sampler;
 pub mod weights;
 
 pub use cpu::{CacheElem, CpuBackend, CpuOptions, Isa};
-pub use executor::{Backend, Batch, BlockId, DeviceError, Drawn, Executor, Limits, SampleRow, Segment};
+pub use executor::{Backend, Batch, BlockId, DeviceError, Drawn, Executor, Limits, SampleRow, Segment, StepLimits};
 pub use fed::DrawQueue;
 pub use mapped::MappedFile;
 pub use program::{Activation, Dims, Node, Program, RopeTable, Slot, SlotId, WeightId, WeightSpec};

@@ -3,10 +3,13 @@
 use crate::error::EngineError;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tidegate_device::{Backend, Limits, Program};
+use tidegate_device::{Backend, Limits, Program, StepLimits};
 
 /// Positions in a cache block. Fixed: routers and key-value events of the field assume 16.
 pub const BLOCK_TOKENS: usize = 16;
+
+/// Memory for keys and values on the host, in MiB.
+const DEFAULT_CACHE_MIB: usize = 512;
 
 /// Where the engine's loop runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,8 +41,8 @@ pub enum Ahead {
 pub struct EngineConfig {
     /// Thread or child process.
     pub isolation: Isolation,
-    /// Memory for keys and values, in MiB.
-    pub kv_cache_mib: usize,
+    /// Memory for keys and values, in MiB; by default what the device has free, or 512 where the host's memory is used.
+    pub kv_cache_mib: Option<usize>,
     /// Tokens computed in one step: the bound on how long a decode waits for others' prompts.
     pub max_batch_tokens: usize,
     /// Sequences that run at once; at most `max_batch_tokens`.
@@ -68,7 +71,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             isolation: Isolation::Thread,
-            kv_cache_mib: 512,
+            kv_cache_mib: None,
             max_batch_tokens: 512,
             max_seqs: 256,
             max_queued_jobs: 1024,
@@ -88,7 +91,7 @@ impl EngineConfig {
     /// Refuses values that cannot work together; the message names key, limit and remedy.
     pub fn check(&self) -> Result<(), EngineError> {
         let positive = [
-            ("kv_cache_mib", self.kv_cache_mib),
+            ("kv_cache_mib", self.cache_mib()),
             ("max_batch_tokens", self.max_batch_tokens),
             ("max_seqs", self.max_seqs),
             ("max_queued_jobs", self.max_queued_jobs),
@@ -106,15 +109,30 @@ impl EngineConfig {
         Ok(())
     }
 
+    /// Memory for keys and values, in MiB.
+    pub fn cache_mib(&self) -> usize {
+        self.kv_cache_mib.unwrap_or(DEFAULT_CACHE_MIB)
+    }
+
+    /// Takes what the backend has room for, where nothing else was said; `sharers` models divide it.
+    pub fn fit_cache(&mut self, backend: &dyn Backend, program: &Program, sharers: usize) -> Result<(), EngineError> {
+        let steps = StepLimits { max_batch_tokens: self.max_batch_tokens, max_seqs: self.max_seqs };
+        if self.kv_cache_mib.is_none() {
+            self.kv_cache_mib = backend.cache_room(program, &steps, sharers)?.map(|bytes| bytes >> 20);
+        }
+        Ok(())
+    }
+
     /// What the executor is built for, and the scheduler keeps to.
     pub fn limits(&self, facts: &ModelFacts) -> Result<Limits, EngineError> {
         self.check()?;
         let block_bytes = BLOCK_TOKENS * facts.kv_bytes_per_token.max(1);
-        let num_blocks = (self.kv_cache_mib.saturating_mul(1 << 20) / block_bytes).min(u32::MAX as usize);
+        let num_blocks = (self.cache_mib().saturating_mul(1 << 20) / block_bytes).min(u32::MAX as usize);
         if num_blocks < 2 {
             return Err(EngineError::Config(format!(
                 "engine.kv_cache_mib is {}; model `{}` needs {block_bytes} bytes for each block of {BLOCK_TOKENS} tokens, and two blocks at least",
-                self.kv_cache_mib, facts.name
+                self.cache_mib(),
+                facts.name
             )));
         }
         Ok(Limits {

@@ -10,7 +10,7 @@ use tidegate_types::{Class, Job, JobEvent, SamplingParams, TenantId};
 async fn figures_have_our_names_and_those_of_vllm() {
     let exporter = PrometheusBuilder::new().install_recorder().unwrap();
     let facts = toy::facts(50, 256);
-    let config = EngineConfig { kv_cache_mib: 1, ..EngineConfig::default() };
+    let config = EngineConfig { kv_cache_mib: Some(1), ..EngineConfig::default() };
     let factory = |limits| Ok(Box::new(ToyExecutor::new(50, limits, Faults::default())) as Box<_>);
     let engine = EngineHandle::start(config, facts, Box::new(factory)).unwrap();
     for _ in 0..2 {

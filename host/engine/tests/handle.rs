@@ -17,7 +17,7 @@ const CONTEXT: usize = 256;
 const POISON: u32 = 49;
 
 fn config() -> EngineConfig {
-    EngineConfig { kv_cache_mib: 1, max_batch_tokens: 64, max_seqs: 8, ..EngineConfig::default() }
+    EngineConfig { kv_cache_mib: Some(1), max_batch_tokens: 64, max_seqs: 8, ..EngineConfig::default() }
 }
 
 fn factory(faults: Faults) -> ExecutorFactory {

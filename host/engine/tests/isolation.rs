@@ -17,7 +17,7 @@ const POISON: u32 = 49;
 fn config() -> EngineConfig {
     EngineConfig {
         isolation: Isolation::Process,
-        kv_cache_mib: 1,
+        kv_cache_mib: Some(1),
         max_batch_tokens: 64,
         max_seqs: 8,
         ..EngineConfig::default()

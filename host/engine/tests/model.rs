@@ -23,7 +23,13 @@ fn model() -> Model {
 
 /// The whole prompt in one step, nobody else, nothing cached.
 fn plain() -> EngineConfig {
-    EngineConfig { kv_cache_mib: 4, max_batch_tokens: 256, max_seqs: 8, prefix_cache: false, ..EngineConfig::default() }
+    EngineConfig {
+        kv_cache_mib: Some(4),
+        max_batch_tokens: 256,
+        max_seqs: 8,
+        prefix_cache: false,
+        ..EngineConfig::default()
+    }
 }
 
 /// Equality holds within a backend; between them it holds within tolerances, which is tested elsewhere.
@@ -40,7 +46,7 @@ fn start_with_blocks(backend: &Arc<dyn Backend>, config: EngineConfig, num_block
     let model = model();
     let mut facts = ModelFacts::of(MODEL, model.fingerprint.0, &model.program, &**backend);
     if num_blocks < usize::MAX {
-        facts.kv_bytes_per_token = (config.kv_cache_mib << 20) / num_blocks / tidegate_engine::BLOCK_TOKENS;
+        facts.kv_bytes_per_token = (config.cache_mib() << 20) / num_blocks / tidegate_engine::BLOCK_TOKENS;
     }
     let backend = backend.clone();
     let factory = move |limits: Limits| backend.load(model.program.clone(), &*model.weights, limits);

@@ -16,7 +16,13 @@ const FIXTURES: [&str; 3] = ["llama", "mistral", "qwen3"];
 const SIZES: [(u32, u32); 5] = [(0, 5), (1, 41), (2, 48), (3, 64), (4, 17)];
 
 fn plain() -> EngineConfig {
-    EngineConfig { kv_cache_mib: 4, max_batch_tokens: 128, max_seqs: 8, prefix_cache: false, ..EngineConfig::default() }
+    EngineConfig {
+        kv_cache_mib: Some(4),
+        max_batch_tokens: 128,
+        max_seqs: 8,
+        prefix_cache: false,
+        ..EngineConfig::default()
+    }
 }
 
 fn start(name: &str, backend: Arc<dyn Backend>, config: EngineConfig, num_blocks: Option<usize>) -> EngineHandle {
@@ -26,7 +32,7 @@ fn start(name: &str, backend: Arc<dyn Backend>, config: EngineConfig, num_blocks
     let model = Model::open(&models.join(name)).unwrap();
     let mut facts = ModelFacts::of(name, model.fingerprint.0, &model.program, &*backend);
     if let Some(num_blocks) = num_blocks {
-        facts.kv_bytes_per_token = (config.kv_cache_mib << 20) / num_blocks / tidegate_engine::BLOCK_TOKENS;
+        facts.kv_bytes_per_token = (config.cache_mib() << 20) / num_blocks / tidegate_engine::BLOCK_TOKENS;
     }
     let factory = move |limits: Limits| backend.load(model.program.clone(), &*model.weights, limits);
     EngineHandle::start(config, facts, Box::new(factory)).unwrap()

@@ -9,6 +9,7 @@ use model::{Shape, Weights, build};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_device::{
     Activation, Backend, Batch, BlockId, DType, DeviceError, Dims, Executor, Limits, Program, SampleRow, Segment,
+    StepLimits,
 };
 use tidegate_emu::{Standin, standin};
 use tidegate_kernels::driver::Context;
@@ -178,4 +179,21 @@ fn kept_kernels_are_used_and_damaged_ones_are_made_again() {
     let error = open().unwrap_err().to_string();
     standin.heal();
     assert_eq!(error, "cuModuleLoadData failed with 209 (no kernel image for this device)");
+}
+
+#[test]
+fn the_room_for_a_cache_is_filled_but_for_the_reserve() {
+    let Some((_, _alone)) = alone() else { return };
+    let (backend, (program, weights)) = (open(), tiny());
+    let steps = StepLimits { max_batch_tokens: LIMITS.max_batch_tokens, max_seqs: LIMITS.max_seqs };
+    let room = |sharers| backend.cache_room(&program, &steps, sharers).unwrap().unwrap();
+    let (_, total) = Context::open(0).unwrap().memory().unwrap();
+    assert!(room(2) < room(1) / 2 && room(2) > room(1) / 3, "{} of {}", room(2), room(1));
+    let limits = Limits { num_blocks: room(1) / (16 * program.kv_bytes_per_token(2)), ..LIMITS };
+    let mut executor = backend.load(program, &weights, limits).unwrap();
+    let (free, _) = Context::open(0).unwrap().memory().unwrap();
+    assert!(free >= total / 20 && free < total / 20 + (1 << 20), "{free} bytes of {total} are left");
+    step(&mut *executor).unwrap();
+    let nothing_left = backend.cache_room(&tiny().0, &steps, 1).unwrap();
+    assert_eq!(nothing_left, Some(0));
 }

@@ -57,6 +57,11 @@ impl Backends {
         Ok(Self { host, cuda })
     }
 
+    /// Whether models may lie in a device's memory.
+    pub(super) fn has_device(&self) -> bool {
+        matches!(self.cuda, Cuda::Found(..))
+    }
+
     /// The backend of one model.
     pub(super) fn choose(&self, program: &Program) -> Chosen {
         let why_not = match &self.cuda {

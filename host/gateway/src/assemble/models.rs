@@ -18,14 +18,23 @@ use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig};
 
 /// Loads all models of the config.
 pub(super) fn load(config: &Config, cache: &Path, facts: &mut Vec<String>) -> anyhow::Result<Models> {
-    check_memory(config)?;
     let backends = Backends::open(&config.compute, cache)?;
+    if !backends.has_device() {
+        check_memory(config)?;
+    }
     let mut models = Models::default();
-    for entry in model_configs(config) {
+    let entries = model_configs(config);
+    // Those that are still to be loaded divide what a device has free.
+    let mut sharers = entries.iter().filter(|entry| entry.upstream.is_none()).count();
+    for entry in entries {
         let model = match &entry.upstream {
             Some(url) => upstream(&entry, url, facts)?,
-            None => own(config, &entry, cache, &backends, facts)
-                .with_context(|| format!("model `{}` cannot be loaded", entry.name))?,
+            None => {
+                let model = own(config, &entry, (cache, sharers), &backends, facts)
+                    .with_context(|| format!("model `{}` cannot be loaded", entry.name))?;
+                sharers -= 1;
+                model
+            }
         };
         models.insert(model).map_err(|why| anyhow!(why))?;
     }
@@ -38,7 +47,7 @@ pub(super) fn check_memory(config: &Config) -> anyhow::Result<()> {
     let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
     let Some(total_kib): Option<usize> = total else { return Ok(()) };
     let own = model_configs(config).iter().filter(|model| model.path.is_some()).count();
-    let (each, total) = (config.engine.kv_cache_mib, total_kib >> 10);
+    let (each, total) = (config.engine.cache_mib(), total_kib >> 10);
     if own > 0 && each > total / own {
         bail!("engine.kv_cache_mib is {each} for each of {own} models, but this machine has {total} MiB of memory");
     }
@@ -74,7 +83,7 @@ fn folder(entry: &ModelConfig, cache: &Path) -> anyhow::Result<PathBuf> {
 fn own(
     config: &Config,
     entry: &ModelConfig,
-    cache: &Path,
+    (cache, sharers): (&Path, usize),
     backends: &Backends,
     facts: &mut Vec<String>,
 ) -> anyhow::Result<Model> {
@@ -88,7 +97,10 @@ fn own(
     facts.push(format!("backend   {fact}"));
     let model_facts = model_facts(entry, &opened, backend.as_ref());
     let wanted = model_facts.max_positions;
-    let engine = config.engine.clone();
+    let mut engine = config.engine.clone();
+    engine.fit_cache(backend.as_ref(), &opened.program, sharers)?;
+    let cache_mib = engine.cache_mib();
+    facts.push(format!("cache     {cache_mib} MiB for keys and values"));
     let handle = match engine.isolation {
         Isolation::Thread => EngineHandle::start(engine, model_facts, factory(opened, &backend))?,
         Isolation::Process => {
@@ -98,9 +110,8 @@ fn own(
     };
     let context_tokens = u32::try_from(handle.context())?;
     if handle.context() < wanted {
-        let cache = config.engine.kv_cache_mib;
         facts.push(format!(
-            "context   {context_tokens} tokens of {wanted}: engine.kv_cache_mib = {cache} holds no more"
+            "context   {context_tokens} tokens of {wanted}: engine.kv_cache_mib = {cache_mib} holds no more"
         ));
     }
     let engine = EngineModel { handle, text, stop_token_ids, defaults };
