@@ -32,9 +32,10 @@ SYSTEMS = [
 ]
 LENGTHS = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5]  # segments of a dialogue
 TOOL_LENGTHS = [2, 3, 3, 4, 5]  # where a long list of tools was read first
-TOOLS_SHARE = 0.22
-BUNDLED_SHARE = 0.12  # with nothing but the bundled calculator, as every request to a server without a config
+TOOLS_SHARE = 0.26
+BUNDLED_SHARE = 0.08  # with nothing but the bundled calculator, as every request to a server without a config
 PAIRS_SHARE = 0.10
+ASKED_IN_THE_END = 0.7  # what was told and not asked for
 FOLLOW_UP = 0.6  # once something was told, how often the next segment asks for it
 PRAISE = "[nice|great|good|lovely|what a nice|I like this|I liked that] story[!|.|]"
 PRAISE_ANSWERS = ["I am glad you liked it! Shall I tell another one?", "Thank you! I have many more."]
@@ -49,7 +50,8 @@ class State:
 
     tools: list = dataclasses.field(default_factory=list)
     tasks: list = dataclasses.field(default_factory=list)  # requests for the tools, each to be made once
-    told: dict = dataclasses.field(default_factory=dict)
+    told: dict = dataclasses.field(default_factory=dict)  # values by key, the latest one last
+    kept: dict = dataclasses.field(default_factory=dict)  # how each of them is asked for and said
     system: str | None = None
     history: list = dataclasses.field(default_factory=list)
     first: bool = True
@@ -95,9 +97,9 @@ def calculate(rng, split, state):
 
 # Shares of the segments early (first fifth), in the middle, and late (last two fifths).
 SEGMENTS = {
-    talk.small_talk: (8, 12, 20), talk.fact: (9, 14, 22), talk.world: (3, 3, 4), talk.unknown: (5, 6, 7),
-    calculate: (4, 4, 4), grounded: (28, 28, 22), story: (8, 9, 9), recall.tell: (15, 13, 11),
-    recall.recall: (4, 4, 4), recall.about_chat: (4, 4, 3), echo: (24, 12, 6),
+    talk.small_talk: (8, 12, 15), talk.fact: (9, 14, 17), talk.world: (3, 3, 4), talk.unknown: (5, 7, 8),
+    calculate: (4, 4, 4), grounded: (28, 32, 30), story: (8, 9, 9), recall.tell: (15, 14, 13),
+    recall.recall: (4, 4, 4), recall.about_chat: (4, 3, 3), echo: (24, 8, 5),
 }
 WITH_TOOLS = {
     toolcalls.calculate: (20, 20, 20), use_tool: (58, 54, 50), talk.small_talk: (8, 10, 12), talk.fact: (4, 6, 8),
@@ -129,6 +131,8 @@ def chain(rng, split, progress):
         messages += part
         state.history += part
         state.first = False
+    if state.told and segment is not recall.recall and rng.random() < ASKED_IN_THE_END:
+        messages += recall.recall(rng, split, state)
     return messages, state.tools
 
 

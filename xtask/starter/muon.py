@@ -6,6 +6,8 @@ is all launch overhead on a GPU. Here matrices of one shape are stacked, and the
 
 import torch
 
+import forward
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic whose fixed points are near singular values of one
 ITERATIONS = 5
 
@@ -13,7 +15,7 @@ ITERATIONS = 5
 def orthogonal(stack):
     """The nearest orthogonal matrix to each of a stack (n, rows, columns), within about 20 % a singular value."""
     a, b, c = COEFFICIENTS
-    x = stack.to(torch.bfloat16) if stack.is_cuda or torch.cpu._is_avx512_bf16_supported() else stack
+    x = stack.to(torch.bfloat16) if stack.is_cuda or forward.dtype == torch.bfloat16 else stack
     tall = x.size(-2) > x.size(-1)
     x = x.mT if tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)

@@ -110,7 +110,7 @@ def unknown(rng, split, state):
 
 def sentences(texts):
     """The single sentences of some texts, for passages and copying."""
-    return [part.strip() + "." for text in texts for part in re.split(r"\. ", text.rstrip(".")) if '"' not in part]
+    return [part.strip() + "." for text in texts for part in re.split(r"\. ", text.rstrip(".")) if '"' not in part and " " in part.strip()]
 
 
 FACT_SENTENCES = sentences(answer for item in FACTS for answer in item["answer"])

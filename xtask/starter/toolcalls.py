@@ -7,6 +7,7 @@ tasks, so that the model has to choose by name and description, and to copy name
 import dataclasses
 import json
 import pathlib
+import re
 import tomllib
 
 import arithmetic
@@ -16,6 +17,11 @@ from surface import surface
 from words import capital, coined, fill
 
 DATA = tomllib.loads((pathlib.Path(__file__).parent / "tools.toml").read_text())
+CHOICE = re.compile(r"\[([^\[\]{}]+)\]")
+WRAPS = [
+    "{x}", "{x}", "{x}", "{x}", "please {x}", "can you help? {x}", "hey, {x}", "{x}, please", "{x} thanks", "quick one: {x}",
+    "I have a request: {x}", "next: {x}", "one more thing, {x}", "{x} (use the tool)", "okay, {x}", "hi! {x}",
+]
 
 
 @dataclasses.dataclass
@@ -28,15 +34,43 @@ class Task:
     key: str = "result"  # what a tool that answers in JSON calls it
 
 
-def _schema(rng, name, description, arguments):
-    """A tool as a client would offer it; clients differ in what they leave out."""
-    def kind(value):
-        shown = {"type": "string" if isinstance(value, str) else rng.choice(["integer", "number"])}
-        return shown | ({"description": f"The {key}"} if rng.random() < 0.3 else {})
+# Optional arguments that a schema may have and that no request asks for.
+UNUSED = [
+    ("unit", {"type": "string", "enum": ["celsius", "fahrenheit"]}), ("limit", {"type": "integer"}), ("lang", {"type": "string"}),
+    ("verbose", {"type": "boolean"}), ("note", {"type": "string", "description": "Optional note"}),
+    ("timezone", {"type": "string"}), ("page", {"type": "integer", "description": "Page number"}),
+    ("format", {"type": "string", "enum": ["short", "long"]}), ("silent", {"type": "boolean"}),
+]
+DESCRIBED = ["The {k}", "The {k} to use", "{k}", "Name of the {k}", "The {k}, for example {v}", "{k} of the request"]
 
-    properties = {}
-    for key, value in arguments.items():
-        properties[key] = kind(value)
+
+def _kind(rng, key, value, pattern):
+    """The schema of one argument; a choice of few words may be written as an enum."""
+    if isinstance(value, bool):
+        shown = {"type": "boolean"}
+    else:
+        shown = {"type": "string" if isinstance(value, str) else rng.choice(["integer", "number"])}
+    choices = CHOICE.fullmatch(pattern)
+    if choices and rng.random() < 0.7:
+        shown["enum"] = choices[1].split("|")
+    if rng.random() < 0.4:
+        said = rng.choice(DESCRIBED if isinstance(value, str) and not choices else DESCRIBED[:2])
+        if "{v}" in said and (pattern == "" or "{" not in pattern):
+            said = DESCRIBED[0]
+        example = fill(rng, "train", pattern) if "{v}" in said else ""
+        shown["description"] = said.replace("{k}", key.replace("_", " ")).replace("{v}", example)
+    return shown
+
+
+def _schema(rng, name, description, arguments, patterns=None):
+    """A tool as a client would offer it; clients differ in what they leave out."""
+    properties = {key: _kind(rng, key, value, (patterns or {}).get(key, "")) for key, value in arguments.items()}
+    if patterns and rng.random() < 0.2:
+        key, shown = rng.choice(UNUSED)
+        properties.setdefault(key, dict(shown))
+    if rng.random() < 0.2:
+        shuffled = rng.sample(sorted(properties), len(properties))
+        properties = {key: properties[key] for key in shuffled}
     schema = {"name": name} | ({"description": description} if description else {})
     parameters = {"type": "object", "properties": properties}
     if rng.random() < 0.8:
@@ -44,6 +78,22 @@ def _schema(rng, name, description, arguments):
     if rng.random() < 0.15:
         parameters["additionalProperties"] = False
     return schema | {"parameters": parameters}
+
+
+def _renamed(rng, key, taken):
+    """Another name for an argument."""
+    other = rng.choice(DATA["aliases"].get(key, [key])) if rng.random() < 0.5 else key
+    other = fill(rng, "train", "{coined_low}") if rng.random() < 0.04 else other
+    return key if other in taken else other
+
+
+def _cased(rng, name):
+    """The name in another convention."""
+    kind, parts = rng.random(), name.split("_")
+    if kind > 0.2 or len(parts) < 2:
+        return name
+    return rng.choice([parts[0] + "".join(map(str.capitalize, parts[1:])), "-".join(parts), ".".join(parts),
+                       "".join(map(str.capitalize, parts))])
 
 
 def _getter(rng, split):
@@ -60,7 +110,7 @@ def _getter(rng, split):
     ask, answer = fill(rng, split, rng.choice(data["asks"]), **slots), fill(rng, split, data["say"], **slots)
     if rng.random() < 0.15:
         key = rng.choice(["input", "value", "q", coined(rng, split).lower()])
-    return Task(_schema(rng, name, description, {key: value}), ask, {key: value}, result, answer, noun)
+    return Task(_schema(rng, _cased(rng, name), description, {key: value}), ask, {key: value}, result, answer, noun)
 
 
 def _action(rng, split):
@@ -69,19 +119,25 @@ def _action(rng, split):
     arguments = {}
     for key, pattern in data["arguments"].items():
         text = fill(rng, split, pattern)
-        arguments[key] = int(text[1:]) if text.startswith("#") else text
+        arguments[key] = int(text[1:]) if text.startswith("#") else text == "?true" if text.startswith("?") else text
     made = {"v": fill(rng, split, data.get("verb", "")), "o": fill(rng, split, data.get("object", ""))}
     made["V"] = capital(made["v"])
     result = fill(rng, split, data.get("result", "[ok|done|success]"))
     slots = made | arguments | {"r": result}
     name = fill(rng, split, rng.choice(data["names"]), **made)
     ask, answer = fill(rng, split, rng.choice(data["asks"]), **slots), fill(rng, split, data["say"], **slots)
-    schema = _schema(rng, name, fill(rng, split, data["description"], **made), arguments)
-    return Task(schema, ask, arguments, result, answer)
+    given, patterns = {}, {}
+    for key, value in arguments.items():
+        other = _renamed(rng, key, given.keys() | arguments.keys())
+        given[other], patterns[other] = value, data["arguments"][key]
+    description = fill(rng, split, data["description"], **made) if rng.random() < 0.93 else ""
+    schema = _schema(rng, _cased(rng, name), description, given, patterns)
+    order = {key: given[key] for key in schema["parameters"]["properties"] if key in given}
+    return Task(schema, ask, order, result, answer)
 
 
 def task(rng, split):
-    return _getter(rng, split) if rng.random() < 0.55 else _action(rng, split)
+    return _getter(rng, split) if rng.random() < 0.3 else _action(rng, split)
 
 
 def offer(rng, split):
@@ -104,16 +160,33 @@ def returned(content):
     return {"role": "tool", "content": content}
 
 
+def _fields(rng, split, wanted):
+    """A result of several fields, which the answer reads out."""
+    nouns = rng.sample(sorted(DATA["nouns"].items()), rng.randint(2, 4))
+    values = {key: fill(rng, split, pattern) for key, pattern in nouns}
+    values = {key: int(value) if value.isdigit() else value for key, value in values.items()}
+    if wanted.key != "result" and rng.random() < 0.6:
+        values |= {wanted.key: wanted.result}
+    if rng.random() < 0.4:
+        values = dict(list(wanted.arguments.items())[:1]) | values
+    said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
+    return [returned(json.dumps(values, separators=rng.choice([(", ", ": "), (",", ":")]))),
+            says(f"Here is the result: {said}.", kind="other_result", all=[str(value) for value in values.values()])]
+
+
 def use_tool(rng, split, state):
     """A request for one of the offered tools, the call, the result and the answer."""
     wanted = state.tasks.pop()
     name = wanted.schema["name"]
-    turns = [user(surface(rng, wanted.ask, loose=False)),
+    ask = rng.choice(WRAPS).replace("{x}", wanted.ask) if split == "train" else wanted.ask
+    turns = [user(surface(rng, ask, loose=False)),
              called(name, wanted.arguments, {"kind": "other_call", "name": name, "arguments": wanted.arguments})]
     if rng.random() < 0.06:
         error = rng.choice(["not found", "access denied", "timeout", "not available"])
         content = rng.choice([f"error: {error}", json.dumps({"error": error})])
         return turns + [returned(content), says(f"That did not work: {error}.", kind="tool_error", all=[error])]
+    if rng.random() < 0.25:
+        return turns + _fields(rng, split, wanted)
     content = rng.choice([wanted.result, json.dumps({rng.choice(["result", wanted.key]): wanted.result})])
     must = [wanted.result] if wanted.result in wanted.answer else []
     return turns + [returned(content), says(capital(wanted.answer), kind="other_result", all=must)]

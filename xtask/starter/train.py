@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+import forward
 import pools
-from forward import Forward
 from muon import Muon
 
 WARM_UP_STEPS = 100
@@ -51,11 +51,6 @@ def optimizers_of(model, lr):
         Muon(matrices, lr=lr),
         torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
-
-
-def bf16_pays(device):
-    """On a CPU without bf16 units it is slower than plain fp32."""
-    return device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
 
 
 def logits_of(model, ids, places):
@@ -113,8 +108,11 @@ class Run:
         self.args, self.device = args, torch.device(args.device)
         torch.manual_seed(args.seed)
         self.model = build(tokenizer.get_vocab_size(), args.layers).to(self.device)
-        fast = self.device.type == "cpu" and bf16_pays(self.device)
-        self.logits = Forward(self.model).logits if fast else functools.partial(logits_of, self.model)
+        self.logits = functools.partial(logits_of, self.model)
+        if self.device.type == "cpu":
+            forward.dtype = forward.fastest()
+            print(f"products in {forward.dtype}", flush=True)
+            self.logits = forward.Forward(self.model).logits
         self.optimizers = optimizers_of(self.model, args.lr)
         self.step, self.seen, self.pool, self.spent = 0, 0, 0, 0.0
         self.warm_from, self.warm_steps, self.stopped = 0, WARM_UP_STEPS, False

@@ -197,7 +197,7 @@ def fill(rng, split, pattern, **known):
 
 
 def with_articles(text):
-    return re.sub(r"\b([Aa]) (?=(?!uni|one)[aeiou])", r"\1n ", text)
+    return re.sub(r"\b([Aa]) (?=(?!uni|one)[aeiou]|honest)", r"\1n ", text)
 
 
 def capital(text):
