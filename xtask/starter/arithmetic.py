@@ -9,6 +9,7 @@ import words
 from words import capital, fill
 
 DATA = tomllib.loads((pathlib.Path(__file__).parent / "arithmetic.toml").read_text())
+WORDS_SHARE = 0.15  # of the sums that are said in words, numbers included
 FUNCTIONS = {"sqrt": lambda x: x**0.5}
 
 
@@ -33,6 +34,19 @@ def value(expression):
     return str(int(result)) if result == int(result) else f"{result:.6f}".rstrip("0").rstrip(".")
 
 
+def spelled(n):
+    """A number below 100 in words."""
+    units, tens = DATA["units"].split(), DATA["tens"].split()
+    if n < 20:
+        return units[n]
+    return tens[n // 10 - 2] + (f"-{units[n % 10]}" if n % 10 else "")
+
+
+def _in_words(text):
+    """The same with every number below 100 as a word; longer ones stay."""
+    return re.sub(r"(?<![\d.,])\d{1,2}(?![\d.,])", lambda m: spelled(int(m[0])), text)
+
+
 def _operand(rng, split):
     if rng.random() < 0.12:
         return f"{words.number(rng, split, 1, 999)}.{rng.randint(1, 99)}"
@@ -55,7 +69,8 @@ def _sum(rng, split):
     if kind < 0.8:
         return _chain(rng, a, b, c)
     form = rng.choice(DATA["form"])
-    slots = {"a": a, "b": b, "c": c, "n": words.number(rng, split, 2, 99), "p": rng.randint(2, 9)}
+    slots = {"a": a, "b": b, "c": c, "n": words.number(rng, split, 2, 99), "p": rng.randint(2, 9),
+             "q": rng.randint(1, 99)}
     return fill(rng, split, form["expression"], **slots), fill(rng, split, form["say"], **slots)
 
 
@@ -79,8 +94,11 @@ def problem(rng, split):
         result = value(expression)
         if result is not None:
             break
-    question = fill(rng, split, rng.choice(DATA["frames"]), x=said)
+    if rng.random() < WORDS_SHARE and re.fullmatch(r"[a-z\d ]+", said):
+        said = _in_words(said)
+    order = said.startswith(("add ", "subtract ", "multiply ", "divide "))
+    question = fill(rng, split, rng.choice(DATA["orders" if order else "frames"]), x=said)
     if "=" not in question and rng.random() < 0.8:
         question += "?" if rng.random() < 0.85 else rng.choice([".", " please"])
-    answer = rng.choice(DATA["answers"]).replace("{X}", capital(said))
+    answer = "The result is {r}." if order else rng.choice(DATA["answers"]).replace("{X}", capital(said))
     return Problem(question, expression, result, answer)
