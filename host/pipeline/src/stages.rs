@@ -10,6 +10,7 @@ mod late_verdicts;
 mod load;
 mod observe;
 mod offer_tools;
+mod params;
 mod recall;
 mod remember;
 mod route;

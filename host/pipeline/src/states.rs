@@ -56,6 +56,8 @@ pub(crate) struct Request {
     pub(crate) left_out: u64,
     /// Whether more of them may be left out where they do not fit.
     pub(crate) may_shorten: bool,
+    /// What prompt guards noted for their own plugin's memory.
+    pub(crate) notes: Vec<Notes>,
     /// What is counted for it until the reply is dropped.
     pub(crate) held: HeldLimits,
 }
@@ -74,6 +76,15 @@ impl HeldLimits {
     pub(crate) fn allowances(&self) -> Allowances {
         self.caller.allowances.tighter(self.model.allowances)
     }
+}
+
+/// What one prompt guard noted.
+#[derive(Clone)]
+pub(crate) struct Notes {
+    /// The plugin's name in the config.
+    pub(crate) plugin: Arc<str>,
+    /// Key and JSON.
+    pub(crate) attrs: Vec<(String, String)>,
 }
 
 /// Let in.

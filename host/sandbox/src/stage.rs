@@ -150,6 +150,8 @@ pub struct Verdict {
     pub action: Action,
     /// What it saw.
     pub findings: Vec<Finding>,
+    /// What the plugin's own later stages want to know, as (key, JSON); the host does not read it.
+    pub notes: Vec<(String, String)>,
 }
 
 /// Which text of a choice a window is of.

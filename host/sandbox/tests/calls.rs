@@ -240,7 +240,7 @@ async fn a_memory_recalls_remembers_and_forgets() {
     let item = MemoryItem { id: "i0".into(), text: "known of tea".into(), score: Some(0.5) };
     assert_eq!(items, [item]);
     let messages = [Message::text("m0", Role::User, "a"), Message::text("m1", Role::Assistant, "b")];
-    let kept = plugin.remember(&ctx(), Exchange { messages: &messages }).await.unwrap();
+    let kept = plugin.remember(&ctx(), Exchange { messages: &messages, attrs: &[] }).await.unwrap();
     assert_eq!(kept.iter().map(|item| item.text.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(plugin.forget(&ctx(), &["i0"]).await.unwrap(), 1);
 }
@@ -252,7 +252,7 @@ async fn a_memory_in_kv_keeps_callers_and_tenants_apart() {
     let mut other = by("acme");
     other.caller.key_name = "other".into();
     let said = [Message::text("m0", Role::User, "the harbour opens at nine")];
-    plugin.remember(&by("acme"), Exchange { messages: &said }).await.unwrap();
+    plugin.remember(&by("acme"), Exchange { messages: &said, attrs: &[] }).await.unwrap();
     let question = Question { text: "when does the harbour open", limit: 3 };
     assert_eq!(plugin.recall(&by("acme"), question).await.unwrap()[0].text, "the harbour opens at nine");
     assert!(plugin.recall(&other, question).await.unwrap().is_empty());

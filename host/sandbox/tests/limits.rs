@@ -15,7 +15,7 @@ fn limited(name: &str, limits: impl FnOnce(&mut Limits)) -> std::sync::Arc<Plugi
 
 async fn allows(plugin: &Plugin, text: &str) {
     let verdict = inspect(plugin, &ctx(), text).await.unwrap();
-    assert_eq!(verdict, Verdict { action: Action::Allow, findings: vec![] });
+    assert_eq!(verdict, Verdict { action: Action::Allow, findings: vec![], notes: vec![] });
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError> {
             let role = |idx: usize| if idx.is_multiple_of(2) { Role::User } else { Role::Assistant };
             let said = said.iter().enumerate().map(|(idx, text)| Message::text(format!("m{idx}"), role(idx), text));
             let messages: Vec<Message> = said.collect();
-            items(&plugin.remember(&ctx, Exchange { messages: &messages }).await?)
+            items(&plugin.remember(&ctx, Exchange { messages: &messages, attrs: &[] }).await?)
         }
         Ask::Recall(text) => items(&plugin.recall(&ctx, Question { text, limit: 10 }).await?),
         Ask::Forget(ids) => {

@@ -34,6 +34,7 @@ impl Pipeline {
             findings: Vec::new(),
             pending: None,
             question: None,
+            notes: Vec::new(),
             charge,
             tally,
             left_out: 0,

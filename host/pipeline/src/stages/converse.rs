@@ -30,6 +30,7 @@ impl Pipeline {
             screen: OutputScreen::new(self, &request.cx, request.chat.stream),
             held: self.holds_answers(request.chat.stream).then(HeldAnswer::default),
             said: request.question.is_some().then(String::new),
+            finish: None,
             pipeline: Arc::clone(self),
             turn,
             out: emitter.clone(),
@@ -56,6 +57,8 @@ struct Conversation {
     held: Option<HeldAnswer>,
     /// Text of the first choice as it left, where a memory wants it; `None` once it is no answer to remember.
     said: Option<String>,
+    /// Why the first choice ended.
+    finish: Option<FinishReason>,
     /// Where observers look for what guards saw.
     findings: Option<Findings>,
 }
@@ -86,7 +89,8 @@ impl Conversation {
                         self.out.emit(ReplyEvent::Usage(usage)).await;
                     }
                     if let Some(said) = self.said.take() {
-                        self.pipeline.remember(&self.turn.request, said);
+                        let finish = self.finish.unwrap_or(FinishReason::Stop);
+                        self.pipeline.remember(&self.turn.request, said, finish);
                     }
                     return Ok(());
                 }
@@ -285,6 +289,7 @@ impl Conversation {
         }
         match &kind {
             DeltaKind::Finish(FinishReason::ContentFilter) => self.said = None,
+            DeltaKind::Finish(reason) if choice == 0 => self.finish = Some(*reason),
             DeltaKind::Text { text, .. } if choice == 0 => self.said.iter_mut().for_each(|said| said.push_str(text)),
             _ => {}
         }

@@ -34,11 +34,11 @@ impl Pipeline {
         let verdicts = asking.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
         for (stage, verdict) in self.stages.late_guards.iter().zip(verdicts) {
             let Some(verdict) = verdict? else { continue };
-            request.findings.extend(verdict.findings);
+            request.take(stage, verdict.findings, verdict.notes);
             stage.count_action(StageKind::PromptGuard, &verdict.action);
             match verdict.action {
                 Action::Allow => {}
-                Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, request, parts)))),
+                Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, stage, request, parts)))),
                 Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
                 Action::Rewrite(_) => {
                     let cause = format!("`{}` rewrites a prompt that the model has read already", stage.name);

@@ -2,9 +2,10 @@
 
 use crate::chat::{MemoryStage, Pipeline};
 use crate::states::Request;
+use serde_json::Value;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
-use tidegate_types::{Message, Part, Provenance, Reject, Role};
+use tidegate_types::{FinishReason, Message, Part, Provenance, Reject, Role};
 
 impl Pipeline {
     /// What one memory knows about a question, not screened yet.
@@ -21,18 +22,22 @@ impl Pipeline {
         Ok(found.unwrap_or_default().into_iter().map(|item| known(&stage.name, item)).collect())
     }
 
-    /// Gives a question and its answer to every memory, in the config's order, on nobody's path.
-    pub(super) fn remember(self: &Arc<Self>, request: &Request, answer: String) {
+    /// Gives a question and its answer to every memory, in the config's order, on nobody's path. Each is told why the
+    /// answer ended, and what its own prompt guard noted.
+    pub(super) fn remember(self: &Arc<Self>, request: &Request, answer: String, finish: FinishReason) {
         let Some(question) = request.question.clone().filter(|_| !self.stages.memories.is_empty()) else { return };
         if answer.is_empty() {
             return;
         }
-        let (pipeline, cx) = (Arc::clone(self), request.cx.clone());
+        let (pipeline, cx, notes) = (Arc::clone(self), request.cx.clone(), request.notes.clone());
         self.background.start("memory", async move {
             let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
             for MemoryStage { stage, .. } in &pipeline.stages.memories {
                 let call = cx.call(false, stage.wall);
-                let exchange = Exchange { messages: &messages };
+                let mut attrs = vec![("finish-reason".to_owned(), Value::from(finish.as_str()).to_string())];
+                let own = notes.iter().filter(|notes| notes.plugin == stage.name);
+                attrs.extend(own.flat_map(|notes| notes.attrs.clone()));
+                let exchange = Exchange { messages: &messages, attrs: &attrs };
                 // A failure was logged and counted; the answer has left.
                 let _ =
                     stage.call(StageKind::Memory, &call, async |plugin| plugin.remember(&call, exchange).await).await;

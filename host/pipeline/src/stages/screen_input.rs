@@ -5,14 +5,17 @@ use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::stage::Stage;
-use crate::stages::edits;
-use crate::states::{Ended, Loaded, Request, Screened};
+use crate::stages::{edits, params};
+use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
 use tidegate_types::{
     Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind, ToolDef, Usage,
 };
+
+/// The response header that names the guard that answered in the model's place.
+const ANSWERED_BY: &str = "x-tidegate-answered-by";
 
 impl Pipeline {
     pub(crate) async fn screen_input(self: &Arc<Self>, loaded: Loaded) -> Result<Screened, Ended> {
@@ -22,14 +25,16 @@ impl Pipeline {
             let verdicts = join_all(batch.iter().map(|stage| inspect(stage, &request.cx, &request.chat))).await;
             for (stage, verdict) in batch.iter().zip(verdicts) {
                 let Some(verdict) = verdict? else { continue };
-                request.findings.extend(verdict.findings);
+                request.take(stage, verdict.findings, verdict.notes);
                 stage.count_action(StageKind::PromptGuard, &verdict.action);
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
                         edits::apply(&mut request.chat, list).map_err(|why| bad_edit(stage, why))?;
                     }
-                    Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, request, parts)))),
+                    Action::Respond(parts) => {
+                        return Err(Ended::Answered(Box::new(respond(self, stage, request, parts))));
+                    }
                     Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
                 }
             }
@@ -88,12 +93,23 @@ impl Pipeline {
     }
 }
 
+impl Request {
+    /// Keeps what a guard saw, and what it noted for its plugin's memory.
+    pub(super) fn take(&mut self, stage: &Stage, findings: Vec<Finding>, notes: Vec<(String, String)>) {
+        self.findings.extend(findings);
+        if !notes.is_empty() {
+            self.notes.push(Notes { plugin: Arc::clone(&stage.name), attrs: notes });
+        }
+    }
+}
+
 /// One guard's verdict on a prompt.
 pub(super) async fn inspect(stage: &Stage, cx: &RequestContext, chat: &Chat) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(chat.stream, stage.wall);
     stage
         .call(StageKind::PromptGuard, &call, async |plugin| {
-            let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &[] };
+            let params = params::of(chat);
+            let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
             plugin.inspect_prompt(&call, prompt).await
         })
         .await
@@ -112,14 +128,14 @@ fn bad_edit(stage: &Stage, why: String) -> Reject {
 }
 
 /// The guard's answer, in the model's place: no tokens are generated and none are charged.
-pub(super) fn respond(pipeline: &Arc<Pipeline>, request: Request, parts: Vec<Part>) -> Reply {
+pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request, parts: Vec<Part>) -> Reply {
     let Request { chat, cx, held, findings, .. } = request;
     let mut record = Record::new(&cx, chat.model.clone(), chat.stream);
     record.observe(pipeline, &findings);
     let emitter = Emitter::default();
     let out = emitter.clone();
     let allowances = held.allowances();
-    Reply::new(chat.model, record, emitter, allowances, async move {
+    let mut reply = Reply::new(chat.model, record, emitter, allowances, async move {
         let _held = held;
         for choice in 0..chat.n {
             for part in &parts {
@@ -133,5 +149,7 @@ pub(super) fn respond(pipeline: &Arc<Pipeline>, request: Request, parts: Vec<Par
         }
         out.emit(ReplyEvent::Usage(Usage::default())).await;
         Ok(())
-    })
+    });
+    reply.headers.push((ANSWERED_BY, stage.name.to_string()));
+    reply
 }

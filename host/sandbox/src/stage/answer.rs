@@ -41,6 +41,8 @@ pub struct MemoryItem {
 pub struct Exchange<'a> {
     /// In the order in which they were said.
     pub messages: &'a [Message],
+    /// More about it, as (key, JSON).
+    pub attrs: &'a [(String, String)],
 }
 
 /// How a request ended.

@@ -15,6 +15,9 @@ use wasmtime::Store;
 
 const MAX_EDITS: usize = 4096;
 
+/// Bytes of what one verdict hands on to the plugin's own later stages.
+const MAX_NOTES_BYTES: usize = 64 << 10;
+
 pub(crate) struct InspectPrompt<'a>(pub(crate) Prompt<'a>);
 
 impl StageCall for InspectPrompt<'_> {
@@ -42,6 +45,7 @@ impl StageCall for InspectPrompt<'_> {
 
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
         note(&raw.attrs);
+        let notes = notes(raw.attrs, &descriptor.name);
         let findings = check::findings(raw.findings, |id| self.text_of(id))?;
         let action = match raw.action {
             wit::Action::Allow => Action::Allow,
@@ -52,7 +56,7 @@ impl StageCall for InspectPrompt<'_> {
             wit::Action::Respond(parts) => Action::Respond(convert::parts(parts)?),
             wit::Action::Refuse(refusal) => Action::Refuse(convert::refusal(refusal)),
         };
-        Ok(Verdict { action, findings })
+        Ok(Verdict { action, findings, notes })
     }
 }
 
@@ -125,6 +129,20 @@ impl InspectPrompt<'_> {
     }
 }
 
+/// The attributes that are the plugin's own: JSON under `name/...`. What is anything else, or too much, is for the log
+/// only, as it always was.
+fn notes(attrs: wit::AttrsResult, name: &str) -> Vec<(String, String)> {
+    let is_own = |key: &str| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+    let own: Vec<(String, String)> =
+        attrs.into_iter().filter(|(key, value)| is_own(key) && convert::json(value, "a note").is_ok()).collect();
+    let bytes: usize = own.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if bytes > MAX_NOTES_BYTES {
+        tracing::warn!(target: "plugin", plugin = name, bytes, "a verdict's notes are not handed on: at most {MAX_NOTES_BYTES} bytes are");
+        return Vec::new();
+    }
+    own
+}
+
 fn refuse_overlaps(edits: &[Edit]) -> Result<(), String> {
     let mut spans: Vec<(&str, u32, Span)> = Vec::new();
     for edit in edits {
@@ -136,4 +154,21 @@ fn refuse_overlaps(edits: &[Edit]) -> Result<(), String> {
     spans
         .chunk_by_mut(|a, b| (a.0, a.1) == (b.0, b.1))
         .try_for_each(|of_one_text| check::disjoint(of_one_text, |edit| edit.2, "the edits of"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_the_plugins_own_json_and_bounded() {
+        let attrs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let mixed = [("cache/a", "1"), ("cache", "1"), ("cached/a", "1"), ("other/a", "1"), ("cache/b", "{")];
+        assert_eq!(notes(attrs(&mixed), "cache"), attrs(&[("cache/a", "1")]));
+        let quoted = |bytes: usize| format!("\"{}\"", "x".repeat(bytes - 2 - "cache/a".len()));
+        assert_eq!(notes(attrs(&[("cache/a", &quoted(MAX_NOTES_BYTES))]), "cache").len(), 1);
+        assert_eq!(notes(attrs(&[("cache/a", &quoted(MAX_NOTES_BYTES + 1))]), "cache").len(), 0);
+    }
 }

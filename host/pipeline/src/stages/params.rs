@@ -1,0 +1,77 @@
+//! What prompt guards are told about a request beside its messages: every parameter that can change the answer.
+
+use serde_json::Value;
+use tidegate_types::{Chat, Form, ToolChoice};
+
+/// Names and JSON: `model` and `form` always, of the others what the caller gave; names are OpenAI's.
+pub(super) fn of(chat: &Chat) -> Vec<(String, String)> {
+    let mut params = vec![("model".to_owned(), Value::from(chat.model.as_str()).to_string())];
+    match chat.form {
+        Form::Chat => params.push(("form".into(), "\"chat\"".into())),
+        Form::Completion { echo } => {
+            params.extend([("form".into(), "\"completion\"".into()), ("echo".into(), echo.to_string())]);
+        }
+    }
+    if let Ok(Value::Object(sampling)) = serde_json::to_value(&chat.sampling) {
+        let given = sampling.into_iter().filter(|(_, value)| !value.is_null() && *value != Value::Array(Vec::new()));
+        params.extend(given.map(|(name, value)| (name, value.to_string())));
+    }
+    if !chat.stop.is_empty() {
+        params.push(("stop".into(), Value::from(chat.stop.clone()).to_string()));
+    }
+    if let Some(tokens) = chat.max_tokens {
+        params.push(("max_tokens".into(), tokens.to_string()));
+    }
+    if chat.n != 1 {
+        params.push(("n".into(), chat.n.to_string()));
+    }
+    let choice = match &chat.tool_choice {
+        ToolChoice::Auto => None,
+        ToolChoice::None => Some("none".into()),
+        ToolChoice::Required => Some("required".into()),
+        ToolChoice::Named(name) => Some(serde_json::json!({ "name": name })),
+    };
+    params.extend(choice.map(|choice: Value| ("tool_choice".to_owned(), choice.to_string())));
+    params.extend(chat.extra.iter().map(|(name, value)| (name.clone(), value.to_string())));
+    params
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tidegate_types::{Message, Role, Sampling};
+
+    #[test]
+    fn what_can_change_an_answer_is_told_and_what_was_not_given_is_not() {
+        let mut chat = Chat {
+            form: Form::Chat,
+            model: "a \"model\"".into(),
+            messages: vec![Message::text("m0", Role::User, "hi")],
+            tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            parallel_tool_calls: true,
+            sampling: Sampling::default(),
+            stop: Vec::new(),
+            max_tokens: None,
+            n: 1,
+            stream: true,
+            extra: serde_json::Map::new(),
+            demands: Vec::new(),
+        };
+        let told = |chat: &Chat| {
+            let pairs = of(chat).into_iter().map(|(name, value)| (name, serde_json::from_str(&value).unwrap()));
+            Value::Object(pairs.collect())
+        };
+        assert_eq!(told(&chat), json!({"model": "a \"model\"", "form": "chat"}));
+        chat.form = Form::Completion { echo: true };
+        chat.sampling = Sampling { temperature: Some(0.5), seed: Some(7), ..Sampling::default() };
+        (chat.max_tokens, chat.n, chat.stop) = (Some(9), 2, vec!["x".into()]);
+        chat.tool_choice = ToolChoice::Named("add".into());
+        chat.extra.insert("response_format".into(), json!({"type": "json_object"}));
+        let expected = json!({"model": "a \"model\"", "form": "completion", "echo": true, "temperature": 0.5, "seed": 7,
+            "max_tokens": 9, "n": 2, "stop": ["x"], "tool_choice": {"name": "add"},
+            "response_format": {"type": "json_object"}});
+        assert_eq!(told(&chat), expected);
+    }
+}
