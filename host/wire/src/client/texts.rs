@@ -58,10 +58,14 @@ pub fn labels(body: &[u8], count: usize) -> Result<Vec<Vec<(String, f32)>>, Wire
     }
     let of_text = |result: Result_| {
         let mut labels: Vec<(String, f32)> = result.category_scores.into_iter().collect();
+        if let Some((name, score)) = labels.iter().find(|(_, score)| !(0.0..=1.0).contains(score)) {
+            let name = name.escape_debug();
+            return Err(WireError::Malformed(format!("the score {score} of `{name}` is not from 0 to 1")));
+        }
         labels.sort_by(|a, b| b.1.total_cmp(&a.1));
-        labels
+        Ok(labels)
     };
-    Ok(list.results.into_iter().map(of_text).collect())
+    list.results.into_iter().map(of_text).collect()
 }
 
 fn read<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, WireError> {
@@ -93,5 +97,9 @@ mod tests {
         let body = br#"{"results":[{"flagged":true,"category_scores":{"hate":0.1,"violence":0.8}}]}"#;
         assert_eq!(labels(body, 1).unwrap(), [[("violence".to_owned(), 0.8), ("hate".to_owned(), 0.1)]]);
         assert!(labels(body, 2).is_err() && labels(b"[]", 0).is_err());
+        for score in ["-0.1", "1.5", "1e30", "1e999", "null", "NaN", "\"0.5\""] {
+            let body = format!("{{\"results\":[{{\"category_scores\":{{\"hate\":{score}}}}}]}}");
+            assert!(labels(body.as_bytes(), 1).is_err(), "{score}");
+        }
     }
 }
