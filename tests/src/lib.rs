@@ -14,6 +14,8 @@ use std::net::SocketAddr;
 use tidegate::Running;
 use tidegate::config::Config;
 
+pub mod stand_in;
+
 /// A gateway on a free port of this machine, and a client of it.
 pub struct Gateway {
     pub running: Running,

@@ -35,6 +35,10 @@ shipped![
     "injection-guard",
     "json-guard",
     "audit-observer",
+    "webhook-guard",
+    "moderation-guard",
+    "semantic-router",
+    "semantic-cache",
 ];
 
 /// The component of a shipped plugin.

@@ -1,4 +1,9 @@
-//! Shipped plugins on the path of real requests.
+//! Shipped plugins on the path of real requests; those that ask others have a file each.
+
+mod moderation;
+mod semantic_cache;
+mod semantic_router;
+mod webhook;
 
 use serde_json::{Value, json};
 use std::path::Path;
@@ -23,10 +28,59 @@ async fn counted(gateway: &Gateway, plugin: &str, name: &str, value: u64) {
     panic!("no {line} in\n{metrics}");
 }
 
+/// What a plugin caught of a labelled set.
+#[derive(Default)]
+struct Tally {
+    caught: u32,
+    missed: u32,
+    false_alarms: u32,
+    passed: u32,
+    /// What it was wrong about.
+    wrong: Vec<String>,
+}
+
+impl Tally {
+    /// Notes a text that was to be caught or not, and was or was not.
+    fn add(&mut self, text: &str, wanted: bool, was: bool) {
+        *match (wanted, was) {
+            (true, true) => &mut self.caught,
+            (true, false) => &mut self.missed,
+            (false, true) => &mut self.false_alarms,
+            (false, false) => &mut self.passed,
+        } += 1;
+        if wanted != was {
+            self.wrong.push(format!("{}: {text}", if wanted { "missed" } else { "false alarm" }));
+        }
+    }
+
+    fn precision(&self) -> f64 {
+        f64::from(self.caught) / f64::from((self.caught + self.false_alarms).max(1))
+    }
+
+    fn recall(&self) -> f64 {
+        f64::from(self.caught) / f64::from((self.caught + self.missed).max(1))
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { caught, missed, false_alarms, passed, wrong } = self;
+        wrong.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        let counts = format!("{caught} caught, {missed} missed, {false_alarms} false alarms, {passed} passed");
+        write!(f, "precision {:.2}, recall {:.2} ({counts})", self.precision(), self.recall())
+    }
+}
+
 fn stage(plugin: &str, config: &str) -> String {
     format!(
         "[[pipeline.stage]]\nplugin = \"{plugin}\"\n{config}\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n"
     )
+}
+
+/// A shipped plugin under a name of its own: counters are of the whole process, and this one's are of one test.
+fn stage_as(name: &str, plugin: &str, config: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../plugins/dist/{plugin}.wasm"));
+    stage(name, &format!("file = \"{}\"\n{config}", file.display()))
 }
 
 #[tokio::test(flavor = "multi_thread")]

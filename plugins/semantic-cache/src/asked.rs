@@ -1,0 +1,136 @@
+//! What was asked, as the cache tells it apart: the question itself, and everything else that can change its answer.
+//! Two requests share answers only where all of the rest is the same to the byte.
+
+use crate::Config;
+use sha2::{Digest, Sha256};
+use tidegate_plugin_sdk::{Context, Message, Part, Prompt, Role};
+
+/// Parameters that change nothing about an answer.
+const HARMLESS: [&str; 3] = ["metadata", "store", "service_tier"];
+
+/// The temperature of a request that names none.
+const DEFAULT_TEMPERATURE: f32 = 1.0;
+
+/// A request that may be answered from the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The user's last words.
+    pub question: String,
+    /// Digest of all the rest.
+    pub context: String,
+}
+
+impl Asked {
+    /// The request; `None` where the settings keep it out of the cache.
+    pub fn read(config: &Config, ctx: &Context, prompt: &Prompt) -> Option<Self> {
+        let (last, before) = prompt.messages.split_last()?;
+        let question = last.parts.iter().map(text).collect::<Option<Vec<_>>>()?.concat();
+        let from_outside = |message: &Message| message.attrs.iter().any(|(key, _)| key == "source");
+        let may = last.role == Role::User
+            && !prompt.messages.iter().any(from_outside)
+            && !question.trim().is_empty()
+            && question.len() <= config.max_question_bytes
+            && !prompt.truncated
+            && (config.tools || prompt.tools.is_empty())
+            && params_allow(config, prompt);
+        if !may {
+            return None;
+        }
+        let mut digest = Fields::default();
+        digest.add(&config.generation);
+        digest.add(if config.scope == "caller" { &ctx.caller } else { "" });
+        let mut params: Vec<_> = prompt.params.iter().filter(|(name, _)| !HARMLESS.contains(&name.as_str())).collect();
+        params.sort();
+        digest.list(&params, |digest, (name, json)| {
+            digest.add(name).add(json);
+        });
+        digest.list(&prompt.tools, |digest, tool| {
+            digest.add(&tool.name).add(&tool.description).add(&tool.input_schema);
+        });
+        digest.add(last.name.as_deref().unwrap_or_default());
+        let mut is_known = true;
+        digest.list(before, |digest, message| {
+            digest.add(role(&message.role)).add(message.name.as_deref().unwrap_or_default());
+            digest.list(&message.parts, |digest, part| is_known &= add_part(digest, part));
+        });
+        is_known.then(|| Self { question, context: digest.end() })
+    }
+
+    /// The digest of all of it: the key of the exact answer.
+    pub fn key(&self) -> String {
+        let mut digest = Fields::default();
+        digest.add(&self.context).add(self.question.trim());
+        digest.end()
+    }
+}
+
+/// The digest of one text.
+pub fn digest(text: &str) -> String {
+    let mut digest = Fields::default();
+    digest.add(text.trim());
+    digest.end()
+}
+
+fn params_allow(config: &Config, prompt: &Prompt) -> bool {
+    let param = |wanted: &str| prompt.params.iter().find(|(name, _)| name == wanted).map(|(_, json)| json.as_str());
+    let temperature = param("temperature").map_or(Some(DEFAULT_TEMPERATURE), |json| json.parse().ok());
+    // A host that does not say which model is asked would mix the answers of all of them.
+    param("model").is_some()
+        && param("form") == Some("\"chat\"")
+        && param("logprobs").is_none()
+        && matches!(param("n"), None | Some("1"))
+        && temperature.is_some_and(|temperature| temperature <= config.max_temperature)
+}
+
+fn text(part: &Part) -> Option<&str> {
+    match part {
+        Part::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn role(role: &Role) -> &str {
+    match role {
+        Role::System => "system",
+        Role::Developer => "developer",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "tool",
+        Role::Other(name) => name,
+    }
+}
+
+/// False for parts whose content is not all here.
+fn add_part(digest: &mut Fields, part: &Part) -> bool {
+    match part {
+        Part::Text(text) => digest.add("text").add(text),
+        Part::Reasoning(text) => digest.add("reasoning").add(text),
+        Part::Refusal(text) => digest.add("refusal").add(text),
+        Part::ToolCall(call) => digest.add("call").add(&call.id).add(&call.name).add(&call.arguments),
+        Part::ToolOutcome(outcome) => digest.add("outcome").add(&outcome.call_id).add(&outcome.content),
+        Part::Opaque { kind, body } => digest.add("opaque").add(kind).add(body),
+        Part::Image(_) | Part::Audio(_) | Part::File(_) => return false,
+    };
+    true
+}
+
+/// Fields one behind the other, each with its length, so that no two lists of fields read the same.
+#[derive(Default)]
+struct Fields(Sha256);
+
+impl Fields {
+    fn add(&mut self, field: &str) -> &mut Self {
+        self.0.update((field.len() as u64).to_le_bytes());
+        self.0.update(field.as_bytes());
+        self
+    }
+
+    fn list<T>(&mut self, items: &[T], mut add: impl FnMut(&mut Self, &T)) {
+        self.0.update((items.len() as u64).to_le_bytes());
+        items.iter().for_each(|item| add(self, item));
+    }
+
+    fn end(self) -> String {
+        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}

@@ -1,0 +1,86 @@
+//! Where answers are kept: kv holds them until their time is over, a collection of vectors holds the questions. There
+//! are `max_entries` slots; the next answer takes the oldest one's place, so that neither store grows without end.
+
+use crate::Config;
+use crate::asked::Asked;
+use serde::{Deserialize, Serialize};
+use tidegate_plugin_sdk::Error;
+use tidegate_plugin_sdk::host::vectors::{Entry, Hit};
+use tidegate_plugin_sdk::host::{kv, vectors};
+use tidegate_plugin_sdk::json::quote;
+
+/// Near questions that are looked at: what is behind the first ones whose time is over.
+const NEAREST: u32 = 8;
+
+const CONTEXT: &str = "context";
+const KEY: &str = "key";
+
+/// What kv holds of one answer.
+#[derive(Debug, Deserialize, Serialize)]
+struct Kept {
+    /// The answer is given for this context only, whatever led here.
+    context: String,
+    answer: String,
+}
+
+fn answer_key(key: &str) -> String {
+    format!("answer/{key}")
+}
+
+fn slot_key(slot: i64) -> String {
+    format!("slot/{slot}")
+}
+
+/// The answer under a key, where it is there and of this context.
+///
+/// # Errors
+/// What storage says.
+pub fn exact(key: &str, context: &str) -> Result<Option<String>, Error> {
+    let Some(bytes) = kv::get(&answer_key(key))? else { return Ok(None) };
+    // What cannot be read was written by another version, and is as good as gone.
+    let kept = serde_json::from_slice::<Kept>(&bytes).ok();
+    Ok(kept.filter(|kept| kept.context == context).map(|kept| kept.answer))
+}
+
+/// The answer to the nearest question of the same context, where its cosine is at least `threshold`, with the cosine.
+///
+/// # Errors
+/// What storage says.
+pub fn near(config: &Config, asked: &Asked, vector: &[f32]) -> Result<Option<(String, f32)>, Error> {
+    let filter = vec![(CONTEXT.to_owned(), quote(&asked.context))];
+    let hits = vectors::search(&config.collection, vector, NEAREST, &filter)?;
+    for Hit { id, score, payload } in hits {
+        if !score.is_finite() || score < config.threshold {
+            return Ok(None);
+        }
+        let key = payload.iter().find(|(name, _)| name == KEY).map(|(_, json)| json.trim_matches('"'));
+        let answer = key.map(|key| exact(key, &asked.context)).transpose()?.flatten();
+        match answer {
+            Some(answer) => return Ok(Some((answer, score))),
+            // Its time is over, or its slot went to another answer.
+            None => vectors::delete(&config.collection, &[id]).map(|_| ())?,
+        }
+    }
+    Ok(None)
+}
+
+/// Keeps an answer; without a vector it is found by the same question only.
+///
+/// # Errors
+/// What storage says, such as that it is full; then the answer is not kept.
+pub fn keep(config: &Config, key: &str, context: &str, vector: Option<Vec<f32>>, answer: &str) -> Result<(), Error> {
+    let ttl = Some(config.ttl_s * 1_000);
+    let slot = kv::increment("next", 1, None)?.rem_euclid(config.max_entries);
+    if let Some(old) = kv::get(&slot_key(slot))? {
+        kv::delete(&answer_key(&String::from_utf8_lossy(&old)))?;
+    }
+    let kept = Kept { context: context.to_owned(), answer: answer.to_owned() };
+    let bytes = serde_json::to_vec(&kept).map_err(|problem| Error::Other(problem.to_string()))?;
+    kv::set(&slot_key(slot), key.as_bytes(), ttl)?;
+    kv::set(&answer_key(key), &bytes, ttl)?;
+    if let Some(vector) = vector {
+        let payload = vec![(CONTEXT.to_owned(), quote(context)), (KEY.to_owned(), quote(key))];
+        vectors::put(&config.collection, &[Entry { id: slot_key(slot), vector, payload }])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! A router that goes by what a question is about: its vector is compared with those of example questions, and the
+//! route of the nearest example names the models, if it is near enough. Read next: [`examples`], [`vectors`].
+
+pub mod examples;
+pub mod vectors;
+
+use serde::Deserialize;
+use std::cell::RefCell;
+use std::rc::Rc;
+use tidegate_plugin_sdk::host::metrics::count;
+use tidegate_plugin_sdk::{
+    Candidate, Capability, Context, Decision, Descriptor, Error, Message, Plugin, Role, RouteRequest, Router, Setting,
+};
+use vectors::Unit;
+
+const MAX_ROUTES: usize = 64;
+const MAX_UTTERANCES: usize = 1_024;
+const MAX_UTTERANCE_BYTES: usize = 2_000;
+
+/// The settings.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Config {
+    model: String,
+    routes: Vec<Route>,
+    threshold: f32,
+    default: Vec<String>,
+    others: bool,
+    text_bytes: usize,
+    examples_ttl_s: u64,
+}
+
+/// Models for questions of one kind.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    name: String,
+    models: Vec<String>,
+    utterances: Vec<String>,
+    threshold: Option<f32>,
+}
+
+/// The plugin.
+#[derive(Debug)]
+pub struct SemanticRouter {
+    config: Config,
+    /// Of all routes, one behind the other.
+    utterances: Vec<String>,
+    /// The route of each.
+    of_route: Vec<usize>,
+    vectors: RefCell<Option<Rc<[Unit]>>>,
+}
+
+/// The nearest route.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Nearest {
+    route: usize,
+    score: f32,
+}
+
+impl Plugin for SemanticRouter {
+    type Config = Config;
+
+    fn describe() -> Descriptor {
+        let score = r#"{"type":"number","minimum":-1,"maximum":1}"#;
+        let routes = r#"{"type":"array","minItems":1,"maxItems":64,"items":{"type":"object",
+            "required":["name","models","utterances"],"properties":{
+            "name":{"type":"string","minLength":1,"maxLength":64},
+            "models":{"type":"array","minItems":1,"items":{"type":"string"}},
+            "utterances":{"type":"array","minItems":1,"items":{"type":"string","minLength":1}},
+            "threshold":{"type":"number","minimum":-1,"maximum":1}}}}"#;
+        Descriptor::new("semantic-router", env!("CARGO_PKG_VERSION"), "Chooses a model by what a question is about")
+            .setting(Setting::text("model", "embedder", "Alias of the model that makes vectors, in the grant"))
+            .setting(Setting::required("routes", routes, "Names, models and example questions"))
+            .setting(Setting::new("threshold", score, "0.4", "The least cosine between a question and an example"))
+            .setting(Setting::texts("default", &[], "Models when no route is near; none means the server's order"))
+            .setting(Setting::switch("others", true, "Models that are not named follow as fallbacks"))
+            .setting(Setting::integer("text_bytes", 2_000, 16, 100_000, "Of a longer question the end is compared"))
+            .setting(Setting::integer("examples_ttl_s", 3_600, 1, 2_592_000, "How long the examples' vectors are kept"))
+            .needs(Capability::Models, "makes vectors of questions")
+            .needs(Capability::Kv, "keeps the examples' vectors")
+            .metric("routed", "questions for which a route was near enough")
+            .metric("unsure", "questions for which none was")
+            .metric("embedded", "texts that the model made vectors of")
+    }
+
+    fn configure(config: Config) -> Result<Self, Error> {
+        check(&config).map_err(Error::InvalidConfig)?;
+        let pairs = config.routes.iter().enumerate();
+        let pairs = pairs.flat_map(|(idx, route)| route.utterances.iter().map(move |text| (idx, text.clone())));
+        let (of_route, utterances) = pairs.unzip();
+        Ok(Self { config, utterances, of_route, vectors: RefCell::default() })
+    }
+}
+
+fn check(config: &Config) -> Result<(), String> {
+    let Config { routes, default, others, threshold, .. } = config;
+    let count: usize = routes.iter().map(|route| route.utterances.len()).sum();
+    if !(1..=MAX_ROUTES).contains(&routes.len()) || count > MAX_UTTERANCES {
+        let problem = format!("{} routes with {count} utterances", routes.len());
+        return Err(format!("{problem}; 1 to {MAX_ROUTES} with at most {MAX_UTTERANCES} are supported"));
+    }
+    if !others && default.is_empty() {
+        return Err("`others` is false, so `default` must name a model".into());
+    }
+    for (idx, Route { name, models, utterances, threshold: own }) in routes.iter().enumerate() {
+        let bad = |text: &&String| text.trim().is_empty() || text.len() > MAX_UTTERANCE_BYTES;
+        if utterances.is_empty() || utterances.iter().any(|text| bad(&text)) {
+            return Err(format!("route `{name}`: an utterance has 1 to {MAX_UTTERANCE_BYTES} bytes, and there is one"));
+        }
+        if models.is_empty() {
+            return Err(format!("route `{name}` names no model"));
+        }
+        if routes[..idx].iter().any(|other| other.name == *name) {
+            return Err(format!("there are two routes `{name}`"));
+        }
+        let least = own.unwrap_or(*threshold);
+        if !(-1.0..=1.0).contains(&least) {
+            return Err(format!("the threshold {least} of route `{name}` is no cosine: -1 to 1"));
+        }
+    }
+    Ok(())
+}
+
+impl Router for SemanticRouter {
+    fn route(&self, _: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error> {
+        let nearest = match question(&request.messages, self.config.text_bytes) {
+            Some(question) => Some(self.nearest(question)?),
+            None => None,
+        };
+        let chosen = nearest.filter(|nearest| {
+            let own = self.config.routes[nearest.route].threshold;
+            nearest.score >= own.unwrap_or(self.config.threshold)
+        });
+        count(if chosen.is_some() { "routed" } else { "unsure" }, 1);
+        let wanted = chosen.map_or(&self.config.default, |nearest| &self.config.routes[nearest.route].models);
+        let order = self.order(wanted, candidates, request.prompt_tokens)?;
+        let of = |nearest: Nearest| format!("`{}` ({:.2})", self.config.routes[nearest.route].name, nearest.score);
+        let reason = match (chosen, nearest) {
+            (Some(chosen), _) => format!("route {}", of(chosen)),
+            (None, Some(nearest)) => format!("no route is near; the nearest is {}", of(nearest)),
+            (None, None) => "there is no question".into(),
+        };
+        Ok(Decision { order, reason, attrs: Vec::new() })
+    }
+}
+
+impl SemanticRouter {
+    /// The route with the nearest example; the first of equal ones.
+    fn nearest(&self, question: &str) -> Result<Nearest, Error> {
+        let asked = examples::embed(&self.config.model, &[question.to_owned()])?.remove(0);
+        if let Some(nearest) = self.compare(&asked, &self.examples()?) {
+            return Ok(nearest);
+        }
+        // The model behind the alias was changed, and what was kept is another one's.
+        examples::forget(&self.config.model, &self.utterances);
+        *self.vectors.borrow_mut() = None;
+        let nearest = self.compare(&asked, &self.examples()?);
+        nearest.ok_or_else(|| Error::Other("the model's vectors have different dimensions each time".into()))
+    }
+
+    fn examples(&self) -> Result<Rc<[Unit]>, Error> {
+        if let Some(vectors) = &*self.vectors.borrow() {
+            return Ok(Rc::clone(vectors));
+        }
+        let ttl_ms = self.config.examples_ttl_s * 1_000;
+        let loaded: Rc<[Unit]> = examples::load(&self.config.model, &self.utterances, ttl_ms)?.into();
+        *self.vectors.borrow_mut() = Some(Rc::clone(&loaded));
+        Ok(loaded)
+    }
+
+    fn compare(&self, asked: &Unit, examples: &[Unit]) -> Option<Nearest> {
+        let mut nearest: Option<Nearest> = None;
+        for (example, route) in examples.iter().zip(&self.of_route) {
+            let score = asked.cosine(example)?;
+            if nearest.is_none_or(|nearest| score > nearest.score) {
+                nearest = Some(Nearest { route: *route, score });
+            }
+        }
+        nearest
+    }
+
+    /// The wanted models, then the others; what cannot serve now comes behind.
+    fn order(&self, wanted: &[String], candidates: &[Candidate], prompt_tokens: u32) -> Result<Vec<String>, Error> {
+        let mut order: Vec<&Candidate> =
+            wanted.iter().filter_map(|id| candidates.iter().find(|candidate| candidate.id == *id)).collect();
+        if self.config.others || order.is_empty() {
+            order.extend(candidates.iter().filter(|candidate| !wanted.contains(&candidate.id)));
+        }
+        if order.is_empty() {
+            return Err(Error::Unavailable("no model was offered".into()));
+        }
+        order.sort_by_key(|candidate| (!candidate.healthy, candidate.context_tokens < prompt_tokens));
+        let mut ids: Vec<String> = Vec::with_capacity(order.len());
+        for candidate in order {
+            if !ids.contains(&candidate.id) {
+                ids.push(candidate.id.clone());
+            }
+        }
+        Ok(ids)
+    }
+}
+
+/// The last text of the user that the server did not fetch itself; of a long one the last `most` bytes.
+fn question(messages: &[Message], most: usize) -> Option<&str> {
+    let of_user =
+        |message: &&Message| message.role == Role::User && !message.attrs.iter().any(|(key, _)| key == "source");
+    let message = messages.iter().rfind(of_user)?;
+    let (_, text) = message.texts().filter(|(_, text)| !text.trim().is_empty()).last()?;
+    Some(&text[text.ceil_char_boundary(text.len().saturating_sub(most))..])
+}
+
+tidegate_plugin_sdk::export!(SemanticRouter: Router);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! Behaviour of the whole router, with a scripted model.
+
+use super::*;
+use crate::vectors::{from_bytes, to_bytes};
+use proptest::prelude::*;
+use tidegate_plugin_sdk::Part;
+use tidegate_plugin_sdk::host::fake;
+use tidegate_plugin_sdk::plugin::configure;
+use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
+
+const CONFIG: &str = r#"{"threshold":0.6,"default":["small"],"routes":[
+    {"name":"code","models":["coder"],"utterances":["rust","python"]},
+    {"name":"law","models":["lawyer","large"],"utterances":["contract"],"threshold":0.9}]}"#;
+
+#[test]
+fn the_readme_names_every_setting() {
+    assert_readme_is_true::<SemanticRouter>(include_str!("../README.md"));
+}
+
+#[test]
+fn a_config_that_cannot_work_is_refused() {
+    let route = |more: &str| format!(r#"{{"routes":[{{"name":"a","models":["m"],"utterances":["x"]{more}}}]}}"#);
+    for json in [
+        "{}".to_owned(),
+        r#"{"routes":[]}"#.to_owned(),
+        route(r#","threshold":1.5"#),
+        route(r#","treshold":0.5"#),
+        route(r#"},{"name":"a","models":["m"],"utterances":["y"]"#),
+        route(r#"},{"name":"b","models":[],"utterances":["y"]"#),
+        route(r#"},{"name":"b","models":["m"],"utterances":[]"#),
+        route(r#"},{"name":"b","models":["m"],"utterances":["  "]"#),
+        route("").replace("{\"routes\"", "{\"others\":false,\"routes\""),
+        route("").replace("{\"routes\"", "{\"threshold\":-2,\"routes\""),
+    ] {
+        assert!(matches!(configure::<SemanticRouter>(&json), Err(Error::InvalidConfig(_))), "{json}");
+    }
+}
+
+/// Three dimensions: code, law, the rest.
+fn embed(text: &str) -> Vec<f32> {
+    let of = |words: &[&str]| words.iter().filter(|word| text.contains(**word)).count() as f32;
+    let (code, law) = (of(&["rust", "python"]), of(&["contract"]));
+    vec![code, law, f32::from(u8::from(text.contains("weather"))) + 0.01]
+}
+
+fn embeds() {
+    fake::on_embed(|texts| {
+        assert!(texts.len() <= 256);
+        Ok(texts.iter().map(|text| embed(text)).collect())
+    });
+}
+
+fn candidates() -> Vec<Candidate> {
+    let names = ["large", "small", "coder", "lawyer"];
+    let candidate = |name: &&str| Candidate {
+        id: (*name).into(),
+        model: (*name).into(),
+        healthy: true,
+        context_tokens: 1_000,
+        attrs: Vec::new(),
+    };
+    names.iter().map(candidate).collect()
+}
+
+fn asking(text: &str) -> RouteRequest {
+    RouteRequest { messages: vec![Message::text("m0", Role::User, text)], prompt_tokens: 9, ..RouteRequest::default() }
+}
+
+fn routed(router: &SemanticRouter, text: &str) -> Result<Decision, Error> {
+    router.route(&Context::default(), &asking(text), &candidates())
+}
+
+#[test]
+fn the_nearest_example_decides_where_it_is_near_enough() {
+    embeds();
+    let router: SemanticRouter = plugin(CONFIG);
+    let check = |text: &str, order: &[&str], reason: &str| {
+        let decision = routed(&router, text).unwrap();
+        assert_eq!(decision.order, order, "{text}");
+        assert!(decision.reason.contains(reason), "{}", decision.reason);
+    };
+    check("a python question", &["coder", "large", "small", "lawyer"], "route `code` (1.00)");
+    check("my contract", &["lawyer", "large", "small", "coder"], "route `law`");
+    // 0.71 of law, whose threshold is 0.9.
+    check("the weather in my contract", &["small", "large", "coder", "lawyer"], "nearest is `law` (0.7");
+    check("the weather", &["small", "large", "coder", "lawyer"], "no route is near");
+    check("  ", &["small", "large", "coder", "lawyer"], "there is no question");
+    assert_eq!((fake::counted("routed"), fake::counted("unsure")), (2, 3));
+}
+
+#[test]
+fn examples_are_asked_about_once_and_kept_for_the_next_instance() {
+    embeds();
+    let ask = || routed(&plugin(CONFIG), "rust").unwrap().order[0].clone();
+    let router: SemanticRouter = plugin(CONFIG);
+    routed(&router, "rust").unwrap();
+    assert_eq!(fake::counted("embedded"), 4, "one question, three examples");
+    routed(&router, "rust").unwrap();
+    assert_eq!((ask(), fake::counted("embedded")), ("coder".into(), 6));
+    // Damaged storage, and storage that is full, cost a question to the model.
+    for damage in [&b""[..], b"\x03\0\0\0abc", &[0xff; 40]] {
+        let key = fake::kv_keys().remove(0);
+        tidegate_plugin_sdk::host::kv::set(&key, damage, None).unwrap();
+        assert_eq!(ask(), "coder");
+    }
+    let key = fake::kv_keys().remove(0);
+    tidegate_plugin_sdk::host::kv::delete(&key).unwrap();
+    fake::limit_kv(8);
+    assert_eq!(ask(), "coder");
+    assert!(fake::take_log().iter().any(|(_, line)| line.contains("not kept")));
+}
+
+#[test]
+fn a_model_that_was_exchanged_is_noticed() {
+    embeds();
+    let router: SemanticRouter = plugin(CONFIG);
+    routed(&router, "rust").unwrap();
+    fake::on_embed(|texts| Ok(texts.iter().map(|text| [embed(text), vec![0.0; 5]].concat()).collect()));
+    assert_eq!(routed(&router, "contract").unwrap().order[0], "lawyer");
+}
+
+#[test]
+fn what_is_no_vector_is_a_failure_and_never_a_route() {
+    let check = |answer: fn(usize) -> Vec<Vec<f32>>, expected: &str| {
+        fake::on_embed(move |texts| Ok(answer(texts.len())));
+        let problem = routed(&plugin(CONFIG), "rust").unwrap_err().to_string();
+        assert!(problem.contains(expected), "{problem}");
+    };
+    check(|count| vec![vec![f32::NAN, 1.0]; count], "length NaN");
+    check(|count| vec![vec![f32::INFINITY, 1.0]; count], "length inf");
+    check(|count| vec![vec![0.0; 3]; count], "length 0");
+    check(|count| vec![vec![]; count], "0 dimensions");
+    check(|count| vec![vec![1.0; 5_000]; count], "5000 dimensions");
+    check(|count| vec![vec![1.0]; count + 1], "vectors for");
+    check(|_| Vec::new(), "0 vectors for 1 texts");
+    check(|count| (0..count).map(|n| vec![1.0; n + 1]).collect(), "dimensions");
+    // Another number of dimensions with each question.
+    let mut calls = 0;
+    fake::on_embed(move |texts| {
+        calls += 1;
+        Ok(vec![vec![1.0; calls]; texts.len()])
+    });
+    assert!(routed(&plugin(CONFIG), "rust").unwrap_err().to_string().contains("each time"));
+    fake::on_embed(|_| Err(Error::Unavailable("away".into())));
+    assert_eq!(routed(&plugin(CONFIG), "rust"), Err(Error::Unavailable("away".into())));
+}
+
+#[test]
+fn the_users_own_last_words_are_compared() {
+    embeds();
+    let router: SemanticRouter = plugin(CONFIG);
+    let mut passage = Message::text("folder/1", Role::User, "contract");
+    passage.attrs.push(("source".into(), "\"folder\"".into()));
+    let mut last = Message::text("m3", Role::User, "rust");
+    last.parts.push(Part::Text(" ".into()));
+    let messages = vec![
+        Message::text("m0", Role::System, "contract"),
+        Message::text("m1", Role::User, "contract"),
+        last,
+        passage,
+        Message::text("m4", Role::Tool, "contract"),
+    ];
+    let request = RouteRequest { messages, ..RouteRequest::default() };
+    assert_eq!(router.route(&Context::default(), &request, &candidates()).unwrap().order[0], "coder");
+    let long = format!("contract {} rust", "é".repeat(5_000));
+    assert_eq!(routed(&router, &long).unwrap().order[0], "coder");
+    assert!(router.route(&Context::default(), &asking("rust"), &[]).is_err());
+}
+
+#[test]
+fn what_cannot_serve_now_comes_behind() {
+    embeds();
+    let mut candidates = candidates();
+    candidates[2].healthy = false;
+    candidates[0].context_tokens = 5;
+    let router: SemanticRouter = plugin(CONFIG);
+    let order = router.route(&Context::default(), &asking("rust"), &candidates).unwrap().order;
+    assert_eq!(order, ["small", "lawyer", "large", "coder"]);
+    let only = CONFIG.replace("{\"threshold\":0.6", "{\"others\":false,\"threshold\":0.6");
+    assert_eq!(routed(&plugin(&only), "rust").unwrap().order, ["coder"]);
+}
+
+proptest! {
+    #[test]
+    fn vectors_come_back_from_bytes(numbers in prop::collection::vec(-9.0_f32..9.0, 1..40), count in 1_usize..4) {
+        prop_assume!(numbers.iter().any(|x| x.abs() > 0.1));
+        let vectors = vec![Unit::new(numbers).unwrap(); count];
+        let bytes = to_bytes(&vectors);
+        let back = from_bytes(&bytes, count).unwrap();
+        prop_assert!(back.iter().zip(&vectors).all(|(a, b)| a.cosine(b).unwrap() > 0.9999));
+        prop_assert!(from_bytes(&bytes, count + 1).is_none());
+        prop_assert!(from_bytes(&bytes[..bytes.len() - 1], count).is_none());
+    }
+}

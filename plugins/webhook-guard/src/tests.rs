@@ -1,0 +1,128 @@
+//! Behaviour of the whole guard, with a scripted service.
+
+use super::*;
+use tidegate_plugin_sdk::host::fake;
+use tidegate_plugin_sdk::host::http::Response;
+use tidegate_plugin_sdk::plugin::configure;
+use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
+use tidegate_plugin_sdk::{Action, Edit, Role, Severity, Span};
+
+const CONFIG: &str = r#"{"url":"https://guard.example/check"}"#;
+
+#[test]
+fn the_readme_names_every_setting() {
+    assert_readme_is_true::<WebhookGuard>(include_str!("../README.md"));
+}
+
+#[test]
+fn a_config_that_cannot_work_is_refused() {
+    for json in ["{}", r#"{"url":"ftp://x"}"#, r#"{"url":"https://x","roles":3}"#] {
+        assert!(matches!(configure::<WebhookGuard>(json), Err(Error::InvalidConfig(_))), "{json}");
+    }
+}
+
+fn prompt() -> Prompt {
+    let messages =
+        vec![Message::text("m0", Role::System, "Be kind."), Message::text("m1", Role::User, "I am Jo. Jo is \"me\".")];
+    Prompt { messages, ..Prompt::default() }
+}
+
+/// The guard's verdict where the service answers so.
+fn answered(config: &str, status: u16, body: &'static str) -> Result<Verdict, Error> {
+    fake::on_http(move |_| Ok(Response { status, body: body.into(), ..Response::default() }));
+    fake::take_requests();
+    let ctx = Context { request_id: "r-1".into(), caller: "p-7".into(), ..Context::default() };
+    plugin::<WebhookGuard>(config).inspect_prompt(&ctx, &prompt())
+}
+
+#[test]
+fn the_service_is_asked_about_the_chosen_roles() {
+    assert_eq!(answered(CONFIG, 200, r#"{"verdict":"allow"}"#).unwrap().action, Action::Allow);
+    let request = fake::take_requests().remove(0);
+    assert_eq!((request.method.as_str(), request.timeout_ms), ("POST", 1_000));
+    let expected = concat!(
+        r#"{"stage":"prompt","request":"r-1","caller":"p-7","messages":[{"id":"m1","role":"user","#,
+        r#""texts":[{"part":0,"text":"I am Jo. Jo is \"me\"."}]}]}"#
+    );
+    assert_eq!(String::from_utf8(request.body).unwrap(), expected);
+    assert!(request.secret_headers.is_empty());
+    let with_secret = r#"{"url":"https://guard.example/","secret":"token","timeout_ms":50}"#;
+    answered(with_secret, 200, r#"{"verdict":"allow"}"#).unwrap();
+    let request = fake::take_requests().remove(0);
+    let secret = &request.secret_headers[0];
+    assert_eq!(
+        (secret.name.as_str(), secret.prefix.as_str(), secret.secret.as_str()),
+        ("authorization", "Bearer ", "token")
+    );
+    assert_eq!(request.timeout_ms, 50);
+}
+
+#[test]
+fn text_from_outside_is_asked_about_with_its_source() {
+    fake::on_http(|_| Ok(Response { status: 200, body: br#"{"verdict":"allow"}"#.to_vec(), ..Response::default() }));
+    let mut message = Message::text("folder/1", Role::Other("note".into()), "A passage.");
+    message.attrs.push(("source".into(), "\"folder\"".into()));
+    let prompt = Prompt { messages: vec![message], ..Prompt::default() };
+    plugin::<WebhookGuard>(CONFIG).inspect_prompt(&Context::default(), &prompt).unwrap();
+    let body = String::from_utf8(fake::take_requests().remove(0).body).unwrap();
+    assert!(body.contains(r#""source":"folder""#), "{body}");
+}
+
+#[test]
+fn a_refusal_says_what_the_service_says() {
+    let said = r#"{"verdict":"refuse","message":"Not here.","reason":"policy 7","findings":[
+        {"category":"violence","severity":"high","score":0.9},{"category":"x","score":7}]}"#;
+    let verdict = answered(CONFIG, 200, said).unwrap();
+    let Action::Refuse(refusal) = &verdict.action else { panic!("{verdict:?}") };
+    assert_eq!((refusal.public_message.as_str(), refusal.private_reason.as_deref()), ("Not here.", Some("policy 7")));
+    let seen: Vec<_> = verdict.findings.iter().map(|f| (f.category.as_str(), f.severity, f.score)).collect();
+    assert_eq!(
+        seen,
+        [("webhook-guard:violence", Severity::High, Some(0.9)), ("webhook-guard:x", Severity::Medium, None),]
+    );
+    let verdict = answered(CONFIG, 200, r#"{"verdict":"refuse"}"#).unwrap();
+    assert!(matches!(verdict.action, Action::Refuse(refusal) if refusal.public_message == MESSAGE));
+}
+
+#[test]
+fn redactions_take_every_place_and_the_longest_first() {
+    let said = r#"{"verdict":"redact","redactions":[{"find":"Jo"},{"find":"Jo is","with":"-"}]}"#;
+    let verdict = answered(CONFIG, 200, said).unwrap();
+    let edit = |start, end, text: &str| Edit::ReplaceText {
+        message_id: "m1".into(),
+        part: 0,
+        span: Span { start, end },
+        text: text.into(),
+    };
+    assert_eq!(verdict.action, Action::Rewrite(vec![edit(5, 7, "[redacted]"), edit(9, 14, "-")]));
+}
+
+#[test]
+fn what_is_no_answer_is_a_failure_and_never_an_allow() {
+    let check = |status, body, expected: &str| {
+        let problem = answered(CONFIG, status, body).unwrap_err().to_string();
+        assert!(problem.contains(expected), "{problem}");
+    };
+    check(500, r#"{"verdict":"allow"}"#, "status 500");
+    check(302, "", "status 302");
+    check(200, "", "not understood");
+    check(200, r#"{"verdict":"maybe"}"#, "not understood");
+    check(200, r#"{"verdict":"redact"}"#, "not what");
+    check(200, r#"{"verdict":"redact","redactions":[{"find":"Bob"}]}"#, "not in the text");
+    fake::on_http(|_| Err(Error::Timeout("1000 ms".into())));
+    let late = plugin::<WebhookGuard>(CONFIG).inspect_prompt(&Context::default(), &prompt());
+    assert_eq!(late, Err(Error::Timeout("1000 ms".into())));
+}
+
+#[test]
+fn an_answer_is_asked_about_and_nothing_is_asked_about_nothing() {
+    let guard: WebhookGuard = plugin(CONFIG);
+    fake::take_requests();
+    assert_eq!(guard.inspect_prompt(&Context::default(), &Prompt::default()).unwrap().action, Action::Allow);
+    assert!(fake::take_requests().is_empty());
+    fake::on_http(|_| Ok(Response { status: 200, body: br#"{"verdict":"refuse"}"#.to_vec(), ..Response::default() }));
+    let choices = vec![Message::text("choice-0", Role::Assistant, "An answer.")];
+    let verdict = guard.inspect_output(&Context::default(), &Output { choices, ..Output::default() }).unwrap();
+    assert!(matches!(verdict.action, Action::Refuse(_)));
+    assert!(String::from_utf8(fake::take_requests().remove(0).body).unwrap().contains(r#""stage":"answer""#));
+}

@@ -1,0 +1,286 @@
+//! `semantic-cache`: answers that were given before, over real sockets.
+
+use super::{Tally, stage};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tidegate_tests::stand_in::{Said, StandIn, completion, embeddings, last_text};
+use tidegate_tests::{Answer, Gateway, ask, collect, events, finish_reason, joined};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A server that numbers its answers, and makes vectors.
+async fn server(embed: impl Fn(&Value) -> Said + Send + Sync + 'static) -> StandIn {
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    StandIn::start(move |path, body| match path {
+        "/v1/embeddings" => embed(body),
+        _ => {
+            let n = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            completion(&format!("{n}: {}", last_text(body)))
+        }
+    })
+    .await
+}
+
+fn cached(service: &StandIn, settings: &str) -> String {
+    let models: String = ["tidegate-starter", "other", "vectors"].map(|name| service.model(name)).concat();
+    let grants = "[pipeline.stage.grants]\nkv_kib = 4096\nvectors = { answers = \"write\" }\n\
+                  models = { embedder = \"vectors\" }\n";
+    let config = format!("on_error = \"open\"\nconfig = {{ {settings} }}");
+    format!("{models}{}{grants}", stage("semantic-cache", &config))
+}
+
+fn is_hit(answer: &Answer) -> bool {
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    let by = answer.headers.get("x-tidegate-answered-by").map(|value| value.to_str().unwrap());
+    assert!(by.is_none() || by == Some("semantic-cache"), "{by:?}");
+    by.is_some()
+}
+
+/// Asks, and asks the same again until it is answered from the cache: answers are kept behind the client's back.
+async fn learn(gateway: &Gateway, request: Value) -> Answer {
+    let first = gateway.chat(request.clone()).await;
+    for _ in 0..500 {
+        if is_hit(&gateway.chat(request.clone()).await) {
+            return first;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{request} is not kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_question_is_answered_again_streamed_or_not_and_costs_nothing() {
+    let service = server(embeddings).await;
+    let gateway = Gateway::start(&cached(&service, "")).await;
+    let first = learn(&gateway, ask("When does the museum open?")).await;
+    assert!(!is_hit(&first) && first.json()["usage"]["completion_tokens"] == 5);
+    let again = gateway.chat(ask("When does the museum open?")).await;
+    assert!(is_hit(&again));
+    assert_eq!(again.text(), first.text());
+    let usage = &again.json()["usage"];
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(0), &json!(0)));
+    let mut request = ask("When does the museum open?");
+    request["stream"] = true.into();
+    request["stream_options"] = json!({"include_usage": true});
+    let streamed = gateway.chat(request).await;
+    assert!(is_hit(&streamed));
+    let said = events(&streamed.body);
+    assert_eq!((joined(&said, 0), finish_reason(&said, 0)), (first.text(), "stop".into()));
+    assert_eq!(said.last().unwrap()["usage"]["completion_tokens"], 0);
+    // What a stream said is kept as well.
+    let events = gateway.stream(ask("And the library?")).await;
+    learn(&gateway, ask("And the library?")).await;
+    assert_eq!(gateway.chat(ask("And the library?")).await.text(), joined(&events, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_means_the_same_is_answered_and_another_is_not() {
+    let service = server(embeddings).await;
+    let gateway = Gateway::start(&cached(&service, "threshold = 0.8")).await;
+    let first = learn(&gateway, ask("When does the museum open on Sunday?")).await;
+    let near = gateway.chat(ask("On Sunday, when will the museum be open?")).await;
+    assert!(is_hit(&near));
+    assert_eq!(near.text(), first.text());
+    assert!(!is_hit(&gateway.chat(ask("When does the bakery open on Monday?")).await));
+}
+
+/// Each is asked for twice, long enough after it was answered once, and is the model's each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_differs_in_anything_else_is_the_models_to_answer() {
+    let service = server(embeddings).await;
+    let gateway = Gateway::start(&cached(&service, "max_temperature = 1.0")).await;
+    let question = "When does the museum open?";
+    learn(&gateway, ask(question)).await;
+    let with = |change: Value| {
+        let mut request = ask(question);
+        request.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        request
+    };
+    let tools = json!([{"type": "function", "function": {"name": "t", "parameters": {"type": "object"}}}]);
+    let earlier = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]);
+    for change in [
+        json!({"temperature": 1.5}),
+        json!({"temperature": 0.5}),
+        json!({"seed": 7}),
+        json!({"max_tokens": 9}),
+        json!({"tools": tools}),
+        json!({"messages": earlier}),
+        json!({"model": "other"}),
+        json!({"user": "u-1"}),
+        json!({"response_format": {"type": "json_object"}}),
+    ] {
+        assert!(!is_hit(&gateway.chat(with(change.clone())).await), "{change}");
+    }
+    // Those that are never kept.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for change in [json!({"temperature": 1.5}), json!({"tools": tools})] {
+        assert!(!is_hit(&gateway.chat(with(change.clone())).await), "{change}");
+    }
+    learn(&gateway, with(json!({"temperature": 0.5}))).await;
+}
+
+fn key(name: &str) -> (String, String) {
+    let secret = format!("sk-of-{name}");
+    let hash = blake3::hash(secret.as_bytes()).to_hex();
+    (secret, format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\n"))
+}
+
+async fn asked_by(gateway: &Gateway, secret: &str, id: &str, question: &str) -> Answer {
+    let mut request = ask(question);
+    request["model"] = "tidegate-starter".into();
+    let mut request = gateway.json_request(CHAT, &request);
+    request.headers_mut().insert("authorization", format!("Bearer {secret}").parse().unwrap());
+    request.headers_mut().insert("x-request-id", id.parse().unwrap());
+    collect(gateway.send(request).await).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_share_nothing_and_one_request_id_mixes_nothing_up() {
+    let service = server(embeddings).await;
+    let ((one, first), (two, second)) = (key("one"), key("two"));
+    let gateway = Gateway::start(&format!("{first}{second}{}", cached(&service, ""))).await;
+    let question = "When does the museum open?";
+    let mut answer = asked_by(&gateway, &one, "a", question).await;
+    for _ in 0..500 {
+        if is_hit(&answer) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        answer = asked_by(&gateway, &one, "a", question).await;
+    }
+    assert!(is_hit(&answer));
+    assert!(!is_hit(&asked_by(&gateway, &two, "a", question).await));
+    // Many requests under one id, at once: each answer is kept for its own question.
+    let questions: Vec<String> = (0..16).map(|n| format!("q{n}x y{n}z w{n}v")).collect();
+    let ask_all = || async {
+        futures_util::future::join_all(questions.iter().map(|question| asked_by(&gateway, &one, "same", question)))
+            .await
+    };
+    for _ in 0..500 {
+        let answers = ask_all().await;
+        for (answer, question) in answers.iter().zip(&questions) {
+            assert!(answer.text().ends_with(&format!(": {question}")), "{} to {question}", answer.text());
+        }
+        if answers.iter().all(is_hit) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not all are kept");
+}
+
+/// What the model was asked is in the books, what the cache answered is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_the_cache_is_not_billed() {
+    let (service, folder) = (server(embeddings).await, tempfile::tempdir().unwrap());
+    let (secret, entry) = key("billed");
+    let store = format!("[store]\npath = {:?}\n", folder.path().display().to_string());
+    let gateway = Gateway::start(&format!("{entry}{store}{}", cached(&service, ""))).await;
+    let mut hits = 0;
+    while hits < 3 {
+        hits += u32::from(is_hit(&asked_by(&gateway, &secret, "a", "When does the museum open?").await));
+    }
+    let asked = service.asked(CHAT).len() as u64;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let mut billed = Value::Null;
+    for _ in 0..500 {
+        let request = hyper::Request::get(gateway.url(&format!("/v1/usage?start_time={}", now - 60)))
+            .header("authorization", format!("Bearer {secret}"))
+            .body(Default::default())
+            .unwrap();
+        billed = collect(gateway.send(request).await).await.json()["data"][0]["results"][0].clone();
+        if billed["num_model_requests"] == asked {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(billed["num_model_requests"], asked);
+    assert_eq!(billed["output_tokens"], 5 * asked);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_has_its_time_and_a_cut_or_refused_one_is_not_kept() {
+    let service = server(embeddings).await;
+    let gateway = Gateway::start(&cached(&service, "ttl_s = 2")).await;
+    learn(&gateway, ask("When does the museum open?")).await;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert!(!is_hit(&gateway.chat(ask("When does the museum open?")).await));
+
+    let cut = StandIn::start(|path, body| {
+        let said = completion("It opens at ni");
+        let text = String::from_utf8(said.body).unwrap().replace("\"stop\"", "\"length\"");
+        if path == "/v1/embeddings" { embeddings(body) } else { Said::raw(200, text) }
+    })
+    .await;
+    let words =
+        stage("word-guard", "stages = [\"stream-guard\"]\nconfig = { words = [\"museum\"], action = \"block\" }");
+    let guarded = cached(&service, "") + &words;
+    for (gateway, what) in
+        [(Gateway::start(&cached(&cut, "")).await, "cut"), (Gateway::start(&guarded).await, "halted")]
+    {
+        for _ in 0..3 {
+            assert!(!is_hit(&gateway.chat(ask("When does the museum open?")).await), "{what}");
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+}
+
+/// What no model should say costs near answers only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_of_vectors_that_is_out_of_order_fails_no_request() {
+    let one = |numbers: &str| format!(r#"{{"data":[{{"index":0,"embedding":{numbers}}}]}}"#);
+    let long = format!("[{}]", vec!["0.5"; 5_000].join(","));
+    for (name, said) in [
+        ("500", Said::raw(500, one("[1,2]"))),
+        ("NaN", Said::raw(200, one("[NaN,1]"))),
+        ("infinite", Said::raw(200, one("[1e39,1]"))),
+        ("zero", Said::raw(200, one("[0,0]"))),
+        ("empty", Said::raw(200, one("[]"))),
+        ("too many dimensions", Said::raw(200, one(&long))),
+        ("huge", Said::raw(200, vec![b' '; 40 << 20])),
+        ("garbage", Said::raw(200, vec![0xff; 99])),
+    ] {
+        let service = server(move |_| said.clone()).await;
+        let gateway = Gateway::start(&cached(&service, "")).await;
+        learn(&gateway, ask(&format!("Is it {name}?"))).await;
+    }
+    // Of changing dimensions: the collection has those of the first.
+    let service = server(|body| {
+        let numbers = vec![0.5; 2 + body["input"][0].as_str().unwrap().len() % 7];
+        Said::json(&json!({"data": [{"index": 0, "embedding": numbers}]}))
+    })
+    .await;
+    let gateway = Gateway::start(&cached(&service, "")).await;
+    for question in ["a", "ab", "abc", "abcd"] {
+        assert!(!is_hit(&gateway.chat(ask(question)).await), "{question}");
+    }
+    // Slow: the stage's time is over, and the request goes on.
+    let slow = server(|body| embeddings(body).after(Duration::from_secs(20))).await;
+    let config = cached(&slow, "").replace("wall_ms = 20000", "wall_ms = 700");
+    assert!(!is_hit(&Gateway::start(&config).await.chat(ask("Hello!")).await));
+}
+
+/// Prints how often the cache is right about two questions with a model: that of `TIDEGATE_EMBEDDINGS` (a base URL; the
+/// model in `TIDEGATE_EMBEDDINGS_MODEL`, the threshold in `TIDEGATE_EMBEDDINGS_THRESHOLD`), else the stand-in, which
+/// counts words.
+#[tokio::test(flavor = "multi_thread")]
+async fn semantic_cache_on_its_labelled_set() {
+    let service = server(embeddings).await;
+    let named = |name: &str| std::env::var(format!("TIDEGATE_EMBEDDINGS{name}")).ok();
+    let url = named("").unwrap_or(format!("{}/v1", service.origin()));
+    let model = named("_MODEL").unwrap_or("vectors".into());
+    let embedder = format!("[[models]]\nname = \"vectors\"\nupstream = \"{url}\"\nupstream_model = \"{model}\"\n");
+    let settings = named("_THRESHOLD").map(|threshold| format!("threshold = {threshold}")).unwrap_or_default();
+    let config = cached(&service, &settings).replace(&service.model("vectors"), &embedder);
+    let gateway = Gateway::start(&config).await;
+    let mut tally = Tally::default();
+    for (n, line) in include_str!("../../../../plugins/semantic-cache/labelled.jsonl").lines().enumerate() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let pair = |text: &Value| json!({"messages": [{"role": "system", "content": format!("Pair {n}.")}, {"role": "user", "content": text}]});
+        learn(&gateway, pair(&line["first"])).await;
+        let hit = is_hit(&gateway.chat(pair(&line["second"])).await);
+        tally.add(&format!("{} / {}", line["first"], line["second"]), line["same"] == true, hit);
+    }
+    println!("{tally} of semantic-cache");
+    assert!(tally.precision() > 0.3, "{tally}");
+}
