@@ -24,7 +24,7 @@ const KILLS: usize = 200;
 const LIFE_MS: std::ops::Range<u64> = 1_000..10_000;
 /// Clients that stream at once.
 const CLIENTS: usize = 16;
-/// How often a stream's progress is written down, and as much again for a thread that waits for a core.
+/// How often a stream's progress is written down: the most that a kill should cost.
 const MARK_MS: f64 = 50.0;
 
 pub(crate) async fn run(program: &Path, report: &mut Report) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tidegate_store::{Db, Place};
 
 /// A database for one test.
-#[allow(dead_code)]
+#[allow(dead_code, reason = "each file of tests takes what it needs of it")]
 pub struct Fresh {
     pub name: &'static str,
     pub place: Place,
