@@ -1,7 +1,8 @@
 //! Matrix products by cuBLASLt, through as little of it as linear layers need.
 //!
 //! A product is `out[rows, m] = input[rows, k] * weight[m, k]^T + bias[m]`, all row-major: to cuBLASLt, which is
-//! column-major, the transposed weight times the input. Sums are f32; the output is bf16, or f32 for logits.
+//! column-major, the transposed weight times the input. Sums are f32; the output is bf16 or f16, or f32 for logits. The
+//! operands are both bf16, both f16, or both FP8 with a factor each; the kernels around are bf16, and so are models.
 //!
 //! Algorithms are chosen for a few numbers of rows; a batch takes that of the next larger one. [`Blas::tune`] times what
 //! the library's heuristic proposes for each, once for a device and version of the library; what it has not timed takes
@@ -10,14 +11,15 @@
 //! Read next: `blas/tuning.rs`.
 
 mod describe;
+mod operand;
 mod tuning;
 
-use crate::driver::{Slice, Stream};
+use crate::driver::{Ptr, Slice, Stream};
 use crate::error::CudaError;
 use crate::probe::{NoCuda, require_library};
 use cudarc::cublaslt::sys;
 use describe::{Preference, Shape};
-use half::bf16;
+pub use operand::{E4m3, Element, Operand, Product};
 use std::collections::HashMap;
 use std::ffi::c_void;
 pub use tuning::Bench;
@@ -82,38 +84,13 @@ pub enum Algorithms {
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
     /// `[outs, ins]`
-    pub weight: Slice<bf16>,
-    /// `[outs]`
-    pub bias: Option<Slice<bf16>>,
+    pub weight: Operand,
+    /// `[outs]`, of the output's type.
+    pub bias: Option<Operand>,
     /// Outputs.
     pub outs: usize,
     /// Inputs.
     pub ins: usize,
-}
-
-/// Where a product goes.
-#[derive(Clone, Copy, Debug)]
-pub enum Product {
-    /// Activations.
-    Bf16(Slice<bf16>),
-    /// Logits.
-    F32(Slice<f32>),
-}
-
-impl Product {
-    fn address(&self) -> u64 {
-        match self {
-            Self::Bf16(out) => out.ptr().address(),
-            Self::F32(out) => out.ptr().address(),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Bf16(out) => out.len(),
-            Self::F32(out) => out.len(),
-        }
-    }
 }
 
 /// What an algorithm is chosen for.
@@ -122,20 +99,23 @@ struct Key {
     outs: usize,
     ins: usize,
     rows: usize,
-    wide: bool,
+    /// Of both operands.
+    element: Element,
+    out: Element,
     biased: bool,
 }
 
 impl Key {
-    fn new(matrix: &Matrix, rows: usize, wide: bool) -> Self {
-        Self { outs: matrix.outs, ins: matrix.ins, rows, wide, biased: matrix.bias.is_some() }
+    fn new(matrix: &Matrix, rows: usize, out: Element) -> Self {
+        let Matrix { weight, bias, outs, ins } = matrix;
+        Self { outs: *outs, ins: *ins, rows, element: weight.element, out, biased: bias.is_some() }
     }
 }
 
 /// A product with its addresses.
 struct Call<'a> {
     matrix: &'a Matrix,
-    input: Slice<bf16>,
+    input: Operand,
     out: u64,
     shape: &'a Shape,
 }
@@ -173,25 +153,25 @@ impl Blas {
         stream: &Stream,
         matrix: &Matrix,
         rows: usize,
-        input: Slice<bf16>,
+        input: impl Into<Operand>,
         out: Product,
     ) -> Result<(), CudaError> {
+        let input = input.into();
         if rows == 0 {
             return Ok(());
         }
-        let (ptr, room) = (out.address(), out.len());
-        let fits = room >= rows * matrix.outs && input.len() >= rows * matrix.ins;
-        if !fits || matrix.weight.len() < matrix.outs * matrix.ins {
+        let fits = out.len() >= rows * matrix.outs && input.len >= rows * matrix.ins;
+        if !fits || matrix.weight.len < matrix.outs * matrix.ins || matrix.weight.element != input.element {
             return Err(CudaError { call: "cublasLtMatmul", code: 1 });
         }
-        let wide = matches!(out, Product::F32(_));
-        let shape = Shape::new(matrix, rows, wide)?;
-        let call = Call { matrix, input, out: ptr, shape: &shape };
-        let algorithm = self.algorithm(matrix, self.bucket(rows), wide)?;
+        let of = (input.scale, out.element());
+        let shape = Shape::new(matrix, rows, of)?;
+        let call = Call { matrix, input, out: out.address(), shape: &shape };
+        let algorithm = self.algorithm(matrix, self.bucket(rows), of)?;
         match self.queue(stream, &call, &algorithm) {
             // An algorithm for more rows need not take fewer; where one was promised for all, that is an error.
             Err(error) if is_refusal(error) && self.algorithms == Algorithms::Best && self.bucket(rows) != rows => {
-                let algorithm = self.algorithm(matrix, rows, wide)?;
+                let algorithm = self.algorithm(matrix, rows, of)?;
                 self.queue(stream, &call, &algorithm)
             }
             done => done,
@@ -208,9 +188,9 @@ impl Blas {
                 self.handle,
                 shape.product.0,
                 std::ptr::from_ref(&one).cast(),
-                pointer(matrix.weight.ptr().address()),
+                pointer(matrix.weight.address),
                 shape.weight.0,
-                pointer(input.ptr().address()),
+                pointer(input.address),
                 shape.input.0,
                 std::ptr::from_ref(&zero).cast(),
                 pointer(*out),
@@ -240,12 +220,18 @@ impl Blas {
         BUCKETS.into_iter().take_while(move |bucket| *bucket < max_rows).chain(above).chain([max_rows])
     }
 
-    fn algorithm(&mut self, matrix: &Matrix, rows: usize, wide: bool) -> Result<sys::cublasLtMatmulAlgo_t, CudaError> {
-        let key = Key::new(matrix, rows, wide);
+    /// `of`: the input's factor, and the output's type.
+    fn algorithm(
+        &mut self,
+        matrix: &Matrix,
+        rows: usize,
+        of: (Option<Ptr<f32>>, Element),
+    ) -> Result<sys::cublasLtMatmulAlgo_t, CudaError> {
+        let key = Key::new(matrix, rows, of.1);
         if let Some(found) = self.chosen.get(&key) {
             return Ok(*found);
         }
-        let found = self.propose(&Shape::new(matrix, rows, wide)?, 1)?[0];
+        let found = self.propose(&Shape::new(matrix, rows, of)?, 1)?[0];
         self.chosen.insert(key, found);
         Ok(found)
     }

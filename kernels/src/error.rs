@@ -12,8 +12,8 @@ pub struct CudaError {
     pub code: i32,
 }
 
-/// The driver's number for memory that ran out.
-const OUT_OF_MEMORY: i32 = 2;
+/// Numbers for memory that ran out: the driver's, and cuBLASLt's.
+const OUT_OF_MEMORY: [i32; 2] = [2, 100_003];
 
 /// The numbers that an operator meets. The driver's own texts are behind a call that may not exist.
 fn text(code: i32) -> &'static str {
@@ -56,18 +56,33 @@ impl CudaError {
         if code == 0 { Ok(()) } else { Err(Self { call, code }) }
     }
 
+    /// Whether memory ran out.
+    pub fn is_out_of_memory(self) -> bool {
+        OUT_OF_MEMORY.contains(&self.code)
+    }
+
     /// As the engine knows it: memory that ran out while `bytes` for `what` were asked for, or a lost device.
     pub fn while_allocating(self, what: &'static str, bytes: usize) -> DeviceError {
-        match self.code {
-            OUT_OF_MEMORY => DeviceError::OutOfMemory { what, bytes },
-            _ => self.into(),
+        if self.is_out_of_memory() { DeviceError::OutOfMemory { what, bytes } } else { self.into() }
+    }
+}
+
+/// A call that may allocate without saying how much has run out of memory; any other failure is a lost device.
+impl From<CudaError> for DeviceError {
+    fn from(error: CudaError) -> Self {
+        match error.is_out_of_memory() {
+            true => Self::OutOfMemory { what: error.call, bytes: 0 },
+            false => Self::Lost(error.to_string()),
         }
     }
 }
 
-impl From<CudaError> for DeviceError {
-    fn from(error: CudaError) -> Self {
-        Self::Lost(error.to_string())
+/// As the engine knows what failed within a step: of a step that was queued in part nothing can be used, also where
+/// memory ran out, and what was queued may use what the next step would write. So the device counts as lost.
+pub fn within_step(error: DeviceError) -> DeviceError {
+    match error {
+        DeviceError::OutOfMemory { .. } => DeviceError::Lost(error.to_string()),
+        other => other,
     }
 }
 
@@ -87,5 +102,8 @@ mod tests {
         let check = |code| CudaError { call: "cuMemAlloc_v2", code }.while_allocating("weights", 7);
         assert!(matches!(check(2), DeviceError::OutOfMemory { what: "weights", bytes: 7 }));
         assert!(matches!(check(719), DeviceError::Lost(_)));
+        let said = DeviceError::from(CudaError { call: "cublasLtCreate", code: 100_003 });
+        assert_eq!(said.to_string(), "out of memory: cublasLtCreate needs more than there is");
+        assert!(matches!(within_step(said), DeviceError::Lost(why) if why.contains("cublasLtCreate")));
     }
 }

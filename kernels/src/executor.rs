@@ -14,7 +14,7 @@ mod weights;
 use crate::backend::CudaOptions;
 use crate::blas::{Algorithms, Bench, Blas, Matrix, Product};
 use crate::driver::{Arena, Carver, Context, Kernels, Pinned, Stream};
-use crate::error::CudaError;
+use crate::error::{CudaError, within_step};
 use crate::ops::attend::Phase;
 use crate::ops::{BLOCK_TOKENS, OpError};
 use graphs::Graphs;
@@ -191,8 +191,8 @@ fn logits(blas: &mut Blas, stream: &Stream, head: &Matrix, rows: usize, memory: 
     blas.multiply(stream, head, rows, memory.normed, Product::F32(memory.sampling.logits))
 }
 
-impl Executor for CudaExecutor {
-    fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+impl CudaExecutor {
+    fn queue_forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.kept.clear();
         self.num_logits = 0;
         self.read_back.take();
@@ -209,7 +209,7 @@ impl Executor for CudaExecutor {
         Ok(())
     }
 
-    fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
+    fn queue_draws(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
         self.context.bind()?;
         let kept = &self.kept;
         check_rows(rows, |segment| kept.get(segment).is_some_and(|(row, _)| row.is_some()))?;
@@ -219,10 +219,19 @@ impl Executor for CudaExecutor {
         };
         self.sampling.queue(&self.stream, &self.memory.sampling, rows, place)
     }
+}
+
+impl Executor for CudaExecutor {
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.queue_forward(batch).map_err(within_step)
+    }
+
+    fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
+        self.queue_draws(rows).map_err(within_step)
+    }
 
     fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
-        self.context.bind()?;
-        self.sampling.collect()
+        self.context.bind().map_err(DeviceError::from).and_then(|()| self.sampling.collect()).map_err(within_step)
     }
 
     fn runs_behind(&self) -> bool {

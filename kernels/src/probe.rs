@@ -76,9 +76,14 @@ pub enum NoCuda {
     /// The driver's CUDA version, times 1000.
     #[error("the driver supports CUDA {}.{}; 13.0 is needed (driver 580 or newer)", .0 / 1000, .0 % 1000 / 10)]
     TooOld(i32),
-    /// What else `cuInit` may answer.
-    #[error("cuInit failed with {0}")]
-    Init(i32),
+    /// What else the driver may answer.
+    #[error("{call} failed with {code}")]
+    Call {
+        /// The entry point.
+        call: &'static str,
+        /// The driver's number.
+        code: i32,
+    },
 }
 
 /// How many devices there are.
@@ -125,15 +130,21 @@ fn count_devices(library: &Library) -> Result<usize, NoCuda> {
         0 => {}
         34 => return Err(NoCuda::Stub),
         100 => return Err(NoCuda::NoDevice),
-        code => return Err(NoCuda::Init(code)),
+        code => return Err(NoCuda::Call { call: "cuInit", code }),
     }
     let (mut version, mut count) = (0, 0);
-    // SAFETY: both write one i32.
-    let codes = unsafe { (version_of(&mut version), count_of(&mut count)) };
-    if codes.0 != 0 || version < OLDEST_DRIVER {
+    let asked = |call, code| if code == 0 { Ok(()) } else { Err(NoCuda::Call { call, code }) };
+    // SAFETY: writes one i32.
+    asked("cuDriverGetVersion", unsafe { version_of(&mut version) })?;
+    if version < OLDEST_DRIVER {
         return Err(NoCuda::TooOld(version));
     }
-    usize::try_from(count).ok().filter(|&n| codes.1 == 0 && n > 0).ok_or(NoCuda::NoDevice)
+    // SAFETY: as above.
+    match unsafe { count_of(&mut count) } {
+        100 => Err(NoCuda::NoDevice),
+        code => asked("cuDeviceGetCount", code),
+    }?;
+    usize::try_from(count).ok().filter(|&n| n > 0).ok_or(NoCuda::NoDevice)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! shapes, the debug build's programs, and every row of the table.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "helpers of tests")]
 
+use std::ffi::OsString;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -50,13 +51,27 @@ impl Stage {
         let at = |name| self.folder.path().join(name);
         let mut command = Command::new(at("bundle/gpu/run.sh"));
         command.args([&at("bundle"), &at("out")]).arg("--tiny").env("LD_LIBRARY_PATH", at("lib"));
-        command.env("PYTHONDONTWRITEBYTECODE", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env("PYTHON", python())
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 
     fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.path().join("out").join(name)).unwrap_or_default()
     }
+}
+
+/// As for the tests of clients: one with PyTorch and transformers runs the peers too.
+fn python() -> OsString {
+    std::env::var_os("TIDEGATE_TEST_PYTHON").unwrap_or_else(|| "python3".into())
+}
+
+fn has(module: &str) -> bool {
+    let found = format!("import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)");
+    Command::new(python()).args(["-c", &found]).status().is_ok_and(|status| status.success())
 }
 
 /// Where cargo puts it; of a test, the newest.
@@ -90,9 +105,13 @@ fn the_whole_script_runs_dry_and_names_what_it_did_not_measure() {
     for cells in cells {
         let measured = cells[3];
         assert!(measured.parse::<f64>().is_ok_and(|value| value > 0.0), "{cells:?}\n{said}\n{rows}");
-        // A peer that is not there is named, and has no number.
-        let peers = cells[5..].iter().filter(|cell| cell.contains("not measured"));
-        assert!(peers.clone().all(|cell| cell.starts_with("not measured: ")), "{cells:?}");
+        // A peer that is not there is named, and has no number; one that is there has one.
+        let peers = cells[6..].iter().zip(["torch", "transformers"]).filter(|(cell, _)| !cell.is_empty());
+        for (cell, module) in peers {
+            let measured = cell.starts_with(|c: char| c.is_ascii_digit());
+            assert!(measured || cell.starts_with("not measured: "), "{cells:?}");
+            assert_eq!(measured, has(module), "{module}: {cells:?}\n{said}\n{rows}");
+        }
     }
     let kernels = table.lines().filter(|line| line.contains(": attend_") || line.contains(": product "));
     assert_eq!(kernels.count(), 4 * (1 + 5), "{table}");
@@ -115,4 +134,16 @@ fn a_run_that_is_cut_off_keeps_what_it_has() {
     assert_eq!(script.wait().unwrap().code(), Some(130));
     let table = stage.read("table.md");
     assert!(table.contains("Device: cuemu") && table.contains("not measured yet"), "{table}");
+}
+
+#[test]
+fn a_run_ends_in_its_time_and_says_what_there_was_no_time_for() {
+    let Some(stage) = Stage::set() else { return };
+    let start = Instant::now();
+    let output = stage.script().args(["--seconds", "8"]).output().unwrap();
+    // A part that is cut off has five seconds more, and the table is made after each.
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    assert_eq!(output.status.code(), Some(1), "what was not checked fails the run");
+    let table = stage.read("table.md");
+    assert!(table.contains("Device: cuemu") && table.contains("not measured: no time was left"), "{table}");
 }

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import socket
 import subprocess
 import tempfile
@@ -29,7 +30,10 @@ class Gateway:
         return self
 
     def config(self):
-        lines = [f"cache_dir = {json.dumps(self.folder.name)}", "[compute]", f'backend = "{self.backend}"', "[engine]"]
+        # With the kernels that others have compiled: they are in the folder `cuda` of a cache.
+        kernels = os.environ.get("TIDEGATE_GPU_CACHE")
+        cache = str(Path(kernels).parent) if kernels else self.folder.name
+        lines = [f"cache_dir = {json.dumps(cache)}", "[compute]", f'backend = "{self.backend}"', "[engine]"]
         lines += [f"{key} = {json.dumps(value)}" for key, value in self.engine.items()]
         lines += ["[pipeline]"]
         for name, path in self.models.items():
@@ -62,6 +66,14 @@ class Gateway:
         if response.status != 200:
             raise SystemExit(f"{response.status}: {text.decode(errors='replace')}")
         return json.loads(text)
+
+    def generated(self, model):
+        """Tokens that the model has generated since the start."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/metrics")
+        name = f'tidegate_engine_generation_tokens_total{{model="{model}"}} '
+        lines = connection.getresponse().read().decode().splitlines()
+        return next((float(line.removeprefix(name)) for line in lines if line.startswith(name)), 0)
 
     def stream(self, body):
         """As `complete`, over events; gives the number of tokens that the usage names, and those of the prompt."""

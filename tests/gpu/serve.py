@@ -1,4 +1,5 @@
-"""Output tokens a second over HTTP, with as many requests at once as `--at-once` says, until all are answered.
+"""Output tokens a second over HTTP, with as many requests at once as `--at-once` says, until all are answered, or until
+shortly before this process is cut off (`TIDEGATE_GPU_SECONDS`).
 
     serve.py TIDEGATE FOLDER NAME --requests N --at-once N --tokens-in N --tokens-out N
 """
@@ -6,8 +7,9 @@
 import argparse
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
+from deadline import deadline
 from gateway import Gateway
 
 
@@ -46,16 +48,29 @@ def main():
         words = words_for(gateway, given.name, given.tokens_in)
         body = lambda i: {"model": given.name, "prompt": prompt(i + 1, words), "max_tokens": given.tokens_out,
                           "temperature": 0}
+        before = gateway.generated(given.name)
         start = time.monotonic()
-        with ThreadPoolExecutor(given.at_once) as pool:
-            usages = list(pool.map(lambda i: gateway.stream(body(i)), range(given.requests)))
+        pool = ThreadPoolExecutor(given.at_once)
+        answers = [pool.submit(gateway.stream, body(i)) for i in range(given.requests)]
+        _, late = wait(answers, timeout=min(max(deadline() - start, 0), 3600))
         seconds = time.monotonic() - start
-    tokens = lambda key: sum(usage[key] for usage in usages)
+        # One that failed ends the part.
+        usages = [answer.result() for answer in answers if answer not in late]
+        whole = sum(usage["completion_tokens"] for usage in usages)
+        report(given, gateway.generated(given.name) - before if late else whole, seconds, usages)
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def report(given, tokens, seconds, usages):
+    """The row of all requests, or of what was generated until now."""
+    if not tokens:
+        raise SystemExit("nothing was generated before the time was over")
+    each = lambda key: sum(usage[key] for usage in usages) / len(usages) if usages else None
     print(json.dumps({
         "figure": "served", "model": given.name, "size": given.at_once, "context": 0, "by": "tidegate",
-        "unit": "tokens/s", "value": tokens("completion_tokens") / seconds, "seconds": seconds,
-        "requests": given.requests, "tokens_in": tokens("prompt_tokens") / given.requests,
-        "tokens_out": tokens("completion_tokens") / given.requests,
+        "unit": "tokens/s", "value": tokens / seconds, "seconds": seconds, "requests": len(usages),
+        "tokens_in": each("prompt_tokens"), "tokens_out": each("completion_tokens"),
+        "whole": len(usages) == given.requests,
     }), flush=True)
 
 

@@ -71,9 +71,12 @@ def head(run):
         yield ""
         yield "**A dry run.** Tiny shapes" + (", through the emulator" if name == "cuemu" else "") + ": these figures say"
         yield "that the script works, and nothing about a GPU."
-    for figure, unit, scale in [("bandwidth", "GB/s, a copy in both directions", 1e9), ("matrix rate", "TFLOP/s", 1e12)]:
+    rates = [("bandwidth", "GB/s, a copy in both directions", 1e9)]
+    # Floors are made of the first one.
+    rates += [(f"matrix rate{kind}", "TFLOP/s", 1e12) for kind in ["", ", f16", ", FP8"]]
+    for figure, unit, scale in rates:
         value = run.value(figure=figure)
-        yield f"\n{figure}: " + (f"{value / scale:.4g} {unit}" if value else run.why_not("rates"))
+        yield f"\n{figure}: " + (f"{value / scale:.4g} {unit}" if value else run.why_not("rates", figure=figure))
     yield ""
 
 
@@ -136,13 +139,27 @@ def served(run, model, machine):
     size, wanted = run.size, {"figure": "served", "model": model}
     args = size["seqs"], size["tokens_in"], size["tokens_out"]
     floor = roofline.served(roofline.shape(model), machine, *args) if machine else None
-    value, theirs = run.value(**wanted, by="tidegate"), run.value(**wanted, by="transformers")
+    value = run.value(**wanted, by="tidegate")
     name = f"{model}: served, {args[1]} in, {args[2]} out, {args[0]} at once (output tokens/s)"
     return line(
-        name, number(floor) or "no rates", number(value) or run.why_not("served", **wanted, by="tidegate"),
+        name, number(floor) or "no rates", rate(run.find(**wanted, by="tidegate")) or run.why_not("served", **wanted, by="tidegate"),
         number(value / floor if value and floor else None), "" if run.tiny else ">= 6000; >= 2x transformers", "",
-        number(theirs) or run.why_not("transformers", **wanted, by="transformers"),
+        against(value, run.find(**wanted, by="transformers")) or run.why_not("transformers", **wanted, by="transformers"),
     )
+
+
+def rate(row):
+    """A served rate, and whether it is that of all requests."""
+    if not row or not row.get("value"):
+        return ""
+    return number(row["value"]) + ("" if row["whole"] else f" (the first {row['seconds']:.0f} s)")
+
+
+def against(ours, row):
+    """Another's served rate, with what it computes attention by, and how many times it ours is."""
+    theirs = rate(row)
+    times = f"; ours is {ours / row['value']:.2f} times that" if theirs and ours else ""
+    return f"{theirs}, {row['attention']}{times}" if theirs else ""
 
 
 def kernels(run):

@@ -121,16 +121,20 @@ pub enum DeviceError {
     #[error("bad batch: {0}")]
     BadBatch(String),
     /// Memory ran out.
-    #[error("out of memory: {what} needs {bytes} bytes")]
+    #[error("out of memory: {what} needs {}", needed(*.bytes))]
     OutOfMemory {
         /// For what.
         what: &'static str,
-        /// How much.
+        /// How much; 0 where whoever asked did not say.
         bytes: usize,
     },
     /// The device failed; nothing on it can be trusted any more.
     #[error("device lost: {0}")]
     Lost(String),
+}
+
+fn needed(bytes: usize) -> String {
+    if bytes == 0 { "more than there is".to_owned() } else { format!("{bytes} bytes") }
 }
 
 /// A kind of hardware.

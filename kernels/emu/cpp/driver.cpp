@@ -20,15 +20,21 @@ State& state() {
   return one;
 }
 
-// The result of an entry point: a fault that a test asked for, or a device that is lost, or success.
-int enter(const char* call) {
+// The result of an entry point that answers on a lost device too: a fault that a test asked for, or success.
+int fault(const char* call) {
   State& s = state();
   std::lock_guard<std::mutex> hold(s.lock);
-  if (s.fault_call == call && s.fault_after-- == 0) {
-    if (s.fault_code == LAUNCH_FAILED) s.lost = s.fault_code;
-    return s.fault_code;
-  }
-  return s.lost;
+  s.calls[call]++;
+  if ((s.fault_call != call && s.fault_call != ANY) || s.fault_after-- != 0) return SUCCESS;
+  if (s.fault_code == LAUNCH_FAILED) s.lost = s.fault_code;
+  s.fault_met = call;
+  return s.fault_code;
+}
+
+// The result of an entry point: a fault, or a device that is lost, or success.
+int enter(const char* call) {
+  if (int error = fault(call)) return error;
+  return state().lost;
 }
 
 int enqueue(void* handle, std::function<void()> op) {
@@ -71,13 +77,17 @@ static std::function<void()> launch(const std::string& name, dim3 grid, dim3 siz
 
 using namespace standin;
 
-API cuInit(unsigned) { return enter("cuInit"); }
-API cuDriverGetVersion(int* version) { *version = state().version; return SUCCESS; }
-API cuDeviceGetCount(int* count) { *count = state().devices; return SUCCESS; }
-API cuDeviceGet(int* device, int ordinal) { *device = ordinal; return ordinal < state().devices ? SUCCESS : INVALID_DEVICE; }
-API cuDeviceGetName(char* name, int size, int) { snprintf(name, size, "cuemu"); return SUCCESS; }
-API cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = MEMORY_BYTES; return SUCCESS; }
+// What only gives back (free, destroy, release, unload) does not fail: nobody could do anything about it.
+API cuInit(unsigned) { return fault("cuInit"); }
+API cuDriverGetVersion(int* version) { *version = state().version; return fault("cuDriverGetVersion"); }
+API cuDeviceGetCount(int* count) { *count = state().devices; return fault("cuDeviceGetCount"); }
+API cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return ordinal < state().devices ? fault("cuDeviceGet") : INVALID_DEVICE;
+}
+API cuDeviceGetName(char* name, int size, int) { snprintf(name, size, "cuemu"); return fault("cuDeviceGetName"); }
 API cuDeviceGetAttribute(int* value, int attribute, int) {
+  if (int error = fault("cuDeviceGetAttribute")) return error;
   switch (attribute) {
     case 16: *value = 4; break;            // multiprocessors
     case 75: *value = 9; break;            // compute capability
@@ -89,6 +99,7 @@ API cuDeviceGetAttribute(int* value, int attribute, int) {
 }
 
 API cuDevicePrimaryCtxRetain(void** context, int) {
+  if (int error = fault("cuDevicePrimaryCtxRetain")) return error;
   State& s = state();
   std::lock_guard<std::mutex> hold(s.lock);
   if (s.contexts++ == 0) s.lost = SUCCESS;
@@ -100,19 +111,20 @@ API cuDevicePrimaryCtxRelease_v2(int) {
   state().contexts--;
   return SUCCESS;
 }
-API cuCtxSetCurrent(void*) { return SUCCESS; }
+API cuCtxSetCurrent(void*) { return fault("cuCtxSetCurrent"); }
 
 API cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
+  if (int error = enter("cuMemGetInfo_v2")) return error;
   std::lock_guard<std::mutex> hold(state().lock);
-  *total = MEMORY_BYTES;
-  *free_bytes = MEMORY_BYTES - state().used;
+  *total = state().memory;
+  *free_bytes = state().memory - std::min(state().memory, state().used);
   return SUCCESS;
 }
 API cuMemAlloc_v2(Pointer* to, size_t bytes) {
   if (int error = enter("cuMemAlloc_v2")) return error;
   State& s = state();
   std::lock_guard<std::mutex> hold(s.lock);
-  if (!bytes || s.used + bytes > MEMORY_BYTES) return OUT_OF_MEMORY;
+  if (!bytes || s.used + bytes > s.memory) return OUT_OF_MEMORY;
   void* memory = nullptr;
   if (posix_memalign(&memory, 256, bytes)) return OUT_OF_MEMORY;
   memset(memory, 0xCD, bytes);  // device memory comes as it is
@@ -154,7 +166,11 @@ API cuMemsetD8Async(Pointer to, unsigned char value, size_t bytes, void* stream)
   return enqueue(stream, [=] { memset(reinterpret_cast<void*>(to), value, bytes); });
 }
 
-API cuStreamCreate(void** stream, unsigned) { *stream = new Stream; return enter("cuStreamCreate"); }
+API cuStreamCreate(void** stream, unsigned) {
+  if (int error = enter("cuStreamCreate")) return error;
+  *stream = new Stream;
+  return SUCCESS;
+}
 API cuStreamDestroy_v2(void* stream) {
   drain(static_cast<Stream*>(stream), nullptr);
   delete static_cast<Stream*>(stream);
@@ -167,7 +183,11 @@ API cuStreamSynchronize(void* handle) {
   drain(stream, nullptr);
   return state().lost;
 }
-API cuEventCreate(void** event, unsigned) { *event = new Event; return SUCCESS; }
+API cuEventCreate(void** event, unsigned) {
+  if (int error = enter("cuEventCreate")) return error;
+  *event = new Event;
+  return SUCCESS;
+}
 API cuEventDestroy_v2(void* event) { delete static_cast<Event*>(event); return SUCCESS; }
 API cuEventRecord(void* handle, void* stream) {
   if (int error = enter("cuEventRecord")) return error;
@@ -197,13 +217,15 @@ API cuModuleLoadData(void** module, const void* image) {
 }
 API cuModuleUnload(void*) { return SUCCESS; }
 API cuModuleGetFunction(void** function, void*, const char* name) {
+  if (int error = enter("cuModuleGetFunction")) return error;
   auto found = cuemu::kernels().find(name);
   if (found == cuemu::kernels().end()) return NOT_FOUND;
   *function = &*found;
   return SUCCESS;
 }
-API cuFuncSetAttribute(void*, int, int) { return SUCCESS; }
+API cuFuncSetAttribute(void*, int, int) { return enter("cuFuncSetAttribute"); }
 API cuFuncGetParamInfo(void* function, size_t index, size_t* offset, size_t* bytes) {
+  if (int error = enter("cuFuncGetParamInfo")) return error;
   if (index) return INVALID_VALUE;
   *offset = 0;
   *bytes = static_cast<Named*>(function)->second.args_bytes;
@@ -243,17 +265,35 @@ API cuGraphDestroy(void* graph) { delete static_cast<Graph*>(graph); return SUCC
 
 // For the other stand-in libraries.
 API standin_enqueue(void* stream, const std::function<void()>* op) { return enqueue(stream, *op); }
-// The `after`-th next call of that name fails with `code`.
+API standin_enter(const char* call) { return enter(call); }
+// The `after`-th next call of that name, or of any, fails with `code`.
 API standin_fail(const char* call, int after, int code) {
   std::lock_guard<std::mutex> hold(state().lock);
+  state().fault_met.clear();
   state().fault_call = call;
   state().fault_after = after;
   state().fault_code = code;
   return SUCCESS;
 }
+// The call that the fault was given to, which lives until the next one is asked for; empty while none was.
+extern "C" __attribute__((visibility("default"))) const char* standin_met() {
+  std::lock_guard<std::mutex> hold(state().lock);
+  return state().fault_met.c_str();
+}
+// How often an entry point was called so far.
+API standin_calls(const char* call) {
+  std::lock_guard<std::mutex> hold(state().lock);
+  return state().calls[call];
+}
 API standin_order(int kind, unsigned seed) {
   std::lock_guard<std::mutex> hold(state().lock);
   state().order = cuemu::Order{static_cast<cuemu::Order::Kind>(kind), seed};
+  return SUCCESS;
+}
+// What the device has of memory from now on; what was allocated stays.
+API standin_memory(u64_t bytes) {
+  std::lock_guard<std::mutex> hold(state().lock);
+  state().memory = bytes;
   return SUCCESS;
 }
 API standin_driver(int version, int devices) {

@@ -14,6 +14,7 @@ typedef unsigned long long u64_t;
 typedef std::pair<const std::string, cuemu::Kernel> Named;
 
 constexpr size_t MEMORY_BYTES = size_t(1) << 30;
+constexpr char ANY[] = "*";
 constexpr char IMAGE_MARK[] = "cuemu image";
 
 enum Result {
@@ -42,14 +43,17 @@ struct State {
   int contexts = 0;
   std::atomic<int> lost{SUCCESS};
   std::string failure;
-  std::string fault_call;
+  std::string fault_call;  // ANY for whichever call comes
   int fault_after = 0, fault_code = SUCCESS;
+  std::string fault_met;   // the call that the fault was given to
+  std::map<std::string, int> calls;
   cuemu::Order order;
-  size_t used = 0;
+  size_t memory = MEMORY_BYTES, used = 0;
   std::map<void*, size_t> allocations;
 };
 
 State& state();
+int fault(const char* call);
 int enter(const char* call);
 int enqueue(void* stream, std::function<void()> op);
 

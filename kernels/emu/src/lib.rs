@@ -25,6 +25,9 @@ pub const DRIVER: &str = "TIDEGATE_EMULATED_DRIVER";
 /// Set to run the tests on this machine's own driver, libraries and device: `tests/gpu/run.sh` does.
 pub const MACHINE: &str = "TIDEGATE_TEST_GPU";
 
+/// For [`Standin::fail`]: whichever call comes.
+pub const ANY: &str = "*";
+
 /// What the kernels' tests run on.
 #[derive(Clone, Copy, Debug)]
 pub enum Device {
@@ -108,7 +111,8 @@ impl Standin {
         unsafe { self.get::<unsafe extern "C" fn(i32, u32) -> i32>(b"standin_order")(kind, seed) };
     }
 
-    /// Makes the `after`-th next driver call of that name answer `code`.
+    /// Makes the `after`-th next call of that name, or of any with [`ANY`], answer `code`: of the driver, or of cuBLASLt,
+    /// which says it in its own numbers. What only gives back does not fail.
     pub fn fail(&self, call: &str, after: i32, code: i32) {
         let call = CString::new(call).unwrap_or_default();
         // SAFETY: the signature of `standin_fail`; the text outlives the call, which copies it.
@@ -126,16 +130,42 @@ impl Standin {
         self.fail("", 0, 0);
     }
 
+    /// The call that the fault was given to; empty while none was.
+    pub fn met(&self) -> String {
+        type Met = unsafe extern "C" fn() -> *const std::ffi::c_char;
+        // SAFETY: the signature of `standin_met`; the text lives until the next fault is asked for.
+        unsafe { std::ffi::CStr::from_ptr(self.get::<Met>(b"standin_met")()) }.to_string_lossy().into_owned()
+    }
+
+    /// How often that entry point was called so far.
+    pub fn calls(&self, call: &str) -> i32 {
+        let call = CString::new(call).unwrap_or_default();
+        // SAFETY: the signature of `standin_calls`.
+        unsafe { self.get::<unsafe extern "C" fn(*const std::ffi::c_char) -> i32>(b"standin_calls")(call.as_ptr()) }
+    }
+
     /// What the driver says of itself: its CUDA version times 1000, and how many devices there are.
     pub fn driver(&self, version: i32, devices: i32) {
         // SAFETY: the signature of `standin_driver`.
         unsafe { self.get::<unsafe extern "C" fn(i32, i32) -> i32>(b"standin_driver")(version, devices) };
     }
 
+    /// How much memory the device has from now on, as if others had taken the rest; what was allocated stays.
+    pub fn memory(&self, bytes: u64) {
+        // SAFETY: the signature of `standin_memory`.
+        unsafe { self.get::<unsafe extern "C" fn(u64) -> i32>(b"standin_memory")(bytes) };
+    }
+
     /// How many algorithms are proposed for a product from now on; see `standin_algorithms` in cpp/cublaslt.cpp.
     pub fn algorithms(&self, count: i32) {
         // SAFETY: its signature.
         unsafe { Self::symbol::<unsafe extern "C" fn(i32) -> i32>(&self.cublaslt, b"standin_algorithms")(count) };
+    }
+
+    /// Whether products are rounded in an order that depends on the algorithm, as on a device.
+    pub fn rounding(&self, on: bool) {
+        // SAFETY: the signature of `standin_rounding`.
+        unsafe { Self::symbol::<unsafe extern "C" fn(i32) -> i32>(&self.cublaslt, b"standin_rounding")(i32::from(on)) };
     }
 
     /// How often the algorithm of that number was queued since then.

@@ -287,7 +287,7 @@ impl Rig<'_> {
             ("gate_up", s.hidden, 2 * s.ffn),
             ("down", s.ffn, s.hidden),
         ];
-        let matrix = |weight, ins, outs| Matrix { weight, bias: None, outs, ins };
+        let matrix = |weight: Slice<bf16>, ins, outs| Matrix { weight: weight.into(), bias: None, outs, ins };
         let mut matrices: Vec<(Matrix, bool)> =
             layer.iter().map(|&(_, ins, outs)| (matrix(m.weights, ins, outs), false)).collect();
         matrices.push((matrix(m.table, s.hidden, s.vocab), true));

@@ -1,10 +1,9 @@
 //! A product as cuBLASLt wants it described: handles that are given back when dropped.
 
-use super::{CUBLAS_BASE, Matrix, TRANSPOSED, call};
+use super::{CUBLAS_BASE, Element, Matrix, TRANSPOSED, call};
 use crate::driver::Ptr;
 use crate::error::CudaError;
 use cudarc::cublaslt::sys;
-use half::bf16;
 
 /// One problem, described.
 pub(super) struct Shape {
@@ -15,14 +14,18 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    pub(super) fn new(matrix: &Matrix, rows: usize, wide: bool) -> Result<Self, CudaError> {
-        use sys::cudaDataType_t as Type;
-        let out = if wide { Type::CUDA_R_32F } else { Type::CUDA_R_16BF };
+    /// `scale` is the input's factor, `out` the type of the output.
+    pub(super) fn new(
+        matrix: &Matrix,
+        rows: usize,
+        (scale, out): (Option<Ptr<f32>>, Element),
+    ) -> Result<Self, CudaError> {
+        let element = matrix.weight.element.kind();
         Ok(Self {
-            product: Description::new(matrix.bias.map(|bias| bias.ptr()))?,
-            weight: Layout::new(Type::CUDA_R_16BF, matrix.ins, matrix.outs)?,
-            input: Layout::new(Type::CUDA_R_16BF, matrix.ins, rows)?,
-            out: Layout::new(out, matrix.outs, rows)?,
+            product: Description::new(matrix.bias.map(|bias| bias.address), [matrix.weight.scale, scale])?,
+            weight: Layout::new(element, matrix.ins, matrix.outs)?,
+            input: Layout::new(element, matrix.ins, rows)?,
+            out: Layout::new(out.kind(), matrix.outs, rows)?,
         })
     }
 }
@@ -30,7 +33,7 @@ impl Shape {
 pub(super) struct Description(pub(super) sys::cublasLtMatmulDesc_t);
 
 impl Description {
-    fn new(bias: Option<Ptr<bf16>>) -> Result<Self, CudaError> {
+    fn new(bias: Option<u64>, scales: [Option<Ptr<f32>>; 2]) -> Result<Self, CudaError> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let mut handle = std::ptr::null_mut();
         let (compute, scale) = (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F);
@@ -40,7 +43,11 @@ impl Description {
         made.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
         if let Some(bias) = bias {
             made.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
-            made.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.address())?;
+            made.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        }
+        let which = [Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER];
+        for (attribute, scale) in which.into_iter().zip(scales) {
+            scale.map_or(Ok(()), |scale| made.set(attribute, &scale.address()))?;
         }
         Ok(made)
     }

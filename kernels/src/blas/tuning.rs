@@ -5,7 +5,7 @@
 //! the file begins with a digest of itself. What is kept is opaque numbers of the library, which its documentation allows
 //! to store for the same version.
 
-use super::{Blas, Call, CudaError, INVALID_VALUE, Key, Matrix, Product, Shape, is_refusal};
+use super::{Blas, Call, CudaError, Element, INVALID_VALUE, Key, Matrix, Operand, Product, Shape, is_refusal};
 use crate::driver::{Slice, Stream};
 use crate::kept;
 use cudarc::cublaslt::sys;
@@ -68,7 +68,8 @@ impl Blas {
         for (matrix, wide) in bench.matrices {
             let room = if *wide { bench.logits.len() } else { bench.out.len() } / matrix.outs.max(1);
             let rows = room.min(bench.input.len() / matrix.ins.max(1));
-            for key in self.buckets().filter(|bucket| *bucket <= rows).map(|rows| Key::new(matrix, rows, *wide)) {
+            for key in self.buckets().filter(|bucket| *bucket <= rows).map(|rows| Key::new(matrix, rows, out_of(*wide)))
+            {
                 if !keys.contains(&key) {
                     keys.push(key);
                 }
@@ -89,15 +90,15 @@ impl Blas {
     }
 
     fn fastest(&self, stream: &Stream, bench: &Bench<'_>, key: &Key) -> Result<sys::cublasLtMatmulAlgo_t, CudaError> {
-        let fits = |(matrix, wide): &&(Matrix, bool)| Key::new(matrix, key.rows, *wide) == *key;
+        let fits = |(matrix, wide): &&(Matrix, bool)| Key::new(matrix, key.rows, out_of(*wide)) == *key;
         let matrices: Vec<Matrix> = bench.matrices.iter().filter(fits).map(|(matrix, _)| *matrix).collect();
         let first = matrices.first().ok_or(CudaError { call: "cublasLtMatmul", code: INVALID_VALUE })?;
-        let proposed = self.propose(&Shape::new(first, key.rows, key.wide)?, CANDIDATES)?;
+        let proposed = self.propose(&Shape::new(first, key.rows, (None, key.out))?, CANDIDATES)?;
         let mut best = (Duration::MAX, proposed[0]);
         if proposed.len() == 1 {
             return Ok(best.1);
         }
-        let out = if key.wide { Product::F32(bench.logits) } else { Product::Bf16(bench.out) };
+        let out = if key.out == Element::F32 { Product::F32(bench.logits) } else { Product::Bf16(bench.out) };
         for algorithm in proposed {
             match self.time(stream, &matrices, (key.rows, bench.input, out), &algorithm) {
                 Ok(time) if time < best.0 => best = (time, algorithm),
@@ -116,11 +117,11 @@ impl Blas {
         (rows, input, out): (usize, Slice<bf16>, Product),
         algorithm: &sys::cublasLtMatmulAlgo_t,
     ) -> Result<Duration, CudaError> {
-        let wide = matches!(out, Product::F32(_));
+        let input = Operand::from(input);
         let mut turns = matrices.iter().cycle();
         let mut run = || {
             let Some(matrix) = turns.next() else { return Ok(()) };
-            let shape = Shape::new(matrix, rows, wide)?;
+            let shape = Shape::new(matrix, rows, (None, out.element()))?;
             self.queue(stream, &Call { matrix, input, out: out.address(), shape: &shape }, algorithm)
         };
         run()?;
@@ -147,7 +148,7 @@ impl Blas {
 
 impl Key {
     fn bytes(&self) -> [u8; KEY_BYTES] {
-        let kind = u64::from(self.wide) | u64::from(self.biased) << 1;
+        let kind = u64::from(self.biased) | (self.element as u64) << 8 | (self.out as u64) << 16;
         let mut bytes = [0; KEY_BYTES];
         let (words, _) = bytes.as_chunks_mut::<8>();
         for (to, word) in words.iter_mut().zip([self.outs as u64, self.ins as u64, self.rows as u64, kind]) {
@@ -155,6 +156,11 @@ impl Key {
         }
         bytes
     }
+}
+
+/// The type of logits or of activations.
+fn out_of(wide: bool) -> Element {
+    if wide { Element::F32 } else { Element::Bf16 }
 }
 
 /// The choices of a file, if it has one for each key in their order.

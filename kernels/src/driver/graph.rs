@@ -52,6 +52,6 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: made in `record`. A failure has no remedy here.
-        let _ = self.context.bind().and_then(|()| unsafe { call!(cuGraphExecDestroy(self.handle)) });
+        let _ = self.context.bind().and(unsafe { call!(cuGraphExecDestroy(self.handle)) });
     }
 }

@@ -7,6 +7,9 @@ use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+/// The driver's number for a name that a module does not have.
+const NOT_FOUND: i32 = 500;
+
 /// The one argument of a kernel: the Rust twin of the struct in its `.cu`.
 ///
 /// # Safety
@@ -60,11 +63,11 @@ impl Kernels {
     pub fn find<A: Args>(self: &Arc<Self>, kernel: Kernel<A>) -> Result<Loaded<A>, CudaError> {
         let name = CString::new(kernel.name).unwrap_or_default();
         let mut function = std::ptr::null_mut();
-        let mut found = Err(CudaError { call: "cuModuleGetFunction", code: 500 });
+        let mut found = Err(CudaError { call: "cuModuleGetFunction", code: NOT_FOUND });
         for &module in &self.modules {
             // SAFETY: a module of ours and a text that ends in zero; `function` is written.
             found = unsafe { call!(cuModuleGetFunction(&mut function, module, name.as_ptr())) };
-            if found.is_ok() {
+            if !matches!(found, Err(CudaError { code: NOT_FOUND, .. })) {
                 break;
             }
         }
@@ -81,10 +84,10 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        let bound = self.context.bind();
+        let _ = self.context.bind();
         for &module in &self.modules {
             // SAFETY: loaded in `load`; every `Loaded` holds an `Arc` of this. A failure has no remedy here.
-            let _ = bound.and_then(|()| unsafe { call!(cuModuleUnload(module)) });
+            let _ = unsafe { call!(cuModuleUnload(module)) };
         }
     }
 }

@@ -148,7 +148,7 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: allocated in `new`. A failure has no remedy here.
-        let _ = self.context.bind().and_then(|()| unsafe { call!(cuMemFree_v2(self.base)) });
+        let _ = self.context.bind().and(unsafe { call!(cuMemFree_v2(self.base)) });
     }
 }
 
@@ -196,6 +196,6 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         // SAFETY: allocated in `new`. A failure has no remedy here.
-        let _ = self.context.bind().and_then(|()| unsafe { call!(cuMemFreeHost(self.ptr.cast())) });
+        let _ = self.context.bind().and(unsafe { call!(cuMemFreeHost(self.ptr.cast())) });
     }
 }

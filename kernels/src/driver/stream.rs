@@ -73,7 +73,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: created in `new`. A failure has no remedy here.
-        let _ = self.context.bind().and_then(|()| unsafe { call!(cuStreamDestroy_v2(self.handle)) });
+        let _ = self.context.bind().and(unsafe { call!(cuStreamDestroy_v2(self.handle)) });
     }
 }
 
@@ -113,6 +113,6 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: created in `new`. A failure has no remedy here.
-        let _ = self.context.bind().and_then(|()| unsafe { call!(cuEventDestroy_v2(self.handle)) });
+        let _ = self.context.bind().and(unsafe { call!(cuEventDestroy_v2(self.handle)) });
     }
 }

@@ -19,7 +19,8 @@ const BLOCKS_PER_MULTIPROCESSOR: usize = 16;
 
 /// The graphs that were made so far.
 pub(super) struct Graphs {
-    graphs: HashMap<usize, Graph>,
+    /// `None`: there was no memory to record it.
+    graphs: HashMap<usize, Option<Graph>>,
     max_rows: usize,
     grid: usize,
     context: Arc<Context>,
@@ -46,18 +47,24 @@ impl Graphs {
         Extent { rows: bucket, wanted: bucket, grids: [grid, grid, 0] }
     }
 
-    /// Plays the graph of `bucket` rows, recorded by `queue` if there is none yet.
+    /// Plays the graph of `bucket` rows, recorded by `queue` if there is none yet; where memory did not suffice for
+    /// that, `queue` queues each step by itself.
     pub(super) fn play(
         &mut self,
         bucket: usize,
         stream: &Stream,
-        queue: impl FnOnce() -> Result<(), OpError>,
+        mut queue: impl FnMut() -> Result<(), OpError>,
     ) -> Result<(), OpError> {
         if !self.graphs.contains_key(&bucket) {
-            let graph = Graph::record(&self.context, stream, queue)?;
+            let graph = match Graph::record(&self.context, stream, &mut queue) {
+                Err(OpError::Cuda(error)) if error.is_out_of_memory() => None,
+                recorded => Some(recorded?),
+            };
             self.graphs.insert(bucket, graph);
         }
-        let graph = self.graphs.get(&bucket);
-        Ok(graph.map_or(Ok(()), |graph| graph.launch(stream))?)
+        match self.graphs.get(&bucket) {
+            Some(Some(graph)) => Ok(graph.launch(stream)?),
+            _ => queue(),
+        }
     }
 }

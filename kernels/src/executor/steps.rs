@@ -134,12 +134,22 @@ impl Builder<'_> {
     fn fused(&self, input: SlotId, parts: &[(WeightId, Option<WeightId>)], out: SlotId) -> Result<Matrix, DeviceError> {
         let (weight, bias) = self.memory.weights.fused_of(parts[0].0)?;
         let slots = &self.program.slots;
-        Ok(Matrix { weight, bias, outs: slots[out.0].width, ins: slots[input.0].width })
+        Ok(Matrix {
+            weight: weight.into(),
+            bias: bias.map(Into::into),
+            outs: slots[out.0].width,
+            ins: slots[input.0].width,
+        })
     }
 
     fn head(&self, head: WeightId) -> Result<Matrix, DeviceError> {
         let dims = &self.program.dims;
-        Ok(Matrix { weight: self.memory.weights.table_of(head)?, bias: None, outs: dims.vocab, ins: dims.hidden })
+        Ok(Matrix {
+            weight: self.memory.weights.table_of(head)?.into(),
+            bias: None,
+            outs: dims.vocab,
+            ins: dims.hidden,
+        })
     }
 
     fn vector(&self, id: WeightId) -> Result<Slice<f32>, DeviceError> {

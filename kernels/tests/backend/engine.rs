@@ -7,13 +7,20 @@ use tidegate_device::{Backend, CacheElem, CpuBackend, CpuOptions, Isa, Limits};
 use tidegate_engine::{Ahead, EngineConfig, EngineHandle, JobStream, ModelFacts};
 use tidegate_kernels::{CudaBackend, CudaOptions};
 use tidegate_model::Model;
-use tidegate_types::{Class, Job, JobEvent, SamplingParams, TenantId};
+use tidegate_types::{Class, Job, JobEvent, SampledToken, SamplingParams, TenantId};
 
 /// The qwen2 fixture has heads of 8, for which there is no kernel.
 const FIXTURES: [&str; 3] = ["llama", "mistral", "qwen3"];
 
 /// (number, prompt's length)
 const SIZES: [(u32, u32); 5] = [(0, 5), (1, 41), (2, 48), (3, 64), (4, 17)];
+
+/// Two logits, each as far from the CPU's as the table in `host/model/tests/parity/main.rs` lets it be from transformers'
+/// where activations, keys and values are rounded to bf16.
+const NEAR: f32 = 2.0 * 6e-2;
+
+/// Of 32 answers. More would hide a defect.
+const MOST_TIES: usize = 2;
 
 fn plain() -> EngineConfig {
     EngineConfig {
@@ -39,12 +46,15 @@ fn start(name: &str, backend: Arc<dyn Backend>, config: EngineConfig, num_blocks
 }
 
 /// Prompts that share their first 40 tokens.
-fn job(engine: &EngineHandle, (number, len): (u32, u32), max_tokens: u32, sampling: SamplingParams) -> Job {
+fn prompt(engine: &EngineHandle, (number, len): (u32, u32)) -> Vec<u32> {
     let vocab = engine.facts().vocab as u32;
-    let prompt = (0..len).map(|n| if n < 40 { n * 7 % vocab } else { (n * 13 + number * 31) % vocab });
+    (0..len).map(|n| if n < 40 { n * 7 % vocab } else { (n * 13 + number * 31) % vocab }).collect()
+}
+
+fn job(engine: &EngineHandle, size: (u32, u32), max_tokens: u32, sampling: SamplingParams) -> Job {
     Job {
         id: engine.next_job_id(),
-        prompt: prompt.collect(),
+        prompt: prompt(engine, size),
         sampling,
         max_tokens,
         stop_token_ids: Vec::new(),
@@ -92,25 +102,70 @@ async fn one_by_one(engine: &EngineHandle, max_tokens: u32) -> Vec<Vec<u32>> {
     all
 }
 
+/// Greedy tokens, with the two best log-probabilities at each.
+async fn greedy(engine: &EngineHandle, prompt: &[u32]) -> Vec<SampledToken> {
+    let sampling = SamplingParams { logprobs: Some(2), ..SamplingParams::greedy() };
+    let job = Job { prompt: prompt.to_vec(), ..job(engine, SIZES[0], 26, sampling) };
+    let mut stream = engine.submit(job).unwrap();
+    let mut tokens = Vec::new();
+    loop {
+        match stream.next().await.unwrap() {
+            JobEvent::Started { .. } => {}
+            JobEvent::Token(token) => tokens.push(token),
+            JobEvent::Finished { .. } => return tokens,
+            JobEvent::Failed(reject) => panic!("{reject}"),
+        }
+    }
+}
+
+/// Whether the tokens are the CPU's up to a tie only. Any other difference fails: the first token that differs has to be
+/// the CPU's second best, and near its best.
+fn ends_in_a_tie(what: &str, cpu: &[SampledToken], found: &[SampledToken]) -> bool {
+    assert_eq!(cpu.len(), found.len(), "{what}");
+    let Some(at) = (0..cpu.len()).find(|&i| cpu[i].id != found[i].id) else { return false };
+    let (best, second) = (cpu[at].top[0], cpu[at].top[1]);
+    let gap = best.1 - second.1;
+    assert!(found[at].id == second.0 && gap <= NEAR, "{what}: token {at} is {:?}, on the CPU {:?}", found[at], cpu[at]);
+    println!("{what}: token {at} is the CPU's second best, {gap:e} from the best");
+    true
+}
+
+/// A text of Llama's: once 24 tokens more are drawn, two are 0.002 apart in f32, which is less than rounding to bf16 moves
+/// them.
+fn close_call() -> Vec<u32> {
+    let (start, phrase) = (
+        [377, 77, 84, 76, 65, 293, 220, 15, 25],
+        [
+            220, 64, 260, 71, 72, 79, 257, 71, 263, 260, 64, 72, 75, 82, 281, 220, 77, 72, 339, 367, 220, 72, 83, 82,
+            328, 220, 75, 72, 83, 220, 64, 77, 67, 220, 72, 83, 82, 286, 81, 68, 86, 220, 64, 86, 64, 74, 68,
+        ],
+    );
+    start.into_iter().chain(phrase.into_iter().cycle()).take(386).collect()
+}
+
 #[tokio::test]
 async fn greedy_tokens_are_those_of_the_cpu() {
     let Some(cuda) = backend() else { return };
     let cpu = |isa| -> Arc<dyn Backend> {
         Arc::new(CpuBackend::new(CpuOptions { threads: 1, isa, cache: CacheElem::Bf16 }).unwrap())
     };
+    let mut ties = 0;
     for name in FIXTURES {
         // With activations rounded to bf16, where the processor can, and without.
         let backends: [Arc<dyn Backend>; 3] = [cuda.clone(), cpu(Isa::Auto), cpu(Isa::Portable)];
         let engines = backends.map(|backend| start(name, backend, plain(), None));
-        for size in SIZES {
-            let mut tokens = Vec::new();
-            for engine in &engines {
-                tokens.push(read(engine.submit(job(engine, size, 24, SamplingParams::greedy())).unwrap()).await.0);
+        let mut prompts: Vec<Vec<u32>> = SIZES.iter().map(|size| prompt(&engines[0], *size)).collect();
+        prompts.extend((name == "llama").then(close_call));
+        for prompt in prompts {
+            let found = greedy(&engines[0], &prompt).await;
+            for cpu in &engines[1..] {
+                let what = format!("{name}, {} tokens", prompt.len());
+                ties += usize::from(ends_in_a_tie(&what, &greedy(cpu, &prompt).await, &found));
             }
-            assert_eq!(tokens[0], tokens[1], "{name} {size:?}");
-            assert_eq!(tokens[0], tokens[2], "{name} {size:?}");
         }
     }
+    println!("{ties} answers end in a tie, allowed {MOST_TIES}");
+    assert!(ties <= MOST_TIES, "{ties} answers end in a tie");
 }
 
 #[tokio::test]
@@ -130,14 +185,16 @@ async fn pieces_cached_prefixes_and_preemption_change_no_token() {
         let engine = start("llama", cuda.clone(), EngineConfig { max_batch_tokens, ..plain() }, None);
         assert_eq!(together(&engine, 12).await, alone, "pieces of {max_batch_tokens}");
     }
-    let engine = start("llama", cuda.clone(), EngineConfig { prefix_cache: true, ..plain() }, None);
-    assert_eq!(together(&engine, 12).await, alone, "cold cache");
-    assert_eq!(one_by_one(&engine, 12).await, alone, "warm cache");
-    // Together they need 22 blocks.
-    let alone = one_by_one(&start("llama", cuda.clone(), plain(), None), 30).await;
-    let engine = start("llama", cuda, plain(), Some(14));
-    assert_eq!(together(&engine, 30).await, alone, "preempted");
-    assert!(engine.stats().snapshot.counters.preemptions > 0, "nothing was preempted");
+    for name in FIXTURES {
+        let alone = one_by_one(&start(name, cuda.clone(), plain(), None), 30).await;
+        let engine = start(name, cuda.clone(), EngineConfig { prefix_cache: true, ..plain() }, None);
+        assert_eq!(together(&engine, 30).await, alone, "{name}: cold cache");
+        assert_eq!(one_by_one(&engine, 30).await, alone, "{name}: warm cache");
+        // Together they need 22 blocks.
+        let engine = start(name, cuda.clone(), plain(), Some(14));
+        assert_eq!(together(&engine, 30).await, alone, "{name}: preempted");
+        assert!(engine.stats().snapshot.counters.preemptions > 0, "{name}: nothing was preempted");
+    }
 }
 
 /// Everything above runs one step ahead, as CUDA does by itself; here is what it is compared with.

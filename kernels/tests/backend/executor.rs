@@ -9,7 +9,7 @@ use tidegate_device::{
 };
 use tidegate_types::SamplingParams;
 
-const LIMITS: Limits = Limits { num_blocks: 64, block_tokens: 16, max_batch_tokens: 400, max_seqs: 24 };
+pub const LIMITS: Limits = Limits { num_blocks: 64, block_tokens: 16, max_batch_tokens: 400, max_seqs: 24 };
 
 /// The largest allowed `|logit - reference|`, as a share of the root mean square of the reference's row: activations,
 /// keys, values and attention's weights are rounded to bf16, two layers deep.
@@ -30,12 +30,12 @@ pub fn small() -> Shape {
     }
 }
 
-struct Sequence {
-    tokens: Vec<u32>,
+pub struct Sequence {
+    pub tokens: Vec<u32>,
     blocks: Vec<BlockId>,
 }
 
-fn sequences(lens: &[usize], vocab: usize) -> Vec<Sequence> {
+pub fn sequences(lens: &[usize], vocab: usize) -> Vec<Sequence> {
     let mut random = Random(3);
     let mut free: Vec<u32> = (0..LIMITS.num_blocks as u32).collect();
     let mut take = |count: usize| (0..count).map(|_| BlockId(free.swap_remove(count % free.len()))).collect();
@@ -46,7 +46,7 @@ fn sequences(lens: &[usize], vocab: usize) -> Vec<Sequence> {
     lens.iter().map(sequence).collect()
 }
 
-fn segment(sequence: &Sequence, range: std::ops::Range<usize>) -> Segment<'_> {
+pub fn segment(sequence: &Sequence, range: std::ops::Range<usize>) -> Segment<'_> {
     Segment {
         tokens: &sequence.tokens[range.clone()],
         start: range.start,
@@ -56,7 +56,7 @@ fn segment(sequence: &Sequence, range: std::ops::Range<usize>) -> Segment<'_> {
     }
 }
 
-fn forward(executor: &mut dyn Executor, segments: Vec<Segment<'_>>) -> Vec<Vec<f32>> {
+pub fn forward(executor: &mut dyn Executor, segments: Vec<Segment<'_>>) -> Vec<Vec<f32>> {
     let count = segments.len();
     executor.forward(&Batch { segments }).unwrap();
     (0..count).map(|i| executor.logits(i).unwrap().to_vec()).collect()

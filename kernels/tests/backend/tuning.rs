@@ -1,10 +1,9 @@
-//! Algorithms of products: the fastest is found and kept; what is kept is used, and what is damaged is made again. In
-//! a process of its own, since the stand-in's algorithms are the whole process's.
+//! Algorithms of products: the fastest is found and kept; what is kept is used, and what is damaged is made again.
 
 use crate::executor::small;
+use crate::is_alone;
 use crate::model::build;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use tidegate_device::{Backend, Batch, BlockId, Limits, Segment};
 use tidegate_emu::{Standin, standin};
@@ -12,25 +11,16 @@ use tidegate_kernels::blas::Algorithms;
 use tidegate_kernels::{CudaBackend, CudaOptions};
 
 const LIMITS: Limits = Limits { num_blocks: 8, block_tokens: 16, max_batch_tokens: 8, max_seqs: 2 };
-/// Said to the process that tests it.
-const ALONE: &str = "TIDEGATE_TEST_TUNING";
 /// Of five proposed: the last is refused, and those before this one are slow.
 const FASTEST: i32 = 3;
 
 #[test]
 fn the_fastest_algorithm_is_found_and_kept() {
-    if standin().is_none() {
+    let Some(standin) = standin() else { return };
+    if !is_alone("tuning::the_fastest_algorithm_is_found_and_kept") {
         return;
     }
-    if std::env::var_os(ALONE).is_none() {
-        let mut again = Command::new(std::env::current_exe().unwrap());
-        let name = "tuning::the_fastest_algorithm_is_found_and_kept";
-        let output = again.args([name, "--exact"]).env(ALONE, "1").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
-        return;
-    }
-    let (standin, folder) = (standin().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
     let first = run(standin, folder.path(), Algorithms::Best, 5);
     assert!(first.timed.iter().all(|&count| count > 0), "{first:?}");
     assert_eq!(first.used, FASTEST_ONLY, "{first:?}");

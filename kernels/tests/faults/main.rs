@@ -6,29 +6,19 @@
 mod model;
 
 use model::{Shape, Weights, build};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_device::{
     Activation, Backend, Batch, BlockId, DType, DeviceError, Dims, Executor, Limits, Program, SampleRow, Segment,
     StepLimits,
 };
-use tidegate_emu::{Standin, standin};
+use tidegate_emu::{ANY, Standin, standin};
 use tidegate_kernels::driver::Context;
 use tidegate_kernels::probe::NoCuda;
 use tidegate_kernels::{CudaBackend, CudaOptions, Unavailable};
 use tidegate_types::SamplingParams;
 
 const LIMITS: Limits = Limits { num_blocks: 8, block_tokens: 16, max_batch_tokens: 32, max_seqs: 4 };
-const CALLS_OF_A_STEP: [&str; 9] = [
-    "cuLaunchKernel",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuEventRecord",
-    "cuEventSynchronize",
-    "cuStreamBeginCapture_v2",
-    "cuStreamEndCapture",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-];
 const OUT_OF_MEMORY: i32 = 2;
 const LAUNCH_FAILED: i32 = 719;
 
@@ -86,59 +76,135 @@ fn assert_nothing_is_held() {
     assert_eq!(free, total, "device memory is left behind");
 }
 
-#[test]
-fn memory_that_runs_out_at_any_allocation_is_said_and_given_back() {
-    let Some((standin, _alone)) = alone() else { return };
-    let backend = open();
-    for call in ["cuMemAlloc_v2", "cuMemHostAlloc"] {
-        let mut failed = 0;
-        loop {
-            standin.fail(call, failed, OUT_OF_MEMORY);
-            match load(&backend) {
-                Err(DeviceError::OutOfMemory { what, bytes }) => assert!(!what.is_empty() && bytes > 0),
-                Err(other) => panic!("{other}"),
-                Ok(mut executor) => {
-                    standin.heal();
-                    step(&mut *executor).unwrap();
-                    break;
-                }
+/// What a start ends in: the backend is opened, and a model loaded.
+#[derive(Debug)]
+enum Refused {
+    Open(Unavailable),
+    Load(DeviceError),
+}
+
+fn start() -> Result<Box<dyn Executor>, Refused> {
+    let backend = CudaBackend::open(CudaOptions::default()).map_err(Refused::Open)?;
+    load(&backend).map_err(Refused::Load)
+}
+
+/// Giving memory back begins with it, and goes on whatever it answers; what comes next then says that a device is lost.
+const BIND: &str = "cuCtxSetCurrent";
+
+/// Gives `code` to each call of a start in turn; `said` says whether what the start ended in fits it. The calls.
+fn every_call_of_a_start(standin: &Standin, code: i32, said: impl Fn(&Refused, &str) -> bool) -> BTreeSet<String> {
+    let mut calls = BTreeSet::new();
+    for number in 0.. {
+        standin.fail(ANY, number, code);
+        let started = start();
+        let call = standin.met();
+        standin.heal();
+        match started {
+            Ok(_) if call.is_empty() => break,
+            Ok(mut executor) => {
+                assert_eq!(call, BIND, "a call failed, and nobody noticed");
+                step(&mut *executor).unwrap();
             }
-            assert_nothing_is_held();
-            failed += 1;
+            Err(refused) => assert!(said(&refused, &call), "{call}, call {number} of a start: {refused:?}"),
         }
-        assert!(failed > 0, "{call} was never called");
+        assert_nothing_is_held();
+        calls.insert(call);
+    }
+    calls
+}
+
+fn assert_all(calls: &BTreeSet<String>, wanted: &[&str]) {
+    let missing: Vec<_> = wanted.iter().filter(|call| !calls.contains(**call)).collect();
+    assert!(missing.is_empty(), "never called: {missing:?}; called: {calls:?}");
+}
+
+#[test]
+fn memory_that_runs_out_at_any_call_of_a_start_is_said_and_given_back() {
+    let Some((standin, _alone)) = alone() else { return };
+    let calls = every_call_of_a_start(standin, OUT_OF_MEMORY, |refused, call| match refused {
+        Refused::Load(DeviceError::OutOfMemory { what, .. }) => !what.is_empty(),
+        Refused::Open(why) => why.to_string().starts_with(&format!("{call} failed with 2")),
+        Refused::Load(_) => false,
+    });
+    let allocating = ["cuDevicePrimaryCtxRetain", "cuModuleLoadData", "cuMemAlloc_v2", "cuMemHostAlloc"];
+    assert_all(&calls, &allocating);
+    assert_all(&calls, &["cuStreamCreate", "cuEventCreate", "cublasLtCreate", "cublasLtMatrixLayoutCreate"]);
+}
+
+#[test]
+fn a_device_that_is_lost_at_any_call_of_a_start_is_said_and_the_next_start_works() {
+    let Some((standin, _alone)) = alone() else { return };
+    let calls = every_call_of_a_start(standin, LAUNCH_FAILED, |refused, call| match refused {
+        Refused::Load(DeviceError::Lost(why)) => why.contains(call) || call == BIND,
+        Refused::Open(why) => why.to_string().contains(call) || call == BIND,
+        Refused::Load(_) => false,
+    });
+    assert_all(&calls, &["cuInit", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize", "cublasLtMatmulAlgoGetHeuristic"]);
+}
+
+/// Gives `code` to each call of a step in turn, one executor for each. The calls, and those that a step has survived.
+fn every_call_of_a_step(standin: &Standin, code: i32) -> [BTreeSet<String>; 2] {
+    let backend = open();
+    let expected = step(&mut *load(&backend).unwrap()).unwrap();
+    let (mut calls, mut survived) = (BTreeSet::new(), BTreeSet::new());
+    for number in 0.. {
+        let mut executor = load(&backend).unwrap();
+        standin.fail(ANY, number, code);
+        let stepped = step(&mut *executor);
+        let call = standin.met();
+        if call.is_empty() {
+            assert_eq!(stepped.unwrap(), expected);
+            break;
+        }
+        match stepped {
+            Ok(tokens) => {
+                assert_eq!(tokens, expected, "after {call}");
+                survived.insert(call.clone());
+            }
+            Err(error) => assert!(matches!(&error, DeviceError::Lost(why) if why.contains(&call)), "{error}"),
+        }
+        if code == LAUNCH_FAILED {
+            assert!(matches!(step(&mut *executor), Err(DeviceError::Lost(_))), "a lost device works on");
+        }
+        standin.heal();
+        drop(executor);
+        assert_nothing_is_held();
+        if calls.insert(call.clone()) {
+            assert_eq!(step(&mut *load(&backend).unwrap()).unwrap(), expected, "after {call} {number}");
+        }
     }
     standin.heal();
-    assert_nothing_is_held();
+    [calls, survived]
 }
 
 #[test]
 fn a_device_that_is_lost_at_any_call_of_a_step_is_replaced_by_the_next_executor() {
     let Some((standin, _alone)) = alone() else { return };
-    let backend = open();
-    let expected = step(&mut *load(&backend).unwrap()).unwrap();
-    for call in CALLS_OF_A_STEP {
-        let mut failed = 0;
-        loop {
-            let mut executor = load(&backend).unwrap();
-            standin.fail(call, failed, LAUNCH_FAILED);
-            match step(&mut *executor) {
-                Ok(token) => {
-                    assert_eq!(token, expected);
-                    break;
-                }
-                Err(error) => assert!(matches!(&error, DeviceError::Lost(why) if why.contains(call)), "{error}"),
-            }
-            assert!(matches!(step(&mut *executor), Err(DeviceError::Lost(_))), "a lost device works on");
-            standin.heal();
-            drop(executor);
-            assert_eq!(step(&mut *load(&backend).unwrap()).unwrap(), expected, "after {call} {failed}");
-            failed += 1;
-        }
-        assert!(failed > 0, "{call} was never called");
-        standin.heal();
-    }
-    assert_nothing_is_held();
+    let [calls, survived] = every_call_of_a_step(standin, LAUNCH_FAILED);
+    assert_all(&calls, &["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cublasLtMatmul"]);
+    assert_all(&calls, &["cuEventRecord", "cuEventSynchronize", "cuGraphLaunch"]);
+    assert_all(&calls, &["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]);
+    assert_eq!(survived, BTreeSet::new());
+}
+
+#[test]
+fn memory_that_runs_out_in_a_step_is_said_and_a_step_that_cannot_be_recorded_is_queued_plainly() {
+    let Some((standin, _alone)) = alone() else { return };
+    let [calls, survived] = every_call_of_a_step(standin, OUT_OF_MEMORY);
+    assert_all(&calls, &["cuLaunchKernel", "cuGraphLaunch"]);
+    assert_all(&survived, &["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]);
+}
+
+#[test]
+fn nothing_is_allocated_in_a_step() {
+    let Some((standin, _alone)) = alone() else { return };
+    let mut executor = load(&open()).unwrap();
+    let allocated = || ["cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreate", "cuEventCreate"].map(|c| standin.calls(c));
+    let before = allocated();
+    let expected = step(&mut *executor).unwrap();
+    assert_eq!(step(&mut *executor).unwrap(), expected);
+    assert_eq!(allocated(), before);
+    assert!(standin.calls("cuGraphLaunch") > 0, "nothing was recorded");
 }
 
 #[test]
@@ -150,6 +216,9 @@ fn a_driver_that_is_too_old_or_has_no_device_is_named() {
     standin.driver(13000, 0);
     assert!(matches!(refused(), Unavailable::NoCuda(NoCuda::NoDevice)));
     standin.driver(13000, 1);
+    standin.fail("cuDriverGetVersion", 0, 999);
+    assert_eq!(refused().to_string(), "cuDriverGetVersion failed with 999");
+    standin.heal();
     let error = CudaBackend::open(CudaOptions { device: 3, ..CudaOptions::default() }).unwrap_err();
     assert_eq!(error.to_string(), "device 3 was asked for; there are 1");
 }

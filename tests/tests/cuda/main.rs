@@ -1,9 +1,12 @@
 //! The CUDA backend behind HTTP, on stand-ins for NVIDIA's libraries: no GPU is needed, a C++ compiler is.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod faults;
+
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::time::Duration;
 use tidegate_emu::{Standin, standin};
 use tidegate_tests::Gateway;
 
@@ -17,65 +20,145 @@ const PROMPTS: [&str; 4] = [
     "water",
 ];
 
-/// The fixtures on a backend; steps small enough that prompts go in pieces.
-fn config(backend: &str, names: &[&str]) -> String {
+/// Steps so small that prompts go in pieces.
+const SMALL_STEPS: &str = "max_batch_tokens = 24\nmax_seqs = 6\n";
+
+/// The fixtures on a backend, under names of their own, so that their figures are too.
+fn config(backend: &str, names: &[&str], engine: &str) -> String {
     let models = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/models");
-    let model = |name: &&str| format!("[[models]]\nname = \"{name}\"\npath = {:?}\n", models.join(name));
+    let model = |name: &&str| format!("[[models]]\nname = \"{name}-{backend}\"\npath = {:?}\n", models.join(name));
     let models: String = names.iter().map(model).collect();
-    let engine = "[engine]\nkv_cache_mib = 1\nmax_batch_tokens = 24\nmax_seqs = 6\n";
-    format!("[compute]\nbackend = \"{backend}\"\nthreads = 1\n{engine}[pipeline]\n{models}")
+    let compute = format!("[compute]\nbackend = \"{backend}\"\nthreads = 1\n");
+    format!("{compute}[engine]\nkv_cache_mib = 1\n{engine}[pipeline]\n{models}")
 }
 
-fn greedy(model: &str, prompt: &str) -> Value {
-    json!({"model": model, "prompt": prompt, "max_tokens": 16, "temperature": 0})
+/// Greedy requests: (model, prompt, tokens).
+type Ask = (&'static str, String, u32);
+
+fn short() -> Vec<Ask> {
+    MODELS.iter().flat_map(|model| PROMPTS.iter().map(|prompt| (*model, (*prompt).to_owned(), 16))).collect()
+}
+
+/// Together more than the cache holds once they have grown: some 394 tokens in 25 blocks each, of Mistral's 128. The fifth
+/// is admitted with the first, and all of them need a block more before they end.
+fn long() -> Vec<Ask> {
+    let prompt = |n: usize| format!("number {n}: {}", format!("{} ", PROMPTS[1]).repeat(8));
+    (0..6).map(|n| ("mistral", prompt(n), 20)).collect()
 }
 
 /// All at once.
-async fn texts(gateway: &Gateway, requests: &[Value]) -> Vec<String> {
-    let all = requests.iter().map(|request| gateway.post("/v1/completions", request));
+async fn texts(gateway: &Gateway, backend: &str, asks: &[Ask]) -> Vec<String> {
+    let body = |(model, prompt, tokens): &Ask| json!({"model": format!("{model}-{backend}"), "prompt": prompt, "max_tokens": tokens, "temperature": 0});
+    let bodies: Vec<Value> = asks.iter().map(body).collect();
+    let all = bodies.iter().map(|body| gateway.post("/v1/completions", body));
     join_all(all).await.iter().map(|answer| answer.text()).collect()
 }
 
-fn requests() -> Vec<Value> {
-    MODELS.iter().flat_map(|model| PROMPTS.iter().map(|prompt| greedy(model, prompt))).collect()
+/// A figure of a model on CUDA. It counts for the whole process, other tests' gateways too.
+async fn figure(gateway: &Gateway, name: &str, model: &str) -> f64 {
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    let start = format!("tidegate_engine_{name}{{model=\"{model}-cuda\"}} ");
+    let value = metrics.lines().find_map(|line| line.strip_prefix(&start));
+    value.unwrap_or_else(|| panic!("no {start} in {metrics}")).parse().unwrap()
 }
 
-/// One test: a fault is set for the whole process.
+/// Faults are set for the whole process, and a lost device is given back when nothing holds it.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_answered_as_on_the_cpu_and_outlive_a_lost_device() {
+async fn requests_are_answered_as_on_the_cpu_with_everything_on_and_through_faults() {
     let Some(standin) = standin() else { return };
-    let cpu = Gateway::start(&config("cpu", &MODELS)).await;
-    let requests = requests();
-    let expected = texts(&cpu, &requests).await;
+    let _alone = ALONE.lock().await;
+    faults::a_driver_that_is_too_old_is_said(standin).await;
+    let cpu = Gateway::start(&config("cpu", &MODELS, SMALL_STEPS)).await;
+    let asks = short();
+    let expected = texts(&cpu, "cpu", &asks).await;
     assert!(expected.iter().all(|text| !text.is_empty()), "{expected:?}");
+    Box::pin(faults::damaged_kernels_are_made_again(standin, &asks, &expected)).await;
     // A context is given back when its last executor goes: one model on the device.
-    let alone = Gateway::start(&config("cuda", &MODELS[..1])).await;
-    a_lost_device_is_replaced(standin, &alone, &requests[..1], &expected[..1]).await;
-    let cuda = Gateway::start(&config("cuda", &MODELS)).await;
-    assert_eq!(texts(&cuda, &requests).await, expected, "all at once");
-    assert_eq!(texts(&cuda, &requests).await, expected, "from the prefix cache");
+    let alone = Gateway::start(&config("cuda", &MODELS[..1], SMALL_STEPS)).await;
+    faults::a_lost_device_is_replaced(standin, &alone, &asks[..1], &expected[..1]).await;
+    faults::memory_that_others_took_is_waited_for_and_then_said(standin, &alone, &asks[..1], &expected[..1]).await;
+    let cuda = Gateway::start(&config("cuda", &MODELS, SMALL_STEPS)).await;
+    everything_gives_the_tokens_of_the_cpu(standin, &cuda, &asks, &expected).await;
     seeds_fix_what_is_drawn(&cuda).await;
+    let fixed = config("cuda", &MODELS, SMALL_STEPS).replace("threads = 1", "threads = 1\ndeterministic = true");
+    assert_eq!(texts(&Gateway::start(&fixed).await, "cuda", &asks).await, expected, "deterministic");
+}
+
+/// Batches, prompts in pieces, recorded steps, the prefix cache.
+async fn everything_gives_the_tokens_of_the_cpu(standin: &Standin, cuda: &Gateway, asks: &[Ask], expected: &[String]) {
+    let played = standin.calls("cuGraphLaunch");
+    let mut before = Vec::new();
+    for model in MODELS {
+        before.push((figure(cuda, "steps_total", model).await, figure(cuda, "prompt_tokens_total", model).await));
+    }
+    assert_eq!(texts(cuda, "cuda", asks).await, expected, "all at once");
+    assert!(standin.calls("cuGraphLaunch") > played, "no step was recorded");
+    let mut hits = Vec::new();
+    for (model, (steps, tokens)) in MODELS.into_iter().zip(before) {
+        let steps = figure(cuda, "steps_total", model).await - steps;
+        let tokens = figure(cuda, "prompt_tokens_total", model).await - tokens;
+        // One by one they would take a step for each token that is drawn, and more.
+        assert!(steps < 4.0 * 16.0, "{model}: {steps} steps: nothing was batched");
+        assert!(tokens > 4.0 * 24.0, "{model}: {tokens} tokens in four prompts: none of them had to go in pieces");
+        hits.push(figure(cuda, "prefix_hits_total", model).await);
+    }
+    assert_eq!(texts(cuda, "cuda", asks).await, expected, "from the prefix cache");
+    for (model, before) in MODELS.into_iter().zip(hits) {
+        let hits = figure(cuda, "prefix_hits_total", model).await;
+        assert!(hits > before, "{model}: nothing came from the prefix cache");
+    }
+}
+
+/// Mistral has the smallest cache; `kernels/tests/backend/engine.rs` does it with each of the fixtures.
+#[tokio::test(flavor = "multi_thread")]
+async fn preempted_sequences_give_the_tokens_of_the_cpu() {
+    if standin().is_none() {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    let (asks, engine) = (long(), "max_batch_tokens = 2048\nmax_seqs = 8\n");
+    let expected = texts(&Gateway::start(&config("cpu", &["mistral"], engine)).await, "cpu", &asks).await;
+    let cuda = Gateway::start(&config("cuda", &["mistral"], engine)).await;
+    assert_eq!(texts(&cuda, "cuda", &asks).await, expected);
+    assert!(figure(&cuda, "preemptions_total", "mistral").await > 0.0, "nothing was preempted");
+    cuda.running.stop(Duration::ZERO).await;
+}
+
+/// The other fixtures' caches take many requests to fill. A few of so many answers are not the CPU's, so each is compared
+/// with what its request gives alone on the device.
+#[tokio::test(flavor = "multi_thread")]
+async fn preemption_changes_no_answer_of_any_model() {
+    if standin().is_none() {
+        return;
+    }
+    let _alone = ALONE.lock().await;
+    for model in ["llama", "qwen3"] {
+        let asks: Vec<Ask> = (0..72).map(|n| (model, format!("number {n}: {}", PROMPTS[1]), 16)).collect();
+        let cuda = Gateway::start(&config("cuda", &[model], "max_batch_tokens = 2048\nmax_seqs = 80\n")).await;
+        let together = texts(&cuda, "cuda", &asks).await;
+        assert!(figure(&cuda, "preemptions_total", model).await > 0.0, "{model}: nothing was preempted");
+        for (ask, text) in asks.chunks(1).zip(&together) {
+            assert_eq!(&texts(&cuda, "cuda", ask).await[0], text, "{model}: {ask:?}");
+        }
+        cuda.running.stop(Duration::ZERO).await;
+    }
 }
 
 async fn seeds_fix_what_is_drawn(gateway: &Gateway) {
-    let request = |seed: u32| {
-        json!({"model": "llama", "prompt": PROMPTS[1], "max_tokens": 12, "temperature": 1.2, "top_p": 0.9,
-               "frequency_penalty": 0.5, "seed": seed, "logprobs": 3})
-    };
-    let alone = gateway.post("/v1/completions", &request(1)).await;
-    let beside_others = texts(gateway, &[request(2), request(1), request(3)]).await;
-    assert_eq!(beside_others[1], alone.text());
-    assert_ne!(beside_others[0], beside_others[2], "seeds do not matter");
-    let json = alone.json();
-    let logprobs = json["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap();
-    assert!(logprobs.len() == 12 && logprobs.iter().all(|x| x.as_f64().unwrap() <= 0.0), "{logprobs:?}");
-}
-
-async fn a_lost_device_is_replaced(standin: &Standin, gateway: &Gateway, requests: &[Value], expected: &[String]) {
-    const LAUNCH_FAILED: i32 = 719;
-    standin.fail("cuLaunchKernel", 7, LAUNCH_FAILED);
-    // The generation goes on on the next executor, from the prompt and what was drawn.
-    assert_eq!(texts(gateway, requests).await, expected, "through the loss");
-    standin.heal();
-    assert_eq!(texts(gateway, requests).await, expected, "after it");
+    for model in MODELS {
+        let request = |seed: u32| {
+            json!({"model": format!("{model}-cuda"), "prompt": PROMPTS[1], "max_tokens": 12, "temperature": 1.2,
+                   "top_p": 0.9, "frequency_penalty": 0.5, "seed": seed, "logprobs": 3})
+        };
+        let alone = gateway.post("/v1/completions", &request(1)).await;
+        let bodies = [request(2), request(1), request(3)];
+        let beside = join_all(bodies.iter().map(|body| gateway.post("/v1/completions", body))).await;
+        assert_eq!(beside[1].text(), alone.text(), "{model}");
+        assert_ne!(beside[0].text(), beside[2].text(), "{model}: seeds do not matter");
+        let json = alone.json();
+        let logprobs = json["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap();
+        assert!(logprobs.len() == 12 && logprobs.iter().all(|x| x.as_f64().unwrap() <= 0.0), "{logprobs:?}");
+    }
 }

@@ -62,9 +62,12 @@ fn gathered_rows_are_normed_and_the_residual_stays() {
     };
     let op = AddRmsNorm::new(&rig.kernels, width).unwrap();
     let rows = rig.upload(&gather);
-    op.launch_gather(&rig.stream, (rows, gather.len()), &buffers, EPS).unwrap();
-    assert_close("gathered", &widen(&rig.download(buffers.out)), &want, ROUNDED);
-    assert_eq!(rig.download(buffers.residual), residual);
+    for order in ORDERS {
+        rig.order(order);
+        op.launch_gather(&rig.stream, (rows, gather.len()), &buffers, EPS).unwrap();
+        assert_close(&format!("gathered {order:?}"), &widen(&rig.download(buffers.out)), &want, ROUNDED);
+        assert_eq!(rig.download(buffers.residual), residual);
+    }
 }
 
 #[test]

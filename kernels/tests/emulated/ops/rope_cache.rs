@@ -9,10 +9,12 @@ use tidegate_kernels::ops::rope_cache::{HeadNorm, Heads, LayerCache, Places};
 const EPS: f32 = 1e-6;
 const NUM_LAYERS: usize = 2;
 const LAYER: usize = 1;
-const NUM_BLOCKS: usize = 3;
-/// Positions and slots of the rows; the third is padding.
-const POSITIONS: [i32; 4] = [0, 37, 5, 16];
-const SLOTS: [i32; 4] = [15, 32, -1, 2];
+const NUM_BLOCKS: usize = 5;
+/// Positions and slots of the rows, from a first token to one after many blocks; the third is padding.
+const POSITIONS: [i32; 6] = [0, 37, 5, 16, 1599, 15];
+const SLOTS: [i32; 6] = [15, 32, -1, 2, 79, 16];
+/// Positions that there are rotations for.
+const MAX_POSITIONS: usize = 1600;
 
 struct Case {
     heads: Heads,
@@ -39,7 +41,7 @@ impl Case {
             let (sin, cos) = f64::from(p as f32 * f).sin_cos();
             [cos as f32, sin as f32]
         };
-        (0..64).flat_map(|p| self.rope.inv_freq.iter().map(move |f| pair(p, f))).collect()
+        (0..MAX_POSITIONS).flat_map(|p| self.rope.inv_freq.iter().map(move |f| pair(p, f))).collect()
     }
 
     /// The heads of a row after norm and rotation.
@@ -58,7 +60,14 @@ impl Case {
     }
 
     fn check(&self, rig: &mut Rig) {
-        let (heads, what) = (self.heads, format!("{:?} normed {}", self.heads, self.norms.is_some()));
+        for order in ORDERS {
+            rig.order(order);
+            self.check_one(rig, &format!("{:?} normed {} {order:?}", self.heads, self.norms.is_some()));
+        }
+    }
+
+    fn check_one(&self, rig: &mut Rig, what: &str) {
+        let heads = self.heads;
         let block_stride = NUM_LAYERS * heads.layer_elems();
         let before = vec![bf16::from_f32(77.0); NUM_BLOCKS * block_stride];
         let (qkv, cache) = (rig.upload(&self.qkv), rig.upload(&before));
@@ -101,10 +110,10 @@ const NEAR: crate::numbers::Tolerance = crate::numbers::Tolerance { atol: 4e-6, 
 #[test]
 fn queries_turn_in_place_and_keys_and_values_reach_their_slots_only() {
     let Some(mut rig) = Rig::new() else { return };
-    for (queries, keys) in [(1, 1), (3, 1), (8, 2)] {
+    let one_key = [1, 2, 3, 4, 5, 6, 7, 8, 16].map(|queries| (queries, 1));
+    for (queries, keys) in one_key.into_iter().chain([(8, 2), (3, 3)]) {
         for dim in [20, 64, 96, 128, 256] {
-            for (order, normed) in ORDERS.into_iter().zip([true, false, true]) {
-                rig.order(order);
+            for normed in [true, false] {
                 Case::new(Heads { queries, keys, dim }, normed).check(&mut rig);
             }
         }
