@@ -97,7 +97,7 @@ def calculate(rng, split, state):
 
 # Shares of the segments early (first fifth), in the middle, and late (last two fifths).
 SEGMENTS = {
-    talk.small_talk: (8, 12, 15), talk.fact: (9, 14, 17), talk.world: (3, 3, 4), talk.unknown: (5, 7, 8),
+    talk.small_talk: (8, 12, 15), talk.fact: (14, 17, 20), talk.world: (3, 3, 4), talk.unknown: (5, 7, 8),
     calculate: (4, 4, 4), grounded: (28, 32, 30), story: (8, 9, 9), recall.tell: (15, 14, 13),
     recall.recall: (4, 4, 4), recall.about_chat: (4, 3, 3), echo: (24, 8, 5),
 }

@@ -40,8 +40,9 @@ def normed(x, weight, eps):
 
 
 def rotated(x, cos, sin):
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    """Halves of a head in turn, without joining them: a compiled loop over a joined tensor is not vectorized."""
+    halves = x.unflatten(-1, (2, -1))
+    return (halves * cos[..., None, :] + halves.flip(-2) * sin).flatten(-2)
 
 
 def _before(x, norm, weight, cos, sin, shape, eps):
@@ -49,7 +50,7 @@ def _before(x, norm, weight, cos, sin, shape, eps):
     heads, kv_heads, size = shape
     joined = (normed(x, norm, eps).to(dtype) @ weight.to(dtype).T).view(-1, heads + 2 * kv_heads, size).float()
     q, k, v = joined.split([heads, kv_heads, kv_heads], 1)
-    cos, sin = cos[:, None], sin[:, None]
+    cos, sin = cos[:, None], torch.stack([-sin, sin], 1)[:, None]
     return rotated(q, cos, sin).to(dtype), rotated(k, cos, sin).to(dtype), v.to(dtype)
 
 
@@ -59,11 +60,10 @@ def _after(x, attended, out, norm, gate_up, down, eps):
     return x + ((F.silu(gate.float()) * up.float()).to(dtype) @ down.to(dtype).T).float()
 
 
-def _causal_softmax(scores, width, scale):
-    """Over (batch, group * width, width): a group's queries lie behind each other."""
-    row, column = torch.arange(scores.shape[-2]) % width, torch.arange(width)
-    scores = torch.where(column[None] <= row[:, None], scores.float() * scale, -1e30)
-    grown = (scores - scores.amax(-1, keepdim=True)).exp()
+def _softmax(scores, hidden, scale):
+    """Over (batch, group * width, width): a group's queries lie behind each other. `hidden` is -1e30 where none may look."""
+    scores = scores.float() * scale + hidden
+    grown = (scores - scores.amax(-1, keepdim=True).detach()).exp()
     return (grown / grown.sum(-1, keepdim=True)).to(dtype)
 
 
@@ -73,7 +73,7 @@ class Forward:
         self.model = model
         self.shape = (config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self.before, self.after, self.softmax = (
-            torch.compile(part, dynamic=True) for part in (_before, _after, _causal_softmax))
+            torch.compile(part) for part in (_before, _after, _softmax))
         theta, size = config.rope_parameters["rope_theta"], config.head_dim
         angles = torch.outer(torch.arange(config.max_position_embeddings).float(),
                              1 / theta ** (torch.arange(0, size, 2) / size))
@@ -88,7 +88,8 @@ class Forward:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(rows * width, -1)
         q = q.view(rows, width, kv_heads, group, size).permute(0, 2, 3, 1, 4).reshape(-1, group * width, size)
         k, v = (t.view(rows, width, kv_heads, size).transpose(1, 2).reshape(-1, width, size) for t in (k, v))
-        out = torch.bmm(self.softmax(torch.bmm(q, k.mT), width, size**-0.5), v)
+        hidden = torch.full((width, width), -1e30).triu(1).repeat(group, 1)
+        out = torch.bmm(self.softmax(torch.bmm(q, k.mT), hidden, size**-0.5), v)
         return out.view(rows, kv_heads, group, width, size).permute(0, 3, 1, 2, 4).reshape(rows * width, -1)
 
     def logits(self, ids, places):
