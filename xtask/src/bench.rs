@@ -2,32 +2,41 @@
 //! engine's peer is llama.cpp from PyPI, named by the environment, and left out by name where it is not there.
 
 use anyhow::{Context, Result, bail};
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Builds and measures; prints tables and JSON.
 pub fn run(root: &Path) -> Result<()> {
     cargo(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
     cargo(root, &["build", "--release", "--package", "tidegate-device", "--example", "cpu_bench"])?;
-    let release = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release");
+    let release = release(root);
     call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")))?;
     engine(root, &release.join("examples/cpu_bench"))
 }
 
-/// `cargo xtask bench plugins`: what plugins cost.
+/// `cargo xtask bench plugins`: what plugins cost, and beside them the same guard as native code.
 pub fn plugins(root: &Path) -> Result<()> {
-    measure(root, "plugins")
+    let manifest = root.join("plugins/Cargo.toml");
+    let example = ["--package", "pii-guard", "--example", "native"];
+    let target = root.join(std::env::var_os("PLUGINS_TARGET_DIR").unwrap_or_else(|| "plugins/target".into()));
+    let mut build = Command::new(cargo_program());
+    build.args(["build", "--release", "--manifest-path"]).arg(manifest).args(example);
+    call(build.arg("--target-dir").arg(&target))?;
+    cargo(root, &["build", "--release", "--package", "tidegate-sandbox", "--example", "boundary"])?;
+    let programs = [target.join("release/examples/native"), release(root).join("examples/boundary")];
+    measure(root, "plugins", &programs)
 }
 
 /// `cargo xtask chaos streams | ledger`: streams that are cut, gateways that are killed, over real sockets.
 pub fn chaos(root: &Path, what: &str) -> Result<()> {
-    measure(root, what)
+    measure(root, what, &[])
 }
 
-fn measure(root: &Path, what: &str) -> Result<()> {
+fn measure(root: &Path, what: &str, programs: &[PathBuf]) -> Result<()> {
     cargo(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
-    let release = root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release");
-    call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")).arg(what))
+    let release = release(root);
+    call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")).arg(what).args(programs))
 }
 
 /// `TIDEGATE_BENCH_PYTHON` has `llama-cpp-python`; `TIDEGATE_BENCH_GGUF` is the model, made when it is missing.
@@ -49,7 +58,15 @@ fn engine(root: &Path, ours: &Path) -> Result<()> {
 }
 
 fn cargo(root: &Path, args: &[&str]) -> Result<()> {
-    call(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())).args(args).current_dir(root))
+    call(Command::new(cargo_program()).args(args).current_dir(root))
+}
+
+fn release(root: &Path) -> PathBuf {
+    root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release")
+}
+
+fn cargo_program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 fn call(command: &mut Command) -> Result<()> {

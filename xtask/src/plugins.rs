@@ -245,7 +245,9 @@ mod tests {
         changed("plugins/Cargo.lock", "version = 5", "the sources of `one` changed");
         changed("plugins/dist/one.wasm", "x", "plugins/dist/one.wasm: is not the component in the lock");
         fs::write(root.join("plugins/one/README.md"), "# Two").unwrap();
-        assert!(check(&root).unwrap().is_empty(), "a README is no source");
+        fs::create_dir_all(root.join("plugins/one/examples")).unwrap();
+        fs::write(root.join("plugins/one/examples/two.rs"), "fn main() {}").unwrap();
+        assert!(check(&root).unwrap().is_empty(), "neither a README nor an example is a source");
     }
 
     #[test]

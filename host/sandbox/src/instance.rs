@@ -8,6 +8,7 @@ use crate::stage::{CallError, StageKind};
 use crate::state::HostState;
 use std::sync::Arc;
 use std::time::Instant;
+use tidegate_types::Caller;
 use tokio::sync::OwnedSemaphorePermit;
 use wasmtime::{Error, Store, component};
 
@@ -17,9 +18,27 @@ pub(crate) struct Instance {
     pub(crate) guests: Guests,
     pub(crate) calls: u32,
     pub(crate) born: Instant,
-    /// The last caller's key name and its pseudonym: one key usually makes many calls.
-    pub(crate) caller: Option<(Arc<str>, String)>,
+    /// The last caller: one usually makes many calls.
+    pub(crate) caller: Option<KnownCaller>,
     _slot: Option<OwnedSemaphorePermit>,
+}
+
+/// A caller, and what a guest knows it by.
+pub(crate) struct KnownCaller {
+    pub(crate) key_name: Arc<str>,
+    pub(crate) user: Option<Arc<str>>,
+    pub(crate) pseudonym: String,
+}
+
+impl KnownCaller {
+    /// Whether it is this one. By address: a name that moved costs a hash.
+    pub(crate) fn is(&self, caller: &Caller) -> bool {
+        Arc::ptr_eq(&self.key_name, &caller.key_name)
+            && match (&self.user, &caller.user) {
+                (Some(known), Some(user)) => Arc::ptr_eq(known, user),
+                (known, user) => known.is_none() && user.is_none(),
+            }
+    }
 }
 
 /// The functions that the component exports, each looked up and typed when it is first needed: most instances serve

@@ -5,7 +5,7 @@
 use crate::blueprint::Blueprint;
 use crate::capability::Namespace;
 use crate::failure;
-use crate::instance::Instance;
+use crate::instance::{Instance, KnownCaller};
 use crate::pool::Pool;
 use crate::registry::Work;
 use crate::sandbox::Core;
@@ -194,7 +194,8 @@ impl Plugin {
         answer.map_err(|_| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall })
     }
 
-    /// The tenant's pool, or that of all. There are as many as tenants, and tenants come from the config.
+    /// The tenant's pool, or that of all. There are as many as tenants, which the config names or an issuer that it
+    /// trusts.
     fn pool(&self, tenant: &TenantId) -> Arc<Pool> {
         let tenant = if self.blueprint.shared { &self.everyone } else { tenant };
         if let Some(pool) = self.pools.read().get(tenant) {
@@ -208,18 +209,20 @@ impl Plugin {
         pools.entry(tenant.clone()).or_insert_with(make).clone()
     }
 
-    /// Who calls, as the guest sees it: the same for every request of one key, telling nothing else.
-    fn pseudonym<'a>(&self, last: &'a mut Option<(Arc<str>, String)>, ctx: &CallContext) -> &'a str {
-        let key_name = &ctx.caller.key_name;
-        if !last.as_ref().is_some_and(|(name, _)| Arc::ptr_eq(name, key_name)) {
+    /// Who calls, as the guest sees it: the same for every request of one key, or of one person behind an issuer's tokens,
+    /// telling nothing else.
+    fn pseudonym<'a>(&self, last: &'a mut Option<KnownCaller>, ctx: &CallContext) -> &'a str {
+        let caller = &ctx.caller;
+        if !last.as_ref().is_some_and(|known| known.is(caller)) {
             let mut digest = blake3::Hasher::new_keyed(&self.core.pseudonym_key);
-            for part in [self.name(), ctx.caller.tenant.as_str(), key_name] {
+            let parts = [self.name(), caller.tenant.as_str(), &caller.key_name];
+            for part in parts.into_iter().chain(caller.user.as_deref()) {
                 digest.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
             }
             let pseudonym = digest.finalize().to_hex()[..16].to_owned();
-            *last = Some((key_name.clone(), pseudonym));
+            *last = Some(KnownCaller { key_name: caller.key_name.clone(), user: caller.user.clone(), pseudonym });
         }
-        last.as_ref().map_or("", |(_, pseudonym)| pseudonym)
+        last.as_ref().map_or("", |known| &known.pseudonym)
     }
 }
 

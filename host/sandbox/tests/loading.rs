@@ -35,6 +35,25 @@ fn an_ungranted_import_is_refused_by_name_with_the_line_that_grants_it() {
     assert!(matches!(&cause, LoadCause::Ungranted { import, .. } if import.contains("documents")), "{cause}");
 }
 
+/// Whatever the operator grants: the manifest says what a plugin is for.
+#[test]
+fn an_import_that_the_manifest_gives_no_reason_for_is_refused() {
+    let component = guest("remembers");
+    let (asked, other) = (br#"{"name":"kv""#, br#"{"name":"xv""#);
+    let at = component.windows(asked.len()).position(|bytes| bytes == asked).unwrap();
+    let mut changed = component.clone();
+    changed[at..at + other.len()].copy_from_slice(other);
+    let grants = Grants { kv_bytes: Some(1 << 20), ..Grants::default() };
+    let load = |component| PluginSpec { grants: grants.clone(), ..PluginSpec::new("remembers", component) };
+    shared().load(load(component)).unwrap();
+    let cause = refused(load(changed));
+    let named = |message: &str| message == "it imports `kv` and does not say why";
+    assert!(
+        matches!(&cause, LoadCause::Descriptor { key, message } if key == "capabilities" && named(message)),
+        "{cause}"
+    );
+}
+
 #[test]
 fn wasi_and_unknown_imports_are_refused_by_name() {
     let wasi = refused(spec("wanders"));

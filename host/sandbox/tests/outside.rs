@@ -14,9 +14,9 @@ use tidegate_sandbox::stage::{CallError, Grants, HttpGrant, ModelGrant, Secret, 
 use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_types::{Message, TenantId, ToolCall, Usage};
 
-/// Answers with what it was asked, and says whom it was asked for.
+/// Answers with what it was asked, and says whom it was asked for. It counts what it answers at once: now, and the most.
 #[derive(Clone, Default)]
-struct Outside(Arc<Mutex<Vec<String>>>);
+struct Outside(Arc<Mutex<Vec<String>>>, Arc<Mutex<(usize, usize)>>);
 
 impl HttpClient for Outside {
     fn open(&self, grant: &HttpGrant) -> Result<Arc<dyn HttpOrigins>, String> {
@@ -35,8 +35,21 @@ impl HttpOrigins for Outside {
             if request.url.ends_with("/slow") {
                 tokio::time::sleep(Duration::from_secs(30)).await;
             }
+            if request.url.ends_with("/held") {
+                self.begin();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                self.1.lock().0 -= 1;
+            }
             Ok(HttpResponse { status: 200, headers: Vec::new(), body: shown.into_bytes(), truncated: false })
         })
+    }
+}
+
+impl Outside {
+    fn begin(&self) {
+        let (now, most) = &mut *self.1.lock();
+        *now += 1;
+        *most = *now.max(most);
     }
 }
 
@@ -125,6 +138,19 @@ async fn a_request_takes_no_longer_than_the_call_may() {
     let late = matches!(&error, CallError::Deadline { clock: "wall", .. } | CallError::Plugin { case: "timeout", .. });
     assert!(late, "{error}");
     run(&plugin, "acme", "get", "https://a.example/x").await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_that_run_at_once_are_bounded_and_each_has_its_answer() {
+    let outside = Outside::default();
+    let http = HttpGrant { concurrency: 2, ..HttpGrant::new(["https://a.example".to_owned()]) };
+    let plugin = reaches(&sandbox(&outside), Grants { http: Some(http), ..grants() });
+    let urls = |count: usize| vec!["https://a.example/held"; count].join(" ");
+    let answers = run(&plugin, "acme", "get-all", &urls(16)).await.unwrap();
+    assert_eq!((answers.matches("200 GET").count(), *outside.1.lock()), (16, (0, 2)));
+    let refused = run(&plugin, "acme", "get-all", &urls(17)).await.unwrap();
+    assert_eq!(refused.matches("17 requests at once; at most 16").count(), 17, "{refused}");
+    assert_eq!(outside.0.lock().len(), 16, "none of those was sent");
 }
 
 #[tokio::test]

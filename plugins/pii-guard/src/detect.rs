@@ -119,6 +119,13 @@ fn plain(at: Place<'_>) -> usize {
     }
     loop {
         let rest = &at.rest[passed..];
+        match glance(rest.as_bytes()) {
+            0 => {}
+            len => {
+                passed += len;
+                continue;
+            }
+        }
         let between = between(rest);
         let len = between + plain_word(&rest[between..]);
         if len == 0 {
@@ -126,6 +133,46 @@ fn plain(at: Place<'_>) -> usize {
         }
         passed += len;
     }
+}
+
+/// What a byte is to [`glance`].
+#[derive(Clone, Copy)]
+enum Class {
+    /// Part of a word, and no digit.
+    Word,
+    /// Between words.
+    Between,
+    /// To be looked at closely: digits, other scripts, what numbers and addresses have.
+    Other,
+}
+
+/// One look-up for each byte: most of a guard's work is this loop.
+const CLASSES: [Class; 256] = {
+    let mut classes = [Class::Other; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        let it = byte as u8;
+        if it.is_ascii_alphabetic() || matches!(it, b'_' | b'.' | b'-' | b'+' | b'%') {
+            classes[byte] = Class::Word;
+        } else if is_between(it) {
+            classes[byte] = Class::Between;
+        }
+        byte += 1;
+    }
+    classes
+};
+
+/// Bytes of short words without digits, each with what follows it: the part of [`plain_word`] that most text is.
+fn glance(bytes: &[u8]) -> usize {
+    let (mut border, mut run) = (0, 0);
+    for (at, byte) in bytes.iter().enumerate() {
+        match CLASSES[usize::from(*byte)] {
+            Class::Word if run + 1 < key::MIN_BYTES => run += 1,
+            Class::Between => (run, border) = (0, at + 1),
+            Class::Word | Class::Other => break,
+        }
+    }
+    border
 }
 
 /// Bytes of a word or number with what follows it, when it is none of what is looked for: short, no address and no
@@ -148,8 +195,8 @@ fn plain_word(text: &str) -> usize {
 const MAX_PLAIN_DIGITS: usize = 7;
 
 /// ASCII that is part of nothing and begins nothing.
-fn is_between(byte: u8) -> bool {
-    byte.is_ascii() && !byte.is_ascii_alphanumeric() && !b"_.-+%@(".contains(&byte)
+const fn is_between(byte: u8) -> bool {
+    byte.is_ascii() && !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'.' | b'-' | b'+' | b'%' | b'@' | b'(')
 }
 
 /// Bytes at the start that begin nothing: spaces, signs, characters of scripts without spaces.

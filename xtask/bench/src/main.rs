@@ -9,6 +9,7 @@ mod chaos_streams;
 mod floor;
 mod gateway;
 mod load;
+mod native;
 mod plugins;
 mod report;
 mod served;
@@ -17,8 +18,11 @@ mod standin;
 use anyhow::Context;
 use gateway::{Gateway, Stages};
 use load::Load;
+use native::Native;
 use report::Report;
 use std::path::PathBuf;
+
+const USAGE: &str = "usage: tidegate-bench PATH-TO-TIDEGATE [plugins NATIVE BOUNDARY|streams|ledger]";
 
 /// Requests of one round; three rounds, the median counts.
 const REQUESTS: usize = 4000;
@@ -35,15 +39,16 @@ fn main() -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         return runtime.block_on(floor::run(listen.parse()?, upstream.parse()?));
     }
-    let program =
-        PathBuf::from(arguments.first().context("usage: tidegate-bench PATH-TO-TIDEGATE [plugins|streams|ledger]")?);
+    let program = PathBuf::from(arguments.first().context(USAGE)?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let mut report = Report::default();
     match arguments.get(1).map(String::as_str) {
         None => runtime.block_on(measure(&program, &mut report))?,
         Some("streams") => runtime.block_on(chaos_streams::run(&program, &mut report))?,
         Some("plugins") => {
-            runtime.block_on(plugins::measure(&mut report))?;
+            let [_, _, native, boundary] = &arguments[..] else { anyhow::bail!(USAGE) };
+            plugins::boundary(boundary.as_ref(), &mut report)?;
+            runtime.block_on(plugins::measure(&Native::at(native), &mut report))?;
             runtime.block_on(served::measure(&program, &mut report))?;
         }
         Some("ledger") => runtime.block_on(chaos_ledger::run(&program, &mut report))?,

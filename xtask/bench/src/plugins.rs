@@ -2,6 +2,7 @@
 //! that makes it. The second half, over sockets, is `served.rs`.
 
 use crate::median;
+use crate::native::{Native, no_op_ns};
 use crate::report::Report;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,22 @@ use tidegate_types::{Caller, Message, RequestId, Role, TenantId};
 const BATCHES: usize = 21;
 /// Live instances whose memory is measured.
 const INSTANCES: usize = 1_000;
+/// What an event of a stream says.
+const EVENT: &str = "word17 ";
 
-pub(crate) async fn measure(report: &mut Report) -> anyhow::Result<()> {
+/// What a call of a plugin of SMG (the model gateway of SGLang) takes by what its authors published. It is not measured
+/// here: their plugins take other requests.
+const SMG_CALL_US: f64 = 108.0;
+
+/// The boundary alone.
+pub(crate) fn boundary(program: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let (call, future) = no_op_ns(program)?;
+    report.add("a no-op export called", call, "ns", Some(200.0));
+    report.add("a no-op export called as a future, as stages are", future, "ns", Some(300.0));
+    Ok(())
+}
+
+pub(crate) async fn measure(native: &Native, report: &mut Report) -> anyhow::Result<()> {
     let room = SandboxConfig {
         cache_dir: Some(std::env::temp_dir().join("tidegate-bench-plugins")),
         total_instances: INSTANCES as u32 + 8,
@@ -38,11 +53,15 @@ pub(crate) async fn measure(report: &mut Report) -> anyhow::Result<()> {
         report.add(&format!("a no-op guest asked about a prompt of {what}"), call, "us", goal);
         let call = time(500, async || inspect(&guard, &context(0), prompt).await).await?;
         report.add(&format!("pii-guard asked about a prompt of {what}"), call, "us", None);
+        let call = native.prompt_us(&prompt[0].joined_text())?;
+        report.add(&format!("the same guard natively in Rust, a prompt of {what}"), call, "us", None);
     }
+    report.add("a call of a plugin of SMG, about, as published (not measured here)", SMG_CALL_US, "us", None);
     for (name, plugin) in [("a no-op guest", &no_op), ("pii-guard", &guard)] {
         let call = time(2_000, async || window(plugin).await).await?;
         report.add(&format!("{name} asked about an event of a stream"), call, "us", None);
     }
+    report.add("the same guard natively in Rust, an event of a stream", native.event_us(EVENT)?, "us", None);
     loops(&sandbox, report).await?;
     memory(&sandbox, &no_op, report).await
 }
@@ -112,8 +131,7 @@ async fn inspect(plugin: &Plugin, cx: &CallContext, messages: &[Message]) -> any
 }
 
 async fn window(plugin: &Plugin) -> anyhow::Result<()> {
-    let text = "word17 ";
-    let window = Window { seq: 3, choice: 0, channel: &Channel::Text, text, settled: 0, ending: None };
+    let window = Window { seq: 3, choice: 0, channel: &Channel::Text, text: EVENT, settled: 0, ending: None };
     plugin.inspect_window(&context(0), &[], window).await?;
     Ok(())
 }
@@ -131,8 +149,9 @@ async fn time<T, E: Into<anyhow::Error>>(calls: u32, call: impl AsyncFn() -> Res
     Ok(median(batches))
 }
 
-/// What the kernel charged this thread.
+/// What the kernel charged this thread. It settles that at ticks, milliseconds apart, and when a thread sleeps.
 fn thread_us() -> anyhow::Result<f64> {
+    std::thread::sleep(Duration::from_nanos(1));
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanos: f64 = stat.split(' ').next().unwrap_or_default().parse()?;
     Ok(nanos / 1000.0)

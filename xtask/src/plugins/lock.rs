@@ -49,7 +49,7 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 /// Digest of all sources under `paths` (files or folders): names relative to `root` and contents, in order of the
-/// names. Markdown is not a source, and neither is what `.gitignore` and editors would leave.
+/// names. Markdown and examples are no sources, and neither is what `.gitignore` and editors would leave.
 pub fn source_digest(root: &Path, paths: &[&Path]) -> Result<String> {
     let mut files = Vec::new();
     for path in paths {
@@ -78,7 +78,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(path)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if !name.starts_with('.') && name != "target" && name != "proptest-regressions" {
+        if !name.starts_with('.') && !["target", "proptest-regressions", "examples"].contains(&&*name) {
             collect(&path, files)?;
         }
     }

@@ -76,23 +76,30 @@ pub fn stages(lang: Language) -> Vec<&'static str> {
 
 /// What the component exports and imports. In Rust the SDK sees to it.
 fn world(stage: &str) -> String {
+    let import = if keeps(stage) { "  import kv;\n" } else { "" };
     format!(
         "package tidegate:plugin@0.1.0;\n\n\
          /// What this plugin exports and imports. A capability that it uses is one line more: `import kv;`, and a\n\
          /// reason in the `capabilities` of its descriptor.\n\
-         world project {{\n  include base;\n  export {stage};\n}}\n"
+         world project {{\n  include base;\n{import}  export {stage};\n}}\n"
     )
+}
+
+/// Whether the template of a stage uses `kv`, which is granted.
+fn keeps(stage: &str) -> bool {
+    stage == "memory"
 }
 
 fn readme(name: &str, lang: Language, stage: &str) -> String {
     let source = lang.source();
+    let grants = if keeps(stage) { "\n    [pipeline.stage.grants]\n    kv_kib = 64\n" } else { "" };
     format!(
         "# {name}\n\nA `{stage}` for Tidegate, in `{source}`.\n\n    \
          tidegate plugin build     # dist/{name}.wasm\n    \
          tidegate plugin test      # the cases in tests.toml\n    \
          tidegate plugin bench     # what a call costs\n    \
          tidegate plugin inspect dist/{name}.wasm\n\n\
-         In a server's config:\n\n    [[pipeline.stage]]\n    plugin = \"{name}\"\n    file = \"dist/{name}.wasm\"\n"
+         In a server's config:\n\n    [[pipeline.stage]]\n    plugin = \"{name}\"\n    file = \"dist/{name}.wasm\"\n{grants}"
     )
 }
 
@@ -100,12 +107,17 @@ fn readme(name: &str, lang: Language, stage: &str) -> String {
 mod tests {
     use super::super::fixture::Fixtures;
     use super::*;
+    use tidegate_sandbox::stage::StageKind;
 
     #[test]
     fn every_template_has_cases_that_parse_and_no_hole() {
         for lang in [Language::Rust, Language::C, Language::Js, Language::Python] {
-            assert!(stages(lang).contains(&"stream-guard"), "{lang:?}: {:?}", stages(lang));
-            for stage in stages(lang) {
+            let kinds: Vec<&str> = StageKind::ALL.iter().map(|kind| kind.as_str()).collect();
+            let mut sorted = (kinds.clone(), stages(lang));
+            sorted.0.sort_unstable();
+            sorted.1.sort_unstable();
+            assert_eq!(sorted.0, sorted.1, "{lang:?} has a template for every kind of stage");
+            for stage in kinds {
                 let files = project("my-plugin", lang, stage).unwrap();
                 assert!(files.iter().all(|(path, text)| path.starts_with("vendor") || !text.contains("{{")), "{stage}");
                 let cases = files.iter().find(|(path, _)| path == "tests.toml").unwrap();

@@ -1,0 +1,62 @@
+// Refuses answers that hold a word.
+#include "project.h"
+#include <string.h>
+
+// What is dear to build is built in `configure`, which the host calls once per instance.
+static char word[256] = "forbidden";
+
+static const char DESCRIPTOR[] =
+    "{\"name\":\"{{name}}\",\"version\":\"0.1.0\",\"summary\":\"Refuses answers that hold a word\",\"config-schema\":{"
+    "\"type\":\"object\",\"properties\":{\"word\":{\"type\":\"string\",\"minLength\":1}},"
+    "\"additionalProperties\":false},\"mutates\":false,\"deterministic\":true}";
+
+void exports_tidegate_plugin_meta_describe(exports_tidegate_plugin_meta_json_t *ret) {
+  project_string_dup(ret, DESCRIPTOR);
+}
+
+// The host has checked the config against the schema: `{}`, or `{"word":"..."}`.
+bool exports_tidegate_plugin_meta_configure(exports_tidegate_plugin_meta_json_t *config,
+                                            exports_tidegate_plugin_meta_error_t *err) {
+  static const char KEY[] = "{\"word\":\"";
+  size_t at = sizeof KEY - 1, len = 0;
+  if (config->len <= at || memcmp(config->ptr, KEY, at)) return true;
+  for (; at < config->len && config->ptr[at] != '"' && config->ptr[at] != '\\' && len + 1 < sizeof word; at++) {
+    word[len++] = config->ptr[at];
+  }
+  word[len] = 0;
+  if (at < config->len && config->ptr[at] == '"') return true;
+  err->tag = TIDEGATE_PLUGIN_TYPES_ERROR_INVALID_CONFIG;
+  project_string_dup(&err->val.invalid_config, "`word` has a quote or a backslash, or more than 255 bytes; name another");
+  return false;
+}
+
+static bool holds_word(const tidegate_plugin_types_message_t *message) {
+  size_t word_len = strlen(word);
+  for (size_t i = 0; i < message->parts.len; i++) {
+    const tidegate_plugin_types_part_t *part = &message->parts.ptr[i];
+    if (part->tag != TIDEGATE_PLUGIN_TYPES_PART_TEXT) continue;
+    const project_string_t *text = &part->val.text;
+    for (size_t at = 0; at + word_len <= text->len; at++) {
+      if (!memcmp(text->ptr + at, word, word_len)) return true;
+    }
+  }
+  return false;
+}
+
+bool exports_tidegate_plugin_output_guard_inspect_output(exports_tidegate_plugin_output_guard_context_t *ctx,
+                                                         exports_tidegate_plugin_output_guard_output_t *output,
+                                                         exports_tidegate_plugin_output_guard_verdict_t *ret,
+                                                         exports_tidegate_plugin_output_guard_error_t *err) {
+  bool found = false;
+  for (size_t i = 0; i < output->choices.len; i++) found |= holds_word(&output->choices.ptr[i]);
+  // All zeros: allowed, without findings.
+  memset(ret, 0, sizeof *ret);
+  if (found) {
+    ret->action.tag = TIDEGATE_PLUGIN_TYPES_ACTION_REFUSE;
+    project_string_dup(&ret->action.val.refuse.code, "word");
+    project_string_dup(&ret->action.val.refuse.public_message, "This answer holds a word that is not allowed here.");
+  }
+  exports_tidegate_plugin_output_guard_context_free(ctx);
+  exports_tidegate_plugin_output_guard_output_free(output);
+  return true;
+}
