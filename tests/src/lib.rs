@@ -14,6 +14,9 @@ use std::net::SocketAddr;
 use tidegate::Running;
 use tidegate::config::Config;
 
+pub mod issuer;
+pub mod nats;
+pub mod redis;
 pub mod stand_in;
 
 /// A gateway on a free port of this machine, and a client of it.

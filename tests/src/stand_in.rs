@@ -50,7 +50,8 @@ struct Serving {
 }
 
 impl StandIn {
-    /// Answers by `script`, which is given the path and the JSON of each request.
+    /// Answers by `script`, which is given the path and the JSON of each request; what is no JSON is `form`, with
+    /// `authorization` beside it.
     pub async fn start(script: impl Fn(&str, &Value) -> Said + Send + Sync + 'static) -> Self {
         Self::holding(1, script).await
     }
@@ -133,22 +134,25 @@ impl Serving {
 
 /// One request; `None` at the connection's end.
 async fn read(stream: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
-    let (mut path, mut len) = (None, 0);
+    let (mut path, mut len, mut authorization) = (None, 0, Value::Null);
     loop {
         let mut line = String::new();
         if stream.read_line(&mut line).await.ok()? == 0 {
             return None;
         }
-        let line = line.trim_end().to_ascii_lowercase();
-        match line.strip_prefix("content-length:") {
-            Some(bytes) => len = bytes.trim().parse().ok()?,
-            None if line.is_empty() => break,
-            None => path = path.or(line.split(' ').nth(1).map(str::to_owned)),
+        let line = line.trim_end();
+        match line.split_once(':').map(|(name, value)| (name.to_ascii_lowercase(), value.trim())) {
+            Some((name, bytes)) if name == "content-length" => len = bytes.parse().ok()?,
+            Some((name, value)) if name == "authorization" => authorization = value.into(),
+            _ if line.is_empty() => break,
+            _ => path = path.or(line.split(' ').nth(1).map(str::to_owned)),
         }
     }
     let mut body = vec![0; len];
     stream.read_exact(&mut body).await.ok()?;
-    Some((path?, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+    let form = || json!({"form": String::from_utf8_lossy(&body), "authorization": authorization});
+    let read = serde_json::from_slice(&body).unwrap_or_else(|_| if len > 0 { form() } else { Value::Null });
+    Some((path?, read))
 }
 
 /// The text of the last message of a chat request.

@@ -1,11 +1,17 @@
-//! Who asks, and what they may reach. Keys are known by their BLAKE3 hash only. Without any key the server serves
-//! callers on its own machine, and only requests that were meant for it: a web page in a browser here must not reach it
-//! through a name that points to 127.0.0.1.
+//! Who asks. Keys are known by their BLAKE3 hash only; what is no key may be a token of an issuer that the config trusts, a
+//! browser's cookie may stand for a person who logged in, and a connection may show a certificate. All that a request has
+//! must be of one tenant. `grant.rs` says what they are for.
+//!
+//! Without any of them the server serves callers on its own machine, and only requests that were meant for it: a web page
+//! in a browser here must not reach it through a name that points to 127.0.0.1.
 
 use crate::credential::{self, unauthenticated};
 use crate::error::ApiError;
-use crate::routes::{Access, Group, Route};
+use crate::grant::{CertificateGrant, Grant, GrantToken, agreed};
+use crate::routes::{Group, Route};
+use crate::session::{self, People, SESSION_COOKIE};
 use arc_swap::ArcSwap;
+use hyper::Method;
 use hyper::header::HeaderMap;
 use metrics::counter;
 use std::collections::HashMap;
@@ -13,6 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 use subtle::ConstantTimeEq;
+use tidegate_identity::{Certificate, Issuers, looks_like_one};
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
 /// One key of the config.
@@ -26,17 +33,13 @@ pub struct ApiKey {
     pub endpoints: Option<Vec<Group>>,
     /// From then on it is refused.
     pub expires: Option<SystemTime>,
-    /// It may administer the server.
-    pub admin: bool,
 }
 
-/// What a key may reach.
+/// A key, and what it is for.
 struct Entry {
     hash: [u8; 32],
-    caller: Arc<Caller>,
-    endpoints: Option<Vec<Group>>,
+    grant: Grant,
     expires: Option<SystemTime>,
-    admin: bool,
 }
 
 /// Decides who a request's caller is.
@@ -44,7 +47,21 @@ pub struct Auth {
     /// By the first bytes of the hash. Looking up by hash tells an attacker nothing about a key; the rest is
     /// compared in constant time all the same.
     keys: HashMap<[u8; 8], Entry>,
+    /// Whose tokens are taken, and as what.
+    tokens: Option<(Arc<Issuers>, GrantToken)>,
+    certificates: Vec<CertificateGrant>,
+    people: Option<Arc<People>>,
     local: Arc<Caller>,
+}
+
+/// What a request shows of whom it is from.
+pub(crate) struct Shown<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) headers: &'a HeaderMap,
+    /// The name that it was sent to.
+    pub(crate) host: &'a str,
+    pub(crate) peer: SocketAddr,
+    pub(crate) certificate: Option<&'a Certificate>,
 }
 
 /// The keys that are valid now. Clones are the same: what one is given, all have.
@@ -63,54 +80,122 @@ impl SharedAuth {
         self.0.store(Arc::new(auth));
     }
 
-    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<Auth>> {
-        self.0.load()
+    /// The issuers of now, whose keys the next ones may go on with.
+    pub fn issuers(&self) -> Arc<Issuers> {
+        self.0.load().tokens.as_ref().map(|(issuers, _)| Arc::clone(issuers)).unwrap_or_default()
+    }
+
+    pub(crate) fn load(&self) -> Arc<Auth> {
+        self.0.load_full()
     }
 }
 
 impl Auth {
     /// Callers need one of `keys`; without any, only this machine is served, as `local`.
     pub fn new(keys: impl IntoIterator<Item = ApiKey>, local: Caller) -> Result<Self, ApiError> {
-        let mut auth = Self { keys: HashMap::new(), local: Arc::new(local) };
+        let (local, certificates) = (Arc::new(local), Vec::new());
+        let mut auth = Self { keys: HashMap::new(), tokens: None, certificates, people: None, local };
         for key in keys {
-            let ApiKey { hash, caller, endpoints, expires, admin } = key;
+            let ApiKey { hash, caller, endpoints, expires } = key;
             let name = caller.key_name.to_string();
             let hash = parse_hash(&hash).ok_or_else(|| ApiError::BadKeyHash { name: name.clone() })?;
-            let entry = Entry { hash, caller: Arc::new(caller), endpoints, expires, admin };
+            let entry = Entry { hash, grant: Grant { caller: Arc::new(caller), endpoints }, expires };
             if let Some(other) = auth.keys.insert(prefix(&hash), entry) {
-                return Err(ApiError::SameKey { first: other.caller.key_name.to_string(), second: name });
+                return Err(ApiError::SameKey { first: other.grant.caller.key_name.to_string(), second: name });
             }
         }
         Ok(auth)
     }
 
-    /// Whether a caller may administer the server.
-    pub(crate) fn administers(&self, caller: &Caller) -> bool {
-        let named = |entry: &Entry| entry.admin && entry.caller.key_name == caller.key_name;
-        self.is_local_only() || self.keys.values().any(named)
+    /// Takes the tokens of `issuers` too, each for what `grant` says.
+    pub fn with_tokens(mut self, issuers: Arc<Issuers>, grant: GrantToken) -> Self {
+        self.tokens = (!issuers.is_empty()).then_some((issuers, grant));
+        self
     }
 
-    /// Whether callers need no key, and only this machine is served.
+    /// Takes client certificates too; of several entries that mean one, the first counts.
+    pub fn with_certificates(mut self, certificates: Vec<CertificateGrant>) -> Self {
+        self.certificates = certificates;
+        self
+    }
+
+    /// Takes people who are logged in too.
+    pub fn with_people(mut self, people: Option<People>) -> Self {
+        self.people = people.map(Arc::new);
+        self
+    }
+
+    pub(crate) fn people(&self) -> Option<Arc<People>> {
+        self.people.clone()
+    }
+
+    /// Whether callers need no credential, and only this machine is served.
     pub fn is_local_only(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.is_empty() && self.tokens.is_none() && self.certificates.is_empty() && self.people.is_none()
     }
 
-    /// The caller of a request to `route`; `host` is the name it was sent to.
-    pub(crate) fn caller(
-        &self,
-        route: &Route,
-        headers: &HeaderMap,
-        host: &str,
-        peer: SocketAddr,
-    ) -> Result<Arc<Caller>, Reject> {
+    /// The caller of a request to `route`. Waits only for the keys of an issuer whose token it is.
+    pub(crate) async fn caller(&self, route: &Route, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
         if self.is_local_only() {
-            return self.local_caller(host, peer);
+            return self.local_caller(shown.host, shown.peer);
         }
-        let hash = *blake3::hash(credential::key(headers)?).as_bytes();
+        let by_header = match credential::key(shown.headers)? {
+            Some(credential) => Some(match self.key(credential)? {
+                Some(grant) => grant.clone(),
+                None => self.token(credential).await?,
+            }),
+            None => None,
+        };
+        let by_certificate = shown.certificate.and_then(|certificate| self.certificate(certificate)).cloned();
+        let by_cookie = self.session(shown).await?;
+        let ended = matches!(by_cookie, Session::Over);
+        let by_session = match by_cookie {
+            Session::Of(grant) => Some(grant),
+            Session::None | Session::Over => None,
+        };
+        if let (None, Some(_), Some(people)) = (&by_header, &by_session, &self.people) {
+            people.check_origin(shown.method, shown.headers)?;
+        }
+        let grants = [by_header, by_session, by_certificate];
+        if ended && grants.iter().all(Option::is_none) {
+            return Err(session::over());
+        }
+        let grant = agreed(grants)?;
+        grant.check(route)?;
+        Ok(grant.caller)
+    }
+
+    /// What the cookie of a browser stands for.
+    async fn session(&self, shown: &Shown<'_>) -> Result<Session, Reject> {
+        let Some(people) = &self.people else { return Ok(Session::None) };
+        let Some(token) = session::cookie(shown.headers, SESSION_COOKIE)? else { return Ok(Session::None) };
+        // Boxed, so that requests without a cookie do not carry its size.
+        let found = Box::pin(people.find(token)).await?;
+        Ok(found.map_or(Session::Over, |(grant, _)| Session::Of(grant)))
+    }
+
+    fn certificate(&self, certificate: &Certificate) -> Option<&Grant> {
+        self.certificates.iter().find(|known| certificate.is(&known.name)).map(|known| &known.grant)
+    }
+
+    /// What a key is for; `None` where it is not known.
+    fn key(&self, key: &[u8]) -> Result<Option<&Grant>, Reject> {
+        let hash = *blake3::hash(key).as_bytes();
         let entry = self.keys.get(&prefix(&hash)).filter(|entry| bool::from(entry.hash.ct_eq(&hash)));
-        let entry = entry.ok_or_else(|| unauthenticated("the API key is not known here"))?;
-        entry.check(route)?;
-        Ok(Arc::clone(&entry.caller))
+        let Some(entry) = entry else { return Ok(None) };
+        if entry.expires.is_some_and(|expires| SystemTime::now() >= expires) {
+            counter!("tidegate_scope_denials_total", "reason" => "expired").increment(1);
+            return Err(unauthenticated("the API key has expired").code("expired_api_key"));
+        }
+        Ok(Some(&entry.grant))
+    }
+
+    async fn token(&self, credential: &[u8]) -> Result<Grant, Reject> {
+        let token = std::str::from_utf8(credential).ok().filter(|_| looks_like_one(credential));
+        match (&self.tokens, token) {
+            (Some((issuers, grant)), Some(token)) => grant(&*issuers.verify(token).await?),
+            _ => Err(unauthenticated("the API key is not known here")),
+        }
     }
 
     fn local_caller(&self, host: &str, peer: SocketAddr) -> Result<Arc<Caller>, Reject> {
@@ -126,32 +211,12 @@ impl Auth {
     }
 }
 
-impl Entry {
-    /// Refuses what the key is not for.
-    fn check(&self, route: &Route) -> Result<(), Reject> {
-        if self.expires.is_some_and(|expires| SystemTime::now() >= expires) {
-            counter!("tidegate_scope_denials_total", "reason" => "expired").increment(1);
-            return Err(unauthenticated("the API key has expired").code("expired_api_key"));
-        }
-        match route.access {
-            Access::Admin if !self.admin => {
-                counter!("tidegate_scope_denials_total", "reason" => "admin").increment(1);
-                let message = "this key may not administer the server; set `admin = true` on its entry in the config";
-                Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("not_admin"))
-            }
-            Access::Keyed(group) if self.endpoints.as_ref().is_some_and(|groups| !groups.contains(&group)) => {
-                counter!("tidegate_scope_denials_total", "reason" => "endpoint").increment(1);
-                let message = format!(
-                    "this key may not use {} {}; name `{}` among the `endpoints` of its entry in the config",
-                    route.method,
-                    route.path,
-                    group.as_str()
-                );
-                Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("insufficient_permissions"))
-            }
-            Access::Keyed(_) | Access::Admin | Access::Open => Ok(()),
-        }
-    }
+/// A browser's login.
+enum Session {
+    None,
+    Of(Grant),
+    /// There was one.
+    Over,
 }
 
 fn prefix(hash: &[u8; 32]) -> [u8; 8] {
@@ -184,10 +249,9 @@ fn is_local_name(host: &str) -> bool {
 mod tests {
     use super::*;
     use crate::routes::{Found, find};
-    use hyper::Method;
     use hyper::header::AUTHORIZATION;
     use std::time::Duration;
-    use tidegate_types::{Class, TenantId};
+    use tidegate_types::{CallerRole, Class, TenantId};
 
     fn key(name: &str, secret: &str) -> ApiKey {
         let hash = format!("blake3:{}", blake3::hash(secret.as_bytes()));
@@ -196,9 +260,11 @@ mod tests {
             key_name: name.into(),
             class: Class::Batch,
             weight: 3,
+            role: CallerRole::Service,
+            admin: false,
             ..Caller::local()
         };
-        ApiKey { hash, caller, endpoints: None, expires: None, admin: false }
+        ApiKey { hash, caller, endpoints: None, expires: None }
     }
 
     fn auth(keys: impl IntoIterator<Item = ApiKey>) -> Auth {
@@ -216,26 +282,30 @@ mod tests {
         route(Method::POST, "/v1/chat/completions")
     }
 
-    fn ask(auth: &Auth, route: &Route, values: &[&str]) -> Result<Arc<Caller>, Reject> {
+    async fn ask(auth: &Auth, route: &Route, values: &[&str]) -> Result<Arc<Caller>, Reject> {
         let headers = values.iter().map(|value| (AUTHORIZATION, value.parse().unwrap())).collect();
-        auth.caller(route, &headers, "localhost", "127.0.0.1:9".parse().unwrap())
+        let peer = "127.0.0.1:9".parse().unwrap();
+        auth.caller(
+            route,
+            &Shown { method: &route.method, headers: &headers, host: "localhost", peer, certificate: None },
+        )
+        .await
     }
 
-    #[test]
-    fn a_key_names_its_caller_and_any_other_is_refused() {
+    #[tokio::test]
+    async fn a_key_names_its_caller_and_any_other_is_refused() {
         let auth = auth([key("ann", "tg-1"), key("bob", "tg-2")]);
-        let bob = ask(&auth, chat(), &["bearer  tg-2"]).unwrap();
+        let bob = ask(&auth, chat(), &["bearer  tg-2"]).await.unwrap();
         assert_eq!((&*bob.key_name, bob.class, bob.weight), ("bob", Class::Batch, 3));
         for wrong in [&[][..], &["Bearer tg-3"], &["Bearer "], &["tg-1"], &["Basic tg-1"]] {
-            assert_eq!(ask(&auth, chat(), wrong).unwrap_err().kind, RejectKind::Unauthenticated, "{wrong:?}");
+            assert_eq!(ask(&auth, chat(), wrong).await.unwrap_err().kind, RejectKind::Unauthenticated, "{wrong:?}");
         }
     }
 
     #[test]
     fn without_keys_only_this_machine_is_served_and_only_by_its_own_names() {
         let auth = auth([]);
-        let allowed =
-            |host: &str, peer: &str| auth.caller(chat(), &HeaderMap::new(), host, peer.parse().unwrap()).is_ok();
+        let allowed = |host: &str, peer: &str| auth.local_caller(host, peer.parse().unwrap()).is_ok();
         for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "[::1]:8080", "[::1]", "a.localhost"] {
             assert!(allowed(host, "127.0.0.1:9") && allowed(host, "[::1]:9") && allowed(host, "[::ffff:127.0.0.1]:9"));
         }
@@ -245,33 +315,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_administrator_is_a_key_that_was_named_or_this_machine() {
-        let keys = auth([key("ann", "tg-1"), ApiKey { admin: true, ..key("bob", "tg-2") }]);
+    #[tokio::test]
+    async fn an_administrator_is_a_key_that_was_named_or_this_machine() {
+        let mut bob = key("bob", "tg-2");
+        bob.caller.admin = true;
+        let keys = auth([key("ann", "tg-1"), bob]);
         let reload = route(Method::POST, "/admin/reload");
-        assert!(ask(&keys, reload, &["Bearer tg-2"]).is_ok());
-        assert_eq!(ask(&keys, reload, &["Bearer tg-1"]).unwrap_err().kind, RejectKind::Forbidden);
-        assert_eq!(ask(&keys, reload, &[]).unwrap_err().kind, RejectKind::Unauthenticated);
-        assert!(ask(&auth([]), reload, &[]).is_ok());
+        assert!(ask(&keys, reload, &["Bearer tg-2"]).await.is_ok());
+        assert_eq!(ask(&keys, reload, &["Bearer tg-1"]).await.unwrap_err().kind, RejectKind::Forbidden);
+        assert_eq!(ask(&keys, reload, &[]).await.unwrap_err().kind, RejectKind::Unauthenticated);
+        assert!(ask(&auth([]), reload, &[]).await.is_ok());
     }
 
-    #[test]
-    fn a_key_reaches_its_endpoints_until_it_expires() {
+    #[tokio::test]
+    async fn a_key_reaches_its_endpoints_until_it_expires() {
         let models = ApiKey { endpoints: Some(vec![Group::Models]), ..key("ann", "tg-1") };
         let auth = auth([
             ApiKey { expires: Some(SystemTime::now() - Duration::from_secs(1)), ..key("old", "tg-2") },
             ApiKey { expires: Some(SystemTime::now() + Duration::from_secs(60)), ..key("new", "tg-3") },
             models,
         ]);
-        assert!(ask(&auth, route(Method::GET, "/v1/models/x"), &["Bearer tg-1"]).is_ok());
+        assert!(ask(&auth, route(Method::GET, "/v1/models/x"), &["Bearer tg-1"]).await.is_ok());
         for path in ["/v1/chat/completions", "/v1/completions"] {
-            let refused = ask(&auth, route(Method::POST, path), &["Bearer tg-1"]).unwrap_err();
+            let refused = ask(&auth, route(Method::POST, path), &["Bearer tg-1"]).await.unwrap_err();
             assert_eq!(refused.kind, RejectKind::Forbidden);
             assert!(refused.message.contains(path), "{refused}");
         }
-        let expired = ask(&auth, chat(), &["Bearer tg-2"]).unwrap_err();
+        let expired = ask(&auth, chat(), &["Bearer tg-2"]).await.unwrap_err();
         assert_eq!((expired.kind, expired.code.as_deref()), (RejectKind::Unauthenticated, Some("expired_api_key")));
-        assert!(ask(&auth, chat(), &["Bearer tg-3"]).is_ok());
+        assert!(ask(&auth, chat(), &["Bearer tg-3"]).await.is_ok());
     }
 
     #[test]

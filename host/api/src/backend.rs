@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_store::{UsageQuery, UsageSum};
 use tidegate_types::{
-    Allowances, Caller, Chat, Delta, Fault, Message, Reject, RejectKind, RequestId, Transcript, Usage,
+    Allowances, Caller, Chat, Delta, Fault, Memory, Message, Reject, RejectKind, RequestId, Transcript, Usage,
 };
 use tidegate_wire::ModelCard;
 
@@ -20,6 +20,21 @@ pub trait Service: Send + Sync + 'static {
     /// Begins an answer. An error here has its own HTTP status; one within the reply may have to travel in a
     /// stream that has begun. Dropping the future stops the work.
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>>;
+
+    /// What each memory knows of the caller about a question, at most `limit` of each.
+    fn memories<'a>(
+        &'a self,
+        _question: &'a str,
+        _limit: u32,
+        _cx: RequestContext,
+    ) -> BoxFuture<'a, Result<Vec<Memory>, Reject>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Makes memories of the caller forget, by the ids that [`Service::memories`] gave; says how many were there.
+    fn forget<'a>(&'a self, _ids: &'a [String], _cx: RequestContext) -> BoxFuture<'a, Result<u32, Reject>> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
 
     /// The models that `caller` may name.
     fn models(&self, caller: &Caller) -> Vec<ModelCard>;
@@ -35,8 +50,8 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(reject)))
     }
 
-    /// The keys that were made while the server ran, as JSON.
-    fn keys(&self) -> BoxFuture<'_, Result<Bytes, Reject>> {
+    /// The keys that were made while the server ran and that `by` may see, as JSON.
+    fn keys<'a>(&'a self, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
         Box::pin(std::future::ready(Err(no_store())))
     }
 
@@ -51,7 +66,7 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// Refuses a key from now on.
-    fn revoke_key(&self, _name: String) -> BoxFuture<'_, Result<Bytes, Reject>> {
+    fn revoke_key<'a>(&'a self, _name: String, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
         Box::pin(std::future::ready(Err(no_store())))
     }
 

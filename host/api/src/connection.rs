@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_identity::Certificate;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
@@ -33,7 +34,8 @@ pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Op
         return;
     }
     let activity = Arc::new(Activity::default());
-    let dispatch = Dispatch { api: Arc::clone(&api), activity: Arc::clone(&activity), peer, door };
+    let mut dispatch =
+        Dispatch { api: Arc::clone(&api), activity: Arc::clone(&activity), peer, certificate: None, door };
     let Some(tls) = tls else {
         let sniffed = tokio::time::timeout(api.limits.header_timeout, speaks_h2(&tcp)).await;
         let socket = Socket::new(tcp, activity, &api.limits);
@@ -49,7 +51,10 @@ pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Op
     };
     match handshake {
         Ok(stream) => {
-            let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            let session = stream.get_ref().1;
+            let http2 = session.alpn_protocol() == Some(b"h2");
+            let shown = session.peer_certificates().and_then(<[_]>::first);
+            dispatch.certificate = shown.map(|certificate| Arc::new(Certificate::new(certificate)));
             serve(stream, http2, dispatch).await;
         }
         Err(error) => tracing::debug!(%peer, "TLS handshake failed: {error}"),

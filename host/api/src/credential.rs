@@ -9,8 +9,8 @@ const KEY_HEADERS: [&str; 2] = ["x-api-key", "api-key"];
 /// Names under which keys are found in URLs, letter case aside.
 const KEY_PARAMETERS: [&str; 6] = ["api_key", "api-key", "apikey", "access_token", "key", "token"];
 
-/// The key of a request.
-pub(crate) fn key(headers: &HeaderMap) -> Result<&[u8], Reject> {
+/// The key or token of a request, where it has one.
+pub(crate) fn key(headers: &HeaderMap) -> Result<Option<&[u8]>, Reject> {
     let bearers = headers.get_all(AUTHORIZATION).iter().map(bearer);
     let plain = KEY_HEADERS.iter().flat_map(|name| headers.get_all(*name));
     let plain = plain.map(|value| Ok(value.as_bytes().trim_ascii()));
@@ -22,7 +22,7 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<&[u8], Reject> {
         }
         found = Some(key);
     }
-    found.ok_or_else(|| unauthenticated("send your API key as `Authorization: Bearer KEY`"))
+    Ok(found)
 }
 
 fn bearer(value: &HeaderValue) -> Result<&[u8], Reject> {
@@ -53,6 +53,16 @@ fn conflicting() -> Reject {
     Reject::new(RejectKind::Invalid, Fault::Client, message).code("conflicting_credentials")
 }
 
+/// Refuses credentials of different tenants in one request: which of them counts would be a matter of order.
+pub(crate) fn different_tenants() -> Reject {
+    let message = "the request's credentials are of different tenants; send one, or such of the same tenant";
+    Reject::new(RejectKind::Invalid, Fault::Client, message).code("conflicting_credentials")
+}
+
+pub(crate) fn missing() -> Reject {
+    unauthenticated("send your API key as `Authorization: Bearer KEY`")
+}
+
 pub(crate) fn unauthenticated(message: &str) -> Reject {
     Reject::new(RejectKind::Unauthenticated, Fault::Client, message)
 }
@@ -67,7 +77,8 @@ mod tests {
             (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
         let headers: HeaderMap = headers.iter().map(pair).collect();
-        key(&headers).map(|key| String::from_utf8(key.to_vec()).unwrap()).map_err(|reject| reject.code)
+        let found = key(&headers).map(|key| String::from_utf8(key.unwrap_or_default().to_vec()).unwrap());
+        found.map_err(|reject| reject.code)
     }
 
     #[test]
@@ -93,8 +104,8 @@ mod tests {
         ] {
             assert_eq!(read(headers), conflict, "{headers:?}");
         }
-        for headers in [&[][..], &[("authorization", "tg-1")], &[("authorization", "Basic tg-1"), ("api-key", "tg-1")]]
-        {
+        assert_eq!(read(&[]), Ok(String::new()));
+        for headers in [&[("authorization", "tg-1")][..], &[("authorization", "Basic tg-1"), ("api-key", "tg-1")]] {
             assert_eq!(read(headers), Err(None), "{headers:?}");
         }
     }

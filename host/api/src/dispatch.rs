@@ -1,6 +1,7 @@
 //! Around every request: its id, its record, its route and its caller; and whatever fails becomes a response in
 //! OpenAI's shape.
 
+use crate::auth::Shown;
 use crate::body::{Body, Response};
 use crate::check;
 use crate::credential;
@@ -8,17 +9,18 @@ use crate::error;
 use crate::exchange::Exchange;
 use crate::ids;
 use crate::record::Record;
-use crate::routes::{Access, Door, Found, Route, find};
+use crate::routes::{Door, Found, Route, find};
 use crate::server::Api;
 use crate::socket::Activity;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderName, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use tidegate_identity::Certificate;
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 use tracing::Instrument;
 
@@ -30,6 +32,8 @@ pub(crate) struct Dispatch {
     pub(crate) api: Arc<Api>,
     pub(crate) activity: Arc<Activity>,
     pub(crate) peer: SocketAddr,
+    /// What the client showed of itself by TLS.
+    pub(crate) certificate: Option<Arc<Certificate>>,
     pub(crate) door: Door,
 }
 
@@ -72,7 +76,8 @@ impl Dispatch {
             Found::Nothing => return reject(&no_such_path(), record),
         };
         record.route = route.path;
-        let caller = match self.caller(route, &request) {
+        let host = checked_head(route, &request);
+        let caller = match self.caller(route, request.headers(), host).await {
             Ok(caller) => caller,
             Err(error) => return reject(&error, record),
         };
@@ -90,15 +95,36 @@ impl Dispatch {
         }
     }
 
-    /// Before the body is read, so that nobody without a key makes the server hold anything.
-    fn caller(&self, route: &Route, request: &Request<Incoming>) -> Result<Arc<Caller>, Reject> {
-        let host = check::head(request)?;
-        if route.access == Access::Open {
-            return Ok(Arc::new(Caller::local()));
+    /// Before the body is read, so that nobody without a key makes the server hold anything. `host` is what the head of
+    /// the request was found to name.
+    async fn caller(
+        &self,
+        route: &Route,
+        headers: &HeaderMap,
+        host: Result<String, Reject>,
+    ) -> Result<Arc<Caller>, Reject> {
+        let host = host?;
+        if route.access.is_open() {
+            return Ok(Arc::new(Caller::nobody()));
         }
-        credential::none_in_url(request.uri().query())?;
-        self.api.auth.load().caller(route, request.headers(), &host, self.peer)
+        let shown = Shown {
+            method: &route.method,
+            headers,
+            host: &host,
+            peer: self.peer,
+            certificate: self.certificate.as_deref(),
+        };
+        self.api.auth.load().caller(route, &shown).await
     }
+}
+
+/// The name that a request was sent to. Refuses a head that could be read in two ways, and a key in the URL.
+fn checked_head(route: &Route, request: &Request<Incoming>) -> Result<String, Reject> {
+    let host = check::head(request)?;
+    if !route.access.is_open() {
+        credential::none_in_url(request.uri().query())?;
+    }
+    Ok(host)
 }
 
 fn reject(reject: &Reject, record: &mut Record) -> Response {

@@ -7,6 +7,8 @@ pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod items;
 pub(crate) mod keys;
+pub(crate) mod login;
+pub(crate) mod memories;
 pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;

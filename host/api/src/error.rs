@@ -26,7 +26,7 @@ pub enum ApiError {
     /// The certificate or its key cannot be read.
     #[error("the TLS {what} cannot be read: {why}")]
     BadPem {
-        /// `certificate` or `key`.
+        /// `certificate`, `key` or `authority of clients`.
         what: &'static str,
         /// What is wrong.
         why: String,

@@ -112,6 +112,7 @@ fn status_label(status: Option<StatusCode>) -> &'static str {
     match status.map(|status| status.as_u16()) {
         Some(200) => "200",
         Some(204) => "204",
+        Some(303) => "303",
         Some(400) => "400",
         Some(401) => "401",
         Some(403) => "403",

@@ -6,6 +6,7 @@ use crate::record::Record;
 use crate::server::Api;
 use bytes::{Bytes, BytesMut};
 use std::task::{Context, Poll, ready};
+use tidegate_streams::shared::Away;
 use tidegate_streams::{Cursor, Missed};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::stream::{error_event, event_id, keep_alive};
@@ -57,7 +58,10 @@ impl ReplayBody {
                     self.end(Err(reject), record.as_deref_mut());
                 }
                 None => {
-                    let outcome = self.cursor.log().outcome().unwrap_or(Ok(()));
+                    if let Some(reject) = self.cursor.unsaid() {
+                        error_event(&reject, &mut self.buffer);
+                    }
+                    let outcome = self.cursor.outcome().unwrap_or(Ok(()));
                     self.end(outcome, record.as_deref_mut());
                 }
             }
@@ -88,9 +92,15 @@ impl ReplayBody {
 impl Drop for ReplayBody {
     fn drop(&mut self) {
         if self.owns && !self.ended {
-            self.cursor.log().stop();
+            self.cursor.stop();
         }
     }
+}
+
+/// Only another gateway could know of the stream, and none can be asked.
+pub(crate) fn away(away: Away) -> Reject {
+    let message = "the stream is not one of this gateway's, and the others cannot be asked now; try again";
+    Reject::unavailable(Fault::Operator, message, 2).code("shared_unavailable").because(away)
 }
 
 /// The reader comes too late for some events.

@@ -3,22 +3,31 @@
 use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{
-    chat_completions, completions, conversations, health, items, keys, messages, metrics, models, reload, responses,
-    streams, usage,
+    chat_completions, completions, conversations, health, items, keys, login, memories, messages, metrics, models,
+    reload, responses, streams, usage,
 };
 use crate::exchange::Exchange;
 use hyper::Method;
-use tidegate_types::Reject;
+use tidegate_types::{Act, Reject};
 
 /// Who may ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// A caller with a key for this group.
-    Keyed(Group),
-    /// A caller whose key is an administrator's; without keys, this machine.
-    Admin,
+    /// A caller with a key for this group, whose role lets it do this.
+    Keyed(Group, Act),
+    /// A caller who administers the server (without keys, this machine), or whose role lets it do this.
+    Admin(Act),
     /// Anyone who reaches the server: probes, which say nothing.
     Open,
+    /// Anyone who reaches the server's callers' address: people who log in.
+    Login,
+}
+
+impl Access {
+    /// Whether no credential is asked for here.
+    pub(crate) fn is_open(self) -> bool {
+        matches!(self, Self::Open | Self::Login)
+    }
 }
 
 /// Endpoints that a key may be for.
@@ -36,6 +45,8 @@ pub enum Group {
     Conversations,
     /// `/v1/responses` and what is below it.
     Responses,
+    /// `/v1/memories` and what is below it.
+    Memories,
     /// `/v1/usage` and what is below it, by OpenAI's names too.
     Usage,
     /// `/metrics`
@@ -44,13 +55,14 @@ pub enum Group {
 
 impl Group {
     /// All there are.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Chat,
         Self::Completions,
         Self::Models,
         Self::Streams,
         Self::Conversations,
         Self::Responses,
+        Self::Memories,
         Self::Usage,
         Self::Metrics,
     ];
@@ -64,6 +76,7 @@ impl Group {
             Self::Streams => "streams",
             Self::Conversations => "conversations",
             Self::Responses => "responses",
+            Self::Memories => "memories",
             Self::Usage => "usage",
             Self::Metrics => "metrics",
         }
@@ -86,70 +99,98 @@ const fn route(method: Method, path: &'static str, access: Access, handler: Hand
 }
 
 static ROUTES: &[Route] = &[
-    route(Method::POST, "/v1/chat/completions", Access::Keyed(Group::Chat), |x| Box::pin(chat_completions::create(x))),
-    route(Method::POST, "/v1/completions", Access::Keyed(Group::Completions), |x| Box::pin(completions::create(x))),
-    route(Method::GET, "/v1/models", Access::Keyed(Group::Models), |x| Box::pin(models::list(x))),
-    route(Method::GET, "/v1/models/*", Access::Keyed(Group::Models), |x| Box::pin(models::get(x))),
-    route(Method::GET, "/v1/streams/*", Access::Keyed(Group::Streams), |x| Box::pin(streams::read(x))),
-    route(Method::POST, "/v1/streams/*", Access::Keyed(Group::Streams), |x| Box::pin(streams::cancel(x))),
-    route(Method::GET, "/v1/usage", Access::Keyed(Group::Usage), |x| Box::pin(usage::usage(x))),
-    route(Method::GET, "/v1/usage/costs", Access::Keyed(Group::Usage), |x| Box::pin(usage::costs(x))),
+    route(Method::POST, "/v1/chat/completions", Access::Keyed(Group::Chat, Act::Ask), |x| {
+        Box::pin(chat_completions::create(x))
+    }),
+    route(Method::POST, "/v1/completions", Access::Keyed(Group::Completions, Act::Ask), |x| {
+        Box::pin(completions::create(x))
+    }),
+    route(Method::GET, "/v1/models", Access::Keyed(Group::Models, Act::Read), |x| Box::pin(models::list(x))),
+    route(Method::GET, "/v1/models/*", Access::Keyed(Group::Models, Act::Read), |x| Box::pin(models::get(x))),
+    route(Method::GET, "/v1/streams/*", Access::Keyed(Group::Streams, Act::Read), |x| Box::pin(streams::read(x))),
+    route(Method::POST, "/v1/streams/*", Access::Keyed(Group::Streams, Act::Change), |x| Box::pin(streams::cancel(x))),
+    route(Method::GET, "/v1/usage", Access::Keyed(Group::Usage, Act::Usage), |x| Box::pin(usage::usage(x))),
+    route(Method::GET, "/v1/usage/costs", Access::Keyed(Group::Usage, Act::Usage), |x| Box::pin(usage::costs(x))),
     // OpenAI's own names of the two.
-    route(Method::GET, "/v1/organization/usage/completions", Access::Keyed(Group::Usage), |x| {
+    route(Method::GET, "/v1/organization/usage/completions", Access::Keyed(Group::Usage, Act::Usage), |x| {
         Box::pin(usage::usage(x))
     }),
-    route(Method::GET, "/v1/organization/costs", Access::Keyed(Group::Usage), |x| Box::pin(usage::costs(x))),
-    route(Method::POST, "/v1/conversations", Access::Keyed(Group::Conversations), |x| {
+    route(Method::GET, "/v1/organization/costs", Access::Keyed(Group::Usage, Act::Usage), |x| {
+        Box::pin(usage::costs(x))
+    }),
+    route(Method::POST, "/v1/conversations", Access::Keyed(Group::Conversations, Act::Change), |x| {
         Box::pin(conversations::create(x))
     }),
-    route(Method::GET, "/v1/conversations", Access::Keyed(Group::Conversations), |x| Box::pin(conversations::list(x))),
-    route(Method::GET, "/v1/conversations/{}", Access::Keyed(Group::Conversations), |x| {
+    route(Method::GET, "/v1/conversations", Access::Keyed(Group::Conversations, Act::Read), |x| {
+        Box::pin(conversations::list(x))
+    }),
+    route(Method::GET, "/v1/conversations/{}", Access::Keyed(Group::Conversations, Act::Read), |x| {
         Box::pin(conversations::get(x))
     }),
-    route(Method::POST, "/v1/conversations/{}", Access::Keyed(Group::Conversations), |x| {
+    route(Method::POST, "/v1/conversations/{}", Access::Keyed(Group::Conversations, Act::Change), |x| {
         Box::pin(conversations::update(x))
     }),
-    route(Method::DELETE, "/v1/conversations/{}", Access::Keyed(Group::Conversations), |x| {
+    route(Method::DELETE, "/v1/conversations/{}", Access::Keyed(Group::Conversations, Act::Change), |x| {
         Box::pin(conversations::delete(x))
     }),
-    route(Method::GET, "/v1/conversations/{}/export", Access::Keyed(Group::Conversations), |x| {
+    route(Method::GET, "/v1/conversations/{}/export", Access::Keyed(Group::Conversations, Act::Read), |x| {
         Box::pin(conversations::export(x))
     }),
-    route(Method::GET, "/v1/conversations/{}/items", Access::Keyed(Group::Conversations), |x| Box::pin(items::list(x))),
-    route(Method::POST, "/v1/conversations/{}/items", Access::Keyed(Group::Conversations), |x| {
+    route(Method::GET, "/v1/conversations/{}/items", Access::Keyed(Group::Conversations, Act::Read), |x| {
+        Box::pin(items::list(x))
+    }),
+    route(Method::POST, "/v1/conversations/{}/items", Access::Keyed(Group::Conversations, Act::Change), |x| {
         Box::pin(items::create(x))
     }),
-    route(Method::GET, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations), |x| {
+    route(Method::GET, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations, Act::Read), |x| {
         Box::pin(items::get(x))
     }),
-    route(Method::POST, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations), |x| {
+    route(Method::POST, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations, Act::Change), |x| {
         Box::pin(items::change(x))
     }),
-    route(Method::DELETE, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations), |x| {
+    route(Method::DELETE, "/v1/conversations/{}/items/{}", Access::Keyed(Group::Conversations, Act::Change), |x| {
         Box::pin(items::delete(x))
     }),
-    route(Method::POST, "/v1/conversations/{}/items/{}/feedback", Access::Keyed(Group::Conversations), |x| {
-        Box::pin(items::rate(x))
-    }),
-    route(Method::POST, "/v1/conversations/{}/items/{}/regenerate", Access::Keyed(Group::Conversations), |x| {
-        Box::pin(messages::regenerate(x))
-    }),
-    route(Method::POST, "/v1/conversations/{}/messages", Access::Keyed(Group::Conversations), |x| {
+    route(
+        Method::POST,
+        "/v1/conversations/{}/items/{}/feedback",
+        Access::Keyed(Group::Conversations, Act::Change),
+        |x| Box::pin(items::rate(x)),
+    ),
+    route(
+        Method::POST,
+        "/v1/conversations/{}/items/{}/regenerate",
+        Access::Keyed(Group::Conversations, Act::Ask),
+        |x| Box::pin(messages::regenerate(x)),
+    ),
+    route(Method::POST, "/v1/conversations/{}/messages", Access::Keyed(Group::Conversations, Act::Ask), |x| {
         Box::pin(messages::create(x))
     }),
-    route(Method::POST, "/v1/responses", Access::Keyed(Group::Responses), |x| Box::pin(responses::create(x))),
-    route(Method::GET, "/v1/responses/{}", Access::Keyed(Group::Responses), |x| Box::pin(responses::get(x))),
-    route(Method::DELETE, "/v1/responses/{}", Access::Keyed(Group::Responses), |x| Box::pin(responses::delete(x))),
-    route(Method::POST, "/v1/responses/{}/cancel", Access::Keyed(Group::Responses), |x| Box::pin(responses::cancel(x))),
-    route(Method::GET, "/v1/responses/{}/input_items", Access::Keyed(Group::Responses), |x| {
+    route(Method::POST, "/v1/responses", Access::Keyed(Group::Responses, Act::Ask), |x| Box::pin(responses::create(x))),
+    route(Method::GET, "/v1/responses/{}", Access::Keyed(Group::Responses, Act::Read), |x| Box::pin(responses::get(x))),
+    route(Method::DELETE, "/v1/responses/{}", Access::Keyed(Group::Responses, Act::Change), |x| {
+        Box::pin(responses::delete(x))
+    }),
+    route(Method::POST, "/v1/responses/{}/cancel", Access::Keyed(Group::Responses, Act::Change), |x| {
+        Box::pin(responses::cancel(x))
+    }),
+    route(Method::GET, "/v1/responses/{}/input_items", Access::Keyed(Group::Responses, Act::Read), |x| {
         Box::pin(responses::input_items(x))
     }),
-    route(Method::GET, "/metrics", Access::Keyed(Group::Metrics), |x| Box::pin(metrics::render(x))),
-    route(Method::GET, "/admin/keys", Access::Admin, |x| Box::pin(keys::list(x))),
-    route(Method::POST, "/admin/keys", Access::Admin, |x| Box::pin(keys::make(x))),
-    route(Method::POST, "/admin/keys/*", Access::Admin, |x| Box::pin(keys::rotate(x))),
-    route(Method::DELETE, "/admin/keys/*", Access::Admin, |x| Box::pin(keys::revoke(x))),
-    route(Method::POST, "/admin/reload", Access::Admin, |x| Box::pin(reload::create(x))),
+    route(Method::GET, "/v1/memories", Access::Keyed(Group::Memories, Act::Read), |x| Box::pin(memories::list(x))),
+    route(Method::POST, "/v1/memories/forget", Access::Keyed(Group::Memories, Act::Change), |x| {
+        Box::pin(memories::forget(x))
+    }),
+    route(Method::GET, "/metrics", Access::Keyed(Group::Metrics, Act::Metrics), |x| Box::pin(metrics::render(x))),
+    route(Method::GET, "/admin/keys", Access::Admin(Act::Keys), |x| Box::pin(keys::list(x))),
+    route(Method::POST, "/admin/keys", Access::Admin(Act::Keys), |x| Box::pin(keys::make(x))),
+    route(Method::POST, "/admin/keys/*", Access::Admin(Act::Keys), |x| Box::pin(keys::rotate(x))),
+    route(Method::DELETE, "/admin/keys/*", Access::Admin(Act::Keys), |x| Box::pin(keys::revoke(x))),
+    route(Method::POST, "/admin/reload", Access::Admin(Act::Operate), |x| Box::pin(reload::create(x))),
+    route(Method::GET, "/auth/login", Access::Login, |x| Box::pin(login::begin(x))),
+    route(Method::GET, "/auth/callback", Access::Login, |x| Box::pin(login::callback(x))),
+    route(Method::GET, "/auth/me", Access::Login, |x| Box::pin(login::me(x))),
+    route(Method::POST, "/auth/logout", Access::Login, |x| Box::pin(login::end(x))),
     route(Method::GET, "/livez", Access::Open, |x| Box::pin(health::live(x))),
     route(Method::GET, "/readyz", Access::Open, |x| Box::pin(health::ready(x))),
 ];
@@ -169,8 +210,8 @@ impl Door {
     fn has(self, route: &Route) -> bool {
         match self {
             Self::Every => true,
-            Self::Callers => route.access != Access::Admin,
-            Self::Administrators => matches!(route.access, Access::Admin | Access::Open),
+            Self::Callers => !matches!(route.access, Access::Admin(_)),
+            Self::Administrators => matches!(route.access, Access::Admin(_) | Access::Open),
         }
     }
 }
@@ -223,9 +264,16 @@ fn matches(pattern: &str, path: &str) -> Option<String> {
     Some(held)
 }
 
-/// Every path that exists with each of its methods, for tests that must miss none.
-pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str)> {
-    ROUTES.iter().map(|route| (&route.method, route.path))
+/// Every path that exists with each of its methods and what that does, for tests that must miss none; `None` is what
+/// anybody may.
+pub fn routes() -> impl Iterator<Item = (&'static Method, &'static str, Option<Act>)> {
+    ROUTES.iter().map(|route| {
+        let act = match route.access {
+            Access::Keyed(_, act) | Access::Admin(act) => Some(act),
+            Access::Open | Access::Login => None,
+        };
+        (&route.method, route.path, act)
+    })
 }
 
 #[cfg(test)]

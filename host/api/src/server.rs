@@ -7,6 +7,7 @@ use crate::error::ApiError;
 use crate::kept::Kept;
 use crate::limits::Limits;
 use crate::routes::Door;
+use crate::settled::Settled;
 use crate::tls::Tls;
 use metrics::{counter, gauge};
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tidegate_streams::Streams;
+use tidegate_streams::shared::SharedLogs;
 use tidegate_types::{Fault, Reject};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -43,6 +45,12 @@ impl Api {
         let streams = Streams::new(limits.streams.clone());
         let (receiving, phase, tasks) = (AtomicUsize::new(0), Phase::default(), TaskTracker::new());
         Self { service, auth, limits, receiving, phase, streams, kept: None, tasks }
+    }
+
+    /// Shares the logs of streams with other gateways.
+    pub fn with_shared(mut self, logs: Option<Arc<dyn SharedLogs>>) -> Self {
+        self.streams.share(logs);
+        self
     }
 
     /// Keeps conversations.
@@ -150,11 +158,11 @@ async fn accept(listener: Listener, api: Arc<Api>, slots: Arc<Semaphore>) {
             continue;
         };
         let connection = connection::run(Arc::clone(&api), tcp, peer, listener.tls.clone(), listener.door);
-        api.tasks.spawn(async move {
+        api.tasks.spawn(Settled::new(async move {
             let open = OpenConnection::count();
             connection.await;
             drop((open, slot));
-        });
+        }));
     }
 }
 

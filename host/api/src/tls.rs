@@ -1,8 +1,13 @@
-//! TLS for a listener: HTTP/2 and HTTP/1.1 by ALPN, TLS 1.2 and newer.
+//! TLS for a listener: HTTP/2 and HTTP/1.1 by ALPN, TLS 1.2 and newer; certificates of clients where an authority for them
+//! is configured.
 
 use crate::error::ApiError;
+use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
@@ -10,21 +15,54 @@ use tokio_rustls::TlsAcceptor;
 #[derive(Clone)]
 pub struct Tls(pub(crate) TlsAcceptor);
 
+/// Who signs the certificates of clients.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientAuthority<'a> {
+    /// Its certificates, in PEM.
+    pub certificates: &'a [u8],
+    /// A connection without a certificate is refused.
+    pub required: bool,
+}
+
 impl Tls {
-    /// Reads a certificate chain and its private key from PEM.
-    pub fn from_pem(certificates: &[u8], key: &[u8]) -> Result<Self, ApiError> {
-        let bad = |what| move |why: rustls::pki_types::pem::Error| ApiError::BadPem { what, why: why.to_string() };
-        let chain: Vec<CertificateDer<'static>> =
-            CertificateDer::pem_slice_iter(certificates).collect::<Result<_, _>>().map_err(bad("certificate"))?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(bad("key"))?;
+    /// Reads a certificate chain and its private key from PEM. Where there is an authority for clients, a client may show
+    /// a certificate; one that the authority did not sign ends the connection.
+    pub fn from_pem(certificates: &[u8], key: &[u8], clients: Option<ClientAuthority<'_>>) -> Result<Self, ApiError> {
+        let chain = chain(certificates, "certificate")?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|why| bad_pem("key", &why))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = match clients {
+            Some(authority) => authority.verifier(Arc::clone(&provider))?,
+            None => WebPkiClientVerifier::no_client_auth(),
+        };
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
+            .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
+}
+
+impl ClientAuthority<'_> {
+    fn verifier(&self, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, ApiError> {
+        const WHAT: &str = "authority of clients";
+        let mut roots = RootCertStore::empty();
+        for certificate in chain(self.certificates, WHAT)? {
+            roots.add(certificate)?;
+        }
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let builder = if self.required { builder } else { builder.allow_unauthenticated() };
+        builder.build().map_err(|why| ApiError::BadPem { what: WHAT, why: why.to_string() })
+    }
+}
+
+fn chain(pem: &[u8], what: &'static str) -> Result<Vec<CertificateDer<'static>>, ApiError> {
+    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|why| bad_pem(what, &why))
+}
+
+fn bad_pem(what: &'static str, why: &rustls::pki_types::pem::Error) -> ApiError {
+    ApiError::BadPem { what, why: why.to_string() }
 }
 
 #[cfg(test)]
@@ -33,8 +71,8 @@ mod tests {
 
     #[test]
     fn files_that_are_no_pem_are_named() {
-        assert!(matches!(Tls::from_pem(b"x", b"y"), Err(ApiError::BadPem { what: "key", .. })));
+        assert!(matches!(Tls::from_pem(b"x", b"y", None), Err(ApiError::BadPem { what: "key", .. })));
         let broken = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
-        assert!(matches!(Tls::from_pem(broken, b"y"), Err(ApiError::BadPem { what: "certificate", .. })));
+        assert!(matches!(Tls::from_pem(broken, b"y", None), Err(ApiError::BadPem { what: "certificate", .. })));
     }
 }

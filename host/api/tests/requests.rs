@@ -190,7 +190,7 @@ async fn keys_decide_who_asks() {
     let hash = format!("blake3:{}", blake3::hash(b"tg-1"));
     let (tenant, key_name) = (TenantId::new("acme"), "ann".into());
     let caller = Caller { tenant, key_name, class: Class::Batch, weight: 2, ..Caller::local() };
-    let key = ApiKey { hash, caller, endpoints: None, expires: None, admin: false };
+    let key = ApiKey { hash, caller, endpoints: None, expires: None };
     let mut running = start(limits(), vec![key], None);
     let with = |key: &str| {
         let head = format!("authorization: Bearer {key}\r\ncontent-type");

@@ -91,7 +91,6 @@ async fn a_stream_is_its_tenants_alone() {
         caller: Caller { tenant: TenantId::new(name), key_name: name.into(), ..Caller::local() },
         endpoints: None,
         expires: None,
-        admin: false,
     };
     let running = start(limits(), vec![key("ann"), key("bob")], None);
     let made = running.ask(with(resumable("m"), "authorization: Bearer ann")).await;

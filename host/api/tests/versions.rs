@@ -101,7 +101,7 @@ fn tls() -> (Tls, CertificateDer<'static>) {
     };
     let chain = pem("CERTIFICATE", &certificate);
     let key = pem("PRIVATE KEY", &certified.signing_key.serialize_der());
-    (Tls::from_pem(chain.as_bytes(), key.as_bytes()).unwrap(), certificate)
+    (Tls::from_pem(chain.as_bytes(), key.as_bytes(), None).unwrap(), certificate)
 }
 
 fn base64(bytes: &[u8]) -> String {

@@ -16,6 +16,7 @@ use anyhow::Context;
 use std::path::Path;
 use std::sync::Arc;
 use tidegate_ledger::Ledger;
+use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::{Gate, Limits, Pipeline};
 use tidegate_sandbox::capability::ModelService;
 use tidegate_sandbox::{Sandbox, SandboxConfig};
@@ -30,12 +31,16 @@ pub struct Assembled {
     pub facts: Vec<String>,
 }
 
-/// Loads models and plugins. Blocks for as long as that takes.
-pub fn assemble(config: &Config, ledger: Option<Arc<Ledger>>) -> anyhow::Result<Assembled> {
+/// Loads models and plugins; `limits` count what several gateways share. Blocks for as long as that takes.
+pub fn assemble(
+    config: &Config,
+    ledger: Option<Arc<Ledger>>,
+    limits: Option<Arc<dyn SharedLimits>>,
+) -> anyhow::Result<Assembled> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     let models = models::load(config, &cache, &mut facts)?;
-    let gate = Gate::new(config.limits.to_gate());
+    let gate = Gate::new(config.limits.to_gate(), limits);
     let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
     let plugins = Plugins::start(&cache, Arc::new(asked))?;
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;

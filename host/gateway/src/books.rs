@@ -1,12 +1,15 @@
 //! The books of a running server: the store and the ledger that the config asks for, and what drives them.
 
 mod events;
+mod nats;
+mod webhook;
 
 use crate::config::{Config, StoreConfig};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tidegate_ledger::{Budgets, Drain, Journal, JournalLimits, Ledger};
+use tidegate_ledger::{Budgets, Drain, Journal, JournalLimits, Ledger, SetAside};
+use tidegate_shared::Board;
 use tidegate_store::{Db, Holder, Place, Usage, UsageSink};
 use tokio::task::JoinHandle;
 
@@ -16,6 +19,8 @@ pub(crate) struct Books {
     pub(crate) db: Db,
     /// What amounts of money are in.
     pub(crate) currency: String,
+    /// Whether other gateways may write to the same database.
+    pub(crate) is_shared: bool,
     drain: Arc<Drain<UsageSink>>,
     work: Vec<JoinHandle<()>>,
 }
@@ -45,9 +50,16 @@ impl Books {
                 store.journal().display()
             );
         }
-        let mut books = Self { ledger, db, currency: store.currency.clone(), drain, work: Vec::new() };
+        let mut books = Self {
+            ledger,
+            db,
+            currency: store.currency.clone(),
+            is_shared: store.is_shared(),
+            drain,
+            work: Vec::new(),
+        };
         books.replace(config).await?;
-        books.begin(store)?;
+        books.begin(store).await?;
         Ok(Some(books))
     }
 
@@ -73,11 +85,11 @@ impl Books {
         Ok(())
     }
 
-    fn begin(&mut self, store: &StoreConfig) -> anyhow::Result<()> {
+    async fn begin(&mut self, store: &StoreConfig) -> anyhow::Result<()> {
         let drain = Arc::clone(&self.drain);
         self.work.push(tokio::spawn(async move { drain.run().await }));
         if let Some(events) = &store.events {
-            let sender = events::Sender::new(events, self.db.clone())?;
+            let sender = events::Sender::new(events, self.db.clone()).await?;
             self.work.push(tokio::spawn(sender.run()));
         }
         Ok(())
@@ -105,6 +117,22 @@ impl Books {
             );
         }
         self.db.close().await;
+    }
+}
+
+/// How often gateways tell each other what they have set aside.
+const TELLING: Duration = Duration::from_millis(500);
+
+/// Tells other gateways what is set aside here, and takes what they have set aside, for ever. While they cannot be asked,
+/// what they said last counts.
+pub(crate) async fn tell_set_aside(ledger: Arc<Ledger>, board: Board) {
+    loop {
+        tokio::time::sleep(TELLING).await;
+        let note = serde_json::to_string(&ledger.set_aside()).unwrap_or_default();
+        let Some(others) = board.post("set-aside", &note).await else { continue };
+        let all: Vec<SetAside> =
+            others.iter().flat_map(|note| serde_json::from_str::<Vec<SetAside>>(note).unwrap_or_default()).collect();
+        ledger.set_aside_elsewhere(&all);
     }
 }
 

@@ -99,8 +99,11 @@ pub struct KeyArgs {
     /// It may administer the server.
     #[arg(long, requires = "server")]
     pub admin: bool,
+    /// What it may do within its tenant: owner, admin, member, service or read-only.
+    #[arg(long, requires = "server")]
+    pub role: Option<String>,
     /// Make another in its place.
-    #[arg(long, requires = "server", conflicts_with_all = ["revoke", "tenant", "models", "expires", "admin"])]
+    #[arg(long, requires = "server", conflicts_with_all = ["revoke", "tenant", "models", "expires", "admin", "role"])]
     pub rotate: bool,
     /// Seconds for which the one that is replaced goes on.
     #[arg(long, requires = "rotate", default_value_t = 0)]

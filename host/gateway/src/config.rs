@@ -1,17 +1,23 @@
 //! The config file: one TOML document. Unknown keys are errors that name the nearest key; every key is shown,
 //! with its default, in `examples/full/tidegate.toml`, which a test loads.
 
+mod auth;
 mod cache;
+mod certificates;
 mod grants;
 mod keys;
+mod login;
 mod nearest;
 mod pipeline;
 mod plugins;
 mod quota;
+mod shared;
 mod store;
 mod streams;
 
+pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
 pub(crate) use cache::variable;
+pub use certificates::CertificateConfig;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig, VectorAccessConfig};
 pub use pipeline::{
     BreakerConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig, StreamedConfig,
@@ -20,7 +26,9 @@ pub use pipeline::{
 pub use plugins::PluginsConfig;
 
 pub use keys::{Expiry, KeyConfig};
+pub use login::LoginConfig;
 pub use quota::AdmissionConfig;
+pub use shared::SharedConfig;
 pub use store::{BudgetConfig, EventsConfig, PriceConfig, StoreConfig};
 pub use streams::StreamsConfig;
 
@@ -39,8 +47,10 @@ use tidegate_types::Quota;
 pub struct Config {
     /// Listeners and their limits.
     pub server: ServerConfig,
-    /// API keys; none means that only this machine is served, without keys.
+    /// API keys; without any, and without `auth`, only this machine is served.
     pub keys: Vec<KeyConfig>,
+    /// Who else may say who asks.
+    pub auth: AuthConfig,
     /// Models; none means the bundled starter model.
     pub models: Vec<ModelConfig>,
     /// What the own engine computes on.
@@ -55,6 +65,8 @@ pub struct Config {
     pub store: Option<StoreConfig>,
     /// What holds for the limits of keys, tenants, users and models.
     pub limits: AdmissionConfig,
+    /// What is shared with other gateways; absent means nothing.
+    pub shared: Option<SharedConfig>,
     /// What differs for some tenants.
     pub tenants: BTreeMap<String, TenantConfig>,
     /// Where compiled plugins and unpacked assets are kept; default: the user's cache folder.
@@ -120,6 +132,12 @@ impl ServerConfig {
             ("max_inflight", self.max_inflight),
             ("max_body_bytes", self.max_body_bytes),
         ];
+        if let Some(tls) = &self.tls
+            && tls.client_auth == ClientAuthConfig::Required
+            && tls.client_ca.is_none()
+        {
+            bail!("server.tls.client_auth is required, but there is no `client_ca` to check certificates by");
+        }
         match bounds.iter().find(|(_, value)| *value == 0) {
             Some((key, _)) => bail!("server.{key} is 0, so that no request could be served; the smallest is 1"),
             None => self.streams.check(),
@@ -135,6 +153,22 @@ pub struct TlsConfig {
     pub cert: PathBuf,
     /// Private key.
     pub key: PathBuf,
+    /// Authorities whose certificates clients may show.
+    pub client_ca: Option<PathBuf>,
+    /// Whether they must.
+    #[serde(default)]
+    pub client_auth: ClientAuthConfig,
+}
+
+/// `server.tls.client_auth`
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientAuthConfig {
+    /// A connection without a certificate is for callers with a key or a token.
+    #[default]
+    Optional,
+    /// A connection without a certificate is refused.
+    Required,
 }
 
 /// `[[models]]`: a folder for the own engine, or an upstream.
@@ -246,15 +280,25 @@ impl Config {
                 bail!("two keys are named `{}`", key.name);
             }
         }
-        if self.keys.is_empty() && !self.server.listen.ip().is_loopback() {
+        self.auth.check(self)?;
+        if self.is_open() && !self.server.listen.ip().is_loopback() {
             bail!(
-                "server.listen is {}, which other machines reach, but there are no [[keys]]; \
+                "server.listen is {}, which other machines reach, but there are no [[keys]] and no [auth]; \
                  listen on 127.0.0.1, or add a key (`tidegate key NAME` makes one)",
                 self.server.listen
             );
         }
         self.engine.check()?;
+        if let Some(events) = self.store.as_ref().and_then(|store| store.events.as_ref()) {
+            events.check()?;
+        }
+        self.shared.as_ref().map_or(Ok(()), SharedConfig::check)?;
         self.check_money()
+    }
+
+    /// Whether callers need no credential, and only this machine is served.
+    pub(crate) fn is_open(&self) -> bool {
+        self.keys.is_empty() && self.auth.is_empty()
     }
 
     /// The names of all models; without any in the config, the starter's.
@@ -276,6 +320,7 @@ impl Config {
         if let Some(tls) = &mut self.server.tls {
             tls.cert = folder.join(&tls.cert);
             tls.key = folder.join(&tls.key);
+            tls.client_ca = tls.client_ca.take().map(|file| folder.join(file));
         }
         if let Some(cache) = &mut self.cache_dir {
             *cache = folder.join(&*cache);

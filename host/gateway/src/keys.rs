@@ -1,6 +1,8 @@
 //! Keys that are made while the server runs (`/admin/keys`), beside those of its config. The store keeps them, each as its
 //! hash only; several gateways on one store have the same ones, a few seconds apart.
 
+mod bounds;
+
 use crate::books::{Books, now_ms};
 use crate::callers;
 use crate::config::{Config, Expiry, KeyConfig};
@@ -48,7 +50,7 @@ impl KeyDesk {
 
     async fn take(&self, config: &Config, kept: Vec<KeptKey>, books: &Books) -> anyhow::Result<()> {
         let all = with_kept(config, &kept);
-        let auth = callers::auth(&all)?;
+        let auth = callers::auth(&all, &self.auth.issuers(), Some(&books.db))?;
         books.replace(&all).await?;
         *self.lock() = Taken { config: config.clone(), kept };
         self.auth.replace(auth);
@@ -62,13 +64,18 @@ impl KeyDesk {
             let taken = self.lock();
             (taken.kept == kept, taken.config.clone())
         };
-        if same { Ok(()) } else { self.take(&config, kept, books).await }
+        match same {
+            // Others spend from the same budgets.
+            true if books.is_shared => books.replace(&with_kept(&config, &kept)).await,
+            true => Ok(()),
+            false => self.take(&config, kept, books).await,
+        }
     }
 
-    /// All keys that were made here, the refused ones included; none is shown.
-    pub(crate) async fn list(&self) -> Result<Value, Reject> {
+    /// The keys that were made here and that `by` may see, the refused ones included; none is shown.
+    pub(crate) async fn list(&self, by: &Caller) -> Result<Value, Reject> {
         let kept = self.keys.all().await.map_err(|error| away(&error))?;
-        let data: Vec<Value> = kept.iter().map(shown).collect();
+        let data: Vec<Value> = kept.iter().filter(|key| bounds::sees(by, key)).map(shown).collect();
         Ok(json!({"object": "list", "data": data}))
     }
 
@@ -80,7 +87,8 @@ impl KeyDesk {
         if settings.remove("hash").is_some() {
             return Err(invalid("leave `hash` out: the server makes the key".into()).at("hash"));
         }
-        let key = self.checked(&settings, &hash)?;
+        bounds::complete(by, &mut settings);
+        let key = self.checked(&settings, &hash, by)?;
         let kept = KeptKey {
             tenant: key.tenant.clone().unwrap_or_else(|| key.name.clone()),
             expires_ms: key.expires.and_then(|expiry| expiry.0.duration_since(UNIX_EPOCH).ok()).map(millis),
@@ -88,7 +96,7 @@ impl KeyDesk {
             hash,
             settings: Value::Object(settings).to_string(),
             created_ms: now_ms(),
-            created_by: by.key_name.to_string(),
+            created_by: by.name(),
             revoked_ms: None,
         };
         if !self.keys.add(&kept).await.map_err(|error| away(&error))? {
@@ -103,7 +111,8 @@ impl KeyDesk {
         let (secret, hash) = secret().map_err(|error| Reject::internal(Fault::Operator, format!("{error:#}")))?;
         let now = now_ms();
         let newest = self.newest(name).await?;
-        let kept = KeptKey { hash, created_ms: now, created_by: by.key_name.to_string(), ..newest };
+        bounds::check_known(by, &newest)?;
+        let kept = KeptKey { hash, created_ms: now, created_by: by.name(), ..newest };
         let end = now.saturating_add(grace_s.saturating_mul(1000));
         if !self.keys.rotate(&kept, end).await.map_err(|error| away(&error))? {
             return Err(unknown(name));
@@ -112,7 +121,10 @@ impl KeyDesk {
     }
 
     /// Refuses a key from now on.
-    pub(crate) async fn revoke(&self, name: &str, books: &Books) -> Result<Value, Reject> {
+    pub(crate) async fn revoke(&self, name: &str, by: &Caller, books: &Books) -> Result<Value, Reject> {
+        if !by.admin {
+            bounds::check_known(by, &self.newest(name).await?)?;
+        }
         self.keep_an_administrator(name)?;
         if !self.keys.revoke(name, now_ms()).await.map_err(|error| away(&error))? {
             return Err(unknown(name));
@@ -138,18 +150,26 @@ impl KeyDesk {
     }
 
     /// The entry that the settings and the hash make, checked as one of the config would be.
-    fn checked(&self, settings: &Map<String, Value>, hash: &str) -> Result<KeyConfig, Reject> {
+    fn checked(&self, settings: &Map<String, Value>, hash: &str, by: &Caller) -> Result<KeyConfig, Reject> {
         let key = entry(settings, hash).map_err(|error| invalid(format!("{error:#}")))?;
         let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if key.name.is_empty() || key.name.len() > MAX_NAME || !key.name.bytes().all(sane) {
             let message = format!("`name` must be 1 to {MAX_NAME} of A-Z, a-z, 0-9, `-`, `_` and `.`");
             return Err(invalid(message).at("name"));
         }
+        bounds::check_new(by, &key)?;
         let taken = self.lock();
         let budget = key.budget.map(|budget| budget.to_budget(&format!("key `{}`", key.name))).transpose();
         key.check(&taken.config).and(budget.map(|_| ())).map_err(|error| invalid(format!("{error:#}")))?;
-        if taken.config.keys.iter().any(|known| known.name == key.name) {
-            let message = format!("the config has a key `{}`; take another name", key.name);
+        if taken
+            .config
+            .keys
+            .iter()
+            .map(|known| &known.name)
+            .chain(taken.config.auth.names())
+            .any(|known| *known == key.name)
+        {
+            let message = format!("the config has a key, an issuer or a certificate `{}`; take another name", key.name);
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));
         }
         let administrated = key.admin || taken.config.keys.iter().any(|key| key.admin) || taken.has_administrator("");
@@ -226,7 +246,7 @@ fn shown(key: &KeptKey) -> Value {
         "revoked_at": key.revoked_ms.map(|ms| ms / 1000),
     });
     let settings: Value = serde_json::from_str(&key.settings).unwrap_or_default();
-    for field in ["class", "weight", "admin", "models", "endpoints", "limits", "budget"] {
+    for field in ["class", "weight", "admin", "role", "models", "endpoints", "limits", "budget"] {
         if !settings[field].is_null() {
             shown[field] = settings[field].clone();
         }

@@ -2,8 +2,8 @@
 //! swapped in whole; requests that run finish on what they began with. What cannot be used is refused with its reason,
 //! and the old goes on.
 //!
-//! What can change is the pipeline (its stages, their components, configs, grants and limits), the keys, what tenants
-//! may, and the limits, budgets and prices of keys, tenants and models. A change of anything else needs a restart, and is refused as a
+//! What can change is the pipeline (its stages, their components, configs, grants and limits), the keys, the issuers of
+//! tokens, what tenants may, and the limits, budgets and prices of keys, tenants and models. A change of anything else needs a restart, and is refused as a
 //! whole, so that no config runs by halves. What limits have counted goes on counting.
 
 use crate::artifact::layout::Layout;
@@ -79,7 +79,7 @@ impl Reloader {
         let path = self.source.clone().context("the server runs without a config file; there is nothing to reload")?;
         let config = Config::load(&path)?;
         check_restart(taken, &config)?;
-        let auth = callers::auth(&config)?;
+        let auth = callers::auth(&config, &self.auth.issuers(), None)?;
         let (plugins, new) = (self.plugins.clone(), config.clone());
         let loading = tokio::task::spawn_blocking(move || {
             let mut facts = Vec::new();
@@ -98,6 +98,7 @@ impl Reloader {
             self.auth.replace(auth);
         }
         facts.push(keys_fact(&config));
+        facts.extend(issuers_fact(&config));
         Ok((config, facts))
     }
 
@@ -137,11 +138,18 @@ impl Reloader {
 
 fn keys_fact(config: &Config) -> String {
     let names: Vec<&str> = config.keys.iter().map(|key| key.name.as_str()).collect();
-    if names.is_empty() {
+    if config.is_open() {
         "keys      none: this machine only".into()
+    } else if names.is_empty() {
+        "keys      none".into()
     } else {
         format!("keys      {}", names.join(", "))
     }
+}
+
+fn issuers_fact(config: &Config) -> Option<String> {
+    let names: Vec<&str> = config.auth.issuer.iter().map(|issuer| issuer.name.as_str()).collect();
+    (!names.is_empty()).then(|| format!("issuers   {}", names.join(", ")))
 }
 
 /// The models, but for limits and prices, which a reload takes.
@@ -158,6 +166,7 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         ("[compute]", old.compute == new.compute),
         ("[engine]", old.engine == new.engine),
         ("[store]", old.store == new.store),
+        ("[shared]", old.shared == new.shared),
         ("zero_retention", zero_retention(old).eq(zero_retention(new))),
         ("cache_dir", old.cache_dir == new.cache_dir),
     ];

@@ -74,6 +74,7 @@ fn description(args: &KeyArgs) -> Value {
     add("tenant", args.tenant.clone().map(Into::into));
     add("expires", args.expires.clone().map(Into::into));
     add("admin", args.admin.then_some(Value::Bool(true)));
+    add("role", args.role.clone().map(Into::into));
     add("models", (!args.models.is_empty()).then(|| args.models.clone().into()));
     Value::Object(body)
 }

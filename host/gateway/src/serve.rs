@@ -1,10 +1,10 @@
 //! A running server: assembled, listening, and stopped without losing an answer.
 
 use crate::assemble::{Assembled, assemble};
-use crate::books::Books;
+use crate::books::{self, Books};
 use crate::bundled::STARTER_NAME;
 use crate::callers;
-use crate::config::{Config, ServerConfig};
+use crate::config::{ClientAuthConfig, Config, ServerConfig};
 use crate::keep::Keeping;
 use crate::keys::{self, KeyDesk};
 use crate::observe;
@@ -14,9 +14,12 @@ use anyhow::Context;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_api::{Api, Door, Limits, Listener, Server, SharedAuth, Tls};
+use tidegate_api::{Api, ClientAuthority, Door, Limits, Listener, Server, SharedAuth, SharedLogs, Tls};
+use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{ModelBackend, Pipeline};
+use tidegate_shared::{LogSettings, Shared};
+use tidegate_types::TenantId;
 use tokio::task::JoinHandle;
 
 /// A server that answers.
@@ -34,6 +37,8 @@ pub struct Running {
     tidying: Option<JoinHandle<()>>,
     /// Look for changed files, where that is wanted, and for keys of others.
     watchers: Vec<JoinHandle<()>>,
+    /// Let go of at the very end.
+    shared: Option<Shared>,
 }
 
 /// For what follows answers, once the last one has left.
@@ -58,6 +63,9 @@ impl Running {
         }
         if let Some(books) = self.service.books() {
             books.close().await;
+        }
+        if let Some(shared) = self.shared {
+            shared.close().await;
         }
     }
 
@@ -87,10 +95,10 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let addr = listener.address()?;
     let admin = admin_listener(&config.server)?;
     let admin_addr = admin.as_ref().map(Listener::address).transpose()?;
-    let auth = SharedAuth::from(callers::auth(&config)?);
+    let auth = SharedAuth::from(callers::auth(&config, &Arc::default(), None)?);
     let limits = limits(&config.server);
     let tls = config.server.tls.is_some();
-    let open = config.keys.is_empty();
+    let open = config.is_open();
     let first_model = config.models.first().map_or(STARTER_NAME, |model| &model.name).to_owned();
     let books = Books::open(&config).await?.map(Arc::new);
     let desk = match &books {
@@ -99,27 +107,46 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     };
     let ledger = books.as_ref().map(|books| Arc::clone(&books.ledger));
     let store = config.store.clone();
-    let assembling =
-        tokio::task::spawn_blocking(move || assemble(&config, ledger).map(|assembled| (config, assembled)));
+    let shared = share(&config)?;
+    let limits_of_all = shared.as_ref().map(|shared| shared.limits() as Arc<dyn SharedLimits>);
+    let assembling = tokio::task::spawn_blocking(move || {
+        assemble(&config, ledger, limits_of_all).map(|assembled| (config, assembled))
+    });
     let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
     let keeping = books.as_ref().map(|books| Keeping::new(&config, books.db.clone()));
     let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books.clone(), metrics));
+    let telling = shared.as_ref().zip(books.as_ref().filter(|books| books.is_shared));
+    let telling =
+        telling.map(|(shared, books)| tokio::spawn(books::tell_set_aside(Arc::clone(&books.ledger), shared.board())));
     let key_watcher = desk.clone().zip(books).map(|(desk, books)| tokio::spawn(keys::watch(desk, books)));
     desk.into_iter().for_each(|desk| service.set_desk(desk));
     let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone())?);
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
-    let watchers = watcher.into_iter().chain(key_watcher).collect();
+    let watchers = watcher.into_iter().chain(key_watcher).chain(telling).collect();
     let api: Arc<dyn tidegate_api::Service> = service.clone();
     let kept = keeping.as_ref().map(Keeping::kept);
     let tidying = keeping.as_ref().map(Keeping::tidy);
+    let logs = shared.as_ref().map(|shared| shared.logs() as Arc<dyn SharedLogs>);
     let listeners = [listener].into_iter().chain(admin).collect();
-    let server = tidegate_api::serve(listeners, Api::new(api, auth, limits).with_kept(kept));
+    let server = tidegate_api::serve(listeners, Api::new(api, auth, limits).with_kept(kept).with_shared(logs));
     facts.extend(store.iter().map(Books::fact));
+    facts.extend(
+        config.shared.as_ref().map(|shared| format!("shared    with {} gateways by {}", shared.gateways, shared.url)),
+    );
     facts.extend(admin_addr.map(|addr| format!("admin     {}://{addr}/admin", if tls { "https" } else { "http" })));
     let model = if pipeline.routes() { ROUTED_MODEL } else { &first_model };
     facts.extend(invitation(addr, tls, open, model));
-    Ok(Running { addr, admin_addr, facts, server, service, reloader, tidying, watchers })
+    Ok(Running { addr, admin_addr, facts, server, service, reloader, tidying, watchers, shared })
+}
+
+/// Begins to share with other gateways, where that is configured.
+fn share(config: &Config) -> anyhow::Result<Option<Shared>> {
+    let Some(shared) = &config.shared else { return Ok(None) };
+    let private = config.tenants.iter().filter(|(_, tenant)| tenant.zero_retention);
+    let private = private.map(|(name, _)| TenantId::new(name.as_str())).collect();
+    let logs = LogSettings { keep: config.server.streams.to_limits().keep, private };
+    Ok(Some(Shared::start(shared.to_shared()?, logs).context("in [shared]")?))
 }
 
 fn listen(config: &ServerConfig) -> anyhow::Result<Listener> {
@@ -142,7 +169,10 @@ pub(crate) fn read_tls(config: &ServerConfig) -> anyhow::Result<Option<Tls>> {
     let read = |path: &std::path::Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     // Whoever installed one before is fine too.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Ok(Some(Tls::from_pem(&read(&files.cert)?, &read(&files.key)?)?))
+    let authority = files.client_ca.as_deref().map(read).transpose()?;
+    let required = files.client_auth == ClientAuthConfig::Required;
+    let clients = authority.as_deref().map(|certificates| ClientAuthority { certificates, required });
+    Ok(Some(Tls::from_pem(&read(&files.cert)?, &read(&files.key)?, clients)?))
 }
 
 fn limits(config: &ServerConfig) -> Limits {

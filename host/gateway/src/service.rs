@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use tidegate_api::{BoxFuture, Events, ModelCard, Reply, ReplyEvent, RequestContext, Service};
 use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
 use tidegate_store::{Usage, UsageQuery, UsageSum};
-use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind};
+use tidegate_types::{Caller, Chat, Fault, Memory, Reject, RejectKind};
 
 /// The pipeline behind the HTTP side.
 pub(crate) struct PipelineService {
@@ -74,10 +74,7 @@ impl PipelineService {
 impl Service for PipelineService {
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
         Box::pin(async move {
-            let RequestContext { request_id, generation, caller, hops, history, peer: _ } = cx;
-            let history = history.map(|history| tidegate_pipeline::History(history.0));
-            let cx = tidegate_pipeline::RequestContext { request_id, generation, caller, hops, history };
-            let reply = self.pipeline.load_full().answer(chat, cx).await?;
+            let reply = self.pipeline.load_full().answer(chat, for_pipeline(cx)).await?;
             Ok(Reply {
                 model: reply.model.clone(),
                 headers: reply.headers.clone(),
@@ -85,6 +82,19 @@ impl Service for PipelineService {
                 events: Box::new(PipelineReply(reply)),
             })
         })
+    }
+
+    fn memories<'a>(
+        &'a self,
+        question: &'a str,
+        limit: u32,
+        cx: RequestContext,
+    ) -> BoxFuture<'a, Result<Vec<Memory>, Reject>> {
+        Box::pin(async move { self.pipeline.load_full().memories(question, limit, &for_pipeline(cx)).await })
+    }
+
+    fn forget<'a>(&'a self, ids: &'a [String], cx: RequestContext) -> BoxFuture<'a, Result<u32, Reject>> {
+        Box::pin(async move { self.pipeline.load_full().forget(ids, &for_pipeline(cx)).await })
     }
 
     fn models(&self, caller: &Caller) -> Vec<ModelCard> {
@@ -122,10 +132,10 @@ impl Service for PipelineService {
         })
     }
 
-    fn keys(&self) -> BoxFuture<'_, Result<Bytes, Reject>> {
+    fn keys<'a>(&'a self, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
         Box::pin(async move {
             let (desk, _) = self.desk()?;
-            Ok(bytes_of(&desk.list().await?))
+            Ok(bytes_of(&desk.list(by).await?))
         })
     }
 
@@ -143,10 +153,10 @@ impl Service for PipelineService {
         })
     }
 
-    fn revoke_key(&self, name: String) -> BoxFuture<'_, Result<Bytes, Reject>> {
+    fn revoke_key<'a>(&'a self, name: String, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
         Box::pin(async move {
             let (desk, books) = self.desk()?;
-            Ok(bytes_of(&desk.revoke(&name, books).await?))
+            Ok(bytes_of(&desk.revoke(&name, by, books).await?))
         })
     }
 
@@ -164,6 +174,12 @@ impl Service for PipelineService {
     fn metrics(&self) -> String {
         self.metrics.render()
     }
+}
+
+fn for_pipeline(cx: RequestContext) -> tidegate_pipeline::RequestContext {
+    let RequestContext { request_id, generation, caller, hops, history, peer: _ } = cx;
+    let history = history.map(|history| tidegate_pipeline::History(history.0));
+    tidegate_pipeline::RequestContext { request_id, generation, caller, hops, history }
 }
 
 fn bytes_of(value: &serde_json::Value) -> Bytes {

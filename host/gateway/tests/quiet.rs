@@ -1,4 +1,5 @@
-//! What callers write is in no log, whatever is logged; and of who wants nothing kept it is in no file.
+//! What callers write is in no log, whatever is logged; and of who wants nothing kept it is in no file. What is in the log
+//! are the calls of plugins, as spans of their request.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,12 +34,15 @@ fn in_files(folder: &Path, what: &str) -> usize {
 #[test]
 fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
     let folder = tempfile::tempdir().unwrap();
-    let config =
-        "[server]\nlisten = \"127.0.0.1:0\"\n[store]\npath = \"data\"\n[tenants.local]\nzero_retention = true\n";
+    let config = "[server]\nlisten = \"127.0.0.1:0\"\n[store]\npath = \"data\"\n[tenants.local]\nzero_retention = true\n\
+                  [[pipeline.stage]]\nplugin = \"pii-guard\"\n";
     std::fs::write(folder.path().join("tidegate.toml"), config).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(["serve", "--config"]).arg(folder.path().join("tidegate.toml"));
-    command.env("RUST_LOG", "debug").env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+    command
+        .env("RUST_LOG", "debug")
+        .env("NO_COLOR", "1")
+        .env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
     let log = std::fs::File::create(folder.path().join("log")).unwrap();
     let mut program = command.stdout(Stdio::piped()).stderr(log.try_clone().unwrap()).spawn().unwrap();
     let mut said = BufReader::new(program.stdout.take().unwrap()).lines();
@@ -63,4 +67,8 @@ fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
         assert!(in_files(folder.path(), &format!("asked-{i}")) > 0, "request {i} is in the log");
     }
     assert_eq!(in_files(folder.path(), CANARY), 0);
+    for (id, stage) in [("asked-0", "prompt-guard"), ("asked-2", "stream-guard")] {
+        let span = format!("request{{id={id}}}:plugin{{name=pii-guard stage=\"{stage}\" outcome=\"ok\"}}");
+        assert!(in_files(folder.path(), &span) > 0, "{span} is in the log");
+    }
 }

@@ -4,6 +4,7 @@
 //! that run beside each other cannot spend the same money twice.
 
 use crate::entry::Alert;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// What may be spent, in billionths of the operator's currency.
@@ -33,13 +34,27 @@ pub struct Spent {
 #[derive(Debug, Default)]
 pub struct Budgets {
     accounts: HashMap<Holder, Account>,
+    /// What is set aside for generations that run, also for whom nothing is bounded: that may change while they do.
+    reserved: HashMap<Holder, u64>,
+    /// What other gateways have set aside, as far as is known.
+    elsewhere: HashMap<Holder, u64>,
+}
+
+/// What is set aside from one budget.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAside {
+    /// `tenant` or `key`.
+    pub scope: String,
+    /// Whose.
+    pub name: String,
+    /// Billionths of the currency.
+    pub amount: u64,
 }
 
 #[derive(Debug)]
 struct Account {
     budget: Budget,
     windows: [Window; 2],
-    reserved: u64,
 }
 
 #[derive(Debug, Default)]
@@ -79,7 +94,7 @@ impl Budgets {
         for (window, limit) in windows.iter_mut().zip(budget.limits()) {
             window.told = limit.map_or(0, |limit| budget.bound(window.spent, limit));
         }
-        self.accounts.insert(holder, Account { budget, windows, reserved: 0 });
+        self.accounts.insert(holder, Account { budget, windows });
     }
 
     /// When the current day and month began, in milliseconds since 1970.
@@ -89,34 +104,79 @@ impl Budgets {
         (today * DAY_S * 1000, first * DAY_S * 1000)
     }
 
-    /// Whether nothing is bounded.
-    pub fn is_empty(&self) -> bool {
-        self.accounts.is_empty()
-    }
-
     /// Sets `amount` aside for a caller, or says which budget is in the way; then nothing was set aside.
     pub(crate) fn reserve(&mut self, tenant: &str, key: &str, amount: u64, now_ms: u64) -> Result<(), Exceeded> {
+        // Where nothing costs or is bounded, names are not even copied.
+        if amount == 0 && self.accounts.is_empty() {
+            return Ok(());
+        }
         let holders = holders(tenant, key);
         for holder in &holders {
             if let Some(account) = self.accounts.get_mut(holder) {
-                account.allows(holder, amount, now_ms)?;
+                let of = |reserved: &HashMap<Holder, u64>| reserved.get(holder).copied().unwrap_or(0);
+                let reserved = of(&self.reserved).saturating_add(of(&self.elsewhere));
+                account.allows(holder, reserved, amount, now_ms)?;
             }
         }
-        for holder in &holders {
-            if let Some(account) = self.accounts.get_mut(holder) {
-                account.reserved = account.reserved.saturating_add(amount);
-            }
+        for holder in holders {
+            let reserved = self.reserved.entry(holder).or_default();
+            *reserved = reserved.saturating_add(amount);
         }
         Ok(())
+    }
+
+    /// Goes on where `before` was: what runs keeps what was set aside for it, and no window has spent less than it had.
+    /// What these budgets were read from may not know of the last generations yet.
+    pub(crate) fn go_on_from(&mut self, before: Self) {
+        (self.reserved, self.elsewhere) = (before.reserved, before.elsewhere);
+        for (holder, old) in before.accounts {
+            let Some(account) = self.accounts.get_mut(&holder) else { continue };
+            let limits = account.budget.limits();
+            for ((window, old), limit) in account.windows.iter_mut().zip(old.windows).zip(limits) {
+                if window.name <= old.name {
+                    window.spent = if window.name == old.name { window.spent.max(old.spent) } else { old.spent };
+                    window.name = old.name;
+                    window.told = limit.map_or(0, |limit| account.budget.bound(window.spent, limit));
+                }
+            }
+        }
+    }
+
+    /// What is set aside here.
+    pub(crate) fn set_aside(&self) -> Vec<SetAside> {
+        let of = |((scope, name), amount): (&Holder, &u64)| SetAside {
+            scope: (*scope).to_owned(),
+            name: name.clone(),
+            amount: *amount,
+        };
+        self.reserved.iter().filter(|(holder, _)| self.accounts.contains_key(*holder)).map(of).collect()
+    }
+
+    /// What is set aside by others now.
+    pub(crate) fn set_aside_elsewhere(&mut self, all: &[SetAside]) {
+        self.elsewhere.clear();
+        for SetAside { scope, name, amount } in all {
+            let Some(scope) = ["tenant", "key"].into_iter().find(|known| known == scope) else { continue };
+            let sum = self.elsewhere.entry((scope, name.clone())).or_default();
+            *sum = sum.saturating_add(*amount);
+        }
     }
 
     /// Gives back `reserved` and spends `amount`; gives the bounds that this reached.
     pub(crate) fn settle(&mut self, tenant: &str, key: &str, reserved: u64, amount: u64, now_ms: u64) -> Vec<Alert> {
         let mut alerts = Vec::new();
+        if self.accounts.is_empty() && self.reserved.is_empty() {
+            return alerts;
+        }
         for holder in holders(tenant, key) {
             if let Some(account) = self.accounts.get_mut(&holder) {
-                account.reserved = account.reserved.saturating_sub(reserved);
                 account.spend(&holder, amount, now_ms, &mut alerts);
+            }
+            if let Some(left) = self.reserved.get_mut(&holder) {
+                *left = left.saturating_sub(reserved);
+                if *left == 0 {
+                    self.reserved.remove(&holder);
+                }
             }
         }
         alerts
@@ -146,12 +206,12 @@ impl Budget {
 }
 
 impl Account {
-    fn allows(&mut self, holder: &Holder, amount: u64, now_ms: u64) -> Result<(), Exceeded> {
+    fn allows(&mut self, holder: &Holder, reserved: u64, amount: u64, now_ms: u64) -> Result<(), Exceeded> {
         self.roll(now_ms);
         let ends = [("day", day_end_s(now_ms)), ("month", month_end_s(now_ms))];
         for ((window, limit), (name, resets_s)) in self.windows.iter().zip(self.budget.limits()).zip(ends) {
             let Some(limit) = limit else { continue };
-            let spent = window.spent.saturating_add(self.reserved);
+            let spent = window.spent.saturating_add(reserved);
             if spent.saturating_add(amount) > limit {
                 let (scope, holder) = (holder.0, holder.1.clone());
                 return Err(Exceeded { scope, name: holder, window: name, limit, spent, resets_s });
@@ -281,6 +341,42 @@ mod tests {
         budgets.settle("t", "k", 100, 0, tomorrow);
         assert!(budgets.reserve("t", "k", 1, NOON).is_ok(), "yesterday's clock counts as today's");
         assert!(budgets.reserve("t", "k", 100, NOON).is_err(), "and does not begin a day anew");
+    }
+
+    #[test]
+    fn other_budgets_go_on_with_what_runs_and_what_was_spent() {
+        let mut before = budgets(100, 1000);
+        before.reserve("t", "k", 60, NOON).unwrap();
+        before.settle("t", "k", 0, 30, NOON);
+        let mut after = Budgets::default();
+        let budget = Budget { daily: Some(100), monthly: None, soft_percent: 80 };
+        // The database knows of less for the tenant than was spent, and the key had no budget until now.
+        after.of_tenant("t", budget, Spent { day: 10, month: 10 }, NOON);
+        after.of_key("k", budget, Spent::default(), NOON);
+        after.go_on_from(before);
+        assert_eq!(after.reserve("t", "k", 11, NOON).unwrap_err().spent, 90);
+        after.reserve("t", "k", 10, NOON).unwrap();
+        assert_eq!(after.reserve("other", "k", 31, NOON).unwrap_err().spent, 70);
+        assert_eq!(after.settle("t", "k", 60, 50, NOON).len(), 1, "80 of 100 is the soft bound");
+        after.settle("t", "k", 10, 0, NOON);
+        assert!(after.reserved.is_empty());
+        // What others have spent is only in the database.
+        let mut later = Budgets::default();
+        later.of_tenant("t", budget, Spent { day: 95, month: 95 }, NOON);
+        later.go_on_from(after);
+        assert!(later.reserve("t", "k", 6, NOON).is_err());
+    }
+
+    #[test]
+    fn what_others_have_set_aside_is_set_aside() {
+        let (mut here, mut there) = (budgets(100, 1000), budgets(100, 1000));
+        here.reserve("t", "k", 70, NOON).unwrap();
+        there.set_aside_elsewhere(&here.set_aside());
+        assert_eq!(there.reserve("t", "k", 31, NOON).unwrap_err().spent, 70);
+        assert_eq!(here.set_aside().len(), 1, "only what is bounded");
+        here.settle("t", "k", 70, 0, NOON);
+        there.set_aside_elsewhere(&here.set_aside());
+        there.reserve("t", "k", 100, NOON).unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The open generations of this process, and the thread that writes down how far they are.
 
-use crate::budget::Budgets;
+use crate::budget::{Budgets, SetAside};
 use crate::charge::Charge;
 use crate::entry::{Alert, Entry, Opening, Record};
 use crate::error::LedgerError;
@@ -89,10 +89,23 @@ impl Ledger {
         Charge::new(Arc::clone(self), who)
     }
 
-    /// Other prices and budgets from now on; what is open keeps the price that it began with.
-    pub fn replace(&self, prices: Prices, budgets: Budgets) {
+    /// Other prices and budgets from now on; what is open keeps the price that it began with, and what was set aside for
+    /// it.
+    pub fn replace(&self, prices: Prices, mut budgets: Budgets) {
         *self.prices.write() = prices;
-        *self.budgets.lock() = budgets;
+        let mut current = self.budgets.lock();
+        budgets.go_on_from(std::mem::take(&mut current));
+        *current = budgets;
+    }
+
+    /// What is set aside from budgets for generations that run here.
+    pub fn set_aside(&self) -> Vec<SetAside> {
+        self.budgets.lock().set_aside()
+    }
+
+    /// What other gateways have set aside now, from budgets that they share with this one.
+    pub fn set_aside_elsewhere(&self, all: &[SetAside]) {
+        self.budgets.lock().set_aside_elsewhere(all);
     }
 
     /// The journal.
@@ -123,11 +136,7 @@ impl Ledger {
 
     /// Sets money aside, or says why that is not allowed.
     pub(crate) fn reserve(&self, who: &Who, amount: u64) -> Result<(), Reject> {
-        let mut budgets = self.budgets.lock();
-        if budgets.is_empty() {
-            return Ok(());
-        }
-        budgets.reserve(&who.tenant, &who.key_name, amount, now_ms()).map_err(|exceeded| {
+        self.budgets.lock().reserve(&who.tenant, &who.key_name, amount, now_ms()).map_err(|exceeded| {
             counter!("tidegate_budget_refusals_total", "scope" => exceeded.scope, "window" => exceeded.window)
                 .increment(1);
             let (scope, name, window) = (exceeded.scope, &exceeded.name, exceeded.window);
@@ -144,11 +153,8 @@ impl Ledger {
 
     /// Gives back what was set aside and was not used.
     pub(crate) fn release(&self, who: &Who, reserved: u64) {
-        let mut budgets = self.budgets.lock();
-        if !budgets.is_empty() {
-            // An amount of nothing reaches no bound.
-            drop(budgets.settle(&who.tenant, &who.key_name, reserved, 0, now_ms()));
-        }
+        // An amount of nothing reaches no bound.
+        drop(self.budgets.lock().settle(&who.tenant, &who.key_name, reserved, 0, now_ms()));
     }
 
     /// Writes that a generation begins; gives its number.

@@ -73,8 +73,12 @@ impl Shelf {
 
 fn ledger(folder: &Path, segment_bytes: u64, budgets: Budgets) -> Arc<Ledger> {
     let limits = JournalLimits { segment_bytes, ..JournalLimits::default() };
-    let prices = Prices([("m".to_owned(), Price { input: 0, cached: 0, output: 1_000_000 })].into());
-    Ledger::start(Journal::open(folder, limits).unwrap(), prices, budgets).unwrap()
+    Ledger::start(Journal::open(folder, limits).unwrap(), prices(), budgets).unwrap()
+}
+
+/// A billionth for each token of an answer.
+fn prices() -> Prices {
+    Prices([("m".to_owned(), Price { input: 0, cached: 0, output: 1_000_000 })].into())
 }
 
 fn charge(ledger: &Arc<Ledger>, generation: &str) -> Charge {
@@ -236,6 +240,32 @@ async fn a_budget_is_spent_by_what_was_used_and_told_of_through_the_journal() {
     assert!(drained(&ledger, &shelf).await);
     let alerts = shelf.0.lock().events.iter().filter(|event| matches!(event, Event::Alert(_))).count();
     assert_eq!(alerts, 1);
+}
+
+#[tokio::test]
+async fn changed_budgets_know_what_running_generations_set_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |daily| {
+        let mut budgets = Budgets::default();
+        budgets.of_tenant("t", Budget { daily: Some(daily), monthly: None, soft_percent: 0 }, Spent::default(), 0);
+        budgets
+    };
+    let ledger = ledger(folder.path(), 1 << 20, Budgets::default());
+    // Begun before there was a budget.
+    let first = charge(&ledger, "first");
+    first.reserve("m", 0, 50).unwrap();
+    ledger.replace(prices(), of(100));
+    let second = charge(&ledger, "second");
+    assert!(second.reserve("m", 0, 60).is_err());
+    second.reserve("m", 0, 40).unwrap();
+    ledger.replace(prices(), of(120));
+    let third = charge(&ledger, "third");
+    assert!(third.reserve("m", 0, 31).is_err());
+    first.tally().add_output(5);
+    first.settle("answered");
+    ledger.replace(prices(), of(120));
+    third.reserve("m", 0, 75).unwrap();
+    assert!(charge(&ledger, "fourth").reserve("m", 0, 1).is_err());
 }
 
 /// What a run of the ledger does.

@@ -7,11 +7,13 @@
 //!
 //! Invariants, each a property in `tests/properties.rs`: over any time no more is used than the rate times that time and
 //! one burst, which is the amount of one minute; a correction leaves what a limiter would have that had known; what was
-//! let in and has ended leaves nothing behind; what is idle is forgotten. Read next: [`meter`].
+//! let in and has ended leaves nothing behind; what is idle is forgotten. Read next: [`meter`]. Where several gateways
+//! count together, somebody else does, by the same rules: [`shared`] is what they are asked.
 
 pub mod limiter;
 mod lows;
 pub mod meter;
+pub mod shared;
 mod table;
 
 pub use limiter::{Claim, Denial, Limiter, Reservation};

@@ -159,7 +159,8 @@ fn denial(subject: &Subject, counted: Counted, numbers: [u64; 3], retry_after: O
 }
 
 impl Denial {
-    fn patience(&self) -> Duration {
+    /// How long it takes.
+    pub fn patience(&self) -> Duration {
         self.retry_after.unwrap_or(Duration::MAX)
     }
 }

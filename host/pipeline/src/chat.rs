@@ -137,7 +137,7 @@ impl Pipeline {
     }
 
     async fn path(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Ended> {
-        let admitted = self.admit(chat, cx)?;
+        let admitted = self.admit(chat, cx).await?;
         let allowances = admitted.0.held.allowances();
         self.admitted(admitted).await.map_err(|ended| ended.with(allowances))
     }

@@ -1,5 +1,8 @@
 //! Counts requests and tokens of callers and models while they run, by the rules of `tidegate-limits`. What was counted
 //! for a request is held in a [`Hold`]; dropping that corrects it to what the request cost, whatever way it ended.
+//!
+//! Where several gateways count together ([`SharedLimits`]), they are asked first. Without an answer this one counts by
+//! itself, for its part of the limits. Where nothing is shared nothing is awaited.
 
 use crate::estimate::estimated_input;
 use crate::models::Model;
@@ -9,8 +12,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_ledger::{Tally, Tokens};
+use tidegate_limits::shared::{Settle, SharedLimits};
 use tidegate_limits::{Bounds, Claim, Denial, Limiter, Reservation, Subject};
-use tidegate_types::{Allowances, Caller, Chat, Counted, Exceeded, Fault, Limited, Reject, RejectKind};
+use tidegate_types::{Allowances, Caller, Chat, Counted, Exceeded, Fault, Limited, Quota, Reject, RejectKind};
 
 /// What holds for all limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,17 +39,18 @@ struct Counters {
     limiter: Mutex<Limiter>,
     begun: Instant,
     config: GateConfig,
+    shared: Option<Arc<dyn SharedLimits>>,
 }
 
 impl Gate {
-    /// Nothing is counted yet.
-    pub fn new(config: GateConfig) -> Self {
+    /// Nothing is counted yet, but for what others have counted in `shared`.
+    pub fn new(config: GateConfig, shared: Option<Arc<dyn SharedLimits>>) -> Self {
         let limiter = Limiter::new(Bounds { users_per_tenant: config.users_per_tenant });
-        Self(Arc::new(Counters { limiter: Mutex::new(limiter), begun: Instant::now(), config }))
+        Self(Arc::new(Counters { limiter: Mutex::new(limiter), begun: Instant::now(), config, shared }))
     }
 
     /// Counts a request for its caller's key, tenant and user.
-    pub(crate) fn admit(&self, caller: &Caller, chat: &Chat, tally: &Arc<Tally>) -> Result<Hold, Reject> {
+    pub(crate) async fn admit(&self, caller: &Caller, chat: &Chat, tally: &Arc<Tally>) -> Result<Hold, Reject> {
         let scope = &*caller.scope;
         let mut claims = Vec::new();
         if scope.key.counts() {
@@ -55,25 +60,25 @@ impl Gate {
             claims.push(Claim { subject: Subject::Tenant(caller.tenant.clone()), quota: &scope.tenant });
         }
         if scope.user.counts()
-            && let Some(user) = user(chat)
+            && let Some(user) = user(caller, chat)
         {
             claims.push(Claim { subject: Subject::User(caller.tenant.clone(), user), quota: &scope.user });
         }
         let bound = [&scope.key, &scope.tenant, &scope.user].into_iter().filter_map(|quota| quota.max_output_tokens);
-        self.hold(&claims, chat, bound.min(), tally)
+        self.hold(&claims, chat, bound.min(), tally).await
     }
 
     /// Counts a request for the model that it goes to.
-    pub(crate) fn enter(&self, model: &Model, chat: &Chat, tally: &Arc<Tally>) -> Result<Hold, Reject> {
-        let quota = model.quota.load();
-        if !quota.counts() {
+    pub(crate) async fn enter(&self, model: &Model, chat: &Chat, tally: &Arc<Tally>) -> Result<Hold, Reject> {
+        if !model.quota.load().counts() {
             return Ok(Hold::default());
         }
+        let quota = model.quota.load_full();
         let claim = Claim { subject: Subject::Model(model.name.as_str().into()), quota: &quota };
-        self.hold(&[claim], chat, quota.max_output_tokens, tally)
+        self.hold(&[claim], chat, quota.max_output_tokens, tally).await
     }
 
-    fn hold(
+    async fn hold(
         &self,
         claims: &[Claim<'_>],
         chat: &Chat,
@@ -85,21 +90,66 @@ impl Gate {
         }
         let output = chat.max_tokens.unwrap_or(self.0.config.reserve_output_tokens);
         let output = u64::from(max_output.map_or(output, |bound| output.min(bound))) * u64::from(chat.n);
-        let reserved = self.0.lock().reserve(claims, estimated_input(chat) + output, self.0.now());
-        let reservation = reserved.map_err(|denial| refusal(&denial))?;
-        let allowances = reservation.allowances();
-        let held = Held { gate: self.clone(), reservation, tally: Arc::clone(tally) };
+        let tokens = estimated_input(chat) + output;
+        let (allowances, charged) = match &self.0.shared {
+            None => self.0.reserve(claims, tokens),
+            Some(shared) => match shared.reserve(claims, tokens).await {
+                Some(reserved) => reserved.map(|shared| (shared.allowances, Reserved::Shared(shared.charged))),
+                None => self.0.reserve_alone(claims, tokens, shared.gateways()),
+            },
+        }
+        .map_err(|denial| refusal(&denial))?;
+        let held = Held { gate: self.clone(), charged, tally: Arc::clone(tally) };
         Ok(Hold { allowances, held: Some(Box::new(held)) })
     }
 }
 
 impl Counters {
+    fn reserve(&self, claims: &[Claim<'_>], tokens: u64) -> Result<(Allowances, Reserved), Box<Denial>> {
+        let reservation = self.lock().reserve(claims, tokens, self.now())?;
+        Ok((reservation.allowances(), Reserved::Here(reservation)))
+    }
+
+    /// For one of several gateways that cannot ask the others.
+    fn reserve_alone(
+        &self,
+        claims: &[Claim<'_>],
+        tokens: u64,
+        gateways: u32,
+    ) -> Result<(Allowances, Reserved), Box<Denial>> {
+        counter!("tidegate_limits_alone_total").increment(1);
+        let parts: Vec<Quota> = claims.iter().map(|claim| part(claim.quota, gateways)).collect();
+        let alone: Vec<Claim<'_>> =
+            claims.iter().zip(&parts).map(|(claim, quota)| Claim { subject: claim.subject.clone(), quota }).collect();
+        self.reserve(&alone, tokens).map_err(|mut denial| {
+            // Too large for the part is not too large for the whole, once that can be asked again.
+            if denial.retry_after.is_none() && denial.requested <= denial.limit.saturating_mul(u64::from(gateways)) {
+                denial.retry_after = Some(ALONE);
+            }
+            denial
+        })
+    }
+
     fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 
     fn lock(&self) -> MutexGuard<'_, Limiter> {
         self.limiter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// When a request comes back that one gateway alone has too little for.
+const ALONE: Duration = Duration::from_secs(5);
+
+/// What one of so many gateways may let through by itself.
+fn part(quota: &Quota, gateways: u32) -> Quota {
+    let rate = |rate: Option<u64>| rate.map(|rate| (rate / u64::from(gateways.max(1))).max(1));
+    Quota {
+        requests_per_minute: rate(quota.requests_per_minute),
+        tokens_per_minute: rate(quota.tokens_per_minute),
+        concurrency: quota.concurrency.map(|most| (most / gateways.max(1)).max(1)),
+        ..quota.clone()
     }
 }
 
@@ -114,22 +164,32 @@ pub(crate) struct Hold {
 
 struct Held {
     gate: Gate,
-    reservation: Reservation,
+    charged: Reserved,
     tally: Arc<Tally>,
+}
+
+/// Who has counted it.
+enum Reserved {
+    Here(Reservation),
+    Shared(Box<dyn Settle>),
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        let Held { gate, reservation, tally } = *held;
+        let Held { gate, charged, tally } = *held;
         let Tokens { input, output, .. } = tally.tokens();
-        gate.0.lock().settle(reservation, input.saturating_add(output), gate.0.now());
+        let used = input.saturating_add(output);
+        match charged {
+            Reserved::Here(reservation) => gate.0.lock().settle(reservation, used, gate.0.now()),
+            Reserved::Shared(charged) => charged.settle(used),
+        }
     }
 }
 
-/// A pseudonym of the person on whose behalf the caller asks, where it names one.
-fn user(chat: &Chat) -> Option<u128> {
-    let name = end_user(chat).filter(|name| !name.is_empty())?;
+/// A pseudonym of the person who asks, where that is known.
+fn user(caller: &Caller, chat: &Chat) -> Option<u128> {
+    let name = end_user(caller, chat).filter(|name| !name.is_empty())?;
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..16]);
     Some(u128::from_le_bytes(bytes))
@@ -191,6 +251,20 @@ fn jittered(time: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_limit_lets_something_in_and_all_parts_no_more_than_the_whole() {
+        let whole = Quota {
+            requests_per_minute: Some(10),
+            tokens_per_minute: Some(2),
+            concurrency: Some(7),
+            ..Quota::default()
+        };
+        let parted = part(&whole, 3);
+        assert_eq!((parted.requests_per_minute, parted.concurrency), (Some(3), Some(2)));
+        assert_eq!((parted.tokens_per_minute, parted.max_output_tokens), (Some(1), None));
+        assert_eq!(part(&whole, 0), whole);
+    }
 
     #[test]
     fn whoever_is_refused_comes_back_neither_early_nor_together() {

@@ -15,6 +15,7 @@ mod error;
 mod keys;
 mod migrations;
 mod outbox;
+mod sessions;
 mod usage;
 
 pub use audit::{Billed, Books};
@@ -23,4 +24,5 @@ pub use db::{Db, Place};
 pub use error::StoreError;
 pub use keys::{KeptKey, Keys};
 pub use outbox::{Outbox, Waiting};
+pub use sessions::{KeptSession, Sessions};
 pub use usage::{GroupBy, Holder, Usage, UsageQuery, UsageSink, UsageSum};

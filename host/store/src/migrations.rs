@@ -9,6 +9,7 @@ const STEPS: &[(&str, &str)] = &[
     ("usage", include_str!("migrations/0001_usage.sql")),
     ("conversations", include_str!("migrations/0002_conversations.sql")),
     ("keys", include_str!("migrations/0003_keys.sql")),
+    ("sessions", include_str!("migrations/0004_sessions.sql")),
 ];
 
 /// All steps, in order.

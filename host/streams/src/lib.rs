@@ -8,10 +8,14 @@
 //! - a log belongs to a tenant; for every other it does not exist;
 //! - memory is bounded: each log, and all together.
 //!
-//! In memory, and nothing but it: no task, no clock of its own, no IO. Read `log.rs`, then `streams.rs`.
+//! In memory, and nothing but it: no task, no clock of its own, no IO. Read `log.rs`, then `streams.rs`. Where several
+//! gateways share their logs, [`shared`] says what is asked of whoever carries them.
 
+mod found;
 mod log;
+pub mod shared;
 mod streams;
 
+pub use found::{Elsewhere, Found};
 pub use log::{Cursor, Log, Missed, Numbered, Writer};
 pub use streams::{Full, Limits, StreamId, Streams};

@@ -1,5 +1,6 @@
 //! One log: a queue of events with numbers, and who waits for more.
 
+use crate::shared::Follow;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -58,7 +59,7 @@ impl Log {
     }
 
     /// When it ended, if it has.
-    pub(crate) fn ended_at(&self) -> Option<Instant> {
+    pub fn ended_at(&self) -> Option<Instant> {
         self.state.lock().end.as_ref().map(|(at, _)| *at)
     }
 
@@ -72,11 +73,16 @@ impl Log {
         let state = self.state.lock();
         let (first_kept, last) = (state.dropped + 1, state.dropped + state.events.len() as u64);
         drop(state);
-        if seen + 1 < first_kept {
+        if seen.saturating_add(1) < first_kept {
             return Err(Missed { first_kept });
         }
         // One who claims to have seen more than there is waits for what follows that.
-        Ok(Cursor { log: Arc::clone(self), next: seen.min(last) + 1 })
+        Ok(Cursor(Place::Here { log: Arc::clone(self), next: seen.min(last) + 1 }))
+    }
+
+    /// The oldest event that is kept.
+    pub fn first_kept(&self) -> u64 {
+        self.state.lock().dropped + 1
     }
 
     /// Asks the writer to end; its work is dropped at its next poll.
@@ -171,26 +177,59 @@ fn wake(mut state: parking_lot::MutexGuard<'_, State>) {
 }
 
 /// One reader's place in a log.
-pub struct Cursor {
-    log: Arc<Log>,
-    next: u64,
+pub struct Cursor(Place);
+
+enum Place {
+    Here { log: Arc<Log>, next: u64 },
+    Elsewhere(Box<dyn Follow>),
 }
 
 impl Cursor {
-    /// The log that it reads.
-    pub fn log(&self) -> &Arc<Log> {
-        &self.log
+    pub(crate) fn elsewhere(follow: Box<dyn Follow>) -> Self {
+        Self(Place::Elsewhere(follow))
+    }
+
+    /// How the log ended; `None` while it runs, as far as this reader knows.
+    pub fn outcome(&self) -> Option<Result<(), Reject>> {
+        match &self.0 {
+            Place::Here { log, .. } => log.outcome(),
+            Place::Elsewhere(follow) => follow.outcome(),
+        }
+    }
+
+    /// The end, where no event of the log says it.
+    pub fn unsaid(&self) -> Option<Reject> {
+        match &self.0 {
+            Place::Here { .. } => None,
+            Place::Elsewhere(follow) => follow.unsaid(),
+        }
+    }
+
+    /// Asks the writer to end, where that is in this process.
+    pub fn stop(&self) {
+        if let Place::Here { log, .. } = &self.0 {
+            log.stop();
+        }
     }
 
     /// The next event; `None` behind the last of a log that has ended. An error where the reader was too slow.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Numbered, Missed>>> {
-        let mut state = self.log.state.lock();
-        let Some(at) = self.next.checked_sub(state.dropped + 1) else {
+        match &mut self.0 {
+            Place::Here { log, next } => log.poll_at(next, cx),
+            Place::Elsewhere(follow) => follow.poll_next(cx),
+        }
+    }
+}
+
+impl Log {
+    fn poll_at(&self, next: &mut u64, cx: &mut Context<'_>) -> Poll<Option<Result<Numbered, Missed>>> {
+        let mut state = self.state.lock();
+        let Some(at) = next.checked_sub(state.dropped + 1) else {
             return Poll::Ready(Some(Err(Missed { first_kept: state.dropped + 1 })));
         };
         if let Some(event) = usize::try_from(at).ok().and_then(|at| state.events.get(at)) {
-            let numbered = Numbered { number: self.next, event: event.clone() };
-            self.next += 1;
+            let numbered = Numbered { number: *next, event: event.clone() };
+            *next += 1;
             return Poll::Ready(Some(Ok(numbered)));
         }
         if state.end.is_some() {

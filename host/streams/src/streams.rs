@@ -1,6 +1,7 @@
 //! All logs of this process, by id.
 
 use crate::log::{Log, Writer};
+use crate::shared::SharedLogs;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
@@ -76,6 +77,8 @@ pub struct Streams {
     limits: Limits,
     total: Arc<AtomicUsize>,
     kept: Mutex<Kept>,
+    /// Where other gateways find those that have a name.
+    shared: Option<Arc<dyn SharedLogs>>,
 }
 
 struct Kept {
@@ -88,7 +91,16 @@ impl Streams {
     /// None yet.
     pub fn new(limits: Limits) -> Self {
         let kept = Kept { logs: HashMap::new(), of_tenant: HashMap::new(), swept: Instant::now() };
-        Self { limits, total: Arc::default(), kept: Mutex::new(kept) }
+        Self { limits, total: Arc::default(), kept: Mutex::new(kept), shared: None }
+    }
+
+    /// Shares logs that are opened from now on.
+    pub fn share(&mut self, shared: Option<Arc<dyn SharedLogs>>) {
+        self.shared = shared;
+    }
+
+    pub(crate) fn shared(&self) -> Option<&Arc<dyn SharedLogs>> {
+        self.shared.as_ref()
     }
 
     /// Opens a log of a tenant.
@@ -123,6 +135,10 @@ impl Streams {
         let log = Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, Arc::clone(&self.total)));
         kept.logs.insert(id.to_owned(), Arc::clone(&log));
         *kept.of_tenant.entry(tenant.clone()).or_default() += 1;
+        drop(kept);
+        if let Some(shared) = &self.shared {
+            shared.publish(tenant, id, &log);
+        }
         Ok(Writer::new(log))
     }
 
@@ -138,6 +154,10 @@ impl Streams {
         let mut kept = self.kept.lock();
         if kept.logs.get(id).is_some_and(|log| log.tenant() == tenant) {
             kept.forget(id);
+        }
+        drop(kept);
+        if let Some(shared) = &self.shared {
+            shared.forget(tenant, id);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Who asks. Every job, cache key, plugin pool, metric and record carries this from the first day.
 
 use crate::quota::Scope;
+use crate::role::CallerRole;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -45,8 +46,14 @@ pub enum Class {
 pub struct Caller {
     /// Whose data and share this is.
     pub tenant: TenantId,
-    /// The name of the API key that was used; `"local"` when no keys are configured.
+    /// The name of the API key that was used, or of the issuer whose token it was; `"local"` when neither is configured.
     pub key_name: Arc<str>,
+    /// The person or program that a token names; a key alone names none.
+    pub user: Option<Arc<str>>,
+    /// What it may do within its tenant.
+    pub role: CallerRole,
+    /// It administers the server.
+    pub admin: bool,
     /// Priority class.
     pub class: Class,
     /// Share of the engine relative to other tenants of the class, at least 1.
@@ -56,11 +63,27 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Whom something that is kept is from: the key, or the person behind an issuer's token.
+    pub fn name(&self) -> String {
+        match &self.user {
+            Some(user) => format!("{}/{user}", self.key_name),
+            None => self.key_name.to_string(),
+        }
+    }
+
+    /// Who asks for what anybody may have.
+    pub fn nobody() -> Self {
+        Self { role: CallerRole::ReadOnly, admin: false, ..Self::local() }
+    }
+
     /// The caller of a gateway that has no keys (loopback only).
     pub fn local() -> Self {
         Self {
             tenant: TenantId::new("local"),
             key_name: "local".into(),
+            user: None,
+            role: CallerRole::Owner,
+            admin: true,
             class: Class::default(),
             weight: 1,
             scope: Arc::default(),

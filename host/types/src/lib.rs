@@ -1,6 +1,6 @@
 //! Plain data that every crate speaks: no IO, no async, no behaviour beyond small accessors.
 //!
-//! Read in the order of a request: [`caller`] asks, [`quota`] says how much it may, [`chat`] is what was asked,
+//! Read in the order of a request: [`caller`] asks, [`role`] says what it may and [`quota`] how much, [`chat`] is what was asked,
 //! [`sampling`] how to draw, [`job`] what the engine gets, [`delta`] what streams back, [`reject`] how any of it may
 //! fail.
 
@@ -10,8 +10,10 @@ pub mod delta;
 pub mod finding;
 pub mod ids;
 pub mod job;
+pub mod memory;
 pub mod quota;
 pub mod reject;
+pub mod role;
 pub mod sampling;
 pub mod transcript;
 
@@ -21,7 +23,9 @@ pub use delta::{Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
 pub use finding::{Finding, Severity, Span};
 pub use ids::{JobId, RequestId};
 pub use job::{Job, JobEvent, SampledToken};
+pub use memory::Memory;
 pub use quota::{Allowance, Allowances, Counted, Exceeded, Limited, Quota, Scope};
 pub use reject::{Fault, Reject, RejectKind};
+pub use role::{Act, CallerRole};
 pub use sampling::{Sampling, SamplingParams};
 pub use transcript::Transcript;

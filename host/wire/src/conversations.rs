@@ -191,7 +191,7 @@ pub fn parse_opinion(body: &[u8]) -> Result<Opinion, Reject> {
 }
 
 /// Gives each member of a body that is not `null`; `take` says whether it knows it.
-fn for_each<'a>(
+pub(crate) fn for_each<'a>(
     node: Node<'a>,
     root: &Path<'_>,
     mut take: impl FnMut(&str, Node<'a>, &Path<'_>) -> Result<bool, Reject>,

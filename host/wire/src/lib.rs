@@ -18,6 +18,7 @@ pub mod head;
 pub mod items;
 mod json;
 mod logprobs;
+pub mod memories;
 pub mod models;
 mod path;
 pub mod request;

@@ -201,7 +201,8 @@ async fn the_commands_do_what_the_requests_do() {
     };
     let refused = key(&["shop"]).await.unwrap_err();
     assert!(refused.to_string().contains("administrator's key first"), "{refused}");
-    let shown = key(&["shop", "--admin", "--tenant", "t"]).await.unwrap();
+    assert!(key(&["shop", "--admin", "--role", "king"]).await.unwrap_err().to_string().contains("king"));
+    let shown = key(&["shop", "--admin", "--tenant", "t", "--role", "member"]).await.unwrap();
     let secret = shown.lines().find_map(|line| line.trim().strip_prefix("tg-")).unwrap();
     assert_eq!(chat(&gateway, &format!("tg-{secret}")).await.status, 200);
     assert!(key(&["other"]).await.is_err(), "the command has no key");

@@ -58,20 +58,20 @@ pub async fn send(gateway: &Gateway, method: Method, path: &str, key: &str, body
     collect(gateway.send(request).await).await
 }
 
-async fn post(gateway: &Gateway, path: &str, body: Value) -> Value {
+pub async fn post(gateway: &Gateway, path: &str, body: Value) -> Value {
     let answer = gateway.post(path, &body).await;
     assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
     answer.json()
 }
 
-async fn get(gateway: &Gateway, path: &str) -> Value {
+pub async fn get(gateway: &Gateway, path: &str) -> Value {
     let answer = gateway.get(path).await;
     assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
     answer.json()
 }
 
 /// The events of a stream of the simple pair, each with its id.
-async fn heard(gateway: &Gateway, stream: &Value, seen: u64) -> Vec<(u64, Value)> {
+pub async fn heard(gateway: &Gateway, stream: &Value, seen: u64) -> Vec<(u64, Value)> {
     let path = format!("/v1/streams/{}?starting_after={seen}", stream.as_str().unwrap());
     let answer = gateway.get(&path).await;
     assert_eq!(answer.status, 200, "{:?}", answer.body);
@@ -85,7 +85,7 @@ async fn heard(gateway: &Gateway, stream: &Value, seen: u64) -> Vec<(u64, Value)
         .collect()
 }
 
-fn text_of(events: &[(u64, Value)]) -> String {
+pub fn text_of(events: &[(u64, Value)]) -> String {
     events
         .iter()
         .filter(|(_, event)| event["type"] == "token")
@@ -93,20 +93,20 @@ fn text_of(events: &[(u64, Value)]) -> String {
         .collect()
 }
 
-async fn items(gateway: &Gateway, conversation: &str, query: &str) -> Vec<Value> {
+pub async fn items(gateway: &Gateway, conversation: &str, query: &str) -> Vec<Value> {
     let listed = get(gateway, &format!("/v1/conversations/{conversation}/items?order=asc&{query}")).await;
     listed["data"].as_array().unwrap().clone()
 }
 
-fn texts(items: &[Value]) -> Vec<&str> {
+pub fn texts(items: &[Value]) -> Vec<&str> {
     items.iter().map(|item| item["content"][0]["text"].as_str().unwrap()).collect()
 }
 
-async fn new_conversation(gateway: &Gateway) -> String {
+pub async fn new_conversation(gateway: &Gateway) -> String {
     post(gateway, "/v1/conversations", json!({})).await["id"].as_str().unwrap().to_owned()
 }
 
-async fn ask(gateway: &Gateway, conversation: &str, message: Value) -> Value {
+pub async fn ask(gateway: &Gateway, conversation: &str, message: Value) -> Value {
     let accepted = post(gateway, &format!("/v1/conversations/{conversation}/messages"), message).await;
     assert_eq!(accepted["accepted"], true);
     accepted

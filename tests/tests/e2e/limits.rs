@@ -104,7 +104,7 @@ async fn tokens_are_reserved_and_given_back_when_the_answer_has_ended_whatever_w
 }
 
 /// A server that answers with one word and then nothing until its client is gone.
-async fn stalling_upstream() -> String {
+pub(crate) async fn stalling_upstream() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {

@@ -1,6 +1,6 @@
 //! Guards beside each other, guards beside the engine, and the channels that guards see.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +23,12 @@ fn stage(guest: &str, name: &str, stages: &str, more: &str) -> String {
 
 fn watches(name: &str, config: &str) -> String {
     stage("watches", name, "stream-guard", &format!("config = {{ {config} }}"))
+}
+
+/// The tokens of a stream that tells them.
+fn tokens(events: &[Value]) -> impl Iterator<Item = &str> {
+    let lists = events.iter().filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array());
+    lists.flatten().filter_map(|token| token["token"].as_str())
 }
 
 /// A service that answers with `status` once it is let, and counts who waits there at the same time.
@@ -167,13 +173,15 @@ async fn prompt_guards_that_do_not_mutate_are_asked_beside_each_other() {
 async fn what_leaves_is_the_minimum_of_the_watermarks() {
     let mut story = ask("Tell me a story about a fox.");
     story["temperature"] = 0.into();
-    let whole = joined(&Gateway::start(BARE).await.stream(story.clone()).await, 0);
-    let (at, word) = whole
-        .split(' ')
-        .scan(0, |at, word| {
-            let start = *at;
-            *at += word.len() + 1;
-            Some((start, word))
+    let mut told = story.clone();
+    told["logprobs"] = true.into();
+    let plain = Gateway::start(BARE).await.stream(told).await;
+    let whole = joined(&plain, 0);
+    // The guard knows a word only where it comes whole: a token.
+    let (at, word) = tokens(&plain)
+        .scan(0, |end, token| {
+            *end += token.len();
+            Some((*end - token.trim_start().len(), token.trim_start()))
         })
         .find(|(at, word)| *at > 120 && word.len() > 4 && whole.find(word) == Some(*at))
         .expect("a word of its own");

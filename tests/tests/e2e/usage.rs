@@ -230,6 +230,61 @@ async fn each_use_is_an_event_that_arrives_though_its_receiver_fails() {
     assert_ne!(events[0].1, events[1].1);
 }
 
+/// The messages of a stream, once there are `count` of them: ids and bodies.
+async fn published(url: &str, count: u64) -> Vec<(String, Value)> {
+    let jetstream = async_nats::jetstream::new(async_nats::connect(url).await.unwrap());
+    let config = async_nats::jetstream::stream::Config {
+        name: "usage".into(),
+        subjects: vec!["billing.>".into()],
+        ..Default::default()
+    };
+    let mut stream = jetstream.get_or_create_stream(config).await.unwrap();
+    let arrived = tokio::time::timeout(Duration::from_secs(60), async {
+        while stream.info().await.unwrap().state.messages < count {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    arrived.await.expect("the events did not arrive");
+    let mut messages = Vec::new();
+    for number in 1..=stream.info().await.unwrap().state.messages {
+        let message = stream.get_raw_message(number).await.unwrap();
+        let id = message.headers.get("Nats-Msg-Id").unwrap().to_string();
+        messages.push((id, serde_json::from_slice(&message.payload).unwrap()));
+    }
+    messages
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_use_is_a_message_of_nats_once_though_there_was_no_stream_and_then_no_server() {
+    let Some(mut nats) = tidegate_tests::nats::Nats::start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let events = format!("events = {{ nats = \"{}\", subject = \"billing.usage\" }}", nats.url());
+    let gateway = Gateway::start(&config(folder.path(), &events)).await;
+    let id = chat(&gateway, "alpha", 5).await.json()["id"].as_str().unwrap().to_owned();
+    chat(&gateway, "alpha", 5).await;
+    // Until somebody makes a stream they wait.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let messages = published(&nats.url(), 2).await;
+    let (name, event) = &messages[0];
+    assert!(id.ends_with(name.as_str()) && event["id"] == name.as_str(), "{id} {name} {event}");
+    assert_eq!((&event["type"], &event["data"]["tenant"]), (&json!("usage.recorded"), &json!("a")));
+    nats.kill();
+    assert_eq!(chat(&gateway, "alpha", 5).await.status, 200);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    nats.revive();
+    let messages = published(&nats.url(), 3).await;
+    let ids: std::collections::BTreeSet<_> = messages.iter().map(|(id, _)| id).collect();
+    assert_eq!((messages.len(), ids.len()), (3, 3), "{messages:?}");
+}
+
+#[test]
+fn events_need_a_receiver() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = tidegate::config::Config::parse(&config(folder.path(), "events = { subject = \"a\" }"));
+    let why = format!("{:#}", refused.unwrap_err());
+    assert!(why.contains("store.events has no receiver"), "{why}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_audit_finds_what_somebody_changed() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,6 +13,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fair", &["types"]),
     ("limits", &["types"]),
     ("egress", &["types"]),
+    ("identity", &["types", "egress"]),
     ("wire", &["types"]),
     ("text", &["types"]),
     ("device", &["types"]),
@@ -24,13 +25,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("ledger", &["types"]),
     ("pipeline", &["types", "ledger", "engine", "upstream", "sandbox", "text", "fair", "limits"]),
     ("streams", &["types"]),
+    ("shared", &["types", "limits", "streams"]),
     ("store", &["types", "ledger"]),
-    ("api", &["types", "wire", "streams", "store", "pipeline"]),
+    ("api", &["types", "wire", "identity", "streams", "store", "pipeline"]),
     (
         "gateway",
         &[
-            "types", "fair", "limits", "egress", "wire", "text", "device", "kernels", "model", "engine", "sandbox",
-            "upstream", "streams", "ledger", "store", "pipeline", "api",
+            "types", "fair", "limits", "egress", "identity", "wire", "text", "device", "kernels", "model", "engine",
+            "sandbox", "upstream", "streams", "shared", "ledger", "store", "pipeline", "api",
         ],
     ),
 ];
@@ -40,6 +42,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("wasmtime", &["sandbox"], "only `sandbox` knows the plugin runtime; use its types"),
     ("hyper", &["api", "upstream", "egress"], "only `api`, `upstream` and `egress` know HTTP; use their types"),
     ("hyper-util", &["api", "upstream", "egress"], "only `api`, `upstream` and `egress` know HTTP; use their types"),
+    ("redis", &["shared"], "only `shared` speaks to Valkey and Redis; use the traits of `limits` and `streams`"),
     ("cudarc", &["kernels"], "only `kernels` knows CUDA, behind its probe; use its types"),
 ];
 

@@ -86,7 +86,7 @@ pub(crate) async fn rate(exchange: Exchange) -> Result<Response, Reject> {
     let opinion = wire::parse_opinion(&receive::json(&api, &parts.headers, body).await?)?;
     let given = Feedback {
         message: found.id,
-        key_name: caller.key_name.to_string(),
+        key_name: caller.name(),
         rating: opinion.rating,
         reason: opinion.reason,
         created_ms: now_ms(),

@@ -1,4 +1,5 @@
-//! `/admin/keys`: keys that are made, replaced and taken back while the server runs. For administrators.
+//! `/admin/keys`: keys that are made, replaced and taken back while the server runs. For administrators, and
+//! for owners and admins of a tenant, who see its keys only.
 
 use crate::body::Response;
 use crate::exchange::{Exchange, json};
@@ -8,7 +9,7 @@ use tidegate_types::{Fault, Reject, RejectKind};
 
 /// `GET /admin/keys`
 pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
-    Ok(json(exchange.api.service.keys().await?))
+    Ok(json(exchange.api.service.keys(&exchange.caller).await?))
 }
 
 /// `POST /admin/keys`: the body is an entry of `[[keys]]` without its hash; the answer has the key, this once.
@@ -34,7 +35,7 @@ pub(crate) async fn rotate(exchange: Exchange) -> Result<Response, Reject> {
 /// `DELETE /admin/keys/{name}`: refused from now on.
 pub(crate) async fn revoke(exchange: Exchange) -> Result<Response, Reject> {
     let name = decoded(&exchange.rest)?;
-    Ok(json(exchange.api.service.revoke_key(name).await?))
+    Ok(json(exchange.api.service.revoke_key(name, &exchange.caller).await?))
 }
 
 fn decoded(name: &str) -> Result<String, Reject> {

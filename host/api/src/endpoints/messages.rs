@@ -83,7 +83,8 @@ fn first_model(api: &Api, caller: &Caller) -> String {
 
 /// Whether the message has its answer, or somebody is making it.
 async fn was_answered(api: &Api, tenant: &TenantId, unique: &str) -> Result<bool, Reject> {
-    if api.streams.find(tenant, &format!("stream_{unique}")).is_some() {
+    // Where others cannot be asked, what is stored says enough of all but those that are just being made.
+    if let Ok(Some(_)) = api.streams.find_anywhere(tenant, &format!("stream_{unique}")).await {
         return Ok(true);
     }
     let stored = api.conversations()?.response(tenant, &format!("resp_{unique}")).await;

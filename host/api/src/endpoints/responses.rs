@@ -11,13 +11,13 @@ use crate::idempotency;
 use crate::ids;
 use crate::kept::{not_found, store_failed};
 use crate::receive;
-use crate::replay::{ReplayBody, gone};
+use crate::replay::{ReplayBody, away, gone};
 use crate::server::Api;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_store::conversations::{At, NewResponse, Order, Origin, StoredResponse, Turn};
-use tidegate_streams::{Log, Writer};
+use tidegate_streams::{Found, Writer};
 use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind, TenantId};
 use tidegate_wire::conversations::deleted;
 use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response, status_of};
@@ -122,7 +122,11 @@ const ROUTE: &str = "responses";
 
 /// Answers with a response that is made, or was made, for somebody who asked the same.
 async fn attach(api: &Api, tenant: &TenantId, id: &str, stream: bool, wait: bool) -> Result<Response, Reject> {
-    let log = api.streams.find(tenant, id);
+    let log = if stream {
+        api.streams.find_anywhere(tenant, id).await.map_err(away)?
+    } else {
+        running(api, tenant, id).await?
+    };
     match (&log, stream) {
         (Some(log), true) => {
             return Ok(event_stream(Body::replay(ReplayBody::new(api, log.read_after(0).map_err(gone)?))));
@@ -132,16 +136,44 @@ async fn attach(api: &Api, tenant: &TenantId, id: &str, stream: bool, wait: bool
             let message = format!("the events of this response are no longer kept; it is `{id}`, {}", stored.status);
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("events_gone"));
         }
-        (Some(log), false) if wait => {
-            while log.outcome().is_none() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        }
         (_, false) => {}
     }
-    match log.and_then(|log| log.outcome()) {
+    let outcome = match log {
+        Some(log) if wait => ended(api, tenant, id, log).await?,
+        log => log.and_then(|log| log.outcome()),
+    };
+    match outcome {
         Some(Err(reject)) if reject.code.as_deref() != Some("cancelled") => Err(reject),
         _ => Ok(json(Bytes::from(find(api, tenant, id).await?.body))),
+    }
+}
+
+/// The log, where the response may still be made. Of one that the store knows to have ended no other gateway is asked in
+/// vain.
+async fn running(api: &Api, tenant: &TenantId, id: &str) -> Result<Option<Found>, Reject> {
+    match api.streams.find_anywhere(tenant, id).await {
+        Ok(found) => Ok(found),
+        Err(unknown) => match find(api, tenant, id).await {
+            Ok(stored) if !matches!(stored.status.as_str(), "in_progress" | "queued") => Ok(None),
+            _ => Err(away(unknown)),
+        },
+    }
+}
+
+/// Once the log has ended, how; `None` where it is no longer kept.
+async fn ended(api: &Api, tenant: &TenantId, id: &str, log: Found) -> Result<Option<Result<(), Reject>>, Reject> {
+    let mut found = Some(log);
+    loop {
+        let pause = match &found {
+            Some(log) if log.outcome().is_some() => return Ok(log.outcome()),
+            Some(Found::Here(_)) => Duration::from_millis(5),
+            Some(Found::Elsewhere(_)) => Duration::from_millis(50),
+            None => return Ok(None),
+        };
+        tokio::time::sleep(pause).await;
+        if let Some(Found::Elsewhere(_)) = found {
+            found = api.streams.find_anywhere(tenant, id).await.map_err(away)?;
+        }
     }
 }
 
@@ -253,7 +285,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
     if exchange.param("stream")?.as_deref() != Some("true") {
         return Ok(json(Bytes::from(find(api, tenant, id).await?.body)));
     }
-    let Some(log) = api.streams.find(tenant, id) else {
+    let Some(log) = api.streams.find_anywhere(tenant, id).await.map_err(away)? else {
         find(api, tenant, id).await?;
         let message = "the events of this response are no longer kept; read it without `stream`";
         return Err(Reject::invalid("stream", message).code("events_gone"));
@@ -269,8 +301,9 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
     let found = api.conversations()?.delete_response(tenant, id).await.map_err(|error| store_failed(&error))?;
-    if let Some(log) = api.streams.find(tenant, id) {
-        log.stop();
+    // Gone from the store is gone for everybody; one that cannot be stopped now has nowhere to write its end to.
+    if let Ok(Some(log)) = api.streams.find_anywhere(tenant, id).await {
+        let _ = log.stop().await;
         api.streams.forget(tenant, id);
     }
     if found { Ok(json(Bytes::from(deleted(id, "response").to_string()))) } else { Err(not_found("response")) }
@@ -282,24 +315,15 @@ const CANCELLING: Duration = Duration::from_secs(5);
 /// Ends the response, if it is still being made; answers with what there is of it.
 pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
     let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
-    if let Some(log) = api.streams.find(tenant, id) {
-        log.stop();
-        ended(&log).await;
+    if let Some(log) = running(api, tenant, id).await? {
+        log.stop().await.map_err(away)?;
+        // One that takes longer is read as it is.
+        let _ = tokio::time::timeout(CANCELLING, ended(api, tenant, id, log)).await;
         if api.kept.is_none() {
             return Ok(json(Bytes::from(status_of(id, "cancelled"))));
         }
     }
     Ok(json(Bytes::from(find(api, tenant, id).await?.body)))
-}
-
-async fn ended(log: &Log) {
-    let waiting = async {
-        while log.outcome().is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    // One that takes longer is read as it is.
-    let _ = tokio::time::timeout(CANCELLING, waiting).await;
 }
 
 pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> {

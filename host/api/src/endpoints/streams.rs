@@ -4,16 +4,15 @@
 use crate::body::{Body, Response};
 use crate::endpoints::generate::event_stream;
 use crate::exchange::{Exchange, json};
-use crate::replay::{ReplayBody, gone};
+use crate::replay::{ReplayBody, away, gone};
 use bytes::Bytes;
 use metrics::counter;
-use std::sync::Arc;
-use tidegate_streams::Log;
+use tidegate_streams::Found;
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::stream::stream_body;
 
 pub(crate) async fn read(exchange: Exchange) -> Result<Response, Reject> {
-    let log = find(&exchange, &exchange.rest)?;
+    let log = find(&exchange, &exchange.rest).await?;
     let seen = seen(&exchange)?;
     let cursor = log.read_after(seen).map_err(gone)?;
     counter!("tidegate_stream_reads_total", "from" => if seen == 0 { "start" } else { "event" }).increment(1);
@@ -26,10 +25,10 @@ pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
         let message = "there is no such path here; POST /v1/streams/{id}/cancel ends a stream";
         return Err(Reject::new(RejectKind::NotFound, Fault::Client, message));
     };
-    let log = find(&exchange, id)?;
+    let log = find(&exchange, id).await?;
     let status = match log.outcome() {
         None => {
-            log.stop();
+            log.stop().await.map_err(away)?;
             "cancelled"
         }
         Some(Ok(())) => "completed",
@@ -39,8 +38,9 @@ pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
     Ok(json(Bytes::from(stream_body(id, status))))
 }
 
-pub(super) fn find(exchange: &Exchange, id: &str) -> Result<Arc<Log>, Reject> {
-    exchange.api.streams.find(&exchange.caller.tenant, id).ok_or_else(|| {
+async fn find(exchange: &Exchange, id: &str) -> Result<Found, Reject> {
+    let found = exchange.api.streams.find_anywhere(&exchange.caller.tenant, id).await.map_err(away)?;
+    found.ok_or_else(|| {
         let message = "there is no such stream; ended ones are kept for a while only";
         Reject::new(RejectKind::NotFound, Fault::Client, message).code("stream_not_found")
     })

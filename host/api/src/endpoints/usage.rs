@@ -157,7 +157,7 @@ fn tenant(exchange: &Exchange, query: &Query) -> Result<Option<String>, Reject> 
     if more {
         return Err(invalid("project_ids", "ask for one project, or for all by leaving `project_ids` out"));
     }
-    if exchange.api.auth.load().administers(&exchange.caller) {
+    if exchange.caller.admin {
         return Ok(first.map(str::to_owned));
     }
     if first.is_some_and(|asked| asked != own) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 use std::time::{Duration, SystemTime};
 use tidegate_api::Group;
 use tidegate_pipeline::chat::ROUTED_MODEL;
-use tidegate_types::{Class, Quota};
+use tidegate_types::{CallerRole, Class, Quota};
 
 /// One API key. `tidegate key NAME` makes one and prints this entry.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -24,9 +24,11 @@ pub struct KeyConfig {
     /// Share of the engine relative to other tenants of the class.
     #[serde(default = "one")]
     pub weight: u32,
-    /// It may administer the server: `POST /admin/reload`.
+    /// It may administer the server: `POST /admin/reload`, and the keys of all tenants.
     #[serde(default)]
     pub admin: bool,
+    /// What it may do within its tenant; default: `service`, and `owner` for an administrator's.
+    pub role: Option<CallerRole>,
     /// The models that it may name; default: all.
     pub models: Option<Vec<String>>,
     /// The endpoints that it may use; default: all but the administrator's.
@@ -40,7 +42,7 @@ pub struct KeyConfig {
     pub budget: Option<BudgetConfig>,
 }
 
-fn one() -> u32 {
+pub(super) fn one() -> u32 {
     1
 }
 
@@ -56,33 +58,42 @@ impl KeyConfig {
         }
         quota::check(&self.limits, &config.limits).with_context(|| format!("key `{name}`: limits"))?;
         self.groups().with_context(|| format!("key `{name}`"))?;
-        self.check_models(config).with_context(|| format!("key `{name}`"))
+        check_models(self.models.as_deref(), config).with_context(|| format!("key `{name}`"))
     }
 
-    /// A name that is misspelt would allow nothing, and nobody would know why.
-    fn check_models(&self, config: &Config) -> anyhow::Result<()> {
-        let Some(models) = &self.models else { return Ok(()) };
-        let known = config.model_names();
-        let unknown = models.iter().find(|name| *name != ROUTED_MODEL && !known.contains(&name.as_str()));
-        if let Some(unknown) = unknown {
-            bail!("there is no model `{unknown}`; there are: {}", known.join(", "));
-        }
-        if models.iter().all(|name| name == ROUTED_MODEL) {
-            bail!("`models` has none that a router could choose; name at least one, or leave it out for all");
-        }
-        Ok(())
+    /// What it may do within its tenant.
+    pub(crate) fn role(&self) -> CallerRole {
+        self.role.unwrap_or(if self.admin { CallerRole::Owner } else { CallerRole::Service })
     }
 
     /// `endpoints`, as the HTTP side takes it.
     pub(crate) fn groups(&self) -> anyhow::Result<Option<Vec<Group>>> {
-        let group = |name: &String| {
-            Group::ALL.into_iter().find(|group| group.as_str() == name).with_context(|| {
-                let known: Vec<&str> = Group::ALL.iter().map(|group| group.as_str()).collect();
-                format!("there are no endpoints `{name}`; there are: {}", known.join(", "))
-            })
-        };
-        self.endpoints.as_ref().map(|names| names.iter().map(group).collect()).transpose()
+        groups(self.endpoints.as_deref())
     }
+}
+
+/// A name that is misspelt would allow nothing, and nobody would know why.
+pub(super) fn check_models(models: Option<&[String]>, config: &Config) -> anyhow::Result<()> {
+    let Some(models) = models else { return Ok(()) };
+    let known = config.model_names();
+    let unknown = models.iter().find(|name| *name != ROUTED_MODEL && !known.contains(&name.as_str()));
+    if let Some(unknown) = unknown {
+        bail!("there is no model `{unknown}`; there are: {}", known.join(", "));
+    }
+    if models.iter().all(|name| name == ROUTED_MODEL) {
+        bail!("`models` has none that a router could choose; name at least one, or leave it out for all");
+    }
+    Ok(())
+}
+
+pub(super) fn groups(names: Option<&[String]>) -> anyhow::Result<Option<Vec<Group>>> {
+    let group = |name: &String| {
+        Group::ALL.into_iter().find(|group| group.as_str() == name).with_context(|| {
+            let known: Vec<&str> = Group::ALL.iter().map(|group| group.as_str()).collect();
+            format!("there are no endpoints `{name}`; there are: {}", known.join(", "))
+        })
+    };
+    names.map(|names| names.iter().map(group).collect()).transpose()
 }
 
 /// A moment: a date and time with an offset (RFC 3339), or a date alone for its start in UTC.

@@ -37,14 +37,34 @@ fn dollars() -> String {
     "usd".into()
 }
 
-/// `[store.events]`: each entry of usage and each alert of a budget, sent at least once.
+/// `[store.events]`: each entry of usage and each alert of a budget, sent at least once to each receiver that is named.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct EventsConfig {
     /// Where they are posted.
-    pub webhook: String,
-    /// Environment variable with the secret that signs them.
+    pub webhook: Option<String>,
+    /// Environment variable with the secret that signs what is posted.
     pub secret_env: Option<String>,
+    /// A NATS server, one of whose JetStream streams takes them.
+    pub nats: Option<String>,
+    /// What they are published to there.
+    #[serde(default = "subject")]
+    pub subject: String,
+    /// Environment variable with the token that the server asks for.
+    pub token_env: Option<String>,
+}
+
+fn subject() -> String {
+    "tidegate.usage".into()
+}
+
+impl EventsConfig {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.webhook.is_none() && self.nats.is_none() {
+            bail!("store.events has no receiver; name `webhook`, `nats` or both");
+        }
+        Ok(())
+    }
 }
 
 impl StoreConfig {
@@ -59,6 +79,11 @@ impl StoreConfig {
             (None, Some(name)) => Place::Postgres(variable(name).context("in store.postgres_env")?),
             (None, None) => Place::Folder(self.path.clone()),
         })
+    }
+
+    /// Whether other gateways may use the same database.
+    pub fn is_shared(&self) -> bool {
+        self.postgres.is_some() || self.postgres_env.is_some()
     }
 
     /// How long what was deleted stays in the files.

@@ -8,13 +8,13 @@ use metrics::counter;
 use serde_json::Value;
 use std::sync::Arc;
 use tidegate_ledger::{Tally, Who};
-use tidegate_types::{Chat, Fault, Reject, RejectKind, Scope};
+use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind, Scope};
 
 /// Gateways that a request may come through before this one: more are a loop.
 const MAX_HOPS: u8 = 4;
 
 impl Pipeline {
-    pub(crate) fn admit(&self, chat: Chat, cx: RequestContext) -> Result<Admitted, Reject> {
+    pub(crate) async fn admit(&self, chat: Chat, cx: RequestContext) -> Result<Admitted, Reject> {
         if cx.hops > MAX_HOPS {
             let message = format!("the request came through {} gateways; one of them is its own upstream", cx.hops);
             return Err(Reject::new(RejectKind::BadUpstream, Fault::Operator, message).code("gateway_loop"));
@@ -26,7 +26,7 @@ impl Pipeline {
         };
         let charge = self.ledger.as_ref().map(|ledger| Arc::new(ledger.follow(who(&chat, &cx))));
         let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
-        let caller = self.gate.admit(&cx.caller, &chat, &tally)?;
+        let caller = self.gate.admit(&cx.caller, &chat, &tally).await?;
         let held = HeldLimits { _permit: permit, caller, model: Hold::default() };
         Ok(Admitted(Request {
             chat,
@@ -65,12 +65,13 @@ pub(crate) fn who(chat: &Chat, cx: &RequestContext) -> Who {
         request_id: cx.request_id.to_string(),
         tenant: cx.caller.tenant.to_string(),
         key_name: cx.caller.key_name.to_string(),
-        end_user: end_user(chat).map(str::to_owned),
+        end_user: end_user(&cx.caller, chat).map(str::to_owned),
     }
 }
 
-/// The person on whose behalf the caller asks, where it names one: OpenAI calls that `user`, and newly
-/// `safety_identifier`.
-pub(crate) fn end_user(chat: &Chat) -> Option<&str> {
-    ["safety_identifier", "user"].iter().find_map(|field| chat.extra.get(*field).and_then(Value::as_str))
+/// The person who asks, where that is known: whom a token names, or on whose behalf a program says that it asks. OpenAI
+/// calls that `user`, and newly `safety_identifier`.
+pub(crate) fn end_user<'a>(caller: &'a Caller, chat: &'a Chat) -> Option<&'a str> {
+    let said = || ["safety_identifier", "user"].iter().find_map(|field| chat.extra.get(*field).and_then(Value::as_str));
+    caller.user.as_deref().or_else(said)
 }

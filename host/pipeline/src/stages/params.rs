@@ -1,7 +1,7 @@
 //! What prompt guards are told about a request beside its messages: every parameter that can change the answer.
 
 use serde_json::Value;
-use tidegate_types::{Chat, Form, ToolChoice};
+use tidegate_types::{Chat, Form, Sampling, ToolChoice};
 
 /// Names and JSON: `model` and `form` always, of the others what the caller gave; names are OpenAI's.
 pub(super) fn of(chat: &Chat) -> Vec<(String, String)> {
@@ -12,7 +12,10 @@ pub(super) fn of(chat: &Chat) -> Vec<(String, String)> {
             params.extend([("form".into(), "\"completion\"".into()), ("echo".into(), echo.to_string())]);
         }
     }
-    if let Ok(Value::Object(sampling)) = serde_json::to_value(&chat.sampling) {
+    // Most requests give none of them, and this is asked for each guard.
+    if chat.sampling != Sampling::default()
+        && let Ok(Value::Object(sampling)) = serde_json::to_value(&chat.sampling)
+    {
         let given = sampling.into_iter().filter(|(_, value)| !value.is_null() && *value != Value::Array(Vec::new()));
         params.extend(given.map(|(name, value)| (name, value.to_string())));
     }
@@ -40,7 +43,7 @@ pub(super) fn of(chat: &Chat) -> Vec<(String, String)> {
 mod tests {
     use super::*;
     use serde_json::json;
-    use tidegate_types::{Message, Role, Sampling};
+    use tidegate_types::{Message, Role};
 
     #[test]
     fn what_can_change_an_answer_is_told_and_what_was_not_given_is_not() {

@@ -1,11 +1,14 @@
-//! Memories: recalled before generation, written after the client has the answer.
+//! Memories: recalled before generation, written after the client has the answer, shown and forgotten when their caller
+//! asks for it.
 
 use crate::chat::{MemoryStage, Pipeline};
+use crate::context::RequestContext;
+use crate::stage::Stage;
 use crate::states::Request;
 use serde_json::Value;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
-use tidegate_types::{FinishReason, Message, Part, Provenance, Reject, Role};
+use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Role};
 
 impl Pipeline {
     /// What one memory knows about a question, not screened yet.
@@ -44,6 +47,48 @@ impl Pipeline {
             }
         });
     }
+
+    /// What each memory knows of the caller about a question, at most `limit` of each, for the caller alone: nothing is
+    /// generated from it. A memory that fails is an error even where it is open: nothing known would be a wrong answer.
+    pub async fn memories(&self, question: &str, limit: u32, cx: &RequestContext) -> Result<Vec<Memory>, Reject> {
+        let mut all = Vec::new();
+        for MemoryStage { stage, .. } in &self.stages.memories {
+            let call = cx.call(false, stage.wall);
+            let question = Question { text: question, limit };
+            let found =
+                stage.call(StageKind::Memory, &call, async |plugin| plugin.recall(&call, question).await).await?;
+            let found = found.ok_or_else(|| out_of_order(stage))?;
+            let shown = |item: MemoryItem| Memory { id: id_of(stage, &item.id), text: item.text, score: item.score };
+            all.extend(found.into_iter().map(shown));
+        }
+        Ok(all)
+    }
+
+    /// Makes memories forget, by the ids that [`Pipeline::memories`] gave; says how many were there. A name that no
+    /// memory has is not there.
+    pub async fn forget(&self, ids: &[String], cx: &RequestContext) -> Result<u32, Reject> {
+        let mut forgotten: u32 = 0;
+        for MemoryStage { stage, .. } in &self.stages.memories {
+            let prefix = id_of(stage, "");
+            let own: Vec<&str> = ids.iter().filter_map(|id| id.strip_prefix(&prefix)).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let call = cx.call(false, stage.wall);
+            let count = stage.call(StageKind::Memory, &call, async |plugin| plugin.forget(&call, &own).await).await?;
+            forgotten = forgotten.saturating_add(count.ok_or_else(|| out_of_order(stage))?);
+        }
+        Ok(forgotten)
+    }
+}
+
+fn id_of(stage: &Stage, id: &str) -> String {
+    format!("{}/{id}", stage.name)
+}
+
+fn out_of_order(stage: &Stage) -> Reject {
+    let message = format!("the memory `{}` is out of order; try again later", stage.name);
+    Reject::unavailable(Fault::Plugin, message, 1).code("memory_failed")
 }
 
 fn known(plugin: &str, item: MemoryItem) -> Message {

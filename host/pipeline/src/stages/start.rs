@@ -77,7 +77,7 @@ impl Pipeline {
         tools: &[ServerTool],
         seeds: &[u64],
     ) -> Result<(Source, Hold), Reject> {
-        let hold = self.gate.enter(model, &request.chat, &request.tally)?;
+        let hold = self.gate.enter(model, &request.chat, &request.tally).await?;
         Ok((generate(model, request, tools, seeds).await?, hold))
     }
 }

@@ -1,6 +1,7 @@
 //! `semantic-cache`: answers that were given before, over real sockets.
 
 use super::{Tally, stage};
+use crate::conversations::{Keeping, ask as tell, get, heard, items, new_conversation, text_of as heard_text, texts};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidegate_tests::stand_in::{Said, StandIn, completion, embeddings, last_text};
@@ -217,6 +218,59 @@ async fn an_answer_of_the_cache_is_not_billed() {
     }
     assert_eq!(billed["num_model_requests"], asked);
     assert_eq!(billed["output_tokens"], 5 * asked);
+}
+
+/// Asks in a conversation of its own, as a response that is kept, until the cache answers; gives the response, its
+/// conversation, and what the model said until then.
+async fn hit_in_a_conversation(gateway: &Gateway, question: &str) -> (Value, String, Vec<String>) {
+    let mut said = Vec::new();
+    for _ in 0..500 {
+        let conversation = new_conversation(gateway).await;
+        let body = json!({"model": "tidegate-starter", "input": question, "conversation": conversation});
+        let answer = gateway.post("/v1/responses", &body).await;
+        let response = answer.json();
+        if is_hit(&answer) {
+            return (response, conversation, said);
+        }
+        said.push(response["output"][0]["content"][0]["text"].as_str().unwrap().to_owned());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{question} is not kept");
+}
+
+/// What the cache answers is a turn of the conversation as any other: it is kept, read again, and gone on from.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_the_cache_is_kept_in_its_conversation() {
+    let service = server(embeddings).await;
+    let keeping = Keeping::start(&cached(&service, "")).await;
+    let (gateway, question) = (&keeping.gateway, "When does the museum open?");
+    let (response, conversation, by_model) = hit_in_a_conversation(gateway, question).await;
+    let text = response["output"][0]["content"][0]["text"].as_str().unwrap().to_owned();
+    assert!(by_model.contains(&text), "{by_model:?}: {text}");
+    assert_eq!((&response["status"], &response["store"]), (&json!("completed"), &json!(true)));
+    assert_eq!(response["usage"]["output_tokens"], 0);
+    assert_eq!(get(gateway, &format!("/v1/responses/{}", response["id"].as_str().unwrap())).await, response);
+    assert_eq!(texts(&items(gateway, &conversation, "").await), [question, &text]);
+
+    // By the simple pair, whose first message is the same request: its stream says that it was written.
+    let simple = new_conversation(gateway).await;
+    let message = json!({"message_id": "1", "content": question, "model": "tidegate-starter"});
+    let accepted = tell(gateway, &simple, message).await;
+    let events = heard(gateway, &accepted["stream_id"], 0).await;
+    let done = &events.last().unwrap().1;
+    assert_eq!((&done["type"], &done["stored"]), (&json!("done"), &json!(true)), "{done}");
+    assert!(by_model.contains(&heard_text(&events)), "{by_model:?}: {events:?}");
+    assert_eq!(texts(&items(gateway, &simple, "").await), [question, &heard_text(&events)]);
+
+    // The next turn is the model's, which is told both: the same words within a conversation are another request.
+    let asked = service.asked(CHAT).len();
+    let next = json!({"model": "tidegate-starter", "input": question, "conversation": conversation});
+    let next = gateway.post("/v1/responses", &next).await;
+    assert!(!is_hit(&next));
+    let told = &service.asked(CHAT)[asked]["messages"];
+    let contents: Vec<&Value> = told.as_array().unwrap().iter().map(|message| &message["content"]).collect();
+    assert_eq!(contents, [question, &text, question]);
+    assert_eq!(items(gateway, &conversation, "").await.len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -113,7 +113,7 @@ async fn vectors_of_changing_dimensions_are_a_failure() {
 }
 
 /// Prints how often the router is right with a model: that of `TIDEGATE_EMBEDDINGS` (a base URL; the model in
-/// `TIDEGATE_EMBEDDINGS_MODEL`), else the stand-in, which counts words.
+/// `TIDEGATE_EMBEDDINGS_MODEL`, the threshold in `TIDEGATE_EMBEDDINGS_THRESHOLD`), else the stand-in, which counts words.
 #[tokio::test(flavor = "multi_thread")]
 async fn semantic_router_on_its_labelled_set() {
     let service = server(embeddings).await;
@@ -134,7 +134,9 @@ async fn semantic_router_on_its_labelled_set() {
     let model = std::env::var("TIDEGATE_EMBEDDINGS_MODEL").unwrap_or("vectors".into());
     let embedder = format!("[[models]]\nname = \"vectors\"\nupstream = \"{url}\"\nupstream_model = \"{model}\"\n");
     let models: String = ["none"].iter().chain(&routes).map(|name| service.model(name)).collect();
-    let config = format!("config = {{ default = [\"none\"], routes = [{}] }}", rows.join(", "));
+    let threshold =
+        std::env::var("TIDEGATE_EMBEDDINGS_THRESHOLD").map_or(String::new(), |at| format!("threshold = {at}, "));
+    let config = format!("config = {{ default = [\"none\"], {threshold}routes = [{}] }}", rows.join(", "));
     let grants = "[pipeline.stage.grants]\nkv_kib = 1024\nmodels = { embedder = \"vectors\" }\n";
     let gateway = Gateway::start(&format!("{models}{embedder}{}{grants}", stage("semantic-router", &config))).await;
     let (mut tally, mut wrong) = (Tally::default(), 0);

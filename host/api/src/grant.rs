@@ -1,0 +1,83 @@
+//! What a credential is for: who asks with it, and what its endpoints and its role let it do.
+
+use crate::credential;
+use crate::routes::{Access, Group, Route};
+use metrics::counter;
+use std::sync::Arc;
+use tidegate_identity::{CertificateName, Claimed};
+use tidegate_types::{Act, Caller, Fault, Reject, RejectKind};
+
+/// Who asks with a credential, and what it is for.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// Who asks.
+    pub caller: Arc<Caller>,
+    /// The endpoints that it may use; `None` for all but the administrator's.
+    pub endpoints: Option<Vec<Group>>,
+}
+
+/// Client certificates, and who comes with them.
+#[derive(Clone, Debug)]
+pub struct CertificateGrant {
+    /// Which.
+    pub name: CertificateName,
+    /// Who comes with one of these.
+    pub grant: Grant,
+}
+
+/// What a token's claims let its sender do; a refusal says which of them is wrong.
+pub type GrantToken = Arc<dyn Fn(&Claimed) -> Result<Grant, Reject> + Send + Sync>;
+
+/// The first that there is; all must be of one tenant.
+pub(crate) fn agreed<const N: usize>(grants: [Option<Grant>; N]) -> Result<Grant, Reject> {
+    let mut grants = grants.into_iter().flatten();
+    let first = grants.next().ok_or_else(credential::missing)?;
+    if grants.any(|other| other.caller.tenant != first.caller.tenant) {
+        return Err(credential::different_tenants());
+    }
+    Ok(first)
+}
+
+impl Grant {
+    /// Refuses what the credential is not for.
+    pub(crate) fn check(&self, route: &Route) -> Result<(), Reject> {
+        let (Access::Keyed(_, act) | Access::Admin(act)) = route.access else { return Ok(()) };
+        match route.access {
+            Access::Admin(_) if self.caller.admin => return Ok(()),
+            Access::Keyed(group, _) if self.endpoints.as_ref().is_some_and(|groups| !groups.contains(&group)) => {
+                return Err(self.not_among_endpoints(route, group));
+            }
+            Access::Admin(_) if act == Act::Operate || self.endpoints.is_some() => {
+                let message = "this caller may not administer the server; set `admin = true` on the entry of a key in the \
+                               config";
+                return Err(denied("admin", message.into(), "not_admin"));
+            }
+            _ => {}
+        }
+        if self.caller.role.may(act) {
+            return Ok(());
+        }
+        let message = format!(
+            "the role `{}` may not use {} {}; its owner can give you another",
+            self.caller.role.as_str(),
+            route.method,
+            route.path
+        );
+        Err(denied("role", message, "insufficient_role"))
+    }
+
+    fn not_among_endpoints(&self, route: &Route, group: Group) -> Reject {
+        let message = format!(
+            "this key may not use {} {}; name `{}` among the `endpoints` of its entry in the config",
+            route.method,
+            route.path,
+            group.as_str()
+        );
+        denied("endpoint", message, "insufficient_permissions")
+    }
+}
+
+fn denied(reason: &'static str, message: String, code: &str) -> Reject {
+    counter!("tidegate_scope_denials_total", "reason" => reason).increment(1);
+    Reject::new(RejectKind::Forbidden, Fault::Client, message).code(code)
+}

@@ -1,0 +1,140 @@
+//! A task that is polled until it is settled. What serves a connection is several state machines in one task, and
+//! they wake each other while they are polled: hyper's body wakes hyper's connection, the upstream's driver wakes the
+//! answer that reads from it. The runtime takes a task that woke itself for one that yields: it goes to the back of
+//! the queue and a second thread is woken to help, which costs a kernel call on each side and a cold cache. Here such
+//! a wake-up only means another turn of the same poll.
+
+use futures_util::task::AtomicWaker;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Turns of one poll. A task that wakes itself more often does yield: it may be a guest that was interrupted so that
+/// others get their turn.
+const TURNS: usize = 3;
+
+const IDLE: u8 = 0;
+const POLLED: u8 = 1;
+const WOKEN: u8 = 2;
+
+/// Polls a future again, at once, where it woke itself.
+pub(crate) struct Settled<F> {
+    future: Pin<Box<F>>,
+    bell: Arc<Bell>,
+    waker: Waker,
+}
+
+/// Who is to be woken, unless the task is being polled.
+struct Bell {
+    task: AtomicWaker,
+    state: AtomicU8,
+}
+
+impl<F: Future> Settled<F> {
+    pub(crate) fn new(future: F) -> Self {
+        let bell = Arc::new(Bell { task: AtomicWaker::new(), state: AtomicU8::new(IDLE) });
+        Self { future: Box::pin(future), waker: Waker::from(Arc::clone(&bell)), bell }
+    }
+}
+
+impl<F: Future> Future for Settled<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Self { future, bell, waker } = &mut *self;
+        bell.task.register(cx.waker());
+        for _ in 0..TURNS {
+            bell.state.store(POLLED, Ordering::SeqCst);
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(waker)) {
+                return Poll::Ready(output);
+            }
+            if bell.state.compare_exchange(POLLED, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return Poll::Pending;
+            }
+        }
+        bell.state.store(IDLE, Ordering::SeqCst);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // While it is polled nothing else is needed: whoever polls looks before it returns.
+        if let Err(IDLE) = self.state.compare_exchange(POLLED, WOKEN, Ordering::SeqCst, Ordering::SeqCst) {
+            self.task.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::sync::atomic::AtomicUsize;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Polls a future once that wakes itself `times` times; how often it was polled, and its task woken.
+    fn polled(times: usize) -> (usize, usize) {
+        let (polls, wakes) = (Arc::new(AtomicUsize::new(0)), Arc::new(Count::default()));
+        let counter = Arc::clone(&polls);
+        let mut settled = Settled::new(poll_fn(move |cx| {
+            if counter.fetch_add(1, Ordering::SeqCst) < times {
+                cx.waker().wake_by_ref();
+            }
+            Poll::<()>::Pending
+        }));
+        let waker = Waker::from(Arc::clone(&wakes));
+        assert!(Pin::new(&mut settled).poll(&mut Context::from_waker(&waker)).is_pending());
+        (polls.load(Ordering::SeqCst), wakes.0.load(Ordering::SeqCst))
+    }
+
+    #[test]
+    fn a_task_that_wakes_itself_is_polled_again_at_once_and_yields_in_the_end() {
+        assert_eq!(polled(0), (1, 0));
+        assert_eq!(polled(1), (2, 0));
+        assert_eq!(polled(2), (3, 0));
+        assert_eq!(polled(3), (3, 1));
+        assert_eq!(polled(usize::MAX), (3, 1));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_wake_up_from_another_thread_is_lost() {
+        let mut tasks = Vec::new();
+        for _ in 0..64 {
+            let (sender, mut receiver) = tokio::sync::mpsc::channel::<u32>(1);
+            tasks.push(tokio::spawn(Settled::new(async move {
+                let mut sum = 0u64;
+                while let Some(number) = receiver.recv().await {
+                    sum += u64::from(number);
+                    if number % 3 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                assert_eq!(sum, 1999 * 1000);
+            })));
+            tasks.push(tokio::spawn(async move {
+                for number in 0..2000 {
+                    sender.send(number).await.unwrap();
+                }
+            }));
+        }
+        let all = futures_util::future::join_all(tasks);
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(60), all).await;
+        assert!(ended.expect("a task sleeps for ever").iter().all(Result::is_ok));
+    }
+}

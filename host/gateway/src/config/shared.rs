@@ -1,0 +1,103 @@
+//! `[shared]`: what several gateways share, and through which server.
+
+use super::variable;
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// `[shared]`
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct SharedConfig {
+    /// A Valkey or Redis server: `redis://host:6379/0`, or `rediss://` for TLS; a user may be named, a password not.
+    pub url: String,
+    /// Environment variable with the password.
+    pub password_env: Option<String>,
+    /// What the names of all keys there begin with, so that others may use the server too.
+    #[serde(default = "our_name")]
+    pub prefix: String,
+    /// Gateways that share. While the server is away, each goes on with this part of the limits.
+    #[serde(default = "a_pair")]
+    pub gateways: u32,
+    /// How long a request waits for the server before it counts as away.
+    #[serde(default = "a_moment")]
+    pub deadline_ms: u64,
+    /// How long a gateway may be silent before what it holds is taken for ended.
+    #[serde(default = "a_while")]
+    pub lease_ms: u64,
+}
+
+fn our_name() -> String {
+    "tidegate".into()
+}
+
+fn a_pair() -> u32 {
+    2
+}
+
+fn a_moment() -> u64 {
+    50
+}
+
+fn a_while() -> u64 {
+    10_000
+}
+
+/// Renewed three times while it lasts, each time over a network.
+const SHORTEST_LEASE_MS: u64 = 500;
+
+impl SharedConfig {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let authority = self.url.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or(rest));
+        if authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
+            bail!("shared.url holds a password; put that into an environment variable and name it in `password_env`");
+        }
+        if self.gateways == 0 {
+            bail!("shared.gateways is 0; write how many gateways share, this one included");
+        }
+        if self.prefix.is_empty() || self.prefix.contains(['{', '}']) {
+            bail!("shared.prefix is {:?}; it must be a word without braces", self.prefix);
+        }
+        if self.deadline_ms == 0 {
+            bail!("shared.deadline_ms is 0, so that no answer would come in time; the default is {}", a_moment());
+        }
+        if self.lease_ms < SHORTEST_LEASE_MS.max(4 * self.deadline_ms) {
+            bail!(
+                "shared.lease_ms is {}; it must be at least {SHORTEST_LEASE_MS}, and four times `deadline_ms`, or a slow \
+                 answer would end what a gateway holds",
+                self.lease_ms
+            );
+        }
+        Ok(())
+    }
+
+    /// With the password from the environment.
+    pub fn to_shared(&self) -> anyhow::Result<tidegate_shared::Config> {
+        let password = self.password_env.as_deref().map(variable).transpose().context("in shared.password_env")?;
+        Ok(tidegate_shared::Config {
+            url: self.url.clone(),
+            password,
+            prefix: self.prefix.clone(),
+            gateways: self.gateways,
+            deadline: Duration::from_millis(self.deadline_ms),
+            lease: Duration::from_millis(self.lease_ms),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    #[test]
+    fn what_cannot_be_shared_is_refused_with_a_remedy() {
+        let why = |more: &str| format!("{:#}", Config::parse(&format!("[shared]\n{more}\n")).unwrap_err());
+        Config::parse("[shared]\nurl = \"rediss://gate@valkey.internal:6380/1\"\n").unwrap();
+        assert!(why("url = \"redis://:secret@h\"").contains("password_env"));
+        assert!(!why("url = \"redis://:secret@h\"").contains("secret@"));
+        assert!(why("url = \"redis://h\"\ngateways = 0").contains("this one included"));
+        assert!(why("url = \"redis://h\"\nprefix = \"a{b}\"").contains("without braces"));
+        assert!(why("url = \"redis://h\"\nlease_ms = 100").contains("at least 500"));
+        assert!(why("url = \"redis://h\"\ndeadline_ms = 5000").contains("four times"));
+    }
+}

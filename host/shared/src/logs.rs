@@ -1,0 +1,220 @@
+//! Logs of streams that any gateway reads. A log is written where its generation runs; a task beside it copies what is
+//! there to the server (`logs/copy.rs`), and whoever reads it elsewhere asks for the next events (`logs/follow.rs`).
+//!
+//! A log's gateway has a lease. Where that has ended and the log has not, the log has failed.
+
+mod copy;
+mod follow;
+
+use crate::link::{Line, Link};
+use crate::script::Script;
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tidegate_streams::Log;
+use tidegate_streams::shared::{About, Asking, Away, Follow, SharedLogs};
+use tidegate_types::{Fault, Reject, RejectKind, TenantId};
+
+/// The logs of all gateways.
+#[derive(Clone)]
+pub struct Logs {
+    core: Arc<Core>,
+}
+
+struct Core {
+    link: Arc<Link>,
+    append: Script,
+    look: Script,
+    forget: Script,
+    settings: LogSettings,
+    /// Logs that are written here, for those who want to end them.
+    written: Mutex<HashMap<String, Weak<Log>>>,
+    /// Logs whose end is not on the server yet.
+    copying: AtomicU64,
+}
+
+/// What holds for all logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogSettings {
+    /// How long one that has ended can still be read.
+    pub keep: Duration,
+    /// Tenants whose logs stay where they are written.
+    pub private: HashSet<TenantId>,
+}
+
+/// For an answer about a log. Longer than a request waits for its limits: events may be large.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// No log has so many events, and the server writes larger numbers in another form.
+const MAX_NUMBER: u64 = 1 << 40;
+
+/// A log as the server has it.
+struct Seen {
+    tenant: String,
+    owner: String,
+    outcome: Option<Result<(), Reject>>,
+    is_owned: bool,
+    first: u64,
+    events: Vec<(u64, Vec<u8>)>,
+}
+
+impl Logs {
+    pub(crate) fn new(link: Arc<Link>, settings: LogSettings) -> Self {
+        let of = |text: &str| Script::new(text.to_owned());
+        let core = Core {
+            link,
+            append: of(include_str!("logs/append.lua")),
+            look: of(include_str!("logs/look.lua")),
+            forget: of(include_str!("logs/forget.lua")),
+            settings,
+            written: Mutex::default(),
+            copying: AtomicU64::new(0),
+        };
+        Self { core: Arc::new(core) }
+    }
+
+    pub(crate) fn scripts(&self) -> impl Iterator<Item = &Script> {
+        [&self.core.append, &self.core.look, &self.core.forget].into_iter()
+    }
+
+    /// Once the server has every log that has ended here.
+    pub async fn settled(&self) {
+        while self.core.copying.load(Ordering::Acquire) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Ends logs that are written here, as others ask for it over a connection of their own. Runs for ever.
+    pub(crate) async fn take_stops(self) {
+        let mail = self.core.mail(&self.core.link.gateway);
+        loop {
+            if let Ok(mut connection) = self.core.link.dial().await {
+                let mut command = redis::cmd("BLPOP");
+                command.arg(&mail).arg(1);
+                // Silence beyond what was asked for is a connection that has died.
+                while let Ok(Ok(stop)) =
+                    tokio::time::timeout(3 * PATIENCE, command.query_async::<Option<(String, String)>>(&mut connection))
+                        .await
+                {
+                    let id = stop.map(|(_, id)| id);
+                    let log = id.and_then(|id| self.core.written.lock().get(&id).and_then(Weak::upgrade));
+                    if let Some(log) = log {
+                        log.stop();
+                    }
+                }
+            }
+            tokio::time::sleep(PATIENCE / 4).await;
+        }
+    }
+}
+
+impl Core {
+    fn keys(&self, id: &str) -> [String; 2] {
+        ["stream", "events"].map(|what| self.link.key(what, id))
+    }
+
+    fn mail(&self, gateway: &str) -> String {
+        self.link.key("stops", gateway)
+    }
+
+    /// What the server has of a log, with up to `most` events behind `seen`. `None` where it has none.
+    async fn look(&self, line: &Line, id: &str, seen: u64, most: usize) -> Result<Option<Seen>, Away> {
+        let mut command = self.look.call(&self.keys(id));
+        command.arg(self.link.key("gateway", "")).arg(seen).arg(most);
+        let mut connection = line.connection.clone();
+        let asking = command.query_async::<redis::Value>(&mut connection);
+        let found = self.link.wait(line, PATIENCE, asking).await.ok_or(Away)?;
+        if matches!(&found, redis::Value::Array(parts) if parts.is_empty()) {
+            return Ok(None);
+        }
+        type Parts = (String, String, String, u8, u64, Vec<(u64, Vec<u8>)>);
+        let parts: Parts = redis::from_redis_value(found).map_err(|error| {
+            tracing::error!("what is shared of a stream cannot be read: {error}");
+            Away
+        })?;
+        let (tenant, owner, end, owned, first, events) = parts;
+        let outcome = serde_json::from_str(&end).ok();
+        // Nobody could renew a lease on a server that was away until now.
+        let is_owned = owned == 1 || line.since.elapsed() < self.link.config.lease;
+        Ok(Some(Seen { tenant, owner, outcome, is_owned, first, events }))
+    }
+
+    async fn find(&self, tenant: &TenantId, id: &str) -> Result<Option<Seen>, Away> {
+        let line = self.link.line().ok_or(Away)?;
+        let seen = self.look(&line, id, 0, 0).await?;
+        Ok(seen.filter(|seen| seen.tenant == tenant.as_str()))
+    }
+}
+
+impl SharedLogs for Logs {
+    fn publish(&self, tenant: &TenantId, id: &str, log: &Arc<Log>) {
+        if self.core.settings.private.contains(tenant) {
+            return;
+        }
+        self.core.written.lock().insert(id.to_owned(), Arc::downgrade(log));
+        self.core.copying.fetch_add(1, Ordering::AcqRel);
+        let copy = copy::Copying::new(Arc::clone(&self.core), tenant.clone(), id.to_owned(), Arc::clone(log));
+        tokio::spawn(copy.run());
+    }
+
+    fn find<'a>(&'a self, tenant: &'a TenantId, id: &'a str) -> Asking<'a, Option<About>> {
+        Box::pin(async move {
+            let seen = self.core.find(tenant, id).await?;
+            Ok(seen.map(|seen| About {
+                first_kept: seen.first.max(1),
+                outcome: match (seen.outcome, seen.is_owned) {
+                    (None, false) => Some(Err(lost())),
+                    (outcome, _) => outcome,
+                },
+            }))
+        })
+    }
+
+    fn follow(&self, id: &str, seen: u64) -> Box<dyn Follow> {
+        Box::new(follow::start(Arc::clone(&self.core), id.to_owned(), seen.min(MAX_NUMBER)))
+    }
+
+    fn stop<'a>(&'a self, tenant: &'a TenantId, id: &'a str) -> Asking<'a, ()> {
+        Box::pin(async move {
+            let Some(seen) = self.core.find(tenant, id).await? else { return Ok(()) };
+            let line = self.core.link.line().ok_or(Away)?;
+            let mail = self.core.mail(&seen.owner);
+            let mut commands = redis::pipe();
+            commands.cmd("RPUSH").arg(&mail).arg(id).ignore();
+            // Who does not take it is not there.
+            commands.cmd("PEXPIRE").arg(&mail).arg(millis(self.core.link.config.lease)).ignore();
+            let mut connection = line.connection.clone();
+            self.core.link.wait(&line, PATIENCE, commands.exec_async(&mut connection)).await.ok_or(Away)
+        })
+    }
+
+    fn forget(&self, tenant: &TenantId, id: &str) {
+        let (core, tenant, id) = (Arc::clone(&self.core), tenant.clone(), id.to_owned());
+        tokio::spawn(async move {
+            let Some(line) = core.link.line() else { return };
+            let mut command = core.forget.call(&core.keys(&id));
+            command.arg(tenant.as_str()).arg(millis(core.settings.keep + core.link.config.lease));
+            let mut connection = line.connection.clone();
+            core.link.wait(&line, PATIENCE, command.exec_async(&mut connection)).await;
+        });
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// A log whose gateway is no more.
+fn lost() -> Reject {
+    let message = "the gateway that made this answer is gone, and the answer ends here; ask again";
+    Reject::new(RejectKind::Unavailable, Fault::Operator, message).code("stream_lost")
+}
+
+/// A reader that cannot go on here, and may come back.
+fn interrupted() -> Reject {
+    let message = "the other gateways cannot be asked for the rest of this stream now; come back with the id of the last \
+                   event";
+    Reject::unavailable(Fault::Operator, message, 5).code("stream_interrupted")
+}

@@ -1,0 +1,26 @@
+-- Appends events of a log that is written in one gateway. KEYS: what is known of the log; its events. ARGV: tenant;
+-- gateway; milliseconds until it goes, if nothing more comes; the oldest number that its gateway still has; how it ended,
+-- or nothing; the number of the first event that follows; the events. What is there already is left out, so that a call
+-- may be made again. Gives the last number that is there: less than was given where some before are missing; -1 where
+-- nobody wants the log any more.
+local first_kept, number = tonumber(ARGV[4]), tonumber(ARGV[6])
+if redis.call('HEXISTS', KEYS[1], 'gone') == 1 then return -1 end
+local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
+local last = newest and tonumber(string.match(newest[1], '^%d+')) or 0
+if #ARGV > 6 and number > last + 1 then
+  if number > first_kept then return last end
+  redis.call('DEL', KEYS[2])
+end
+redis.call('HSET', KEYS[1], 'tenant', ARGV[1], 'owner', ARGV[2])
+for i = 7, #ARGV do
+  if number > last then
+    redis.call('XADD', KEYS[2], number .. '-0', 'e', ARGV[i])
+    last = number
+  end
+  number = number + 1
+end
+if first_kept > 1 then redis.call('XTRIM', KEYS[2], 'MINID', '~', first_kept .. '-0') end
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'end', ARGV[5]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
+return last

@@ -1,0 +1,144 @@
+//! Copies one log to the server, behind the stream: what is there together goes together, and neither the engine nor a
+//! client waits for it. While the server is away the log itself keeps what is missing, as long as it has room.
+
+use super::{Core, PATIENCE, millis};
+use bytes::Bytes;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tidegate_streams::{Cursor, Log};
+use tidegate_types::{Reject, TenantId};
+
+/// How long events wait for others to go with.
+const LINGER: Duration = Duration::from_millis(10);
+
+/// Events, and bytes of them, that go together: more would hold up the requests that use the same connection.
+const MAX_EVENTS: usize = 256;
+const MAX_BYTES: usize = 128 << 10;
+
+/// While the server is away.
+const PAUSE: Duration = Duration::from_millis(100);
+
+pub(super) struct Copying {
+    core: Arc<Core>,
+    tenant: TenantId,
+    id: String,
+    log: Arc<Log>,
+}
+
+/// What there is to say of the log.
+struct Batch {
+    /// The number of the first event.
+    first: u64,
+    events: Vec<Bytes>,
+    end: Option<Result<(), Reject>>,
+}
+
+/// What came of saying it.
+enum Said {
+    /// The server has everything up to this number.
+    UpTo(u64),
+    /// It could not be asked.
+    Nothing,
+    /// It wants nothing more of this log.
+    Enough,
+}
+
+impl Copying {
+    pub(super) fn new(core: Arc<Core>, tenant: TenantId, id: String, log: Arc<Log>) -> Self {
+        Self { core, tenant, id, log }
+    }
+
+    pub(super) async fn run(self) {
+        let mut said = self.say(&Batch { first: 0, events: Vec::new(), end: None }).await;
+        let mut last = 0;
+        loop {
+            match said {
+                Said::Enough => return,
+                Said::UpTo(number) => last = number,
+                Said::Nothing if self.is_over() => return,
+                Said::Nothing => tokio::time::sleep(PAUSE).await,
+            }
+            let batch = self.gather(last).await;
+            said = self.say(&batch).await;
+            let whole = batch.first + batch.events.len() as u64;
+            if let (Said::UpTo(number), Some(_)) = (&said, &batch.end)
+                && number + 1 >= whole
+            {
+                return;
+            }
+        }
+    }
+
+    /// What follows event `last`: waits for something, then for a moment more.
+    async fn gather(&self, last: u64) -> Batch {
+        // What the log no longer has is missing on the server, too.
+        let seen = last.max(self.log.first_kept() - 1);
+        let mut batch = Batch { first: seen + 1, events: Vec::new(), end: None };
+        let Ok(mut cursor) = self.log.read_after(seen) else { return batch };
+        let waiting = poll_fn(|cx| cursor.poll_next(cx));
+        // Even without news the server hears of the log: it may have forgotten it, and would at last.
+        let Ok(next) = tokio::time::timeout(self.core.link.config.lease / 3, waiting).await else { return batch };
+        match next {
+            Some(Ok(event)) => batch.events.push(event.event),
+            Some(Err(_)) => return batch,
+            None => {
+                batch.end = cursor.outcome();
+                return batch;
+            }
+        }
+        tokio::time::sleep(LINGER).await;
+        self.take_ready(&mut cursor, &mut batch);
+        batch
+    }
+
+    fn take_ready(&self, cursor: &mut Cursor, batch: &mut Batch) {
+        let mut bytes = 0;
+        while batch.events.len() < MAX_EVENTS && bytes < MAX_BYTES {
+            match cursor.poll_next(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Some(Ok(event))) => {
+                    bytes += event.event.len();
+                    batch.events.push(event.event);
+                }
+                Poll::Ready(None) => {
+                    batch.end = cursor.outcome();
+                    return;
+                }
+                Poll::Ready(Some(Err(_))) | Poll::Pending => return,
+            }
+        }
+    }
+
+    async fn say(&self, batch: &Batch) -> Said {
+        let core = &*self.core;
+        let Some(line) = core.link.line() else { return Said::Nothing };
+        let end = batch.end.clone().map(|outcome| outcome.map_err(|reject| Reject { cause: None, ..reject }));
+        let end = end.map(|end| serde_json::to_string(&end).unwrap_or_default()).unwrap_or_default();
+        let keep = core.settings.keep + if batch.end.is_some() { Duration::ZERO } else { core.link.config.lease };
+        let mut command = core.append.call(&core.keys(&self.id));
+        command.arg(self.tenant.as_str()).arg(&core.link.gateway).arg(millis(keep));
+        command.arg(self.log.first_kept()).arg(end).arg(batch.first);
+        for event in &batch.events {
+            command.arg(&event[..]);
+        }
+        let mut connection = line.connection.clone();
+        match core.link.wait(&line, PATIENCE, command.query_async::<i64>(&mut connection)).await {
+            Some(number) => u64::try_from(number).map_or(Said::Enough, Said::UpTo),
+            None => Said::Nothing,
+        }
+    }
+
+    /// Whether nobody could read it any more.
+    fn is_over(&self) -> bool {
+        self.log.ended_at().is_some_and(|ended| ended.elapsed() > self.core.settings.keep)
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        self.core.written.lock().remove(&self.id);
+        self.core.copying.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,133 @@
+//! Reads one log of another gateway: a task asks for the next events, and hands them over as the reader takes them.
+
+use super::{Core, interrupted, lost};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tidegate_streams::shared::Follow;
+use tidegate_streams::{Missed, Numbered};
+use tidegate_types::Reject;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Events that are asked for together, and lots of them that wait for a slow reader.
+const MAX_EVENTS: usize = 128;
+const MAX_LOTS: usize = 2;
+
+/// Between questions: short while there is news, longer where there is none.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
+
+/// What a reader gets.
+enum Lot {
+    Events(Vec<Numbered>),
+    Missed(Missed),
+    End(Result<(), Reject>),
+    /// It ends here, and none of its events says so.
+    Broken(Reject),
+}
+
+/// A reader's side.
+pub(super) struct Following {
+    lots: mpsc::Receiver<Lot>,
+    ready: VecDeque<Numbered>,
+    outcome: Option<Result<(), Reject>>,
+    is_broken: bool,
+    asking: JoinHandle<()>,
+}
+
+pub(super) fn start(core: Arc<Core>, id: String, seen: u64) -> Following {
+    let (lots, taken) = mpsc::channel(MAX_LOTS);
+    let asking = tokio::spawn(ask(core, id, seen, lots));
+    Following { lots: taken, ready: VecDeque::new(), outcome: None, is_broken: false, asking }
+}
+
+impl Follow for Following {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Numbered, Missed>>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if self.outcome.is_some() {
+                return Poll::Ready(None);
+            }
+            match ready!(self.lots.poll_recv(cx)) {
+                Some(Lot::Events(events)) => self.ready.extend(events),
+                Some(Lot::Missed(missed)) => return Poll::Ready(Some(Err(missed))),
+                Some(Lot::End(outcome)) => self.outcome = Some(outcome),
+                Some(Lot::Broken(reject)) => (self.outcome, self.is_broken) = (Some(Err(reject)), true),
+                None => (self.outcome, self.is_broken) = (Some(Err(interrupted())), true),
+            }
+        }
+    }
+
+    fn outcome(&self) -> Option<Result<(), Reject>> {
+        self.outcome.clone()
+    }
+
+    fn unsaid(&self) -> Option<Reject> {
+        self.outcome.clone()?.err().filter(|_| self.is_broken)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.asking.abort();
+    }
+}
+
+/// Asks until the log has ended, the reader is gone, or nothing is known of it for as long as a lease.
+async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>) {
+    let (mut pause, mut known) = (PAUSES.0, Instant::now());
+    let last = loop {
+        let found = match core.link.line() {
+            Some(line) => core.look(&line, &id, seen, MAX_EVENTS).await,
+            None => Err(tidegate_streams::shared::Away),
+        };
+        let is_late = known.elapsed() > core.link.config.lease;
+        match found {
+            Err(_) if is_late => break Lot::Broken(interrupted()),
+            // A server that has forgotten it is told again by the log's gateway, if that is there.
+            Ok(None) if is_late => break Lot::Broken(lost()),
+            Err(_) | Ok(None) => pause = PAUSES.1,
+            Ok(Some(found)) if !found.events.is_empty() => {
+                (known, pause) = (Instant::now(), PAUSES.0);
+                let is_full = found.events.len() == MAX_EVENTS;
+                match numbered(seen, found.events) {
+                    Ok(events) => {
+                        seen += events.len() as u64;
+                        if lots.send(Lot::Events(events)).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(missed) => break Lot::Missed(missed),
+                }
+                if is_full {
+                    continue;
+                }
+            }
+            Ok(Some(found)) => {
+                known = Instant::now();
+                if let Some(outcome) = found.outcome {
+                    break Lot::End(outcome);
+                }
+                if !found.is_owned {
+                    break Lot::Broken(lost());
+                }
+                pause = (pause * 3 / 2).min(PAUSES.1);
+            }
+        }
+        tokio::time::sleep(pause).await;
+    };
+    // A reader that is gone wants no last word.
+    let _ = lots.send(last).await;
+}
+
+/// The events behind `seen`, none of which may be missing.
+fn numbered(seen: u64, events: Vec<(u64, Vec<u8>)>) -> Result<Vec<Numbered>, Missed> {
+    match events.first() {
+        Some((first, _)) if *first != seen + 1 => Err(Missed { first_kept: *first }),
+        _ => Ok(events.into_iter().map(|(number, event)| Numbered { number, event: Bytes::from(event) }).collect()),
+    }
+}

@@ -1,0 +1,263 @@
+//! Limits of several gateways, on a server of each test's own.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+
+#[path = "../../../tests/src/redis.rs"]
+#[allow(dead_code, reason = "each file of tests takes what it needs of it")]
+mod redis;
+
+use redis::Redis;
+use std::time::{Duration, Instant};
+use tidegate_limits::shared::{SharedLimits, SharedReservation};
+use tidegate_limits::{Bounds, Claim, Denial, Limiter, Subject};
+use tidegate_shared::{Config, Limits, LogSettings, Shared};
+use tidegate_types::{Counted, Quota, TenantId};
+
+const LEASE: Duration = Duration::from_millis(2000);
+
+/// Far longer than an answer takes.
+const DEADLINE: Duration = Duration::from_millis(500);
+
+/// One gateway's part of it, once it has found the server.
+async fn gateway(redis: &Redis) -> Shared {
+    let config = Config {
+        url: redis.url(),
+        password: None,
+        prefix: "test".into(),
+        gateways: 2,
+        deadline: DEADLINE,
+        lease: LEASE,
+    };
+    let shared = Shared::start(config, LogSettings::default()).unwrap();
+    found(&shared.limits()).await;
+    shared.limits().settled().await;
+    shared
+}
+
+async fn found(limits: &Limits) {
+    let quota = Quota { requests_per_minute: Some(1_000_000), ..Quota::default() };
+    let subject = Subject::Key("probe".into());
+    let started = Instant::now();
+    while limits.reserve(&[Claim { subject: subject.clone(), quota: &quota }], 0).await.is_none() {
+        assert!(started.elapsed() < Duration::from_secs(20), "the server is not found");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+type Asked = Option<Result<SharedReservation, Box<Denial>>>;
+
+async fn ask(shared: &Shared, who: &str, quota: &Quota, tokens: u64) -> Asked {
+    let subject = Subject::Key(who.into());
+    shared.limits().reserve(&[Claim { subject, quota }], tokens).await
+}
+
+fn admitted(asked: Asked) -> SharedReservation {
+    asked.expect("an answer").unwrap_or_else(|denial| panic!("{denial:?}"))
+}
+
+fn denied(asked: Asked) -> Denial {
+    *asked.expect("an answer").err().expect("a refusal")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gateways_together_let_through_what_one_would() {
+    let Some(redis) = Redis::start() else { return };
+    let gateways = [gateway(&redis).await, gateway(&redis).await, gateway(&redis).await];
+    let quota = Quota { requests_per_minute: Some(30), tokens_per_minute: Some(1200), ..Quota::default() };
+    let started = Instant::now();
+    let mut asking = tokio::task::JoinSet::new();
+    for n in 0..150 {
+        let (limits, quota) = (gateways[n % 3].limits(), quota.clone());
+        asking.spawn(async move {
+            let claim = Claim { subject: Subject::Key("ann".into()), quota: &quota };
+            limits.reserve(&[claim], 50).await.expect("an answer").ok()
+        });
+    }
+    // Kept, or what they were charged would be given back.
+    let let_in: Vec<SharedReservation> = asking.join_all().await.into_iter().flatten().collect();
+    let let_in = let_in.len();
+    // 24 requests of 50 tokens are the burst; what was refilled meanwhile is added.
+    let refilled = started.elapsed().as_secs() as usize + 1;
+    assert!((24..=24 + refilled).contains(&let_in), "{let_in} were let in");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_limits_of_a_request_are_asked_at_once_and_a_refusal_charges_none() {
+    let Some(redis) = Redis::start() else { return };
+    let shared = gateway(&redis).await;
+    let [wide, narrow] = [(600, 1000), (2, 100)].map(|(requests, tokens)| Quota {
+        requests_per_minute: Some(requests),
+        tokens_per_minute: Some(tokens),
+        ..Quota::default()
+    });
+    let (key, tenant) = (Subject::Key("ann".into()), Subject::Tenant(TenantId::new("acme")));
+    let claims = [Claim { subject: key.clone(), quota: &wide }, Claim { subject: tenant.clone(), quota: &narrow }];
+    let before = redis.num_scripts();
+    let first = admitted(shared.limits().reserve(&claims, 60).await);
+    assert_eq!(redis.num_scripts() - before, 1);
+    let (requests, tokens) = (first.allowances.requests.unwrap(), first.allowances.tokens.unwrap());
+    assert_eq!((requests.limit, requests.remaining, tokens.limit, tokens.remaining), (2, 1, 100, 40));
+    assert!((35..=36).contains(&tokens.reset.as_secs()), "{:?}", tokens.reset);
+    let second = denied(shared.limits().reserve(&claims, 60).await);
+    assert_eq!((second.subject, second.counted, second.limit), (tenant.clone(), Counted::Tokens, 100));
+    assert_eq!((second.used, second.requested), (60, 60));
+    assert!((11..=12).contains(&second.retry_after.unwrap().as_secs()), "{:?}", second.retry_after);
+    let never = denied(shared.limits().reserve(&claims, 101).await);
+    assert_eq!((never.counted, never.retry_after), (Counted::Tokens, None));
+    // Two refusals have charged the key nothing.
+    let alone = [Claim { subject: key, quota: &wide }];
+    assert_eq!(admitted(shared.limits().reserve(&alone, 0).await).allowances.tokens.unwrap().remaining, 940);
+    let before = redis.num_scripts();
+    first.charged.settle(10);
+    let started = Instant::now();
+    while admitted(shared.limits().reserve(&alone, 0).await).allowances.tokens.unwrap().remaining != 990 {
+        assert!(started.elapsed() < Duration::from_secs(5), "nothing was given back");
+    }
+    assert!(redis.num_scripts() > before);
+}
+
+/// A small generator of the same numbers in each run.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+/// The script is the limiter of one process in another language: whatever is asked, let in, ended, and in which order.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_counts_as_the_limiter_of_one_process_does() {
+    let Some(redis) = Redis::start() else { return };
+    let shared = gateway(&redis).await;
+    let quota = Quota { tokens_per_minute: Some(3000), requests_per_minute: Some(6000), ..Quota::default() };
+    let mut local = Limiter::new(Bounds { users_per_tenant: 1 });
+    let (subject, begun) = (Subject::Key("ann".into()), Instant::now());
+    let claims = [Claim { subject: subject.clone(), quota: &quota }];
+    let (mut running, mut state, mut differed) = (Vec::new(), 7, 0);
+    // Both are not asked at the same moment: what leaks away in the longest time between may be the difference.
+    let mut slack = 2;
+    for step in 0..600 {
+        if next(&mut state).is_multiple_of(20) {
+            tokio::time::sleep(Duration::from_millis(next(&mut state) % 120)).await;
+        }
+        let tokens = next(&mut state) % 500;
+        let asked = Instant::now();
+        let here = local.reserve(&claims, tokens, begun.elapsed());
+        let there = shared.limits().reserve(&claims, tokens).await.expect("an answer");
+        slack = slack.max(2 + asked.elapsed().as_millis() as u64 / 20);
+        match (here, there) {
+            (Ok(here), Ok(there)) => {
+                let left = [here.allowances(), there.allowances].map(|left| left.tokens.unwrap().remaining);
+                assert!(left[0].abs_diff(left[1]) <= slack, "{left:?} in step {step}");
+                running.push((here, there, tokens));
+            }
+            (Err(here), Err(there)) => {
+                assert_eq!((here.counted, here.requested), (there.counted, there.requested));
+                assert!(here.used.abs_diff(there.used) <= slack, "{} and {} in step {step}", here.used, there.used);
+            }
+            // A moment lies between the two questions.
+            (Ok(here), Err(_)) => {
+                local.settle(here, 0, begun.elapsed());
+                differed += 1;
+            }
+            (Err(_), Ok(there)) => {
+                there.charged.settle(0);
+                shared.limits().settled().await;
+                differed += 1;
+            }
+        }
+        if running.len() > 12 || next(&mut state).is_multiple_of(3) && !running.is_empty() {
+            let pick = usize::try_from(next(&mut state)).unwrap() % running.len();
+            let (here, there, tokens) = running.swap_remove(pick);
+            let used = next(&mut state) % (tokens + 20);
+            local.settle(here, used, begun.elapsed());
+            there.charged.settle(used);
+            shared.limits().settled().await;
+        }
+    }
+    assert!(differed < 20, "{differed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_gateway_holds_ends_with_it_and_not_before() {
+    let Some(redis) = Redis::start() else { return };
+    let (one, two) = (gateway(&redis).await, gateway(&redis).await);
+    let quota = Quota { concurrency: Some(1), ..Quota::default() };
+    let held = admitted(ask(&one, "ann", &quota, 0).await);
+    // For longer than a lease, which is renewed.
+    for _ in 0..20 {
+        let full = denied(ask(&two, "ann", &quota, 0).await);
+        assert_eq!((full.counted, full.used, full.retry_after), (Counted::Concurrency, 1, Some(Duration::ZERO)));
+        tokio::time::sleep(LEASE / 10).await;
+    }
+    // Killed: nothing is said, and nothing renewed.
+    std::mem::forget(held);
+    let gone = Instant::now();
+    drop(one);
+    while let Some(Err(_)) = ask(&two, "ann", &quota, 0).await {
+        assert!(gone.elapsed() < 3 * LEASE, "it is held for ever");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(gone.elapsed() > LEASE / 2, "{:?}", gone.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_goes_away_while_it_is_asked_has_taken_nothing() {
+    let Some(redis) = Redis::start() else { return };
+    let shared = gateway(&redis).await;
+    let quota = Quota { concurrency: Some(1), ..Quota::default() };
+    let limits = shared.limits();
+    for _ in 0..20 {
+        let claims = [Claim { subject: Subject::Key("ann".into()), quota: &quota }];
+        let mut asking = limits.reserve(&claims, 0);
+        tokio::select! {
+            biased;
+            _ = &mut asking => {}
+            () = std::future::ready(()) => {}
+        }
+    }
+    let started = Instant::now();
+    while ask(&shared, "ann", &quota, 0).await.expect("an answer").is_err() {
+        assert!(started.elapsed() < LEASE / 2, "its place is held until the lease ends");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Nobody waits for long, the first one neither, and nobody waits again until it is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_or_stalled_is_done_without_and_found_again() {
+    let Some(mut redis) = Redis::start() else { return };
+    let shared = gateway(&redis).await;
+    let quota = Quota { requests_per_minute: Some(100), concurrency: Some(5), ..Quota::default() };
+    let held = admitted(ask(&shared, "ann", &quota, 0).await);
+    for fault in ["killed", "stalled"] {
+        if fault == "killed" {
+            redis.kill()
+        } else {
+            redis.stall()
+        }
+        let started = Instant::now();
+        assert!(ask(&shared, "ann", &quota, 0).await.is_none(), "{fault}");
+        assert!(started.elapsed() < 2 * DEADLINE, "{fault}: {:?}", started.elapsed());
+        let started = Instant::now();
+        for _ in 0..1000 {
+            assert!(ask(&shared, "ann", &quota, 0).await.is_none(), "{fault}");
+        }
+        assert!(started.elapsed() < DEADLINE, "{fault}: {:?}", started.elapsed());
+        if fault == "killed" {
+            redis.revive()
+        } else {
+            redis.go_on()
+        }
+        found(&shared.limits()).await;
+    }
+    // What was asked of the stalled one it did when it went on; nobody renews that.
+    tokio::time::sleep(LEASE + DEADLINE).await;
+    // The one that ran all the while counts on a server that had forgotten it.
+    let four: Vec<SharedReservation> = {
+        let mut four = Vec::new();
+        for _ in 0..4 {
+            four.push(admitted(ask(&shared, "ann", &quota, 0).await));
+        }
+        four
+    };
+    assert_eq!(denied(ask(&shared, "ann", &quota, 0).await).used, 5);
+    drop((held, four));
+}

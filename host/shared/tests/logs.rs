@@ -1,0 +1,274 @@
+//! Logs that one gateway writes and others read, on a server of each test's own.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, missing_docs)]
+
+#[path = "../../../tests/src/redis.rs"]
+#[allow(dead_code, reason = "each file of tests takes what it needs of it")]
+mod redis;
+
+use bytes::Bytes;
+use redis::Redis;
+use std::collections::HashSet;
+use std::future::poll_fn;
+use std::time::{Duration, Instant};
+use tidegate_shared::{Config, LogSettings, Shared};
+use tidegate_streams::{Cursor, Found, Limits, Streams, Writer};
+use tidegate_types::TenantId;
+
+const LEASE: Duration = Duration::from_millis(2000);
+
+/// One gateway: its own logs, and its way to those of others.
+struct Gateway {
+    streams: Streams,
+    shared: Shared,
+}
+
+impl Gateway {
+    fn start(redis: &Redis, limits: Limits) -> Self {
+        let config = Config {
+            url: redis.url(),
+            password: None,
+            prefix: "test".into(),
+            gateways: 2,
+            deadline: Duration::from_millis(500),
+            lease: LEASE,
+        };
+        let private = HashSet::from([TenantId::new("private")]);
+        let shared = Shared::start(config, LogSettings { keep: limits.keep, private }).unwrap();
+        let mut streams = Streams::new(limits);
+        streams.share(Some(shared.logs()));
+        Self { streams, shared }
+    }
+
+    fn open(&self, id: &str) -> Writer {
+        self.streams.open_as(&ann(), id).unwrap()
+    }
+
+    /// The log, once it can be found.
+    async fn find(&self, id: &str) -> Found {
+        let started = Instant::now();
+        loop {
+            if let Ok(Some(found)) = self.streams.find_anywhere(&ann(), id).await {
+                return found;
+            }
+            assert!(started.elapsed() < Duration::from_secs(20), "{id} is nowhere");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn ann() -> TenantId {
+    TenantId::new("ann")
+}
+
+fn event(number: u64) -> Bytes {
+    Bytes::from(format!("data: {number}\n\n"))
+}
+
+fn append(writer: &mut Writer, numbers: std::ops::RangeInclusive<u64>) {
+    numbers.for_each(|number| writer.append(event(number)));
+}
+
+/// Everything to the end, and what the end is: the code of its error, or nothing.
+async fn read(mut cursor: Cursor) -> (Vec<u64>, Option<String>) {
+    let reading = async {
+        let mut numbers = Vec::new();
+        while let Some(next) = poll_fn(|cx| cursor.poll_next(cx)).await {
+            let next = next.expect("nothing is missing");
+            assert_eq!(next.event, event(next.number));
+            numbers.push(next.number);
+        }
+        let outcome = cursor.outcome().expect("it has ended");
+        // All ends here but the good ones come from elsewhere than the log.
+        assert_eq!(cursor.unsaid(), outcome.clone().err());
+        (numbers, outcome.err().map(|reject| reject.code.unwrap_or_default()))
+    };
+    tokio::time::timeout(Duration::from_secs(30), reading).await.expect("an end")
+}
+
+/// The first so many.
+async fn first(cursor: &mut Cursor, count: usize) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for _ in 0..count {
+        let next = tokio::time::timeout(Duration::from_secs(20), poll_fn(|cx| cursor.poll_next(cx))).await;
+        numbers.push(next.expect("an event").unwrap().unwrap().number);
+    }
+    numbers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_gateway_reads_a_log_from_any_event_while_it_is_written_and_when_it_has_ended() {
+    let Some(redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    let found = two.find("stream_a").await;
+    assert!(found.outcome().is_none() && matches!(found, Found::Elsewhere(_)));
+    let mut live = found.read_after(0).unwrap();
+    append(&mut writer, 1..=3);
+    assert_eq!(first(&mut live, 3).await, [1, 2, 3]);
+    append(&mut writer, 4..=400);
+    let resumed = two.find("stream_a").await.read_after(2).unwrap();
+    // Seen at its own gateway, and not copied yet.
+    let ahead = two.find("stream_a").await.read_after(399).unwrap();
+    let beyond = two.find("stream_a").await.read_after(u64::MAX).unwrap();
+    writer.end(Ok(()));
+    assert_eq!(read(ahead).await, (vec![400], None));
+    assert_eq!(read(beyond).await, (vec![], None));
+    assert_eq!(read(live).await, ((4..=400).collect(), None));
+    assert_eq!(read(resumed).await, ((3..=400).collect(), None));
+    let started = Instant::now();
+    while two.find("stream_a").await.outcome().is_none() {
+        assert!(started.elapsed() < Duration::from_secs(5));
+    }
+    for seen in [0, 7, 128, 399, 400] {
+        let late = two.find("stream_a").await.read_after(seen).unwrap();
+        assert_eq!(read(late).await, ((seen + 1..=400).collect(), None));
+    }
+    // The gateway that wrote it stops; the log stays.
+    let Gateway { streams, shared } = one;
+    drop(streams);
+    shared.close().await;
+    assert_eq!(read(two.find("stream_a").await.read_after(398).unwrap()).await, (vec![399, 400], None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_its_tenants_alone_and_of_some_tenants_nothing_leaves() {
+    let Some(redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    append(&mut writer, 1..=1);
+    two.find("stream_a").await;
+    let bob = TenantId::new("bob");
+    assert!(two.streams.find_anywhere(&bob, "stream_a").await.unwrap().is_none());
+    assert!(two.streams.find_anywhere(&bob, "stream_none").await.unwrap().is_none());
+    let private = TenantId::new("private");
+    let mut secret = one.streams.open_as(&private, "stream_p").unwrap();
+    append(&mut secret, 1..=1);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(two.streams.find_anywhere(&private, "stream_p").await.unwrap().is_none());
+    let keys = redis.ask("KEYS *");
+    assert!(keys.contains("stream_a") && !keys.contains("stream_p"), "{keys}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_gateway_ends_a_log_and_forgets_it() {
+    let Some(redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    append(&mut writer, 1..=2);
+    two.find("stream_a").await.stop().await.unwrap();
+    let stopped = poll_fn(|cx| writer.poll_stopped(cx));
+    tokio::time::timeout(Duration::from_secs(5), stopped).await.expect("the writer is told");
+    two.streams.forget(&TenantId::new("bob"), "stream_a");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    two.find("stream_a").await;
+    two.streams.forget(&ann(), "stream_a");
+    let started = Instant::now();
+    while two.streams.find_anywhere(&ann(), "stream_a").await.unwrap().is_some() {
+        assert!(started.elapsed() < Duration::from_secs(5), "it is still found");
+    }
+    // What is written after that is not found either.
+    append(&mut writer, 3..=3);
+    writer.end(Ok(()));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(two.streams.find_anywhere(&ann(), "stream_a").await.unwrap().is_none());
+    assert!(!redis.ask("KEYS *").contains(":events:"), "nothing of it is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_whose_gateway_is_gone_ends_with_an_error_and_never_hangs() {
+    let Some(redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    append(&mut writer, 1..=5);
+    let mut live = two.find("stream_a").await.read_after(0).unwrap();
+    assert_eq!(first(&mut live, 5).await, [1, 2, 3, 4, 5]);
+    // For longer than a lease: silence alone is no end.
+    let silent = tokio::time::timeout(2 * LEASE, poll_fn(|cx| live.poll_next(cx))).await;
+    assert!(silent.is_err(), "a gateway that is there keeps its logs");
+    // Killed: nothing is said any more. The writer is only kept from saying that it was dropped.
+    std::mem::forget(writer);
+    drop(one);
+    let gone = Instant::now();
+    assert_eq!(read(live).await, (vec![], Some("stream_lost".into())));
+    assert!(gone.elapsed() < 3 * LEASE, "{:?}", gone.elapsed());
+    let late = two.find("stream_a").await;
+    assert_eq!(late.outcome().unwrap().unwrap_err().code.as_deref(), Some("stream_lost"));
+    assert_eq!(read(late.read_after(3).unwrap()).await, (vec![4, 5], Some("stream_lost".into())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_killed_and_forgets_everything_is_told_again() {
+    let Some(mut redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    append(&mut writer, 1..=50);
+    let mut live = two.find("stream_a").await.read_after(0).unwrap();
+    assert_eq!(first(&mut live, 50).await, (1..=50).collect::<Vec<_>>());
+    redis.kill();
+    append(&mut writer, 51..=500);
+    assert!(two.streams.find_anywhere(&ann(), "stream_a").await.is_err());
+    redis.revive();
+    append(&mut writer, 501..=600);
+    writer.end(Ok(()));
+    assert_eq!(read(live).await, ((51..=600).collect(), None));
+    assert_eq!(read(two.find("stream_a").await.read_after(0).unwrap()).await, ((1..=600).collect(), None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_without_a_server_is_told_to_come_back() {
+    let Some(mut redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    append(&mut writer, 1..=5);
+    let mut live = two.find("stream_a").await.read_after(0).unwrap();
+    assert_eq!(first(&mut live, 5).await, [1, 2, 3, 4, 5]);
+    redis.kill();
+    assert_eq!(read(live).await, (vec![], Some("stream_interrupted".into())));
+}
+
+/// What its gateway has dropped is dropped on the server, and readers are told so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_as_large_on_the_server_as_in_its_gateway() {
+    let Some(redis) = Redis::start() else { return };
+    let limits = Limits { log_bytes: 20_000, keep: Duration::from_secs(2), ..Limits::default() };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, limits.clone()));
+    let mut writer = one.open("stream_a");
+    for lot in 0..40 {
+        append(&mut writer, lot * 200 + 1..=lot * 200 + 200);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    writer.end(Ok(()));
+    let started = Instant::now();
+    let found = loop {
+        let found = two.find("stream_a").await;
+        if found.outcome().is_some() {
+            break found;
+        }
+        assert!(started.elapsed() < Duration::from_secs(10));
+    };
+    let missed = found.read_after(0).err().expect("the first are gone").first_kept;
+    let (numbers, end) = read(found.read_after(missed - 1).unwrap()).await;
+    assert_eq!((numbers, end), ((missed..=8000).collect(), None));
+    assert!(missed > 4000, "{missed}");
+    // And it goes, some time after its end.
+    while two.streams.find_anywhere(&ann(), "stream_a").await.unwrap().is_some() {
+        assert!(started.elapsed() < Duration::from_secs(10), "it is kept for ever");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(one.shared);
+}
+
+/// A reader that takes nothing holds up neither the writer nor other readers, and misses nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_is_waited_for_by_nobody() {
+    let Some(redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    let slow = two.find("stream_a").await.read_after(0).unwrap();
+    let quick = two.find("stream_a").await.read_after(0).unwrap();
+    append(&mut writer, 1..=5000);
+    writer.end(Ok(()));
+    let all: Vec<u64> = (1..=5000).collect();
+    assert_eq!(read(quick).await, (all.clone(), None));
+    assert_eq!(read(slow).await, (all, None));
+}

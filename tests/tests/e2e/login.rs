@@ -1,0 +1,254 @@
+//! People who log in with a browser, at an OpenID provider of this process.
+
+use hyper::{Method, Request};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tidegate_tests::issuer::{CLIENT, Provider, SECRET, Signer, encoded, now_s};
+use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
+
+/// A gateway whose people log in at `provider`.
+async fn start(provider: &Provider, folder: &tempfile::TempDir, secret: Option<&str>) -> Gateway {
+    let key = |name: &str| {
+        let hash = blake3::hash(name.as_bytes());
+        format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\n")
+    };
+    let store = format!("[store]\npath = {:?}\n", folder.path().display().to_string());
+    let text = format!("{}{}{store}{}[pipeline]\n", key("acme"), key("other"), provider.login());
+    let mut config = tidegate::config::Config::parse(&text).unwrap();
+    config.auth.login.as_mut().unwrap().client_secret = secret.map(str::to_owned);
+    Gateway::start_with(config).await
+}
+
+/// A browser, as far as this server sees it.
+struct Browser<'a> {
+    gateway: &'a Gateway,
+    cookies: Vec<(String, String)>,
+}
+
+const LOGIN: &str = "__Host-tidegate-login";
+const SESSION: &str = "__Host-tidegate-session";
+
+impl<'a> Browser<'a> {
+    fn new(gateway: &'a Gateway) -> Self {
+        Self { gateway, cookies: Vec::new() }
+    }
+
+    async fn send(&mut self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Answer {
+        let cookies: Vec<String> = self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut request = Request::builder().method(method).uri(self.gateway.url(path));
+        request = request.header("cookie", cookies.join("; ")).header("content-type", "application/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let answer = collect(self.gateway.send(request.body(body.into()).unwrap()).await).await;
+        for line in answer.headers.get_all("set-cookie") {
+            self.take(line.to_str().unwrap());
+        }
+        answer
+    }
+
+    /// Cookies must be this host's alone, unseen by scripts, and sent over TLS only.
+    fn take(&mut self, line: &str) {
+        for attribute in ["; Path=/;", "; HttpOnly;", "; Secure;", "; SameSite=Lax"] {
+            assert!(line.contains(attribute), "{line}");
+        }
+        assert!(!line.contains("Domain") && line.starts_with("__Host-"), "{line}");
+        let (name, rest) = line.split_once('=').unwrap();
+        self.cookies.retain(|(known, _)| known != name);
+        if !line.contains("Max-Age=0") {
+            self.cookies.push((name.into(), rest.split(';').next().unwrap().into()));
+        }
+    }
+
+    fn cookie(&self, name: &str) -> Option<String> {
+        self.cookies.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    }
+
+    async fn get(&mut self, path: &str) -> Answer {
+        self.send(Method::GET, path, &[], None).await
+    }
+
+    /// Begins; gives the page of the provider.
+    async fn begin(&mut self) -> String {
+        let answer = self.get("/auth/login?next=/chat%3Fid=1").await;
+        assert_eq!((answer.status, &answer.headers["cache-control"]), (303, &"no-store".parse().unwrap()));
+        answer.headers["location"].to_str().unwrap().to_owned()
+    }
+
+    async fn back(&mut self, query: &str) -> Answer {
+        self.get(&format!("/auth/callback?{query}")).await
+    }
+
+    async fn log_in(&mut self, provider: &Provider, user: &str, more: Value) {
+        let page = self.begin().await;
+        let answer = self.back(&provider.log_in(&page, user, more)).await;
+        assert_eq!((answer.status, &answer.headers["location"]), (303, &"/chat?id=1".parse().unwrap()), "{answer:?}");
+    }
+}
+
+fn chat() -> Option<Value> {
+    let mut body = with_model(ask("Hello!"));
+    body["max_tokens"] = 1.into();
+    Some(body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_logs_in_asks_and_logs_out() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let gateway = start(&provider, &folder, None).await;
+    let mut browser = Browser::new(&gateway);
+    assert_eq!(browser.get("/v1/models").await.status, 401);
+    browser.log_in(&provider, "ann", json!({"role": "admin"})).await;
+    assert!(browser.cookie(LOGIN).is_none(), "the login is over with its answer");
+    let me = browser.get("/auth/me").await.json();
+    assert_eq!((&me["user"], &me["tenant"], &me["role"]), (&json!("ann"), &json!("acme"), &json!("admin")));
+    assert!(me["expires_at"].as_u64().unwrap() > now_s() + 11 * 3600);
+    assert_eq!(browser.get("/v1/models").await.status, 200);
+    assert_eq!(browser.get("/admin/keys").await.status, 200);
+    // What costs or changes something must come from a page of this server.
+    let path = "/v1/chat/completions";
+    for (headers, status) in [
+        (vec![], 403),
+        (vec![("origin", "https://evil.example")], 403),
+        (vec![("origin", "https://ai.example.evil.example")], 403),
+        (vec![("origin", "null")], 403),
+        (vec![("origin", "https://ai.example"), ("origin", "https://evil.example")], 403),
+        (vec![("sec-fetch-site", "cross-site")], 403),
+        (vec![("sec-fetch-site", "same-site")], 403),
+        (vec![("origin", "https://evil.example"), ("sec-fetch-site", "same-origin")], 403),
+        (vec![("sec-fetch-site", "same-origin")], 200),
+        (vec![("origin", "https://ai.example")], 200),
+        // With a key of the same tenant the key says who asks; with another tenant's, nobody does.
+        (vec![("x-api-key", "acme")], 200),
+        (vec![("x-api-key", "other"), ("origin", "https://ai.example")], 400),
+    ] {
+        let answer = browser.send(Method::POST, path, &headers, chat()).await;
+        assert_eq!(answer.status, status, "{headers:?}: {:?}", answer.body);
+        match status {
+            403 => assert_eq!(answer.error().2, json!("cross_site")),
+            400 => assert_eq!(answer.error().2, json!("conflicting_credentials")),
+            _ => {}
+        }
+    }
+    let token = browser.cookie(SESSION).unwrap();
+    assert_eq!(browser.send(Method::POST, "/auth/logout", &[], None).await.status, 403);
+    let ours = [("origin", "https://ai.example")];
+    assert_eq!(browser.send(Method::POST, "/auth/logout", &ours, None).await.status, 204);
+    assert!(browser.cookie(SESSION).is_none());
+    browser.cookies.push((SESSION.into(), token.clone()));
+    let over = browser.get("/v1/models").await;
+    assert_eq!((over.status, over.error().2), (401, json!("session_over")));
+    gateway.running.stop(Duration::from_secs(5)).await;
+    for file in std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()) {
+        let bytes = std::fs::read(&file).unwrap_or_default();
+        assert!(!bytes.windows(token.len()).any(|window| window == token.as_bytes()), "{} has it", file.display());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_gives_a_new_cookie_and_ends_the_one_before() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let gateway = start(&provider, &folder, Some(SECRET)).await;
+    let mut browser = Browser::new(&gateway);
+    // One that somebody else has put there is not taken over.
+    browser.cookies.push((SESSION.into(), "a".repeat(64)));
+    browser.log_in(&provider, "ann", json!({})).await;
+    let first = browser.cookie(SESSION).unwrap();
+    assert_ne!(first, "a".repeat(64));
+    browser.log_in(&provider, "ann", json!({})).await;
+    assert_ne!(browser.cookie(SESSION).unwrap(), first);
+    let mut thief = Browser::new(&gateway);
+    thief.cookies.push((SESSION.into(), first));
+    assert_eq!((thief.get("/auth/me").await.status, browser.get("/auth/me").await.status), (401, 200));
+    // A restart forgets nobody.
+    let cookies = browser.cookies.clone();
+    gateway.running.stop(Duration::from_secs(5)).await;
+    let again = start(&provider, &folder, Some(SECRET)).await;
+    let mut browser = Browser { gateway: &again, cookies };
+    assert_eq!(browser.get("/v1/models").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_forged_login_gets_a_cookie() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let gateway = start(&provider, &folder, None).await;
+    let other = Signer::new("one");
+    let claims = |nonce: &str| json!({"iss": provider.server.origin(), "aud": CLIENT, "sub": "eve", "exp": now_s() + 60, "nonce": nonce});
+    let nonce = |page: &str| page.split("nonce=").nth(1).unwrap().split('&').next().unwrap().to_owned();
+    let mut checked = 0;
+    let mut refused = |answer: Answer, browser: &Browser<'_>, what: &str| {
+        assert!([400, 401].contains(&answer.status), "{what}: {answer:?}");
+        assert!(browser.cookie(SESSION).is_none(), "{what}");
+        checked += 1;
+    };
+    // What the provider says is not to be believed.
+    for (what, more) in [
+        ("another nonce", json!({"nonce": "x"})),
+        ("a nonce that is none", json!({"nonce": null})),
+        ("another audience", json!({"aud": "tidegate"})),
+        ("another party", json!({"azp": "other"})),
+        ("several audiences and no party", json!({"aud": [CLIENT, "other"]})),
+        ("over", json!({"exp": now_s() - 120})),
+        ("another issuer", json!({"iss": "https://evil.example"})),
+        ("no user", json!({"sub": ""})),
+    ] {
+        let mut browser = Browser::new(&gateway);
+        let page = browser.begin().await;
+        let answer = browser.back(&provider.log_in(&page, "eve", more)).await;
+        refused(answer, &browser, what);
+    }
+    type Forge<'a> = &'a dyn Fn(&str) -> String;
+    let unsigned: Forge<'_> =
+        &|page| format!("{}.{}.", encoded("{\"alg\":\"none\"}"), encoded(claims(&nonce(page)).to_string()));
+    let by_other: Forge<'_> = &|page| other.token(&claims(&nonce(page)));
+    let nothing: Forge<'_> = &|_| "x".into();
+    for (what, token) in [("unsigned", unsigned), ("signed by another", by_other), ("no token", nothing)] {
+        let mut browser = Browser::new(&gateway);
+        let page = browser.begin().await;
+        let answer = browser.back(&provider.answer(&page, token(&page))).await;
+        refused(answer, &browser, what);
+    }
+    // What the browser brings back is another's, or made up.
+    let (mut eve, mut ann) = (Browser::new(&gateway), Browser::new(&gateway));
+    let evil = provider.log_in(&eve.begin().await, "eve", json!({}));
+    ann.begin().await;
+    let answer = ann.back(&evil).await;
+    refused(answer, &ann, "another browser's answer");
+    let answer = Browser::new(&gateway).back(&evil).await;
+    refused(answer, &Browser::new(&gateway), "no login begun");
+    let answer = eve.back(&format!("{evil}&iss=https%3A%2F%2Fevil.example")).await;
+    refused(answer, &eve, "an answer of another issuer");
+    let answer = eve.back(&evil.replace("code%2B", "code%2B9")).await;
+    refused(answer, &eve, "another code");
+    let state = eve.cookie(LOGIN).unwrap();
+    let changed = state.splitn(4, '.').enumerate().map(|(i, part)| if i == 2 { "v".repeat(43) } else { part.into() });
+    let changed = changed.collect::<Vec<String>>().join(".");
+    let mut forger = Browser { gateway: &gateway, cookies: vec![(LOGIN.into(), changed)] };
+    let answer = forger.back(&evil).await;
+    refused(answer, &forger, "another verifier");
+    for query in ["", "error=access_denied&state=x", "code=1", "state=&code=1", "state=a&state=b&code=1"] {
+        let answer = eve.back(query).await;
+        refused(answer, &eve, query);
+    }
+    // The one that is right is taken, once.
+    let held = eve.cookies.clone();
+    assert_eq!(eve.back(&evil).await.status, 303);
+    let mut again = Browser { gateway: &gateway, cookies: held };
+    let answer = again.back(&evil).await;
+    refused(answer, &again, "a code that was used");
+    for next in ["//evil.example", "https://evil.example", "/%5Cevil.example", "x"] {
+        let answer = Browser::new(&gateway).get(&format!("/auth/login?next={next}")).await;
+        refused(answer, &Browser::new(&gateway), next);
+    }
+    println!("{checked} forged logins, none taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_login_there_is_none() {
+    let gateway = Gateway::start("[pipeline]\n").await;
+    for path in ["/auth/login", "/auth/callback?state=1&code=2", "/auth/me"] {
+        let answer = gateway.get(path).await;
+        assert_eq!((answer.status, answer.error().2), (404, json!("login_not_configured")), "{path}");
+    }
+}

@@ -1,0 +1,100 @@
+//! `/v1/memories`: what plugins remember of a caller is shown to that caller, and forgotten when it asks for that.
+
+use crate::conversations::send;
+use hyper::Method;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+use tidegate_tests::Gateway;
+
+/// Two callers of one tenant and one of another, and a memory. Its name is its own: other tests count the calls of the same
+/// guest, and figures are the process's.
+fn config(guest: &str, more: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("guests/dist/{guest}.wasm"));
+    let key = |name: &str, tenant: &str| {
+        let hash = blake3::hash(name.as_bytes());
+        format!("[[keys]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nhash = \"blake3:{hash}\"\n")
+    };
+    let keys = [key("ann", "acme"), key("bob", "acme"), key("eve", "evil")].concat();
+    format!(
+        "{keys}[[pipeline.stage]]\nplugin = \"own-{guest}\"\nfile = \"{}\"\nstages = [\"memory\"]\n{more}\n\
+         [pipeline.stage.limits]\nwall_ms = 20000\n",
+        file.display()
+    )
+}
+
+async fn known(gateway: &Gateway, key: &str, question: &str) -> Vec<Value> {
+    let path = format!("/v1/memories?q={}", question.replace(' ', "+"));
+    let answer = send(gateway, Method::GET, &path, key, None).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    answer.json()["data"].as_array().unwrap().clone()
+}
+
+async fn forget(gateway: &Gateway, key: &str, ids: &Value) -> (u16, Value) {
+    let answer = send(gateway, Method::POST, "/v1/memories/forget", key, Some(&json!({"ids": ids}))).await;
+    (answer.status, answer.json())
+}
+
+async fn say(gateway: &Gateway, key: &str, text: &str) -> u64 {
+    let body = json!({"model": "tidegate-starter", "max_tokens": 4, "messages": [{"role": "user", "content": text}]});
+    let answer = send(gateway, Method::POST, "/v1/chat/completions", key, Some(&body)).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    answer.json()["usage"]["prompt_tokens"].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_reads_what_is_remembered_of_it_and_has_it_forgotten() {
+    let gateway = Gateway::start(&config("remembers", "[pipeline.stage.grants]\nkv_kib = 64")).await;
+    let (said, question) = ("The harbour of Kelso opens at nine.", "When does the harbour of Kelso open?");
+    let alone = say(&gateway, "ann", said).await;
+    let mut found = Vec::new();
+    for _ in 0..500 {
+        found = known(&gateway, "ann", question).await;
+        if !found.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!((&found[0]["id"], &found[0]["text"]), (&json!("own-remembers/line-0"), &json!(said)));
+    // It is the caller's own: not another's of the tenant, and not another tenant's.
+    let ids = json!([found[0]["id"]]);
+    for other in ["bob", "eve"] {
+        assert!(known(&gateway, other, question).await.is_empty(), "{other}");
+        assert_eq!(forget(&gateway, other, &ids).await.1["forgotten"], 0, "{other}");
+    }
+    // Asked of a memory that is not there, none forgets.
+    assert_eq!(forget(&gateway, "ann", &json!(["nobody/line-0", "line-0"])).await.1["forgotten"], 0);
+    assert_eq!(known(&gateway, "ann", question).await, found);
+    let told = forget(&gateway, "ann", &ids).await;
+    assert_eq!(told, (200, json!({"object": "memories.forgotten", "forgotten": 1})));
+    assert!(known(&gateway, "ann", question).await.is_empty());
+    // And nothing of it comes into a prompt.
+    assert_eq!(say(&gateway, "ann", said).await, alone);
+}
+
+/// An open memory that fails is passed over where an answer is made; here that would read as nothing known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_that_fails_says_so_to_who_asks_what_it_knows() {
+    for (trap, status) in [("memory", 503), ("observer", 200)] {
+        let gateway = Gateway::start(&config("honest", &format!("config = {{ trap = \"{trap}\" }}"))).await;
+        let answer = send(&gateway, Method::GET, "/v1/memories?q=x&limit=1", "ann", None).await;
+        assert_eq!(answer.status, status, "{:?}", answer.body);
+        match status {
+            503 => assert_eq!(answer.error().2, "memory_failed"),
+            _ => assert_eq!(answer.json()["data"].as_array().unwrap().len(), 1),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_badly_is_refused_by_its_name() {
+    let gateway = Gateway::start(&config("honest", "")).await;
+    for path in ["/v1/memories", "/v1/memories?q=+", "/v1/memories?q=x&limit=0", "/v1/memories?q=x&limit=101"] {
+        assert_eq!(send(&gateway, Method::GET, path, "ann", None).await.status, 400, "{path}");
+    }
+    assert_eq!(forget(&gateway, "ann", &json!([])).await.0, 400);
+    // Without a memory nothing is known and nothing to forget.
+    let bare = Gateway::start(tidegate_tests::BARE).await;
+    assert!(known(&bare, "", "x").await.is_empty());
+    assert_eq!(forget(&bare, "", &json!(["a/b"])).await.1["forgotten"], 0);
+}
