@@ -3,7 +3,7 @@
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -163,6 +163,8 @@ fn start_logging() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // Escape codes are for eyes; in a file they are noise.
+        .with_ansi(std::io::stderr().is_terminal())
         .try_init()
         .map_err(|error| anyhow::anyhow!("logging does not start: {error}"))
 }

@@ -2,9 +2,10 @@
 
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
+use crate::figures;
 use crate::reply::ReplyEvent;
 use crate::stages::Ending;
-use metrics::{counter, gauge, histogram};
+use metrics::{counter, gauge};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_ledger::Charge;
@@ -127,15 +128,15 @@ impl Record {
     }
 
     fn count(&self, outcome: &'static str, usage: Usage, total: Duration) {
-        let labels = [("model", self.model.clone()), ("tenant", self.cx.caller.tenant.as_str().to_owned())];
         counter!("tidegate_requests_total", "model" => self.model.clone(),
             "tenant" => self.cx.caller.tenant.as_str().to_owned(), "outcome" => outcome)
         .increment(1);
-        counter!("tidegate_input_tokens_total", &labels).increment(usage.input_tokens);
-        counter!("tidegate_output_tokens_total", &labels).increment(usage.output_tokens);
-        histogram!("tidegate_request_seconds", &labels).record(total.as_secs_f64());
+        let figures = figures::of_requests(&self.model, &self.cx.caller.tenant);
+        figures.input_tokens.increment(usage.input_tokens);
+        figures.output_tokens.increment(usage.output_tokens);
+        figures.seconds.record(total.as_secs_f64());
         if let Some(first) = self.first {
-            histogram!("tidegate_time_to_first_token_seconds", &labels).record(first.as_secs_f64());
+            figures.to_first_token.record(first.as_secs_f64());
         }
     }
 }

@@ -152,3 +152,19 @@ impl Pipeline {
         Ok(self.converse(started))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, F>(_: impl FnOnce(A) -> F) -> usize {
+        std::mem::size_of::<F>()
+    }
+
+    /// It is copied when it is boxed, and each stage's place in it is there whether the stage is configured or not.
+    #[test]
+    fn the_future_of_the_path_is_small() {
+        let size = size_of_future(|(pipeline, chat, cx): (&'static Arc<Pipeline>, _, _)| pipeline.answer(chat, cx));
+        assert!(size <= 6 << 10, "{size} bytes");
+    }
+}

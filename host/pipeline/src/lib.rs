@@ -10,6 +10,7 @@ pub mod breaker;
 pub mod chat;
 pub mod context;
 mod estimate;
+pub mod figures;
 pub mod gate;
 pub mod holdback;
 pub mod models;

@@ -1,7 +1,8 @@
 //! A configured stage: a plugin (or the reason why it did not load) and what its failure means.
 
 use crate::breaker::{Breaker, Outcome};
-use metrics::{counter, histogram};
+use crate::figures::StageFigures;
+use metrics::counter;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ pub struct Stage {
     pub holdback_bytes: usize,
     /// Takes the plugin out while it keeps failing; shared by all its stages.
     pub breaker: Arc<Breaker>,
+    /// What is counted of it.
+    pub figures: StageFigures,
 }
 
 /// What a stage has to say: a result, or nothing because it failed and is not closed.
@@ -64,8 +67,7 @@ impl Stage {
         let took = started.elapsed();
         // A span that nothing is said in is not seen in a log.
         span.in_scope(|| tracing::debug!(us = took.as_micros(), "called"));
-        histogram!("tidegate_plugin_call_seconds", "plugin" => self.name.clone(), "stage" => kind.as_str())
-            .record(took.as_secs_f64());
+        self.figures.calls(&self.name, kind).record(took.as_secs_f64());
         match outcome {
             Ok(result) => {
                 self.breaker.note(tenant, Outcome::Fine, started);

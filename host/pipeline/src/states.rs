@@ -38,7 +38,8 @@ impl From<Reject> for Ended {
     }
 }
 
-/// What the request is and holds, from admission to its record.
+/// What the request is and holds, from admission to its record. Boxed, since each stage takes it by value and keeps a
+/// place for it in the future of the path.
 pub(crate) struct Request {
     pub(crate) chat: Chat,
     pub(crate) cx: RequestContext,
@@ -88,20 +89,20 @@ pub(crate) struct Notes {
 }
 
 /// Let in.
-pub(crate) struct Admitted(pub(crate) Request);
+pub(crate) struct Admitted(pub(crate) Box<Request>);
 
 /// What was said before is in front.
-pub(crate) struct Loaded(pub(crate) Request);
+pub(crate) struct Loaded(pub(crate) Box<Request>);
 
 /// The prompt passed the guards, perhaps changed.
-pub(crate) struct Screened(pub(crate) Request);
+pub(crate) struct Screened(pub(crate) Box<Request>);
 
 /// Context was added, screened and attributed.
-pub(crate) struct Grounded(pub(crate) Request);
+pub(crate) struct Grounded(pub(crate) Box<Request>);
 
 /// The server's tools are known.
 pub(crate) struct Equipped {
-    pub(crate) request: Request,
+    pub(crate) request: Box<Request>,
     pub(crate) tools: Vec<ServerTool>,
 }
 

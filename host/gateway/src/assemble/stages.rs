@@ -155,6 +155,7 @@ fn place(
         wall: config.limits.wall(kind),
         holdback_bytes: config.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES),
         breaker: Arc::clone(breaker),
+        figures: Default::default(),
     };
     match kind {
         StageKind::PromptGuard if config.when == Some(WhenConfig::DuringPrefill) => stages.late_guards.push(stage),

@@ -28,7 +28,7 @@ impl Pipeline {
         let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
         let caller = self.gate.admit(&cx.caller, &chat, &tally).await?;
         let held = HeldLimits { _permit: permit, caller, model: Hold::default() };
-        Ok(Admitted(Request {
+        Ok(Admitted(Box::new(Request {
             chat,
             cx,
             findings: Vec::new(),
@@ -40,7 +40,7 @@ impl Pipeline {
             left_out: 0,
             may_shorten: false,
             held,
-        }))
+        })))
     }
 
     /// Before anything is counted or asked, so that a model that the caller may not use and one that does not exist

@@ -4,7 +4,7 @@ use crate::context::RequestContext;
 use crate::holdback::{AtCap, Holdback, HoldbackError, Released};
 use crate::stage::{OnError, Stage};
 use crate::stages::screen_output::Judged;
-use metrics::{counter, histogram};
+use metrics::counter;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{Channel, Inspection, StageKind, Window, WindowAction};
 use tidegate_types::{Fault, Finding, Reject};
@@ -111,8 +111,7 @@ impl Withheld {
         if !self.text.is_empty() {
             self.since.get_or_insert(asked);
         } else if let Some(since) = self.since.take() {
-            histogram!("tidegate_plugin_holdback_seconds", "plugin" => stage.name.clone())
-                .record(since.elapsed().as_secs_f64());
+            stage.figures.holdback(&stage.name).record(since.elapsed().as_secs_f64());
         }
     }
 }

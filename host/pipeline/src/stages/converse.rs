@@ -96,7 +96,7 @@ impl Conversation {
                 }
                 TurnEnd::Calls(calls) => self.run_tools(calls).await?,
             }
-            source = self.turn.generate().await?;
+            source = Box::pin(self.turn.generate()).await?;
         }
         let limit = self.pipeline.limits.max_tool_turns;
         let message = format!("the model called tools in more than {limit} turns, this server's limit");
@@ -109,7 +109,7 @@ impl Conversation {
         let request = &self.turn.request;
         let (cx, stream, model) = (&request.cx, request.chat.stream, &self.turn.model.name);
         let findings = &mut self.screen.findings;
-        let judged = self.pipeline.screen_answer(cx, stream, model, held, self.usage, findings).await?;
+        let judged = Box::pin(self.pipeline.screen_answer(cx, stream, model, held, self.usage, findings)).await?;
         for Delta { choice, kind } in judged.events {
             self.emit(choice, kind).await;
         }
@@ -120,7 +120,7 @@ impl Conversation {
     }
 
     async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<(), Reject> {
-        self.pipeline.run_tools(&mut self.turn, calls, &mut self.screen.findings).await
+        Box::pin(self.pipeline.run_tools(&mut self.turn, calls, &mut self.screen.findings)).await
     }
 
     /// Reads one turn to its end.
@@ -294,5 +294,21 @@ impl Conversation {
             _ => {}
         }
         self.out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, F>(_: impl FnOnce(A) -> F) -> usize {
+        std::mem::size_of::<F>()
+    }
+
+    /// Each answer that is being made holds one for as long as it takes.
+    #[test]
+    fn the_future_of_an_answer_is_small() {
+        let size = size_of_future(|(conversation, source): (Conversation, _)| conversation.run(source));
+        assert!(size <= 6 << 10, "{size} bytes");
     }
 }

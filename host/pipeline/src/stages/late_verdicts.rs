@@ -29,7 +29,7 @@ impl Pipeline {
     }
 
     /// Waits for the late verdicts, where some are pending.
-    pub(super) async fn settled(self: &Arc<Self>, mut request: Request) -> Result<Request, Ended> {
+    pub(super) async fn settled(self: &Arc<Self>, mut request: Box<Request>) -> Result<Box<Request>, Ended> {
         let Some(PendingVerdicts(asking)) = request.pending.take() else { return Ok(request) };
         let verdicts = asking.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
         for (stage, verdict) in self.stages.late_guards.iter().zip(verdicts) {
@@ -38,7 +38,7 @@ impl Pipeline {
             stage.count_action(StageKind::PromptGuard, &verdict.action);
             match verdict.action {
                 Action::Allow => {}
-                Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, stage, request, parts)))),
+                Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, stage, *request, parts)))),
                 Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
                 Action::Rewrite(_) => {
                     let cause = format!("`{}` rewrites a prompt that the model has read already", stage.name);
@@ -52,9 +52,9 @@ impl Pipeline {
     /// As [`Self::settled`], where one of the `stages` may tell others what it sees.
     pub(super) async fn settled_before<'a>(
         self: &Arc<Self>,
-        request: Request,
+        request: Box<Request>,
         mut stages: impl Iterator<Item = &'a Stage>,
-    ) -> Result<Request, Ended> {
+    ) -> Result<Box<Request>, Ended> {
         if request.pending.is_some() && stages.any(Stage::asks_others) {
             return self.settled(request).await;
         }

@@ -10,7 +10,15 @@ use tidegate_types::{Form, Message, Part, Provenance, Reject, Role};
 impl Pipeline {
     pub(crate) async fn recall(self: &Arc<Self>, screened: Screened) -> Result<Grounded, Ended> {
         let Screened(request) = screened;
+        if self.stages.retrievers.is_empty() && self.stages.memories.is_empty() {
+            return Ok(Grounded(request));
+        }
         let Some((at, question)) = question(&request) else { return Ok(Grounded(request)) };
+        // Of its own, so that requests that ask nobody do not carry the place for it.
+        Box::pin(self.ground(request, at, question)).await
+    }
+
+    async fn ground(self: &Arc<Self>, request: Box<Request>, at: usize, question: String) -> Result<Grounded, Ended> {
         let retrievers = self.stages.retrievers.iter().map(|retriever| &retriever.stage);
         let asked = retrievers.chain(self.stages.memories.iter().map(|memory| &memory.stage));
         let mut request = self.settled_before(request, asked).await?;

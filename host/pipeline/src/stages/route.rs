@@ -15,9 +15,9 @@ impl Pipeline {
         if routed {
             equipped.request = self.settled_before(equipped.request, self.stages.routers.iter()).await?;
         }
-        let Request { chat, cx, .. } = &equipped.request;
+        let Request { chat, cx, .. } = &*equipped.request;
         let candidates = if routed {
-            self.ask_routers(&equipped.request).await?
+            Box::pin(self.ask_routers(&equipped.request)).await?
         } else {
             vec![self.models.allowed(&chat.model, &cx.caller.scope)?.clone()]
         };

@@ -33,7 +33,7 @@ impl Pipeline {
                         edits::apply(&mut request.chat, list).map_err(|why| bad_edit(stage, why))?;
                     }
                     Action::Respond(parts) => {
-                        return Err(Ended::Answered(Box::new(respond(self, stage, request, parts))));
+                        return Err(Ended::Answered(Box::new(respond(self, stage, *request, parts))));
                     }
                     Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
                 }

@@ -25,7 +25,7 @@ pub(crate) struct Started {
 
 /// What every turn of one answer needs.
 pub(crate) struct TurnPlan {
-    pub(crate) request: Request,
+    pub(crate) request: Box<Request>,
     pub(crate) tools: Vec<ServerTool>,
     pub(crate) model: Arc<Model>,
     pub(crate) seeds: Vec<u64>,
@@ -50,7 +50,7 @@ impl Pipeline {
                 request = self.settled(request).await?;
             }
             if request.may_shorten {
-                request = shortened(&model, request, &tools).await?;
+                request = Box::pin(shortened(&model, request, &tools)).await?;
             }
             match self.begin(&model, &request, &tools, &seeds).await {
                 Ok((source, hold)) => {
@@ -90,7 +90,11 @@ impl TurnPlan {
 }
 
 /// Counting the tokens of a long history takes its time, and no other request's.
-async fn shortened(model: &Arc<Model>, mut request: Request, tools: &[ServerTool]) -> Result<Request, Reject> {
+async fn shortened(
+    model: &Arc<Model>,
+    mut request: Box<Request>,
+    tools: &[ServerTool],
+) -> Result<Box<Request>, Reject> {
     let (model, defs) = (Arc::clone(model), tools.iter().map(|tool| tool.def.clone()).collect::<Vec<_>>());
     let shortening = tokio::task::spawn_blocking(move || {
         let left_out = shorten(&model, &mut request.chat, &defs)?;
