@@ -17,6 +17,7 @@ use tidegate::config::Config;
 pub mod issuer;
 pub mod nats;
 pub mod redis;
+pub mod schema;
 pub mod stand_in;
 
 /// A gateway on a free port of this machine, and a client of it.

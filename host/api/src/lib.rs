@@ -29,6 +29,7 @@ mod idempotency;
 mod ids;
 mod kept;
 mod limits;
+mod openapi;
 mod query;
 mod rate_headers;
 mod receive;

@@ -4,7 +4,7 @@ use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{
     chat_completions, completions, conversations, health, items, keys, login, memories, messages, metrics, models,
-    reload, responses, streams, usage,
+    openapi, reload, responses, streams, usage,
 };
 use crate::exchange::Exchange;
 use hyper::Method;
@@ -17,7 +17,7 @@ pub(crate) enum Access {
     Keyed(Group, Act),
     /// A caller who administers the server (without keys, this machine), or whose role lets it do this.
     Admin(Act),
-    /// Anyone who reaches the server: probes, which say nothing.
+    /// Anyone who reaches the server: probes, and the description of the API, which say nothing of what it holds.
     Open,
     /// Anyone who reaches the server's callers' address: people who log in.
     Login,
@@ -193,6 +193,7 @@ static ROUTES: &[Route] = &[
     route(Method::POST, "/auth/logout", Access::Login, |x| Box::pin(login::end(x))),
     route(Method::GET, "/livez", Access::Open, |x| Box::pin(health::live(x))),
     route(Method::GET, "/readyz", Access::Open, |x| Box::pin(health::ready(x))),
+    route(Method::GET, "/openapi.json", Access::Open, |x| Box::pin(openapi::read(x))),
 ];
 
 /// Which routes an address has.

@@ -64,18 +64,39 @@ async fn the_openai_package_understands_limits() {
     assert!(output.status.success() && out.contains("ok limits"), "{out}\n{err}");
 }
 
+/// Another's validator of OpenAPI documents, by the official schemas.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_of_the_api_is_openapi() {
+    let Some(python) = tokio::task::spawn_blocking(python_with_openai).await.unwrap() else { return };
+    let gateway = Gateway::start(BARE).await;
+    let url = gateway.url("/openapi.json");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/openapi.py");
+    let run = move || Command::new(python).args([script, &url]).output();
+    let output = tokio::task::spawn_blocking(run).await.unwrap().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("ok openapi"), "{out}\n{err}");
+}
+
 fn python_with_openai() -> Option<String> {
     if let Ok(python) = std::env::var("TIDEGATE_TEST_PYTHON") {
         return Some(python);
     }
     let venv = std::env::temp_dir().join("tidegate-tests-venv");
     let python = venv.join("bin/python");
-    let has_openai = || Command::new(&python).args(["-c", "import openai"]).output().is_ok_and(|o| o.status.success());
+    let has_openai = || {
+        Command::new(&python)
+            .args(["-c", "import openai, openapi_spec_validator"])
+            .output()
+            .is_ok_and(|o| o.status.success())
+    };
     let run =
         |program: &str, args: &[&str]| Command::new(program).args(args).output().is_ok_and(|o| o.status.success());
     if !has_openai() {
         run("python3", &["-m", "venv", &venv.to_string_lossy()]);
-        run(&venv.join("bin/pip").to_string_lossy(), &["install", "--quiet", "openai==3.52.0"]);
+        run(
+            &venv.join("bin/pip").to_string_lossy(),
+            &["install", "--quiet", "openai==3.52.0", "openapi-spec-validator==0.9.0"],
+        );
     }
     if has_openai() {
         return Some(python.to_string_lossy().into_owned());

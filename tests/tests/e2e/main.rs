@@ -10,6 +10,7 @@ mod admin;
 mod bad_input;
 mod chat;
 mod clients;
+mod contract;
 mod conversations;
 mod disk_full;
 mod examples;
