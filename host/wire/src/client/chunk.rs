@@ -7,6 +7,7 @@
 use crate::client::WireError;
 use crate::client::calls::{CallPiece, Calls};
 use crate::client::failure::Failure;
+use crate::logprobs::named;
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
@@ -296,12 +297,11 @@ impl Logprobs {
         }
         let mut logprobs = self.token_logprobs.unwrap_or_default().into_iter();
         let mut tops = self.top_logprobs.unwrap_or_default().into_iter();
-        let one = |token: String, logprob| TopLogprob { bytes: token.as_bytes().to_vec(), token, logprob };
         let mut tokens = Vec::new();
         for token in self.tokens.unwrap_or_default() {
-            let chosen = one(token, logprobs.next().flatten().unwrap_or(f32::NEG_INFINITY));
+            let chosen = named(token, logprobs.next().flatten().unwrap_or(f32::NEG_INFINITY));
             let top = tops.next().flatten().unwrap_or_default().into_iter();
-            let mut top: Vec<TopLogprob> = top.map(|(token, logprob)| one(token, logprob)).collect();
+            let mut top: Vec<TopLogprob> = top.map(|(token, logprob)| named(token, logprob)).collect();
             top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
             tokens.push(TextLogprob { chosen, top });
         }
