@@ -32,11 +32,15 @@ fn plain() -> EngineConfig {
     }
 }
 
-fn start(name: &str, backend: Arc<dyn Backend>, config: EngineConfig, num_blocks: Option<usize>) -> EngineHandle {
+pub fn fixture(name: &str) -> Model {
     // `tests/gpu/run.sh` brings them along to where the sources are not.
     let models = std::env::var_os("TIDEGATE_FIXTURES").map(PathBuf::from);
     let models = models.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models"));
-    let model = Model::open(&models.join(name)).unwrap();
+    Model::open(&models.join(name)).unwrap()
+}
+
+fn start(name: &str, backend: Arc<dyn Backend>, config: EngineConfig, num_blocks: Option<usize>) -> EngineHandle {
+    let model = fixture(name);
     let mut facts = ModelFacts::of(name, model.fingerprint.0, &model.program, &*backend);
     if let Some(num_blocks) = num_blocks {
         facts.kv_bytes_per_token = (config.cache_mib() << 20) / num_blocks / tidegate_engine::BLOCK_TOKENS;

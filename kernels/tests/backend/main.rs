@@ -1,6 +1,7 @@
 //! The whole backend, through the stand-in libraries or on a device: against the reference, and behind the engine.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests")]
 
+mod accuracy;
 mod deterministic;
 mod engine;
 mod executor;
