@@ -8,6 +8,7 @@ use hyper::body::{Frame, SizeHint};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tidegate_types::{Fault, Reject};
 
 pub(crate) type Response = hyper::Response<Body>;
 
@@ -51,6 +52,24 @@ impl Body {
             Kind::Full(bytes) => Some(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Kind::Events(_) | Kind::Replay(_) => None,
         }
+    }
+
+    /// Takes the bytes of a body in one piece; any other has none.
+    pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
+        match &mut self.kind {
+            Kind::Full(bytes) => Some(bytes.take().unwrap_or_default()),
+            Kind::Events(_) | Kind::Replay(_) => None,
+        }
+    }
+
+    /// How what it says has ended; one that broke off before has failed.
+    pub(crate) fn outcome(&self) -> Result<(), Reject> {
+        let outcome = match &self.kind {
+            Kind::Full(_) => Some(Ok(())),
+            Kind::Events(events) => events.outcome(),
+            Kind::Replay(replay) => replay.outcome(),
+        };
+        outcome.unwrap_or_else(|| Err(Reject::internal(Fault::Operator, "a stream ended without a word")))
     }
 
     /// The same response without its body, for `HEAD`.

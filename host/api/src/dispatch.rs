@@ -6,7 +6,8 @@ use crate::body::{Body, Response};
 use crate::check;
 use crate::credential;
 use crate::error;
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Inbound};
+use crate::idempotency;
 use crate::ids;
 use crate::record::Record;
 use crate::routes::{Door, Found, Route, find};
@@ -83,8 +84,12 @@ impl Dispatch {
         };
         record.caller = Some(Arc::clone(&caller));
         let (api, peer, request_id) = (self.api, self.peer, record.request_id.clone());
-        let exchange = Exchange { api, request_id, unique, caller, peer, rest, request };
-        match (route.handler)(exchange).await {
+        let once = idempotency::is_asked(request.method(), request.headers());
+        let request = request.map(Inbound::Arriving);
+        let exchange = Exchange { api, request_id, unique, caller, peer, rest, request, made: None };
+        // Boxed, so that requests without a key do not carry its size.
+        let answer = if once { Box::pin(idempotency::once(route, exchange)) } else { (route.handler)(exchange) };
+        match answer.await {
             Ok(response) => {
                 if response.body().len().is_some() {
                     record.answered();

@@ -81,6 +81,7 @@ pub(crate) struct EventBody {
     buffer: BytesMut,
     cutting: Pin<Box<WaitForCancellationFutureOwned>>,
     silence: Silence,
+    outcome: Option<Result<(), Reject>>,
 }
 
 impl EventBody {
@@ -92,11 +93,17 @@ impl EventBody {
             buffer: BytesMut::with_capacity(BUFFER_BYTES),
             cutting: Box::pin(api.phase.cutting.clone().cancelled_owned()),
             silence: Silence::new(api.limits.keep_alive),
+            outcome: None,
         }
     }
 
     pub(crate) fn is_ended(&self) -> bool {
         self.reply.is_none() && self.buffer.is_empty()
+    }
+
+    /// How the answer has ended, if it has.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Reject>> {
+        self.outcome.clone()
     }
 
     /// The next bytes to send.
@@ -126,8 +133,9 @@ impl EventBody {
 
     fn take(&mut self, event: Option<Result<ReplyEvent, Reject>>, record: Option<&mut Record>) {
         let written = self.encoding.write(event, &mut self.buffer);
-        if matches!(written, Written::End(_)) {
+        if let Written::End(outcome) = &written {
             self.reply = None;
+            self.outcome = Some(outcome.clone());
         }
         match (written, record) {
             (Written::Part, Some(record)) => record.note_event(),

@@ -2,6 +2,7 @@
 
 use crate::backend::RequestContext;
 use crate::body::{Body, Response};
+use crate::ids;
 use crate::server::Api;
 use bytes::Bytes;
 use hyper::Request;
@@ -9,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tidegate_types::{Caller, RequestId};
+use tidegate_types::{Caller, Reject, RequestId};
 
 /// One request on its way to its answer.
 pub(crate) struct Exchange {
@@ -21,7 +22,17 @@ pub(crate) struct Exchange {
     pub(crate) peer: SocketAddr,
     /// What stands for the `{}` and `*` of the route's path, joined by slashes.
     pub(crate) rest: String,
-    pub(crate) request: Request<Incoming>,
+    pub(crate) request: Request<Inbound>,
+    /// The name of what is made, where a key was claimed for it.
+    pub(crate) made: Option<String>,
+}
+
+/// The body of a request.
+pub(crate) enum Inbound {
+    /// As it arrives.
+    Arriving(Incoming),
+    /// As it was read before.
+    Whole(Bytes),
 }
 
 impl Exchange {
@@ -35,6 +46,11 @@ impl Exchange {
             hops: hops.unwrap_or(0),
             history: None,
         }
+    }
+
+    /// A name for what is made, which nobody can guess.
+    pub(crate) fn name(&mut self) -> Result<String, Reject> {
+        self.made.take().map_or_else(ids::secret, Ok)
     }
 }
 

@@ -47,6 +47,7 @@ pub use auth::{ApiKey, Auth, SharedAuth};
 pub use backend::{BoxFuture, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store};
 pub use error::ApiError;
 pub use grant::{CertificateGrant, Grant, GrantToken};
+pub use idempotency::answers::IdempotencyLimits;
 pub use kept::Kept;
 pub use limits::Limits;
 pub use routes::{Door, Group, routes};

@@ -1,5 +1,6 @@
 //! The bounds of the HTTP side.
 
+use crate::idempotency::answers::IdempotencyLimits;
 use std::time::Duration;
 
 /// Bounds of connections, requests and answers.
@@ -28,6 +29,8 @@ pub struct Limits {
     pub first_event_wait: Duration,
     /// Of the logs of resumable streams.
     pub streams: tidegate_streams::Limits,
+    /// Of what is kept for callers' idempotency keys.
+    pub idempotency: IdempotencyLimits,
 }
 
 impl Default for Limits {
@@ -44,6 +47,7 @@ impl Default for Limits {
             keep_alive: Duration::from_secs(15),
             first_event_wait: Duration::from_secs(5),
             streams: tidegate_streams::Limits::default(),
+            idempotency: IdempotencyLimits::default(),
         }
     }
 }

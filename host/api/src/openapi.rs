@@ -86,7 +86,9 @@ fn document() -> Result<Value, serde_json::Error> {
 fn complete(operation: &mut Value, tag: &str, path: &str, method: &str) {
     let Some(route) = route_of(path, method) else { return };
     operation["tags"] = json!([tag]);
+    let posted = route.method == Method::POST;
     let mut parameters = vec![refers("parameters", "request_id")];
+    parameters.extend(posted.then(|| refers("parameters", "idempotency_key")));
     parameters.extend(words(path).map(|word| refers("parameters", word)));
     parameters.extend(operation["parameters"].as_array().cloned().unwrap_or_default());
     operation["parameters"] = parameters.into();
@@ -101,6 +103,9 @@ fn complete(operation: &mut Value, tag: &str, path: &str, method: &str) {
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     for answer in responses.values_mut() {
         answer["headers"]["x-request-id"] = refers("headers", "request_id");
+        if posted {
+            answer["headers"]["idempotent-replayed"] = refers("headers", "replayed");
+        }
         for (header, name) in ALLOWANCES.iter().filter(|_| is_limited(route)) {
             answer["headers"][*header] = refers("headers", name);
         }

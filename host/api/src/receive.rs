@@ -1,5 +1,6 @@
-//! Receiving a request's body: JSON only, bounded in size, in time, and in what all requests hold together.
+//! Receiving a request's body: JSON, bounded in size, in time, and in what all requests hold together.
 
+use crate::exchange::Inbound;
 use crate::server::Api;
 use bytes::{Bytes, BytesMut};
 use hyper::HeaderMap;
@@ -11,8 +12,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_types::{Fault, Reject, RejectKind};
 
 /// The whole body of a request whose headers are `headers`.
-pub(crate) async fn json(api: &Api, headers: &HeaderMap, mut body: Incoming) -> Result<Bytes, Reject> {
+pub(crate) async fn json(api: &Api, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
     is_json(headers)?;
+    any(api, headers, body).await
+}
+
+/// The same, whatever it is.
+pub(crate) async fn any(api: &Api, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
+    let mut body = match body {
+        Inbound::Arriving(body) => body,
+        Inbound::Whole(bytes) => return Ok(bytes),
+    };
     let limit = api.limits.max_body_bytes;
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit as u64) {

@@ -16,7 +16,9 @@ pub(crate) struct ReplayBody {
     cursor: Cursor,
     /// Whether the generation ends when this reader goes away.
     owns: bool,
-    ended: bool,
+    /// Whether events are told their numbers.
+    numbered: bool,
+    outcome: Option<Result<(), Reject>>,
     buffer: BytesMut,
     silence: Silence,
 }
@@ -24,7 +26,14 @@ pub(crate) struct ReplayBody {
 impl ReplayBody {
     pub(crate) fn new(api: &Api, cursor: Cursor) -> Self {
         let silence = Silence::new(api.limits.keep_alive);
-        Self { cursor, owns: false, ended: false, buffer: BytesMut::new(), silence }
+        Self { cursor, owns: false, numbered: true, outcome: None, buffer: BytesMut::new(), silence }
+    }
+
+    /// The body of an answer that was written to a log as it is.
+    pub(crate) fn raw(api: &Api, cursor: Cursor) -> Self {
+        let mut body = Self::new(api, cursor);
+        body.numbered = false;
+        body
     }
 
     /// Stops the generation when this reader goes away before its end.
@@ -34,26 +43,33 @@ impl ReplayBody {
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.ended && self.buffer.is_empty()
+        self.outcome.is_some() && self.buffer.is_empty()
+    }
+
+    /// How the log has ended, if it has and this reader is there.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Reject>> {
+        self.outcome.clone()
     }
 
     /// The next bytes to send.
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, mut record: Option<&mut Record>) -> Poll<Option<Bytes>> {
-        while !self.ended && self.buffer.len() < MAX_FRAME_BYTES {
+        while self.outcome.is_none() && self.buffer.len() < MAX_FRAME_BYTES {
             let Poll::Ready(next) = self.cursor.poll_next(cx) else { break };
             match next {
                 Some(Ok(next)) => {
                     if self.buffer.capacity() == 0 {
                         self.buffer.reserve(BUFFER_BYTES);
                     }
-                    event_id(next.number, &mut self.buffer);
+                    if self.numbered {
+                        event_id(next.number, &mut self.buffer);
+                    }
                     self.buffer.extend_from_slice(&next.event);
                     if let Some(record) = record.as_deref_mut() {
                         record.note_event();
                     }
                 }
                 Some(Err(missed)) => {
-                    let reject = gone(missed);
+                    let reject = if self.numbered { gone(missed) } else { too_slow() };
                     error_event(&reject, &mut self.buffer);
                     self.end(Err(reject), record.as_deref_mut());
                 }
@@ -67,7 +83,7 @@ impl ReplayBody {
             }
         }
         if self.buffer.is_empty() {
-            if self.ended {
+            if self.outcome.is_some() {
                 return Poll::Ready(None);
             }
             // Many readers wait for long, and a buffer is most of what one holds.
@@ -80,7 +96,7 @@ impl ReplayBody {
     }
 
     fn end(&mut self, outcome: Result<(), Reject>, record: Option<&mut Record>) {
-        self.ended = true;
+        self.outcome = Some(outcome.clone());
         match (outcome, record) {
             (Ok(()), Some(record)) => record.answered(),
             (Err(reject), Some(record)) => record.rejected(&reject),
@@ -91,7 +107,7 @@ impl ReplayBody {
 
 impl Drop for ReplayBody {
     fn drop(&mut self) {
-        if self.owns && !self.ended {
+        if self.owns && self.outcome.is_none() {
             self.cursor.stop();
         }
     }
@@ -101,6 +117,13 @@ impl Drop for ReplayBody {
 pub(crate) fn away(away: Away) -> Reject {
     let message = "the stream is not one of this gateway's, and the others cannot be asked now; try again";
     Reject::unavailable(Fault::Operator, message, 2).code("shared_unavailable").because(away)
+}
+
+/// A reader of what has no numbers cannot come back to it.
+fn too_slow() -> Reject {
+    let message = "the answer is longer than what is kept of it, and was read too slowly; ask again with another \
+                   `Idempotency-Key`, or with `x-tidegate-resumable`";
+    Reject::new(RejectKind::Conflict, Fault::Client, message).code("events_gone")
 }
 
 /// The reader comes too late for some events.

@@ -4,6 +4,7 @@ use crate::auth::SharedAuth;
 use crate::backend::Service;
 use crate::connection;
 use crate::error::ApiError;
+use crate::idempotency::answers::Answers;
 use crate::kept::Kept;
 use crate::limits::Limits;
 use crate::routes::Door;
@@ -34,6 +35,8 @@ pub struct Api {
     pub(crate) streams: Streams,
     /// Where conversations are kept, where they are.
     pub(crate) kept: Option<Kept>,
+    /// What was answered to requests that say which they are.
+    pub(crate) answers: Arc<Answers>,
     /// Connections, and generations that outlive theirs.
     pub(crate) tasks: TaskTracker,
 }
@@ -43,8 +46,9 @@ impl Api {
     pub fn new(service: Arc<dyn Service>, auth: impl Into<SharedAuth>, limits: Limits) -> Self {
         let auth = auth.into();
         let streams = Streams::new(limits.streams.clone());
+        let answers = Arc::new(Answers::new(limits.idempotency));
         let (receiving, phase, tasks) = (AtomicUsize::new(0), Phase::default(), TaskTracker::new());
-        Self { service, auth, limits, receiving, phase, streams, kept: None, tasks }
+        Self { service, auth, limits, receiving, phase, streams, kept: None, answers, tasks }
     }
 
     /// Shares the logs of streams with other gateways.

@@ -25,6 +25,7 @@ mod login;
 mod many_streams;
 mod memories;
 mod mtls;
+mod once;
 mod outside;
 mod pipeline;
 mod reload;

@@ -19,13 +19,14 @@ const EXPORT_PAGE: u32 = 50;
 /// Text of an item that is kept: pages of them are made in memory.
 const MAX_ITEM_BYTES: usize = 1 << 20;
 
-pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
+pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
+    let name = exchange.name()?;
     let Exchange { api, caller, request, .. } = exchange;
     let conversations = api.writable(&caller)?;
     let (parts, body) = request.into_parts();
     let asked = wire::parse_conversation(&receive::json(&api, &parts.headers, body).await?, true)?;
     let made = Conversation {
-        id: format!("conv_{}", ids::secret()?),
+        id: format!("conv_{name}"),
         title: asked.title.unwrap_or_default(),
         metadata: asked.metadata.unwrap_or_else(|| "{}".into()),
         leaf: String::new(),
@@ -34,6 +35,12 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     let items = new_messages("items", asked.items)?;
     conversations.create(&caller.tenant, &made, &items).await.map_err(|error| store_failed(&error))?;
     Ok(json(Bytes::from(shown(&made).to_string())))
+}
+
+/// The conversation that the same request made before.
+pub(crate) async fn again(mut exchange: Exchange, made: String) -> Result<Response, Reject> {
+    exchange.rest = format!("conv_{made}");
+    get(exchange).await
 }
 
 pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {

@@ -7,8 +7,6 @@ use crate::endpoints::generate::{event_stream, extra_headers, full, now};
 use crate::endpoints::items::rendered;
 use crate::endpoints::streams::seen;
 use crate::exchange::{Exchange, json};
-use crate::idempotency;
-use crate::ids;
 use crate::kept::{not_found, store_failed};
 use crate::receive;
 use crate::replay::{ReplayBody, away, gone};
@@ -22,28 +20,17 @@ use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind, TenantId};
 use tidegate_wire::conversations::deleted;
 use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response, status_of};
 
-pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
-    let mut context = exchange.context();
+pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
+    // Whoever asks again with the same key may be at another gateway, and finds the log there.
+    let claimed = exchange.made.is_some();
+    let (mut context, unique) = (exchange.context(), exchange.name()?);
     let Exchange { api, caller, request, .. } = exchange;
     let (parts, body) = request.into_parts();
     let body = receive::json(&api, &parts.headers, body).await?;
     let mut asked = parse_response(&body)?;
-    let unique = ids::secret()?;
     let id = format!("resp_{unique}");
     let store = stores(&api, &caller, &asked)?;
     let place = place(&api, &caller, &asked, &unique).await?;
-    let claimed = idempotency::claim(&api, &caller, ROUTE, &parts.headers, &body, &unique).await?;
-    if let Some(claimed) = &claimed {
-        if !store {
-            let message =
-                "a response that is not kept cannot be given again; send `store`: true, or no `Idempotency-Key`";
-            return Err(Reject::invalid("store", message).code("invalid_value"));
-        }
-        if !claimed.new {
-            let (id, wait) = (format!("resp_{}", claimed.unique), !asked.background);
-            return attach(&api, &caller.tenant, &id, asked.chat.stream, wait).await;
-        }
-    }
     if let (Some(leaf), false) = (&place.leaf, place.at == At::Leaf) {
         let at = (place.conversation.as_str(), leaf.as_str());
         let loading = history(api.conversations()?, &caller.tenant, at, asked.instructed, asked.truncation);
@@ -58,50 +45,24 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
         left_out: 0,
         echo: std::mem::take(&mut asked.echo),
     };
-    let skin = if stream || asked.background || claimed.is_some() { Skin::Typed } else { Skin::Silent };
+    let skin = if stream || asked.background || claimed { Skin::Typed } else { Skin::Silent };
     let encoder = ResponseEncoder::new(head, &unique, skin, api.limits.max_answer_bytes);
     let keep = match store {
         true => Some(keep(&api, &caller, &place, &id, &asked)?),
         false => None,
     };
     let name = store.then_some(id.as_str());
-    if let (Some(claimed), false) = (claimed, asked.background) {
-        // It outlives its connection, so that whoever asks again finds it.
-        let log = match open(&api, &caller.tenant, name) {
-            Ok(log) => log,
-            Err(reject) => {
-                claimed.release().await;
-                return Err(reject);
-            }
-        };
-        let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log) };
-        let chat = asked.chat;
-        api.tasks.spawn(async move {
-            if let Ended::Failed(_) = Box::pin(answering.ask(chat, context)).await.ended {
-                claimed.release().await;
-            }
-        });
-        return attach(&api, &caller.tenant, &id, stream, true).await;
-    }
     if asked.background {
         let log = open(&api, &caller.tenant, name)?;
         let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log) };
         return in_background(answering, asked.chat, context, stream).await;
     }
     asked.chat.stream = stream;
-    let log = if stream { Some(open(&api, &caller.tenant, name)?) } else { None };
+    let log = if stream || claimed { Some(open(&api, &caller.tenant, name)?) } else { None };
     let mut reply = api.service.chat(asked.chat, context).await?;
     let headers = extra_headers(&reply);
     let mut response = match log {
-        None => {
-            let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: None };
-            let answered = answering.run(reply, None).await;
-            match answered.ended {
-                Ended::Failed(reject) => return Err(reject),
-                Ended::Finished(_) | Ended::Cancelled => json(Bytes::from(answered.body)),
-            }
-        }
-        Some(writer) => {
+        Some(writer) if stream => {
             let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
                 Ok(Some(Err(reject))) => return Err(reject),
                 Ok(first) => Some(first),
@@ -112,13 +73,25 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
             api.tasks.spawn(async move { answering.run(reply, first).await });
             event_stream(Body::replay(ReplayBody::new(&api, cursor).owning()))
         }
+        writer => {
+            let answered = Answering { api, encoder, keep, writer }.run(reply, None).await;
+            match answered.ended {
+                Ended::Failed(reject) => return Err(reject),
+                Ended::Finished(_) | Ended::Cancelled => json(Bytes::from(answered.body)),
+            }
+        }
     };
     response.headers_mut().extend(headers);
     Ok(response)
 }
 
-/// For keys that callers choose.
-const ROUTE: &str = "responses";
+/// The response that the same request made before, or makes.
+pub(crate) async fn again(exchange: Exchange, made: String) -> Result<Response, Reject> {
+    let Exchange { api, caller, request, .. } = exchange;
+    let (parts, body) = request.into_parts();
+    let asked = parse_response(&receive::json(&api, &parts.headers, body).await?)?;
+    attach(&api, &caller.tenant, &format!("resp_{made}"), asked.chat.stream, !asked.background).await
+}
 
 /// Answers with a response that is made, or was made, for somebody who asked the same.
 async fn attach(api: &Api, tenant: &TenantId, id: &str, stream: bool, wait: bool) -> Result<Response, Reject> {

@@ -84,6 +84,11 @@ pub async fn generation(contract: &mut Contract<'_>) {
         let answer = contract.good(Ask::post(path, &[], body).by(key)).await;
         assert!(String::from_utf8_lossy(&answer.body).contains("\"tool_calls\":["), "{answer:?}");
     }
+    for _ in 0..2 {
+        contract.good(Ask::post(path, &[], chat("Hello!", json!({}))).with("idempotency-key", "k")).await;
+    }
+    let other = Ask::post(path, &[], chat("Bye!", json!({}))).with("idempotency-key", "k");
+    assert_eq!(contract.ask(other).await.status, 409);
     let path = "/v1/completions";
     for more in
         [json!({}), json!({"logprobs": 2, "n": 2}), json!({"stream": true}), json!({"stream": true, "logprobs": 1})]

@@ -1,0 +1,94 @@
+//! Requests that make something in the store: the store knows their keys, for a day, whatever becomes of this process. It
+//! knows what was made by its name only, so that nothing of what callers write stays where it was deleted.
+
+use super::{Asked, gone, reused};
+use crate::backend::BoxFuture;
+use crate::body::Response;
+use crate::endpoints::{conversations, responses};
+use crate::exchange::Exchange;
+use crate::ids;
+use crate::kept::store_failed;
+use crate::routes::Route;
+use std::sync::Arc;
+use tidegate_store::conversations::Claim;
+use tidegate_store::{Conversations, StoreError};
+use tidegate_types::{Reject, RejectKind, TenantId};
+
+/// What is done with a key whose request was taken before this process knew it.
+#[derive(Clone, Copy)]
+enum Again {
+    /// What it made is found by its name.
+    Finds(fn(Exchange, String) -> BoxFuture<'static, Result<Response, Reject>>),
+    /// It is refused.
+    Refuses,
+}
+
+/// Of paths where doing it again would make another; anywhere else it comes to the same, or nothing lasts.
+fn again(path: &str) -> Option<Again> {
+    match path {
+        "/v1/responses" => Some(Again::Finds(|x, made| Box::pin(responses::again(x, made)))),
+        "/v1/conversations" => Some(Again::Finds(|x, made| Box::pin(conversations::again(x, made)))),
+        "/v1/conversations/{}/items" | "/v1/conversations/{}/items/{}/regenerate" | "/admin/keys/*" => {
+            Some(Again::Refuses)
+        }
+        _ => None,
+    }
+}
+
+/// A key that the store knows now.
+pub(super) struct Claimed {
+    conversations: Conversations,
+    tenant: TenantId,
+    route: &'static str,
+    key_hash: String,
+}
+
+impl Claimed {
+    /// Lets the same request be tried again, since this one has failed.
+    pub(super) async fn release(&self) {
+        if let Err(error) = self.conversations.release(&self.tenant, self.route, &self.key_hash).await {
+            tracing::warn!(tenant = %self.tenant, "an idempotency key stays with a request that failed: {error}");
+        }
+    }
+}
+
+/// Handles a request, once for all gateways where what it makes lasts.
+pub(super) async fn handle(
+    route: &'static Route,
+    mut exchange: Exchange,
+    asked: &Asked,
+) -> (Result<Response, Reject>, Option<Claimed>) {
+    let api = Arc::clone(&exchange.api);
+    let (Some(again), Ok(conversations)) = (again(route.path), api.writable(&exchange.caller)) else {
+        return ((route.handler)(exchange).await, None);
+    };
+    let made = match ids::secret() {
+        Ok(made) => made,
+        Err(reject) => return (Err(reject), None),
+    };
+    let hex = |id: [u8; 32]| blake3::Hash::from_bytes(id).to_hex().to_string();
+    let (tenant, key_hash) = (exchange.caller.tenant.clone(), hex(asked.id));
+    let claim: Result<Claim, StoreError> =
+        conversations.claim(&tenant, route.path, &key_hash, &hex(asked.fingerprint), &made).await;
+    match claim {
+        Ok(Claim::New) => {
+            let claimed = Claimed { conversations: conversations.clone(), tenant, route: route.path, key_hash };
+            exchange.made = Some(made);
+            ((route.handler)(exchange).await, Some(claimed))
+        }
+        Ok(Claim::Same(made)) => (found(again, exchange, made).await, None),
+        Ok(Claim::Other) => (Err(reused()), None),
+        Err(error) => (Err(store_failed(&error)), None),
+    }
+}
+
+/// What was made; it may have been deleted since, or never have been made by a process that was killed.
+async fn found(again: Again, exchange: Exchange, made: String) -> Result<Response, Reject> {
+    match again {
+        Again::Finds(find) => match find(exchange, made).await {
+            Err(reject) if reject.kind == RejectKind::NotFound => Err(gone()),
+            found => found,
+        },
+        Again::Refuses => Err(gone()),
+    }
+}

@@ -1,0 +1,154 @@
+//! Requests that say which they are: done once, whoever asks how often, and whoever goes away meanwhile.
+
+// Helpers of tests may fail like tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use support::{Running, chat, finish, limits, start, text};
+use tidegate_api::{ApiKey, IdempotencyLimits, Limits};
+use tidegate_types::{Caller, TenantId};
+
+fn with(request: impl AsRef<[u8]>, headers: &str) -> String {
+    let request = String::from_utf8(request.as_ref().to_vec()).unwrap();
+    request.replacen("\r\n", &format!("\r\n{headers}\r\n"), 1)
+}
+
+fn once(key: &str, request: impl AsRef<[u8]>) -> String {
+    with(request, &format!("idempotency-key: {key}"))
+}
+
+/// How often the service was asked since the last look.
+fn asked(running: &mut Running) -> usize {
+    std::iter::from_fn(|| running.asked.try_recv().ok()).count()
+}
+
+fn code(answered: &support::Answered) -> String {
+    answered.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn the_same_request_is_done_once_and_answered_alike() {
+    let key = |name: &str| ApiKey {
+        hash: format!("blake3:{}", blake3::hash(name.as_bytes())),
+        caller: Caller { tenant: TenantId::new("t"), key_name: name.into(), ..Caller::local() },
+        endpoints: None,
+        expires: None,
+    };
+    let mut running = start(limits(), vec![key("ann"), key("bob")], None);
+    let of = |name: &str, request: String| with(request, &format!("authorization: Bearer {name}"));
+    for more in ["", r#","stream":true"#] {
+        let request = once(&format!("k{}", more.len()), chat("m", more));
+        let first = running.ask(of("ann", request.clone())).await;
+        let again = running.ask(of("ann", request.clone())).await;
+        assert_eq!((first.status, again.status, &first.body), (200, 200, &again.body));
+        assert_eq!((first.header("idempotent-replayed"), again.header("idempotent-replayed")), (None, Some("true")));
+        assert_eq!(first.header("content-type"), again.header("content-type"));
+        assert_ne!(first.header("x-request-id"), again.header("x-request-id"));
+        assert_eq!(asked(&mut running), 1);
+        // Another caller's key of the same name is another key.
+        assert_ne!(running.ask(of("bob", request)).await.body, first.body);
+        assert_eq!(asked(&mut running), 1);
+        let other = once(&format!("k{}", more.len()), chat("m2", more));
+        let refused = running.ask(of("ann", other)).await;
+        assert_eq!((refused.status, code(&refused).as_str()), (409, "idempotency_key_reused"));
+        assert_eq!(asked(&mut running), 0);
+    }
+}
+
+#[tokio::test]
+async fn who_asks_again_meanwhile_reads_along_and_nobodys_leaving_stops_it() {
+    let mut running = start(limits(), Vec::new(), None);
+    let request = once("k", chat("gated", r#","stream":true"#));
+    let (mut first, mut second) = (running.connect().await, running.connect().await);
+    first.send(&request).await;
+    running.gate.send(text("one")).await.unwrap();
+    first.read_to("\"one\"").await;
+    second.send(&request).await;
+    second.read_to("\"one\"").await;
+    drop(first);
+    running.gate.send(text("two")).await.unwrap();
+    second.read_to("\"two\"").await;
+    drop(second);
+    running.gate.send(text("three")).await.unwrap();
+    running.gate.send(finish(0)).await.unwrap();
+    let (gate, _) = tokio::sync::mpsc::channel(1);
+    drop(std::mem::replace(&mut running.gate, gate));
+    let whole = running.ask(&request).await;
+    assert!(["one", "two", "three", "[DONE]"].iter().all(|word| whole.body.contains(word)), "{}", whole.body);
+    assert_eq!(asked(&mut running), 1);
+    running.all_dropped().await;
+}
+
+#[tokio::test]
+async fn an_answer_in_one_piece_is_waited_for_by_all_who_ask() {
+    let mut running = start(limits(), Vec::new(), None);
+    let request = once("k", chat("gated", ""));
+    let mut gone = running.connect().await;
+    gone.send(&request).await;
+    running.fake.begun.notified().await;
+    drop(gone);
+    let mut waiting = running.connect().await;
+    waiting.send(&request).await;
+    running.gate.send(text("one")).await.unwrap();
+    running.gate.send(finish(0)).await.unwrap();
+    let (gate, _) = tokio::sync::mpsc::channel(1);
+    drop(std::mem::replace(&mut running.gate, gate));
+    let answer = waiting.answer().await;
+    assert_eq!((answer.status, answer.json()["choices"][0]["message"]["content"].as_str()), (200, Some("one")));
+    assert_eq!((asked(&mut running), running.ask(&request).await.body), (1, answer.body));
+}
+
+#[tokio::test]
+async fn what_failed_is_free_to_be_tried_again() {
+    let mut running = start(limits(), Vec::new(), None);
+    for (model, more, status) in [
+        ("full", "", 503),
+        ("missing", "", 404),
+        ("fails", "", 502),
+        ("fails-first", r#","stream":true"#, 502),
+        ("fails", r#","stream":true"#, 200),
+    ] {
+        let request = once(&format!("{model}{}", more.len()), chat(model, more));
+        for _ in 0..2 {
+            assert_eq!(running.ask(&request).await.status, status, "{model}{more}");
+            running.all_dropped().await;
+        }
+        assert_eq!(asked(&mut running), 2, "{model}{more}");
+    }
+    assert_eq!(running.fake.live.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_key_has_a_length_and_is_alone() {
+    let running = start(limits(), Vec::new(), None);
+    for headers in [
+        "idempotency-key: ".to_owned(),
+        format!("idempotency-key: {}", "k".repeat(257)),
+        "idempotency-key: a\r\nidempotency-key: b".to_owned(),
+    ] {
+        let refused = running.ask(with(chat("m", ""), &headers)).await;
+        assert_eq!((refused.status, refused.json()["error"]["param"].as_str()), (400, Some("idempotency-key")));
+    }
+    let longest = format!("idempotency-key: {}", "k".repeat(256));
+    assert_eq!(running.ask(with(chat("m", ""), &longest)).await.status, 200);
+    // What reads only takes no notice.
+    assert_eq!(running.ask(with(support::get("/v1/models"), "idempotency-key: k")).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_kept_no_more_is_not_made_twice() {
+    let idempotency = IdempotencyLimits { keys: 10, bytes: 500 };
+    let mut running = start(Limits { idempotency, ..limits() }, Vec::new(), None);
+    for key in ["a", "b", "c"] {
+        assert_eq!(running.ask(once(key, chat("m", ""))).await.status, 200);
+    }
+    assert_eq!(asked(&mut running), 3);
+    let mut again = Vec::new();
+    for key in ["a", "b", "c"] {
+        again.push(running.ask(once(key, chat("m", ""))).await);
+    }
+    assert_eq!(again.iter().map(|answer| answer.status).collect::<Vec<_>>(), [409, 409, 200]);
+    assert_eq!((code(&again[0]).as_str(), asked(&mut running)), ("idempotency_answer_gone", 0));
+}
