@@ -73,7 +73,7 @@ impl Gateway {
         let cache = tempfile::tempdir().unwrap();
         // Compiled plugins are shared between tests; their cache checks what it reads.
         config.cache_dir.get_or_insert_with(|| std::env::temp_dir().join("tidegate-tests-cache"));
-        let running = tidegate::start(config).await.unwrap();
+        let running = Box::pin(tidegate::start(config)).await.unwrap();
         let addr = running.addr;
         let client = Client::builder(TokioExecutor::new()).build_http();
         Self { running, addr, client, _cache: cache }

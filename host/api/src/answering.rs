@@ -5,21 +5,22 @@
 //! happens here.
 
 use crate::backend::{History, Reply, ReplyEvent, RequestContext};
+use crate::behind;
 use crate::endpoints::generate::now;
 use crate::error;
 use crate::events::First;
 use crate::generation::{append, cancelled};
-use crate::kept::store_failed;
+use crate::kept::{Kept, store_failed};
 use crate::server::Api;
 use bytes::BytesMut;
 use metrics::counter;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Turn};
+use tidegate_store::conversations::{Made, MessageStatus, NewMessage, StoredMessage, StoredSummary, Turn};
 use tidegate_store::{Conversations, StoreError};
 use tidegate_streams::Writer;
-use tidegate_types::{Chat, FinishReason, Reject, TenantId, Transcript, Usage};
+use tidegate_types::{Chat, FinishReason, Notebook, Reject, Report, Summary, TenantId, Transcript, Usage};
 use tidegate_wire::items::joined;
 use tidegate_wire::responses::{Ended, ResponseEncoder, Truncation};
 
@@ -36,6 +37,8 @@ pub(crate) struct Answering {
     pub(crate) keep: Option<Keep>,
     /// Where its events go, where somebody reads them.
     pub(crate) writer: Option<Writer>,
+    /// Where what is known of it besides its words is noted.
+    pub(crate) notebook: Notebook,
 }
 
 /// Where an answer is kept.
@@ -43,6 +46,8 @@ pub(crate) struct Answering {
 pub(crate) struct Keep {
     pub(crate) conversations: Conversations,
     pub(crate) tenant: TenantId,
+    /// Who asked for it.
+    pub(crate) context: RequestContext,
     /// What is written at its end; without the answer yet.
     pub(crate) turn: Turn,
 }
@@ -59,6 +64,7 @@ impl Answering {
     pub(crate) async fn ask(mut self, chat: Chat, context: RequestContext) -> Answered {
         let api = Arc::clone(&self.api);
         let mut out = self.begin();
+        let context = RequestContext { notebook: Some(self.notebook.clone()), ..context };
         let reply = tokio::select! {
             reply = api.service.chat(chat, context) => reply,
             () = stopped(&mut self.writer) => Err(cancelled()),
@@ -85,7 +91,8 @@ impl Answering {
 
     async fn make(mut self, mut reply: Reply, mut first: First, mut out: BytesMut) -> Answered {
         let api = Arc::clone(&self.api);
-        self.encoder.answered_by(&reply.model, left_out(&reply));
+        self.encoder.answered_by(&reply.model);
+        self.encoder.report(self.notebook.read());
         let outcome = loop {
             let event = match first.take() {
                 Some(event) => event,
@@ -114,11 +121,14 @@ impl Answering {
 
     async fn end(mut self, outcome: Result<(), Reject>, out: &mut BytesMut) -> Answered {
         let ended = self.encoder.end(outcome, out);
+        self.encoder.report(self.notebook.read());
         self.flush(out);
+        // One time for what is kept and what is told.
+        let at = now();
         if let Some(keep) = self.keep.take() {
-            self.keep_it(keep, &ended).await;
+            self.keep_it(keep, &ended, at).await;
         }
-        self.encoder.terminal(&ended, now(), out);
+        self.encoder.terminal(&ended, at, out);
         self.flush(out);
         if let Some(writer) = self.writer.take() {
             writer.end(match &ended {
@@ -127,22 +137,38 @@ impl Answering {
                 Ended::Cancelled => Err(cancelled()),
             });
         }
-        Answered { body: self.encoder.object(&ended, now()), ended }
+        Answered { body: self.encoder.object(&ended, at), ended }
     }
 
     /// In a task of its own, so that whoever waits may go away meanwhile.
-    async fn keep_it(&mut self, mut keep: Keep, ended: &Ended) {
+    async fn keep_it(&mut self, mut keep: Keep, ended: &Ended, at: u64) {
         keep.turn.response.status = ended.status().to_owned();
-        keep.turn.response.body = self.encoder.object(ended, now());
+        keep.turn.response.body = self.encoder.object(ended, at);
         keep.turn.output = output(&self.encoder, ended);
+        let behind = self.behind(&keep, ended);
         let written = self.api.tasks.spawn(async move { keep.write().await }).await;
         let why = match written {
-            Ok(Ok(true)) => return,
+            Ok(Ok(true)) => return behind.into_iter().for_each(|kept| behind::begin(&self.api, kept)),
             Ok(Ok(false)) => "it was deleted while it was made".to_owned(),
             Ok(Err(error)) => store_failed(&error).message,
             Err(_) => "the server failed to write it".to_owned(),
         };
         self.encoder.not_kept(&why);
+    }
+
+    /// What follows an answer that is whole, once it is kept.
+    fn behind(&self, keep: &Keep, ended: &Ended) -> Option<behind::Kept> {
+        let Ended::Finished(_) = ended else { return None };
+        let (known, used) = (self.encoder.known(), self.encoder.counted().unwrap_or_default());
+        Some(behind::Kept {
+            context: keep.context.clone(),
+            conversation: keep.turn.conversation.clone(),
+            listed: keep.turn.listed,
+            leaf: keep.turn.output.last()?.id.clone(),
+            model: self.encoder.head().model.clone(),
+            tokens: used.input_tokens + used.output_tokens,
+            unseen: known.left_out.saturating_sub(known.summarized),
+        })
     }
 
     fn flush(&mut self, out: &mut BytesMut) {
@@ -202,31 +228,32 @@ fn output(encoder: &ResponseEncoder, ended: &Ended) -> Vec<NewMessage> {
         Ended::Cancelled => "cancelled",
     };
     let cut = !matches!(ended, Ended::Finished(FinishReason::Stop | FinishReason::ToolCalls));
-    let last = encoder.output().count();
+    let (last, cited) = (encoder.output().count(), encoder.cited_item());
     let new = |(i, (id, message, whole)): (usize, (&str, &tidegate_types::Message, bool))| {
         let is_last = i + 1 == last;
         let status = if whole && !(is_last && cut) { MessageStatus::Completed } else { MessageStatus::Incomplete };
         let usage = if is_last { encoder.counted().unwrap_or_default() } else { Usage::default() };
-        let made = Made { model: encoder.head().model.clone(), finish: finish.to_owned(), usage };
+        let mut report = match is_last {
+            true => encoder.known().clone(),
+            false => Report { model_version: encoder.known().model_version.clone(), ..Report::default() },
+        };
+        report.citations = if cited == Some(i) { encoder.known().citations.clone() } else { Vec::new() };
+        let made = Made { model: encoder.head().model.clone(), finish: finish.to_owned(), usage, report };
         NewMessage { id: id.to_owned(), client_id: String::new(), message: message.clone(), status, made }
     };
     encoder.output().enumerate().map(new).collect()
 }
 
-fn left_out(reply: &Reply) -> u64 {
-    let found = reply.headers.iter().find(|(name, _)| *name == "x-tidegate-left-out");
-    found.and_then(|(_, count)| count.parse().ok()).unwrap_or(0)
-}
-
 /// What was said up to `leaf`, in front of what is asked.
 pub(crate) fn history(
-    conversations: &Conversations,
+    kept: &Kept,
     tenant: &TenantId,
     (conversation, leaf): (&str, &str),
     instructed: bool,
     truncation: Truncation,
 ) -> History {
-    let (conversations, tenant) = (conversations.clone(), tenant.clone());
+    let (conversations, tenant) = (kept.conversations.clone(), tenant.clone());
+    let sums_up = kept.behind.summaries.is_some() && truncation == Truncation::Auto;
     let (conversation, leaf) = (conversation.to_owned(), leaf.to_owned());
     History(Arc::new(move |mut asked| {
         let (conversations, tenant) = (conversations.clone(), tenant.clone());
@@ -241,6 +268,12 @@ pub(crate) fn history(
                 );
                 return Err(Reject::invalid("truncation", message).code("context_length_exceeded"));
             }
+            let summary = match sums_up {
+                true => conversations.summary(&tenant, &conversation, &leaf).await,
+                false => Ok(None),
+            };
+            let summary = summary.map_err(|error| store_failed(&error))?;
+            let summary = summary.map(|summary| covering(summary, &earlier, left_out));
             let rest = asked.split_off(usize::from(instructed).min(asked.len()));
             for (n, stored) in earlier.into_iter().enumerate() {
                 let mut message = stored.message;
@@ -249,7 +282,15 @@ pub(crate) fn history(
             }
             asked.extend(rest);
             let messages = joined(asked)?;
-            Ok(Transcript { messages, left_out, may_shorten: truncation == Truncation::Auto })
+            Ok(Transcript { messages, left_out, may_shorten: truncation == Truncation::Auto, summary })
         })
     }))
+}
+
+/// A summary, beside the messages that were read of a history and the number of those that were not.
+fn covering(stored: StoredSummary, read: &[StoredMessage], not_read: u64) -> Summary {
+    let through = read.iter().position(|message| message.id == stored.message).map_or(0, |at| at + 1);
+    // It covers the beginning, and what was not read is older than what was.
+    let absent = stored.covers.saturating_sub(through as u64).min(not_read);
+    Summary { text: stored.text, through, absent }
 }

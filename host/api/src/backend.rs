@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_store::{UsageQuery, UsageSum};
 use tidegate_types::{
-    Allowances, Caller, Chat, Delta, Fault, Memory, Message, Reject, RejectKind, RequestId, Transcript, Usage,
+    Allowances, Caller, Chat, Delta, Fault, Memory, Message, Notebook, Reject, RejectKind, RequestId, Transcript, Usage,
 };
 use tidegate_wire::ModelCard;
 
@@ -20,6 +20,13 @@ pub trait Service: Send + Sync + 'static {
     /// Begins an answer. An error here has its own HTTP status; one within the reply may have to travel in a
     /// stream that has begun. Dropping the future stops the work.
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>>;
+
+    /// Has a model write a text for the server itself, behind an answer. Guards judge it, and the caller's tenant pays
+    /// for it, as the kind of use that the context's generation begins with.
+    fn write_aside(&self, _chat: Chat, _cx: RequestContext) -> BoxFuture<'_, Result<String, Reject>> {
+        let reject = Reject::internal(Fault::Operator, "this service writes nothing for the server");
+        Box::pin(std::future::ready(Err(reject)))
+    }
 
     /// What each memory knows of the caller about a question, at most `limit` of each.
     fn memories<'a>(
@@ -105,6 +112,8 @@ pub struct RequestContext {
     pub hops: u8,
     /// What was said before, where the request is part of a conversation that is kept.
     pub history: Option<History>,
+    /// Where what is known of the answer is noted, where it is kept.
+    pub notebook: Option<Notebook>,
 }
 
 /// Puts what was said before in front of what is asked now, when the request has been let in.

@@ -45,6 +45,7 @@ impl Exchange {
             peer: self.peer,
             hops: hops.unwrap_or(0),
             history: None,
+            notebook: None,
         }
     }
 

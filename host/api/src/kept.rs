@@ -1,6 +1,7 @@
 //! What is kept of callers' conversations, where the server keeps anything.
 
 use crate::backend::no_store;
+use crate::behind::Behind;
 use crate::server::Api;
 use std::collections::HashSet;
 use tidegate_store::{Conversations, StoreError};
@@ -13,6 +14,8 @@ pub struct Kept {
     pub conversations: Conversations,
     /// Tenants of whose content nothing is stored.
     pub zero_retention: HashSet<TenantId>,
+    /// What is written behind answers that are kept.
+    pub behind: Behind,
 }
 
 impl Kept {
@@ -23,6 +26,11 @@ impl Kept {
 }
 
 impl Api {
+    /// What is kept, and how.
+    pub(crate) fn kept(&self) -> Result<&Kept, Reject> {
+        self.kept.as_ref().ok_or_else(no_store)
+    }
+
     /// The conversations, to be read.
     pub(crate) fn conversations(&self) -> Result<&Conversations, Reject> {
         match &self.kept {

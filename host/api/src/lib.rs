@@ -14,6 +14,7 @@
 mod answering;
 mod auth;
 mod backend;
+mod behind;
 mod body;
 mod check;
 mod connection;
@@ -45,6 +46,7 @@ mod uri;
 
 pub use auth::{ApiKey, Auth, SharedAuth};
 pub use backend::{BoxFuture, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store};
+pub use behind::{Behind, Summaries, Titles};
 pub use error::ApiError;
 pub use grant::{CertificateGrant, Grant, GrantToken};
 pub use idempotency::answers::IdempotencyLimits;

@@ -2,6 +2,7 @@
 
 use crate::auth::SharedAuth;
 use crate::backend::Service;
+use crate::behind::Desk;
 use crate::connection;
 use crate::error::ApiError;
 use crate::idempotency::answers::Answers;
@@ -37,6 +38,8 @@ pub struct Api {
     pub(crate) kept: Option<Kept>,
     /// What was answered to requests that say which they are.
     pub(crate) answers: Arc<Answers>,
+    /// Where what follows answers is written.
+    pub(crate) desk: Desk,
     /// Connections, and generations that outlive theirs.
     pub(crate) tasks: TaskTracker,
 }
@@ -48,7 +51,8 @@ impl Api {
         let streams = Streams::new(limits.streams.clone());
         let answers = Arc::new(Answers::new(limits.idempotency));
         let (receiving, phase, tasks) = (AtomicUsize::new(0), Phase::default(), TaskTracker::new());
-        Self { service, auth, limits, receiving, phase, streams, kept: None, answers, tasks }
+        let desk = Desk::default();
+        Self { service, auth, limits, receiving, phase, streams, kept: None, answers, desk, tasks }
     }
 
     /// Shares the logs of streams with other gateways.

@@ -29,7 +29,7 @@ pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
 pub use quota::AdmissionConfig;
 pub use shared::SharedConfig;
-pub use store::{BudgetConfig, EventsConfig, PriceConfig, StoreConfig};
+pub use store::{BudgetConfig, EventsConfig, PriceConfig, StoreConfig, SummariesConfig, TitlesConfig};
 pub use streams::StreamsConfig;
 
 use crate::bundled::STARTER_NAME;
@@ -289,9 +289,7 @@ impl Config {
             );
         }
         self.engine.check()?;
-        if let Some(events) = self.store.as_ref().and_then(|store| store.events.as_ref()) {
-            events.check()?;
-        }
+        self.store.as_ref().map_or(Ok(()), |store| store.check(&self.model_names()))?;
         self.shared.as_ref().map_or(Ok(()), SharedConfig::check)?;
         self.check_money()
     }

@@ -27,8 +27,9 @@ impl Keeping {
         let none = config.tenants.iter().filter(|(_, tenant)| tenant.zero_retention);
         let zero_retention = none.map(|(name, _)| TenantId::new(name.as_str())).collect();
         let store = config.store.as_ref();
+        let behind = store.map(StoreConfig::to_behind).unwrap_or_default();
         Self {
-            kept: Kept { conversations: Conversations::new(db), zero_retention },
+            kept: Kept { conversations: Conversations::new(db), zero_retention, behind },
             shared: store.is_some_and(|store| store.postgres_env.is_some()),
             purge_after: store.map(StoreConfig::purge_after).unwrap_or_default(),
         }

@@ -84,6 +84,10 @@ impl Service for PipelineService {
         })
     }
 
+    fn write_aside(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<String, Reject>> {
+        Box::pin(async move { self.pipeline.load_full().write_aside(chat, for_pipeline(cx)).await })
+    }
+
     fn memories<'a>(
         &'a self,
         question: &'a str,
@@ -177,9 +181,9 @@ impl Service for PipelineService {
 }
 
 fn for_pipeline(cx: RequestContext) -> tidegate_pipeline::RequestContext {
-    let RequestContext { request_id, generation, caller, hops, history, peer: _ } = cx;
+    let RequestContext { request_id, generation, caller, hops, history, notebook, peer: _ } = cx;
     let history = history.map(|history| tidegate_pipeline::History(history.0));
-    tidegate_pipeline::RequestContext { request_id, generation, caller, hops, history }
+    tidegate_pipeline::RequestContext { request_id, generation, caller, hops, history, notebook }
 }
 
 fn bytes_of(value: &serde_json::Value) -> Bytes {

@@ -22,6 +22,8 @@ struct State {
     /// Billionths that are set aside.
     reserved: u64,
     settled: bool,
+    /// Billionths, once it is settled.
+    billed: Option<u64>,
 }
 
 impl Charge {
@@ -73,9 +75,16 @@ impl Charge {
         if std::mem::replace(&mut state.settled, true) {
             return;
         }
+        state.billed = Some(0);
         let Some((number, opening)) = state.opened.take() else { return };
         let entry = Entry { opening, tokens: self.tally.tokens(), outcome: outcome.into(), ended_ms: now_ms() };
+        state.billed = Some(entry.amount());
         self.ledger.end(&self.who, number, entry, state.reserved);
+    }
+
+    /// What is billed, in billionths of the operator's currency, once it is settled.
+    pub fn billed(&self) -> Option<u64> {
+        self.state.lock().billed
     }
 }
 

@@ -25,6 +25,17 @@ pub struct Opening {
     pub begun_ms: u64,
 }
 
+impl Opening {
+    /// What it was for: `generation`, or what the server made behind an answer, `summary` or `title`. The server begins
+    /// the generation's name with that, so that the journals of older programs are read as ever.
+    pub fn kind(&self) -> &'static str {
+        let named = ["summary", "title"]
+            .into_iter()
+            .find(|kind| self.generation.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-')));
+        named.unwrap_or("generation")
+    }
+}
+
 /// A generation has ended: what is billed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {

@@ -90,6 +90,7 @@ impl Record {
         }
         if let Some(charge) = &self.charge {
             charge.settle(outcome);
+            self.cx.note(|report| report.cost = charge.billed());
         }
         let usage = self.usage.unwrap_or_default();
         let total = self.started.elapsed();

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::stage::CallContext;
-use tidegate_types::{Caller, Message, Reject, RequestId, Transcript};
+use tidegate_types::{Caller, Message, Notebook, Reject, RequestId, Transcript};
 
 /// Who asks, under which id. Given by `api`.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct RequestContext {
     pub hops: u8,
     /// What was said before, where the request is part of a conversation that is kept.
     pub history: Option<History>,
+    /// Where what is known of the answer is noted, where somebody keeps it.
+    pub notebook: Option<Notebook>,
 }
 
 /// Puts what was said before in front of what is asked now, when the request has been let in.

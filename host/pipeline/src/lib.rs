@@ -3,6 +3,7 @@
 //! A [`Pipeline`] is immutable once built; a changed config is a new one. Read [`chat`] first.
 
 pub mod account;
+mod aside;
 pub mod ask;
 mod background;
 mod bounds;
@@ -14,6 +15,7 @@ pub mod figures;
 pub mod gate;
 pub mod holdback;
 pub mod models;
+mod noted;
 pub mod reply;
 pub mod source;
 pub mod stage;

@@ -22,6 +22,16 @@ pub struct Model {
     pub backend: ModelBackend,
 }
 
+impl Model {
+    /// What exactly it is, where that is known before it answers.
+    pub fn version(&self) -> Option<&str> {
+        match &self.backend {
+            ModelBackend::Engine(engine) => Some(&engine.fingerprint),
+            ModelBackend::Upstream(_) => None,
+        }
+    }
+}
+
 /// What answers for a model.
 pub enum ModelBackend {
     /// The program's own engine.
@@ -32,6 +42,8 @@ pub enum ModelBackend {
 
 /// A model of the own engine.
 pub struct EngineModel {
+    /// Of its config and weights: another one answers otherwise.
+    pub fingerprint: String,
     /// Where jobs go.
     pub handle: EngineHandle,
     /// Tokenizer and template.

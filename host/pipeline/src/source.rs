@@ -39,6 +39,14 @@ impl Source {
         }
     }
 
+    /// What exactly answers, where an upstream says so.
+    pub(crate) fn version(&self) -> Option<&str> {
+        match self {
+            Self::Engine(_) => None,
+            Self::Upstream(source) => source.version(),
+        }
+    }
+
     /// Stops one choice: nothing more is generated for it.
     pub(crate) fn stop(&mut self, choice: u32) {
         if let Self::Engine(source) = self {

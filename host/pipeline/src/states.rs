@@ -8,7 +8,7 @@ use crate::reply::Reply;
 use crate::stages::PendingVerdicts;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
-use tidegate_types::{Allowances, Chat, Finding, Limited, Reject, ToolDef};
+use tidegate_types::{Allowances, Chat, Finding, Limited, Reject, Summary, ToolDef};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// How the path ends before generation.
@@ -55,8 +55,14 @@ pub(crate) struct Request {
     pub(crate) tally: Arc<Tally>,
     /// Messages of the history that the model does not see.
     pub(crate) left_out: u64,
+    /// Of those, the ones that the summary stands for.
+    pub(crate) summarized: u64,
     /// Whether more of them may be left out where they do not fit.
     pub(crate) may_shorten: bool,
+    /// Of the beginning of the history; taken when something is left out.
+    pub(crate) summary: Option<Summary>,
+    /// How much of the history the summary that was taken covers.
+    pub(crate) summary_through: usize,
     /// What prompt guards noted for their own plugin's memory.
     pub(crate) notes: Vec<Notes>,
     /// What is counted for it until the reply is dropped.

@@ -33,7 +33,7 @@ impl Books {
     pub async fn page(&self, after: &str, most: u32) -> Result<Vec<Billed>, StoreError> {
         let rows = sqlx::query(
             "SELECT generation, input_tokens, cached_tokens, output_tokens, input_price, cached_price, output_price, \
-             amount FROM usage_entries WHERE kind = 'generation' AND generation > $1 ORDER BY generation LIMIT $2",
+             amount FROM usage_entries WHERE generation > $1 ORDER BY generation LIMIT $2",
         )
         .bind(after)
         .bind(i64::from(most))
@@ -46,7 +46,7 @@ impl Books {
     pub async fn of(&self, generation: &str) -> Result<Option<Billed>, StoreError> {
         let row = sqlx::query(
             "SELECT generation, input_tokens, cached_tokens, output_tokens, input_price, cached_price, output_price, \
-             amount FROM usage_entries WHERE kind = 'generation' AND generation = $1",
+             amount FROM usage_entries WHERE generation = $1",
         )
         .bind(generation)
         .fetch_optional(self.0.pool())

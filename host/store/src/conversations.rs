@@ -6,19 +6,22 @@
 //!   on and the other makes a branch, and nothing is lost;
 //! - what was deleted is not read from that moment on, and is gone from the files once it was purged.
 //!
-//! Parts: `messages.rs` (the tree), `responses.rs` (what answered), `feedback.rs`, `purge.rs`.
+//! Parts: `messages.rs` (the tree), `responses.rs` (what answered), `summaries.rs`, `titles.rs`, `feedback.rs`, `purge.rs`.
 
 mod feedback;
 mod idempotency;
 mod messages;
 mod purge;
 mod responses;
+mod summaries;
+mod titles;
 
 pub use feedback::Feedback;
 pub use idempotency::Claim;
 pub use messages::{At, Made, MessageStatus, NewMessage, Origin, StoredMessage};
 pub use purge::Purged;
 pub use responses::{NewResponse, StoredResponse, Turn};
+pub use summaries::StoredSummary;
 
 use crate::db::Db;
 use crate::error::StoreError;
@@ -109,14 +112,14 @@ impl Conversations {
         title: Option<&str>,
         metadata: Option<&str>,
     ) -> Result<Option<Conversation>, StoreError> {
-        const TITLE: &str = "UPDATE conversations SET title = $3, folded = $4 \
+        const TITLE: &str = "UPDATE conversations SET title = $3, folded = $4, titled = $5 \
              WHERE tenant = $1 AND id = $2 AND listed = 1 AND deleted_ms = 0";
         const METADATA: &str = "UPDATE conversations SET metadata = $3 \
              WHERE tenant = $1 AND id = $2 AND listed = 1 AND deleted_ms = 0";
         if let Some(title) = title {
             let title = clean(title);
             let query = sqlx::query(TITLE).bind(tenant.as_str()).bind(id).bind(title.clone());
-            query.bind(title.to_lowercase()).execute(self.db.pool()).await?;
+            query.bind(title.to_lowercase()).bind(titles::BY_CALLER).execute(self.db.pool()).await?;
         }
         if let Some(metadata) = metadata {
             sqlx::query(METADATA).bind(tenant.as_str()).bind(id).bind(metadata).execute(self.db.pool()).await?;
@@ -173,8 +176,8 @@ pub(crate) type Tx = sqlx::Transaction<'static, sqlx::Any>;
 /// One that is not listed holds the messages of responses that name each other.
 async fn insert(tx: &mut Tx, tenant: &TenantId, made: &Conversation, listed: bool) -> Result<(), StoreError> {
     const INSERT: &str = "INSERT INTO conversations \
-         (tenant, id, listed, title, folded, metadata, leaf, version, created_ms, deleted_ms) \
-         VALUES ($1, $2, $3, $4, $5, $6, '', 0, $7, 0)";
+         (tenant, id, listed, title, folded, metadata, leaf, version, created_ms, deleted_ms, titled) \
+         VALUES ($1, $2, $3, $4, $5, $6, '', 0, $7, 0, $8)";
     let title = clean(&made.title);
     sqlx::query(INSERT)
         .bind(tenant.as_str())
@@ -184,6 +187,7 @@ async fn insert(tx: &mut Tx, tenant: &TenantId, made: &Conversation, listed: boo
         .bind(title.to_lowercase())
         .bind(made.metadata.clone())
         .bind(made.created_ms)
+        .bind(if title.is_empty() { 0 } else { titles::BY_CALLER })
         .execute(&mut **tx)
         .await?;
     Ok(())

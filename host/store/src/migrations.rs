@@ -10,6 +10,7 @@ const STEPS: &[(&str, &str)] = &[
     ("conversations", include_str!("migrations/0002_conversations.sql")),
     ("keys", include_str!("migrations/0003_keys.sql")),
     ("sessions", include_str!("migrations/0004_sessions.sql")),
+    ("summaries", include_str!("migrations/0005_summaries.sql")),
 ];
 
 /// All steps, in order.

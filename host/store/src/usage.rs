@@ -13,9 +13,6 @@ pub struct UsageSink {
     outbox: bool,
 }
 
-/// The kind of an entry that a generation makes.
-const GENERATION: &str = "generation";
-
 impl UsageSink {
     /// Into `db`; with `outbox`, each event also waits there for [`crate::Outbox`].
     pub fn new(db: Db, outbox: bool) -> Self {
@@ -81,7 +78,7 @@ async fn insert(tx: &mut Transaction<'static, Any>, entry: &Entry) -> Result<boo
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING",
     )
     .bind(opening.generation.as_str())
-    .bind(GENERATION)
+    .bind(opening.kind())
     .bind(opening.tenant.as_str())
     .bind(opening.key_name.as_str())
     .bind(opening.end_user.clone())
@@ -114,7 +111,7 @@ fn usage_event(entry: &Entry) -> String {
     serde_json::json!({
         "id": opening.generation, "type": "usage.recorded", "created_at": entry.ended_ms / 1000,
         "data": {
-            "tenant": opening.tenant, "key": opening.key_name, "user": opening.end_user, "model": opening.model,
+            "kind": opening.kind(), "tenant": opening.tenant, "key": opening.key_name, "user": opening.end_user, "model": opening.model,
             "request_id": opening.request_id, "outcome": entry.outcome, "input_tokens": tokens.input,
             "input_cached_tokens": tokens.cached, "output_tokens": tokens.output, "amount_nano": entry.amount(),
         },
@@ -161,6 +158,8 @@ pub struct GroupBy {
     pub user: bool,
     /// Each model.
     pub model: bool,
+    /// Each kind of use.
+    pub kind: bool,
 }
 
 /// A sum.
@@ -176,6 +175,8 @@ pub struct UsageSum {
     pub user: Option<String>,
     /// Where it is of one.
     pub model: Option<String>,
+    /// Where it is of one: `generation`, `summary` or `title`.
+    pub kind: Option<String>,
     /// Generations.
     pub requests: u64,
     /// Prompt tokens, cached ones included.
@@ -203,10 +204,10 @@ impl Usage {
         let rows = sqlx::query(
             "SELECT (ended_ms - $1) / $2, CASE WHEN $3 = 1 THEN tenant ELSE '' END, \
              CASE WHEN $4 = 1 THEN key_name ELSE '' END, CASE WHEN $5 = 1 THEN COALESCE(end_user, '') ELSE '' END, \
-             CASE WHEN $6 = 1 THEN model ELSE '' END, COUNT(*), CAST(SUM(input_tokens) AS BIGINT), \
+             CASE WHEN $6 = 1 THEN model ELSE '' END, CASE WHEN $10 = 1 THEN kind ELSE '' END, COUNT(*), CAST(SUM(input_tokens) AS BIGINT), \
              CAST(SUM(cached_tokens) AS BIGINT), CAST(SUM(output_tokens) AS BIGINT), CAST(SUM(amount) AS BIGINT) \
              FROM usage_entries WHERE ($7 = '' OR tenant = $7) AND ended_ms >= $1 AND ended_ms < $8 \
-             GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 LIMIT $9",
+             GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6 LIMIT $9",
         )
         .bind(signed(query.start_ms))
         .bind(signed(query.width_ms.max(1)))
@@ -217,6 +218,7 @@ impl Usage {
         .bind(query.tenant.clone().unwrap_or_default())
         .bind(signed(query.end_ms))
         .bind(i64::from(query.limit))
+        .bind(i64::from(query.by.kind))
         .fetch_all(self.0.pool())
         .await?;
         rows.iter().map(|row| Ok(sum(row, query.by)?)).collect()
@@ -261,11 +263,12 @@ fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {
         key: name(2, by.key)?,
         user: name(3, by.user)?.filter(|user| !user.is_empty()),
         model: name(4, by.model)?,
-        requests: number(5)?,
-        input_tokens: number(6)?,
-        cached_tokens: number(7)?,
-        output_tokens: number(8)?,
-        amount: number(9)?,
+        kind: name(5, by.kind)?,
+        requests: number(6)?,
+        input_tokens: number(7)?,
+        cached_tokens: number(8)?,
+        output_tokens: number(9)?,
+        amount: number(10)?,
     })
 }
 

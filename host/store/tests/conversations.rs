@@ -9,7 +9,7 @@ use tidegate_store::conversations::{
     At, Claim, Conversation, Feedback, Made, MessageStatus, NewMessage, NewResponse, Order, Origin, Page,
     StoredMessage, Turn,
 };
-use tidegate_types::{Message, Role, TenantId, Usage};
+use tidegate_types::{About, Citation, GuardAction, Message, Report, Role, TenantId, Usage};
 
 fn tenant(name: &str) -> TenantId {
     TenantId::new(name)
@@ -127,7 +127,10 @@ async fn what_was_written_is_read_back_whole() {
         let usage = Usage { input_tokens: 12, cached_tokens: 4, output_tokens: 7 };
         let mut new = says("a", Role::Assistant, "zero \0, quote ', percent % and \u{1f30a}");
         new.status = MessageStatus::Incomplete;
-        new.made = Made { model: "m".into(), finish: "length".into(), usage };
+        let mut report = Report { cost: Some(17), model_version: "m-1".into(), ..Report::default() };
+        report.judged("guard", About::Answer, GuardAction::Rewrite, Some("zero \0"), &[]);
+        report.cited(Citation { source: "s".into(), file: "a".into(), title: None, bytes: Some((1, 2)) });
+        new.made = Made { model: "m".into(), finish: "length".into(), usage, report };
         new.message.name = Some("ann".into());
         store.create(&ann, &conversation("c", "A \0title", 7), std::slice::from_ref(&new)).await.unwrap();
         let stored = store.message(&ann, "c", "a").await.unwrap().unwrap();

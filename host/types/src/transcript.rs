@@ -11,6 +11,19 @@ pub struct Transcript {
     pub left_out: u64,
     /// Whether earlier messages may be left out where they do not fit the model.
     pub may_shorten: bool,
+    /// Of the beginning of the history, for when some of it is left out.
+    pub summary: Option<Summary>,
+}
+
+/// What the beginning of a history says in short.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// In the words of a model: text from outside.
+    pub text: String,
+    /// It covers the messages of the transcript that are named [`Transcript::earlier`] of a smaller number.
+    pub through: usize,
+    /// And so many of those that are not in the transcript.
+    pub absent: u64,
 }
 
 impl Transcript {
@@ -22,6 +35,11 @@ impl Transcript {
     /// The id of the `n`th message of a history, when it may not be left out.
     pub fn pinned(n: usize) -> String {
         format!("p{n}")
+    }
+
+    /// Which message of a history has this id, where it may be left out.
+    pub fn earlier_index(id: &str) -> Option<usize> {
+        id.strip_prefix('h').filter(|_| Self::may_leave_out(id))?.parse().ok()
     }
 
     /// Whether a message of this id may be left out. Callers' own are `m0`, `m1`, ...; those of plugins have a slash.

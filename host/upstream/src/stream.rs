@@ -60,6 +60,11 @@ impl UpstreamStream {
         Self { response: Some(response), shape, reader, received: VecDeque::new(), bounds, failures }
     }
 
+    /// What the upstream calls the model that answers, once it has said something.
+    pub fn model(&self) -> Option<&str> {
+        self.reader.model()
+    }
+
     /// The next event; an error is the last.
     pub async fn next(&mut self) -> Option<Result<UpstreamEvent, Reject>> {
         poll_fn(|cx| self.poll_next(cx)).await

@@ -278,6 +278,12 @@ pub fn accepted(message_id: &str, item_id: &str, stream_id: &str) -> Value {
     json!({"accepted": true, "message_id": message_id, "item_id": item_id, "stream_id": stream_id})
 }
 
+/// A summary, as it is kept, of what was said up to `message`.
+pub fn summary(message: &str, covers: u64, text: &str, model: &str, created_ms: i64) -> Value {
+    json!({"object": "summary", "item_id": message, "covers": covers, "text": text, "model": model,
+        "created_at": created_ms / 1000})
+}
+
 /// An opinion, as it is kept.
 pub fn opinion(message: &str, rating: i64, reason: &str, created_ms: i64) -> Value {
     json!({"object": "feedback", "item_id": message, "rating": rating, "reason": reason,

@@ -4,8 +4,9 @@
 use crate::field::{list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
 use crate::json::{Entries, Node};
 use crate::path::Path;
+use crate::report;
 use serde_json::{Value, json};
-use tidegate_types::{Message, Part, Reject, Role, ToolCall, ToolOutcome, Usage};
+use tidegate_types::{Message, Part, Reject, Report, Role, ToolCall, ToolOutcome, Usage};
 
 const MAX_CALL_ID_BYTES: usize = 256;
 const MAX_NAME_BYTES: usize = 64;
@@ -262,8 +263,12 @@ pub struct Details<'a> {
     pub model: &'a str,
     /// Why it ended; empty where no model said it.
     pub finish_reason: &'a str,
-    /// What the whole answer cost, with its last item.
+    /// What the whole answer used, with its last item.
     pub usage: Option<Usage>,
+    /// What else is known of it.
+    pub report: Option<&'a Report>,
+    /// What amounts are in.
+    pub currency: &'a str,
     /// Milliseconds since 1970.
     pub created_ms: i64,
 }
@@ -277,6 +282,10 @@ pub fn detailed(mut item: Value, details: Details<'_>) -> Value {
         "finish_reason": some(details.finish_reason), "usage": details.usage.map(usage)});
     if let (Value::Object(item), Value::Object(tree)) = (&mut item, tree) {
         item.extend(tree.into_iter().filter(|(_, value)| !value.is_null()));
+        item.extend(details.report.map(|report| report::members(report, details.currency)).unwrap_or_default());
+    }
+    if let Some(report) = details.report.filter(|report| !report.citations.is_empty()) {
+        report::annotate(&mut item, &report.citations);
     }
     item
 }

@@ -21,6 +21,7 @@ mod logprobs;
 pub mod memories;
 pub mod models;
 mod path;
+pub mod report;
 pub mod request;
 pub mod responses;
 pub mod schemas;

@@ -26,6 +26,8 @@ pub struct UsageResult {
     pub user: Option<String>,
     /// The model.
     pub model: Option<String>,
+    /// What for: `generation`, `summary` or `title`.
+    pub kind: Option<String>,
     /// Requests to models.
     pub requests: u64,
     /// Prompt tokens, cached ones included.
@@ -51,6 +53,7 @@ pub fn usage_page(buckets: &[UsageBucket], next: Option<u64>) -> Bytes {
             "api_key_id": result.key,
             "user_id": result.user,
             "model": result.model,
+            "kind": result.kind,
         })
     })
 }
@@ -82,7 +85,7 @@ fn page(buckets: &[UsageBucket], next: Option<u64>, result: impl Fn(&UsageResult
 pub fn usage_csv(buckets: &[UsageBucket]) -> Bytes {
     let mut out = String::from(
         "start_time,end_time,project_id,api_key_id,user_id,model,num_model_requests,input_tokens,\
-         input_cached_tokens,output_tokens,amount\r\n",
+         input_cached_tokens,output_tokens,amount,kind\r\n",
     );
     for bucket in buckets {
         for result in &bucket.results {
@@ -96,7 +99,9 @@ pub fn usage_csv(buckets: &[UsageBucket]) -> Bytes {
             for number in [result.requests, result.input_tokens, result.cached_tokens, result.output_tokens] {
                 let _ = write!(out, "{number},");
             }
-            let _ = write!(out, "{}.{:09}\r\n", result.amount / BILLION, result.amount % BILLION);
+            let _ = write!(out, "{}.{:09},", result.amount / BILLION, result.amount % BILLION);
+            field(&mut out, result.kind.as_deref().unwrap_or_default());
+            out.push_str("\r\n");
         }
     }
     out.into()
@@ -157,6 +162,6 @@ mod tests {
     #[test]
     fn csv_quotes_what_would_break_it_and_has_no_formulas() {
         let csv = String::from_utf8(usage_csv(&[bucket()]).to_vec()).unwrap();
-        assert_eq!(csv.lines().nth(1).unwrap(), "60,120,\"a,b\",,\"'=1+1\",,2,30,10,7,1.500000001");
+        assert_eq!(csv.lines().nth(1).unwrap(), "60,120,\"a,b\",,\"'=1+1\",,2,30,10,7,1.500000001,");
     }
 }

@@ -35,7 +35,7 @@ impl Keeping {
     }
 }
 
-fn in_files(folder: &Path, canary: &str) -> usize {
+pub fn in_files(folder: &Path, canary: &str) -> usize {
     let in_one = |path: &Path| {
         if path.is_dir() {
             return in_files(path, canary);

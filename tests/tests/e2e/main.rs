@@ -34,6 +34,7 @@ mod roles;
 mod several_gateways;
 mod shipped;
 mod stages;
+mod talk;
 mod tenants_apart;
 mod together;
 mod tokens;

@@ -305,16 +305,16 @@ async fn a_redis_that_is_cut_within_a_stream_costs_its_reader_nothing() {
 }
 
 /// A Postgres database of a test's own, dropped with this.
-struct Database {
+pub struct Database {
     server: String,
     name: String,
 }
 
 impl Database {
     /// `None`, said loudly, where there is no server.
-    fn new(test: &str) -> Option<Self> {
+    pub fn new(test: &str) -> Option<Self> {
         let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-            eprintln!("NOT TESTED: {test} of several gateways, since TIDEGATE_TEST_POSTGRES names no server");
+            eprintln!("NOT TESTED on Postgres: {test}, since TIDEGATE_TEST_POSTGRES names no server");
             return None;
         };
         let database = Self { server, name: format!("tidegate_{test}_{}", std::process::id()) };
@@ -328,12 +328,16 @@ impl Database {
         assert!(psql.unwrap().success(), "{statement}");
     }
 
+    pub fn url(&self) -> String {
+        let (base, _) = self.server.rsplit_once('/').unwrap();
+        format!("{base}/{}", self.name)
+    }
+
     /// A gateway that keeps what lasts here.
     async fn gateway(&self, config: &str, folder: &std::path::Path) -> Gateway {
         let store = format!("[store]\npath = {:?}\n", folder.display().to_string());
         let mut config = tidegate::config::Config::parse(&format!("{config}{store}[pipeline]\n")).unwrap();
-        let (base, _) = self.server.rsplit_once('/').unwrap();
-        config.store.as_mut().unwrap().postgres = Some(format!("{base}/{}", self.name));
+        config.store.as_mut().unwrap().postgres = Some(self.url());
         Gateway::start_with(config).await
     }
 }

@@ -9,7 +9,7 @@ use crate::receive;
 use bytes::Bytes;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_store::conversations::{Conversation, Made, MessageStatus, NewMessage, Order, Page};
+use tidegate_store::conversations::{Conversation, Made, MessageStatus, NewMessage, Order, Page, StoredSummary};
 use tidegate_types::{Fault, Message, Part, Reject, RejectKind};
 use tidegate_wire::conversations as wire;
 
@@ -79,16 +79,16 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     Ok(json(limited(found.iter().map(shown).collect(), page.limit)))
 }
 
-/// All that is kept of a conversation, as lines of JSON: itself, its items on all branches, what people thought of
-/// them. Not in OpenAI's API.
+/// All that is kept of a conversation, as lines of JSON: itself, its items on all branches, their summaries, what people
+/// thought of them. Not in OpenAI's API.
 pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
     let conversation = find(&exchange).await?;
     let (conversations, tenant) = (exchange.api.conversations()?, &exchange.caller.tenant);
-    let mut lines = format!("{}\n", shown(&conversation));
+    let (mut lines, currency) = (format!("{}\n", shown(&conversation)), exchange.api.service.currency());
     let mut page = Page { after: String::new(), limit: EXPORT_PAGE, order: Order::Ascending };
     loop {
         let items = conversations.tree(tenant, &conversation.id, &page).await.map_err(|error| store_failed(&error))?;
-        items.iter().for_each(|item| lines.push_str(&format!("{}\n", rendered(item))));
+        items.iter().for_each(|item| lines.push_str(&format!("{}\n", rendered(item, &currency))));
         if lines.len() > exchange.api.limits.max_answer_bytes {
             let message = "the conversation is too long to be exported in one piece; read its items page by page";
             return Err(Reject::new(RejectKind::TooLarge, Fault::Operator, message).code("export_too_large"));
@@ -97,6 +97,10 @@ pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
             Some(last) if items.len() == EXPORT_PAGE as usize => page.after.clone_from(&last.id),
             _ => break,
         }
+    }
+    for summary in conversations.summaries(tenant, &conversation.id).await.map_err(|error| store_failed(&error))? {
+        let StoredSummary { message, covers, text, model, created_ms } = &summary;
+        lines.push_str(&format!("{}\n", wire::summary(message, *covers, text, model, *created_ms)));
     }
     let opinions = conversations.feedback(tenant, &conversation.id).await.map_err(|error| store_failed(&error))?;
     for opinion in opinions {

@@ -25,8 +25,8 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
         Some("all") => conversations.tree(tenant, &conversation.id, &one_more).await,
         Some(_) => return Err(crate::uri::bad("branch", "all, or left out")),
     };
-    let items = items.map_err(|error| store_failed(&error))?;
-    Ok(json(limited(items.iter().map(rendered).collect(), page.limit)))
+    let (items, currency) = (items.map_err(|error| store_failed(&error))?, exchange.api.service.currency());
+    Ok(json(limited(items.iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
 }
 
 /// Adds items behind the current leaf.
@@ -44,7 +44,8 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
-    Ok(json(Bytes::from(rendered(&find_item(&exchange).await?.1).to_string())))
+    let (_, found) = find_item(&exchange).await?;
+    Ok(json(Bytes::from(rendered(&found, &exchange.api.service.currency()).to_string())))
 }
 
 /// Pins an item, or makes its branch the current one. Not in OpenAI's API.
@@ -63,7 +64,7 @@ pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
     }
     let changed = conversations.message(tenant, conversation, id).await.map_err(|error| store_failed(&error))?;
     let changed = changed.ok_or_else(|| not_found("item"))?;
-    Ok(json(Bytes::from(rendered(&changed).to_string())))
+    Ok(json(Bytes::from(rendered(&changed, &api.service.currency()).to_string())))
 }
 
 /// Deletes one item; the answer is the conversation, as OpenAI has it.
@@ -106,7 +107,7 @@ pub(super) async fn find_item(exchange: &Exchange) -> Result<(Conversation, Stor
 }
 
 /// An item with what is known of it.
-pub(super) fn rendered(stored: &StoredMessage) -> Value {
+pub(super) fn rendered(stored: &StoredMessage, currency: &str) -> Value {
     let made = &stored.made;
     let details = Details {
         parent_id: &stored.parent,
@@ -117,6 +118,8 @@ pub(super) fn rendered(stored: &StoredMessage) -> Value {
         model: &made.model,
         finish_reason: &made.finish,
         usage: (made.usage != Usage::default()).then_some(made.usage),
+        report: Some(&made.report),
+        currency,
         created_ms: stored.created_ms,
     };
     detailed(item(&stored.id, &stored.message, stored.status.as_str()), details)

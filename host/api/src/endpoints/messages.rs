@@ -18,7 +18,7 @@ use serde_json::Map;
 use std::sync::Arc;
 use tidegate_store::conversations::{At, NewResponse, Origin, Turn};
 use tidegate_streams::Full;
-use tidegate_types::{Caller, Reject, Role, TenantId};
+use tidegate_types::{Caller, Notebook, Reject, Role, TenantId};
 use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple, plain_chat};
 use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
 
@@ -111,16 +111,18 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
         Err(Full::Taken) => return Ok(()),
         Err(full) => return Err(crate::endpoints::generate::full(full)),
     };
-    context.history = Some(history(conversations, tenant, (&conversation, &leaf), false, Truncation::Auto));
+    let asking = context.clone();
+    context.history = Some(history(api.kept()?, tenant, (&conversation, &leaf), false, Truncation::Auto));
     let id = format!("resp_{unique}");
-    let head =
-        Head { id: id.clone(), created: now(), model: model.clone(), store: true, left_out: 0, echo: Map::new() };
+    let (currency, echo) = (api.service.currency(), Map::new());
+    let head = Head { id: id.clone(), created: now(), model: model.clone(), store: true, currency, echo };
     let encoder = ResponseEncoder::new(head, &unique, Skin::Simple, api.limits.max_answer_bytes);
     let response = NewResponse { id, previous: String::new(), status: "in_progress".into(), body: String::new() };
     let (input, output) = (Vec::new(), Vec::new());
     let turn = Turn { conversation, at, response, input, output, listed: true };
-    let keep = Keep { conversations: conversations.clone(), tenant: tenant.clone(), turn };
-    let answering = Answering { api: Arc::clone(api), encoder, keep: Some(keep), writer: Some(writer) };
+    let keep = Keep { conversations: conversations.clone(), tenant: tenant.clone(), context: asking, turn };
+    let (shared, notebook) = (Arc::clone(api), Notebook::default());
+    let answering = Answering { api: shared, encoder, keep: Some(keep), writer: Some(writer), notebook };
     let begun = answering.encoder.begun();
     note_begun(&answering, &begun).await?;
     api.tasks.spawn(answering.ask(plain_chat(model), context));

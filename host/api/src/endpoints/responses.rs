@@ -1,6 +1,7 @@
 //! `/v1/responses`: an answer that is kept and gone on from, streamed with typed events, or made in the background.
 
 use crate::answering::{Answering, Keep, history};
+use crate::backend::RequestContext;
 use crate::body::{Body, Response};
 use crate::endpoints::conversations::{limited, new_messages};
 use crate::endpoints::generate::{event_stream, extra_headers, full, now};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_store::conversations::{At, NewResponse, Order, Origin, StoredResponse, Turn};
 use tidegate_streams::{Found, Writer};
-use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind, TenantId};
+use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, TenantId};
 use tidegate_wire::conversations::deleted;
 use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response, status_of};
 
@@ -24,6 +25,8 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     // Whoever asks again with the same key may be at another gateway, and finds the log there.
     let claimed = exchange.made.is_some();
     let (mut context, unique) = (exchange.context(), exchange.name()?);
+    let notebook = Notebook::default();
+    context.notebook = Some(notebook.clone());
     let Exchange { api, caller, request, .. } = exchange;
     let (parts, body) = request.into_parts();
     let body = receive::json(&api, &parts.headers, body).await?;
@@ -33,7 +36,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let place = place(&api, &caller, &asked, &unique).await?;
     if let (Some(leaf), false) = (&place.leaf, place.at == At::Leaf) {
         let at = (place.conversation.as_str(), leaf.as_str());
-        let loading = history(api.conversations()?, &caller.tenant, at, asked.instructed, asked.truncation);
+        let loading = history(api.kept()?, &caller.tenant, at, asked.instructed, asked.truncation);
         context.history = Some(loading);
     }
     let stream = std::mem::replace(&mut asked.chat.stream, true);
@@ -42,19 +45,19 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
         created: now(),
         model: asked.chat.model.clone(),
         store,
-        left_out: 0,
+        currency: api.service.currency(),
         echo: std::mem::take(&mut asked.echo),
     };
     let skin = if stream || asked.background || claimed { Skin::Typed } else { Skin::Silent };
     let encoder = ResponseEncoder::new(head, &unique, skin, api.limits.max_answer_bytes);
     let keep = match store {
-        true => Some(keep(&api, &caller, &place, &id, &asked)?),
+        true => Some(keep(&api, &context, &place, &id, &asked)?),
         false => None,
     };
     let name = store.then_some(id.as_str());
     if asked.background {
         let log = open(&api, &caller.tenant, name)?;
-        let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log) };
+        let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log), notebook };
         return in_background(answering, asked.chat, context, stream).await;
     }
     asked.chat.stream = stream;
@@ -69,12 +72,12 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
                 Err(_) => None,
             };
             let cursor = writer.log().read_after(0).map_err(gone)?;
-            let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(writer) };
+            let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(writer), notebook };
             api.tasks.spawn(async move { answering.run(reply, first).await });
             event_stream(Body::replay(ReplayBody::new(&api, cursor).owning()))
         }
         writer => {
-            let answered = Answering { api, encoder, keep, writer }.run(reply, None).await;
+            let answered = Answering { api, encoder, keep, writer, notebook }.run(reply, None).await;
             match answered.ended {
                 Ended::Failed(reject) => return Err(reject),
                 Ended::Finished(_) | Ended::Cancelled => json(Bytes::from(answered.body)),
@@ -193,7 +196,8 @@ async fn place(api: &Api, caller: &Caller, asked: &ResponseRequest, unique: &str
     Ok(behind(found.conversation, found.leaf, listed.is_some()))
 }
 
-fn keep(api: &Api, caller: &Caller, place: &Place, id: &str, asked: &ResponseRequest) -> Result<Keep, Reject> {
+fn keep(api: &Api, context: &RequestContext, place: &Place, id: &str, asked: &ResponseRequest) -> Result<Keep, Reject> {
+    let caller = &context.caller;
     let response = NewResponse {
         id: id.to_owned(),
         previous: asked.previous.clone().unwrap_or_default(),
@@ -208,7 +212,8 @@ fn keep(api: &Api, caller: &Caller, place: &Place, id: &str, asked: &ResponseReq
         output: Vec::new(),
         listed: place.listed,
     };
-    Ok(Keep { conversations: api.writable(caller)?.clone(), tenant: caller.tenant.clone(), turn })
+    let (conversations, context) = (api.writable(caller)?.clone(), RequestContext { history: None, ..context.clone() });
+    Ok(Keep { conversations, tenant: caller.tenant.clone(), context, turn })
 }
 
 /// A log that its caller can come back to under `name`, or that nobody can.
@@ -224,7 +229,7 @@ fn open(api: &Api, tenant: &TenantId, name: Option<&str>) -> Result<Writer, Reje
 async fn in_background(
     answering: Answering,
     chat: Chat,
-    context: crate::backend::RequestContext,
+    context: RequestContext,
     stream: bool,
 ) -> Result<Response, Reject> {
     let (api, begun) = (Arc::clone(&answering.api), answering.encoder.begun());
@@ -305,11 +310,12 @@ pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> 
     find(api, tenant, id).await?;
     let found = api.conversations()?.of_response(tenant, id, Origin::Input).await;
     let mut items = found.map_err(|error| store_failed(&error))?;
+    let currency = api.service.currency();
     if page.order == Order::Descending {
         items.reverse();
     }
     let behind = items.iter().position(|item| item.id == page.after).map_or(0, |at| at + 1);
-    Ok(json(limited(items[behind..].iter().map(rendered).collect(), page.limit)))
+    Ok(json(limited(items[behind..].iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
 }
 
 pub(super) async fn find(api: &Api, tenant: &TenantId, id: &str) -> Result<StoredResponse, Reject> {

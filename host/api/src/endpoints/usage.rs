@@ -112,6 +112,7 @@ fn result(sum: &UsageSum) -> UsageResult {
         key: sum.key.clone(),
         user: sum.user.clone(),
         model: sum.model.clone(),
+        kind: sum.kind.clone(),
         requests: sum.requests,
         input_tokens: sum.input_tokens,
         cached_tokens: sum.cached_tokens,
@@ -140,8 +141,9 @@ fn group_by(query: &Query) -> Result<GroupBy, Reject> {
             "api_key_id" => by.key = true,
             "user_id" => by.user = true,
             "model" | "line_item" => by.model = true,
+            "kind" => by.kind = true,
             _ => {
-                let message = "`group_by` must be of project_id, api_key_id, user_id, model and line_item";
+                let message = "`group_by` must be of project_id, api_key_id, user_id, model, line_item and kind";
                 return Err(invalid("group_by", message));
             }
         }

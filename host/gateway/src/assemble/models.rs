@@ -101,6 +101,7 @@ fn own(
     engine.fit_cache(backend.as_ref(), &opened.program, sharers)?;
     let cache_mib = engine.cache_mib();
     facts.push(format!("cache     {cache_mib} MiB for keys and values"));
+    let fingerprint = hex(&opened.fingerprint.0[..8]);
     let handle = match engine.isolation {
         Isolation::Thread => EngineHandle::start(engine, model_facts, factory(opened, &backend))?,
         Isolation::Process => {
@@ -114,7 +115,7 @@ fn own(
             "context   {context_tokens} tokens of {wanted}: engine.kv_cache_mib = {cache_mib} holds no more"
         ));
     }
-    let engine = EngineModel { handle, text, stop_token_ids, defaults };
+    let engine = EngineModel { fingerprint, handle, text, stop_token_ids, defaults };
     let backend = ModelBackend::Engine(Box::new(engine));
     let quota = ArcSwap::from_pointee(entry.limits.clone());
     Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, backend })
@@ -200,6 +201,10 @@ fn upstream_key(entry: &ModelConfig) -> anyhow::Result<Option<ApiKey>> {
         format!("model `{}` takes its upstream's key from ${variable}, which is not set", entry.name)
     })?;
     Ok(Some(ApiKey::new(key)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn now() -> u64 {

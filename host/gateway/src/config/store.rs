@@ -5,6 +5,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tidegate_api::{Behind, Summaries, Titles};
 use tidegate_ledger::{Budget, Price, Prices};
 use tidegate_store::Place;
 
@@ -27,6 +28,10 @@ pub struct StoreConfig {
     /// Days after which what was deleted is removed from the files.
     #[serde(default = "a_month")]
     pub purge_after_days: u32,
+    /// Who names conversations that nobody has named; absent means nobody.
+    pub titles: Option<TitlesConfig>,
+    /// Who sums up what no longer fits a model; absent means nobody.
+    pub summaries: Option<SummariesConfig>,
 }
 
 fn a_month() -> u32 {
@@ -67,7 +72,93 @@ impl EventsConfig {
     }
 }
 
+/// `[store.titles]`
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct TitlesConfig {
+    /// A model of this config.
+    pub model: String,
+    /// Tokens of a title.
+    #[serde(default = "title_tokens")]
+    pub max_tokens: u32,
+}
+
+fn title_tokens() -> u32 {
+    24
+}
+
+/// `[store.summaries]`
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct SummariesConfig {
+    /// A model of this config.
+    pub model: String,
+    /// Tokens of a summary.
+    #[serde(default = "summary_tokens")]
+    pub max_tokens: u32,
+    /// Turns at the end of a conversation that are not summed up.
+    #[serde(default = "two")]
+    pub recent_turns: usize,
+    /// Percent of the window of the model that answers: from there on there is a summary.
+    #[serde(default = "half")]
+    pub from_percent: u32,
+}
+
+fn summary_tokens() -> u32 {
+    256
+}
+
+fn two() -> usize {
+    2
+}
+
+fn half() -> u32 {
+    50
+}
+
+/// Turns that are looked for at the end of a conversation.
+const MOST_TURNS: usize = 16;
+
 impl StoreConfig {
+    /// What is written behind answers.
+    pub fn to_behind(&self) -> Behind {
+        let titles = self.titles.clone().map(|TitlesConfig { model, max_tokens }| Titles { model, max_tokens });
+        let summaries = self.summaries.clone().map(|config| {
+            let SummariesConfig { model, max_tokens, recent_turns, from_percent } = config;
+            Summaries { model, max_tokens, recent_turns, from_percent }
+        });
+        Behind { titles, summaries }
+    }
+
+    pub(super) fn check(&self, models: &[&str]) -> anyhow::Result<()> {
+        self.events.as_ref().map_or(Ok(()), EventsConfig::check)?;
+        let writers = [
+            ("titles", self.titles.as_ref().map(|titles| (&titles.model, titles.max_tokens))),
+            ("summaries", self.summaries.as_ref().map(|summaries| (&summaries.model, summaries.max_tokens))),
+        ];
+        for (section, writer) in writers {
+            let Some((model, max_tokens)) = writer else { continue };
+            if !models.contains(&model.as_str()) {
+                bail!(
+                    "store.{section}.model is `{model}`, which is no model of this config; there is: {}",
+                    models.join(", ")
+                );
+            }
+            if max_tokens == 0 {
+                bail!("store.{section}.max_tokens is 0; the smallest is 1");
+            }
+        }
+        match &self.summaries {
+            Some(summaries) if !(1..=MOST_TURNS).contains(&summaries.recent_turns) => {
+                bail!("store.summaries.recent_turns is {}; it is from 1 to {MOST_TURNS}", summaries.recent_turns)
+            }
+            Some(summaries) if !(1..=100).contains(&summaries.from_percent) => {
+                bail!("store.summaries.from_percent is {}; it is from 1 to 100", summaries.from_percent)
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
         self.path = folder.join(&self.path);
     }

@@ -53,6 +53,7 @@ impl ModelService for PluginModels {
                 caller: Arc::new(ask.caller),
                 hops: 0,
                 history: None,
+                notebook: None,
             };
             let asked = ask::ask(model, &chat, &cx, &self.gate, self.ledger.as_ref()).await.map_err(failure)?;
             let Asked { text, finish, usage } = asked;

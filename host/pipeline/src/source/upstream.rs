@@ -23,6 +23,11 @@ impl UpstreamSource {
         Self { stream, counted: Usage { input_tokens: input, ..Usage::default() }, tally }
     }
 
+    /// The name that the upstream gives what answers.
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.stream.model()
+    }
+
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
         self.stream.poll_next(cx).map(|event| Some(event?.map(|event| self.count(event))))
     }

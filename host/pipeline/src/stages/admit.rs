@@ -38,7 +38,10 @@ impl Pipeline {
             charge,
             tally,
             left_out: 0,
+            summarized: 0,
             may_shorten: false,
+            summary: None,
+            summary_through: 0,
             held,
         })))
     }

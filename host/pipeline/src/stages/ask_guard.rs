@@ -7,7 +7,7 @@ use crate::stages::screen_output::Judged;
 use metrics::counter;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{Channel, Inspection, StageKind, Window, WindowAction};
-use tidegate_types::{Fault, Finding, Reject};
+use tidegate_types::{About, Fault, Finding, GuardAction, Reject};
 
 /// A guard that takes longer than this sees coalesced text.
 const SLOW_GUARD: Duration = Duration::from_millis(2);
@@ -67,6 +67,7 @@ impl Asking<'_> {
             })
             .await?;
         let slow = started.elapsed() > SLOW_GUARD;
+        cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
             return Ok(Asked { judged: released(stage, held.text.release_unjudged()), findings: Vec::new(), slow });
         };
@@ -93,6 +94,8 @@ impl Asking<'_> {
                 tracing::warn!(request = %self.cx.request_id, guard = %stage.name, withheld, cap,
                     "halted the answer: the guard withholds more than its cap");
                 counter!("tidegate_holdback_halts_total", "plugin" => stage.name.clone()).increment(1);
+                let (about, action) = (About::Answer, GuardAction::Refuse);
+                self.cx.note(|report| report.judged(&stage.name, about, action, Some("holdback_cap"), &[]));
                 Ok(halt(None))
             }
             Err(error @ HoldbackError::BadInspection(_)) => match stage.on_error {

@@ -15,6 +15,8 @@ use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, 
 
 /// Says how many messages of a history the model did not see.
 const LEFT_OUT: &str = "x-tidegate-left-out";
+/// Says for how many of them it saw a summary.
+const SUMMARIZED: &str = "x-tidegate-summarized";
 
 impl Pipeline {
     pub(crate) fn converse(self: &Arc<Self>, started: Started) -> Reply {
@@ -24,7 +26,9 @@ impl Pipeline {
         let mut record = Record::new(&request.cx, model.clone(), request.chat.stream);
         let findings = record.observe(self, &request.findings);
         record.bill(request.charge.clone());
-        let (left_out, allowances) = (request.left_out, request.held.allowances());
+        let (left_out, summarized) = (request.left_out, request.summarized);
+        request.cx.note(|report| (report.left_out, report.summarized) = (left_out, summarized));
+        let allowances = request.held.allowances();
         let emitter = Emitter::default();
         let conversation = Conversation {
             screen: OutputScreen::new(self, &request.cx, request.chat.stream),
@@ -40,6 +44,9 @@ impl Pipeline {
         let mut reply = Reply::new(model, record, emitter, allowances, conversation.run(source));
         if left_out > 0 {
             reply.headers.push((LEFT_OUT, left_out.to_string()));
+        }
+        if summarized > 0 {
+            reply.headers.push((SUMMARIZED, summarized.to_string()));
         }
         reply
     }
@@ -130,6 +137,10 @@ impl Conversation {
         let mut halted: Vec<u32> = Vec::new();
         let mut usage = None;
         let mut next = source.next().await;
+        // Whoever answers has said its name with its first word.
+        self.turn.request.cx.note(|report| {
+            report.model_version = source.version().or(self.turn.model.version()).unwrap_or_default().to_owned();
+        });
         while let Some(event) = next {
             match event? {
                 SourceEvent::Usage(latest) => usage = Some(latest),

@@ -9,7 +9,7 @@ use crate::states::{Ended, Request};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Action, StageKind, Verdict};
-use tidegate_types::{Fault, Reject};
+use tidegate_types::{About, Fault, Reject};
 use tokio_util::task::AbortOnDropHandle;
 
 /// What the late guards will say, in the config's order. Dropping it stops them.
@@ -33,7 +33,9 @@ impl Pipeline {
         let Some(PendingVerdicts(asking)) = request.pending.take() else { return Ok(request) };
         let verdicts = asking.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
         for (stage, verdict) in self.stages.late_guards.iter().zip(verdicts) {
-            let Some(verdict) = verdict? else { continue };
+            let verdict = verdict?;
+            request.cx.judged(stage, About::Prompt, verdict.as_ref());
+            let Some(verdict) = verdict else { continue };
             request.take(stage, verdict.findings, verdict.notes);
             stage.count_action(StageKind::PromptGuard, &verdict.action);
             match verdict.action {

@@ -12,6 +12,7 @@ impl Pipeline {
         request.chat.messages = transcript.messages;
         request.left_out = transcript.left_out;
         request.may_shorten = transcript.may_shorten;
+        request.summary = transcript.summary;
         Ok(Loaded(request))
     }
 }

@@ -5,7 +5,7 @@ use crate::states::{Ended, Grounded, Request, Screened};
 use futures_util::future::{try_join, try_join_all};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Chunk, Query, StageKind};
-use tidegate_types::{Form, Message, Part, Provenance, Reject, Role};
+use tidegate_types::{Citation, Form, Message, Part, Provenance, Reject, Role};
 
 impl Pipeline {
     pub(crate) async fn recall(self: &Arc<Self>, screened: Screened) -> Result<Grounded, Ended> {
@@ -25,8 +25,16 @@ impl Pipeline {
         let retrieved = self.stages.retrievers.iter().map(|retriever| self.retrieve(retriever, &request, &question));
         let remembered = self.stages.memories.iter().map(|memory| self.remembered(memory, &request, &question));
         let (retrieved, remembered) = try_join(try_join_all(retrieved), try_join_all(remembered)).await?;
-        let passages = retrieved.into_iter().chain(remembered).flatten().collect();
+        let (retrieved, citations): (Vec<Message>, Vec<Citation>) = retrieved.into_iter().flatten().unzip();
+        let sources: Vec<(String, Citation)> =
+            retrieved.iter().map(|passage| passage.id.clone()).zip(citations).collect();
+        let passages = retrieved.into_iter().chain(remembered.into_iter().flatten()).collect();
         let passages = self.screen_outside(&request.cx, passages, &mut request.findings).await?;
+        // What a guard dropped is not cited: the model never had it.
+        let given = |id: &String| passages.iter().any(|passage| passage.id == *id);
+        request.cx.note(|report| {
+            sources.into_iter().filter(|(id, _)| given(id)).for_each(|(_, citation)| report.cited(citation));
+        });
         request.chat.messages.splice(at..at, passages);
         if !self.stages.memories.is_empty() {
             request.question = Some(question);
@@ -39,7 +47,7 @@ impl Pipeline {
         retriever: &RetrieverStage,
         request: &Request,
         question: &str,
-    ) -> Result<Vec<Message>, Reject> {
+    ) -> Result<Vec<(Message, Citation)>, Reject> {
         let stage = &retriever.stage;
         let call = request.cx.call(request.chat.stream, stage.wall);
         let query = Query { text: question.to_owned(), top_k: retriever.top_k };
@@ -60,12 +68,19 @@ fn question(request: &Request) -> Option<(usize, String)> {
     (asks && !text.trim().is_empty()).then(|| (request.chat.messages.len() - 1, text))
 }
 
-fn passage(plugin: &str, chunk: Chunk) -> Message {
-    Message {
+fn passage(plugin: &str, chunk: Chunk) -> (Message, Citation) {
+    let citation = Citation {
+        source: plugin.to_owned(),
+        file: chunk.uri.clone().unwrap_or_else(|| chunk.id.clone()),
+        title: chunk.title,
+        bytes: chunk.origin.map(|span| (span.start, span.end)),
+    };
+    let message = Message {
         id: format!("{plugin}/{}", chunk.id),
         role: Role::User,
         name: None,
         parts: vec![Part::Text(chunk.text)],
         provenance: Some(Provenance { source: plugin.to_owned(), uri: chunk.uri, span: chunk.origin }),
-    }
+    };
+    (message, citation)
 }

@@ -5,7 +5,7 @@ use crate::stage::Stage;
 use crate::stages::start::TurnPlan;
 use metrics::counter;
 use tidegate_sandbox::stage::StageKind;
-use tidegate_types::{Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolOutcome};
+use tidegate_types::{Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolOutcome, ToolRun};
 
 impl Pipeline {
     pub(crate) async fn run_tools(
@@ -17,6 +17,7 @@ impl Pipeline {
         let mut answers = Vec::with_capacity(calls.len());
         for call in &calls {
             let (source, outcome) = self.run_tool(turn, call).await?;
+            turn.request.cx.note(|report| report.ran(ran(call, &source, &outcome)));
             answers.push(answer(source, outcome, answers.len()));
         }
         let ids: Vec<String> = answers.iter().map(|message| message.id.clone()).collect();
@@ -68,6 +69,11 @@ fn answer(source: String, outcome: ToolOutcome, index: usize) -> Message {
         parts: vec![Part::ToolOutcome(outcome)],
         provenance: Some(Provenance { source, uri: None, span: None }),
     }
+}
+
+fn ran(call: &ToolCall, source: &str, outcome: &ToolOutcome) -> ToolRun {
+    let ToolCall { id, name, arguments } = call.clone();
+    ToolRun { call_id: id, name, arguments, source: source.to_owned(), is_error: outcome.is_error }
 }
 
 fn withheld(call: &ToolCall) -> Message {

@@ -7,7 +7,9 @@ use crate::stage::Stage;
 use crate::stages::edits;
 use std::collections::BTreeMap;
 use tidegate_sandbox::stage::{Action, Output, StageKind, Verdict};
-use tidegate_types::{Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, Role, TextLogprob, Usage};
+use tidegate_types::{
+    About, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, Role, TextLogprob, Usage,
+};
 
 /// What an output guard does about an answer that the client reads as a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,7 +132,9 @@ impl Pipeline {
             let asked = batch.iter().map(|stage| inspect(stage, cx, streaming, model, &choices, usage));
             let verdicts = futures_util::future::join_all(asked).await;
             for (stage, verdict) in batch.iter().zip(verdicts) {
-                let Some(verdict) = verdict? else { continue };
+                let verdict = verdict?;
+                cx.judged(stage, About::Answer, verdict.as_ref());
+                let Some(verdict) = verdict else { continue };
                 findings.extend(verdict.findings);
                 stage.count_action(StageKind::OutputGuard, &verdict.action);
                 match verdict.action {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
 use tidegate_types::{
-    Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind, ToolDef, Usage,
+    About, Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind, ToolDef, Usage,
 };
 
 /// The response header that names the guard that answered in the model's place.
@@ -24,7 +24,9 @@ impl Pipeline {
         for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let verdicts = join_all(batch.iter().map(|stage| inspect(stage, &request.cx, &request.chat))).await;
             for (stage, verdict) in batch.iter().zip(verdicts) {
-                let Some(verdict) = verdict? else { continue };
+                let verdict = verdict?;
+                request.cx.judged(stage, About::Prompt, verdict.as_ref());
+                let Some(verdict) = verdict else { continue };
                 request.take(stage, verdict.findings, verdict.notes);
                 stage.count_action(StageKind::PromptGuard, &verdict.action);
                 match verdict.action {
@@ -75,6 +77,7 @@ impl Pipeline {
                     plugin.inspect_prompt(&call, Prompt { messages: &messages, tools, params: &[] }).await
                 })
                 .await?;
+            cx.judged(stage, About::Context, verdict.as_ref());
             let Some(verdict) = verdict else { continue };
             findings.extend(verdict.findings);
             match verdict.action {
@@ -129,7 +132,8 @@ fn bad_edit(stage: &Stage, why: String) -> Reject {
 
 /// The guard's answer, in the model's place: no tokens are generated and none are charged.
 pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request, parts: Vec<Part>) -> Reply {
-    let Request { chat, cx, held, findings, .. } = request;
+    let Request { chat, cx, held, findings, charge, .. } = request;
+    cx.note(|report| report.cost = charge.is_some().then_some(0));
     let mut record = Record::new(&cx, chat.model.clone(), chat.stream);
     record.observe(pipeline, &findings);
     let emitter = Emitter::default();

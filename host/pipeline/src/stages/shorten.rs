@@ -1,25 +1,100 @@
-//! Leaves out the oldest turns of a history that does not fit the model. Never in silence: the reply says how many
-//! messages.
+//! Leaves out the oldest turns of a history that does not fit the model; a summary stands for them, where there is one.
+//! Never in silence: the reply says how many messages, and for how many of them it has a summary.
 
+use crate::chat::Pipeline;
 use crate::estimate::text_bytes;
 use crate::models::Model;
 use crate::stages::fit;
-use tidegate_types::{Chat, Message, Reject, Role, ToolDef, Transcript};
+use crate::states::{Request, ServerTool};
+use std::sync::Arc;
+use tidegate_types::{Chat, Fault, Message, Provenance, Reject, Role, ToolDef, Transcript};
 
 /// Of the model's window, what is left to an answer where its caller names no bound.
 const ANSWER_SHARE: u32 = 8;
 
-/// Shortens `chat` until it fits; gives how many messages were left out. What may not be left out may still be too
-/// long, and is then refused by name.
-pub(super) fn shorten(model: &Model, chat: &mut Chat, tools: &[ToolDef]) -> Result<u64, Reject> {
+impl Pipeline {
+    /// Shortens a request's history until it fits `model`. Where something is left out, what stands for it is put in
+    /// front, screened as all text from outside. Counting the tokens of a long history takes its time, and no other
+    /// request's.
+    pub(super) async fn shortened(
+        &self,
+        model: &Arc<Model>,
+        mut request: Box<Request>,
+        tools: &[ServerTool],
+    ) -> Result<Box<Request>, Reject> {
+        let defs: Arc<[ToolDef]> = tools.iter().map(|tool| tool.def.clone()).collect();
+        if request.summary.is_some() {
+            let (model, defs) = (Arc::clone(model), Arc::clone(&defs));
+            let (fits, mut counted) = aside(move || Ok((fits(&model, &request.chat, &defs)?, request))).await?;
+            if !fits || counted.left_out > 0 {
+                counted = self.with_summary(counted).await?;
+            }
+            request = counted;
+        }
+        let model = Arc::clone(model);
+        aside(move || {
+            let left_out = shorten(&model, &mut request.chat, &defs)?;
+            request.left_out += left_out.len() as u64;
+            if request.chat.messages.iter().any(is_summary) {
+                request.summarized += left_out.iter().filter(|n| **n < request.summary_through).count() as u64;
+            } else {
+                request.summarized = 0;
+            }
+            Ok(request)
+        })
+        .await
+    }
+
+    /// Puts the summary behind the instructions, where the guards let it pass.
+    async fn with_summary(&self, mut request: Box<Request>) -> Result<Box<Request>, Reject> {
+        let Some(summary) = request.summary.take() else { return Ok(request) };
+        let said = vec![message(&summary.text)];
+        let Some(said) = self.screen_outside(&request.cx, said, &mut request.findings).await?.pop() else {
+            return Ok(request);
+        };
+        let instructs = |message: &Message| matches!(message.role, Role::System | Role::Developer);
+        let at = request.chat.messages.iter().position(|message| !instructs(message));
+        request.chat.messages.insert(at.unwrap_or(request.chat.messages.len()), said);
+        (request.summarized, request.summary_through) = (summary.absent, summary.through);
+        Ok(request)
+    }
+}
+
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T, Reject> + Send + 'static) -> Result<T, Reject> {
+    let work = tokio::task::spawn_blocking(work);
+    work.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
+}
+
+/// The id of the message that a summary is.
+const SUMMARY: &str = "conversation/summary";
+
+fn message(summary: &str) -> Message {
+    let text = format!("Summary of what was said before in this conversation: {summary}");
+    let provenance = Some(Provenance { source: "conversation".into(), uri: None, span: None });
+    Message { provenance, ..Message::text(SUMMARY, Role::User, text) }
+}
+
+fn is_summary(message: &Message) -> bool {
+    message.id == SUMMARY
+}
+
+/// Tokens for everything but the answer; `None` where an upstream does not say what it takes.
+fn room(model: &Model, chat: &Chat) -> Option<usize> {
     let window = model.context_tokens;
     let answer = chat.max_tokens.unwrap_or(window / ANSWER_SHARE).min(window / 2);
-    let room = (window - answer) as usize;
-    let mut left_out = 0;
-    // An upstream may not say what it takes.
-    if window == 0 {
-        return Ok(0);
-    }
+    (window > 0).then_some((window - answer) as usize)
+}
+
+fn fits(model: &Model, chat: &Chat, tools: &[ToolDef]) -> Result<bool, Reject> {
+    let Some(room) = room(model, chat) else { return Ok(true) };
+    Ok(fit::prompt_tokens(model, chat, tools)? <= room)
+}
+
+/// Shortens `chat` until it fits; gives the numbers of the messages of the history that were left out. What may not be
+/// left out may still be too long, and is then refused by name.
+fn shorten(model: &Model, chat: &mut Chat, tools: &[ToolDef]) -> Result<Vec<usize>, Reject> {
+    let mut left_out = Vec::new();
+    let Some(room) = room(model, chat) else { return Ok(left_out) };
     loop {
         let tokens = fit::prompt_tokens(model, chat, tools)?;
         if tokens <= room {
@@ -32,14 +107,16 @@ pub(super) fn shorten(model: &Model, chat: &mut Chat, tools: &[ToolDef]) -> Resu
         while dropped < too_many.max(1) {
             let Some(turn) = oldest_turn(&chat.messages) else { break };
             let held = text_bytes(chat);
-            leave_out(&mut chat.messages, turn);
+            left_out.extend(leave_out(&mut chat.messages, turn));
             dropped += (held - text_bytes(chat)).max(1);
         }
-        let gone = before - chat.messages.len();
-        if gone == 0 {
+        if before == chat.messages.len() {
+            // With no turn left to go, the summary is what there is to give up.
+            chat.messages.retain(|message| !is_summary(message));
+        }
+        if before == chat.messages.len() {
             break;
         }
-        left_out += gone as u64;
     }
     Ok(left_out)
 }
@@ -52,13 +129,16 @@ fn oldest_turn(messages: &[Message]) -> Option<std::ops::Range<usize>> {
     Some(first..next.map_or(messages.len(), |next| first + 1 + next))
 }
 
-fn leave_out(messages: &mut Vec<Message>, turn: std::ops::Range<usize>) {
-    let mut i = 0;
+/// Gives the numbers of those that are gone.
+fn leave_out(messages: &mut Vec<Message>, turn: std::ops::Range<usize>) -> Vec<usize> {
+    let (mut i, mut gone) = (0, Vec::new());
     messages.retain(|message| {
-        let gone = turn.contains(&i) && Transcript::may_leave_out(&message.id);
+        let number = turn.contains(&i).then(|| Transcript::earlier_index(&message.id)).flatten();
         i += 1;
-        !gone
+        gone.extend(number);
+        number.is_none()
     });
+    gone
 }
 
 #[cfg(test)]

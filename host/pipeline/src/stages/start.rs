@@ -8,7 +8,6 @@ use crate::gate::Hold;
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
-use crate::stages::shorten::shorten;
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
@@ -33,10 +32,13 @@ pub(crate) struct TurnPlan {
 
 impl Pipeline {
     pub(crate) async fn start(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
-        let charge = routed.equipped.request.charge.clone();
+        let (charge, cx) = (routed.equipped.request.charge.clone(), routed.equipped.request.cx.clone());
         let started = self.start_first(routed).await;
-        if let (Err(_), Some(charge)) = (&started, charge) {
+        if let (Err(ended), Some(charge)) = (&started, charge) {
             charge.settle("failed");
+            if let Ended::Rejected(_) = ended {
+                cx.note(|report| report.cost = charge.billed());
+            }
         }
         started
     }
@@ -50,7 +52,7 @@ impl Pipeline {
                 request = self.settled(request).await?;
             }
             if request.may_shorten {
-                request = Box::pin(shortened(&model, request, &tools)).await?;
+                request = Box::pin(self.shortened(&model, request, &tools)).await?;
             }
             match self.begin(&model, &request, &tools, &seeds).await {
                 Ok((source, hold)) => {
@@ -87,21 +89,6 @@ impl TurnPlan {
     pub(crate) async fn generate(&self) -> Result<Source, Reject> {
         generate(&self.model, &self.request, &self.tools, &self.seeds).await
     }
-}
-
-/// Counting the tokens of a long history takes its time, and no other request's.
-async fn shortened(
-    model: &Arc<Model>,
-    mut request: Box<Request>,
-    tools: &[ServerTool],
-) -> Result<Box<Request>, Reject> {
-    let (model, defs) = (Arc::clone(model), tools.iter().map(|tool| tool.def.clone()).collect::<Vec<_>>());
-    let shortening = tokio::task::spawn_blocking(move || {
-        let left_out = shorten(&model, &mut request.chat, &defs)?;
-        request.left_out += left_out;
-        Ok(request)
-    });
-    shortening.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
 }
 
 async fn generate(

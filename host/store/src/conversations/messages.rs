@@ -11,7 +11,7 @@ use crate::error::StoreError;
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::any::AnyRow;
-use tidegate_types::{Message, Part, Role, Usage};
+use tidegate_types::{Message, Part, Report, Role, Usage};
 
 /// Where messages go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,14 +45,16 @@ pub enum Origin {
 }
 
 /// What is known of how a message was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Made {
     /// Who answered; empty for a message that no model made.
     pub model: String,
     /// Why it ended.
     pub finish: String,
-    /// What the whole answer cost.
+    /// What the whole answer used.
     pub usage: Usage,
+    /// What else is known of it.
+    pub report: Report,
 }
 
 /// A message to be written.
@@ -133,9 +135,17 @@ fn read(row: &AnyRow) -> Result<StoredMessage, StoreError> {
                 cached_tokens: tokens("cached_tokens")?,
                 output_tokens: tokens("output_tokens")?,
             },
+            report: report(&row.try_get::<String, _>("report")?)?,
         },
         created_ms: row.try_get("created_ms")?,
     })
+}
+
+fn report(text: &str) -> Result<Report, StoreError> {
+    if text.is_empty() {
+        return Ok(Report::default());
+    }
+    serde_json::from_str(text).map_err(StoreError::Body)
 }
 
 impl Origin {

@@ -12,6 +12,8 @@ pub struct Purged {
     pub responses: u64,
     /// Messages of conversations that stay.
     pub messages: u64,
+    /// Summaries that no longer hold, and those of such conversations.
+    pub summaries: u64,
 }
 
 impl Conversations {
@@ -31,23 +33,29 @@ impl Conversations {
              OR EXISTS (SELECT 1 FROM messages m WHERE m.tenant = feedback.tenant \
                  AND m.conversation = feedback.conversation AND m.id = feedback.message \
                  AND m.deleted_ms BETWEEN 1 AND $1)";
+        const SUMMARIES: &str = "DELETE FROM summaries WHERE deleted_ms BETWEEN 1 AND $1 \
+             OR EXISTS (SELECT 1 FROM conversations c WHERE c.tenant = summaries.tenant \
+                 AND c.id = summaries.conversation AND c.deleted_ms BETWEEN 1 AND $1) \
+             OR EXISTS (SELECT 1 FROM messages m WHERE m.tenant = summaries.tenant \
+                 AND m.conversation = summaries.conversation AND m.id = summaries.message \
+                 AND m.deleted_ms BETWEEN 1 AND $1)";
         const MESSAGES: &str = "DELETE FROM messages WHERE EXISTS (SELECT 1 FROM conversations c \
              WHERE c.tenant = messages.tenant AND c.id = messages.conversation AND c.deleted_ms BETWEEN 1 AND $1)";
-        const EMPTIED: &str = "UPDATE messages SET body = '', folded = '', client_id = '', model = '' \
+        const EMPTIED: &str = "UPDATE messages SET body = '', folded = '', client_id = '', model = '', report = '' \
              WHERE deleted_ms BETWEEN 1 AND $1 AND body <> ''";
         const RESPONSES: &str = "DELETE FROM responses WHERE deleted_ms BETWEEN 1 AND $1 \
              OR EXISTS (SELECT 1 FROM conversations c WHERE c.tenant = responses.tenant \
                  AND c.id = responses.conversation AND c.deleted_ms BETWEEN 1 AND $1)";
         const CONVERSATIONS: &str = "DELETE FROM conversations WHERE deleted_ms BETWEEN 1 AND $1";
         let mut tx = self.db.write().await?;
-        let mut counts = [0; 6];
-        let statements = [THREADS, FEEDBACK, MESSAGES, EMPTIED, RESPONSES, CONVERSATIONS];
+        let mut counts = [0; 7];
+        let statements = [THREADS, FEEDBACK, SUMMARIES, MESSAGES, EMPTIED, RESPONSES, CONVERSATIONS];
         for (count, statement) in counts.iter_mut().zip(statements) {
             *count = sqlx::query(statement).bind(before_ms).execute(&mut *tx).await?.rows_affected();
         }
         tx.commit().await?;
-        let [.., messages, responses, conversations] = counts;
-        let purged = Purged { conversations, responses, messages };
+        let [_, _, summaries, _, messages, responses, conversations] = counts;
+        let purged = Purged { conversations, responses, messages, summaries };
         if purged != Purged::default() {
             self.db.checkpoint().await?;
         }

@@ -98,13 +98,18 @@ impl Conversations {
         const MESSAGES: &str = "UPDATE messages SET deleted_ms = $2 WHERE tenant = $1 AND deleted_ms = 0 \
              AND response IN (SELECT r.id FROM responses r JOIN conversations c ON c.tenant = r.tenant \
                  AND c.id = r.conversation WHERE r.tenant = $1 AND r.deleted_ms = $2 AND c.listed = 0)";
+        const SUMMARIES: &str = "UPDATE summaries SET deleted_ms = $2 WHERE tenant = $1 AND deleted_ms = 0 \
+             AND EXISTS (SELECT 1 FROM messages m WHERE m.tenant = $1 AND m.conversation = summaries.conversation \
+                 AND m.id = summaries.message AND m.deleted_ms = $2)";
         let mut tx = self.db.write().await?;
         let now = now_ms();
         let query = sqlx::query(RESPONSES).bind(tenant.as_str()).bind(id).bind(now);
         if query.execute(&mut *tx).await?.rows_affected() == 0 {
             return Ok(false);
         }
-        sqlx::query(MESSAGES).bind(tenant.as_str()).bind(now).execute(&mut *tx).await?;
+        for statement in [MESSAGES, SUMMARIES] {
+            sqlx::query(statement).bind(tenant.as_str()).bind(now).execute(&mut *tx).await?;
+        }
         tx.commit().await?;
         Ok(true)
     }

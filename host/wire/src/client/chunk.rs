@@ -10,6 +10,7 @@ use crate::client::failure::Failure;
 use crate::logprobs::named;
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
@@ -25,8 +26,13 @@ pub enum Received {
     Done,
 }
 
+/// A longer name is nonsense, and is not taken.
+const MAX_MODEL_BYTES: usize = 256;
+
 #[derive(serde::Deserialize)]
-struct Chunk {
+struct Chunk<'a> {
+    #[serde(borrow)]
+    model: Option<Cow<'a, str>>,
     choices: Option<Choices>,
     usage: Option<WireUsage>,
     error: Option<Value>,
@@ -123,6 +129,8 @@ struct WireTop {
 /// Reads the answer to one request.
 pub struct AnswerReader {
     choices: Vec<ChoiceState>,
+    /// Who answers, as the server names it.
+    model: Option<String>,
     new_call_id: fn() -> String,
 }
 
@@ -139,7 +147,12 @@ impl AnswerReader {
     /// be unique within a conversation, so not only within this answer.
     pub fn new(chat: &Chat, new_call_id: fn() -> String) -> Self {
         let choices = (0..chat.n).map(|_| ChoiceState::default()).collect();
-        Self { choices, new_call_id }
+        Self { choices, model: None, new_call_id }
+    }
+
+    /// What the server calls the model that answers; a name of reasonable length, once it was said.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
     }
 
     /// Reads the data of one event of a stream.
@@ -169,10 +182,13 @@ impl AnswerReader {
     }
 
     fn chunk(&mut self, data: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
-        let chunk: Chunk = serde_json::from_slice(data)
+        let chunk: Chunk<'_> = serde_json::from_slice(data)
             .map_err(|error| WireError::Malformed(format!("a chunk is not OpenAI's: {error}")))?;
         if let Some(error) = chunk.error {
             return Err(WireError::Failed(Failure::from_value(&error)));
+        }
+        if let (None, Some(name)) = (&self.model, chunk.model.filter(|name| name.len() <= MAX_MODEL_BYTES)) {
+            self.model = Some(name.into_owned());
         }
         if let Some(Choices { first, rest }) = chunk.choices {
             first.into_iter().chain(rest).try_for_each(|choice| self.choice(choice, out))?;

@@ -8,10 +8,11 @@ mod simple;
 use super::object::{Ended, Head};
 use crate::items::item;
 use crate::logprobs;
+use crate::report;
 use crate::write::{raw, string, uint};
 use bytes::BytesMut;
 use serde_json::{Value, json};
-use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Message, Part, Reject, RejectKind, Role, Usage};
+use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Message, Part, Reject, RejectKind, Report, Role, Usage};
 
 /// The shape of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct ResponseEncoder {
     /// Whether the last item may still grow.
     open: bool,
     usage: Option<Usage>,
+    /// What else is known; its citations from the beginning.
+    report: Report,
     finish: Option<FinishReason>,
     bytes: usize,
     limit_bytes: usize,
@@ -100,6 +103,7 @@ impl ResponseEncoder {
             items: Vec::new(),
             open: false,
             usage: None,
+            report: Report::default(),
             finish: None,
             bytes: 0,
             limit_bytes,
@@ -111,10 +115,31 @@ impl ResponseEncoder {
         &self.head
     }
 
-    /// Notes who answers, and how many messages of the history were left out.
-    pub fn answered_by(&mut self, model: &str, left_out: u64) {
+    /// Notes who answers.
+    pub fn answered_by(&mut self, model: &str) {
         model.clone_into(&mut self.head.model);
-        self.head.left_out = left_out;
+    }
+
+    /// Notes what is known of the answer besides its words: before the first of them what it is made from, and all of it
+    /// at the end.
+    pub fn report(&mut self, report: Report) {
+        // What a text was annotated with stays.
+        let citations = std::mem::take(&mut self.report.citations);
+        self.report = report;
+        if !self.items.is_empty() {
+            self.report.citations = citations;
+        }
+    }
+
+    /// What is known of the answer besides its words.
+    pub fn known(&self) -> &Report {
+        &self.report
+    }
+
+    /// Which item has the citations: the first with a text.
+    pub fn cited_item(&self) -> Option<usize> {
+        let cites = !self.report.citations.is_empty();
+        self.items.iter().position(|item| cites && item.message.parts.iter().any(|part| matches!(part, Part::Text(_))))
     }
 
     /// Says that the response could not be kept, though it was to be.
@@ -126,7 +151,7 @@ impl ResponseEncoder {
     /// Writes the first events.
     pub fn begin(&mut self, out: &mut BytesMut) {
         if self.skin == Skin::Typed {
-            let object = self.head.object("in_progress", None, Vec::new(), None);
+            let object = self.head.object("in_progress", None, Vec::new(), None, &self.report);
             self.event(out, "response.created", json!({"response": object.clone()}));
             self.event(out, "response.in_progress", json!({"response": object}));
         }
@@ -134,7 +159,7 @@ impl ResponseEncoder {
 
     /// The object before anything was said.
     pub fn begun(&self) -> String {
-        self.head.object("in_progress", None, Vec::new(), None).to_string()
+        self.head.object("in_progress", None, Vec::new(), None, &self.report).to_string()
     }
 
     /// Writes the events of a delta.
@@ -219,11 +244,21 @@ impl ResponseEncoder {
     fn whole(&self, ended: &Ended, now: u64) -> Value {
         let cut = matches!(ended, Ended::Finished(FinishReason::Length | FinishReason::ContentFilter));
         let last = self.items.len();
-        let output = self.output().enumerate().map(|(i, (id, message, whole))| {
+        let output = self.output().enumerate().map(|(i, (_, _, whole))| {
             let status = if whole && !(cut && i + 1 == last) { "completed" } else { "incomplete" };
-            item(id, message, status)
+            self.shown(i, status)
         });
-        self.head.object(ended.status(), Some((ended, now)), output.collect(), self.usage)
+        self.head.object(ended.status(), Some((ended, now)), output.collect(), self.usage, &self.report)
+    }
+
+    /// An item as callers see it.
+    fn shown(&self, index: usize, status: &str) -> Value {
+        let Some(Item { id, message }) = self.items.get(index) else { return Value::Null };
+        let mut shown = item(id, message, status);
+        if self.cited_item() == Some(index) {
+            report::annotate(&mut shown, &self.report.citations);
+        }
+        shown
     }
 
     fn next_id(&self, prefix: &str) -> String {
@@ -291,7 +326,16 @@ impl ResponseEncoder {
             return;
         };
         let ((name, member), text) = (kind.words(), text.clone());
-        let part = kind.part(&text);
+        let mut part = kind.part(&text);
+        if kind == Kind::Text && self.annotates_here() {
+            let notes = report::annotations(&self.report.citations);
+            for (n, note) in notes.iter().enumerate() {
+                self.place(out, "response.output_text.annotation.added", |body| {
+                    (body["annotation_index"], body["annotation"]) = (n.into(), note.clone());
+                });
+            }
+            part["annotations"] = notes.into();
+        }
         self.place(out, &format!("{name}.done"), |body| {
             body[member] = text.into();
             if kind == Kind::Text {
@@ -299,6 +343,13 @@ impl ResponseEncoder {
             }
         });
         self.place(out, "response.content_part.done", |body| body["part"] = part);
+    }
+
+    /// Whether the last part of all is the first text.
+    fn annotates_here(&self) -> bool {
+        let is_text = |part: &&Part| matches!(part, Part::Text(_));
+        self.cited_item() == Some(self.items.len().saturating_sub(1))
+            && self.items.last().is_some_and(|item| item.message.parts.iter().filter(is_text).count() == 1)
     }
 
     fn close(&mut self, out: &mut BytesMut) {
@@ -309,8 +360,7 @@ impl ResponseEncoder {
         self.open = false;
         let index = self.items.len() - 1;
         let cut = matches!(self.finish, Some(FinishReason::Length | FinishReason::ContentFilter));
-        let Some(Item { id, message }) = self.items.last() else { return };
-        let done = item(id, message, if cut { "incomplete" } else { "completed" });
+        let done = self.shown(index, if cut { "incomplete" } else { "completed" });
         self.event(out, "response.output_item.done", json!({"output_index": index, "item": done}));
     }
 

@@ -1,8 +1,9 @@
 //! The object that a response is.
 
 use crate::items::usage;
+use crate::report;
 use serde_json::{Map, Value, json};
-use tidegate_types::{FinishReason, Reject, Usage};
+use tidegate_types::{FinishReason, Reject, Report, Usage};
 
 /// What is known of a response from its beginning.
 #[derive(Clone, Debug)]
@@ -15,8 +16,8 @@ pub struct Head {
     pub model: String,
     /// Whether it is kept.
     pub store: bool,
-    /// Messages of the history that were left out, because they do not fit the model.
-    pub left_out: u64,
+    /// What amounts are in.
+    pub currency: String,
     /// What it repeats of the request.
     pub echo: Map<String, Value>,
 }
@@ -61,6 +62,7 @@ impl Head {
         ended: Option<(&Ended, u64)>,
         output: Vec<Value>,
         counted: Option<Usage>,
+        known: &Report,
     ) -> Value {
         let incomplete = match ended {
             Some((Ended::Finished(FinishReason::Length), _)) => json!({"reason": "max_output_tokens"}),
@@ -78,7 +80,8 @@ impl Head {
         if let Value::Object(members) = &mut object {
             members.extend(self.echo.clone());
             // Not in OpenAI's API.
-            members.insert("context".into(), json!({"left_out": self.left_out}));
+            members.insert("context".into(), json!({"left_out": known.left_out, "summarized": known.summarized}));
+            members.extend(report::members(known, &self.currency));
         }
         object
     }

@@ -1,10 +1,11 @@
 //! Writing messages, and what can be changed of them.
 
+use super::super::summaries::forget;
 use super::super::{Conversations, Tx, clean, now_ms};
 use super::{At, Body, NewMessage, Origin};
 use crate::error::StoreError;
 use sqlx::Row;
-use tidegate_types::{TenantId, Usage};
+use tidegate_types::{Report, TenantId, Usage};
 
 impl Conversations {
     /// Writes messages behind each other; gives their ids, or nothing where there is no such place. A message whose
@@ -22,12 +23,18 @@ impl Conversations {
         Ok(written)
     }
 
-    /// Deletes one message; what follows it stays. Says whether there was one.
+    /// Deletes one message, and what sums it up; what follows it stays. Says whether there was one.
     pub async fn delete_message(&self, tenant: &TenantId, conversation: &str, id: &str) -> Result<bool, StoreError> {
         const DELETE: &str = "UPDATE messages SET deleted_ms = $4 \
              WHERE tenant = $1 AND conversation = $2 AND id = $3 AND deleted_ms = 0";
+        let mut tx = self.db.write().await?;
+        // A summary of it that is being written waits here, or is seen below.
+        lock(&mut tx, tenant, conversation).await?;
         let query = sqlx::query(DELETE).bind(tenant.as_str()).bind(conversation).bind(id).bind(now_ms());
-        Ok(query.execute(self.db.pool()).await?.rows_affected() > 0)
+        let found = query.execute(&mut *tx).await?.rows_affected() > 0;
+        forget(&mut tx, tenant, conversation, id).await?;
+        tx.commit().await?;
+        Ok(found)
     }
 
     /// Keeps a message in the context, or no longer. Says whether there is one.
@@ -132,6 +139,13 @@ async fn known(
     Ok(query.fetch_optional(&mut **tx).await?.map(|row| row.try_get("id")).transpose()?)
 }
 
+fn report_text(report: &Report) -> Result<String, StoreError> {
+    if *report == Report::default() {
+        return Ok(String::new());
+    }
+    serde_json::to_string(report).map_err(StoreError::Body)
+}
+
 async fn write(
     tx: &mut Tx,
     tenant: &TenantId,
@@ -143,10 +157,10 @@ async fn write(
 ) -> Result<(), StoreError> {
     const INSERT: &str = "INSERT INTO messages (tenant, conversation, id, parent, sibling, position, client_id, \
          response, origin, body, folded, status, pinned, model, finish, input_tokens, cached_tokens, output_tokens, \
-         created_ms, deleted_ms) VALUES ($1, $2, $3, $4, \
+         report, created_ms, deleted_ms) VALUES ($1, $2, $3, $4, \
          (SELECT COUNT(*) FROM messages WHERE tenant = $1 AND conversation = $2 AND parent = $4), \
          (SELECT COUNT(*) FROM messages WHERE tenant = $1 AND conversation = $2), \
-         $5, $6, $7, $8, $9, $10, 0, $11, $12, $13, $14, $15, $16, 0)";
+         $5, $6, $7, $8, $9, $10, 0, $11, $12, $13, $14, $15, $16, $17, 0)";
     let Usage { input_tokens, cached_tokens, output_tokens } = new.made.usage;
     sqlx::query(INSERT)
         .bind(tenant.as_str())
@@ -164,6 +178,7 @@ async fn write(
         .bind(input_tokens as i64)
         .bind(cached_tokens as i64)
         .bind(output_tokens as i64)
+        .bind(report_text(&new.made.report)?)
         .bind(now_ms())
         .execute(&mut **tx)
         .await?;

@@ -1,10 +1,10 @@
 use super::*;
 use serde_json::Map;
-use tidegate_types::ToolCall;
+use tidegate_types::{Citation, ToolCall};
 
 fn encoder(skin: Skin) -> ResponseEncoder {
     let (id, model, echo) = ("resp_1".into(), "m".into(), Map::new());
-    ResponseEncoder::new(Head { id, created: 1, model, store: true, left_out: 0, echo }, "u", skin, 100)
+    ResponseEncoder::new(Head { id, created: 1, model, store: true, currency: "usd".into(), echo }, "u", skin, 100)
 }
 
 fn deltas() -> Vec<DeltaKind> {
@@ -111,6 +111,35 @@ fn a_cut_answer_says_so_and_keeps_what_there_is() {
         assert_eq!(ended.status(), status);
         assert_eq!(encoder.output().next().unwrap().2, status == "incomplete");
     }
+}
+
+#[test]
+fn what_a_text_is_made_from_is_said_where_it_ends_and_wherever_it_is_said_again() {
+    let (mut encoder, mut out) = (encoder(Skin::Typed), BytesMut::new());
+    let citation = Citation { source: "folder".into(), file: "docs/a.md".into(), title: None, bytes: Some((1, 5)) };
+    encoder.report(Report { citations: vec![citation], ..Report::default() });
+    for kind in deltas() {
+        encoder.delta(&Delta { choice: 0, kind }, &mut out).unwrap();
+    }
+    // More that is known in the end does not change what the text was annotated with.
+    let report = Report { cost: Some(5_000_000), left_out: 2, ..Report::default() };
+    let ended = encoder.end(Ok(()), &mut out);
+    encoder.report(report);
+    encoder.terminal(&ended, 2, &mut out);
+    let events = events(std::str::from_utf8(&out).unwrap());
+    let added: Vec<&Value> =
+        events.iter().filter(|event| event["type"] == "response.output_text.annotation.added").collect();
+    assert_eq!((added.len(), &added[0]["annotation_index"], &added[0]["output_index"]), (1, &json!(0), &json!(1)));
+    let notes = json!([added[0]["annotation"]]);
+    assert_eq!(notes[0]["file_id"], "docs/a.md");
+    let part = events.iter().find(|event| event["part"]["text"] == "a \"b\"\nc").unwrap();
+    assert_eq!((&part["type"], &part["part"]["annotations"]), (&json!("response.content_part.done"), &notes));
+    let last = &events.last().unwrap()["response"];
+    let done: Vec<&Value> =
+        events.iter().filter(|e| e["type"] == "response.output_item.done").map(|e| &e["item"]).collect();
+    assert_eq!(done, last["output"].as_array().unwrap().iter().collect::<Vec<_>>());
+    assert_eq!(last["output"][1]["content"][0]["annotations"], notes);
+    assert_eq!((&last["cost"], &last["context"]["left_out"]), (&json!({"value": 0.005, "currency": "usd"}), &json!(2)));
 }
 
 #[test]

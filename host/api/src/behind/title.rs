@@ -1,0 +1,61 @@
+//! Titles: what a conversation is about, in a few words, found behind its first answer. A caller's own word wins.
+
+use super::{Ask, Kept, Titles, ask, room_bytes, transcript};
+use crate::kept::store_failed;
+use crate::server::Api;
+use tidegate_store::conversations::{Order, Page};
+use tidegate_types::Reject;
+
+/// Messages at the beginning that say what it is about.
+const FIRST: u32 = 4;
+/// Of them; a title needs no more.
+const FIRST_BYTES: usize = 8 << 10;
+const MAX_CHARS: usize = 80;
+
+const INSTRUCTIONS: &str = "You name conversations. You are shown the beginning of one. Answer with a title of at most six \
+    words that says what it is about, in its language, without quotes and without a full stop. Answer with the title alone.";
+
+/// Names the conversation, where nobody has. Says whether it has the name now.
+pub(super) async fn write(api: &Api, settings: &Titles, kept: &Kept) -> Result<bool, Reject> {
+    let (store, tenant) = (api.writable(&kept.context.caller)?, &kept.context.caller.tenant);
+    if !store.is_unnamed(tenant, &kept.conversation).await.map_err(|error| store_failed(&error))? {
+        return Ok(false);
+    }
+    let first = Page { after: String::new(), limit: FIRST, order: Order::Ascending };
+    let first = store.branch(tenant, &kept.conversation, &kept.leaf, &first).await;
+    let said = transcript(&first.map_err(|error| store_failed(&error))?);
+    let Titles { model, max_tokens } = settings;
+    let room = room_bytes(api, &kept.context.caller, model, *max_tokens).min(FIRST_BYTES);
+    let text = format!("{}\n\nThe title:", said[..said.floor_char_boundary(room)].trim_end());
+    let task = Ask { kind: "title", model, max_tokens: *max_tokens, instructions: INSTRUCTIONS, text };
+    let Some(title) = cleaned(&ask(api, kept, task).await?) else { return Ok(false) };
+    store.name(tenant, &kept.conversation, &title).await.map_err(|error| store_failed(&error))
+}
+
+/// The first line that says something, without what models put around titles.
+fn cleaned(said: &str) -> Option<String> {
+    let around = |c: char| c.is_whitespace() || "\"'`*#_.“”„«»".contains(c);
+    let lines = said.lines().map(|line| line.trim_matches(around));
+    let mut lines = lines.map(|line| line.strip_prefix("Title:").unwrap_or(line).trim_matches(around));
+    let line = lines.find(|line| !line.is_empty())?;
+    Some(line.chars().filter(|c| !c.is_control()).take(MAX_CHARS).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_is_one_short_line() {
+        for (said, title) in [
+            ("Harbour tides", Some("Harbour tides")),
+            ("\n  **\"Harbour tides.\"**\nIt is about tides.", Some("Harbour tides")),
+            ("Title: Harbour tides", Some("Harbour tides")),
+            (" \n\"\"\n", None),
+            ("", None),
+        ] {
+            assert_eq!(cleaned(said).as_deref(), title, "{said:?}");
+        }
+        assert_eq!(cleaned(&"ü".repeat(500)).unwrap().chars().count(), MAX_CHARS);
+    }
+}

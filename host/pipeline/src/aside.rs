@@ -1,0 +1,37 @@
+//! Texts that the server writes for itself behind an answer: summaries, titles. They pass every guard, both ways, since
+//! they are about what callers said, and may go to an upstream. Nothing is retrieved for them, no tool runs, no memory is
+//! written and no observer told.
+
+use crate::chat::{Pipeline, Stages};
+use crate::context::RequestContext;
+use crate::reply::ReplyEvent;
+use tidegate_types::{Chat, DeltaKind, Fault, FinishReason, Reject, RejectKind};
+
+impl Pipeline {
+    /// Has a model write a text; dropping the future stops its work. What it costs is the caller's tenant's, under the
+    /// kind that the context's generation names.
+    pub async fn write_aside(&self, chat: Chat, cx: RequestContext) -> Result<String, Reject> {
+        let Stages { prompt_guards, late_guards, stream_guards, output_guards, .. } = self.stages.clone();
+        let guards = Stages { prompt_guards, late_guards, stream_guards, output_guards, ..Stages::default() };
+        let mut reply = self.with_stages(guards, 0).answer(Chat { stream: false, ..chat }, cx).await?;
+        let mut text = String::new();
+        while let Some(event) = reply.next().await {
+            match event? {
+                ReplyEvent::Delta(delta) => match delta.kind {
+                    DeltaKind::Text { text: more, .. } => text.push_str(&more),
+                    DeltaKind::Finish(FinishReason::ContentFilter) => {
+                        let message = "a guard of this server withheld the text";
+                        let reject = Reject::new(RejectKind::ContentFilter, Fault::Client, message);
+                        return Err(reject.code("content_filter"));
+                    }
+                    DeltaKind::Reasoning(_)
+                    | DeltaKind::Refusal(_)
+                    | DeltaKind::ToolCall { .. }
+                    | DeltaKind::Finish(_) => {}
+                },
+                ReplyEvent::Usage(_) => {}
+            }
+        }
+        Ok(text)
+    }
+}
