@@ -34,8 +34,7 @@ pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Op
         return;
     }
     let activity = Arc::new(Activity::default());
-    let mut dispatch =
-        Dispatch { api: Arc::clone(&api), activity: Arc::clone(&activity), peer, certificate: None, door };
+    let dispatch = Dispatch { api: Arc::clone(&api), activity: Arc::clone(&activity), peer, certificate: None, door };
     let Some(tls) = tls else {
         let sniffed = tokio::time::timeout(api.limits.header_timeout, speaks_h2(&tcp)).await;
         let socket = Socket::new(tcp, activity, &api.limits);
@@ -44,6 +43,11 @@ pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Op
         }
         return;
     };
+    Box::pin(secured(api, tcp, peer, tls, dispatch)).await;
+}
+
+async fn secured(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Tls, mut dispatch: Dispatch) {
+    let activity = Arc::clone(&dispatch.activity);
     let socket = Socket::new(tcp, activity, &api.limits);
     let handshake = tokio::select! {
         handshake = tls.0.accept(socket) => handshake,
@@ -78,6 +82,8 @@ async fn speaks_h2(tcp: &TcpStream) -> std::io::Result<bool> {
     }
 }
 
+/// What each protocol needs has a box of its own: a connection holds its future for as long as it is open, and in one
+/// future together they are 20 KB.
 async fn serve<S>(stream: S, http2: bool, dispatch: Dispatch)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -96,13 +102,13 @@ where
             .max_send_buf_size(H2_SEND_BUFFER)
             .keep_alive_interval(H2_PING_INTERVAL)
             .keep_alive_timeout(H2_PING_TIMEOUT);
-        drive(builder.serve_connection(io, dispatch), http2::Connection::graceful_shutdown, &api).await;
+        Box::pin(drive(builder.serve_connection(io, dispatch), http2::Connection::graceful_shutdown, &api)).await;
     } else {
         let mut builder = http1::Builder::new();
         // The socket bounds slow headers and idle connections, see `socket.rs`. `pipeline_flush` must stay off: it
         // lifts hyper's bound on what waits for a client that does not read.
         builder.max_buf_size(MAX_HEAD_BYTES).max_header_size(MAX_HEAD_BYTES).header_read_timeout(None);
-        drive(builder.serve_connection(io, dispatch), http1::Connection::graceful_shutdown, &api).await;
+        Box::pin(drive(builder.serve_connection(io, dispatch), http1::Connection::graceful_shutdown, &api)).await;
     }
 }
 
@@ -120,5 +126,26 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(connection: C, drain: fn(P
             }
             () = api.phase.dropping.cancelled(), if draining => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, F>(_: impl FnOnce(A) -> F) -> usize {
+        std::mem::size_of::<F>()
+    }
+
+    /// Each open connection holds one, idle or not.
+    #[test]
+    fn the_future_of_a_connection_is_small() {
+        let run = size_of_future(|(api, tcp, peer)| run(api, tcp, peer, None, Door::Callers));
+        let http1 = size_of_future(|(io, dispatch, api): (TokioIo<Socket>, Dispatch, &'static Api)| {
+            let connection = http1::Builder::new().serve_connection(io, dispatch);
+            drive(connection, http1::Connection::graceful_shutdown, api)
+        });
+        println!("{run} {http1}");
+        assert!(run <= 2 << 10 && http1 <= 3 << 10, "{run} and {http1} bytes");
     }
 }

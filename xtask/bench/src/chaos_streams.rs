@@ -20,8 +20,10 @@ const CUTS: usize = 5;
 const AT_ONCE: usize = 64;
 /// Bytes after which a connection is cut, at most: five such pieces are shorter than a stream.
 const SPAN: u64 = 2_000;
-/// Fewer where the system gives fewer files.
-const IDLE: usize = 8_000;
+/// Fewer where the system gives fewer files, see [`idle_streams`].
+const IDLE: usize = 20_000;
+/// Files that a process has open beside its streams.
+const OTHER_FILES: usize = 200;
 
 pub(crate) async fn run(program: &Path, report: &mut Report) -> anyhow::Result<()> {
     let upstream = standin::start(EVENTS).await?;
@@ -177,7 +179,7 @@ async fn idle(program: &Path, report: &mut Report) -> anyhow::Result<()> {
     let id = head.lines().find_map(|line| line.strip_prefix("x-tidegate-stream-id: ")).context("no stream id")?;
     let before = gateway.resident_mib()?;
     let mut open = Vec::with_capacity(IDLE);
-    for _ in 0..IDLE {
+    for _ in 0..idle_streams()? {
         let mut socket = TcpStream::connect(gateway.addr).await?;
         socket.write_all(go_on(id, 0).as_bytes()).await?;
         ensure!(socket.read(&mut [0; 512]).await? > 0, "the gateway closed an idle reader");
@@ -187,4 +189,12 @@ async fn idle(program: &Path, report: &mut Report) -> anyhow::Result<()> {
     report.add("idle open streams", open.len() as f64, "", None);
     report.add("resident memory of an idle open stream", each, "KiB", Some(16.0));
     Ok(())
+}
+
+/// As many as this process may have files, `ulimit -n`; the gateway inherits that.
+fn idle_streams() -> anyhow::Result<usize> {
+    let limits = std::fs::read_to_string("/proc/self/limits")?;
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
+    let files = files.and_then(|soft| soft.parse().ok()).unwrap_or(usize::MAX);
+    Ok(IDLE.min(files.saturating_sub(OTHER_FILES)))
 }

@@ -81,7 +81,7 @@ impl Gateway {
         let folder = tempfile::tempdir()?;
         let addr = free_address()?;
         let config = format!(
-            "[server]\nlisten = \"{addr}\"\n[[keys]]\nname = \"bench\"\nhash = \"blake3:{}\"\n\
+            "[server]\nlisten = \"{addr}\"\nmax_connections = 25000\n[[keys]]\nname = \"bench\"\nhash = \"blake3:{}\"\n\
              [[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n{}",
             blake3::hash(KEY.as_bytes()),
             stages.config()
