@@ -113,6 +113,12 @@ async fn what_is_left_out_is_summed_up_and_the_metadata_says_so() {
         let again = store.gateway(&models(&upstream), SUMMARIES).await;
         let done = talk(&again, &id, message(12)).await;
         assert!(done["summarized"].as_u64().unwrap() > 0, "{done}");
+        quiet(&upstream).await;
+        // A question so long that turns have to go that nobody has summed up yet.
+        let long = json!({"message_id": "long", "content": "and so on ".repeat(75)});
+        let done = talk(&again, &id, long).await;
+        let (left_out, summarized) = (done["left_out"].as_u64().unwrap(), done["summarized"].as_u64().unwrap());
+        assert!(left_out > summarized && summarized > 0, "{done}");
         again.running.stop(Duration::from_secs(5)).await;
     })
     .await;
@@ -269,6 +275,33 @@ async fn guards_stand_before_and_behind_the_model_that_sums_up() {
         let prompt = asked(&upstream, "chat").pop().unwrap();
         assert!(prompt.contains("Card [card] was named") && !prompt.contains("4111"), "{prompt}");
         gateway.running.stop(Duration::from_secs(5)).await;
+    })
+    .await;
+}
+
+/// One that was written before a guard was there is screened where it is used.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_is_text_from_outside() {
+    on_each("summaries_outside", |store| async move {
+        let upstream = StandIn::start(|_, body| match body["model"].as_str() {
+            Some("sums") => said(body, "Card 4111 1111 1111 1111 was named."),
+            _ => said(body, "Yes."),
+        })
+        .await;
+        let gateway = store.gateway(&models(&upstream), SUMMARIES).await;
+        let id = new_conversation(&gateway).await;
+        long_talk(&gateway, &upstream, &id).await;
+        assert!(asked(&upstream, "chat").pop().unwrap().contains("Card 4111"));
+        gateway.running.stop(Duration::from_secs(5)).await;
+        let guard =
+            "[[pipeline.stage]]\nplugin = \"pii-guard\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
+        let again = store.gateway(&models(&upstream), &format!("[store.summaries]\nmodel = \"sums\"\n{guard}")).await;
+        let done = talk(&again, &id, message(12)).await;
+        let prompt = asked(&upstream, "chat").pop().unwrap();
+        assert!(prompt.contains("Card [card] was named") && !prompt.contains("4111"), "{prompt}");
+        let outcomes = done["moderation"].as_array().unwrap();
+        assert!(outcomes.iter().any(|one| one["about"] == "context" && one["action"] == "rewrite"), "{done}");
+        again.running.stop(Duration::from_secs(5)).await;
     })
     .await;
 }
