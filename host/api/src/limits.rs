@@ -29,6 +29,8 @@ pub struct Limits {
     pub first_event_wait: Duration,
     /// Of the logs of resumable streams.
     pub streams: tidegate_streams::Limits,
+    /// Whether events of streams are made alike in size, where a caller does not say.
+    pub obfuscation: bool,
     /// Of what is kept for callers' idempotency keys.
     pub idempotency: IdempotencyLimits,
 }
@@ -47,6 +49,7 @@ impl Default for Limits {
             keep_alive: Duration::from_secs(15),
             first_event_wait: Duration::from_secs(5),
             streams: tidegate_streams::Limits::default(),
+            obfuscation: true,
             idempotency: IdempotencyLimits::default(),
         }
     }

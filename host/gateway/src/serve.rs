@@ -182,6 +182,7 @@ fn limits(config: &ServerConfig) -> Limits {
         header_timeout: Duration::from_millis(config.header_timeout_ms),
         body_timeout: Duration::from_millis(config.body_timeout_ms),
         streams: config.streams.to_limits(),
+        obfuscation: config.streams.obfuscation,
         ..Limits::default()
     }
 }

@@ -20,6 +20,7 @@ mod json;
 mod logprobs;
 pub mod memories;
 pub mod models;
+mod padding;
 mod path;
 pub mod report;
 pub mod request;

@@ -30,6 +30,8 @@ pub struct ParsedRequest {
     pub chat: Chat,
     /// The caller wants a usage chunk at the end of a stream.
     pub include_usage: bool,
+    /// Whether events of a stream are to be made alike in size; absent where the caller does not say.
+    pub include_obfuscation: Option<bool>,
 }
 
 /// Reads the body of `POST /v1/chat/completions`.

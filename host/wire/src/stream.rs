@@ -7,6 +7,7 @@
 use crate::error::error_body;
 use crate::head::Head;
 use crate::logprobs;
+use crate::padding::Padding;
 use crate::write::{raw, string, uint, usage};
 use bytes::BytesMut;
 use tidegate_types::{Delta, DeltaKind, Form, Reject, TextLogprob, ToolCall, Usage};
@@ -25,9 +26,8 @@ pub struct StreamEncoder {
     head: Head,
     /// `data: {..., "choices":[`
     frame: String,
-    /// What closes a chunk after its choice.
-    tail: &'static str,
     usage_chunk: UsageChunk,
+    padding: Option<Padding>,
     choices: Vec<ChoiceState>,
 }
 
@@ -52,12 +52,14 @@ impl StreamEncoder {
         raw(&mut frame, r#","model":"#);
         string(&mut frame, &head.model);
         raw(&mut frame, r#","choices":["#);
-        let tail = match usage_chunk {
-            UsageChunk::Include => "}],\"usage\":null}\n\n",
-            UsageChunk::Omit => "}]}\n\n",
-        };
         let frame = String::from_utf8_lossy(&frame).into_owned();
-        Self { head, frame, tail, usage_chunk, choices: vec![ChoiceState::default(); n as usize] }
+        Self { head, frame, usage_chunk, padding: None, choices: vec![ChoiceState::default(); n as usize] }
+    }
+
+    /// Makes events alike in size, where `padded`.
+    pub fn padded(mut self, padded: bool) -> Self {
+        self.padding = padded.then(Padding::new);
+        self
     }
 
     /// Writes the event of a delta, preceded by the choice's first event where none was written yet.
@@ -105,27 +107,39 @@ impl StreamEncoder {
         uint(out, u64::from(choice));
     }
 
+    /// Closes a chunk after its choice, of which so many bytes differ from chunk to chunk.
+    fn close(&mut self, bytes: usize, out: &mut BytesMut) {
+        raw(out, "}]");
+        if self.usage_chunk == UsageChunk::Include {
+            raw(out, r#","usage":null"#);
+        }
+        if let Some(padding) = &mut self.padding {
+            padding.write(bytes, out);
+        }
+        raw(out, "}\n\n");
+    }
+
     /// OpenAI says `content: null` before a tool call and an empty string before text.
-    fn role(&self, first: &Delta, out: &mut BytesMut) {
+    fn role(&mut self, first: &Delta, out: &mut BytesMut) {
         self.begin(first.choice, out);
         let content = if matches!(first.kind, DeltaKind::ToolCall { .. }) { "null" } else { r#""""# };
         raw(out, r#","delta":{"role":"assistant","content":"#);
         raw(out, content);
         raw(out, r#"},"logprobs":null,"finish_reason":null"#);
-        raw(out, self.tail);
+        self.close(0, out);
     }
 
     fn chat_delta(&mut self, delta: &Delta, out: &mut BytesMut) {
         self.begin(delta.choice, out);
         raw(out, r#","delta":{"#);
-        let mut tokens: &[TextLogprob] = &[];
+        let (mut start, mut tokens): (usize, &[TextLogprob]) = (out.len(), &[]);
         match &delta.kind {
             DeltaKind::Text { text, logprobs } => {
                 tokens = logprobs;
-                member(out, r#""content":"#, text);
+                start = member(out, r#""content":"#, text);
             }
-            DeltaKind::Reasoning(text) => member(out, r#""reasoning_content":"#, text),
-            DeltaKind::Refusal(text) => member(out, r#""refusal":"#, text),
+            DeltaKind::Reasoning(text) => start = member(out, r#""reasoning_content":"#, text),
+            DeltaKind::Refusal(text) => start = member(out, r#""refusal":"#, text),
             DeltaKind::ToolCall { index, call } => {
                 raw(out, r#""tool_calls":[{"index":"#);
                 uint(out, u64::from(*index));
@@ -135,9 +149,12 @@ impl StreamEncoder {
             }
             DeltaKind::Finish(_) => {}
         }
+        let said = out.len() - start;
         raw(out, r#"},"logprobs":"#);
+        let start = out.len();
         logprobs::chat(out, tokens);
-        self.finish_reason(delta, out);
+        let bytes = said + out.len() - start;
+        self.finish_reason(delta, bytes, out);
     }
 
     fn completion_delta(&mut self, delta: &Delta, out: &mut BytesMut) -> Result<(), Reject> {
@@ -150,7 +167,7 @@ impl StreamEncoder {
             DeltaKind::Finish(_) => {
                 self.begin(delta.choice, out);
                 raw(out, r#","text":"","logprobs":null"#);
-                self.finish_reason(delta, out);
+                self.finish_reason(delta, 0, out);
             }
         }
         Ok(())
@@ -159,17 +176,21 @@ impl StreamEncoder {
     fn completion_text(&mut self, choice: u32, text: &str, tokens: &[TextLogprob], out: &mut BytesMut) {
         self.begin(choice, out);
         raw(out, r#","text":"#);
+        let start = out.len();
         string(out, text);
+        let said = out.len() - start;
         raw(out, r#","logprobs":"#);
+        let start = out.len();
         if let Some(state) = self.choices.get_mut(choice as usize) {
             logprobs::completion(out, tokens, state.chars);
             state.chars += text.chars().count();
         }
+        let bytes = said + out.len() - start;
         raw(out, r#","finish_reason":null"#);
-        raw(out, self.tail);
+        self.close(bytes, out);
     }
 
-    fn finish_reason(&self, delta: &Delta, out: &mut BytesMut) {
+    fn finish_reason(&mut self, delta: &Delta, bytes: usize, out: &mut BytesMut) {
         match &delta.kind {
             DeltaKind::Finish(reason) => {
                 raw(out, r#","finish_reason":""#);
@@ -178,7 +199,7 @@ impl StreamEncoder {
             }
             _ => raw(out, r#","finish_reason":null"#),
         }
-        raw(out, self.tail);
+        self.close(bytes, out);
     }
 }
 
@@ -206,9 +227,12 @@ pub fn keep_alive(out: &mut BytesMut) {
     raw(out, ": keep-alive\n\n");
 }
 
-fn member(out: &mut BytesMut, name: &str, text: &str) {
+/// Gives where the text begins.
+fn member(out: &mut BytesMut, name: &str, text: &str) -> usize {
     raw(out, name);
+    let start = out.len();
     string(out, text);
+    start
 }
 
 /// The members of a call, from `id` to the closing brace.

@@ -27,6 +27,7 @@ mod memories;
 mod mtls;
 mod once;
 mod outside;
+mod padding;
 mod pipeline;
 mod reload;
 mod resume;

@@ -28,7 +28,8 @@ pub(crate) async fn answer(
     let context = exchange.context();
     let Exchange { api, unique, caller, request, .. } = exchange;
     let (parts, body) = request.into_parts();
-    let ParsedRequest { chat, include_usage } = parse(&receive::json(&api, &parts.headers, body).await?)?;
+    let ParsedRequest { chat, include_usage, include_obfuscation } =
+        parse(&receive::json(&api, &parts.headers, body).await?)?;
     let (stream, n) = (chat.stream, chat.n);
     let resumable = resumable(&parts.headers, stream)?;
     let mut head = Head::new(&chat, &unique, now(), "");
@@ -37,7 +38,8 @@ pub(crate) async fn answer(
     let headers = extra_headers(&reply);
     let mut response = if stream {
         let usage = if include_usage { UsageChunk::Include } else { UsageChunk::Omit };
-        let encoder = StreamEncoder::new(head, n, usage);
+        let padded = include_obfuscation.unwrap_or(api.limits.obfuscation);
+        let encoder = StreamEncoder::new(head, n, usage).padded(padded);
         let tenant = resumable.then_some(&caller.tenant);
         streamed(&api, encoder, reply, tenant).await?
     } else {

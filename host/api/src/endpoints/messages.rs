@@ -117,6 +117,7 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let (currency, echo) = (api.service.currency(), Map::new());
     let head = Head { id: id.clone(), created: now(), model: model.clone(), store: true, currency, echo };
     let encoder = ResponseEncoder::new(head, &unique, Skin::Simple, api.limits.max_answer_bytes);
+    let encoder = encoder.padded(api.limits.obfuscation);
     let response = NewResponse { id, previous: String::new(), status: "in_progress".into(), body: String::new() };
     let (input, output) = (Vec::new(), Vec::new());
     let turn = Turn { conversation, at, response, input, output, listed: true };

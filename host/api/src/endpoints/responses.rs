@@ -49,7 +49,8 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
         echo: std::mem::take(&mut asked.echo),
     };
     let skin = if stream || asked.background || claimed { Skin::Typed } else { Skin::Silent };
-    let encoder = ResponseEncoder::new(head, &unique, skin, api.limits.max_answer_bytes);
+    let padded = asked.include_obfuscation.unwrap_or(api.limits.obfuscation);
+    let encoder = ResponseEncoder::new(head, &unique, skin, api.limits.max_answer_bytes).padded(padded);
     let keep = match store {
         true => Some(keep(&api, &context, &place, &id, &asked)?),
         false => None,

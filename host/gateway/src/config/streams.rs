@@ -17,6 +17,8 @@ pub struct StreamsConfig {
     pub total_mib: usize,
     /// Logs of one tenant.
     pub per_tenant: usize,
+    /// Random characters make events alike in size, where `stream_options.include_obfuscation` does not say.
+    pub obfuscation: bool,
 }
 
 impl Default for StreamsConfig {
@@ -27,6 +29,7 @@ impl Default for StreamsConfig {
             log_kib: limits.log_bytes >> 10,
             total_mib: limits.total_bytes >> 20,
             per_tenant: limits.per_tenant,
+            obfuscation: true,
         }
     }
 }

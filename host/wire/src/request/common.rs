@@ -23,7 +23,7 @@ pub(crate) struct Common {
     pub(crate) max_tokens: Option<u32>,
     pub(crate) n: Option<u32>,
     pub(crate) stream: bool,
-    pub(crate) include_usage: Option<bool>,
+    pub(crate) stream_options: Option<StreamOptions>,
     pub(crate) extra: Map<String, Value>,
 }
 
@@ -36,7 +36,7 @@ impl Common {
             "max_tokens" => self.max_tokens = Some(small_integer(&node, at, 1, u32::MAX)?),
             "n" => self.n = Some(small_integer(&node, at, 1, MAX_ANSWERS)?),
             "stream" => self.stream = boolean(&node, at)?,
-            "stream_options" => self.include_usage = Some(read_stream_options(node, at)?),
+            "stream_options" => self.stream_options = Some(read_stream_options(node, at)?),
             _ => return self.take_sampling(key, node, at),
         }
         Ok(None)
@@ -65,7 +65,7 @@ impl Common {
 
     /// Completes `chat` (whose fields of one endpoint are set) with what both share.
     pub(crate) fn finish(self, mut chat: Chat, root: &Path<'_>) -> Result<ParsedRequest, Reject> {
-        if self.include_usage.is_some() && !self.stream {
+        if self.stream_options.is_some() && !self.stream {
             let at = root.key("stream_options");
             return Err(refuse(&at, "invalid_value", |_| "`stream_options` needs `stream: true`".into()));
         }
@@ -76,7 +76,8 @@ impl Common {
         let demanded = self.extra.iter().filter(|(name, value)| changes_answer(name, value));
         chat.demands.extend(demanded.map(|(name, _)| name.clone()));
         chat.extra = self.extra;
-        Ok(ParsedRequest { chat, include_usage: self.include_usage.unwrap_or(false) })
+        let StreamOptions { include_usage, include_obfuscation } = self.stream_options.unwrap_or_default();
+        Ok(ParsedRequest { chat, include_usage, include_obfuscation })
     }
 }
 
@@ -100,18 +101,30 @@ fn read_stop(node: Node<'_>, at: &Path<'_>) -> Result<Vec<String>, Reject> {
     items.into_iter().enumerate().map(|(i, item)| short_string(item, &at.index(i), MAX_STOP_BYTES)).collect()
 }
 
-fn read_stream_options(node: Node<'_>, at: &Path<'_>) -> Result<bool, Reject> {
-    let mut include_usage = false;
+/// What a caller wants of a stream.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct StreamOptions {
+    include_usage: bool,
+    include_obfuscation: Option<bool>,
+}
+
+fn read_stream_options(node: Node<'_>, at: &Path<'_>) -> Result<StreamOptions, Reject> {
+    let mut options = StreamOptions::default();
     for (key, node) in object(node, at)? {
         let at = at.key(&key);
         match (key.as_ref(), &node) {
             (_, Node::Null) => {}
-            ("include_usage", node) => include_usage = boolean(node, &at)?,
-            ("include_obfuscation", Node::Bool(false)) => {}
-            _ => return Err(unsupported(&at, "`include_usage` is the only option; leave this one out")),
+            ("include_usage", node) => options.include_usage = boolean(node, &at)?,
+            ("include_obfuscation", node) => options.include_obfuscation = Some(boolean(node, &at)?),
+            _ => {
+                return Err(unsupported(
+                    &at,
+                    "`include_usage` and `include_obfuscation` are the only options; leave this out",
+                ));
+            }
         }
     }
-    Ok(include_usage)
+    Ok(options)
 }
 
 /// OpenAI's bound; more than that is a vocabulary, not a bias.

@@ -8,6 +8,7 @@ mod simple;
 use super::object::{Ended, Head};
 use crate::items::item;
 use crate::logprobs;
+use crate::padding::Padding;
 use crate::report;
 use crate::write::{raw, string, uint};
 use bytes::BytesMut;
@@ -41,6 +42,7 @@ pub struct ResponseEncoder {
     finish: Option<FinishReason>,
     bytes: usize,
     limit_bytes: usize,
+    padding: Option<Padding>,
 }
 
 struct Item {
@@ -107,7 +109,14 @@ impl ResponseEncoder {
             finish: None,
             bytes: 0,
             limit_bytes,
+            padding: None,
         }
+    }
+
+    /// Makes events alike in size, where `padded`.
+    pub fn padded(mut self, padded: bool) -> Self {
+        self.padding = padded.then(Padding::new);
+        self
     }
 
     /// What is known of the response.
@@ -438,13 +447,25 @@ impl ResponseEncoder {
         raw(out, r#","content_index":"#);
         uint(out, item.message.parts.len() as u64 - 1);
         raw(out, r#","delta":"#);
+        let start = out.len();
         string(out, text);
+        let mut bytes = out.len() - start;
         if kind == Kind::Text {
             raw(out, r#","logprobs":"#);
+            let start = out.len();
             logprobs::tokens(out, tokens);
+            bytes += out.len() - start;
         }
+        self.pad(bytes, out);
         raw(out, "}\n\n");
         self.sequence += 1;
+    }
+
+    /// Behind what differs from event to event, so many bytes.
+    fn pad(&mut self, bytes: usize, out: &mut BytesMut) {
+        if let Some(padding) = &mut self.padding {
+            padding.write(bytes, out);
+        }
     }
 }
 

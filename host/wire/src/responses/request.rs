@@ -8,6 +8,7 @@ use crate::field::{unsupported, wrong_type};
 use crate::items::{joined, read_list};
 use crate::json::{Node, parse};
 use crate::path::Path;
+use crate::request::ParsedRequest;
 use crate::request::common::Common;
 use crate::request::extra;
 use functions::{read_choice, read_tools, written_tool};
@@ -46,6 +47,8 @@ pub struct ResponseRequest {
     pub conversation: Option<String>,
     /// What does not fit.
     pub truncation: Truncation,
+    /// Whether events of a stream are to be made alike in size; absent where the caller does not say.
+    pub include_obfuscation: Option<bool>,
     /// What the response repeats of the request.
     pub echo: Map<String, Value>,
 }
@@ -211,7 +214,7 @@ impl Draft {
             stream: false,
             extra: Map::new(),
         };
-        let chat = self.common.finish(rest, root)?.chat;
+        let ParsedRequest { chat, include_obfuscation, .. } = self.common.finish(rest, root)?;
         Ok(ResponseRequest {
             chat,
             instructed,
@@ -221,6 +224,7 @@ impl Draft {
             previous: self.previous,
             conversation: self.conversation,
             truncation: self.truncation,
+            include_obfuscation,
             echo,
         })
     }

@@ -151,3 +151,27 @@ proptest! {
         prop_assert_eq!(back, texts);
     }
 }
+
+proptest! {
+    /// What is read from outside an encrypted stream is the size of each event.
+    #[test]
+    fn the_size_of_an_event_says_nothing_of_a_token(token in "[ -~äß€]{0,8}", form in prop_oneof![
+        Just(Form::Chat), Just(Form::Completion { echo: false })
+    ]) {
+        let sizes = |word: &str, padded: bool| {
+            let mut out = BytesMut::new();
+            let mut encoder = StreamEncoder::new(head(form, None), 1, UsageChunk::Omit).padded(padded);
+            encoder.delta(&text(0, "first"), &mut out).unwrap();
+            let before = out.len();
+            encoder.delta(&text(0, word), &mut out).unwrap();
+            let event = events(&out).pop().unwrap();
+            prop_assert_eq!(event.get("obfuscation").is_some(), padded);
+            Ok(out.len() - before)
+        };
+        prop_assert_eq!(sizes(&token, true)?, sizes("I", true)?);
+        // And it could be read without.
+        if token.is_ascii() && token.len() > 3 {
+            prop_assert!(sizes(&token, false)? > sizes("I", false)?);
+        }
+    }
+}

@@ -75,6 +75,7 @@ pub async fn generation(contract: &mut Contract<'_>) {
         json!({}),
         json!({"messages": messages, "n": 2, "logprobs": true, "top_logprobs": 2, "max_tokens": 3, "user": "u"}),
         json!({"stream": true, "stream_options": {"include_usage": true}}),
+        json!({"stream": true, "stream_options": {"include_obfuscation": false}}),
         json!({"stream": true, "logprobs": true, "n": 2, "max_tokens": 3, "stop": ["x"], "seed": 1}),
     ] {
         contract.good(Ask::post(path, &[], chat("Hello!", more)).with("x-request-id", "mine")).await;

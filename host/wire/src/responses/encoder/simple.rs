@@ -9,11 +9,14 @@ use tidegate_types::{Message, Part};
 
 impl ResponseEncoder {
     /// What a token says, without a tree: it is the event that comes most.
-    pub(super) fn simple_token(&self, name: &str, text: &str, out: &mut BytesMut) {
+    pub(super) fn simple_token(&mut self, name: &str, text: &str, out: &mut BytesMut) {
         raw(out, r#"data: {"type":""#);
         raw(out, name);
         raw(out, r#"","text":"#);
+        let start = out.len();
         string(out, text);
+        let bytes = out.len() - start;
+        self.pad(bytes, out);
         raw(out, "}\n\n");
     }
 
