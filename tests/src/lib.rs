@@ -15,6 +15,7 @@ use tidegate::Running;
 use tidegate::config::Config;
 
 pub mod issuer;
+pub mod kafka;
 pub mod nats;
 pub mod redis;
 pub mod schema;

@@ -1,6 +1,7 @@
 //! The books of a running server: the store and the ledger that the config asks for, and what drives them.
 
 mod events;
+mod kafka;
 mod nats;
 mod webhook;
 

@@ -29,7 +29,7 @@ pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
 pub use quota::AdmissionConfig;
 pub use shared::SharedConfig;
-pub use store::{BudgetConfig, EventsConfig, PriceConfig, StoreConfig, SummariesConfig, TitlesConfig};
+pub use store::{BudgetConfig, EventsConfig, KafkaConfig, PriceConfig, StoreConfig, SummariesConfig, TitlesConfig};
 pub use streams::StreamsConfig;
 
 use crate::bundled::STARTER_NAME;

@@ -18,6 +18,7 @@ mod frozen;
 mod guests;
 mod guide;
 mod http2_abuse;
+mod kafka;
 mod keys;
 mod late_guards;
 mod limits;

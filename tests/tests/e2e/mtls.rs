@@ -50,7 +50,7 @@ impl Authority {
     }
 }
 
-fn pem(label: &str, der: &[u8]) -> String {
+pub fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
 }
 

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
 
 /// A server with keys of two tenants and an administrator's, which keeps what is used in `folder`.
-fn config(folder: &Path, more: &str) -> String {
+pub fn config(folder: &Path, more: &str) -> String {
     let key = |name: &str, rest: &str| {
         let hash = blake3::hash(format!("tg-{name}").as_bytes());
         format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\n{rest}\n")
@@ -36,7 +36,7 @@ async fn get(gateway: &Gateway, key: &str, path: &str) -> Answer {
     send(gateway, key, Request::get(gateway.url(path)).body(Default::default()).unwrap()).await
 }
 
-async fn chat(gateway: &Gateway, key: &str, max_tokens: u32) -> Answer {
+pub async fn chat(gateway: &Gateway, key: &str, max_tokens: u32) -> Answer {
     let mut body = with_model(ask("What is Tidegate?"));
     body["max_tokens"] = max_tokens.into();
     body["user"] = "u1".into();

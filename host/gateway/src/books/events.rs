@@ -1,6 +1,7 @@
-//! Sends the outbox to whoever shall know what was used: a webhook, NATS JetStream or both. At least once: an event leaves
-//! the outbox when it was taken, and its id stays the same however often it is sent.
+//! Sends the outbox to whoever shall know what was used: a webhook, NATS JetStream, Kafka, or several of them. At least
+//! once: an event leaves the outbox when it was taken, and its id stays the same however often it is sent.
 
+use super::kafka::Kafka;
 use super::nats::Nats;
 use super::webhook::Webhook;
 use crate::config::EventsConfig;
@@ -13,6 +14,7 @@ pub(crate) struct Sender {
     outbox: Outbox,
     webhook: Option<Webhook>,
     nats: Option<Nats>,
+    kafka: Option<Kafka>,
 }
 
 /// How often the outbox is looked at while it is empty.
@@ -31,7 +33,8 @@ impl Sender {
             Some(url) => Some(Nats::new(url, &config.subject, config.token_env.as_deref()).await?),
             None => None,
         };
-        Ok(Self { outbox: Outbox::new(db), webhook: webhook.transpose()?, nats })
+        let kafka = config.kafka.as_ref().map(Kafka::new).transpose()?;
+        Ok(Self { outbox: Outbox::new(db), webhook: webhook.transpose()?, nats, kafka })
     }
 
     pub(crate) async fn run(self) {
@@ -69,6 +72,9 @@ impl Sender {
         }
         if let Some(nats) = &self.nats {
             nats.send(event).await?;
+        }
+        if let Some(kafka) = &self.kafka {
+            kafka.send(event).await?;
         }
         Ok(())
     }

@@ -57,6 +57,51 @@ pub struct EventsConfig {
     pub subject: String,
     /// Environment variable with the token that the server asks for.
     pub token_env: Option<String>,
+    /// A topic of a Kafka cluster.
+    pub kafka: Option<KafkaConfig>,
+}
+
+/// `[store.events.kafka]`
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct KafkaConfig {
+    /// Some of the cluster's brokers, `host:port`; they name the others.
+    pub brokers: Vec<String>,
+    /// Made by the operator.
+    #[serde(default = "subject")]
+    pub topic: String,
+    /// Whether the brokers speak TLS.
+    #[serde(default)]
+    pub tls: bool,
+    /// PEM of an authority for their certificates, beside the public ones.
+    pub ca: Option<PathBuf>,
+    /// Who signs in, where the brokers ask for that.
+    pub user: Option<String>,
+    /// Environment variable with the password.
+    pub password_env: Option<String>,
+}
+
+impl KafkaConfig {
+    fn check(&self) -> anyhow::Result<()> {
+        if self.brokers.is_empty() {
+            bail!("store.events.kafka.brokers is empty; name at least one as `host:port`");
+        }
+        for broker in &self.brokers {
+            let port = broker
+                .rsplit_once(':')
+                .and_then(|(host, port)| Some((!host.is_empty()).then_some(port)?.parse::<u16>()));
+            if !matches!(port, Some(Ok(_))) || broker.contains("://") {
+                bail!("store.events.kafka.brokers: `{broker}` is not `host:port`");
+            }
+        }
+        if self.ca.is_some() && !self.tls {
+            bail!("store.events.kafka has `ca` without `tls = true`");
+        }
+        if self.user.is_some() != self.password_env.is_some() {
+            bail!("store.events.kafka needs both `user` and `password_env` to sign in, or neither");
+        }
+        Ok(())
+    }
 }
 
 fn subject() -> String {
@@ -65,10 +110,10 @@ fn subject() -> String {
 
 impl EventsConfig {
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        if self.webhook.is_none() && self.nats.is_none() {
-            bail!("store.events has no receiver; name `webhook`, `nats` or both");
+        if self.webhook.is_none() && self.nats.is_none() && self.kafka.is_none() {
+            bail!("store.events has no receiver; name `webhook`, `nats`, `kafka` or several");
         }
-        Ok(())
+        self.kafka.as_ref().map_or(Ok(()), KafkaConfig::check)
     }
 }
 
@@ -161,6 +206,9 @@ impl StoreConfig {
 
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
         self.path = folder.join(&self.path);
+        if let Some(kafka) = self.events.as_mut().and_then(|events| events.kafka.as_mut()) {
+            kafka.ca = kafka.ca.take().map(|file| folder.join(file));
+        }
     }
 
     /// Where the database is.
