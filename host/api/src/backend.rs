@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_store::{UsageQuery, UsageSum};
 use tidegate_types::{
-    Allowances, Caller, Chat, Delta, Fault, Memory, Message, Notebook, Reject, RejectKind, RequestId, Transcript, Usage,
+    Allowances, Caller, Chat, Delta, Fault, Memory, Message, Notebook, Reject, RejectKind, RequestId, Retention,
+    Transcript, Usage,
 };
 use tidegate_wire::ModelCard;
 
@@ -77,6 +78,36 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(no_store())))
     }
 
+    /// A page of the projects that `by` may see, as JSON.
+    fn projects<'a>(&'a self, _page: ProjectPage, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// One project.
+    fn project<'a>(&'a self, _id: String, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// Makes the project that `body` describes.
+    fn make_project<'a>(&'a self, _body: Bytes, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// Changes a project as `body` says.
+    fn change_project<'a>(
+        &'a self,
+        _id: String,
+        _body: Bytes,
+        _by: &'a Caller,
+    ) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// Ends a project with its keys.
+    fn archive_project<'a>(&'a self, _id: String, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
     /// What was used.
     fn usage(&self, _query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
         Box::pin(std::future::ready(Err(no_store())))
@@ -97,6 +128,17 @@ pub fn no_store() -> Reject {
     Reject::new(RejectKind::NotFound, Fault::Operator, message).code("store_not_configured")
 }
 
+/// Which projects are listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProjectPage {
+    /// Those behind this one.
+    pub after: Option<String>,
+    /// How many.
+    pub limit: usize,
+    /// The archived ones too.
+    pub archived: bool,
+}
+
 /// Who asks, under which id.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
@@ -106,6 +148,8 @@ pub struct RequestContext {
     pub generation: Arc<str>,
     /// The authenticated caller.
     pub caller: Arc<Caller>,
+    /// Whether something of its content may be kept.
+    pub retention: Retention,
     /// The other end of the connection.
     pub peer: SocketAddr,
     /// Gateways of this kind that the request came through before.

@@ -135,7 +135,7 @@ pub(crate) fn begin(api: &Arc<Api>, kept: Kept) {
 
 fn start(api: &Arc<Api>, task: Task, kept: Arc<Kept>) {
     let kind = task.kind();
-    let Some(busy) = api.desk.take(format!("{kind}/{}/{}", kept.context.caller.tenant, kept.conversation)) else {
+    let Some(busy) = api.desk.take(format!("{kind}/{}/{}", kept.context.caller.owner(), kept.conversation)) else {
         return;
     };
     let Ok(slot) = Arc::clone(&api.desk.slots).try_acquire_owned() else {

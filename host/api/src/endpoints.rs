@@ -13,6 +13,7 @@ pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod openapi;
+pub(crate) mod projects;
 pub(crate) mod reload;
 pub(crate) mod responses;
 pub(crate) mod streams;

@@ -42,6 +42,7 @@ impl Exchange {
             request_id: self.request_id.clone(),
             generation: self.unique.as_str().into(),
             caller: Arc::clone(&self.caller),
+            retention: self.caller.scope.retention,
             peer: self.peer,
             hops: hops.unwrap_or(0),
             history: None,

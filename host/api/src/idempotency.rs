@@ -26,7 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_streams::Writer;
-use tidegate_types::{Fault, Reject, RejectKind, TenantId};
+use tidegate_types::{Fault, Reject, RejectKind, Retention, TenantId};
 use tracing::Instrument;
 
 const HEADER: &str = "idempotency-key";
@@ -99,7 +99,7 @@ fn id(route: &Route, exchange: &Exchange, key: &HeaderValue) -> Id {
     let uri = exchange.request.uri();
     let (name, query) = (caller.name(), uri.query().unwrap_or_default());
     let mut hasher = blake3::Hasher::new();
-    let fields = [caller.tenant.as_str().as_bytes(), name.as_bytes(), uri.path().as_bytes(), query.as_bytes()];
+    let fields = [caller.owner().as_str().as_bytes(), name.as_bytes(), uri.path().as_bytes(), query.as_bytes()];
     for field in fields.into_iter().chain([key.as_bytes()]).chain(cookies) {
         hasher.update(&(field.len() as u64).to_le_bytes());
         hasher.update(field);
@@ -109,8 +109,8 @@ fn id(route: &Route, exchange: &Exchange, key: &HeaderValue) -> Id {
 
 /// Makes the answer, for whoever waits, and keeps it. Before anybody is told that it failed, the key is free again.
 async fn make(route: &'static Route, exchange: Exchange, asked: Asked, begun: Begun) {
-    let (api, tenant) = (Arc::clone(&exchange.api), exchange.caller.tenant.clone());
-    let age = age(&api, route, &tenant);
+    let (api, tenant) = (Arc::clone(&exchange.api), exchange.caller.owner().clone());
+    let age = age(&api, route, exchange.caller.scope.retention);
     let (outcome, claimed) = lasting::handle(route, exchange, &asked).await;
     let ended = match outcome {
         Ok(response) => tell(&api, &tenant, &begun, response).await,
@@ -146,12 +146,11 @@ struct Ended {
 }
 
 /// How long an answer may be given again.
-fn age(api: &Api, route: &Route, tenant: &TenantId) -> Duration {
-    let stores = api.kept.as_ref().is_none_or(|kept| kept.keeps(tenant));
+fn age(api: &Api, route: &Route, retention: Retention) -> Duration {
     match route.access {
         Access::Admin(_) => SECRET_AGE,
         // As long as a stream can be come back to.
-        _ if !stores => api.limits.streams.keep.min(KEY_AGE),
+        _ if retention == Retention::Nothing => api.limits.streams.keep.min(KEY_AGE),
         _ => KEY_AGE,
     }
 }

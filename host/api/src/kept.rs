@@ -3,26 +3,16 @@
 use crate::backend::no_store;
 use crate::behind::Behind;
 use crate::server::Api;
-use std::collections::HashSet;
 use tidegate_store::{Conversations, StoreError};
-use tidegate_types::{Caller, Fault, Reject, RejectKind, TenantId};
+use tidegate_types::{Caller, Fault, Reject, RejectKind, Retention};
 
-/// Where conversations are kept, and of whom nothing is.
+/// Where conversations are kept.
 #[derive(Clone)]
 pub struct Kept {
     /// The conversations of all tenants.
     pub conversations: Conversations,
-    /// Tenants of whose content nothing is stored.
-    pub zero_retention: HashSet<TenantId>,
     /// What is written behind answers that are kept.
     pub behind: Behind,
-}
-
-impl Kept {
-    /// Whether something of this tenant's may be stored.
-    pub(crate) fn keeps(&self, tenant: &TenantId) -> bool {
-        !self.zero_retention.contains(tenant)
-    }
 }
 
 impl Api {
@@ -42,15 +32,18 @@ impl Api {
     /// The conversations, to be written for this caller.
     pub(crate) fn writable(&self, caller: &Caller) -> Result<&Conversations, Reject> {
         match &self.kept {
-            Some(kept) if kept.keeps(&caller.tenant) => Ok(&kept.conversations),
-            Some(_) => {
-                let message = "nothing of this key's tenant is stored (`zero_retention`); \
-                               send the whole conversation with each request";
-                Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("zero_retention"))
-            }
+            Some(kept) if caller.scope.retention == Retention::Kept => Ok(&kept.conversations),
+            Some(_) => Err(nothing_kept()),
             None => Err(no_store()),
         }
     }
+}
+
+/// What is said to who asks for something to be stored, and is nobody of whom something may be.
+pub(crate) fn nothing_kept() -> Reject {
+    let message = "nothing of this key's tenant or project is stored (`zero_retention`); \
+                   send the whole conversation with each request";
+    Reject::new(RejectKind::Forbidden, Fault::Client, message).code("zero_retention")
 }
 
 /// Something that is not there, or is another's: nobody can tell which.

@@ -45,7 +45,7 @@ mod tls;
 mod uri;
 
 pub use auth::{ApiKey, Auth, SharedAuth};
-pub use backend::{BoxFuture, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store};
+pub use backend::{BoxFuture, Events, History, ProjectPage, Reply, ReplyEvent, RequestContext, Service, no_store};
 pub use behind::{Behind, Summaries, Titles};
 pub use error::ApiError;
 pub use grant::{CertificateGrant, Grant, GrantToken};

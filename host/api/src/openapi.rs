@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use tidegate_types::{Act, RejectKind};
 
 /// A tag, what it means, and its paths.
-const TOPICS: [(&str, &str, &str); 10] = [
+const TOPICS: [(&str, &str, &str); 11] = [
     ("Generation", "Chats and completions.", include_str!("../openapi/generation.json")),
     ("Responses", "Answers that are kept and gone on from.", include_str!("../openapi/responses.json")),
     ("Conversations", "What is said, kept as a tree.", include_str!("../openapi/conversations.json")),
@@ -22,6 +22,7 @@ const TOPICS: [(&str, &str, &str); 10] = [
     ("Memories", "What plugins remember of a caller.", include_str!("../openapi/memories.json")),
     ("Usage", "What was used and what it cost.", include_str!("../openapi/usage.json")),
     ("Login", "People with a browser.", include_str!("../openapi/login.json")),
+    ("Projects", "Parts of a tenant.", include_str!("../openapi/projects.json")),
     ("Administration", "Keys and config.", include_str!("../openapi/administration.json")),
     ("Server", "Probes, figures, and this document.", include_str!("../openapi/server.json")),
 ];
@@ -31,7 +32,7 @@ const FAILURES: [(RejectKind, &str, &str); 13] = [
     (RejectKind::Invalid, "Invalid", "The request is wrong; `param` says where."),
     (RejectKind::Unauthenticated, "Unauthenticated", "There is no credential, or none that is known here."),
     (RejectKind::Forbidden, "Forbidden", "The caller may not do this."),
-    (RejectKind::NotFound, "NotFound", "There is no such thing, or it is another tenant's."),
+    (RejectKind::NotFound, "NotFound", "There is no such thing, or it is another tenant's or project's."),
     (RejectKind::RequestTimeout, "RequestTimeout", "The body took too long to arrive."),
     (RejectKind::Conflict, "Conflict", "Something that is there, or was asked before, is in the way."),
     (RejectKind::TooLarge, "TooLarge", "The body is larger than this server takes."),

@@ -4,7 +4,7 @@ use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{
     chat_completions, completions, conversations, health, items, keys, login, memories, messages, metrics, models,
-    openapi, reload, responses, streams, usage,
+    openapi, projects, reload, responses, streams, usage,
 };
 use crate::exchange::Exchange;
 use hyper::Method;
@@ -186,6 +186,15 @@ static ROUTES: &[Route] = &[
     route(Method::POST, "/admin/keys", Access::Admin(Act::Keys), |x| Box::pin(keys::make(x))),
     route(Method::POST, "/admin/keys/*", Access::Admin(Act::Keys), |x| Box::pin(keys::rotate(x))),
     route(Method::DELETE, "/admin/keys/*", Access::Admin(Act::Keys), |x| Box::pin(keys::revoke(x))),
+    route(Method::GET, "/v1/organization/projects", Access::Admin(Act::Projects), |x| Box::pin(projects::list(x))),
+    route(Method::POST, "/v1/organization/projects", Access::Admin(Act::Projects), |x| Box::pin(projects::create(x))),
+    route(Method::GET, "/v1/organization/projects/{}", Access::Admin(Act::Projects), |x| Box::pin(projects::get(x))),
+    route(Method::POST, "/v1/organization/projects/{}", Access::Admin(Act::Projects), |x| {
+        Box::pin(projects::change(x))
+    }),
+    route(Method::POST, "/v1/organization/projects/{}/archive", Access::Admin(Act::Projects), |x| {
+        Box::pin(projects::archive(x))
+    }),
     route(Method::POST, "/admin/reload", Access::Admin(Act::Operate), |x| Box::pin(reload::create(x))),
     route(Method::GET, "/auth/login", Access::Login, |x| Box::pin(login::begin(x))),
     route(Method::GET, "/auth/callback", Access::Login, |x| Box::pin(login::callback(x))),

@@ -5,7 +5,7 @@ mod kafka;
 mod nats;
 mod webhook;
 
-use crate::config::{Config, StoreConfig};
+use crate::config::{Config, StoreConfig, project_id};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -74,6 +74,13 @@ impl Books {
             if let Some(budget) = tenant.budget {
                 let spent = usage.spent(Holder::Tenant(name), day, month).await?;
                 budgets.of_tenant(name, budget.to_budget(name)?, spent, now);
+            }
+            for (project, terms) in &tenant.projects {
+                if let Some(budget) = terms.budget {
+                    let id = project_id(name, project);
+                    let spent = usage.spent(Holder::Project(id.as_str()), day, month).await?;
+                    budgets.of_project(id.as_str(), budget.to_budget(project)?, spent, now);
+                }
             }
         }
         for key in &config.keys {

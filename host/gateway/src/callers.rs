@@ -1,6 +1,8 @@
 //! Who may ask, from the config: keys, tokens of issuers, and what their tenants may.
 
-use crate::config::{CertificateConfig, Config, IssuerConfig, KeyConfig, LoginConfig, TenantConfig};
+use crate::config::{
+    CertificateConfig, Config, IssuerConfig, KeyConfig, LoginConfig, ProjectConfig, TenantConfig, is_tenant,
+};
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::time::Duration;
 use tidegate_api::{ApiKey, Auth, CertificateGrant, Grant, GrantToken, Group, People};
 use tidegate_identity::{Claimed, Issuers};
 use tidegate_store::{Db, Sessions};
-use tidegate_types::{Caller, Fault, Quota, Reject, RejectKind, Scope, TenantId};
+use tidegate_types::{Caller, Fault, ProjectId, Quota, Reject, RejectKind, Retention, Scope, TenantId};
 
 type Tenants = BTreeMap<String, TenantConfig>;
 
@@ -16,7 +18,7 @@ type Tenants = BTreeMap<String, TenantConfig>;
 /// `issuers` and did not change goes on with its keys. People log in where there is a database.
 pub(crate) fn auth(config: &Config, issuers: &Arc<Issuers>, db: Option<&Db>) -> anyhow::Result<Auth> {
     let local = Caller::local();
-    let scope = scope(&config.tenants, &local.tenant, None, &Quota::default());
+    let scope = scope(&config.tenants, &local.tenant, None, None, &Quota::default());
     let keys = config.keys.iter().map(|key| api_key(config, key)).collect::<anyhow::Result<Vec<_>>>()?;
     let auth = Auth::new(keys, Caller { scope, ..local })?;
     let certificates = config.auth.certificate.iter().map(|known| certificate(config, known));
@@ -45,34 +47,72 @@ fn people(login: &LoginConfig, issuers: &Issuers, db: &Db, grant: &GrantToken) -
 }
 
 fn api_key(config: &Config, key: &KeyConfig) -> anyhow::Result<ApiKey> {
-    let tenant = TenantId::new(key.tenant.as_deref().unwrap_or(&key.name));
-    let models = key.models.as_ref().map(|models| models.iter().cloned().collect());
-    let scope = scope(&config.tenants, &tenant, models, &key.limits);
-    let key_name = key.name.as_str().into();
+    let place = Place::new(config, key.tenant(), key.project.as_deref(), key.models.as_deref(), &key.limits)?;
     let (role, admin) = (key.role(), key.admin);
-    let caller = Caller { tenant, key_name, user: None, role, admin, class: key.class, weight: key.weight, scope };
+    let caller = Caller { role, admin, class: key.class, weight: key.weight, ..place.caller(&key.name) };
     let expires = key.expires.map(|expiry| expiry.0);
     Ok(ApiKey { hash: key.hash.clone(), caller, endpoints: key.groups()?, expires })
 }
 
 fn certificate(config: &Config, known: &CertificateConfig) -> anyhow::Result<CertificateGrant> {
-    let tenant = TenantId::new(known.tenant.as_deref().unwrap_or(&known.name));
-    let models = known.models.as_ref().map(|models| models.iter().cloned().collect());
-    let scope = scope(&config.tenants, &tenant, models, &known.limits);
-    let (key_name, role) = (known.name.as_str().into(), known.role);
-    let caller =
-        Caller { tenant, key_name, user: None, role, admin: false, class: known.class, weight: known.weight, scope };
+    let place = Place::new(config, known.tenant(), known.project.as_deref(), known.models.as_deref(), &known.limits)?;
+    let (role, class, weight) = (known.role, known.class, known.weight);
+    let caller = Caller { role, admin: false, class, weight, ..place.caller(&known.name) };
     let grant = Grant { caller: Arc::new(caller), endpoints: known.groups()? };
     Ok(CertificateGrant { name: known.certificate_name()?, grant })
 }
 
-fn scope(tenants: &Tenants, tenant: &TenantId, models: Option<BTreeSet<String>>, key: &Quota) -> Arc<Scope> {
+/// Where a credential belongs, and what it may there.
+struct Place {
+    tenant: TenantId,
+    project: Option<ProjectId>,
+    scope: Arc<Scope>,
+}
+
+impl Place {
+    fn new(
+        config: &Config,
+        tenant: &str,
+        project: Option<&str>,
+        models: Option<&[String]>,
+        key: &Quota,
+    ) -> anyhow::Result<Self> {
+        let (tenant, found) = (TenantId::new(tenant), project.map(|project| config.project(tenant, project)));
+        let (project, settings) = found.transpose()?.unzip();
+        let models = models.map(|models| models.iter().cloned().collect());
+        let scope = scope(&config.tenants, &tenant, settings, models, key);
+        Ok(Self { tenant, project, scope })
+    }
+
+    fn caller(self, name: &str) -> Caller {
+        let Self { tenant, project, scope } = self;
+        Caller { tenant, project, scope, key_name: name.into(), ..Caller::nobody() }
+    }
+}
+
+/// Models are those that both the credential and its project allow; nothing is kept where the tenant or the project says
+/// so.
+fn scope(
+    tenants: &Tenants,
+    tenant: &TenantId,
+    project: Option<&ProjectConfig>,
+    models: Option<BTreeSet<String>>,
+    key: &Quota,
+) -> Arc<Scope> {
     let tenant = tenants.get(tenant.as_str());
+    let zero = tenant.is_some_and(|tenant| tenant.zero_retention) || project.is_some_and(|of| of.zero_retention);
+    let of_project = project.and_then(|project| project.models.as_ref());
+    let models = match (models, of_project) {
+        (Some(own), Some(may)) => Some(own.into_iter().filter(|model| may.contains(model)).collect()),
+        (own, may) => own.or_else(|| may.map(|may| may.iter().cloned().collect())),
+    };
     Arc::new(Scope {
         models,
         key: key.clone(),
+        project: project.map(|project| project.limits.clone()).unwrap_or_default(),
         tenant: tenant.map(|tenant| tenant.limits.clone()).unwrap_or_default(),
         user: tenant.map(|tenant| tenant.user_limits.clone()).unwrap_or_default(),
+        retention: if zero { Retention::Nothing } else { Retention::Kept },
     })
 }
 
@@ -109,15 +149,20 @@ impl TokenTerms {
             (Some(may), Some(says)) => Some(may.intersection(says).cloned().collect()),
             (may, says) => may.clone().or_else(|| says.clone()),
         };
+        if !is_tenant(claimed.tenant.as_str()) {
+            let message = "the token's tenant looks like the id of a project; its issuer must name it in another way";
+            return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("invalid_token"));
+        }
         let caller = Caller {
             tenant: claimed.tenant.clone(),
+            project: None,
             key_name: Arc::clone(&claimed.issuer),
             user: Some(Arc::clone(&claimed.user)),
             role: claimed.role,
             admin: false,
             class: claimed.class.unwrap_or(terms.config.class),
             weight: terms.config.weight,
-            scope: scope(&self.tenants, &claimed.tenant, models, &terms.config.limits),
+            scope: scope(&self.tenants, &claimed.tenant, None, models, &terms.config.limits),
         };
         Ok(Grant { caller: Arc::new(caller), endpoints: terms.endpoints.clone() })
     }

@@ -1,5 +1,11 @@
 //! The command line. `tidegate` alone serves.
 
+mod remote;
+
+pub use remote::{
+    KeyArgs, KeyCommand, NewKeyArgs, NewProjectArgs, ProjectCommand, ProjectTerms, ServerArgs, UsageArgs,
+};
+
 use crate::config::BackendConfig;
 use crate::plugin::PluginCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -31,9 +37,12 @@ pub enum Command {
     },
     /// Chat in the terminal with a running server.
     Chat(ChatArgs),
-    /// Make an API key: for the config, or at a running server.
+    /// Make API keys: for the config, or at a running server, where they are listed, replaced and taken back too.
     Key(KeyArgs),
-    /// Print what was used, as CSV, from a running server.
+    /// List, make, change and archive projects at a running server.
+    #[command(subcommand)]
+    Project(ProjectCommand),
+    /// Print what was used, from a running server.
     Usage(UsageArgs),
     /// Check the books: what the store bills against prices and journal. The server may run.
     Audit {
@@ -66,65 +75,6 @@ pub struct ServeArgs {
     /// On CUDA: the same tokens whatever runs beside a request, at a cost in speed.
     #[arg(long)]
     pub deterministic: bool,
-}
-
-/// A running server, and who asks.
-#[derive(Debug, Args)]
-pub struct ServerArgs {
-    /// The running server that it is about.
-    #[arg(long, value_name = "URL")]
-    pub server: Option<String>,
-    /// Name of the environment variable that holds the administrator's key.
-    #[arg(long, default_value = "TIDEGATE_API_KEY")]
-    pub api_key_env: String,
-}
-
-/// Options of `key`. Without `--server` the key is printed with the entry for a config.
-#[derive(Debug, Args)]
-pub struct KeyArgs {
-    /// The key's name.
-    pub name: String,
-    /// Where.
-    #[command(flatten)]
-    pub at: ServerArgs,
-    /// Whose data and share; default: the key's name.
-    #[arg(long, requires = "server")]
-    pub tenant: Option<String>,
-    /// A model that it may name; may be given again; default: all.
-    #[arg(long = "model", requires = "server")]
-    pub models: Vec<String>,
-    /// From then on it is refused: 2027-01-31, or 2027-01-31T18:00:00Z.
-    #[arg(long, requires = "server")]
-    pub expires: Option<String>,
-    /// It may administer the server.
-    #[arg(long, requires = "server")]
-    pub admin: bool,
-    /// What it may do within its tenant: owner, admin, member, service or read-only.
-    #[arg(long, requires = "server")]
-    pub role: Option<String>,
-    /// Make another in its place.
-    #[arg(long, requires = "server", conflicts_with_all = ["revoke", "tenant", "models", "expires", "admin", "role"])]
-    pub rotate: bool,
-    /// Seconds for which the one that is replaced goes on.
-    #[arg(long, requires = "rotate", default_value_t = 0)]
-    pub grace_s: u64,
-    /// Take it back.
-    #[arg(long, requires = "server")]
-    pub revoke: bool,
-}
-
-/// Options of `usage`.
-#[derive(Debug, Args)]
-pub struct UsageArgs {
-    /// Where.
-    #[command(flatten)]
-    pub at: ServerArgs,
-    /// Days, with today.
-    #[arg(long, default_value_t = 7)]
-    pub days: u64,
-    /// A sum for each of these: project_id, api_key_id, user_id, model.
-    #[arg(long, value_delimiter = ',', default_value = "project_id,model")]
-    pub by: Vec<String>,
 }
 
 /// Options of `chat`.

@@ -10,6 +10,7 @@ mod login;
 mod nearest;
 mod pipeline;
 mod plugins;
+mod projects;
 mod quota;
 mod shared;
 mod store;
@@ -27,6 +28,8 @@ pub use plugins::PluginsConfig;
 
 pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
+pub use projects::ProjectConfig;
+pub(crate) use projects::{id as project_id, is_tenant};
 pub use quota::AdmissionConfig;
 pub use shared::SharedConfig;
 pub use store::{BudgetConfig, EventsConfig, KafkaConfig, PriceConfig, StoreConfig, SummariesConfig, TitlesConfig};
@@ -270,8 +273,9 @@ impl Config {
             stage.check()?;
         }
         for (name, tenant) in &self.tenants {
-            tenant.check(name, &self.limits)?;
+            tenant.check(name, self)?;
         }
+        self.check_names()?;
         for key in &self.keys {
             key.check(self)?;
         }

@@ -4,7 +4,7 @@ use crate::config::{Config, StoreConfig};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_api::Kept;
 use tidegate_store::{Conversations, Db};
-use tidegate_types::{Fault, Reject, RejectKind, TenantId};
+use tidegate_types::{Fault, Reject, RejectKind};
 use tokio::task::JoinHandle;
 
 /// How often what was deleted long enough ago is removed.
@@ -24,12 +24,10 @@ pub(crate) struct Keeping {
 impl Keeping {
     /// What the config says of it, in this database.
     pub(crate) fn new(config: &Config, db: Db) -> Self {
-        let none = config.tenants.iter().filter(|(_, tenant)| tenant.zero_retention);
-        let zero_retention = none.map(|(name, _)| TenantId::new(name.as_str())).collect();
         let store = config.store.as_ref();
         let behind = store.map(StoreConfig::to_behind).unwrap_or_default();
         Self {
-            kept: Kept { conversations: Conversations::new(db), zero_retention, behind },
+            kept: Kept { conversations: Conversations::new(db), behind },
             shared: store.is_some_and(|store| store.postgres_env.is_some()),
             purge_after: store.map(StoreConfig::purge_after).unwrap_or_default(),
         }

@@ -1,30 +1,36 @@
 //! Keys that are made while the server runs (`/admin/keys`), beside those of its config. The store keeps them, each as its
-//! hash only; several gateways on one store have the same ones, a few seconds apart.
+//! hash only; several gateways on one store have the same ones, a few seconds apart. So it is with projects
+//! (`keys/projects.rs`).
 
 mod bounds;
+mod projects;
 
 use crate::books::{Books, now_ms};
 use crate::callers;
-use crate::config::{Config, Expiry, KeyConfig};
+use crate::config::{Config, Expiry, KeyConfig, is_tenant};
 use crate::key::secret;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_api::SharedAuth;
-use tidegate_store::{KeptKey, Keys, StoreError};
+use tidegate_store::{KeptKey, KeptProject, Keys, Projects, StoreError};
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
-/// The keys of a running server.
+/// The keys and projects of a running server.
 pub(crate) struct KeyDesk {
     keys: Keys,
+    projects: Projects,
     auth: SharedAuth,
     taken: Mutex<Taken>,
 }
 
 /// What the valid keys were made of.
+#[derive(Clone)]
 struct Taken {
+    /// What the file says.
     config: Config,
     kept: Vec<KeptKey>,
+    projects: Vec<KeptProject>,
 }
 
 /// How often keys that another gateway made are looked for.
@@ -35,40 +41,37 @@ const MAX_NAME: usize = 64;
 impl KeyDesk {
     /// Lets in whom `config` and the store name.
     pub(crate) async fn open(config: &Config, books: &Books, auth: SharedAuth) -> anyhow::Result<Self> {
-        let keys = Keys::new(books.db.clone());
-        let kept = keys.all().await?;
-        let desk = Self { keys, auth, taken: Mutex::new(Taken { config: config.clone(), kept: Vec::new() }) };
-        desk.take(config, kept, books).await?;
+        let (keys, projects) = (Keys::new(books.db.clone()), Projects::new(books.db.clone()));
+        let taken = Taken { config: config.clone(), kept: keys.all().await?, projects: projects.all().await? };
+        let desk = Self { keys, projects, auth, taken: Mutex::new(taken.clone()) };
+        desk.take(taken, books).await?;
         Ok(desk)
     }
 
     /// Takes a changed config, with the keys that are kept.
     pub(crate) async fn reload(&self, config: &Config, books: &Books) -> anyhow::Result<()> {
-        let kept = self.lock().kept.clone();
-        self.take(config, kept, books).await
+        let taken = Taken { config: config.clone(), ..self.lock().clone() };
+        self.take(taken, books).await
     }
 
-    async fn take(&self, config: &Config, kept: Vec<KeptKey>, books: &Books) -> anyhow::Result<()> {
-        let all = with_kept(config, &kept);
+    async fn take(&self, taken: Taken, books: &Books) -> anyhow::Result<()> {
+        let all = taken.whole();
         let auth = callers::auth(&all, &self.auth.issuers(), Some(&books.db))?;
         books.replace(&all).await?;
-        *self.lock() = Taken { config: config.clone(), kept };
+        *self.lock() = taken;
         self.auth.replace(auth);
         Ok(())
     }
 
     /// Takes what the store has now, where that is something else.
     pub(crate) async fn look(&self, books: &Books) -> anyhow::Result<()> {
-        let kept = self.keys.all().await?;
-        let (same, config) = {
-            let taken = self.lock();
-            (taken.kept == kept, taken.config.clone())
-        };
-        match same {
+        let (kept, projects) = (self.keys.all().await?, self.projects.all().await?);
+        let before = self.lock().clone();
+        match before.kept == kept && before.projects == projects {
             // Others spend from the same budgets.
-            true if books.is_shared => books.replace(&with_kept(&config, &kept)).await,
+            true if books.is_shared => books.replace(&before.whole()).await,
             true => Ok(()),
-            false => self.take(&config, kept, books).await,
+            false => self.take(Taken { kept, projects, ..before }, books).await,
         }
     }
 
@@ -88,9 +91,9 @@ impl KeyDesk {
             return Err(invalid("leave `hash` out: the server makes the key".into()).at("hash"));
         }
         bounds::complete(by, &mut settings);
-        let key = self.checked(&settings, &hash, by)?;
+        let key = self.checked(&mut settings, &hash, by)?;
         let kept = KeptKey {
-            tenant: key.tenant.clone().unwrap_or_else(|| key.name.clone()),
+            tenant: key.tenant().to_owned(),
             expires_ms: key.expires.and_then(|expiry| expiry.0.duration_since(UNIX_EPOCH).ok()).map(millis),
             name: key.name,
             hash,
@@ -112,6 +115,7 @@ impl KeyDesk {
         let now = now_ms();
         let newest = self.newest(name).await?;
         bounds::check_known(by, &newest)?;
+        self.check_usable(&newest)?;
         let kept = KeptKey { hash, created_ms: now, created_by: by.name(), ..newest };
         let end = now.saturating_add(grace_s.saturating_mul(1000));
         if !self.keys.rotate(&kept, end).await.map_err(|error| away(&error))? {
@@ -125,12 +129,21 @@ impl KeyDesk {
         if !by.admin {
             bounds::check_known(by, &self.newest(name).await?)?;
         }
-        self.keep_an_administrator(name)?;
+        self.keep_an_administrator(|key| key.name == name, name)?;
         if !self.keys.revoke(name, now_ms()).await.map_err(|error| away(&error))? {
             return Err(unknown(name));
         }
         self.apply(books).await?;
         Ok(json!({"object": "api_key.deleted", "name": name, "deleted": true}))
+    }
+
+    /// Refuses to make a key anew that would let nobody in.
+    fn check_usable(&self, key: &KeptKey) -> Result<(), Reject> {
+        let parsed = parsed(key).map_err(|error| invalid(format!("{error:#}")))?;
+        let Some(project) = &parsed.project else { return Ok(()) };
+        let found = self.lock().whole().project(parsed.tenant(), project).map(drop);
+        let message = "the key's project is archived; make a key of another";
+        found.map_err(|_| Reject::new(RejectKind::Conflict, Fault::Client, message).code("project_archived"))
     }
 
     async fn newest(&self, name: &str) -> Result<KeptKey, Reject> {
@@ -150,7 +163,7 @@ impl KeyDesk {
     }
 
     /// The entry that the settings and the hash make, checked as one of the config would be.
-    fn checked(&self, settings: &Map<String, Value>, hash: &str, by: &Caller) -> Result<KeyConfig, Reject> {
+    fn checked(&self, settings: &mut Map<String, Value>, hash: &str, by: &Caller) -> Result<KeyConfig, Reject> {
         let key = entry(settings, hash).map_err(|error| invalid(format!("{error:#}")))?;
         let sane = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if key.name.is_empty() || key.name.len() > MAX_NAME || !key.name.bytes().all(sane) {
@@ -158,9 +171,18 @@ impl KeyDesk {
             return Err(invalid(message).at("name"));
         }
         bounds::check_new(by, &key)?;
+        if !is_tenant(key.tenant()) {
+            return Err(invalid("a tenant's name must not look like the id of a project".into()).at("tenant"));
+        }
         let taken = self.lock();
+        let whole = taken.whole();
+        if let Some(project) = &key.project {
+            let found = whole.project(key.tenant(), project);
+            let (id, _) = found.map_err(|error| invalid(format!("{error:#}")).at("project"))?;
+            settings.insert("project".into(), id.as_str().into());
+        }
         let budget = key.budget.map(|budget| budget.to_budget(&format!("key `{}`", key.name))).transpose();
-        key.check(&taken.config).and(budget.map(|_| ())).map_err(|error| invalid(format!("{error:#}")))?;
+        key.check(&whole).and(budget.map(|_| ())).map_err(|error| invalid(format!("{error:#}")))?;
         if taken
             .config
             .keys
@@ -172,7 +194,7 @@ impl KeyDesk {
             let message = format!("the config has a key, an issuer or a certificate `{}`; take another name", key.name);
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));
         }
-        let administrated = key.admin || taken.config.keys.iter().any(|key| key.admin) || taken.has_administrator("");
+        let administrated = key.admin || taken.has_administrator(|_| false);
         if !administrated {
             let message = "with its first key this server asks everybody for one, and nobody could administer it; \
                            make an administrator's key first (`admin`: true)";
@@ -181,12 +203,13 @@ impl KeyDesk {
         Ok(key)
     }
 
-    fn keep_an_administrator(&self, but: &str) -> Result<(), Reject> {
+    /// Refuses what would end every administrator's key: those for which `ends` says so.
+    fn keep_an_administrator(&self, ends: impl Fn(&KeyConfig) -> bool, what: &str) -> Result<(), Reject> {
         let taken = self.lock();
-        if taken.config.keys.iter().any(|key| key.admin) || taken.has_administrator(but) {
+        if taken.has_administrator(ends) || !taken.has_administrator(|_| false) {
             return Ok(());
         }
-        let message = format!("`{but}` is the last administrator's key; make another before you take it back");
+        let message = format!("`{what}` has the last administrator's key; make another before you end it");
         Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("last_administrator"))
     }
 
@@ -196,12 +219,32 @@ impl KeyDesk {
 }
 
 impl Taken {
-    /// Whether a valid key of another name than `but` may administer.
-    fn has_administrator(&self, but: &str) -> bool {
-        let now = now_ms();
-        let valid = |key: &&KeptKey| key.revoked_ms.is_none() && key.expires_ms.is_none_or(|end| end > now);
-        let settings = |key: &KeptKey| serde_json::from_str::<Value>(&key.settings).unwrap_or_default();
-        self.kept.iter().filter(valid).any(|key| key.name != but && settings(key)["admin"] == true)
+    /// Whether a valid key may administer; but for those of the store that are about to end.
+    fn has_administrator(&self, ends: impl Fn(&KeyConfig) -> bool) -> bool {
+        let now = SystemTime::now();
+        let whole = self.whole();
+        let (own, made) = whole.keys.split_at(self.config.keys.len());
+        let valid = |key: &&KeyConfig| key.expires.is_none_or(|end| end.0 > now);
+        own.iter().any(|key| key.admin) || made.iter().filter(valid).any(|key| key.admin && !ends(key))
+    }
+
+    /// The config with the projects and keys that are kept and may be used. A key that this program does not understand, or
+    /// whose project is no more, lets nobody in, and keeps nobody else out.
+    fn whole(&self) -> Config {
+        let mut all = self.config.clone();
+        self.add_projects(&mut all);
+        for key in self.kept.iter().filter(|key| key.revoked_ms.is_none()) {
+            match parsed(key) {
+                Ok(entry) => match entry.project.as_deref().map(|project| all.project(entry.tenant(), project)) {
+                    None | Some(Ok(_)) => all.keys.push(entry),
+                    Some(Err(gone)) => tracing::debug!(key = key.name, "a kept key lets nobody in: {gone:#}"),
+                },
+                Err(error) => {
+                    tracing::error!(key = key.name, "a kept key is not understood and lets nobody in: {error:#}");
+                }
+            }
+        }
+        all
     }
 }
 
@@ -215,22 +258,10 @@ pub(crate) async fn watch(desk: Arc<KeyDesk>, books: Arc<Books>) {
     }
 }
 
-/// The config with the kept keys that are not refused. One that this program does not understand lets nobody in, and
-/// keeps nobody else out.
-fn with_kept(config: &Config, kept: &[KeptKey]) -> Config {
-    let mut all = config.clone();
-    for key in kept.iter().filter(|key| key.revoked_ms.is_none()) {
-        let understood =
-            serde_json::from_str(&key.settings).map_err(Into::into).and_then(|known| entry(&known, &key.hash));
-        match understood {
-            Ok(mut entry) => {
-                entry.expires = key.expires_ms.map(|ms| Expiry(UNIX_EPOCH + Duration::from_millis(ms)));
-                all.keys.push(entry);
-            }
-            Err(error) => tracing::error!(key = key.name, "a kept key is not understood and lets nobody in: {error:#}"),
-        }
-    }
-    all
+fn parsed(key: &KeptKey) -> anyhow::Result<KeyConfig> {
+    let mut parsed = entry(&serde_json::from_str(&key.settings)?, &key.hash)?;
+    parsed.expires = key.expires_ms.map(|ms| Expiry(UNIX_EPOCH + Duration::from_millis(ms)));
+    Ok(parsed)
 }
 
 fn entry(settings: &Map<String, Value>, hash: &str) -> anyhow::Result<KeyConfig> {
@@ -246,7 +277,7 @@ fn shown(key: &KeptKey) -> Value {
         "revoked_at": key.revoked_ms.map(|ms| ms / 1000),
     });
     let settings: Value = serde_json::from_str(&key.settings).unwrap_or_default();
-    for field in ["class", "weight", "admin", "role", "models", "endpoints", "limits", "budget"] {
+    for field in ["project", "class", "weight", "admin", "role", "models", "endpoints", "limits", "budget"] {
         if !settings[field].is_null() {
             shown[field] = settings[field].clone();
         }

@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-use tidegate::cli::{Cli, Command, KeyArgs, ServeArgs};
+use tidegate::cli::{Cli, Command, KeyArgs, KeyCommand, ServeArgs};
 use tidegate::config::{Config, ModelConfig};
 
 #[global_allocator]
@@ -22,6 +22,9 @@ fn main() -> ExitCode {
         Some(Command::Audit { file }) => audit(&file),
         Some(Command::Chat(args)) => runtime().and_then(|runtime| runtime.block_on(tidegate::chat::run(args))),
         Some(Command::Key(args)) => key(args),
+        Some(Command::Project(command)) => {
+            runtime().and_then(|runtime| runtime.block_on(tidegate::remote::project(command, &mut std::io::stdout())))
+        }
         Some(Command::Usage(args)) => {
             runtime().and_then(|runtime| runtime.block_on(tidegate::remote::usage(args, &mut std::io::stdout())))
         }
@@ -104,10 +107,13 @@ fn check(file: &Path) -> anyhow::Result<()> {
 }
 
 fn key(args: KeyArgs) -> anyhow::Result<()> {
-    if args.at.server.is_some() {
-        return runtime()?.block_on(tidegate::remote::key(args, &mut std::io::stdout()));
-    }
-    let (key, entry) = tidegate::key::make(&args.name)?;
+    let name = match (args.command, args.name) {
+        // A key for the config needs no server.
+        (Some(KeyCommand::New(new)), _) if new.at.server.is_none() => new.name,
+        (Some(command), _) => return runtime()?.block_on(tidegate::remote::key(command, &mut std::io::stdout())),
+        (None, name) => name.context("name the key: `tidegate key NAME`")?,
+    };
+    let (key, entry) = tidegate::key::make(&name)?;
     say(
         &mut std::io::stdout(),
         &format!("The key, shown this once:\n\n    {key}\n\nIts entry in the config:\n\n{entry}"),

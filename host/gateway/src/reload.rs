@@ -167,7 +167,6 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         ("[engine]", old.engine == new.engine),
         ("[store]", old.store == new.store),
         ("[shared]", old.shared == new.shared),
-        ("zero_retention", zero_retention(old).eq(zero_retention(new))),
         ("cache_dir", old.cache_dir == new.cache_dir),
     ];
     match sections.iter().find(|(_, same)| !same) {
@@ -176,9 +175,4 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         }
         None => Ok(()),
     }
-}
-
-/// The tenants of whom nothing is stored.
-fn zero_retention(config: &Config) -> impl Iterator<Item = &String> {
-    config.tenants.iter().filter(|(_, tenant)| tenant.zero_retention).map(|(name, _)| name)
 }

@@ -19,7 +19,6 @@ use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{ModelBackend, Pipeline};
 use tidegate_shared::{LogSettings, Shared};
-use tidegate_types::TenantId;
 use tokio::task::JoinHandle;
 
 /// A server that answers.
@@ -143,9 +142,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
 /// Begins to share with other gateways, where that is configured.
 fn share(config: &Config) -> anyhow::Result<Option<Shared>> {
     let Some(shared) = &config.shared else { return Ok(None) };
-    let private = config.tenants.iter().filter(|(_, tenant)| tenant.zero_retention);
-    let private = private.map(|(name, _)| TenantId::new(name.as_str())).collect();
-    let logs = LogSettings { keep: config.server.streams.to_limits().keep, private };
+    let logs = LogSettings { keep: config.server.streams.to_limits().keep };
     Ok(Some(Shared::start(shared.to_shared()?, logs).context("in [shared]")?))
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use tidegate_api::{BoxFuture, Events, ModelCard, Reply, ReplyEvent, RequestContext, Service};
+use tidegate_api::{BoxFuture, Events, ModelCard, ProjectPage, Reply, ReplyEvent, RequestContext, Service};
 use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
 use tidegate_store::{Usage, UsageQuery, UsageSum};
 use tidegate_types::{Caller, Chat, Fault, Memory, Reject, RejectKind};
@@ -164,6 +164,41 @@ impl Service for PipelineService {
         })
     }
 
+    fn projects<'a>(&'a self, page: ProjectPage, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, _) = self.desk()?;
+            Ok(bytes_of(&desk.projects(by, &page).await?))
+        })
+    }
+
+    fn project<'a>(&'a self, id: String, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, _) = self.desk()?;
+            Ok(bytes_of(&desk.project(&id, by).await?))
+        })
+    }
+
+    fn make_project<'a>(&'a self, body: Bytes, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, books) = self.desk()?;
+            Ok(bytes_of(&desk.make_project(&body, by, books).await?))
+        })
+    }
+
+    fn change_project<'a>(&'a self, id: String, body: Bytes, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, books) = self.desk()?;
+            Ok(bytes_of(&desk.change_project(&id, &body, by, books).await?))
+        })
+    }
+
+    fn archive_project<'a>(&'a self, id: String, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, books) = self.desk()?;
+            Ok(bytes_of(&desk.archive_project(&id, by, books).await?))
+        })
+    }
+
     fn usage(&self, query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
         Box::pin(async move {
             let books = self.books.as_ref().ok_or_else(tidegate_api::no_store)?;
@@ -181,9 +216,9 @@ impl Service for PipelineService {
 }
 
 fn for_pipeline(cx: RequestContext) -> tidegate_pipeline::RequestContext {
-    let RequestContext { request_id, generation, caller, hops, history, notebook, peer: _ } = cx;
+    let RequestContext { request_id, generation, caller, retention, hops, history, notebook, peer: _ } = cx;
     let history = history.map(|history| tidegate_pipeline::History(history.0));
-    tidegate_pipeline::RequestContext { request_id, generation, caller, hops, history, notebook }
+    tidegate_pipeline::RequestContext { request_id, generation, caller, retention, hops, history, notebook }
 }
 
 fn bytes_of(value: &serde_json::Value) -> Bytes {

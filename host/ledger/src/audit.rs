@@ -59,7 +59,7 @@ impl Contents {
                                 self.ended.push((behind, entry));
                             }
                         }
-                        Record::Mark(..) | Record::Alert(_) => {}
+                        Record::Mark(..) | Record::Alert(_) | Record::OpenFor(..) | Record::EndFor(..) => {}
                     }
                 }
             }

@@ -1,4 +1,4 @@
-//! Budgets in money: of a tenant or a key, for a day and a month in UTC. A pure state machine: time is passed in.
+//! Budgets in money: of a tenant, a project or a key, for a day and a month in UTC. A pure state machine: time is passed in.
 //!
 //! What a generation may cost at most is reserved before it begins and given back when it has ended, so that requests
 //! that run beside each other cannot spend the same money twice.
@@ -18,8 +18,17 @@ pub struct Budget {
     pub soft_percent: u8,
 }
 
-/// Whose budget: `tenant` or `key`, and its name.
+/// Whose budget: `tenant`, `project` or `key`, and its name.
 pub(crate) type Holder = (&'static str, String);
+
+/// Who pays for a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Payer<'a> {
+    pub(crate) tenant: &'a str,
+    /// Where it is not the tenant's own.
+    pub(crate) project: Option<&'a str>,
+    pub(crate) key: &'a str,
+}
 
 /// What was spent before this process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +52,7 @@ pub struct Budgets {
 /// What is set aside from one budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetAside {
-    /// `tenant` or `key`.
+    /// `tenant`, `project` or `key`.
     pub scope: String,
     /// Whose.
     pub name: String,
@@ -82,6 +91,11 @@ impl Budgets {
         self.add(("tenant", name.to_owned()), budget, spent, now_ms);
     }
 
+    /// A project's budget, with what it has spent already.
+    pub fn of_project(&mut self, id: &str, budget: Budget, spent: Spent, now_ms: u64) {
+        self.add(("project", id.to_owned()), budget, spent, now_ms);
+    }
+
     /// A key's budget, with what it has spent already.
     pub fn of_key(&mut self, name: &str, budget: Budget, spent: Spent, now_ms: u64) {
         self.add(("key", name.to_owned()), budget, spent, now_ms);
@@ -105,12 +119,12 @@ impl Budgets {
     }
 
     /// Sets `amount` aside for a caller, or says which budget is in the way; then nothing was set aside.
-    pub(crate) fn reserve(&mut self, tenant: &str, key: &str, amount: u64, now_ms: u64) -> Result<(), Exceeded> {
+    pub(crate) fn reserve(&mut self, payer: &Payer<'_>, amount: u64, now_ms: u64) -> Result<(), Exceeded> {
         // Where nothing costs or is bounded, names are not even copied.
         if amount == 0 && self.accounts.is_empty() {
             return Ok(());
         }
-        let holders = holders(tenant, key);
+        let holders: Vec<Holder> = payer.holders().collect();
         for holder in &holders {
             if let Some(account) = self.accounts.get_mut(holder) {
                 let of = |reserved: &HashMap<Holder, u64>| reserved.get(holder).copied().unwrap_or(0);
@@ -156,19 +170,19 @@ impl Budgets {
     pub(crate) fn set_aside_elsewhere(&mut self, all: &[SetAside]) {
         self.elsewhere.clear();
         for SetAside { scope, name, amount } in all {
-            let Some(scope) = ["tenant", "key"].into_iter().find(|known| known == scope) else { continue };
+            let Some(scope) = ["tenant", "project", "key"].into_iter().find(|known| known == scope) else { continue };
             let sum = self.elsewhere.entry((scope, name.clone())).or_default();
             *sum = sum.saturating_add(*amount);
         }
     }
 
     /// Gives back `reserved` and spends `amount`; gives the bounds that this reached.
-    pub(crate) fn settle(&mut self, tenant: &str, key: &str, reserved: u64, amount: u64, now_ms: u64) -> Vec<Alert> {
+    pub(crate) fn settle(&mut self, payer: &Payer<'_>, reserved: u64, amount: u64, now_ms: u64) -> Vec<Alert> {
         let mut alerts = Vec::new();
         if self.accounts.is_empty() && self.reserved.is_empty() {
             return alerts;
         }
-        for holder in holders(tenant, key) {
+        for holder in payer.holders() {
             if let Some(account) = self.accounts.get_mut(&holder) {
                 account.spend(&holder, amount, now_ms, &mut alerts);
             }
@@ -183,8 +197,11 @@ impl Budgets {
     }
 }
 
-fn holders(tenant: &str, key: &str) -> [Holder; 2] {
-    [("tenant", tenant.to_owned()), ("key", key.to_owned())]
+impl Payer<'_> {
+    fn holders(&self) -> impl Iterator<Item = Holder> {
+        let all = [("tenant", Some(self.tenant)), ("project", self.project), ("key", Some(self.key))];
+        all.into_iter().filter_map(|(scope, name)| Some((scope, name?.to_owned())))
+    }
 }
 
 impl Budget {
@@ -256,6 +273,11 @@ impl Account {
 
 const DAY_S: u64 = 86_400;
 
+/// The day of a moment, in UTC: `2026-11-21`.
+pub fn day_of(unix_s: u64) -> String {
+    day(unix_s.saturating_mul(1000))
+}
+
 /// `2026-11-21`.
 fn day(now_ms: u64) -> String {
     let (year, month, day) = civil(now_ms / 1000 / DAY_S);
@@ -299,6 +321,10 @@ mod tests {
     /// 2026-11-21 12:00:00 UTC.
     const NOON: u64 = 1_795_262_400_000;
 
+    fn payer<'a>(tenant: &'a str, key: &'a str) -> Payer<'a> {
+        Payer { tenant, project: None, key }
+    }
+
     fn budgets(daily: u64, monthly: u64) -> Budgets {
         let mut budgets = Budgets::default();
         let budget = Budget { daily: Some(daily), monthly: Some(monthly), soft_percent: 80 };
@@ -320,63 +346,78 @@ mod tests {
     #[test]
     fn what_runs_beside_each_other_cannot_spend_the_same_money() {
         let mut budgets = budgets(100, 1000);
-        budgets.reserve("t", "k", 60, NOON).unwrap();
-        let refused = budgets.reserve("t", "k", 60, NOON).unwrap_err();
+        budgets.reserve(&payer("t", "k"), 60, NOON).unwrap();
+        let refused = budgets.reserve(&payer("t", "k"), 60, NOON).unwrap_err();
         assert_eq!((refused.window, refused.limit, refused.spent, refused.resets_s), ("day", 100, 60, DAY_S / 2));
-        assert!(budgets.settle("t", "k", 60, 10, NOON).is_empty());
-        budgets.reserve("t", "k", 90, NOON).unwrap();
-        assert!(budgets.reserve("other", "k", u64::MAX, NOON).is_ok(), "who has no budget has no bound");
+        assert!(budgets.settle(&payer("t", "k"), 60, 10, NOON).is_empty());
+        budgets.reserve(&payer("t", "k"), 90, NOON).unwrap();
+        assert!(budgets.reserve(&payer("other", "k"), u64::MAX, NOON).is_ok(), "who has no budget has no bound");
+    }
+
+    #[test]
+    fn a_projects_budget_is_beside_its_tenants() {
+        let mut budgets = budgets(100, 1000);
+        let budget = Budget { daily: Some(30), monthly: None, soft_percent: 0 };
+        budgets.of_project("proj_p", budget, Spent::default(), NOON);
+        let of = |project| Payer { tenant: "t", project, key: "k" };
+        budgets.reserve(&of(Some("proj_p")), 30, NOON).unwrap();
+        let refused = budgets.reserve(&of(Some("proj_p")), 1, NOON).unwrap_err();
+        assert_eq!((refused.scope, &*refused.name, refused.spent), ("project", "proj_p", 30));
+        budgets.reserve(&of(Some("proj_other")), 70, NOON).unwrap();
+        assert_eq!(budgets.reserve(&of(None), 1, NOON).unwrap_err().scope, "tenant");
+        let alerts = budgets.settle(&of(Some("proj_p")), 30, 30, NOON);
+        assert_eq!(alerts.iter().map(|alert| &*alert.id).collect::<Vec<_>>(), ["project:proj_p:2026-11-21:hard"]);
     }
 
     #[test]
     fn a_bound_is_told_of_once_in_its_window_and_a_new_day_begins_at_zero() {
         let mut budgets = budgets(100, 1000);
         let bounds = |alerts: Vec<Alert>| alerts.into_iter().map(|alert| alert.id).collect::<Vec<_>>();
-        assert_eq!(bounds(budgets.settle("t", "k", 0, 80, NOON)), ["tenant:t:2026-11-21:soft"]);
-        assert!(bounds(budgets.settle("t", "k", 0, 10, NOON)).is_empty());
-        assert_eq!(bounds(budgets.settle("t", "k", 0, 10, NOON)), ["tenant:t:2026-11-21:hard"]);
-        assert!(budgets.reserve("t", "k", 1, NOON).is_err());
+        assert_eq!(bounds(budgets.settle(&payer("t", "k"), 0, 80, NOON)), ["tenant:t:2026-11-21:soft"]);
+        assert!(bounds(budgets.settle(&payer("t", "k"), 0, 10, NOON)).is_empty());
+        assert_eq!(bounds(budgets.settle(&payer("t", "k"), 0, 10, NOON)), ["tenant:t:2026-11-21:hard"]);
+        assert!(budgets.reserve(&payer("t", "k"), 1, NOON).is_err());
         let tomorrow = NOON + DAY_S * 1000;
-        budgets.reserve("t", "k", 100, tomorrow).unwrap();
-        budgets.settle("t", "k", 100, 0, tomorrow);
-        assert!(budgets.reserve("t", "k", 1, NOON).is_ok(), "yesterday's clock counts as today's");
-        assert!(budgets.reserve("t", "k", 100, NOON).is_err(), "and does not begin a day anew");
+        budgets.reserve(&payer("t", "k"), 100, tomorrow).unwrap();
+        budgets.settle(&payer("t", "k"), 100, 0, tomorrow);
+        assert!(budgets.reserve(&payer("t", "k"), 1, NOON).is_ok(), "yesterday's clock counts as today's");
+        assert!(budgets.reserve(&payer("t", "k"), 100, NOON).is_err(), "and does not begin a day anew");
     }
 
     #[test]
     fn other_budgets_go_on_with_what_runs_and_what_was_spent() {
         let mut before = budgets(100, 1000);
-        before.reserve("t", "k", 60, NOON).unwrap();
-        before.settle("t", "k", 0, 30, NOON);
+        before.reserve(&payer("t", "k"), 60, NOON).unwrap();
+        before.settle(&payer("t", "k"), 0, 30, NOON);
         let mut after = Budgets::default();
         let budget = Budget { daily: Some(100), monthly: None, soft_percent: 80 };
         // The database knows of less for the tenant than was spent, and the key had no budget until now.
         after.of_tenant("t", budget, Spent { day: 10, month: 10 }, NOON);
         after.of_key("k", budget, Spent::default(), NOON);
         after.go_on_from(before);
-        assert_eq!(after.reserve("t", "k", 11, NOON).unwrap_err().spent, 90);
-        after.reserve("t", "k", 10, NOON).unwrap();
-        assert_eq!(after.reserve("other", "k", 31, NOON).unwrap_err().spent, 70);
-        assert_eq!(after.settle("t", "k", 60, 50, NOON).len(), 1, "80 of 100 is the soft bound");
-        after.settle("t", "k", 10, 0, NOON);
+        assert_eq!(after.reserve(&payer("t", "k"), 11, NOON).unwrap_err().spent, 90);
+        after.reserve(&payer("t", "k"), 10, NOON).unwrap();
+        assert_eq!(after.reserve(&payer("other", "k"), 31, NOON).unwrap_err().spent, 70);
+        assert_eq!(after.settle(&payer("t", "k"), 60, 50, NOON).len(), 1, "80 of 100 is the soft bound");
+        after.settle(&payer("t", "k"), 10, 0, NOON);
         assert!(after.reserved.is_empty());
         // What others have spent is only in the database.
         let mut later = Budgets::default();
         later.of_tenant("t", budget, Spent { day: 95, month: 95 }, NOON);
         later.go_on_from(after);
-        assert!(later.reserve("t", "k", 6, NOON).is_err());
+        assert!(later.reserve(&payer("t", "k"), 6, NOON).is_err());
     }
 
     #[test]
     fn what_others_have_set_aside_is_set_aside() {
         let (mut here, mut there) = (budgets(100, 1000), budgets(100, 1000));
-        here.reserve("t", "k", 70, NOON).unwrap();
+        here.reserve(&payer("t", "k"), 70, NOON).unwrap();
         there.set_aside_elsewhere(&here.set_aside());
-        assert_eq!(there.reserve("t", "k", 31, NOON).unwrap_err().spent, 70);
+        assert_eq!(there.reserve(&payer("t", "k"), 31, NOON).unwrap_err().spent, 70);
         assert_eq!(here.set_aside().len(), 1, "only what is bounded");
-        here.settle("t", "k", 70, 0, NOON);
+        here.settle(&payer("t", "k"), 70, 0, NOON);
         there.set_aside_elsewhere(&here.set_aside());
-        there.reserve("t", "k", 100, NOON).unwrap();
+        there.reserve(&payer("t", "k"), 100, NOON).unwrap();
     }
 
     #[test]
@@ -384,7 +425,7 @@ mod tests {
         let mut budgets = Budgets::default();
         let budget = Budget { daily: None, monthly: Some(100), soft_percent: 80 };
         budgets.of_key("k", budget, Spent { day: 0, month: 95 }, NOON);
-        assert_eq!(budgets.reserve("t", "k", 6, NOON).unwrap_err().window, "month");
-        assert!(budgets.settle("t", "k", 0, 1, NOON).is_empty());
+        assert_eq!(budgets.reserve(&payer("t", "k"), 6, NOON).unwrap_err().window, "month");
+        assert!(budgets.settle(&payer("t", "k"), 0, 1, NOON).is_empty());
     }
 }

@@ -65,8 +65,9 @@ impl Charge {
     }
 
     fn opening(&self, model: &str, price: crate::Price) -> Opening {
-        let Who { generation, request_id, tenant, key_name, end_user } = self.who.clone();
-        Opening { generation, request_id, tenant, key_name, end_user, model: model.into(), price, begun_ms: now_ms() }
+        let Who { generation, request_id, tenant, project, key_name, end_user } = self.who.clone();
+        let (model, begun_ms) = (model.to_owned(), now_ms());
+        Opening { generation, request_id, tenant, project, key_name, end_user, model, price, begun_ms }
     }
 
     /// Bills what was counted, once; later calls do nothing.

@@ -3,6 +3,7 @@
 use crate::price::Price;
 use crate::tally::Tokens;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// A generation begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +14,10 @@ pub struct Opening {
     pub request_id: String,
     /// Who pays.
     pub tenant: String,
+    /// For which project, where it is not the tenant's own. Beside the rest of the record (`segment.rs`), which has had
+    /// the same form from the start.
+    #[serde(skip)]
+    pub project: Option<String>,
     /// With which key.
     pub key_name: String,
     /// For whom, where the caller says.
@@ -61,7 +66,7 @@ impl Entry {
 pub struct Alert {
     /// Names this alert: whose budget, which window, which bound.
     pub id: String,
-    /// `tenant` or `key`.
+    /// `tenant`, `project` or `key`.
     pub scope: String,
     /// Its name.
     pub name: String,
@@ -86,7 +91,7 @@ pub enum Event {
     Alert(Alert),
 }
 
-/// One line of the journal.
+/// One line of the journal. In the files the number of a kind is its place here: new ones come last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Record {
     /// A generation begins, under a number that its marks carry.
@@ -97,4 +102,39 @@ pub(crate) enum Record {
     End(u64, Entry),
     /// A budget's bound was reached.
     Alert(Alert),
+    /// As [`Record::Open`], for a project.
+    OpenFor(String, u64, Opening),
+    /// As [`Record::End`], for a project.
+    EndFor(String, u64, Entry),
+}
+
+impl Record {
+    /// As it is written: the project beside what older records have.
+    pub(crate) fn written(&self) -> Cow<'_, Self> {
+        match self {
+            Self::Open(number, opening) => match &opening.project {
+                Some(project) => Cow::Owned(Self::OpenFor(project.clone(), *number, opening.clone())),
+                None => Cow::Borrowed(self),
+            },
+            Self::End(number, entry) => match &entry.opening.project {
+                Some(project) => Cow::Owned(Self::EndFor(project.clone(), *number, entry.clone())),
+                None => Cow::Borrowed(self),
+            },
+            _ => Cow::Borrowed(self),
+        }
+    }
+
+    /// As it is used: the project where it belongs, in the two kinds that others know.
+    pub(crate) fn read(self) -> Self {
+        match self {
+            Self::OpenFor(project, number, opening) => {
+                Self::Open(number, Opening { project: Some(project), ..opening })
+            }
+            Self::EndFor(project, number, mut entry) => {
+                entry.opening.project = Some(project);
+                Self::End(number, entry)
+            }
+            other => other,
+        }
+    }
 }

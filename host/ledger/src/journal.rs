@@ -180,7 +180,7 @@ fn events(bytes: &[u8], path: &Path) -> (Vec<Event>, usize) {
                     Record::End(_, entry) if entry.tokens == Tokens::default() => {}
                     Record::End(_, entry) => events.push(Event::Used(entry)),
                     Record::Alert(alert) => events.push(Event::Alert(alert)),
-                    Record::Open(..) | Record::Mark(..) => {}
+                    Record::Open(..) | Record::Mark(..) | Record::OpenFor(..) | Record::EndFor(..) => {}
                 }
             }
             Found::End => return (events, used),

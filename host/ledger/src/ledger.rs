@@ -1,6 +1,6 @@
 //! The open generations of this process, and the thread that writes down how far they are.
 
-use crate::budget::{Budgets, SetAside};
+use crate::budget::{Budgets, Payer, SetAside};
 use crate::charge::Charge;
 use crate::entry::{Alert, Entry, Opening, Record};
 use crate::error::LedgerError;
@@ -26,10 +26,18 @@ pub struct Who {
     pub request_id: String,
     /// Who pays.
     pub tenant: String,
+    /// For which project, where it is not the tenant's own.
+    pub project: Option<String>,
     /// With which key.
     pub key_name: String,
     /// For whom, where the caller says.
     pub end_user: Option<String>,
+}
+
+impl Who {
+    fn pays(&self) -> Payer<'_> {
+        Payer { tenant: &self.tenant, project: self.project.as_deref(), key: &self.key_name }
+    }
 }
 
 /// All that is open, and where it is written.
@@ -136,7 +144,7 @@ impl Ledger {
 
     /// Sets money aside, or says why that is not allowed.
     pub(crate) fn reserve(&self, who: &Who, amount: u64) -> Result<(), Reject> {
-        self.budgets.lock().reserve(&who.tenant, &who.key_name, amount, now_ms()).map_err(|exceeded| {
+        self.budgets.lock().reserve(&who.pays(), amount, now_ms()).map_err(|exceeded| {
             counter!("tidegate_budget_refusals_total", "scope" => exceeded.scope, "window" => exceeded.window)
                 .increment(1);
             let (scope, name, window) = (exceeded.scope, &exceeded.name, exceeded.window);
@@ -154,7 +162,7 @@ impl Ledger {
     /// Gives back what was set aside and was not used.
     pub(crate) fn release(&self, who: &Who, reserved: u64) {
         // An amount of nothing reaches no bound.
-        drop(self.budgets.lock().settle(&who.tenant, &who.key_name, reserved, 0, now_ms()));
+        drop(self.budgets.lock().settle(&who.pays(), reserved, 0, now_ms()));
     }
 
     /// Writes that a generation begins; gives its number.
@@ -186,7 +194,7 @@ impl Ledger {
     pub(crate) fn end(&self, who: &Who, number: u64, entry: Entry, reserved: u64) {
         let (amount, now_ms) = (entry.amount(), entry.ended_ms);
         let mut budgets = self.budgets.lock();
-        let alerts = budgets.settle(&who.tenant, &who.key_name, reserved, amount, now_ms);
+        let alerts = budgets.settle(&who.pays(), reserved, amount, now_ms);
         drop(budgets);
         alerts.iter().for_each(tell);
         let mut records = vec![Record::End(number, entry)];

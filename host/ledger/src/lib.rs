@@ -24,7 +24,7 @@ mod segment;
 mod tally;
 
 pub use audit::{Contents, read_journal};
-pub use budget::{Budget, Budgets, SetAside, Spent};
+pub use budget::{Budget, Budgets, SetAside, Spent, day_of};
 pub use charge::Charge;
 pub use drain::{Batch, BoxFuture, Drain, Position, Sink};
 pub use entry::{Alert, Entry, Event, Opening};

@@ -51,7 +51,8 @@ fn replay(bytes: &[u8], left: &mut HashMap<u64, Left>) {
                 }
             }
             Record::End(number, _) => drop(left.remove(&number)),
-            Record::Alert(_) => {}
+            // Those for projects are read as the others.
+            Record::Alert(_) | Record::OpenFor(..) | Record::EndFor(..) => {}
         }
     }
 }

@@ -11,7 +11,7 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 
 /// Appends `record` to `out`.
 pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) -> Result<(), postcard::Error> {
-    let body = postcard::to_allocvec(record)?;
+    let body = postcard::to_allocvec(&*record.written())?;
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());
     out.extend_from_slice(&check(&body));
     out.extend_from_slice(&body);
@@ -40,8 +40,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Found {
     if check(body) != sum {
         return Found::Damage;
     }
-    match postcard::from_bytes(body) {
-        Ok(record) => Found::Record(Box::new(record), HEADER_BYTES + length),
+    match postcard::from_bytes::<Record>(body) {
+        Ok(record) => Found::Record(Box::new(record.read()), HEADER_BYTES + length),
         Err(_) => Found::Damage,
     }
 }
@@ -72,6 +72,8 @@ pub(crate) fn list(folder: &Path) -> std::io::Result<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::{Entry, Opening};
+    use crate::price::Price;
     use crate::tally::Tokens;
 
     fn mark(number: u64) -> Record {
@@ -89,6 +91,39 @@ mod tests {
         for cut in first..bytes.len() {
             assert!(matches!(decode(&bytes[first..cut]), Found::End), "{cut}");
         }
+    }
+
+    #[test]
+    fn a_project_is_written_beside_what_older_records_have() {
+        let opening = |project: Option<&str>| Opening {
+            generation: "g".into(),
+            request_id: "r".into(),
+            tenant: "t".into(),
+            project: project.map(Into::into),
+            key_name: "k".into(),
+            end_user: None,
+            model: "m".into(),
+            price: Price::default(),
+            begun_ms: 7,
+        };
+        for project in [None, Some("proj_a")] {
+            let opening = opening(project);
+            let tokens = Tokens::default();
+            let end = Entry { opening: opening.clone(), tokens, outcome: "answered".into(), ended_ms: 9 };
+            for record in [Record::Open(3, opening), Record::End(3, end)] {
+                let mut bytes = Vec::new();
+                encode(&record, &mut bytes).unwrap();
+                let Found::Record(found, _) = decode(&bytes) else { panic!() };
+                assert_eq!(*found, record);
+            }
+        }
+        // What was written before there were projects: an opening, field by field.
+        let body = b"\x00\x03\x01g\x01r\x01t\x01k\x00\x01m\x00\x00\x00\x07";
+        let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(check(body));
+        bytes.extend(body);
+        let Found::Record(found, _) = decode(&bytes) else { panic!() };
+        assert_eq!(*found, Record::Open(3, opening(None)));
     }
 
     #[test]

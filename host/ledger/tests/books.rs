@@ -85,6 +85,7 @@ fn charge(ledger: &Arc<Ledger>, generation: &str) -> Charge {
     ledger.follow(Who {
         generation: generation.into(),
         request_id: "r".into(),
+        project: None,
         tenant: "t".into(),
         key_name: "k".into(),
         end_user: None,

@@ -5,14 +5,16 @@ use crate::meter::Meter;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_types::{Quota, TenantId};
+use tidegate_types::{ProjectId, Quota, TenantId};
 
 /// Who is limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// An API key, by its name.
     Key(Arc<str>),
-    /// A tenant, all its keys together.
+    /// A project, all its keys together.
+    Project(ProjectId),
+    /// A tenant, all its projects together.
     Tenant(TenantId),
     /// A user of a tenant, by a hash of what the tenant calls it: names may be long, and are nobody's business here.
     User(TenantId, u128),
@@ -27,6 +29,7 @@ impl Subject {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Key(_) => "key",
+            Self::Project(_) => "project",
             Self::Tenant(_) => "tenant",
             Self::User(..) | Self::OtherUsers(_) => "user",
             Self::Model(_) => "model",
@@ -34,7 +37,7 @@ impl Subject {
     }
 }
 
-/// What a limiter remembers at most. Keys, tenants and models are bounded by the config.
+/// What a limiter remembers at most. Keys, projects, tenants and models are bounded by the config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Users of one tenant that are told apart; further ones share one limit until others are idle.

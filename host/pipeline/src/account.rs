@@ -98,6 +98,7 @@ impl Record {
         tracing::info!(
             request = %self.cx.request_id,
             tenant = %self.cx.caller.tenant,
+            project = %self.cx.caller.owner(),
             key = %self.cx.caller.key_name,
             model = %self.model,
             outcome,
@@ -129,10 +130,12 @@ impl Record {
     }
 
     fn count(&self, outcome: &'static str, usage: Usage, total: Duration) {
-        counter!("tidegate_requests_total", "model" => self.model.clone(),
-            "tenant" => self.cx.caller.tenant.as_str().to_owned(), "outcome" => outcome)
+        let caller = &self.cx.caller;
+        let [tenant, project] = [&caller.tenant, caller.owner()].map(|name| name.as_str().to_owned());
+        counter!("tidegate_requests_total", "model" => self.model.clone(), "tenant" => tenant,
+            "project" => project, "outcome" => outcome)
         .increment(1);
-        let figures = figures::of_requests(&self.model, &self.cx.caller.tenant);
+        let figures = figures::of_requests(&self.model, &caller.tenant);
         figures.input_tokens.increment(usage.input_tokens);
         figures.output_tokens.increment(usage.output_tokens);
         figures.seconds.record(total.as_secs_f64());

@@ -21,7 +21,8 @@ pub(crate) struct LengthBounds {
 impl LengthBounds {
     /// Of a caller's request to a model.
     pub(crate) fn of_caller(scope: &Scope, model: &Quota) -> Self {
-        Self::tightest(&[("key", &scope.key), ("tenant", &scope.tenant), ("user", &scope.user), ("model", model)])
+        let Scope { key, project, tenant, user, .. } = scope;
+        Self::tightest(&[("key", key), ("project", project), ("tenant", tenant), ("user", user), ("model", model)])
     }
 
     /// Of what the server itself asks a model.

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::stage::CallContext;
-use tidegate_types::{Caller, Message, Notebook, Reject, RequestId, Transcript};
+use tidegate_types::{Caller, Message, Notebook, Reject, RequestId, Retention, Transcript};
 
 /// Who asks, under which id. Given by `api`.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ pub struct RequestContext {
     pub generation: Arc<str>,
     /// The authenticated caller.
     pub caller: Arc<Caller>,
+    /// Whether something of its content may be kept.
+    pub retention: Retention,
     /// Gateways of this kind that the request came through before.
     pub hops: u8,
     /// What was said before, where the request is part of a conversation that is kept.
@@ -42,11 +44,17 @@ impl fmt::Debug for History {
 }
 
 impl RequestContext {
+    /// What a plugin said for the operator, where that may be kept.
+    pub(crate) fn for_log(&self, said: Option<String>) -> Option<String> {
+        said.filter(|_| self.retention == Retention::Kept)
+    }
+
     /// The context of a plugin's call that may take `wall`.
     pub(crate) fn call(&self, streaming: bool, wall: Duration) -> CallContext {
         CallContext {
             request_id: self.request_id.clone(),
             caller: self.caller.as_ref().clone(),
+            retention: self.retention,
             deadline: wall,
             streaming,
         }

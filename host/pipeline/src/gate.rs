@@ -49,12 +49,15 @@ impl Gate {
         Self(Arc::new(Counters { limiter: Mutex::new(limiter), begun: Instant::now(), config, shared }))
     }
 
-    /// Counts a request for its caller's key, tenant and user.
+    /// Counts a request for its caller's key, project, tenant and user.
     pub(crate) async fn admit(&self, caller: &Caller, chat: &Chat, tally: &Arc<Tally>) -> Result<Hold, Reject> {
         let scope = &*caller.scope;
         let mut claims = Vec::new();
         if scope.key.counts() {
             claims.push(Claim { subject: Subject::Key(Arc::clone(&caller.key_name)), quota: &scope.key });
+        }
+        if let Some(project) = caller.project.as_ref().filter(|_| scope.project.counts()) {
+            claims.push(Claim { subject: Subject::Project(project.clone()), quota: &scope.project });
         }
         if scope.tenant.counts() {
             claims.push(Claim { subject: Subject::Tenant(caller.tenant.clone()), quota: &scope.tenant });
@@ -64,8 +67,9 @@ impl Gate {
         {
             claims.push(Claim { subject: Subject::User(caller.tenant.clone(), user), quota: &scope.user });
         }
-        let bound = [&scope.key, &scope.tenant, &scope.user].into_iter().filter_map(|quota| quota.max_output_tokens);
-        self.hold(&claims, chat, bound.min(), tally).await
+        let quotas = [&scope.key, &scope.project, &scope.tenant, &scope.user];
+        let bound = quotas.into_iter().filter_map(|quota| quota.max_output_tokens).min();
+        self.hold(&claims, chat, bound, tally).await
     }
 
     /// Counts a request for the model that it goes to.
@@ -214,6 +218,7 @@ fn refusal(denial: &Denial) -> Reject {
 fn message(denial: &Denial) -> String {
     let of = match &denial.subject {
         Subject::Key(name) => format!("key `{name}`"),
+        Subject::Project(name) => format!("project `{name}`"),
         Subject::Tenant(name) => format!("tenant `{name}`"),
         Subject::User(..) | Subject::OtherUsers(_) => "this user".to_owned(),
         Subject::Model(name) => format!("model `{name}`"),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{CallContext, CallError, Channel, Limits, Prompt, Window};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
-use tidegate_types::{Caller, Message, RequestId, Role};
+use tidegate_types::{Caller, Message, RequestId, Retention, Role};
 
 const BATCHES: usize = 31;
 const CALLS: u32 = 2000;
@@ -54,7 +54,8 @@ fn context() -> CallContext {
         static ID: RequestId = RequestId::new("req-0123456789abcdef");
     }
     let (caller, request_id) = (CALLER.with(Caller::clone), ID.with(RequestId::clone));
-    CallContext { request_id, caller, deadline: Duration::from_secs(10), streaming: true }
+    let retention = Retention::Kept;
+    CallContext { request_id, caller, retention, deadline: Duration::from_secs(10), streaming: true }
 }
 
 async fn window(plugin: &Plugin, text: &str) -> Result<(), CallError> {

@@ -45,6 +45,16 @@ pub(crate) fn of_start(error: &Error, blueprint: &Blueprint) -> CallError {
     CallError::Trap { plugin, message: format!("it does not start: {error:#}") }
 }
 
+/// The failure without the plugin's own words, which may have something of a request of which nothing may be kept.
+pub(crate) fn without_words(error: CallError) -> CallError {
+    let left_out = || "its words are left out, since nothing of this request may be kept".to_owned();
+    match error {
+        CallError::Plugin { plugin, case, .. } => CallError::Plugin { plugin, case, message: left_out() },
+        CallError::BadResult { plugin, .. } => CallError::BadResult { plugin, message: left_out() },
+        other => other,
+    }
+}
+
 /// What the plugin itself said.
 pub(crate) fn of_plugin(plugin: &str, error: wit::Error) -> CallError {
     let (case, message) = match error {

@@ -1,12 +1,12 @@
 //! A loaded plugin, and the one path that every call takes: lease an instance of the caller's tenant, enter the guest
 //! under a wall and a CPU limit, name the failure or check the result, and keep the instance only after a call that
-//! went well. What differs between stages is in `stages/`.
+//! went well, and where it may keep what it has seen. What differs between stages is in `stages/`.
 
 use crate::blueprint::Blueprint;
 use crate::capability::Namespace;
 use crate::failure;
 use crate::instance::{Instance, KnownCaller};
-use crate::pool::Pool;
+use crate::pool::{Lease, Pool};
 use crate::registry::Work;
 use crate::sandbox::Core;
 use crate::stage::{
@@ -21,7 +21,7 @@ use parking_lot::RwLock;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_types::{TenantId, ToolCall, ToolDef, ToolOutcome};
+use tidegate_types::{Retention, TenantId, ToolCall, ToolDef, ToolOutcome};
 
 /// A loaded plugin. Its methods are the stages of the contract; calls may run side by side.
 pub struct Plugin {
@@ -147,21 +147,30 @@ impl Plugin {
         let wall = ctx.deadline.min(self.blueprint.limits.wall);
         let until = Instant::now() + wall;
         let _running = self.core.ticker.clock().running();
-        let mut lease = self.pool(&ctx.caller.tenant).lease(until).await?;
+        let retention = retention::<C>(ctx);
+        let mut lease = self.pool(ctx.caller.owner()).lease(until).await?;
         let answer = self.enter(&mut lease.instance, ctx, &call, until, wall).await;
+        let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
+        let settle = |lease: Lease| match retention {
+            Retention::Kept => lease.keep(),
+            // Its memory has what it saw.
+            Retention::Nothing => drop(lease),
+        };
         lease.instance.store.data_mut().settle_log();
         match answer? {
             Ok(Ok(raw)) => {
-                let bad = |message| CallError::BadResult { plugin: self.name().into(), message };
+                let bad = |message| said(CallError::BadResult { plugin: self.name().into(), message });
                 let checked = call.check(raw, &self.descriptor).map_err(bad)?;
-                lease.keep();
+                settle(lease);
                 Ok(checked)
             }
             Ok(Err(error)) => {
-                lease.keep();
-                Err(failure::of_plugin(self.name(), error))
+                settle(lease);
+                Err(said(failure::of_plugin(self.name(), error)))
             }
-            Err(error) => Err(failure::of_call(&error, lease.instance.store.data(), self.blueprint.call_cpu(C::STAGE))),
+            Err(error) => {
+                Err(said(failure::of_call(&error, lease.instance.store.data(), self.blueprint.call_cpu(C::STAGE))))
+            }
         }
     }
 
@@ -179,6 +188,8 @@ impl Plugin {
         let state = store.data_mut();
         state.request = Some(ctx.request_id.clone());
         state.until = until;
+        state.tenant = ctx.caller.tenant.clone();
+        state.retention = retention::<C>(ctx);
         if !self.blueprint.grants.models.is_empty() {
             state.caller = Some(ctx.caller.clone());
         }
@@ -194,8 +205,8 @@ impl Plugin {
         answer.map_err(|_| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall })
     }
 
-    /// The tenant's pool, or that of all. There are as many as tenants, which the config names or an issuer that it
-    /// trusts.
+    /// The owner's pool, or that of all. There are as many as tenants, which the config names or an issuer that it trusts,
+    /// and their projects.
     fn pool(&self, tenant: &TenantId) -> Arc<Pool> {
         let tenant = if self.blueprint.shared { &self.everyone } else { tenant };
         if let Some(pool) = self.pools.read().get(tenant) {
@@ -224,6 +235,11 @@ impl Plugin {
         }
         last.as_ref().map_or("", |known| &known.pseudonym)
     }
+}
+
+/// What holds for a stage's call. Observers see nothing of the content: they may keep what they see.
+fn retention<C: StageCall>(ctx: &CallContext) -> Retention {
+    if C::STAGE.sees_content() { ctx.retention } else { Retention::Kept }
 }
 
 impl std::fmt::Debug for Plugin {

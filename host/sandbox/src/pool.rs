@@ -1,6 +1,6 @@
-//! The instances of one plugin and one tenant. A call leases an instance; a lease that is dropped without
+//! The instances of one plugin and one owner: a tenant, or a project of one. A call leases an instance; a lease that is dropped without
 //! [`Lease::keep`] drops the instance with it, which is what happens after a trap, a deadline or a caller that went
-//! away. Invariant: no instance ever serves two tenants, nor a call after one that did not end well.
+//! away. Invariant: no instance ever serves two owners, nor a call after one that did not end well, or of which nothing may be kept.
 
 use crate::blueprint::Blueprint;
 use crate::capability::{KvStore, Namespace};

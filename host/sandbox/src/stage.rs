@@ -10,7 +10,7 @@ pub use grants::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tidegate_types::{Caller, Finding, Message, Part, RequestId, Span, ToolDef};
+use tidegate_types::{Caller, Finding, Message, Part, RequestId, Retention, Span, ToolDef};
 
 /// The kinds of stage that a component may export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +73,8 @@ pub struct CallContext {
     pub request_id: RequestId,
     /// Selects the pool; the guest sees a pseudonym only.
     pub caller: Caller,
+    /// Whether the plugin may keep something of what it sees.
+    pub retention: Retention,
     /// Wall time that this call may take; the stage's own limit still holds.
     pub deadline: Duration,
     /// The client reads a stream.

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
-use tidegate_types::{Caller, RequestId};
+use tidegate_types::{Caller, RequestId, Retention, TenantId};
 use wasmtime::{ResourceLimiter, UpdateDeadline};
 
 /// The data of one store.
@@ -24,6 +24,10 @@ pub(crate) struct HostState {
     pub(crate) request: Option<RequestId>,
     /// Whose work the call is; set where models may be asked.
     pub(crate) caller: Option<Caller>,
+    /// Who may be denied what; the namespace is of a project of it.
+    pub(crate) tenant: TenantId,
+    /// Whether something of what the call sees may be kept.
+    pub(crate) retention: Retention,
     /// When the call is out of wall time.
     pub(crate) until: Instant,
     /// Bytes of the fixed randomness that were drawn.
@@ -53,6 +57,7 @@ impl HostState {
         let memory = MemoryAccount { limit: blueprint.limits.memory_bytes, held: 0, denied: None, registry };
         let log = LogBudget::new(blueprint.limits.log_bytes);
         let meter = CpuMeter { used: 0, limit: 0, waited: false };
+        let tenant = namespace.tenant.clone();
         Self {
             blueprint,
             namespace,
@@ -63,6 +68,8 @@ impl HostState {
             meters: Meters::default(),
             request: None,
             caller: None,
+            tenant,
+            retention: Retention::Kept,
             until: Instant::now(),
             drawn: 0,
             phase,
@@ -83,11 +90,28 @@ impl HostState {
     /// Notes the use of a granted capability, and refuses it to `describe` and to a tenant that it is withheld from.
     pub(crate) fn allow(&mut self, capability: &'static str, function: &'static str) -> Result<(), CapabilityError> {
         self.use_capability(function);
-        let withheld = self.blueprint.grants.withheld.get(&self.namespace.tenant);
-        if self.is_describing() || withheld.is_some_and(|names| names.contains(capability)) {
+        if self.is_describing() || self.withholds(capability) {
             return Err(CapabilityError::Denied(format!("`{capability}` is not granted here")));
         }
         Ok(())
+    }
+
+    /// Whether the tenant's calls go without a capability.
+    pub(crate) fn withholds(&self, capability: &str) -> bool {
+        let withheld = self.blueprint.grants.withheld.get(&self.tenant);
+        withheld.is_some_and(|names| names.contains(capability))
+    }
+
+    /// Refuses to keep something where nothing of the request may be kept. Not dropped silently: a plugin that counts, or
+    /// that its caller relies on to remember, must know that it did not.
+    pub(crate) fn may_keep(&self) -> Result<(), CapabilityError> {
+        match self.retention {
+            Retention::Kept => Ok(()),
+            Retention::Nothing => {
+                let message = "nothing of this request may be kept (zero retention)";
+                Err(CapabilityError::Denied(message.into()))
+            }
+        }
     }
 
     /// The capability that `describe` called, if any.

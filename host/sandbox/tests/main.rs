@@ -12,4 +12,5 @@ mod limits;
 mod loading;
 mod outside;
 mod pools;
+mod retention;
 mod support;

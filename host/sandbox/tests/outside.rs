@@ -10,9 +10,9 @@ use tidegate_sandbox::capability::{
     BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse, Labels, ModelAsk, ModelReply,
     ModelService,
 };
-use tidegate_sandbox::stage::{CallError, Grants, HttpGrant, ModelGrant, Secret, StageKind, VectorAccess};
+use tidegate_sandbox::stage::{CallContext, CallError, Grants, HttpGrant, ModelGrant, Secret, StageKind, VectorAccess};
 use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
-use tidegate_types::{Message, TenantId, ToolCall, Usage};
+use tidegate_types::{Message, Retention, TenantId, ToolCall, Usage};
 
 /// Answers with what it was asked, and says whom it was asked for. It counts what it answers at once: now, and the most.
 #[derive(Clone, Default)]
@@ -176,6 +176,10 @@ async fn vectors_are_the_tenants_own_and_written_where_that_is_granted() {
     is(run(&plugin, "acme", "search", "others 1 0").await, "denied");
     is(run(&plugin, "acme", "put", "notes a 0 0").await, "invalid-input");
     is(run(&plugin, "acme", "put", "notes a 1 0 0").await, "invalid-input");
+    let unkept = CallContext { retention: Retention::Nothing, ..by("acme") };
+    let call = ToolCall { id: "c".into(), name: "put".into(), arguments: "notes c 1 1".into() };
+    is(plugin.call_tool(&unkept, &call).await.map(|outcome| outcome.content), "denied");
+    assert_eq!(run(&plugin, "acme", "search", "notes 1 0.2").await.unwrap(), "a:0.98,b:0.20");
     assert_eq!(run(&plugin, "acme", "forget", "notes a nobody").await.unwrap(), "1");
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tidegate_sandbox::stage::{CallContext, CallError, Channel, Limits, Prompt, Verdict, Window};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
-use tidegate_types::{Caller, Message, RequestId, Role, TenantId};
+use tidegate_types::{Caller, Message, RequestId, Retention, Role, TenantId};
 
 /// A config for tests: room for few instances, so that many sandboxes fit beside each other; compiled guests are
 /// kept in the target directory.
@@ -40,7 +40,8 @@ pub fn load(name: &str) -> Arc<Plugin> {
 /// A call of tenant `tenant`.
 pub fn by(tenant: &str) -> CallContext {
     let caller = Caller { tenant: TenantId::new(tenant), ..Caller::local() };
-    CallContext { request_id: RequestId::new("r1"), caller, deadline: Duration::from_secs(60), streaming: true }
+    let (retention, deadline) = (Retention::Kept, Duration::from_secs(60));
+    CallContext { request_id: RequestId::new("r1"), caller, retention, deadline, streaming: true }
 }
 
 /// A call of some tenant.

@@ -135,6 +135,7 @@ impl Core {
     fn subject(&self, what: &str, subject: &Subject) -> String {
         let name = match subject {
             Subject::Key(name) | Subject::Model(name) => format!("{}:{name}", subject.kind()),
+            Subject::Project(project) => format!("project:{project}"),
             Subject::Tenant(tenant) => format!("tenant:{tenant}"),
             Subject::User(tenant, user) => format!("user:{user:032x}:{tenant}"),
             Subject::OtherUsers(tenant) => format!("users:{tenant}"),

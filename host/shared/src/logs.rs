@@ -9,7 +9,7 @@ mod follow;
 use crate::link::{Line, Link};
 use crate::script::Script;
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -40,8 +40,6 @@ struct Core {
 pub struct LogSettings {
     /// How long one that has ended can still be read.
     pub keep: Duration,
-    /// Tenants whose logs stay where they are written.
-    pub private: HashSet<TenantId>,
 }
 
 /// For an answer about a log. Longer than a request waits for its limits: events may be large.
@@ -150,9 +148,6 @@ impl Core {
 
 impl SharedLogs for Logs {
     fn publish(&self, tenant: &TenantId, id: &str, log: &Arc<Log>) {
-        if self.core.settings.private.contains(tenant) {
-            return;
-        }
         self.core.written.lock().insert(id.to_owned(), Arc::downgrade(log));
         self.core.copying.fetch_add(1, Ordering::AcqRel);
         let copy = copy::Copying::new(Arc::clone(&self.core), tenant.clone(), id.to_owned(), Arc::clone(log));

@@ -7,7 +7,6 @@ mod redis;
 
 use bytes::Bytes;
 use redis::Redis;
-use std::collections::HashSet;
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
 use tidegate_shared::{Config, LogSettings, Shared};
@@ -32,8 +31,7 @@ impl Gateway {
             deadline: Duration::from_millis(500),
             lease: LEASE,
         };
-        let private = HashSet::from([TenantId::new("private")]);
-        let shared = Shared::start(config, LogSettings { keep: limits.keep, private }).unwrap();
+        let shared = Shared::start(config, LogSettings { keep: limits.keep }).unwrap();
         let mut streams = Streams::new(limits);
         streams.share(Some(shared.logs()));
         Self { streams, shared }
@@ -140,13 +138,13 @@ async fn a_log_is_its_tenants_alone_and_of_some_tenants_nothing_leaves() {
     let bob = TenantId::new("bob");
     assert!(two.streams.find_anywhere(&bob, "stream_a").await.unwrap().is_none());
     assert!(two.streams.find_anywhere(&bob, "stream_none").await.unwrap().is_none());
-    let private = TenantId::new("private");
-    let mut secret = one.streams.open_as(&private, "stream_p").unwrap();
+    let (id, mut secret) = one.streams.open_here(&ann()).unwrap();
     append(&mut secret, 1..=1);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(two.streams.find_anywhere(&private, "stream_p").await.unwrap().is_none());
+    assert!(one.streams.find_anywhere(&ann(), id.as_str()).await.unwrap().is_some());
+    assert!(two.streams.find_anywhere(&ann(), id.as_str()).await.unwrap().is_none());
     let keys = redis.ask("KEYS *");
-    assert!(keys.contains("stream_a") && !keys.contains("stream_p"), "{keys}");
+    assert!(keys.contains("stream_a") && !keys.contains(id.as_str()), "{keys}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

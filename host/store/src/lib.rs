@@ -2,7 +2,8 @@
 //! both, and the same tests.
 //!
 //! Invariants:
-//! - every statement on a tenant's rows names the tenant; what is another's is as what never was;
+//! - every statement on a tenant's rows names the tenant; what is another's is as what never was. Of conversations and what
+//!   belongs to them `tenant` is the owner: a project's id, or the tenant for its own;
 //! - SQL is written out, never put together from what a caller sent;
 //! - nothing here is on the path of a token: what must not wait for a database does not call it.
 //!
@@ -15,6 +16,7 @@ mod error;
 mod keys;
 mod migrations;
 mod outbox;
+mod projects;
 mod sessions;
 mod usage;
 
@@ -24,5 +26,6 @@ pub use db::{Db, Place};
 pub use error::StoreError;
 pub use keys::{KeptKey, Keys};
 pub use outbox::{Outbox, Waiting};
+pub use projects::{KeptProject, Projects};
 pub use sessions::{KeptSession, Sessions};
 pub use usage::{GroupBy, Holder, Usage, UsageQuery, UsageSink, UsageSum};

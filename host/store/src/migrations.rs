@@ -11,6 +11,7 @@ const STEPS: &[(&str, &str)] = &[
     ("keys", include_str!("migrations/0003_keys.sql")),
     ("sessions", include_str!("migrations/0004_sessions.sql")),
     ("summaries", include_str!("migrations/0005_summaries.sql")),
+    ("projects", include_str!("migrations/0006_projects.sql")),
 ];
 
 /// All steps, in order.

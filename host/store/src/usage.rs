@@ -74,8 +74,9 @@ async fn insert(tx: &mut Transaction<'static, Any>, entry: &Entry) -> Result<boo
     let (opening, tokens) = (&entry.opening, entry.tokens);
     let done = sqlx::query(
         "INSERT INTO usage_entries (generation, kind, tenant, key_name, end_user, model, request_id, begun_ms, \
-         ended_ms, outcome, input_tokens, cached_tokens, output_tokens, input_price, cached_price, output_price, amount) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING",
+         ended_ms, outcome, input_tokens, cached_tokens, output_tokens, input_price, cached_price, output_price, amount, \
+         project) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
+         ON CONFLICT DO NOTHING",
     )
     .bind(opening.generation.as_str())
     .bind(opening.kind())
@@ -94,6 +95,7 @@ async fn insert(tx: &mut Transaction<'static, Any>, entry: &Entry) -> Result<boo
     .bind(signed(opening.price.cached))
     .bind(signed(opening.price.output))
     .bind(signed(entry.amount()))
+    .bind(opening.project.clone().unwrap_or_default())
     .execute(&mut **tx)
     .await?;
     Ok(done.rows_affected() > 0)
@@ -111,7 +113,8 @@ fn usage_event(entry: &Entry) -> String {
     serde_json::json!({
         "id": opening.generation, "type": "usage.recorded", "created_at": entry.ended_ms / 1000,
         "data": {
-            "kind": opening.kind(), "tenant": opening.tenant, "key": opening.key_name, "user": opening.end_user, "model": opening.model,
+            "kind": opening.kind(), "tenant": opening.tenant, "project": opening.project.as_ref().unwrap_or(&opening.tenant),
+            "key": opening.key_name, "user": opening.end_user, "model": opening.model,
             "request_id": opening.request_id, "outcome": entry.outcome, "input_tokens": tokens.input,
             "input_cached_tokens": tokens.cached, "output_tokens": tokens.output, "amount_nano": entry.amount(),
         },
@@ -135,6 +138,8 @@ fn alert_event(alert: &Alert) -> String {
 pub struct UsageQuery {
     /// Of one tenant; `None` is all, for administrators.
     pub tenant: Option<String>,
+    /// Of these projects; all where it is empty. A tenant's own has the tenant's name.
+    pub projects: Vec<String>,
     /// Milliseconds since 1970, inclusive.
     pub start_ms: u64,
     /// Milliseconds since 1970, exclusive.
@@ -150,8 +155,8 @@ pub struct UsageQuery {
 /// What else a sum is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupBy {
-    /// Each tenant.
-    pub tenant: bool,
+    /// Each project; a tenant's own has the tenant's name.
+    pub project: bool,
     /// Each key.
     pub key: bool,
     /// Each end user.
@@ -168,7 +173,7 @@ pub struct UsageSum {
     /// Which span of time, counted from the start.
     pub bucket: u64,
     /// Where it is of one.
-    pub tenant: Option<String>,
+    pub project: Option<String>,
     /// Where it is of one.
     pub key: Option<String>,
     /// Where it is of one.
@@ -202,21 +207,26 @@ impl Usage {
     /// The sums of a query.
     pub async fn sums(&self, query: &UsageQuery) -> Result<Vec<UsageSum>, StoreError> {
         let rows = sqlx::query(
-            "SELECT (ended_ms - $1) / $2, CASE WHEN $3 = 1 THEN tenant ELSE '' END, \
+            "SELECT (ended_ms - $1) / $2, \
+             CASE WHEN $3 = 1 THEN CASE WHEN project = '' THEN tenant ELSE project END ELSE '' END, \
              CASE WHEN $4 = 1 THEN key_name ELSE '' END, CASE WHEN $5 = 1 THEN COALESCE(end_user, '') ELSE '' END, \
-             CASE WHEN $6 = 1 THEN model ELSE '' END, CASE WHEN $10 = 1 THEN kind ELSE '' END, COUNT(*), CAST(SUM(input_tokens) AS BIGINT), \
+             CASE WHEN $6 = 1 THEN model ELSE '' END, CASE WHEN $12 = 1 THEN kind ELSE '' END, COUNT(*), \
+             CAST(SUM(input_tokens) AS BIGINT), \
              CAST(SUM(cached_tokens) AS BIGINT), CAST(SUM(output_tokens) AS BIGINT), CAST(SUM(amount) AS BIGINT) \
              FROM usage_entries WHERE ($7 = '' OR tenant = $7) AND ended_ms >= $1 AND ended_ms < $8 \
-             GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6 LIMIT $9",
+             AND ($9 = '' OR REPLACE($9, $10 || CASE WHEN project = '' THEN tenant ELSE project END || $10, '') <> $9) \
+             GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6 LIMIT $11",
         )
         .bind(signed(query.start_ms))
         .bind(signed(query.width_ms.max(1)))
-        .bind(i64::from(query.by.tenant))
+        .bind(i64::from(query.by.project))
         .bind(i64::from(query.by.key))
         .bind(i64::from(query.by.user))
         .bind(i64::from(query.by.model))
         .bind(query.tenant.clone().unwrap_or_default())
         .bind(signed(query.end_ms))
+        .bind(list(&query.projects))
+        .bind(AROUND)
         .bind(i64::from(query.limit))
         .bind(i64::from(query.by.kind))
         .fetch_all(self.0.pool())
@@ -224,21 +234,24 @@ impl Usage {
         rows.iter().map(|row| Ok(sum(row, query.by)?)).collect()
     }
 
-    /// What a tenant, or a key, has spent since the beginnings of a day and a month.
+    /// What a tenant, a project or a key has spent since the beginnings of a day and a month.
     pub async fn spent(&self, holder: Holder<'_>, day_ms: u64, month_ms: u64) -> Result<Spent, StoreError> {
-        let (tenant, key) = match holder {
-            Holder::Tenant(name) => (name, ""),
-            Holder::Key(name) => ("", name),
+        let (tenant, project, key) = match holder {
+            Holder::Tenant(name) => (name, "", ""),
+            Holder::Project(id) => ("", id, ""),
+            Holder::Key(name) => ("", "", name),
         };
         let row = sqlx::query(
             "SELECT CAST(COALESCE(SUM(CASE WHEN ended_ms >= $1 THEN amount ELSE 0 END), 0) AS BIGINT), \
              CAST(COALESCE(SUM(amount), 0) AS BIGINT) FROM usage_entries \
-             WHERE ended_ms >= $2 AND ($3 = '' OR tenant = $3) AND ($4 = '' OR key_name = $4)",
+             WHERE ended_ms >= $2 AND ($3 = '' OR tenant = $3) AND ($4 = '' OR key_name = $4) \
+             AND ($5 = '' OR project = $5)",
         )
         .bind(signed(day_ms))
         .bind(signed(month_ms))
         .bind(tenant)
         .bind(key)
+        .bind(project)
         .fetch_one(self.0.pool())
         .await?;
         Ok(Spent { day: unsigned(row.try_get(0)?), month: unsigned(row.try_get(1)?) })
@@ -250,8 +263,18 @@ impl Usage {
 pub enum Holder<'a> {
     /// A tenant's.
     Tenant(&'a str),
+    /// A project's, by its id.
+    Project(&'a str),
     /// A key's.
     Key(&'a str),
+}
+
+/// What stands around each name of a [`list`]; no name has it.
+const AROUND: &str = "\u{1f}";
+
+/// Names as one text, in which each is found with what stands around it: SQL has no lists that both databases know.
+fn list(names: &[String]) -> String {
+    names.iter().map(|name| [AROUND, name, AROUND].concat()).collect()
 }
 
 fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {
@@ -259,7 +282,7 @@ fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {
     let name = |i: usize, wanted: bool| if wanted { row.try_get::<String, _>(i).map(Some) } else { Ok(None) };
     Ok(UsageSum {
         bucket: number(0)?,
-        tenant: name(1, by.tenant)?,
+        project: name(1, by.project)?,
         key: name(2, by.key)?,
         user: name(3, by.user)?.filter(|user| !user.is_empty()),
         model: name(4, by.model)?,

@@ -12,6 +12,7 @@ fn entry(generation: &str, tenant: &str, model: &str, ended_ms: u64, output: u64
         generation: generation.into(),
         request_id: "r".into(),
         tenant: tenant.into(),
+        project: None,
         key_name: format!("{tenant}-key"),
         end_user: None,
         model: model.into(),
@@ -66,6 +67,7 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
         let usage = Usage::new(fresh.db.clone());
         let query = |tenant: Option<&str>, by| UsageQuery {
             tenant: tenant.map(Into::into),
+            projects: Vec::new(),
             start_ms: 1_000,
             end_ms: 3_000,
             width_ms: 1_000,
@@ -80,7 +82,7 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
             .collect();
         assert_eq!(seen, [(0, "m1", 1, 1), (0, "m2", 1, 2), (1, "m1", 1, 4)], "{}", fresh.name);
         assert_eq!(sums[0].amount, 6 + 2 + 2);
-        let by_tenant = GroupBy { tenant: true, key: true, ..GroupBy::default() };
+        let by_tenant = GroupBy { project: true, key: true, ..GroupBy::default() };
         let all = usage.sums(&query(None, by_tenant)).await.unwrap();
         let seen: Vec<_> = all.iter().map(|sum| (sum.bucket, sum.key.as_deref().unwrap(), sum.output_tokens)).collect();
         assert_eq!(seen, [(0, "other-key", 100), (0, "t-key", 3), (1, "t-key", 4)]);
@@ -88,6 +90,51 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
         let spent = usage.spent(Holder::Tenant("t"), 2_000, 1_500).await.unwrap();
         assert_eq!(spent, Spent { day: 2 * 8 + 2 * 1004, month: 3 * 8 + 2 * 1006 });
         assert_eq!(usage.spent(Holder::Key("nobody"), 0, 0).await.unwrap(), Spent::default());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sums_are_of_projects_where_that_is_asked_for() {
+    on_each(|fresh| async move {
+        let of = |generation: &str, tenant: &str, project: Option<&str>, output: u64| {
+            let Event::Used(mut entry) = entry(generation, tenant, "m", 1_000, output) else { panic!() };
+            entry.opening.project = project.map(Into::into);
+            Event::Used(entry)
+        };
+        let events = vec![
+            of("a", "t", None, 1),
+            of("b", "t", Some("proj_x"), 2),
+            of("c", "t", Some("proj_y"), 4),
+            of("d", "other", None, 8),
+        ];
+        let sink = UsageSink::new(fresh.db.clone(), true);
+        sink.commit("j", batch(events, 1)).await.unwrap();
+        let usage = Usage::new(fresh.db.clone());
+        let sums = async |tenant: Option<&str>, projects: &[&str]| {
+            let query = UsageQuery {
+                tenant: tenant.map(Into::into),
+                projects: projects.iter().map(|id| (*id).to_owned()).collect(),
+                start_ms: 0,
+                end_ms: 2_000,
+                width_ms: 2_000,
+                by: GroupBy { project: true, ..GroupBy::default() },
+                limit: 100,
+            };
+            let sums = usage.sums(&query).await.unwrap();
+            sums.into_iter().map(|sum| (sum.project.unwrap(), sum.output_tokens)).collect::<Vec<_>>()
+        };
+        let named = |sums: &[(&str, u64)]| sums.iter().map(|(id, n)| ((*id).to_owned(), *n)).collect::<Vec<_>>();
+        let all = named(&[("other", 8), ("proj_x", 2), ("proj_y", 4), ("t", 1)]);
+        assert_eq!(sums(None, &[]).await, all, "{}", fresh.name);
+        assert_eq!(sums(Some("t"), &[]).await, all[1..]);
+        assert_eq!(sums(Some("t"), &["t", "proj_y"]).await, all[2..]);
+        assert_eq!(sums(Some("t"), &["other", "proj_", "roj_x"]).await, []);
+        let spent = usage.spent(Holder::Project("proj_y"), 0, 0).await.unwrap();
+        assert_eq!(spent, Spent { day: 16, month: 16 });
+        let waiting = Outbox::new(fresh.db.clone()).oldest(10).await.unwrap();
+        let said = waiting.iter().map(|event| event.payload.as_str()).collect::<String>();
+        assert!(said.contains("\"project\":\"proj_x\"") && said.contains("\"project\":\"t\""), "{said}");
     })
     .await;
 }

@@ -110,6 +110,13 @@ impl Streams {
         Ok((id, writer))
     }
 
+    /// Opens a log of an owner that no other gateway is told of.
+    pub fn open_here(&self, tenant: &TenantId) -> Result<(StreamId, Writer), Full> {
+        let id = StreamId::random()?;
+        let log = self.enter(tenant, id.as_str())?;
+        Ok((id, Writer::new(log)))
+    }
+
     /// Opens a log that nobody can find by a name: gone with its last reader.
     pub fn open_unnamed(&self, tenant: &TenantId) -> Result<Writer, Full> {
         if self.is_full() {
@@ -121,6 +128,14 @@ impl Streams {
 
     /// Opens a log under a name that its owner made, which must not be one to guess either.
     pub fn open_as(&self, tenant: &TenantId, id: &str) -> Result<Writer, Full> {
+        let log = self.enter(tenant, id)?;
+        if let Some(shared) = &self.shared {
+            shared.publish(tenant, id, &log);
+        }
+        Ok(Writer::new(log))
+    }
+
+    fn enter(&self, tenant: &TenantId, id: &str) -> Result<Arc<Log>, Full> {
         let mut kept = self.kept.lock();
         self.sweep(&mut kept, Instant::now());
         if self.is_full() {
@@ -135,11 +150,7 @@ impl Streams {
         let log = Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, Arc::clone(&self.total)));
         kept.logs.insert(id.to_owned(), Arc::clone(&log));
         *kept.of_tenant.entry(tenant.clone()).or_default() += 1;
-        drop(kept);
-        if let Some(shared) = &self.shared {
-            shared.publish(tenant, id, &log);
-        }
-        Ok(Writer::new(log))
+        Ok(log)
     }
 
     /// The log of this name, where it is the tenant's. Another's is as one that never was.

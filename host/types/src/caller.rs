@@ -28,6 +28,37 @@ impl fmt::Display for TenantId {
     }
 }
 
+/// A project of a tenant, by its id. Ids are of the whole server: no other project has it, and no tenant is named so,
+/// since they begin with [`ProjectId::PREFIX`] and no tenant's name may.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProjectId(TenantId);
+
+impl ProjectId {
+    /// What every project's id begins with, and no tenant's name.
+    pub const PREFIX: &str = "proj_";
+
+    /// Wraps an id, which must begin with [`ProjectId::PREFIX`].
+    pub fn new(id: &str) -> Option<Self> {
+        id.starts_with(Self::PREFIX).then(|| Self(TenantId::new(id)))
+    }
+
+    /// The id of a tenant's project that has a name within it; no two have the same where names have no dot.
+    pub fn of_tenant(tenant: &str, name: &str) -> Self {
+        Self(TenantId::new(format!("{}{tenant}.{name}", Self::PREFIX)))
+    }
+
+    /// The id.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl fmt::Display for ProjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Priority class; a better class is scheduled first. `Interactive < Standard < Batch` in urgency order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -46,6 +77,8 @@ pub enum Class {
 pub struct Caller {
     /// Whose data and share this is.
     pub tenant: TenantId,
+    /// The tenant's project that the credential is of; `None` for the tenant's own, which needs no entry anywhere.
+    pub project: Option<ProjectId>,
     /// The name of the API key that was used, or of the issuer whose token it was; `"local"` when neither is configured.
     pub key_name: Arc<str>,
     /// The person or program that a token names; a key alone names none.
@@ -63,6 +96,13 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Whose it is what this caller makes and finds: its project's, by an id that no other project or tenant has. What
+    /// lasts (conversations, responses, streams, what plugins keep) goes by this; shares, limits and budgets of the tenant
+    /// by the tenant.
+    pub fn owner(&self) -> &TenantId {
+        self.project.as_ref().map_or(&self.tenant, |project| &project.0)
+    }
+
     /// Whom something that is kept is from: the key, or the person behind an issuer's token.
     pub fn name(&self) -> String {
         match &self.user {
@@ -80,6 +120,7 @@ impl Caller {
     pub fn local() -> Self {
         Self {
             tenant: TenantId::new("local"),
+            project: None,
             key_name: "local".into(),
             user: None,
             role: CallerRole::Owner,
@@ -88,5 +129,19 @@ impl Caller {
             weight: 1,
             scope: Arc::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_project_owns_what_another_or_a_tenant_does() {
+        assert_eq!(ProjectId::new("acme"), None);
+        let project = |id: &str| Caller { project: ProjectId::new(id), ..Caller::local() };
+        assert_eq!(Caller::local().owner().as_str(), "local");
+        assert_ne!(project("proj_a").owner(), project("proj_b").owner());
+        assert_ne!(project("proj_a").owner(), Caller::local().owner());
     }
 }

@@ -18,14 +18,14 @@ pub mod role;
 pub mod sampling;
 pub mod transcript;
 
-pub use caller::{Caller, Class, TenantId};
+pub use caller::{Caller, Class, ProjectId, TenantId};
 pub use chat::{Chat, Form, Message, Part, Provenance, Role, ToolCall, ToolChoice, ToolDef, ToolHints, ToolOutcome};
 pub use delta::{Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
 pub use finding::{Finding, Severity, Span};
 pub use ids::{JobId, RequestId};
 pub use job::{Job, JobEvent, SampledToken};
 pub use memory::Memory;
-pub use quota::{Allowance, Allowances, Counted, Exceeded, Limited, Quota, Scope};
+pub use quota::{Allowance, Allowances, Counted, Exceeded, Limited, Quota, Retention, Scope};
 pub use reject::{Fault, Reject, RejectKind};
 pub use report::{About, Citation, Flag, GuardAction, GuardOutcome, Notebook, Report, ToolRun};
 pub use role::{Act, CallerRole};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Limits of a key, a tenant, a user or a model; what is absent is not limited.
+/// Limits of a key, a project, a tenant, a user or a model; what is absent is not limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
@@ -34,10 +34,34 @@ pub struct Scope {
     pub models: Option<BTreeSet<String>>,
     /// Limits of the key.
     pub key: Quota,
-    /// Limits of its tenant, all keys together.
+    /// Limits of its project, all keys together.
+    pub project: Quota,
+    /// Limits of its tenant, all projects together.
     pub tenant: Quota,
     /// Limits of each user that the tenant's callers name.
     pub user: Quota,
+    /// Whether something of the content of its requests may be kept.
+    pub retention: Retention,
+}
+
+/// Whether something of the content of a request may be kept when it has ended: in a store, in what plugins remember, in
+/// a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Retention {
+    /// What the config and the request say.
+    #[default]
+    Kept,
+    /// Nothing, whatever else is configured.
+    Nothing,
+}
+
+impl Retention {
+    /// The stricter of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        if other == Self::Nothing { other } else { self }
+    }
 }
 
 impl Scope {

@@ -35,18 +35,21 @@ pub enum Act {
     Metrics,
     /// Makes, replaces and takes back keys.
     Keys,
+    /// Makes, changes and archives projects.
+    Projects,
     /// Administers the server.
     Operate,
 }
 
 /// Whether a role may do something, in the order of [`CallerRole::ALL`].
-const TABLE: [(Act, &str, [bool; 5]); 7] = [
+const TABLE: [(Act, &str, [bool; 5]); 8] = [
     (Act::Ask, "have a model answer", [true, true, true, true, false]),
     (Act::Read, "read models, streams, conversations, responses", [true, true, true, true, true]),
     (Act::Change, "make, change and delete them", [true, true, true, true, false]),
     (Act::Usage, "read what the tenant used", [true, true, false, true, true]),
     (Act::Metrics, "read the server's metrics", [true, true, false, true, false]),
     (Act::Keys, "make and end keys of the tenant (`/admin/keys`)", [true, true, false, false, false]),
+    (Act::Projects, "make, change and archive projects of the tenant", [true, true, false, false, false]),
     (Act::Operate, "administer the server (the rest of `/admin`)", [false, false, false, false, false]),
 ];
 

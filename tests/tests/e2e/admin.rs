@@ -197,13 +197,49 @@ async fn the_commands_do_what_the_requests_do() {
             panic!("the command line is not understood")
         };
         let mut out = Vec::new();
-        tidegate::remote::key(args, &mut out).await.map(|()| String::from_utf8(out).unwrap())
+        tidegate::remote::key(args.command.unwrap(), &mut out).await.map(|()| String::from_utf8(out).unwrap())
     };
-    let refused = key(&["shop"]).await.unwrap_err();
+    let refused = key(&["new", "shop"]).await.unwrap_err();
     assert!(refused.to_string().contains("administrator's key first"), "{refused}");
-    assert!(key(&["shop", "--admin", "--role", "king"]).await.unwrap_err().to_string().contains("king"));
-    let shown = key(&["shop", "--admin", "--tenant", "t", "--role", "member"]).await.unwrap();
+    assert!(key(&["new", "shop", "--admin", "--role", "king"]).await.unwrap_err().to_string().contains("king"));
+    let shown = key(&["new", "shop", "--admin", "--tenant", "t", "--role", "member"]).await.unwrap();
     let secret = shown.lines().find_map(|line| line.trim().strip_prefix("tg-")).unwrap();
     assert_eq!(chat(&gateway, &format!("tg-{secret}")).await.status, 200);
-    assert!(key(&["other"]).await.is_err(), "the command has no key");
+    for args in [&["new", "other"][..], &["list"], &["rotate", "shop"], &["revoke", "shop"]] {
+        let refused = key(args).await.unwrap_err().to_string();
+        assert!(refused.contains("--api-key-env"), "the command has no key: {refused}");
+    }
+}
+
+/// On a server without keys the commands need none, as long as none is made that counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_listed_replaced_and_taken_back_by_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = format!("[store]\npath = {:?}\n[pipeline]\n", folder.path().display().to_string());
+    let gateway = Gateway::start(&open).await;
+    let server = ["--server".to_owned(), format!("http://{}", gateway.addr)];
+    let parse = |args: &[&str]| {
+        let args = ["tidegate", "key"].iter().chain(args).map(|arg| (*arg).to_owned()).chain(server.clone());
+        Cli::try_parse_from(args)
+    };
+    let run = async |args: &[&str]| {
+        let Ok(Cli { command: Some(Command::Key(args)), .. }) = parse(args) else { panic!("{args:?}") };
+        let mut out = Vec::new();
+        tidegate::remote::key(args.command.unwrap(), &mut out).await.map(|()| String::from_utf8(out).unwrap())
+    };
+    let list = run(&["list"]).await.unwrap();
+    assert_eq!(list.split_whitespace().collect::<Vec<_>>()[..3], ["NAME", "TENANT", "PROJECT"]);
+    assert!(run(&["rotate", "nobody"]).await.unwrap_err().to_string().contains("nobody"));
+    assert!(run(&["revoke", "nobody"]).await.unwrap_err().to_string().contains("nobody"));
+    let made = run(&["new", "root", "--admin", "--json"]).await.unwrap();
+    let made: Value = serde_json::from_str(&made).unwrap();
+    assert_eq!((&made["name"], &made["admin"]), (&json!("root"), &json!(true)));
+    // `key NAME` alone makes one for the config.
+    let Cli { command: Some(Command::Key(args)), .. } = Cli::try_parse_from(["tidegate", "key", "shop"]).unwrap()
+    else {
+        panic!("no key command")
+    };
+    assert!(args.command.is_none() && args.name.as_deref() == Some("shop"));
+    assert!(Cli::try_parse_from(["tidegate", "key"]).is_err());
+    assert!(Cli::try_parse_from(["tidegate", "key", "new", "x", "--admin"]).is_err(), "that is asked of a server");
 }

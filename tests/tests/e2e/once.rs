@@ -153,6 +153,16 @@ async fn case(pattern: &str, server: &Server) -> Case {
             Case::new("/admin/keys", &body, &body).plain(gateway).await;
             Case::empty("/admin/keys/turned/rotate")
         }
+        "/v1/organization/projects" => Case::new(pattern, &json!({"name": "One"}), &json!({"name": "Two"})),
+        _ if pattern.starts_with("/v1/organization/projects/{}") => {
+            let body = json!({"name": "Some"});
+            let made = Case::new("/v1/organization/projects", &body, &body).plain(gateway).await;
+            let path = pattern.replacen("{}", &text(&made.json()["id"]), 1);
+            match pattern.ends_with("/archive") {
+                true => Case::empty(path),
+                false => Case::new(path, &json!({"name": "One"}), &json!({"name": "Two"})),
+            }
+        }
         "/admin/reload" => Case::empty(pattern),
         "/auth/logout" => {
             let headers = vec![("cookie", session(server).await), ("origin", "https://ai.example".into())];

@@ -10,7 +10,7 @@ use tidegate::outside::models::KnownModels;
 use tidegate_sandbox::stage::{CallContext, Grants, HttpGrant, Limits, ModelGrant, Prompt, Secret, VectorAccess};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_tests::{Gateway, ask};
-use tidegate_types::{Caller, Message, RequestId, Role, ToolCall};
+use tidegate_types::{Caller, Message, RequestId, Retention, Role, ToolCall};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -87,7 +87,8 @@ fn grants(http: HttpGrant) -> Grants {
 
 fn call_context() -> CallContext {
     let deadline = Duration::from_secs(60);
-    CallContext { request_id: RequestId::new("r"), caller: Caller::local(), deadline, streaming: false }
+    let (request_id, caller, retention) = (RequestId::new("r"), Caller::local(), Retention::Kept);
+    CallContext { request_id, caller, retention, deadline, streaming: false }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,12 @@
-//! Every path that names something of a tenant's, with every other tenant's names: the answer is that of something that
-//! never was. The paths are those of the route table, so that a new one without a case fails here.
+//! Every path that names something of a tenant's or a project's, with the names that others have: the answer is that of
+//! something that never was. The paths are those of the route table, so that a new one without a case fails here.
 
 use crate::conversations::{Keeping, send};
 use hyper::Method;
 use serde_json::{Value, json};
 use tidegate_tests::{Answer, Gateway};
+
+const PROJECTS: &str = "/v1/organization/projects";
 
 /// Paths with a name in them that is no tenant's.
 const PUBLIC: &[&str] = &["/v1/models/*"];
@@ -12,7 +14,17 @@ const PUBLIC: &[&str] = &["/v1/models/*"];
 fn config() -> String {
     let key =
         |name: &str| format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{}\"\n", blake3::hash(name.as_bytes()));
-    format!("{}{}[pipeline]\n", key("ann"), key("eve"))
+    let with = |name: &str, more: &str| format!("{}{more}\n", key(name));
+    [
+        key("ann"),
+        key("eve"),
+        // Of the same tenant, in another project; and who may ask for projects.
+        with("joe", "tenant = \"ann\"\nproject = \"other\""),
+        with("ann-owner", "tenant = \"ann\"\nrole = \"owner\""),
+        with("eve-owner", "tenant = \"eve\"\nrole = \"owner\""),
+        "[tenants.ann.projects.other]\n[pipeline]\n".into(),
+    ]
+    .concat()
 }
 
 /// What `ann` has.
@@ -22,14 +34,16 @@ struct Things {
     response: String,
     stream: String,
     key: String,
+    project: String,
 }
 
 async fn made(gateway: &Gateway) -> Things {
-    let post = async |path: &str, body: Value| {
-        let answer = send(gateway, Method::POST, path, "ann", Some(&body)).await;
+    let post_as = async |key: &str, path: &str, body: Value| {
+        let answer = send(gateway, Method::POST, path, key, Some(&body)).await;
         assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
         answer.json()
     };
+    let post = async |path: &str, body: Value| post_as("ann", path, body).await;
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let conversation = text(&post("/v1/conversations", json!({"title": "mine"})).await["id"]);
     let body = json!({"message_id": "1", "content": "Hello!"});
@@ -37,7 +51,8 @@ async fn made(gateway: &Gateway) -> Things {
     let background = json!({"model": "tidegate-starter", "input": "Hello!", "background": true});
     let response = text(&post("/v1/responses", background).await["id"]);
     let (item, stream) = (text(&accepted["item_id"]), text(&accepted["stream_id"]));
-    Things { conversation, item, response, stream, key: "ann".into() }
+    let project = text(&post_as("ann-owner", PROJECTS, json!({"name": "mine"})).await["id"]);
+    Things { conversation, item, response, stream, key: "ann".into(), project }
 }
 
 /// A path of the table with these things in it; `None` where this test does not know what belongs there.
@@ -45,6 +60,7 @@ fn filled(pattern: &str, things: &Things) -> Option<String> {
     let first = match pattern {
         _ if pattern.starts_with("/v1/conversations/") => &things.conversation,
         _ if pattern.starts_with("/v1/responses/") => &things.response,
+        _ if pattern.starts_with(PROJECTS) => &things.project,
         // A key is named by its name; who may not administer learns of none whether it is there.
         "/admin/keys/*" => return Some(format!("/admin/keys/{}", things.key)),
         "/v1/streams/*" => return Some(format!("/v1/streams/{}", things.stream)),
@@ -82,6 +98,7 @@ async fn nothing_of_a_tenant_is_there_for_another_on_any_path() {
         response: format!("resp_{}", "0".repeat(32)),
         stream: format!("stream_{}", "0".repeat(32)),
         key: "nobody".into(),
+        project: format!("proj_{}", "0".repeat(32)),
     };
     let objects = tidegate_api::routes().filter(|(_, path, _)| path.contains("{}") || path.ends_with('*'));
     let mut checked = 0;
@@ -93,25 +110,36 @@ async fn nothing_of_a_tenant_is_there_for_another_on_any_path() {
             (path, nowhere) = (path + "/cancel", nowhere + "/cancel");
         }
         let body = (method == Method::POST).then(|| body(pattern));
-        let theirs = send(gateway, method.clone(), &path, "eve", body.as_ref()).await;
-        let nobodys = send(gateway, method.clone(), &nowhere, "eve", body.as_ref()).await;
-        let status = if pattern.starts_with("/admin/") { 403 } else { 404 };
-        assert_eq!(theirs.status, status, "{method} {path}: {:?}", theirs.body);
-        assert_eq!(seen(&theirs), seen(&nobodys), "{method} {pattern}");
-        checked += 1;
+        let of_projects = pattern.starts_with(PROJECTS);
+        let strangers: &[&str] = if of_projects { &["eve-owner", "joe"] } else { &["eve", "joe"] };
+        for stranger in strangers {
+            let theirs = send(gateway, method.clone(), &path, stranger, body.as_ref()).await;
+            let nobodys = send(gateway, method.clone(), &nowhere, stranger, body.as_ref()).await;
+            let may_not_ask = pattern.starts_with("/admin/") || (of_projects && *stranger == "joe");
+            let status = if may_not_ask { 403 } else { 404 };
+            assert_eq!(theirs.status, status, "{stranger}: {method} {path}: {:?}", theirs.body);
+            assert_eq!(seen(&theirs), seen(&nobodys), "{stranger}: {method} {pattern}");
+            checked += 1;
+        }
     }
-    println!("{checked} paths with names, all of them checked");
-    assert!(checked >= 15, "{checked}");
+    println!("{checked} pairs of a stranger and a path with a name, all of them checked");
+    assert!(checked >= 2 * 18, "{checked}");
     // Names within a request are no way in either.
     for (key, id) in [("conversation", &things.conversation), ("previous_response_id", &things.response)] {
         let body = |id: &str| json!({"model": "tidegate-starter", "input": "x", key: id});
-        let theirs = send(gateway, Method::POST, "/v1/responses", "eve", Some(&body(id))).await;
         let absent = body(&format!("resp_{}", "0".repeat(32)));
-        let nobodys = send(gateway, Method::POST, "/v1/responses", "eve", Some(&absent)).await;
-        assert_eq!((theirs.status, seen(&theirs)), (404, seen(&nobodys)), "{key}");
+        for stranger in ["eve", "joe"] {
+            let theirs = send(gateway, Method::POST, "/v1/responses", stranger, Some(&body(id))).await;
+            let nobodys = send(gateway, Method::POST, "/v1/responses", stranger, Some(&absent)).await;
+            assert_eq!((theirs.status, seen(&theirs)), (404, seen(&nobodys)), "{stranger}: {key}");
+        }
     }
-    let listed = send(gateway, Method::GET, "/v1/conversations", "eve", None).await.json();
-    assert_eq!(listed["data"], json!([]));
+    for stranger in ["eve", "joe"] {
+        let listed = send(gateway, Method::GET, "/v1/conversations", stranger, None).await.json();
+        assert_eq!(listed["data"], json!([]));
+    }
+    let projects = send(gateway, Method::GET, PROJECTS, "eve-owner", None).await.json();
+    assert_eq!(projects["data"], json!([]));
     // And what was asked by the other has changed nothing.
     for pattern in ["/v1/conversations/{}", "/v1/conversations/{}/items/{}", "/v1/responses/{}"] {
         let path = filled(pattern, &things).unwrap();

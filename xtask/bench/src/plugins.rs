@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::stage::{CallContext, Channel, Limits, Prompt, Window};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
-use tidegate_types::{Caller, Message, RequestId, Role, TenantId};
+use tidegate_types::{Caller, Message, RequestId, Retention, Role, TenantId};
 
 const BATCHES: usize = 21;
 /// Live instances whose memory is measured.
@@ -115,7 +115,8 @@ fn shipped() -> PathBuf {
 
 fn context(tenant: usize) -> CallContext {
     let caller = Caller { tenant: TenantId::new(format!("t{tenant}")), ..Caller::local() };
-    CallContext { request_id: RequestId::new("bench"), caller, deadline: Duration::from_secs(60), streaming: true }
+    let (request_id, retention) = (RequestId::new("bench"), Retention::Kept);
+    CallContext { request_id, caller, retention, deadline: Duration::from_secs(60), streaming: true }
 }
 
 /// Plain words: the guard has nothing to do but to look.

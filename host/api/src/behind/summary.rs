@@ -31,7 +31,7 @@ pub(super) fn is_due(api: &Api, settings: &Summaries, kept: &Kept) -> bool {
 
 /// Sums up what was said before the last turns. Says whether there was something to sum up.
 pub(super) async fn write(api: &Api, settings: &Summaries, kept: &Kept) -> Result<bool, Reject> {
-    let (store, tenant) = (api.writable(&kept.context.caller)?, &kept.context.caller.tenant);
+    let (store, tenant) = (api.writable(&kept.context.caller)?, kept.context.caller.owner());
     let conversation = kept.conversation.as_str();
     let failed = |error: StoreError| store_failed(&error);
     let Some(end) = last_old(store, tenant, kept, settings.recent_turns).await.map_err(failed)? else {

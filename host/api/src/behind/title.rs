@@ -17,7 +17,7 @@ const INSTRUCTIONS: &str = "You name conversations. You are shown the beginning 
 
 /// Names the conversation, where nobody has. Says whether it has the name now.
 pub(super) async fn write(api: &Api, settings: &Titles, kept: &Kept) -> Result<bool, Reject> {
-    let (store, tenant) = (api.writable(&kept.context.caller)?, &kept.context.caller.tenant);
+    let (store, tenant) = (api.writable(&kept.context.caller)?, kept.context.caller.owner());
     if !store.is_unnamed(tenant, &kept.conversation).await.map_err(|error| store_failed(&error))? {
         return Ok(false);
     }

@@ -33,7 +33,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
         created_ms: now_ms(),
     };
     let items = new_messages("items", asked.items)?;
-    conversations.create(&caller.tenant, &made, &items).await.map_err(|error| store_failed(&error))?;
+    conversations.create(caller.owner(), &made, &items).await.map_err(|error| store_failed(&error))?;
     Ok(json(Bytes::from(shown(&made).to_string())))
 }
 
@@ -54,7 +54,7 @@ pub(crate) async fn update(exchange: Exchange) -> Result<Response, Reject> {
     let (parts, body) = request.into_parts();
     let asked = wire::parse_conversation(&receive::json(&api, &parts.headers, body).await?, false)?;
     let (title, metadata) = (asked.title.as_deref(), asked.metadata.as_deref());
-    let changed = conversations.update(&caller.tenant, &id, title, metadata).await;
+    let changed = conversations.update(caller.owner(), &id, title, metadata).await;
     let changed = changed.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
     Ok(json(Bytes::from(shown(&changed).to_string())))
 }
@@ -62,7 +62,7 @@ pub(crate) async fn update(exchange: Exchange) -> Result<Response, Reject> {
 /// It is gone for everybody at once, and from the files after the time that the operator set.
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (conversations, id) = (exchange.api.conversations()?, exchange.word(0));
-    let found = conversations.delete(&exchange.caller.tenant, id).await.map_err(|error| store_failed(&error))?;
+    let found = conversations.delete(exchange.caller.owner(), id).await.map_err(|error| store_failed(&error))?;
     if !found {
         return Err(not_found("conversation"));
     }
@@ -74,7 +74,7 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     let (page, words) = (exchange.page()?, exchange.param("q")?.unwrap_or_default());
     let conversations = exchange.api.conversations()?;
     let one_more = Page { limit: page.limit + 1, ..page.clone() };
-    let found = conversations.list(&exchange.caller.tenant, &one_more, &words).await;
+    let found = conversations.list(exchange.caller.owner(), &one_more, &words).await;
     let found = found.map_err(|error| store_failed(&error))?;
     Ok(json(limited(found.iter().map(shown).collect(), page.limit)))
 }
@@ -83,7 +83,7 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 /// thought of them. Not in OpenAI's API.
 pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
     let conversation = find(&exchange).await?;
-    let (conversations, tenant) = (exchange.api.conversations()?, &exchange.caller.tenant);
+    let (conversations, tenant) = (exchange.api.conversations()?, exchange.caller.owner());
     let (mut lines, currency) = (format!("{}\n", shown(&conversation)), exchange.api.service.currency());
     let mut page = Page { after: String::new(), limit: EXPORT_PAGE, order: Order::Ascending };
     loop {
@@ -112,7 +112,7 @@ pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
 
 /// The conversation that the path names.
 pub(super) async fn find(exchange: &Exchange) -> Result<Conversation, Reject> {
-    let found = exchange.api.conversations()?.get(&exchange.caller.tenant, exchange.word(0)).await;
+    let found = exchange.api.conversations()?.get(exchange.caller.owner(), exchange.word(0)).await;
     found.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))
 }
 

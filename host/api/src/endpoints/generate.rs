@@ -6,6 +6,7 @@ use crate::error;
 use crate::events::EventBody;
 use crate::exchange::{Exchange, json};
 use crate::generation;
+use crate::kept::nothing_kept;
 use crate::rate_headers;
 use crate::receive;
 use crate::replay::{ReplayBody, gone};
@@ -13,10 +14,11 @@ use crate::server::Api;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_streams::Full;
-use tidegate_types::{Fault, Reject, TenantId};
+use tidegate_streams::{Full, StreamId, Writer};
+use tidegate_types::{Caller, Fault, Reject, Retention};
 use tidegate_wire::stream::UsageChunk;
 use tidegate_wire::{Answer, Head, ParsedRequest, StreamEncoder};
 
@@ -25,13 +27,20 @@ pub(crate) async fn answer(
     exchange: Exchange,
     parse: fn(&[u8]) -> Result<ParsedRequest, Reject>,
 ) -> Result<Response, Reject> {
-    let context = exchange.context();
+    let mut context = exchange.context();
     let Exchange { api, unique, caller, request, .. } = exchange;
     let (parts, body) = request.into_parts();
     let ParsedRequest { chat, include_usage, include_obfuscation } =
         parse(&receive::json(&api, &parts.headers, body).await?)?;
     let (stream, n) = (chat.stream, chat.n);
     let resumable = resumable(&parts.headers, stream)?;
+    match chat.extra.get("store") {
+        // An upstream would store it.
+        Some(Value::Bool(true)) if context.retention == Retention::Nothing => return Err(nothing_kept().at("store")),
+        Some(Value::Bool(false)) => context.retention = Retention::Nothing,
+        _ => {}
+    }
+    let retention = context.retention;
     let mut head = Head::new(&chat, &unique, now(), "");
     let reply = api.service.chat(chat, context).await?;
     head.model.clone_from(&reply.model);
@@ -40,8 +49,8 @@ pub(crate) async fn answer(
         let usage = if include_usage { UsageChunk::Include } else { UsageChunk::Omit };
         let padded = include_obfuscation.unwrap_or(api.limits.obfuscation);
         let encoder = StreamEncoder::new(head, n, usage).padded(padded);
-        let tenant = resumable.then_some(&caller.tenant);
-        streamed(&api, encoder, reply, tenant).await?
+        let log = resumable.then(|| open(&api, &caller, retention)).transpose()?;
+        streamed(&api, encoder, reply, log).await?
     } else {
         let cutting = &api.phase.cutting;
         tokio::select! {
@@ -98,15 +107,23 @@ fn resumable(headers: &HeaderMap, stream: bool) -> Result<bool, Reject> {
     }
 }
 
-/// The headers wait a moment for the first event, so that a failure before it has its own status. With a `tenant` the
-/// answer goes to a log of theirs, and outlives the connection.
+/// A log that its caller can come back to. One of which nothing may be kept stays in this process.
+fn open(api: &Api, caller: &Caller, retention: Retention) -> Result<(StreamId, Writer), Reject> {
+    match retention {
+        Retention::Kept => api.streams.open(caller.owner()),
+        Retention::Nothing => api.streams.open_here(caller.owner()),
+    }
+    .map_err(full)
+}
+
+/// The headers wait a moment for the first event, so that a failure before it has its own status. With a `log` the answer
+/// goes there, and outlives the connection.
 async fn streamed(
     api: &Arc<Api>,
     encoder: StreamEncoder,
     mut reply: Reply,
-    tenant: Option<&TenantId>,
+    log: Option<(StreamId, Writer)>,
 ) -> Result<Response, Reject> {
-    let log = tenant.map(|tenant| api.streams.open(tenant)).transpose().map_err(full)?;
     let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
         Ok(Some(Err(reject))) => return Err(reject),
         Ok(first) => Some(first),

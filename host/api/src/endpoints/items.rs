@@ -17,7 +17,7 @@ use tidegate_wire::items::{Details, detailed, item};
 pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     let page = exchange.page()?;
     let conversation = find(&exchange).await?;
-    let (conversations, tenant) = (exchange.api.conversations()?, &exchange.caller.tenant);
+    let (conversations, tenant) = (exchange.api.conversations()?, exchange.caller.owner());
     let leaf = exchange.param("leaf")?.unwrap_or_else(|| conversation.leaf.clone());
     let one_more = Page { limit: page.limit + 1, ..page.clone() };
     let items = match exchange.param("branch")?.as_deref() {
@@ -37,7 +37,7 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     let (parts, body) = request.into_parts();
     let asked = wire::parse_items(&receive::json(&api, &parts.headers, body).await?)?;
     let new = new_messages("items", asked)?;
-    let written = conversations.append(&caller.tenant, &id, &At::Leaf, &new).await;
+    let written = conversations.append(caller.owner(), &id, &At::Leaf, &new).await;
     written.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
     let items: Vec<Value> = new.iter().map(|new| item(&new.id, &new.message, new.status.as_str())).collect();
     Ok(json(Bytes::from(wire::page(items, false).to_string())))
@@ -55,7 +55,7 @@ pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
     let conversations = api.writable(&caller)?;
     let (parts, body) = request.into_parts();
     let change = wire::parse_item_change(&receive::json(&api, &parts.headers, body).await?)?;
-    let (tenant, conversation, id) = (&caller.tenant, &conversation.id, &found.id);
+    let (tenant, conversation, id) = (caller.owner(), &conversation.id, &found.id);
     if let Some(pinned) = change.pinned {
         conversations.pin(tenant, conversation, id, pinned).await.map_err(|error| store_failed(&error))?;
     }
@@ -71,7 +71,7 @@ pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (conversation, found) = find_item(&exchange).await?;
     let conversations = exchange.api.conversations()?;
-    let deleted = conversations.delete_message(&exchange.caller.tenant, &conversation.id, &found.id).await;
+    let deleted = conversations.delete_message(exchange.caller.owner(), &conversation.id, &found.id).await;
     if !deleted.map_err(|error| store_failed(&error))? {
         return Err(not_found("item"));
     }
@@ -92,7 +92,7 @@ pub(crate) async fn rate(exchange: Exchange) -> Result<Response, Reject> {
         reason: opinion.reason,
         created_ms: now_ms(),
     };
-    conversations.rate(&caller.tenant, &conversation.id, &given).await.map_err(|error| store_failed(&error))?;
+    conversations.rate(caller.owner(), &conversation.id, &given).await.map_err(|error| store_failed(&error))?;
     let shown = wire::opinion(&given.message, given.rating, &given.reason, given.created_ms);
     Ok(json(Bytes::from(shown.to_string())))
 }
@@ -100,7 +100,7 @@ pub(crate) async fn rate(exchange: Exchange) -> Result<Response, Reject> {
 /// The item that the path names, and its conversation.
 pub(super) async fn find_item(exchange: &Exchange) -> Result<(Conversation, StoredMessage), Reject> {
     let conversation = find(exchange).await?;
-    let tenant = &exchange.caller.tenant;
+    let tenant = exchange.caller.owner();
     let found = exchange.api.conversations()?.message(tenant, &conversation.id, exchange.word(1)).await;
     let found = found.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("item"))?;
     Ok((conversation, found))

@@ -34,13 +34,13 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     new.iter_mut().for_each(|new| new.client_id.clone_from(&asked.message_id));
     let at = asked.parent_id.map_or(At::Leaf, At::Branch);
     // Written before it is said to be accepted.
-    let written = conversations.append(&caller.tenant, &conversation, &at, &new).await;
+    let written = conversations.append(caller.owner(), &conversation, &at, &new).await;
     let written = written.map_err(|error| store_failed(&error))?;
     let id = written.and_then(|mut ids| ids.pop()).ok_or_else(|| not_found("item").at("parent_id"))?;
     // The stream is named after the message, so that whoever sends it again finds the same one.
     let unique = id.trim_start_matches("msg_").to_owned();
     let stream = format!("stream_{unique}");
-    if !was_answered(&api, &caller.tenant, &unique).await? {
+    if !was_answered(&api, caller.owner(), &unique).await? {
         let model = asked.model.unwrap_or_else(|| first_model(&api, &caller));
         let answer = Answer { conversation, leaf: id.clone(), at: At::Behind(id.clone()), unique, model };
         begin(&api, &caller, context, answer).await?;
@@ -61,7 +61,7 @@ pub(crate) async fn regenerate(exchange: Exchange) -> Result<Response, Reject> {
         item.id.clone()
     } else {
         // An answer may have several items: what it follows is what its first one does.
-        let found = conversations.of_response(&caller.tenant, &item.response, Origin::Output).await;
+        let found = conversations.of_response(caller.owner(), &item.response, Origin::Output).await;
         let all = found.map_err(|error| store_failed(&error))?;
         let first = if item.response.is_empty() { None } else { all.into_iter().next() };
         first.map_or(item.parent.clone(), |first| first.parent)
@@ -104,7 +104,7 @@ struct Answer {
 
 async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, answer: Answer) -> Result<(), Reject> {
     let Answer { conversation, leaf, at, unique, model } = answer;
-    let (conversations, tenant) = (api.writable(caller)?, &caller.tenant);
+    let (conversations, tenant) = (api.writable(caller)?, caller.owner());
     let writer = match api.streams.open_as(tenant, &format!("stream_{unique}")) {
         Ok(writer) => writer,
         // Somebody who sent the same was faster.

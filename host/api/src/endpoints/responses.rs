@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_store::conversations::{At, NewResponse, Order, Origin, StoredResponse, Turn};
 use tidegate_streams::{Found, Writer};
-use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, TenantId};
+use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Retention, TenantId};
 use tidegate_wire::conversations::deleted;
 use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response, status_of};
 
@@ -31,12 +31,15 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let (parts, body) = request.into_parts();
     let body = receive::json(&api, &parts.headers, body).await?;
     let mut asked = parse_response(&body)?;
+    if asked.store == Some(false) {
+        context.retention = Retention::Nothing;
+    }
     let id = format!("resp_{unique}");
     let store = stores(&api, &caller, &asked)?;
     let place = place(&api, &caller, &asked, &unique).await?;
     if let (Some(leaf), false) = (&place.leaf, place.at == At::Leaf) {
         let at = (place.conversation.as_str(), leaf.as_str());
-        let loading = history(api.kept()?, &caller.tenant, at, asked.instructed, asked.truncation);
+        let loading = history(api.kept()?, caller.owner(), at, asked.instructed, asked.truncation);
         context.history = Some(loading);
     }
     let stream = std::mem::replace(&mut asked.chat.stream, true);
@@ -57,12 +60,12 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     };
     let name = store.then_some(id.as_str());
     if asked.background {
-        let log = open(&api, &caller.tenant, name)?;
+        let log = open(&api, caller.owner(), name)?;
         let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log), notebook };
         return in_background(answering, asked.chat, context, stream).await;
     }
     asked.chat.stream = stream;
-    let log = if stream || claimed { Some(open(&api, &caller.tenant, name)?) } else { None };
+    let log = if stream || claimed { Some(open(&api, caller.owner(), name)?) } else { None };
     let mut reply = api.service.chat(asked.chat, context).await?;
     let headers = extra_headers(&reply);
     let mut response = match log {
@@ -94,7 +97,7 @@ pub(crate) async fn again(exchange: Exchange, made: String) -> Result<Response, 
     let Exchange { api, caller, request, .. } = exchange;
     let (parts, body) = request.into_parts();
     let asked = parse_response(&receive::json(&api, &parts.headers, body).await?)?;
-    attach(&api, &caller.tenant, &format!("resp_{made}"), asked.chat.stream, !asked.background).await
+    attach(&api, caller.owner(), &format!("resp_{made}"), asked.chat.stream, !asked.background).await
 }
 
 /// Answers with a response that is made, or was made, for somebody who asked the same.
@@ -179,7 +182,7 @@ async fn place(api: &Api, caller: &Caller, asked: &ResponseRequest, unique: &str
         Place { conversation, leaf: Some(leaf), at, listed }
     };
     if let Some(id) = &asked.conversation {
-        let found = api.conversations()?.get(&caller.tenant, id).await.map_err(|error| store_failed(&error))?;
+        let found = api.conversations()?.get(caller.owner(), id).await.map_err(|error| store_failed(&error))?;
         let found = found.ok_or_else(|| not_found("conversation").at("conversation"))?;
         return Ok(behind(found.id, found.leaf, true));
     }
@@ -187,13 +190,13 @@ async fn place(api: &Api, caller: &Caller, asked: &ResponseRequest, unique: &str
         let conversation = format!("thread_{unique}");
         return Ok(Place { conversation, leaf: None, at: At::Leaf, listed: false });
     };
-    let found = find(api, &caller.tenant, previous).await.map_err(|reject| reject.at("previous_response_id"))?;
+    let found = find(api, caller.owner(), previous).await.map_err(|reject| reject.at("previous_response_id"))?;
     if matches!(found.status.as_str(), "in_progress" | "queued") {
         let message = "the previous response is still being made; go on from it once it has ended";
         return Err(Reject::invalid("previous_response_id", message).code("response_in_progress"));
     }
     let conversations = api.conversations()?;
-    let listed = conversations.get(&caller.tenant, &found.conversation).await.map_err(|error| store_failed(&error))?;
+    let listed = conversations.get(caller.owner(), &found.conversation).await.map_err(|error| store_failed(&error))?;
     Ok(behind(found.conversation, found.leaf, listed.is_some()))
 }
 
@@ -214,7 +217,7 @@ fn keep(api: &Api, context: &RequestContext, place: &Place, id: &str, asked: &Re
         listed: place.listed,
     };
     let (conversations, context) = (api.writable(caller)?.clone(), RequestContext { history: None, ..context.clone() });
-    Ok(Keep { conversations, tenant: caller.tenant.clone(), context, turn })
+    Ok(Keep { conversations, tenant: caller.owner().clone(), context, turn })
 }
 
 /// A log that its caller can come back to under `name`, or that nobody can.
@@ -260,7 +263,7 @@ pub(super) async fn note_begun(answering: &Answering, begun: &str) -> Result<(),
 
 /// The response; with `stream=true` its events, from `starting_after` on, while they are kept.
 pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
-    let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
+    let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
     if exchange.param("stream")?.as_deref() != Some("true") {
         return Ok(json(Bytes::from(find(api, tenant, id).await?.body)));
     }
@@ -278,7 +281,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 
 /// Deletes the response and those that go on from it.
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
-    let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
+    let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
     let found = api.conversations()?.delete_response(tenant, id).await.map_err(|error| store_failed(&error))?;
     // Gone from the store is gone for everybody; one that cannot be stopped now has nowhere to write its end to.
     if let Ok(Some(log)) = api.streams.find_anywhere(tenant, id).await {
@@ -293,7 +296,7 @@ const CANCELLING: Duration = Duration::from_secs(5);
 
 /// Ends the response, if it is still being made; answers with what there is of it.
 pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
-    let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
+    let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
     if let Some(log) = running(api, tenant, id).await? {
         log.stop().await.map_err(away)?;
         // One that takes longer is read as it is.
@@ -306,7 +309,7 @@ pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> {
-    let (api, tenant, id) = (&exchange.api, &exchange.caller.tenant, exchange.word(0));
+    let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
     let page = exchange.page()?;
     find(api, tenant, id).await?;
     let found = api.conversations()?.of_response(tenant, id, Origin::Input).await;

@@ -39,7 +39,7 @@ pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 async fn find(exchange: &Exchange, id: &str) -> Result<Found, Reject> {
-    let found = exchange.api.streams.find_anywhere(&exchange.caller.tenant, id).await.map_err(away)?;
+    let found = exchange.api.streams.find_anywhere(exchange.caller.owner(), id).await.map_err(away)?;
     found.ok_or_else(|| {
         let message = "there is no such stream; ended ones are kept for a while only";
         Reject::new(RejectKind::NotFound, Fault::Client, message).code("stream_not_found")

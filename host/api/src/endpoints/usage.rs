@@ -1,12 +1,12 @@
 //! `GET /v1/usage` and `GET /v1/usage/costs`: what was used and what it cost, by time and by what is asked for. Callers
-//! see their own tenant; administrators see all.
+//! see their own project, owners and admins of a tenant all of its projects, administrators everything.
 
 use crate::body::Response;
 use crate::exchange::{Exchange, json, with_type};
 use crate::query::{Query, invalid};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_store::{GroupBy, UsageQuery, UsageSum};
-use tidegate_types::{Fault, Reject, RejectKind};
+use tidegate_types::{Act, Caller, Fault, Reject, RejectKind};
 use tidegate_wire::usage::{UsageBucket, UsageResult, costs_page, usage_csv, usage_page};
 
 pub(crate) async fn usage(exchange: Exchange) -> Result<Response, Reject> {
@@ -37,7 +37,7 @@ const WIDTHS: [(&str, u64, u64, u64); 3] = [("1m", 60, 60, 1440), ("1h", 3600, 2
 const MOST_SUMS: u32 = 10_000;
 
 struct Asked {
-    tenant: Option<String>,
+    whose: Whose,
     start_s: u64,
     end_s: u64,
     width_s: u64,
@@ -66,14 +66,15 @@ impl Asked {
             Some(_) => return Err(invalid("format", "`format` must be json or csv")),
         };
         let by = group_by(&query)?;
-        Ok(Self { tenant: tenant(exchange, &query)?, start_s, end_s, width_s, buckets, by, csv })
+        Ok(Self { whose: whose(exchange, &query)?, start_s, end_s, width_s, buckets, by, csv })
     }
 
     /// The buckets, and where the next page begins.
     async fn answer(&self, exchange: &Exchange) -> Result<(Vec<UsageBucket>, Option<u64>), Reject> {
         let last_s = self.end_s.min(self.start_s.saturating_add(self.buckets * self.width_s));
         let query = UsageQuery {
-            tenant: self.tenant.clone(),
+            tenant: self.whose.tenant.clone(),
+            projects: self.whose.projects.clone(),
             start_ms: self.start_s * 1000,
             end_ms: last_s * 1000,
             width_ms: self.width_s * 1000,
@@ -108,7 +109,7 @@ impl Asked {
 
 fn result(sum: &UsageSum) -> UsageResult {
     UsageResult {
-        project: sum.tenant.clone(),
+        project: sum.project.clone(),
         key: sum.key.clone(),
         user: sum.user.clone(),
         model: sum.model.clone(),
@@ -137,7 +138,7 @@ fn group_by(query: &Query) -> Result<GroupBy, Reject> {
     let mut by = GroupBy::default();
     for name in query.all("group_by") {
         match name {
-            "project_id" => by.tenant = true,
+            "project_id" => by.project = true,
             "api_key_id" => by.key = true,
             "user_id" => by.user = true,
             "model" | "line_item" => by.model = true,
@@ -151,22 +152,39 @@ fn group_by(query: &Query) -> Result<GroupBy, Reject> {
     Ok(by)
 }
 
-/// Whose usage; `None` is everybody's.
-fn tenant(exchange: &Exchange, query: &Query) -> Result<Option<String>, Reject> {
-    let own = exchange.caller.tenant.as_str();
-    let mut asked = query.all("project_ids");
-    let (first, more) = (asked.next(), asked.next().is_some());
-    if more {
-        return Err(invalid("project_ids", "ask for one project, or for all by leaving `project_ids` out"));
+/// Whose usage.
+struct Whose {
+    /// `None` is everybody's.
+    tenant: Option<String>,
+    /// All where it is empty.
+    projects: Vec<String>,
+}
+
+/// Projects that one question may name.
+const MOST_PROJECTS: usize = 100;
+
+fn whose(exchange: &Exchange, query: &Query) -> Result<Whose, Reject> {
+    let Caller { tenant, role, admin, .. } = &*exchange.caller;
+    let projects: Vec<String> = query.all("project_ids").map(str::to_owned).collect();
+    if projects.len() > MOST_PROJECTS {
+        let message = format!("`project_ids` has {} ids; the most is {MOST_PROJECTS}", projects.len());
+        return Err(invalid("project_ids", &message));
     }
-    if exchange.caller.admin {
-        return Ok(first.map(str::to_owned));
+    if *admin {
+        return Ok(Whose { tenant: None, projects });
     }
-    if first.is_some_and(|asked| asked != own) {
-        let message = "this key sees the usage of its own project only";
+    let tenant = Some(tenant.to_string());
+    if role.may(Act::Projects) {
+        // Another tenant's project has used nothing of this one's, as one that never was.
+        return Ok(Whose { tenant, projects });
+    }
+    let own = exchange.caller.owner().as_str();
+    if projects.iter().any(|asked| asked != own) {
+        let message =
+            "this key sees the usage of its own project only; an owner or admin of the tenant sees all of them";
         return Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).at("project_ids").code("not_admin"));
     }
-    Ok(Some(own.to_owned()))
+    Ok(Whose { tenant, projects: vec![own.to_owned()] })
 }
 
 fn now_s() -> u64 {

@@ -28,9 +28,10 @@ fn again(path: &str) -> Option<Again> {
     match path {
         "/v1/responses" => Some(Again::Finds(|x, made| Box::pin(responses::again(x, made)))),
         "/v1/conversations" => Some(Again::Finds(|x, made| Box::pin(conversations::again(x, made)))),
-        "/v1/conversations/{}/items" | "/v1/conversations/{}/items/{}/regenerate" | "/admin/keys/*" => {
-            Some(Again::Refuses)
-        }
+        "/v1/conversations/{}/items"
+        | "/v1/conversations/{}/items/{}/regenerate"
+        | "/admin/keys/*"
+        | "/v1/organization/projects" => Some(Again::Refuses),
         _ => None,
     }
 }
@@ -67,7 +68,7 @@ pub(super) async fn handle(
         Err(reject) => return (Err(reject), None),
     };
     let hex = |id: [u8; 32]| blake3::Hash::from_bytes(id).to_hex().to_string();
-    let (tenant, key_hash) = (exchange.caller.tenant.clone(), hex(asked.id));
+    let (tenant, key_hash) = (exchange.caller.owner().clone(), hex(asked.id));
     let claim: Result<Claim, StoreError> =
         conversations.claim(&tenant, route.path, &key_hash, &hex(asked.fingerprint), &made).await;
     match claim {

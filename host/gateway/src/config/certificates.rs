@@ -21,6 +21,8 @@ pub struct CertificateConfig {
     pub sha256: Option<String>,
     /// Whose data and share; default: the entry's name.
     pub tenant: Option<String>,
+    /// The tenant's project that it is of; default: the tenant's own.
+    pub project: Option<String>,
     /// What it may do within its tenant.
     #[serde(default)]
     pub role: CallerRole,
@@ -40,12 +42,20 @@ pub struct CertificateConfig {
 }
 
 impl CertificateConfig {
+    /// Whose data and share.
+    pub(crate) fn tenant(&self) -> &str {
+        self.tenant.as_deref().unwrap_or(&self.name)
+    }
+
     pub(super) fn check(&self, config: &Config) -> anyhow::Result<()> {
         if self.name.is_empty() || config.keys.iter().any(|key| key.name == self.name) {
             bail!("limits and usage go by `name`; give it one that no key has");
         }
         if config.server.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
             bail!("no certificate would be taken without `client_ca` in [server.tls], which names who signs them");
+        }
+        if let Some(project) = &self.project {
+            config.project(self.tenant(), project)?;
         }
         if self.weight == 0 {
             bail!("`weight` is 0; the smallest is 1");

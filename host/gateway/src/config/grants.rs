@@ -1,6 +1,6 @@
 //! What a plugin may reach: `[pipeline.stage.grants]`, and what a tenant's calls may: `[tenants.NAME]`.
 
-use super::{AdmissionConfig, BudgetConfig, quota, variable};
+use super::{BudgetConfig, Config, ProjectConfig, quota, variable};
 use anyhow::Context;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,14 +75,20 @@ pub struct TenantConfig {
     pub zero_retention: bool,
     /// How much its keys together may ask for.
     pub limits: Quota,
+    /// Parts of it, with limits, a budget and objects of their own.
+    pub projects: BTreeMap<String, ProjectConfig>,
     /// How much each user may ask for that its callers name, in `safety_identifier` or `user`.
     pub user_limits: Quota,
 }
 
 impl TenantConfig {
-    pub(super) fn check(&self, name: &str, all: &AdmissionConfig) -> anyhow::Result<()> {
+    pub(super) fn check(&self, name: &str, config: &Config) -> anyhow::Result<()> {
+        let all = &config.limits;
         quota::check(&self.limits, all).with_context(|| format!("tenant `{name}`: limits"))?;
         quota::check(&self.user_limits, all).with_context(|| format!("tenant `{name}`: user_limits"))?;
+        for (project, of) in &self.projects {
+            of.check(config).with_context(|| format!("tenant `{name}`: project `{project}`"))?;
+        }
         let unknown = self.plugin_capabilities.iter().flatten().find(|known| !CAPABILITIES.contains(&known.as_str()));
         match unknown {
             Some(unknown) => {

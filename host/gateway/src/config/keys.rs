@@ -18,6 +18,8 @@ pub struct KeyConfig {
     pub hash: String,
     /// Whose data and share; default: the key's name.
     pub tenant: Option<String>,
+    /// The tenant's project that it is of; default: the tenant's own.
+    pub project: Option<String>,
     /// `interactive`, `standard` or `batch`.
     #[serde(default)]
     pub class: Class,
@@ -58,7 +60,15 @@ impl KeyConfig {
         }
         quota::check(&self.limits, &config.limits).with_context(|| format!("key `{name}`: limits"))?;
         self.groups().with_context(|| format!("key `{name}`"))?;
+        if let Some(project) = &self.project {
+            config.project(self.tenant(), project).with_context(|| format!("key `{name}`"))?;
+        }
         check_models(self.models.as_deref(), config).with_context(|| format!("key `{name}`"))
+    }
+
+    /// Whose data and share.
+    pub(crate) fn tenant(&self) -> &str {
+        self.tenant.as_deref().unwrap_or(&self.name)
     }
 
     /// What it may do within its tenant.
@@ -99,6 +109,13 @@ pub(super) fn groups(names: Option<&[String]>) -> anyhow::Result<Option<Vec<Grou
 /// A moment: a date and time with an offset (RFC 3339), or a date alone for its start in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expiry(pub SystemTime);
+
+impl Expiry {
+    /// As in the config.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        parse(text).map(Self)
+    }
+}
 
 impl<'de> Deserialize<'de> for Expiry {
     /// As a TOML date or as text.

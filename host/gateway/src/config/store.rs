@@ -2,7 +2,7 @@
 
 use super::{Config, variable};
 use anyhow::{Context, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_api::{Behind, Summaries, Titles};
@@ -259,8 +259,8 @@ impl PriceConfig {
     }
 }
 
-/// `budget` of a tenant or a key, in the operator's currency.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+/// `budget` of a tenant, a project or a key, in the operator's currency.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetConfig {
     /// For a day, in UTC.
@@ -318,7 +318,10 @@ impl Config {
         self.prices()?;
         let of_tenants = self.tenants.iter().map(|(name, tenant)| (format!("tenant `{name}`"), tenant.budget));
         let of_keys = self.keys.iter().map(|key| (format!("key `{}`", key.name), key.budget));
-        for (whose, budget) in of_tenants.chain(of_keys) {
+        let of_projects = self.tenants.iter().flat_map(|(tenant, of)| {
+            of.projects.iter().map(move |(name, of)| (format!("tenant `{tenant}`: project `{name}`"), of.budget))
+        });
+        for (whose, budget) in of_tenants.chain(of_projects).chain(of_keys) {
             let Some(budget) = budget else { continue };
             budget.to_budget(&whose)?;
             if self.store.is_none() {

@@ -7,7 +7,7 @@ use tidegate_ledger::Ledger;
 use tidegate_pipeline::ask::{self, Asked};
 use tidegate_pipeline::{Gate, Model, Models, RequestContext};
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, Labels, ModelAsk, ModelReply, ModelService};
-use tidegate_types::{Chat, Form, Message, Reject, RejectKind, Sampling, ToolChoice};
+use tidegate_types::{Chat, Form, Message, Reject, RejectKind, Retention, Sampling, ToolChoice};
 
 /// Tokens of an answer where the plugin gives no bound.
 const MAX_TOKENS: u32 = 1024;
@@ -51,6 +51,8 @@ impl ModelService for PluginModels {
                 request_id: ask.request_id,
                 generation,
                 caller: Arc::new(ask.caller),
+                // Nothing follows it that could keep anything.
+                retention: Retention::Nothing,
                 hops: 0,
                 history: None,
                 notebook: None,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_sandbox::capability::{KvStore, MemoryKv, Namespace};
 use tidegate_sandbox::stage::{CallContext, Limits};
 use tidegate_sandbox::{Fixed, Plugin, PluginSpec, Sandbox, SandboxConfig};
-use tidegate_types::{Caller, RequestId};
+use tidegate_types::{Caller, RequestId, Retention};
 
 /// A plugin's name in tests: in front of what it stores.
 const NAME: &str = "plugin";
@@ -77,6 +77,7 @@ pub(super) fn context() -> CallContext {
     CallContext {
         request_id: RequestId::new("test"),
         caller: Caller::local(),
+        retention: Retention::Kept,
         deadline: Duration::from_secs(60),
         streaming: true,
     }

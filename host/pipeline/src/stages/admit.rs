@@ -67,6 +67,7 @@ pub(crate) fn who(chat: &Chat, cx: &RequestContext) -> Who {
         generation: cx.generation.to_string(),
         request_id: cx.request_id.to_string(),
         tenant: cx.caller.tenant.to_string(),
+        project: cx.caller.project.as_ref().map(ToString::to_string),
         key_name: cx.caller.key_name.to_string(),
         end_user: end_user(&cx.caller, chat).map(str::to_owned),
     }

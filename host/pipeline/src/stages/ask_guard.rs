@@ -75,7 +75,7 @@ impl Asking<'_> {
         if let WindowAction::Halt { refusal, farewell } = inspection.action {
             stage.count_verdict(StageKind::StreamGuard, "halt");
             tracing::info!(request = %cx.request_id, guard = %stage.name, code = refusal.code,
-                reason = refusal.private_reason, "halted the answer");
+                reason = cx.for_log(refusal.private_reason), "halted the answer");
             return Ok(Asked { judged: halt(farewell), findings, slow });
         }
         if matches!(inspection.action, WindowAction::Redact(_)) {

@@ -8,7 +8,7 @@ use crate::states::Request;
 use serde_json::Value;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
-use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Role};
+use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Retention, Role};
 
 impl Pipeline {
     /// What one memory knows about a question, not screened yet.
@@ -29,7 +29,8 @@ impl Pipeline {
     /// answer ended, and what its own prompt guard noted.
     pub(super) fn remember(self: &Arc<Self>, request: &Request, answer: String, finish: FinishReason) {
         let Some(question) = request.question.clone().filter(|_| !self.stages.memories.is_empty()) else { return };
-        if answer.is_empty() {
+        // What a memory is for may not be done; it is not even asked.
+        if answer.is_empty() || request.cx.retention == Retention::Nothing {
             return;
         }
         let (pipeline, cx, notes) = (Arc::clone(self), request.cx.clone(), request.notes.clone());

@@ -42,7 +42,8 @@ impl Pipeline {
                 .call(StageKind::Router, &call, async |plugin| plugin.route(&call, route, &candidates).await)
                 .await?;
             let Some(decision) = decision else { continue };
-            tracing::debug!(request = %request.cx.request_id, router = %stage.name, reason = decision.reason, "routed");
+            let reason = request.cx.for_log(Some(decision.reason));
+            tracing::debug!(request = %request.cx.request_id, router = %stage.name, reason, "routed");
             let order = decision.order.iter().filter_map(|id| models.iter().find(|m| m.name == *id).cloned()).collect();
             models = order;
         }

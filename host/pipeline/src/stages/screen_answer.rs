@@ -140,13 +140,13 @@ impl Pipeline {
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
-                        rewrite(&mut choices, list).map_err(|why| bad_edit(stage, why))?;
+                        rewrite(&mut choices, list).map_err(|why| bad_edit(cx, stage, why))?;
                         rewritten = true;
                     }
                     Action::Respond(parts) => return Ok(instead(&choices, parts, FinishReason::Stop)),
                     Action::Refuse(refusal) => {
                         tracing::info!(request = %cx.request_id, guard = %stage.name, code = refusal.code,
-                            reason = refusal.private_reason, "withheld the answer");
+                            reason = cx.for_log(refusal.private_reason), "withheld the answer");
                         let parts = vec![Part::Refusal(refusal.public_message)];
                         return Ok(instead(&choices, parts, FinishReason::ContentFilter));
                     }
@@ -203,7 +203,8 @@ fn instead(choices: &[Choice], parts: Vec<Part>, finish: FinishReason) -> Judged
     JudgedAnswer { events: events.collect(), replaced: true }
 }
 
-fn bad_edit(stage: &Stage, why: String) -> Reject {
+fn bad_edit(cx: &RequestContext, stage: &Stage, why: String) -> Reject {
+    let why = cx.for_log(Some(why)).unwrap_or_else(|| "an edit that does not fit".into());
     Reject::internal(Fault::Plugin, format!("output guard `{}`: {why}", stage.name))
 }
 

@@ -32,12 +32,12 @@ impl Pipeline {
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
-                        edits::apply(&mut request.chat, list).map_err(|why| bad_edit(stage, why))?;
+                        edits::apply(&mut request.chat, list).map_err(|why| bad_edit(&request.cx, stage, why))?;
                     }
                     Action::Respond(parts) => {
                         return Err(Ended::Answered(Box::new(respond(self, stage, *request, parts))));
                     }
-                    Action::Refuse(refusal) => return Err(refused(stage, refusal).into()),
+                    Action::Refuse(refusal) => return Err(refused(&request.cx, stage, refusal).into()),
                 }
             }
         }
@@ -84,7 +84,7 @@ impl Pipeline {
                 Action::Allow => {}
                 Action::Rewrite(list) => {
                     let texts = list.into_iter().filter(|edit| matches!(edit, Edit::ReplaceText { .. })).collect();
-                    edits::apply_to(&mut messages, texts).map_err(|why| bad_edit(stage, why))?;
+                    edits::apply_to(&mut messages, texts).map_err(|why| bad_edit(cx, stage, why))?;
                 }
                 Action::Respond(_) | Action::Refuse(_) => {
                     tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
@@ -118,15 +118,17 @@ pub(super) async fn inspect(stage: &Stage, cx: &RequestContext, chat: &Chat) -> 
         .await
 }
 
-pub(super) fn refused(stage: &Stage, refusal: Refusal) -> Reject {
-    let cause = refusal.private_reason.unwrap_or_default();
+pub(super) fn refused(cx: &RequestContext, stage: &Stage, refusal: Refusal) -> Reject {
+    let cause = cx.for_log(refusal.private_reason).unwrap_or_default();
     Reject::new(RejectKind::ContentFilter, Fault::Client, refusal.public_message)
         .at("messages")
         .code("content_filter")
         .because(format!("prompt guard `{}` refused ({}): {cause}", stage.name, refusal.code))
 }
 
-fn bad_edit(stage: &Stage, why: String) -> Reject {
+/// The reason names what the guard named.
+fn bad_edit(cx: &RequestContext, stage: &Stage, why: String) -> Reject {
+    let why = cx.for_log(Some(why)).unwrap_or_else(|| "an edit that does not fit".into());
     Reject::internal(Fault::Plugin, format!("prompt guard `{}`: {why}", stage.name))
 }
 

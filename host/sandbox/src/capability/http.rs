@@ -183,10 +183,9 @@ impl HostState {
     }
 
     fn secret(&self, name: &str) -> Result<Secret, CapabilityError> {
-        let withheld = self.blueprint.grants.withheld.get(&self.namespace.tenant);
         let found = self.blueprint.grants.secrets.get(name);
         found
-            .filter(|_| !withheld.is_some_and(|names| names.contains("secrets")))
+            .filter(|_| !self.withholds("secrets"))
             .cloned()
             .ok_or_else(|| CapabilityError::Denied(format!("the secret `{}` is not granted here", name.escape_debug())))
     }

@@ -16,7 +16,7 @@ const MAX_KEYS: usize = 1024;
 pub struct Namespace {
     /// The plugin's name in the config.
     pub plugin: Arc<str>,
-    /// The tenant of the request.
+    /// The owner of the request: its tenant, or the project of it that it is of.
     pub tenant: TenantId,
 }
 
@@ -66,7 +66,7 @@ impl Host for HostState {
     }
 
     async fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: Option<u64>) -> wasmtime::Result<Result<(), Error>> {
-        let done = match self.may_store("kv.set", std::slice::from_ref(&key)) {
+        let done = match self.may_write("kv.set", &key) {
             Ok(quota) => {
                 let done = self.kv.set(&self.namespace, key, value, ttl_ms.map(Duration::from_millis), quota);
                 self.meter.waiting(done).await
@@ -82,7 +82,7 @@ impl Host for HostState {
         delta: i64,
         ttl_ms: Option<u64>,
     ) -> wasmtime::Result<Result<i64, Error>> {
-        let sum = match self.may_store("kv.increment", std::slice::from_ref(&key)) {
+        let sum = match self.may_write("kv.increment", &key) {
             Ok(quota) => {
                 let sum = self.kv.increment(&self.namespace, key, delta, ttl_ms.map(Duration::from_millis), quota);
                 self.meter.waiting(sum).await
@@ -109,6 +109,12 @@ impl HostState {
     ) -> Result<Vec<Option<Vec<u8>>>, CapabilityError> {
         self.may_store(function, keys)?;
         self.meter.waiting(self.kv.get_many(&self.namespace, keys)).await
+    }
+
+    /// As [`HostState::may_store`], for what stays. A key is content too: it may be made of what was asked.
+    fn may_write(&mut self, function: &'static str, key: &String) -> Result<u64, CapabilityError> {
+        let quota = self.may_store(function, std::slice::from_ref(key))?;
+        self.may_keep().map(|()| quota)
     }
 
     /// The quota, when the capability is there and the keys are in bounds.

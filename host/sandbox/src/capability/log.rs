@@ -1,11 +1,13 @@
 //! `log`: a guest's lines go to `tracing` under the target `plugin`, with the plugin, tenant and request that they
 //! belong to. Bytes are capped per call; what goes over is counted and reported in one line, so that a guest can
-//! neither flood the log nor fall silent unnoticed. Control characters are escaped: a line stays a line.
+//! neither flood the log nor fall silent unnoticed. Of a request of which nothing may be kept there is the line, and not what
+//! it says. Control characters are escaped: a line stays a line.
 
 use crate::bindings::tidegate::plugin::log::{Attrs, Host, Level};
 use crate::state::HostState;
 use std::borrow::Cow;
 use std::fmt::Write;
+use tidegate_types::Retention;
 
 /// What a guest may still log in this call.
 pub(crate) struct LogBudget {
@@ -49,7 +51,10 @@ impl Host for HostState {
     fn write(&mut self, level: Level, message: String, fields: Attrs) -> wasmtime::Result<()> {
         let bytes = message.len() + fields.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
         if self.log.take(bytes) {
-            self.emit(level, &escape(&message), &join(&fields));
+            match self.retention {
+                Retention::Kept => self.emit(level, &escape(&message), &join(&fields)),
+                Retention::Nothing => self.emit(level, &left_out(bytes), ""),
+            }
         }
         Ok(())
     }
@@ -73,10 +78,11 @@ impl HostState {
         }
     }
 
-    /// A line of the host's own about this guest, within the same budget.
+    /// A line of the host's own about this guest, within the same budget. It may quote the guest.
     pub(crate) fn complain(&mut self, message: &str) {
         if self.log.take(message.len()) {
-            self.emit(Level::Warn, message, "");
+            let left_out = (self.retention == Retention::Nothing).then(|| left_out(message.len()));
+            self.emit(Level::Warn, left_out.as_deref().unwrap_or(message), "");
         }
     }
 
@@ -88,6 +94,11 @@ impl HostState {
             self.emit(Level::Warn, &message, "");
         }
     }
+}
+
+/// Stands for a line of a request of which nothing may be kept.
+fn left_out(bytes: usize) -> String {
+    format!("{bytes} bytes are left out, since nothing of this request may be kept")
 }
 
 fn escape(text: &str) -> Cow<'_, str> {

@@ -17,7 +17,7 @@ const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 /// Whose entries: a guest names the collection, never the tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collection {
-    /// The tenant of the request.
+    /// The owner of the request: its tenant, or the project of it that it is of.
     pub tenant: TenantId,
     /// A name from the grant.
     pub name: Arc<str>,
@@ -95,6 +95,7 @@ impl wit::Host for HostState {
     async fn put(&mut self, collection: String, entries: Vec<wit::Entry>) -> wasmtime::Result<Result<(), wit::Error>> {
         let store = self.blueprint.vectors.clone();
         let checked = self.collection("vectors.put", &collection, VectorAccess::Write);
+        let checked = checked.and_then(|collection| self.may_keep().map(|()| collection));
         let done = match checked.and_then(|collection| Ok((collection, check_entries(entries)?))) {
             Ok((collection, entries)) => self.meter.waiting(store.put(&collection, entries)).await,
             Err(error) => Err(error),

@@ -135,7 +135,23 @@ pub async fn administration(contract: &mut Contract<'_>) {
     contract.good(Ask::new(Method::POST, "/admin/keys/{name}/rotate", &["full"]).query("grace_s=5")).await;
     contract.good(Ask::get("/admin/keys", &[])).await;
     contract.good(Ask::new(Method::DELETE, "/admin/keys/{name}", &["plain"])).await;
+    projects(contract).await;
     contract.good(Ask::new(Method::POST, "/admin/reload", &[])).await;
+}
+
+async fn projects(contract: &mut Contract<'_>) {
+    let (all, one) = ("/v1/organization/projects", "/v1/organization/projects/{project_id}");
+    let full = json!({"name": "Web", "tenant": "acme", "limits": {"concurrency": 2}, "budget": {"monthly": 1.5},
+        "models": ["tidegate-starter"], "zero_retention": true});
+    contract.good(Ask::post(all, &[], full)).await;
+    let made = contract.good(Ask::post(all, &[], json!({"name": "Plain"}))).await.json();
+    let id = made["id"].as_str().unwrap();
+    contract.good(Ask::post("/admin/keys", &[], json!({"name": "root.web", "tenant": "root", "project": id}))).await;
+    contract.good(Ask::get(all, &[]).query("limit=1")).await;
+    contract.good(Ask::get(one, &[id])).await;
+    contract.good(Ask::post(one, &[id], json!({"name": "Plainer", "models": null}))).await;
+    contract.good(Ask::new(Method::POST, "/v1/organization/projects/{project_id}/archive", &[id])).await;
+    contract.good(Ask::get(all, &[]).query("include_archived=true")).await;
 }
 
 pub async fn login(contract: &mut Contract<'_>, provider: &Provider) {

@@ -1,0 +1,63 @@
+//! `/v1/organization/projects`, in the shapes of OpenAI's admin API: parts of a tenant with limits, a budget and objects of
+//! their own. For owners and admins of the tenant, and for administrators.
+
+use crate::backend::ProjectPage;
+use crate::body::Response;
+use crate::exchange::{Exchange, json};
+use crate::query::{Query, invalid, percent_decoded};
+use crate::receive;
+use tidegate_types::Reject;
+
+/// Projects of one answer, where nothing else is asked for, and at most.
+const LIMIT: u64 = 20;
+const MOST: u64 = 100;
+
+/// `GET /v1/organization/projects?limit=N&after=ID&include_archived=true`
+pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
+    let query = Query::read(exchange.request.uri(), &["limit", "after", "include_archived"])?;
+    let limit = query.number("limit")?.unwrap_or(LIMIT);
+    if !(1..=MOST).contains(&limit) {
+        return Err(invalid("limit", &format!("`limit` must be from 1 to {MOST}")));
+    }
+    let archived = match query.get("include_archived") {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(_) => return Err(invalid("include_archived", "`include_archived` must be true or false")),
+    };
+    let page = ProjectPage { after: query.get("after").map(str::to_owned), limit: limit as usize, archived };
+    Ok(json(exchange.api.service.projects(page, &exchange.caller).await?))
+}
+
+/// `POST /v1/organization/projects`
+pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
+    let Exchange { api, caller, request, .. } = exchange;
+    let (parts, body) = request.into_parts();
+    let body = receive::json(&api, &parts.headers, body).await?;
+    Ok(json(api.service.make_project(body, &caller).await?))
+}
+
+/// `GET /v1/organization/projects/{id}`
+pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
+    let id = named(&exchange)?;
+    Ok(json(exchange.api.service.project(id, &exchange.caller).await?))
+}
+
+/// `POST /v1/organization/projects/{id}`
+pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
+    let id = named(&exchange)?;
+    let Exchange { api, caller, request, .. } = exchange;
+    let (parts, body) = request.into_parts();
+    let body = receive::json(&api, &parts.headers, body).await?;
+    Ok(json(api.service.change_project(id, body, &caller).await?))
+}
+
+/// `POST /v1/organization/projects/{id}/archive`: its keys let nobody in from now on.
+pub(crate) async fn archive(exchange: Exchange) -> Result<Response, Reject> {
+    let id = named(&exchange)?;
+    Ok(json(exchange.api.service.archive_project(id, &exchange.caller).await?))
+}
+
+fn named(exchange: &Exchange) -> Result<String, Reject> {
+    let id = percent_decoded(exchange.word(0));
+    id.ok_or_else(|| invalid("id", "the project's id in the path is not percent-encoded UTF-8"))
+}

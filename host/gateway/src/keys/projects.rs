@@ -1,0 +1,218 @@
+//! Projects that are made while the server runs (`/v1/organization/projects`), beside those of its config, in the form of
+//! OpenAI's with what else they have here. The store keeps them; gateways of one store have the same ones.
+
+use super::{KeyDesk, Taken, away, invalid};
+use crate::books::{Books, now_ms};
+use crate::config::{Config, ProjectConfig, is_tenant, project_id};
+use serde_json::{Map, Value, json};
+use tidegate_api::ProjectPage;
+use tidegate_store::KeptProject;
+use tidegate_types::{Caller, Fault, ProjectId, Reject, RejectKind};
+
+/// Projects of a tenant that are made here and not archived.
+const MOST: u32 = 1000;
+
+/// A project as `by` sees it.
+struct Seen {
+    id: String,
+    tenant: String,
+    settings: Map<String, Value>,
+    created_ms: u64,
+    /// Who made it; `None` for one of the config.
+    created_by: Option<String>,
+    archived_ms: Option<u64>,
+}
+
+impl KeyDesk {
+    /// The projects that `by` may see: those of the config first, then the oldest.
+    pub(crate) async fn projects(&self, by: &Caller, page: &ProjectPage) -> Result<Value, Reject> {
+        let all = self.seen(by).await?;
+        let mut listed: Vec<&Seen> =
+            all.iter().filter(|project| page.archived || project.archived_ms.is_none()).collect();
+        if let Some(after) = &page.after {
+            let at = listed.iter().position(|project| project.id == *after);
+            let at = at.ok_or_else(|| unknown().at("after"))?;
+            listed.drain(..=at);
+        }
+        let has_more = listed.len() > page.limit;
+        listed.truncate(page.limit);
+        let id = |project: Option<&&Seen>| project.map(|project| project.id.clone());
+        let (first, last) = (id(listed.first()), id(listed.last()));
+        let data: Vec<Value> = listed.into_iter().map(shown).collect();
+        Ok(json!({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more}))
+    }
+
+    /// One project.
+    pub(crate) async fn project(&self, id: &str, by: &Caller) -> Result<Value, Reject> {
+        Ok(shown(&self.find(id, by).await?))
+    }
+
+    /// Makes a project as `body` describes it.
+    pub(crate) async fn make_project(&self, body: &[u8], by: &Caller, books: &Books) -> Result<Value, Reject> {
+        let mut settings = object(body)?;
+        let tenant = match settings.remove("tenant") {
+            None => by.tenant.as_str().to_owned(),
+            Some(Value::String(tenant)) if tenant == by.tenant.as_str() => tenant,
+            Some(Value::String(tenant)) if by.admin && !tenant.is_empty() && is_tenant(&tenant) => tenant,
+            Some(Value::String(_)) if !by.admin => {
+                let message = "only who administers the server makes projects of other tenants";
+                return Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).at("tenant").code("not_admin"));
+            }
+            Some(_) => return Err(invalid("`tenant` must be the name of a tenant".into()).at("tenant")),
+        };
+        self.check_project(&settings)?;
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
+        let project = KeptProject {
+            id: format!("{}{:032x}", ProjectId::PREFIX, u128::from_le_bytes(bytes)),
+            tenant,
+            settings: Value::Object(settings).to_string(),
+            created_ms: now_ms(),
+            created_by: by.name(),
+            archived_ms: None,
+        };
+        if !self.projects.add(&project, MOST).await.map_err(|error| away(&error))? {
+            let message = format!("the tenant has {MOST} projects, the most that it may; archive some");
+            return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("too_many_projects"));
+        }
+        self.apply(books).await?;
+        Ok(shown(&kept(project)))
+    }
+
+    /// Changes what `body` names; `null` takes something away.
+    pub(crate) async fn change_project(
+        &self,
+        id: &str,
+        body: &[u8],
+        by: &Caller,
+        books: &Books,
+    ) -> Result<Value, Reject> {
+        let changes = object(body)?;
+        let mut project = self.to_change(id, by).await?;
+        let before = Value::Object(project.settings.clone()).to_string();
+        for (field, value) in changes {
+            match value {
+                Value::Null => drop(project.settings.remove(&field)),
+                value => drop(project.settings.insert(field, value)),
+            }
+        }
+        self.check_project(&project.settings)?;
+        let after = Value::Object(project.settings.clone()).to_string();
+        if !self.projects.update(id, &before, &after).await.map_err(|error| away(&error))? {
+            let message = "somebody else has changed or archived the project meanwhile; look at it and try again";
+            return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("project_changed"));
+        }
+        self.apply(books).await?;
+        Ok(shown(&project))
+    }
+
+    /// Ends a project: its keys let nobody in from now on. What was used for it stays in the books.
+    pub(crate) async fn archive_project(&self, id: &str, by: &Caller, books: &Books) -> Result<Value, Reject> {
+        self.to_change(id, by).await?;
+        self.keep_an_administrator(|key| key.project.as_deref() == Some(id), id)?;
+        // Whoever was faster wanted the same.
+        self.projects.archive(id, now_ms()).await.map_err(|error| away(&error))?;
+        self.apply(books).await?;
+        self.project(id, by).await
+    }
+
+    /// A project that `by` sees and that can be changed here.
+    async fn to_change(&self, id: &str, by: &Caller) -> Result<Seen, Reject> {
+        let project = self.find(id, by).await?;
+        let conflict = |message: &str, code: &str| {
+            Err(Reject::new(RejectKind::Conflict, Fault::Client, message.to_owned()).code(code))
+        };
+        if project.created_by.is_none() {
+            return conflict("the project is of the server's config, which its operator changes", "project_of_config");
+        }
+        match project.archived_ms {
+            Some(_) => conflict("the project is archived; make another", "project_archived"),
+            None => Ok(project),
+        }
+    }
+
+    async fn find(&self, id: &str, by: &Caller) -> Result<Seen, Reject> {
+        self.seen(by).await?.into_iter().find(|project| project.id == id).ok_or_else(unknown)
+    }
+
+    async fn seen(&self, by: &Caller) -> Result<Vec<Seen>, Reject> {
+        let made = self.projects.all().await.map_err(|error| away(&error))?;
+        let mut all = of_config(&self.lock().config);
+        all.extend(made.into_iter().map(kept));
+        all.retain(|project| by.admin || project.tenant == by.tenant.as_str());
+        Ok(all)
+    }
+
+    fn check_project(&self, settings: &Map<String, Value>) -> Result<(), Reject> {
+        let parsed: ProjectConfig =
+            serde_json::from_value(Value::Object(settings.clone())).map_err(|error| invalid(error.to_string()))?;
+        if parsed.name.is_none() {
+            return Err(invalid("`name` is required: what people call the project".into()).at("name"));
+        }
+        let budget = parsed.budget.map(|budget| budget.to_budget("the project")).transpose();
+        parsed.check(&self.lock().config).and(budget.map(drop)).map_err(|error| invalid(format!("{error:#}")))
+    }
+}
+
+impl Taken {
+    /// Adds the projects that are kept and not archived to the config's.
+    pub(super) fn add_projects(&self, config: &mut Config) {
+        for project in self.projects.iter().filter(|project| project.archived_ms.is_none()) {
+            match serde_json::from_str::<ProjectConfig>(&project.settings) {
+                Ok(settings) => {
+                    let tenant = config.tenants.entry(project.tenant.clone()).or_default();
+                    tenant.projects.insert(project.id.clone(), settings);
+                }
+                Err(error) => tracing::error!(project = project.id, "a kept project is not understood: {error}"),
+            }
+        }
+    }
+}
+
+fn of_config(config: &Config) -> Vec<Seen> {
+    let all = config.tenants.iter().flat_map(|(tenant, of)| of.projects.iter().map(move |project| (tenant, project)));
+    let seen = |(tenant, (name, project)): (&String, (&String, &ProjectConfig))| {
+        let mut settings = Map::new();
+        settings.insert("name".into(), project.name.as_ref().unwrap_or(name).clone().into());
+        settings.insert("limits".into(), json!(project.limits));
+        settings.insert("zero_retention".into(), project.zero_retention.into());
+        if let Some(models) = &project.models {
+            settings.insert("models".into(), json!(models));
+        }
+        if let Some(budget) = project.budget {
+            settings.insert("budget".into(), json!(budget));
+        }
+        let id = project_id(tenant, name).to_string();
+        Seen { id, tenant: tenant.clone(), settings, created_ms: 0, created_by: None, archived_ms: None }
+    };
+    all.map(seen).collect()
+}
+
+fn kept(project: KeptProject) -> Seen {
+    let KeptProject { id, tenant, settings, created_ms, created_by, archived_ms } = project;
+    let settings = serde_json::from_str(&settings).unwrap_or_default();
+    Seen { id, tenant, settings, created_ms, created_by: Some(created_by), archived_ms }
+}
+
+fn shown(project: &Seen) -> Value {
+    let settings = &project.settings;
+    let field = |name: &str| settings.get(name).cloned().unwrap_or(Value::Null);
+    json!({
+        "id": project.id, "object": "organization.project", "name": field("name"),
+        "created_at": project.created_ms / 1000, "archived_at": project.archived_ms.map(|ms| ms / 1000),
+        "status": if project.archived_ms.is_some() { "archived" } else { "active" },
+        "tenant": project.tenant, "created_by": project.created_by, "models": field("models"),
+        "limits": field("limits"), "budget": field("budget"),
+        "zero_retention": settings.get("zero_retention").cloned().unwrap_or(false.into()),
+    })
+}
+
+fn object(body: &[u8]) -> Result<Map<String, Value>, Reject> {
+    serde_json::from_slice(body)
+        .map_err(|error| invalid(format!("the body must be an object that describes the project: {error}")))
+}
+
+/// Another tenant's looks like one that never was.
+fn unknown() -> Reject {
+    Reject::new(RejectKind::NotFound, Fault::Client, "there is no such project").code("project_not_found")
+}

@@ -1,0 +1,164 @@
+//! A request of which nothing may be kept leaves nothing: in `kv`, in `vectors`, in an instance that serves again, in the
+//! log. And what is kept is an owner's: a project's, not its tenant's.
+
+use crate::support::{by, inspect, load, logged, small, spec};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvStore, MemoryKv, Namespace};
+use tidegate_sandbox::stage::{Action, CallContext, CallError, Grants};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_types::{Part, ProjectId, Retention, ToolCall};
+
+const CANARY: &str = "canary7d20aa";
+
+/// Keeps what it is told, and remembers every byte of it.
+struct Scanned {
+    kept: MemoryKv,
+    written: Mutex<Vec<String>>,
+}
+
+impl Scanned {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { kept: MemoryKv::new(1 << 20), written: Mutex::default() })
+    }
+
+    fn has(&self, what: &str) -> bool {
+        self.written.lock().iter().any(|written| written.contains(what))
+    }
+}
+
+impl KvStore for Scanned {
+    fn get_many<'a>(
+        &'a self,
+        space: &'a Namespace,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
+        self.kept.get_many(space, keys)
+    }
+
+    fn set<'a>(
+        &'a self,
+        space: &'a Namespace,
+        key: String,
+        value: Vec<u8>,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> BoxFuture<'a, Result<(), CapabilityError>> {
+        self.written.lock().push(format!("{} {key} {}", space.tenant, String::from_utf8_lossy(&value)));
+        self.kept.set(space, key, value, ttl, quota)
+    }
+
+    fn increment<'a>(
+        &'a self,
+        space: &'a Namespace,
+        key: String,
+        delta: i64,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
+        self.written.lock().push(format!("{} {key}", space.tenant));
+        self.kept.increment(space, key, delta, ttl, quota)
+    }
+
+    fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
+        self.kept.delete(space, key)
+    }
+}
+
+fn keeper(kv: &Arc<Scanned>, grants: Grants) -> Arc<Plugin> {
+    let sandbox = Sandbox::new(SandboxConfig { kv: kv.clone(), ..small() }).unwrap();
+    let documents = [("docs".to_owned(), std::env::temp_dir())].into();
+    let grants = Grants { kv_bytes: Some(1 << 20), documents, ..grants };
+    sandbox.load(PluginSpec { name: "keeper".into(), grants, ..spec("keeper") }).unwrap()
+}
+
+fn unkept(tenant: &str) -> CallContext {
+    CallContext { retention: Retention::Nothing, ..by(tenant) }
+}
+
+async fn run(plugin: &Plugin, ctx: &CallContext, function: &str, arguments: &str) -> Result<String, CallError> {
+    let call = ToolCall { id: "c".into(), name: function.into(), arguments: arguments.into() };
+    plugin.call_tool(ctx, &call).await.map(|outcome| outcome.content)
+}
+
+#[tokio::test]
+async fn what_may_not_be_kept_is_refused_by_the_store_and_what_is_there_can_be_forgotten() {
+    let kv = Scanned::new();
+    let plugin = keeper(&kv, Grants::default());
+    run(&plugin, &by("t"), "set", "known before").await.unwrap();
+    for (function, arguments) in
+        [("set", format!("key {CANARY}")), ("set", format!("{CANARY} 1")), ("add", format!("{CANARY} 1"))]
+    {
+        let denied = run(&plugin, &unkept("t"), function, &arguments).await.unwrap_err();
+        assert!(matches!(&denied, CallError::Plugin { case: "denied", .. }), "{denied}");
+    }
+    assert!(!kv.has(CANARY), "{:?}", kv.written.lock());
+    assert_eq!(run(&plugin, &unkept("t"), "get", "known").await.unwrap(), "before", "what others kept is read");
+    assert_eq!(run(&plugin, &unkept("t"), "delete", "known").await.unwrap(), "deleted");
+    run(&plugin, &by("t"), "set", &format!("key {CANARY}")).await.unwrap();
+    assert!(kv.has(CANARY), "the scan finds what is there");
+}
+
+#[tokio::test]
+async fn an_instance_that_saw_it_serves_nobody_again() {
+    let plugin = load("honest");
+    let nth = async |ctx: CallContext| match inspect(&plugin, &ctx, "calls").await.unwrap().action {
+        Action::Respond(parts) => match &parts[..] {
+            [Part::Text(count)] => count.parse::<u32>().unwrap(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let mut seen = Vec::new();
+    for retention in [Retention::Kept, Retention::Kept, Retention::Nothing, Retention::Kept, Retention::Nothing] {
+        seen.push(nth(CallContext { retention, ..by("unkept-instances") }).await);
+    }
+    assert_eq!(seen, [1, 2, 3, 1, 2]);
+    // An error is no way to stay either.
+    let failed = inspect(&plugin, &unkept("unkept-instances"), "fail").await.unwrap_err();
+    assert!(!failed.to_string().contains("as the test asked"), "{failed}");
+    assert!(inspect(&plugin, &by("unkept-instances"), "fail").await.unwrap_err().to_string().contains("as the test"));
+    assert_eq!(nth(by("unkept-instances")).await, 2, "one failed call, which was not unkept, came before");
+}
+
+#[tokio::test]
+async fn the_log_has_the_line_and_not_what_it_says() {
+    let kv = Scanned::new();
+    let plugin = keeper(&kv, Grants::default());
+    for function in ["log", "count"] {
+        let (done, log) = logged(run(&plugin, &unkept("t"), function, CANARY)).await;
+        done.unwrap();
+        assert!(!log.is_empty(), "{function}");
+        for line in log {
+            assert!(line.contains("WARN") && line.contains("bytes are left out") && !line.contains(CANARY), "{line}");
+        }
+        let (done, log) = logged(run(&plugin, &by("t"), function, CANARY)).await;
+        done.unwrap();
+        assert!(log[0].contains(CANARY), "{log:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_project_keeps_apart_from_its_tenant_and_has_no_more_than_it() {
+    let kv = Scanned::new();
+    let in_project = |id: &str| {
+        let mut ctx = by("acme");
+        ctx.caller.project = ProjectId::new(id);
+        ctx
+    };
+    let plugin = keeper(&kv, Grants::default());
+    let (web, shop) = (in_project("proj_web"), in_project("proj_shop"));
+    run(&plugin, &web, "set", "key web").await.unwrap();
+    for other in [&by("acme"), &shop, &by("globex")] {
+        assert_eq!(run(&plugin, other, "get", "key").await.unwrap(), "none");
+    }
+    assert_eq!(run(&plugin, &web, "get", "key").await.unwrap(), "web");
+    // What is withheld from the tenant is withheld from its projects.
+    let withheld = [(web.caller.tenant.clone(), ["kv".to_owned()].into())].into();
+    let poorer = keeper(&kv, Grants { withheld, ..Grants::default() });
+    for ctx in [&by("acme"), &web] {
+        assert!(matches!(run(&poorer, ctx, "get", "key").await, Err(CallError::Plugin { case: "denied", .. })));
+    }
+    assert_eq!(run(&poorer, &by("globex"), "get", "key").await.unwrap(), "none");
+}

@@ -1,0 +1,102 @@
+//! Projects that are made while the server runs.
+
+use crate::db::Db;
+use crate::error::StoreError;
+use crate::usage::{signed, unsigned};
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+/// A project as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptProject {
+    /// No other project of any tenant has it.
+    pub id: String,
+    /// Whose.
+    pub tenant: String,
+    /// What else there is to say of it, as JSON; the store does not look into it.
+    pub settings: String,
+    /// Milliseconds since 1970.
+    pub created_ms: u64,
+    /// The key that made it.
+    pub created_by: String,
+    /// Since when nobody may use it.
+    pub archived_ms: Option<u64>,
+}
+
+/// The projects that are kept.
+#[derive(Clone, Debug)]
+pub struct Projects(Db);
+
+impl Projects {
+    /// Of `db`.
+    pub fn new(db: Db) -> Self {
+        Self(db)
+    }
+
+    /// Keeps a new project, where its tenant has fewer than `most` that are not archived; says whether it did.
+    pub async fn add(&self, project: &KeptProject, most: u32) -> Result<bool, StoreError> {
+        let mut tx = self.0.write().await?;
+        let row = sqlx::query("SELECT COUNT(*) FROM projects WHERE tenant = $1 AND archived_ms IS NULL")
+            .bind(project.tenant.as_str())
+            .fetch_one(&mut *tx)
+            .await?;
+        let fits = unsigned(row.try_get::<i64, _>(0)?) < u64::from(most);
+        if fits {
+            sqlx::query(
+                "INSERT INTO projects (id, tenant, settings, created_ms, created_by) VALUES ($1, $2, $3, $4, $5)",
+            )
+            .bind(project.id.as_str())
+            .bind(project.tenant.as_str())
+            .bind(project.settings.as_str())
+            .bind(signed(project.created_ms))
+            .bind(project.created_by.as_str())
+            .execute(&mut *tx)
+            .await?;
+        }
+        tx.commit().await?;
+        Ok(fits)
+    }
+
+    /// Other settings from now on, where nobody has changed them since they were `before`; says whether it did.
+    pub async fn update(&self, id: &str, before: &str, settings: &str) -> Result<bool, StoreError> {
+        let done =
+            sqlx::query("UPDATE projects SET settings = $1 WHERE id = $2 AND settings = $3 AND archived_ms IS NULL")
+                .bind(settings)
+                .bind(id)
+                .bind(before)
+                .execute(self.0.pool())
+                .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Nobody may use it from now on; says whether somebody might until now.
+    pub async fn archive(&self, id: &str, now_ms: u64) -> Result<bool, StoreError> {
+        let done = sqlx::query("UPDATE projects SET archived_ms = $1 WHERE id = $2 AND archived_ms IS NULL")
+            .bind(signed(now_ms))
+            .bind(id)
+            .execute(self.0.pool())
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// All projects, the archived ones included, the oldest first.
+    pub async fn all(&self) -> Result<Vec<KeptProject>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT id, tenant, settings, created_ms, created_by, archived_ms FROM projects ORDER BY created_ms, id",
+        )
+        .fetch_all(self.0.pool())
+        .await?;
+        rows.iter().map(|row| Ok(project(row)?)).collect()
+    }
+}
+
+fn project(row: &AnyRow) -> Result<KeptProject, sqlx::Error> {
+    Ok(KeptProject {
+        id: row.try_get(0)?,
+        tenant: row.try_get(1)?,
+        settings: row.try_get(2)?,
+        created_ms: unsigned(row.try_get(3)?),
+        created_by: row.try_get(4)?,
+        archived_ms: row.try_get::<Option<i64>, _>(5)?.map(unsigned),
+    })
+}
