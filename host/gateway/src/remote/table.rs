@@ -33,6 +33,6 @@ mod tests {
         let rows = [vec!["a".to_owned(), "long one".into()], vec!["b\n\u{1b}[2J".into(), String::new()]];
         write(&mut out, &["NAME", "X"], &rows).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "NAME           X\na              long one\nb\\n\\u{1b}[2J\n");
+        assert_eq!(text, "NAME          X\na             long one\nb\\n\\u{1b}[2J\n");
     }
 }
