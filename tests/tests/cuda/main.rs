@@ -30,10 +30,11 @@ const ALL_AT_ONCE: &str = "max_batch_tokens = 2048\nmax_seqs = 80\n";
 /// Of 72 answers. More would hide a defect.
 const MOST_TIES: usize = 4;
 
-/// The fixtures on a backend, under names of their own, so that their figures are too.
-fn config(backend: &str, names: &[&str], engine: &str) -> String {
+/// The fixtures at a place: a backend, and what follows a dash makes the models' names, and so their figures, a gateway's own.
+fn config(place: &str, names: &[&str], engine: &str) -> String {
     let models = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/models");
-    let model = |name: &&str| format!("[[models]]\nname = \"{name}-{backend}\"\npath = {:?}\n", models.join(name));
+    let model = |name: &&str| format!("[[models]]\nname = \"{name}-{place}\"\npath = {:?}\n", models.join(name));
+    let backend = place.split('-').next().unwrap();
     let models: String = names.iter().map(model).collect();
     let compute = format!("[compute]\nbackend = \"{backend}\"\nthreads = 1\n");
     format!("{compute}[engine]\nkv_cache_mib = 1\n{engine}[pipeline]\n{models}")
@@ -65,21 +66,21 @@ fn many(model: &'static str) -> Vec<Ask> {
     (0..72).map(|n| (model, format!("number {n}: {}", PROMPTS[1]), 16)).collect()
 }
 
-fn body((model, prompt, tokens): &Ask, backend: &str) -> Value {
-    json!({"model": format!("{model}-{backend}"), "prompt": prompt, "max_tokens": tokens, "temperature": 0})
+fn body((model, prompt, tokens): &Ask, place: &str) -> Value {
+    json!({"model": format!("{model}-{place}"), "prompt": prompt, "max_tokens": tokens, "temperature": 0})
 }
 
 /// All at once.
-async fn texts(gateway: &Gateway, backend: &str, asks: &[Ask]) -> Vec<String> {
-    let bodies: Vec<Value> = asks.iter().map(|ask| body(ask, backend)).collect();
+async fn texts(gateway: &Gateway, place: &str, asks: &[Ask]) -> Vec<String> {
+    let bodies: Vec<Value> = asks.iter().map(|ask| body(ask, place)).collect();
     let all = bodies.iter().map(|body| gateway.post("/v1/completions", body));
     join_all(all).await.iter().map(|answer| answer.text()).collect()
 }
 
-/// A figure of a model on CUDA. It counts for the whole process, other tests' gateways too.
-async fn figure(gateway: &Gateway, name: &str, model: &str) -> f64 {
+/// A figure of a model at a place. Gateways of one process that give a model the same name have its figures together.
+async fn figure(gateway: &Gateway, name: &str, model: &str, place: &str) -> f64 {
     let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
-    let start = format!("tidegate_engine_{name}{{model=\"{model}-cuda\"}} ");
+    let start = format!("tidegate_engine_{name}{{model=\"{model}-{place}\"}} ");
     let value = metrics.lines().find_map(|line| line.strip_prefix(&start));
     value.unwrap_or_else(|| panic!("no {start} in {metrics}")).parse().unwrap()
 }
@@ -101,34 +102,32 @@ async fn requests_are_answered_as_on_the_cpu_with_everything_on_and_through_faul
     let alone = Gateway::start(&config("cuda", &MODELS[..1], SMALL_STEPS)).await;
     faults::a_lost_device_is_replaced(standin, &alone, &asks[..1], &expected[..1]).await;
     faults::memory_that_others_took_is_waited_for_and_then_said(standin, &alone, &asks[..1], &expected[..1]).await;
-    let cuda = Gateway::start(&config("cuda", &MODELS, SMALL_STEPS)).await;
+    let cuda = Gateway::start(&config(ALL_ON, &MODELS, SMALL_STEPS)).await;
     everything_gives_the_tokens_of_the_cpu(standin, &cuda, &asks, &expected).await;
     seeds_fix_what_is_drawn(&cuda).await;
     let fixed = config("cuda", &MODELS, SMALL_STEPS).replace("threads = 1", "threads = 1\ndeterministic = true");
     assert_eq!(texts(&Gateway::start(&fixed).await, "cuda", &asks).await, expected, "deterministic");
 }
 
+const ALL_ON: &str = "cuda-all-on";
+
 /// Batches, prompts in pieces, recorded steps, the prefix cache.
 async fn everything_gives_the_tokens_of_the_cpu(standin: &Standin, cuda: &Gateway, asks: &[Ask], expected: &[String]) {
     let played = standin.calls("cuGraphLaunch");
-    let mut before = Vec::new();
-    for model in MODELS {
-        before.push((figure(cuda, "steps_total", model).await, figure(cuda, "prompt_tokens_total", model).await));
-    }
-    assert_eq!(texts(cuda, "cuda", asks).await, expected, "all at once");
+    assert_eq!(texts(cuda, ALL_ON, asks).await, expected, "all at once");
     assert!(standin.calls("cuGraphLaunch") > played, "no step was recorded");
     let mut hits = Vec::new();
-    for (model, (steps, tokens)) in MODELS.into_iter().zip(before) {
-        let steps = figure(cuda, "steps_total", model).await - steps;
-        let tokens = figure(cuda, "prompt_tokens_total", model).await - tokens;
+    for model in MODELS {
+        let steps = figure(cuda, "steps_total", model, ALL_ON).await;
+        let tokens = figure(cuda, "prompt_tokens_total", model, ALL_ON).await;
         // One by one they would take a step for each token that is drawn, and more.
         assert!(steps < 4.0 * 16.0, "{model}: {steps} steps: nothing was batched");
         assert!(tokens > 4.0 * 24.0, "{model}: {tokens} tokens in four prompts: none of them had to go in pieces");
-        hits.push(figure(cuda, "prefix_hits_total", model).await);
+        hits.push(figure(cuda, "prefix_hits_total", model, ALL_ON).await);
     }
-    assert_eq!(texts(cuda, "cuda", asks).await, expected, "from the prefix cache");
+    assert_eq!(texts(cuda, ALL_ON, asks).await, expected, "from the prefix cache");
     for (model, before) in MODELS.into_iter().zip(hits) {
-        let hits = figure(cuda, "prefix_hits_total", model).await;
+        let hits = figure(cuda, "prefix_hits_total", model, ALL_ON).await;
         assert!(hits > before, "{model}: nothing came from the prefix cache");
     }
 }
@@ -143,9 +142,9 @@ async fn preempted_sequences_give_the_tokens_of_the_cpu() {
     for model in MODELS {
         let asks = long(model);
         let expected = texts(&roomy(model).await, "cpu", &asks).await;
-        let cuda = Gateway::start(&config("cuda", &[model], ALL_AT_ONCE)).await;
-        assert_eq!(texts(&cuda, "cuda", &asks).await, expected, "{model}");
-        assert!(figure(&cuda, "preemptions_total", model).await > 0.0, "{model}: nothing was preempted");
+        let cuda = Gateway::start(&config("cuda-grown", &[model], ALL_AT_ONCE)).await;
+        assert_eq!(texts(&cuda, "cuda-grown", &asks).await, expected, "{model}");
+        assert!(figure(&cuda, "preemptions_total", model, "cuda-grown").await > 0.0, "{model}: nothing was preempted");
         cuda.running.stop(Duration::ZERO).await;
     }
 }
@@ -161,13 +160,13 @@ async fn of_many_answers_those_that_are_not_the_cpus_end_in_a_tie() {
     for model in ["llama", "qwen3"] {
         let asks = many(model);
         let expected = answers(&roomy(model).await, "cpu", &asks).await;
-        let cuda = Gateway::start(&config("cuda", &[model], ALL_AT_ONCE)).await;
-        let together = answers(&cuda, "cuda", &asks).await;
-        assert!(figure(&cuda, "preemptions_total", model).await > 0.0, "{model}: nothing was preempted");
+        let cuda = Gateway::start(&config("cuda-many", &[model], ALL_AT_ONCE)).await;
+        let together = answers(&cuda, "cuda-many", &asks).await;
+        assert!(figure(&cuda, "preemptions_total", model, "cuda-many").await > 0.0, "{model}: nothing was preempted");
         let (mut apart, mut ties) = (0f64, 0);
         for ((ask, cpu), found) in asks.iter().zip(&expected).zip(&together) {
             assert_eq!(
-                &answers(&cuda, "cuda", std::slice::from_ref(ask)).await[0],
+                &answers(&cuda, "cuda-many", std::slice::from_ref(ask)).await[0],
                 found,
                 "{ask:?} alone, and with all"
             );
@@ -188,7 +187,7 @@ async fn of_many_answers_those_that_are_not_the_cpus_end_in_a_tie() {
 async fn seeds_fix_what_is_drawn(gateway: &Gateway) {
     for model in MODELS {
         let request = |seed: u32| {
-            json!({"model": format!("{model}-cuda"), "prompt": PROMPTS[1], "max_tokens": 12, "temperature": 1.2,
+            json!({"model": format!("{model}-{ALL_ON}"), "prompt": PROMPTS[1], "max_tokens": 12, "temperature": 1.2,
                    "top_p": 0.9, "frequency_penalty": 0.5, "seed": seed, "logprobs": 3})
         };
         let alone = gateway.post("/v1/completions", &request(1)).await;
