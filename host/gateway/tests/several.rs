@@ -4,21 +4,16 @@
 #[path = "../../../tests/src/redis.rs"]
 #[allow(dead_code, reason = "each file of tests takes what it needs of it")]
 mod redis;
+mod server;
 
 use redis::Redis;
 use serde_json::json;
-use std::io::{BufRead, BufReader, Read, Write};
+use server::Server;
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const LEASE_MS: u64 = 4000;
-
-/// A running gateway; killed when dropped.
-struct Server {
-    child: Child,
-    addr: String,
-}
 
 impl Server {
     fn start(redis: &Redis, folder: &std::path::Path) -> Self {
@@ -30,18 +25,7 @@ impl Server {
              [[keys]]\nname = \"ann\"\nhash = \"blake3:{hash}\"\nlimits = {{ concurrency = 1 }}\n"
         );
         std::fs::write(&config, text).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["serve", "--config", config.to_str().unwrap()])
-            .env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let listening = lines.find(|line| line.starts_with("listening ")).expect("the server ended");
-        let addr = listening.split("//").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, addr }
+        Self::with(&config)
     }
 
     fn send(&self, request: &str) -> TcpStream {
@@ -68,13 +52,6 @@ impl Server {
         self.send(&format!(
             "GET /v1/streams/{stream} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer tg-ann\r\nconnection: close\r\n\r\n"
         ))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -2,40 +2,24 @@
 //! next one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod server;
 #[path = "../../../tests/src/stand_in.rs"]
 #[allow(dead_code, reason = "each file of tests takes what it needs of it")]
 mod stand_in;
 
 use serde_json::{Value, json};
+use server::Server;
 use stand_in::{StandIn, completion};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A running gateway; killed when dropped.
-struct Server {
-    child: Child,
-    addr: String,
-}
-
 impl Server {
     fn start(folder: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["serve", "--config", folder.join("tidegate.toml").to_str().unwrap()])
-            .env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let listening = lines.find(|line| line.starts_with("listening ")).expect("the server ended");
-        let addr = listening.split("//").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, addr }
+        Self::with(&folder.join("tidegate.toml"))
     }
 
     fn send(&self, method: &str, path: &str, body: &Value) -> String {
@@ -59,13 +43,6 @@ impl Server {
         let content = format!("This is word-{n}, {}", "and so on ".repeat(30));
         let body = json!({"model": "chat", "conversation": conversation, "input": content, "truncation": "auto"});
         serde_json::from_str(&self.send("POST", "/v1/responses", &body)).unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
