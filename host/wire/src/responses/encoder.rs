@@ -3,8 +3,10 @@
 //!
 //! Invariant: the items are what the deltas of the events say, whichever way the response is read.
 
+mod kind;
 mod simple;
 
+use self::kind::Kind;
 use super::object::{Ended, Head};
 use crate::items::item;
 use crate::logprobs;
@@ -48,50 +50,6 @@ pub struct ResponseEncoder {
 struct Item {
     id: String,
     message: Message,
-}
-
-/// What an open item is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Text,
-    Refusal,
-    Reasoning,
-}
-
-impl Kind {
-    fn of(part: &Part) -> Option<Self> {
-        match part {
-            Part::Text(_) => Some(Self::Text),
-            Part::Refusal(_) => Some(Self::Refusal),
-            Part::Reasoning(_) => Some(Self::Reasoning),
-            Part::ToolCall(_) | Part::ToolOutcome(_) | Part::Opaque { .. } => None,
-        }
-    }
-
-    /// Its events' name, and the member with the whole of it.
-    fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Text => ("response.output_text", "text"),
-            Self::Refusal => ("response.refusal", "refusal"),
-            Self::Reasoning => ("response.reasoning_text", "text"),
-        }
-    }
-
-    fn empty(self) -> Part {
-        match self {
-            Self::Text => Part::Text(String::new()),
-            Self::Refusal => Part::Refusal(String::new()),
-            Self::Reasoning => Part::Reasoning(String::new()),
-        }
-    }
-
-    fn part(self, text: &str) -> Value {
-        match self {
-            Self::Text => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
-            Self::Refusal => json!({"type": "refusal", "refusal": text}),
-            Self::Reasoning => json!({"type": "reasoning_text", "text": text}),
-        }
-    }
 }
 
 impl ResponseEncoder {
