@@ -5,8 +5,9 @@
 
 use crate::socket::Running;
 use hyper::{Method, StatusCode};
-use metrics::{counter, histogram};
-use std::sync::Arc;
+use metrics::{Counter, Histogram, counter, histogram};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tidegate_types::{Caller, Fault, Reject, RequestId};
 
@@ -74,9 +75,9 @@ impl Drop for Record {
         };
         let status = status_label(self.status);
         let seconds = self.begun.elapsed().as_secs_f64();
-        counter!("tidegate_http_requests_total", "route" => self.route, "status" => status, "outcome" => outcome)
-            .increment(1);
-        histogram!("tidegate_http_request_duration_seconds", "route" => self.route).record(seconds);
+        let (count, duration) = figures(self.route, status, outcome);
+        count.increment(1);
+        duration.record(seconds);
         self.log(outcome, status, seconds);
     }
 }
@@ -105,6 +106,23 @@ impl Record {
             tracing::warn!(id, method, route, status, outcome, tenant, key, ms, events, ?kind, ?fault, code, cause);
         }
     }
+}
+
+/// The count of requests that ended so, and how long those of the route take, looked up by name once: a look-up builds
+/// labels, hashes them and takes the registry's lock. There are as many as routes, statuses and outcomes.
+fn figures(route: &'static str, status: &'static str, outcome: &'static str) -> (Counter, Histogram) {
+    type Known = RwLock<HashMap<[&'static str; 3], (Counter, Histogram)>>;
+    static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
+    let name = [route, status, outcome];
+    if let Some(figures) = KNOWN.read().unwrap_or_else(PoisonError::into_inner).get(&name) {
+        return figures.clone();
+    }
+    let make = || {
+        let count =
+            counter!("tidegate_http_requests_total", "route" => route, "status" => status, "outcome" => outcome);
+        (count, histogram!("tidegate_http_request_duration_seconds", "route" => route))
+    };
+    KNOWN.write().unwrap_or_else(PoisonError::into_inner).entry(name).or_insert_with(make).clone()
 }
 
 /// The statuses that are answered, as labels.

@@ -2,10 +2,9 @@
 
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use crate::figures;
+use crate::figures::{self, IN_WORK, Outcome};
 use crate::reply::ReplyEvent;
 use crate::stages::Ending;
-use metrics::{counter, gauge};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_ledger::Charge;
@@ -30,7 +29,7 @@ pub(crate) type Findings = Arc<Mutex<Vec<Finding>>>;
 
 impl Record {
     pub(crate) fn new(cx: &RequestContext, model: String, stream: bool) -> Self {
-        gauge!("tidegate_requests_in_work").increment(1.0);
+        IN_WORK.increment(1.0);
         tracing::debug!(request = %cx.request_id, model, stream, "accepted");
         Self {
             cx: cx.clone(),
@@ -77,19 +76,19 @@ impl Record {
 
     pub(crate) fn ended(&mut self) {
         let reason = self.finish.map_or("none", FinishReason::as_str);
-        self.write("answered", reason);
+        self.write(Outcome::Answered, reason);
     }
 
     pub(crate) fn failed(&mut self, reject: &Reject) {
-        self.write("failed", reject.code.as_deref().unwrap_or("error"));
+        self.write(Outcome::Failed, reject.code.as_deref().unwrap_or("error"));
     }
 
-    fn write(&mut self, outcome: &'static str, detail: &str) {
+    fn write(&mut self, outcome: Outcome, detail: &str) {
         if std::mem::replace(&mut self.written, true) {
             return;
         }
         if let Some(charge) = &self.charge {
-            charge.settle(outcome);
+            charge.settle(outcome.as_str());
             self.cx.note(|report| report.cost = charge.billed());
         }
         let usage = self.usage.unwrap_or_default();
@@ -101,7 +100,7 @@ impl Record {
             project = %self.cx.caller.owner(),
             key = %self.cx.caller.key_name,
             model = %self.model,
-            outcome,
+            outcome = outcome.as_str(),
             detail,
             input_tokens = usage.input_tokens,
             cached_tokens = usage.cached_tokens,
@@ -110,7 +109,7 @@ impl Record {
             total_ms = total.as_millis() as u64,
             "request"
         );
-        self.tell(outcome, detail, usage, total);
+        self.tell(outcome.as_str(), detail, usage, total);
     }
 
     fn tell(&mut self, outcome: &'static str, detail: &str, usage: Usage, total: Duration) {
@@ -129,13 +128,9 @@ impl Record {
         pipeline.tell(&self.cx, ending);
     }
 
-    fn count(&self, outcome: &'static str, usage: Usage, total: Duration) {
-        let caller = &self.cx.caller;
-        let [tenant, project] = [&caller.tenant, caller.owner()].map(|name| name.as_str().to_owned());
-        counter!("tidegate_requests_total", "model" => self.model.clone(), "tenant" => tenant,
-            "project" => project, "outcome" => outcome)
-        .increment(1);
-        let figures = figures::of_requests(&self.model, &caller.tenant);
+    fn count(&self, outcome: Outcome, usage: Usage, total: Duration) {
+        let figures = figures::of_requests(&self.model, &self.cx.caller);
+        figures.ended(outcome).increment(1);
         figures.input_tokens.increment(usage.input_tokens);
         figures.output_tokens.increment(usage.output_tokens);
         figures.seconds.record(total.as_secs_f64());
@@ -147,7 +142,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        gauge!("tidegate_requests_in_work").decrement(1.0);
-        self.write("client-gone", "dropped");
+        IN_WORK.decrement(1.0);
+        self.write(Outcome::ClientGone, "dropped");
     }
 }

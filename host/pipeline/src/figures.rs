@@ -1,11 +1,11 @@
 //! Handles of the metrics that every request and every event touches, looked up once. A look-up by name builds the
 //! labels, hashes them and takes the registry's lock, which costs more than what is counted.
 
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
 use tidegate_sandbox::stage::StageKind;
-use tidegate_types::TenantId;
+use tidegate_types::{Caller, TenantId};
 
 /// The figures of one stage's plugin.
 #[derive(Clone, Default)]
@@ -31,8 +31,32 @@ impl StageFigures {
     }
 }
 
-/// The figures of a tenant's requests to a model.
+/// Requests that are being answered.
+pub(crate) static IN_WORK: LazyLock<Gauge> = LazyLock::new(|| gauge!("tidegate_requests_in_work"));
+
+/// How a request can end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Answered,
+    Failed,
+    ClientGone,
+}
+
+impl Outcome {
+    const ALL: [Self; 3] = [Self::Answered, Self::Failed, Self::ClientGone];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Failed => "failed",
+            Self::ClientGone => "client-gone",
+        }
+    }
+}
+
+/// The figures of a tenant's requests to a model, for one of its projects.
 pub(crate) struct RequestFigures {
+    ended: [Counter; Outcome::ALL.len()],
     pub(crate) input_tokens: Counter,
     pub(crate) output_tokens: Counter,
     pub(crate) seconds: Histogram,
@@ -40,27 +64,39 @@ pub(crate) struct RequestFigures {
 }
 
 impl RequestFigures {
-    fn new(model: &str, tenant: &TenantId) -> Self {
-        let labels = [("model", model.to_owned()), ("tenant", tenant.to_string())];
+    fn new(model: &str, caller: &Caller) -> Self {
+        let labels = [("model", model.to_owned()), ("tenant", caller.tenant.to_string())];
+        let ended = |outcome: Outcome| {
+            let project = caller.owner().to_string();
+            let [(_, model), (_, tenant)] = labels.clone();
+            counter!("tidegate_requests_total", "model" => model, "tenant" => tenant, "project" => project,
+                "outcome" => outcome.as_str())
+        };
         Self {
+            ended: Outcome::ALL.map(ended),
             input_tokens: counter!("tidegate_input_tokens_total", &labels),
             output_tokens: counter!("tidegate_output_tokens_total", &labels),
             seconds: histogram!("tidegate_request_seconds", &labels),
             to_first_token: histogram!("tidegate_time_to_first_token_seconds", &labels),
         }
     }
+
+    pub(crate) fn ended(&self, outcome: Outcome) -> &Counter {
+        &self.ended[outcome as usize]
+    }
 }
 
-/// The figures of `tenant`'s requests to `model`. There are as many as the registry has series, which lives as long.
-pub(crate) fn of_requests(model: &str, tenant: &TenantId) -> Arc<RequestFigures> {
+/// The figures of `caller`'s requests to `model`. There are as many as the registry has series, which lives as long.
+pub(crate) fn of_requests(model: &str, caller: &Caller) -> Arc<RequestFigures> {
     type Known = RwLock<HashMap<TenantId, HashMap<String, Arc<RequestFigures>>>>;
     static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
+    let owner = caller.owner();
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(figures) = known.get(tenant).and_then(|models| models.get(model)) {
+    if let Some(figures) = known.get(owner).and_then(|models| models.get(model)) {
         return Arc::clone(figures);
     }
     drop(known);
     let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-    let models = known.entry(tenant.clone()).or_default();
-    Arc::clone(models.entry(model.to_owned()).or_insert_with(|| Arc::new(RequestFigures::new(model, tenant))))
+    let models = known.entry(owner.clone()).or_default();
+    Arc::clone(models.entry(model.to_owned()).or_insert_with(|| Arc::new(RequestFigures::new(model, caller))))
 }
