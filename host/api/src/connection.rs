@@ -2,12 +2,13 @@
 //! by the first bytes, so that each protocol is served by its own implementation and never sniffed by another.
 
 use crate::dispatch::Dispatch;
+use crate::lanes::Spread;
 use crate::routes::Door;
 use crate::server::Api;
 use crate::socket::{Activity, Socket};
 use crate::tls::Tls;
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -92,7 +93,7 @@ where
     let io = TokioIo::new(stream);
     if http2 {
         dispatch.activity.set_multiplexed();
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let mut builder = http2::Builder::new(Spread(api.shared.clone()));
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS)

@@ -7,6 +7,7 @@ use crate::connection;
 use crate::error::ApiError;
 use crate::idempotency::answers::Answers;
 use crate::kept::Kept;
+use crate::lanes::Lanes;
 use crate::limits::Limits;
 use crate::routes::Door;
 use crate::settled::Settled;
@@ -20,6 +21,7 @@ use tidegate_streams::Streams;
 use tidegate_streams::shared::SharedLogs;
 use tidegate_types::{Fault, Reject};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -42,17 +44,22 @@ pub struct Api {
     pub(crate) desk: Desk,
     /// Connections, and generations that outlive theirs.
     pub(crate) tasks: TaskTracker,
+    /// The threads that serve connections.
+    lanes: Arc<Lanes>,
+    /// Where streams of HTTP/2 run.
+    pub(crate) shared: Handle,
 }
 
 impl Api {
     /// Puts the parts together.
-    pub fn new(service: Arc<dyn Service>, auth: impl Into<SharedAuth>, limits: Limits) -> Self {
+    pub fn new(service: Arc<dyn Service>, auth: impl Into<SharedAuth>, limits: Limits, lanes: Arc<Lanes>) -> Self {
         let auth = auth.into();
         let streams = Streams::new(limits.streams.clone());
         let answers = Arc::new(Answers::new(limits.idempotency));
         let (receiving, phase, tasks) = (AtomicUsize::new(0), Phase::default(), TaskTracker::new());
         let desk = Desk::default();
-        Self { service, auth, limits, receiving, phase, streams, kept: None, answers, desk, tasks }
+        let shared = Handle::current();
+        Self { service, auth, limits, receiving, phase, streams, kept: None, answers, desk, tasks, lanes, shared }
     }
 
     /// Shares the logs of streams with other gateways.
@@ -165,12 +172,18 @@ async fn accept(listener: Listener, api: Arc<Api>, slots: Arc<Semaphore>) {
             refuse(&tcp, listener.tls.is_some());
             continue;
         };
-        let connection = connection::run(Arc::clone(&api), tcp, peer, listener.tls.clone(), listener.door);
-        api.tasks.spawn(Settled::new(async move {
+        // It leaves the runtime that accepted it for the one that serves it.
+        let Ok(tcp) = tcp.into_std() else { continue };
+        let (runtime, lane) = api.lanes.next();
+        let (own, tls, door) = (Arc::clone(&api), listener.tls.clone(), listener.door);
+        let connection = async move {
             let open = OpenConnection::count();
-            connection.await;
-            drop((open, slot));
-        }));
+            if let Ok(tcp) = TcpStream::from_std(tcp) {
+                connection::run(own, tcp, peer, tls, door).await;
+            }
+            drop((open, lane, slot));
+        };
+        api.tasks.spawn_on(Settled::new(connection), &runtime);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Connections of one origin between requests: a bounded stack of idle HTTP/1.1 connections, newest first so
-//! that a pool shrinks when traffic does, and at most one shared HTTP/2 connection.
+//! that a pool shrinks when traffic does, and at most one shared HTTP/2 connection. Each runtime has its own, since the
+//! runtime that opened a connection hears from it: another one would be woken across threads for every piece.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -77,8 +78,11 @@ impl H1 {
 pub(crate) struct Pool {
     max_idle: usize,
     keep_idle: Duration,
-    kept: Mutex<Kept>,
+    kept: Mutex<Vec<(Home, Kept)>>,
 }
+
+/// The runtime that connections are of.
+type Home = Option<tokio::runtime::Id>;
 
 #[derive(Default)]
 struct Kept {
@@ -93,7 +97,8 @@ impl Pool {
 
     /// A connection that was used before and still looks alive.
     pub(crate) fn take(&self) -> Option<Connection> {
-        let mut kept = self.lock();
+        let mut homes = self.lock();
+        let kept = here(&mut homes);
         if let Some(shared) = &kept.shared {
             if shared.is_ready() {
                 return Some(Connection::H2(shared.clone()));
@@ -116,7 +121,7 @@ impl Pool {
 
     /// Makes a new HTTP/2 connection the shared one.
     pub(crate) fn share(&self, sender: &http2::SendRequest<Body>) {
-        self.lock().shared = Some(sender.clone());
+        here(&mut self.lock()).shared = Some(sender.clone());
     }
 
     /// Keeps a connection whose response was read to its end; closes it when it cannot take another request or
@@ -129,14 +134,25 @@ impl Pool {
         if !connection.is_ready() {
             return;
         }
-        let mut kept = self.lock();
+        let mut homes = self.lock();
+        let kept = here(&mut homes);
         kept.idle.retain(|(_, since)| since.elapsed() <= self.keep_idle);
         if kept.idle.len() < self.max_idle {
             kept.idle.push((connection, Instant::now()));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Home, Kept)>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What is kept of the runtime that this runs on.
+fn here(homes: &mut Vec<(Home, Kept)>) -> &mut Kept {
+    let home = tokio::runtime::Handle::try_current().ok().map(|runtime| runtime.id());
+    let at = homes.iter().position(|(known, _)| *known == home).unwrap_or_else(|| {
+        homes.push((home, Kept::default()));
+        homes.len() - 1
+    });
+    &mut homes[at].1
 }

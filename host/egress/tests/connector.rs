@@ -275,3 +275,24 @@ mod tls {
         assert!(matches!(&error, EgressError::Connect { why, .. } if why.contains("certificate")), "{error}");
     }
 }
+
+/// A runtime that hears from another's connection is woken across threads for every piece.
+#[tokio::test]
+async fn a_connection_stays_with_the_runtime_that_opened_it() {
+    let (address, mut requests, connections) = server(|_, _| OK).await;
+    let connector = Connector::new(config(address)).unwrap();
+    let ask = async |connector: &Connector| connector.send(&get("/a")).await.unwrap().collect(100).await.unwrap();
+    ask(&connector).await;
+    let (own, elsewhere) = (connector.clone(), connector.clone());
+    let other = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { (ask(&elsewhere).await, ask(&elsewhere).await) });
+    };
+    tokio::task::spawn_blocking(other).await.unwrap();
+    assert_eq!(connections.load(Ordering::SeqCst), 2, "one for each runtime, used twice by the second");
+    own.send(&get("/b")).await.unwrap();
+    assert_eq!(connections.load(Ordering::SeqCst), 2, "and the first runtime's is still there");
+    for _ in 0..4 {
+        requests.recv().await.unwrap();
+    }
+}

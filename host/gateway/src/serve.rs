@@ -14,7 +14,7 @@ use anyhow::Context;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_api::{Api, ClientAuthority, Door, Limits, Listener, Server, SharedAuth, SharedLogs, Tls};
+use tidegate_api::{Api, ClientAuthority, Door, Lanes, Limits, Listener, Server, SharedAuth, SharedLogs, Tls};
 use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{ModelBackend, Pipeline};
@@ -30,6 +30,8 @@ pub struct Running {
     /// One line for each fact about it.
     pub facts: Vec<String>,
     server: Server,
+    /// Let go of after what follows answers, which runs there too.
+    _lanes: Arc<Lanes>,
     service: Arc<PipelineService>,
     reloader: Arc<Reloader>,
     /// Tidies what is kept.
@@ -128,7 +130,10 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let tidying = keeping.as_ref().map(Keeping::tidy);
     let logs = shared.as_ref().map(|shared| shared.logs() as Arc<dyn SharedLogs>);
     let listeners = [listener].into_iter().chain(admin).collect();
-    let server = tidegate_api::serve(listeners, Api::new(api, auth, limits).with_kept(kept).with_shared(logs));
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let lanes = Arc::new(Lanes::start(processors).context("the threads for connections do not start")?);
+    let api = Api::new(api, auth, limits, Arc::clone(&lanes)).with_kept(kept).with_shared(logs);
+    let server = tidegate_api::serve(listeners, api);
     facts.extend(store.iter().map(Books::fact));
     facts.extend(
         config.shared.as_ref().map(|shared| format!("shared    with {} gateways by {}", shared.gateways, shared.url)),
@@ -136,7 +141,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     facts.extend(admin_addr.map(|addr| format!("admin     {}://{addr}/admin", if tls { "https" } else { "http" })));
     let model = if pipeline.routes() { ROUTED_MODEL } else { &first_model };
     facts.extend(invitation(addr, tls, open, model));
-    Ok(Running { addr, admin_addr, facts, server, service, reloader, tidying, watchers, shared })
+    Ok(Running { addr, admin_addr, facts, server, _lanes: lanes, service, reloader, tidying, watchers, shared })
 }
 
 /// Begins to share with other gateways, where that is configured.

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tidegate_api::{
-    Api, ApiKey, Auth, Door, Events, Limits, Listener, ModelCard, Reply, ReplyEvent, RequestContext, Server, Service,
-    Tls, serve,
+    Api, ApiKey, Auth, Door, Events, Lanes, Limits, Listener, ModelCard, Reply, ReplyEvent, RequestContext, Server,
+    Service, Tls, serve,
 };
 use tidegate_types::{Allowances, Caller, Chat, Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -170,7 +170,8 @@ pub fn start(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>) -> Running {
     });
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), tls, Door::Every).unwrap();
     let address = listener.address().unwrap();
-    let api = Api::new(Arc::new(FakeService(fake.clone())), Auth::new(keys, Caller::local()).unwrap(), limits);
+    let (auth, lanes) = (Auth::new(keys, Caller::local()).unwrap(), Arc::new(Lanes::start(2).unwrap()));
+    let api = Api::new(Arc::new(FakeService(fake.clone())), auth, limits, lanes);
     Running { address, fake, asked, gate, server: serve(vec![listener], api) }
 }
 
