@@ -59,5 +59,5 @@ pub use server::{Api, Listener, Server, serve};
 pub use session::People;
 pub use tidegate_streams::Limits as StreamLimits;
 pub use tidegate_streams::shared::SharedLogs;
-pub use tidegate_wire::ModelCard;
+pub use tidegate_wire::{ModelCard, ModelPricing};
 pub use tls::{ClientAuthority, Tls};

@@ -1,11 +1,11 @@
-//! `tidegate audit FILE`: are the books right? Every row is computed again from its tokens and its price, and every end
-//! that the journal still has is looked up.
+//! `tidegate audit FILE`: are the books right? Every row is computed again from its tokens, its calls and their prices, and
+//! every end that the journal still has is looked up.
 
 use crate::config::Config;
 use anyhow::Context;
 use std::fmt;
 use tidegate_ledger::read_journal;
-use tidegate_store::{Books, Db};
+use tidegate_store::{Billed, Books, Counted, Db};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,10 @@ pub struct Audit {
     pub input_tokens: u64,
     /// Their output tokens.
     pub output_tokens: u64,
+    /// Their calls of tools.
+    pub tool_calls: u64,
+    /// Their calls of retrievers.
+    pub retrieval_calls: u64,
     /// Their amounts, in billionths of the currency.
     pub amount: u128,
     /// Ends in the journal that were compared with their rows.
@@ -36,6 +40,7 @@ pub async fn audit(config: &Config) -> anyhow::Result<Audit> {
     let db = Db::open(&store.place()?).await.context("the store cannot be opened")?;
     let (books, mut audit) = (Books::new(db.clone()), Audit::default());
     audit.rows(&books).await?;
+    audit.strays(&books).await?;
     audit.journal(&books, &store.journal()).await?;
     db.close().await;
     Ok(audit)
@@ -48,21 +53,39 @@ impl Audit {
             let page = books.page(&after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after.clone_from(&last.generation);
-            for row in page {
-                let again = row.price.of(row.tokens);
-                if again != row.amount {
-                    let (name, billed) = (&row.generation, row.amount);
-                    self.drift.push(format!("{name}: billed {billed} billionths, its tokens and price give {again}"));
-                }
-                if row.tokens.cached > row.tokens.input {
-                    self.drift.push(format!("{}: more tokens were cached than read", row.generation));
-                }
-                self.num_rows += 1;
-                self.input_tokens += row.tokens.input;
-                self.output_tokens += row.tokens.output;
-                self.amount += u128::from(row.amount);
-            }
+            page.iter().for_each(|row| self.row(row));
         }
+    }
+
+    fn row(&mut self, row: &Billed) {
+        let (name, calls) = (&row.generation, Counted::of(&row.calls));
+        let again = row.price.of(row.tokens).saturating_add(calls.amount);
+        if again != row.amount {
+            let billed = row.amount;
+            let line = format!("{name}: billed {billed} billionths, its tokens, calls and prices give {again}");
+            self.drift.push(line);
+        }
+        if calls != row.counted {
+            self.drift.push(format!("{name}: counts {:?}, its calls one by one give {calls:?}", row.counted));
+        }
+        if row.tokens.cached > row.tokens.input {
+            self.drift.push(format!("{name}: more tokens were cached than read"));
+        }
+        self.num_rows += 1;
+        self.input_tokens += row.tokens.input;
+        self.output_tokens += row.tokens.output;
+        self.tool_calls += calls.tools;
+        self.retrieval_calls += calls.retrievals;
+        self.amount += u128::from(row.amount);
+    }
+
+    /// Calls that belong to nothing that is billed.
+    async fn strays(&mut self, books: &Books) -> anyhow::Result<()> {
+        let strays = books.num_stray_calls().await?;
+        if strays > 0 {
+            self.drift.push(format!("{strays} rows of calls belong to no generation that is billed"));
+        }
+        Ok(())
     }
 
     async fn journal(&mut self, books: &Books, folder: &std::path::Path) -> anyhow::Result<()> {
@@ -84,6 +107,9 @@ impl Audit {
                 Some(row) if row.tokens != entry.tokens => {
                     self.drift.push(format!("{name}: billed {:?}, the journal says {:?}", row.tokens, entry.tokens));
                 }
+                Some(row) if row.calls != entry.calls => {
+                    self.drift.push(format!("{name}: billed {:?}, the journal says {:?}", row.calls, entry.calls));
+                }
                 Some(_) => {}
             }
         }
@@ -93,8 +119,9 @@ impl Audit {
 
 impl fmt::Display for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "rows      {} computed again from tokens and price", self.num_rows)?;
+        writeln!(f, "rows      {} computed again from tokens, calls and prices", self.num_rows)?;
         writeln!(f, "tokens    {} read, {} generated", self.input_tokens, self.output_tokens)?;
+        writeln!(f, "calls     {} of tools, {} of retrievers", self.tool_calls, self.retrieval_calls)?;
         writeln!(f, "amount    {}.{:09}", self.amount / 1_000_000_000, self.amount % 1_000_000_000)?;
         writeln!(
             f,

@@ -10,6 +10,7 @@ mod login;
 mod nearest;
 mod pipeline;
 mod plugins;
+mod prices;
 mod projects;
 mod quota;
 mod shared;
@@ -28,11 +29,12 @@ pub use plugins::PluginsConfig;
 
 pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
+pub use prices::{CallPriceConfig, PriceConfig};
 pub use projects::ProjectConfig;
 pub(crate) use projects::{id as project_id, is_tenant};
 pub use quota::AdmissionConfig;
 pub use shared::SharedConfig;
-pub use store::{BudgetConfig, EventsConfig, KafkaConfig, PriceConfig, StoreConfig, SummariesConfig, TitlesConfig};
+pub use store::{BudgetConfig, EventsConfig, KafkaConfig, StoreConfig, SummariesConfig, TitlesConfig};
 pub use streams::StreamsConfig;
 
 use crate::bundled::STARTER_NAME;

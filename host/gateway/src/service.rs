@@ -9,7 +9,10 @@ use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use tidegate_api::{BoxFuture, Events, ModelCard, ProjectPage, Reply, ReplyEvent, RequestContext, Service};
+use tidegate_api::{
+    BoxFuture, Events, ModelCard, ModelPricing, ProjectPage, Reply, ReplyEvent, RequestContext, Service,
+};
+use tidegate_ledger::{CallPrices, Price};
 use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
 use tidegate_store::{Usage, UsageQuery, UsageSum};
 use tidegate_types::{Caller, Chat, Fault, Memory, Reject, RejectKind};
@@ -64,6 +67,17 @@ impl PipelineService {
         let _ = self.desk.set(desk);
     }
 
+    /// What a model costs, and what its answers may call, where that is billed at all.
+    fn pricing(&self, model: &str) -> Option<ModelPricing> {
+        let books = self.books.as_ref()?;
+        let prices = books.ledger.prices();
+        let Price { input, cached, output } = prices.of(model);
+        let CallPrices { tools, retrieval } = prices.calls.clone();
+        let pricing =
+            ModelPricing { currency: books.currency.clone(), input, cached_input: cached, output, tools, retrieval };
+        (!pricing.is_free()).then_some(pricing)
+    }
+
     /// The keys, where a store keeps them.
     pub(crate) fn desk(&self) -> Result<(&KeyDesk, &Books), Reject> {
         let (desk, books) = self.desk.get().zip(self.books.as_ref()).ok_or_else(tidegate_api::no_store)?;
@@ -104,10 +118,11 @@ impl Service for PipelineService {
     fn models(&self, caller: &Caller) -> Vec<ModelCard> {
         let (pipeline, scope) = (self.pipeline.load(), &caller.scope);
         let allowed = pipeline.models().iter().filter(|model| scope.allows(&model.name));
-        let mut cards: Vec<ModelCard> = allowed.map(|model| card(model)).collect();
+        let mut cards: Vec<ModelCard> =
+            allowed.map(|model| ModelCard { pricing: self.pricing(&model.name), ..card(model) }).collect();
         if pipeline.routes() && scope.allows(tidegate_pipeline::chat::ROUTED_MODEL) {
             let id = tidegate_pipeline::chat::ROUTED_MODEL.to_owned();
-            cards.push(ModelCard { id, created: 0, owned_by: "tidegate".into(), context_tokens: None });
+            cards.push(ModelCard { id, created: 0, owned_by: "tidegate".into(), context_tokens: None, pricing: None });
         }
         cards
     }
@@ -232,7 +247,7 @@ fn card(model: &Model) -> ModelCard {
         ModelBackend::Upstream(_) => "upstream".to_owned(),
     };
     let context_tokens = (model.context_tokens > 0).then_some(model.context_tokens);
-    ModelCard { id: model.name.clone(), created: model.created, owned_by, context_tokens }
+    ModelCard { id: model.name.clone(), created: model.created, owned_by, context_tokens, pricing: None }
 }
 
 struct PipelineReply(tidegate_pipeline::Reply);

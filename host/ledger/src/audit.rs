@@ -4,7 +4,6 @@ use crate::drain::Position;
 use crate::entry::{Entry, Record};
 use crate::error::LedgerError;
 use crate::segment::{self, Found};
-use crate::tally::Tokens;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -55,11 +54,16 @@ impl Contents {
                         Record::Open(number, _) => drop(open.insert(number)),
                         Record::End(number, entry) => {
                             open.remove(&number);
-                            if entry.tokens != Tokens::default() {
+                            if !entry.is_nothing() {
                                 self.ended.push((behind, entry));
                             }
                         }
-                        Record::Mark(..) | Record::Alert(_) | Record::OpenFor(..) | Record::EndFor(..) => {}
+                        Record::Mark(..)
+                        | Record::MarkCalls(..)
+                        | Record::Alert(_)
+                        | Record::OpenFor(..)
+                        | Record::EndFor(..)
+                        | Record::EndWith(..) => {}
                     }
                 }
             }

@@ -1,5 +1,6 @@
 //! What the journal holds and the database gets.
 
+use crate::call::Calls;
 use crate::price::Price;
 use crate::tally::Tokens;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,9 @@ pub struct Entry {
     pub opening: Opening,
     /// What was used.
     pub tokens: Tokens,
+    /// What was called. Beside the rest of the record, as a project is.
+    #[serde(skip)]
+    pub calls: Calls,
     /// `answered`, `failed`, `client-gone`, or `recovered` after a crash.
     pub outcome: String,
     /// Milliseconds since 1970.
@@ -57,7 +61,12 @@ pub struct Entry {
 impl Entry {
     /// What it costs, in billionths of the operator's currency.
     pub fn amount(&self) -> u64 {
-        self.opening.price.of(self.tokens)
+        self.opening.price.of(self.tokens).saturating_add(self.calls.amount())
+    }
+
+    /// Whether nothing was used: what was refused before anything was generated.
+    pub fn is_nothing(&self) -> bool {
+        self.tokens == Tokens::default() && self.calls.is_empty()
     }
 }
 
@@ -106,16 +115,24 @@ pub(crate) enum Record {
     OpenFor(String, u64, Opening),
     /// As [`Record::End`], for a project.
     EndFor(String, u64, Entry),
+    /// So much of it has been called.
+    MarkCalls(u64, Calls),
+    /// As [`Record::End`], for a generation with calls, and a project where there is one.
+    EndWith(Calls, Option<String>, u64, Entry),
 }
 
 impl Record {
-    /// As it is written: the project beside what older records have.
+    /// As it is written: project and calls beside what older records have.
     pub(crate) fn written(&self) -> Cow<'_, Self> {
         match self {
             Self::Open(number, opening) => match &opening.project {
                 Some(project) => Cow::Owned(Self::OpenFor(project.clone(), *number, opening.clone())),
                 None => Cow::Borrowed(self),
             },
+            Self::End(number, entry) if !entry.calls.is_empty() => {
+                let project = entry.opening.project.clone();
+                Cow::Owned(Self::EndWith(entry.calls.clone(), project, *number, entry.clone()))
+            }
             Self::End(number, entry) => match &entry.opening.project {
                 Some(project) => Cow::Owned(Self::EndFor(project.clone(), *number, entry.clone())),
                 None => Cow::Borrowed(self),
@@ -124,7 +141,7 @@ impl Record {
         }
     }
 
-    /// As it is used: the project where it belongs, in the two kinds that others know.
+    /// As it is used: project and calls where they belong, in the two kinds that others know.
     pub(crate) fn read(self) -> Self {
         match self {
             Self::OpenFor(project, number, opening) => {
@@ -132,6 +149,10 @@ impl Record {
             }
             Self::EndFor(project, number, mut entry) => {
                 entry.opening.project = Some(project);
+                Self::End(number, entry)
+            }
+            Self::EndWith(calls, project, number, mut entry) => {
+                (entry.calls, entry.opening.project) = (calls, project);
                 Self::End(number, entry)
             }
             other => other,

@@ -7,7 +7,6 @@ use crate::drain::Position;
 use crate::entry::{Event, Record};
 use crate::error::LedgerError;
 use crate::segment::{self, Found};
-use crate::tally::Tokens;
 use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -177,10 +176,15 @@ fn events(bytes: &[u8], path: &Path) -> (Vec<Event>, usize) {
                 used += length;
                 match *record {
                     // What was refused before anything was generated is no use of anything.
-                    Record::End(_, entry) if entry.tokens == Tokens::default() => {}
+                    Record::End(_, entry) if entry.is_nothing() => {}
                     Record::End(_, entry) => events.push(Event::Used(entry)),
                     Record::Alert(alert) => events.push(Event::Alert(alert)),
-                    Record::Open(..) | Record::Mark(..) | Record::OpenFor(..) | Record::EndFor(..) => {}
+                    Record::Open(..)
+                    | Record::Mark(..)
+                    | Record::MarkCalls(..)
+                    | Record::OpenFor(..)
+                    | Record::EndFor(..)
+                    | Record::EndWith(..) => {}
                 }
             }
             Found::End => return (events, used),

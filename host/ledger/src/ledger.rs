@@ -44,7 +44,7 @@ impl Who {
 #[derive(Debug)]
 pub struct Ledger {
     journal: Arc<Journal>,
-    prices: RwLock<Prices>,
+    prices: RwLock<Arc<Prices>>,
     budgets: Mutex<Budgets>,
     open: Mutex<HashMap<u64, Open>>,
     next: AtomicU64,
@@ -58,6 +58,8 @@ pub struct Ledger {
 struct Open {
     tally: Arc<Tally>,
     marked: Tokens,
+    /// How many calls the last mark has.
+    marked_calls: u64,
     /// The file that has its beginning.
     segment: u64,
 }
@@ -79,7 +81,7 @@ impl Ledger {
         }
         let ledger = Arc::new(Self {
             journal: Arc::new(journal),
-            prices: RwLock::new(prices),
+            prices: RwLock::new(Arc::new(prices)),
             budgets: Mutex::new(budgets),
             open: Mutex::default(),
             next: AtomicU64::new(1),
@@ -100,7 +102,7 @@ impl Ledger {
     /// Other prices and budgets from now on; what is open keeps the price that it began with, and what was set aside for
     /// it.
     pub fn replace(&self, prices: Prices, mut budgets: Budgets) {
-        *self.prices.write() = prices;
+        *self.prices.write() = Arc::new(prices);
         let mut current = self.budgets.lock();
         budgets.go_on_from(std::mem::take(&mut current));
         *current = budgets;
@@ -138,6 +140,11 @@ impl Ledger {
         self.prices.read().of(model)
     }
 
+    /// What everything costs now.
+    pub fn prices(&self) -> Arc<Prices> {
+        Arc::clone(&self.prices.read())
+    }
+
     pub(crate) fn oldest_open_segment(&self) -> Option<u64> {
         self.open.lock().values().map(|open| open.segment).min()
     }
@@ -172,7 +179,7 @@ impl Ledger {
         let written = if full { None } else { Some(self.write(&[Record::Open(number, opening.clone())])) };
         match written {
             Some(Ok(segment)) => {
-                let open = Open { tally: Arc::clone(tally), marked: Tokens::default(), segment };
+                let open = Open { tally: Arc::clone(tally), marked: Tokens::default(), marked_calls: 0, segment };
                 self.open.lock().insert(number, open);
                 Ok(number)
             }
@@ -225,6 +232,11 @@ impl Ledger {
             if tokens != open.marked {
                 segment::encode(&Record::Mark(*number, tokens), &mut bytes)?;
                 open.marked = tokens;
+            }
+            let num_calls = open.tally.num_calls();
+            if num_calls != open.marked_calls {
+                segment::encode(&Record::MarkCalls(*number, open.tally.calls()), &mut bytes)?;
+                open.marked_calls = num_calls;
             }
         }
         gauge!("tidegate_ledger_open").set(open.len() as f64);

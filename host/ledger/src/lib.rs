@@ -1,5 +1,5 @@
-//! What is used, and what it costs. A [`Charge`] follows one generation: it reserves from the budgets, counts tokens,
-//! and is settled once, however the generation ends. A journal on this machine's disk keeps what happened through a
+//! What is used, and what it costs. A [`Charge`] follows one generation: it reserves from the budgets, counts tokens
+//! and calls of tools and retrievers, and is settled once, however the generation ends. A journal on this machine's disk keeps what happened through a
 //! crash; a drain takes it into a database, whose absence holds up nobody.
 //!
 //! Invariants:
@@ -12,6 +12,7 @@
 
 mod audit;
 mod budget;
+mod call;
 mod charge;
 mod drain;
 mod entry;
@@ -25,6 +26,7 @@ mod tally;
 
 pub use audit::{Contents, read_journal};
 pub use budget::{Budget, Budgets, SetAside, Spent, day_of};
+pub use call::{Call, CallKind, CallPrices, Called, Calls};
 pub use charge::Charge;
 pub use drain::{Batch, BoxFuture, Drain, Position, Sink};
 pub use entry::{Alert, Entry, Event, Opening};

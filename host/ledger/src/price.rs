@@ -1,5 +1,6 @@
-//! What tokens cost. Amounts are whole billionths of the operator's currency, so that sums are exact.
+//! What things cost. Amounts are whole billionths of the operator's currency, so that sums are exact.
 
+use crate::call::CallPrices;
 use crate::tally::Tokens;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,14 +29,19 @@ impl Price {
     }
 }
 
-/// The prices of models by name; a model that is not there costs nothing.
+/// What everything costs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Prices(pub BTreeMap<String, Price>);
+pub struct Prices {
+    /// The prices of models by name; a model that is not there costs nothing.
+    pub models: BTreeMap<String, Price>,
+    /// Of calls of tools and retrievers.
+    pub calls: CallPrices,
+}
 
 impl Prices {
     /// The price of a model.
     pub fn of(&self, model: &str) -> Price {
-        self.0.get(model).copied().unwrap_or_default()
+        self.models.get(model).copied().unwrap_or_default()
     }
 }
 

@@ -1,5 +1,6 @@
 //! After a crash: what began and did not end is settled with what its last mark says.
 
+use crate::call::Calls;
 use crate::entry::{Entry, Opening, Record};
 use crate::error::LedgerError;
 use crate::journal::Journal;
@@ -11,6 +12,7 @@ use std::collections::HashMap;
 struct Left {
     opening: Opening,
     tokens: Tokens,
+    calls: Calls,
 }
 
 /// Ends what earlier processes left open; gives how many there were. Run before anything new begins: numbers of open
@@ -26,8 +28,8 @@ pub(crate) fn settle_left(journal: &Journal, now_ms: u64) -> Result<usize, Ledge
     }
     let count = left.len();
     let mut bytes = Vec::new();
-    for (number, Left { opening, tokens }) in left {
-        let entry = Entry { opening, tokens, outcome: "recovered".into(), ended_ms: now_ms };
+    for (number, Left { opening, tokens, calls }) in left {
+        let entry = Entry { opening, tokens, calls, outcome: "recovered".into(), ended_ms: now_ms };
         segment::encode(&Record::End(number, entry), &mut bytes)?;
     }
     if !bytes.is_empty() {
@@ -43,16 +45,23 @@ fn replay(bytes: &[u8], left: &mut HashMap<u64, Left>) {
         at += length;
         match *record {
             Record::Open(number, opening) => {
-                left.insert(number, Left { opening, tokens: Tokens::default() });
+                // One that begins again has gone to another model, with what it had called before.
+                let calls = left.remove(&number).map(|before| before.calls).unwrap_or_default();
+                left.insert(number, Left { opening, tokens: Tokens::default(), calls });
             }
             Record::Mark(number, tokens) => {
                 if let Some(left) = left.get_mut(&number) {
                     left.tokens = tokens;
                 }
             }
+            Record::MarkCalls(number, calls) => {
+                if let Some(left) = left.get_mut(&number) {
+                    left.calls = calls;
+                }
+            }
             Record::End(number, _) => drop(left.remove(&number)),
-            // Those for projects are read as the others.
-            Record::Alert(_) | Record::OpenFor(..) | Record::EndFor(..) => {}
+            // Those for projects, and with calls, are read as the others.
+            Record::Alert(_) | Record::OpenFor(..) | Record::EndFor(..) | Record::EndWith(..) => {}
         }
     }
 }

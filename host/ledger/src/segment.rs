@@ -72,12 +72,17 @@ pub(crate) fn list(folder: &Path) -> std::io::Result<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::{CallKind, Called, Calls};
     use crate::entry::{Entry, Opening};
     use crate::price::Price;
     use crate::tally::Tokens;
 
     fn mark(number: u64) -> Record {
         Record::Mark(number, Tokens { input: 300, cached: 0, output: number })
+    }
+
+    fn calls_of(name: &str) -> Calls {
+        Calls([((CallKind::Tool, name.to_owned()), Called { count: 2, price: 5 })].into())
     }
 
     #[test]
@@ -94,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_is_written_beside_what_older_records_have() {
+    fn project_and_calls_are_written_beside_what_older_records_have() {
         let opening = |project: Option<&str>| Opening {
             generation: "g".into(),
             request_id: "r".into(),
@@ -109,8 +114,11 @@ mod tests {
         for project in [None, Some("proj_a")] {
             let opening = opening(project);
             let tokens = Tokens::default();
-            let end = Entry { opening: opening.clone(), tokens, outcome: "answered".into(), ended_ms: 9 };
-            for record in [Record::Open(3, opening), Record::End(3, end)] {
+            let calls = Calls::default();
+            let end = Entry { opening: opening.clone(), tokens, calls, outcome: "answered".into(), ended_ms: 9 };
+            let called = Entry { calls: calls_of("web/search"), ..end.clone() };
+            let mark = Record::MarkCalls(3, calls_of("web"));
+            for record in [Record::Open(3, opening), Record::End(3, end), mark, Record::End(3, called)] {
                 let mut bytes = Vec::new();
                 encode(&record, &mut bytes).unwrap();
                 let Found::Record(found, _) = decode(&bytes) else { panic!() };

@@ -1,5 +1,7 @@
-//! Tokens as they come: counters that the path adds to and the journal reads.
+//! Tokens and calls as they come: counters that the path adds to and the journal reads.
 
+use crate::call::{Call, Calls};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_types::Usage;
@@ -15,12 +17,15 @@ pub struct Tokens {
     pub output: u64,
 }
 
-/// Counts the tokens of one generation, over all its turns.
+/// Counts the tokens and calls of one generation, over all its turns.
 #[derive(Debug, Default)]
 pub struct Tally {
     input: AtomicU64,
     cached: AtomicU64,
     output: AtomicU64,
+    /// Seldom: a turn apart from each other, and never on the path of a token.
+    calls: Mutex<Calls>,
+    num_calls: AtomicU64,
 }
 
 // Relaxed: each counter is a figure of its own, and nothing else is read after it.
@@ -51,7 +56,23 @@ impl Tally {
         correct(&self.output, counted.output_tokens, said.output_tokens);
     }
 
-    /// What was counted so far.
+    /// A tool or a retriever has answered.
+    pub(crate) fn add_call(&self, call: Call) {
+        self.calls.lock().add(call);
+        self.num_calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was called so far.
+    pub(crate) fn calls(&self) -> Calls {
+        self.calls.lock().clone()
+    }
+
+    /// How many calls there were so far.
+    pub(crate) fn num_calls(&self) -> u64 {
+        self.num_calls.load(Ordering::Relaxed)
+    }
+
+    /// The tokens that were counted so far.
     pub fn tokens(&self) -> Tokens {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Tokens { input: read(&self.input), cached: read(&self.cached), output: read(&self.output) }

@@ -3,108 +3,13 @@
 // Helpers fail as the tests that call them do.
 #![allow(clippy::unwrap_used)]
 
-use parking_lot::Mutex;
+mod support;
+
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
-use tidegate_ledger::{
-    Batch, BoxFuture, Budget, Budgets, Charge, Drain, Entry, Event, Journal, JournalLimits, Ledger, Position, Price,
-    Prices, Sink, Spent, Who,
-};
-
-/// A sink in memory that fails as it is told: before it keeps a batch, or after.
-#[derive(Clone, Default)]
-struct Shelf(Arc<Mutex<Kept>>);
-
-#[derive(Default)]
-struct Kept {
-    events: Vec<Event>,
-    behind: Position,
-    failures: Vec<Failure>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Failure {
-    Before,
-    After,
-}
-
-impl Sink for Shelf {
-    type Error = &'static str;
-
-    fn position(&self, _: &str) -> BoxFuture<'_, Result<Position, &'static str>> {
-        Box::pin(async { Ok(self.0.lock().behind) })
-    }
-
-    fn commit(&self, _: &str, batch: Batch) -> BoxFuture<'_, Result<(), &'static str>> {
-        Box::pin(async move {
-            let mut kept = self.0.lock();
-            let failure = kept.failures.pop();
-            if let Some(Failure::Before) = failure {
-                return Err("down");
-            }
-            kept.events.extend(batch.events);
-            kept.behind = batch.behind;
-            if failure.is_some() { Err("the answer was lost") } else { Ok(()) }
-        })
-    }
-}
-
-impl Shelf {
-    fn entries(&self) -> Vec<Entry> {
-        let of = |event: &Event| match event {
-            Event::Used(entry) => Some(entry.clone()),
-            Event::Alert(_) => None,
-        };
-        self.0.lock().events.iter().filter_map(of).collect()
-    }
-
-    fn outputs(&self) -> BTreeMap<String, (u64, String)> {
-        let entries = self.entries();
-        let count = entries.len();
-        let by_name: BTreeMap<_, _> =
-            entries.into_iter().map(|entry| (entry.opening.generation, (entry.tokens.output, entry.outcome))).collect();
-        assert_eq!(by_name.len(), count, "a generation was billed twice");
-        by_name
-    }
-}
-
-fn ledger(folder: &Path, segment_bytes: u64, budgets: Budgets) -> Arc<Ledger> {
-    let limits = JournalLimits { segment_bytes, ..JournalLimits::default() };
-    Ledger::start(Journal::open(folder, limits).unwrap(), prices(), budgets).unwrap()
-}
-
-/// A billionth for each token of an answer.
-fn prices() -> Prices {
-    Prices([("m".to_owned(), Price { input: 0, cached: 0, output: 1_000_000 })].into())
-}
-
-fn charge(ledger: &Arc<Ledger>, generation: &str) -> Charge {
-    ledger.follow(Who {
-        generation: generation.into(),
-        request_id: "r".into(),
-        project: None,
-        tenant: "t".into(),
-        key_name: "k".into(),
-        end_user: None,
-    })
-}
-
-async fn drained(ledger: &Arc<Ledger>, shelf: &Shelf) -> bool {
-    Drain::new(Arc::clone(ledger), shelf.clone()).catch_up(Duration::from_secs(20)).await
-}
-
-/// A copy of what a process that dies now leaves behind.
-fn crash(folder: &Path) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    for file in std::fs::read_dir(folder).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
-    }
-    copy
-}
+use support::{Failure, Shelf, charge, crash, drained, ledger, prices};
+use tidegate_ledger::{Budget, Budgets, CallKind, Charge, Event, Journal, JournalLimits, Position, Spent};
 
 #[tokio::test]
 async fn a_generation_is_billed_once_however_it_ends() {
@@ -274,6 +179,7 @@ async fn changed_budgets_know_what_running_generations_set_aside() {
 enum Step {
     Begin,
     Tokens(usize, u64),
+    Call(usize),
     Mark,
     End(usize),
     Drain,
@@ -283,6 +189,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => Just(Step::Begin),
         6 => (0_usize..8, 1_u64..50).prop_map(|(which, tokens)| Step::Tokens(which, tokens)),
+        2 => (0_usize..8).prop_map(Step::Call),
         2 => Just(Step::Mark),
         3 => (0_usize..8).prop_map(Step::End),
         1 => Just(Step::Drain),
@@ -312,6 +219,7 @@ proptest! {
             let before = ledger(folder.path(), 700, Budgets::default());
             let mut running: Vec<(String, Charge)> = Vec::new();
             let mut generated: BTreeMap<String, u64> = BTreeMap::new();
+            let mut called: BTreeMap<String, u64> = BTreeMap::new();
             for step in steps {
                 match step {
                     Step::Begin => {
@@ -327,10 +235,15 @@ proptest! {
                         running[which].1.tally().add_output(tokens);
                         *generated.get_mut(&running[which].0).unwrap() += tokens;
                     }
+                    Step::Call(which) if which < running.len() => {
+                        let (name, charge) = &running[which];
+                        charge.called(charge.tool("web", "search"));
+                        *called.entry(name.clone()).or_default() += 1;
+                    }
                     Step::End(which) if which < running.len() => running.remove(which).1.settle("answered"),
                     Step::Mark => before.flush().unwrap(),
                     Step::Drain => assert!(drained(&before, &shelf).await),
-                    Step::Tokens(..) | Step::End(_) => {}
+                    Step::Tokens(..) | Step::Call(_) | Step::End(_) => {}
                 }
             }
             let left = crash(folder.path());
@@ -347,6 +260,11 @@ proptest! {
             assert!(drained(&after, &shelf).await);
             for (name, (billed, _)) in shelf.outputs() {
                 assert!(billed <= generated[&name], "{name}: {billed} of {}", generated[&name]);
+            }
+            for entry in shelf.entries() {
+                let (name, billed) = (entry.opening.generation.clone(), entry.calls.count(CallKind::Tool));
+                assert!(billed <= called.get(&name).copied().unwrap_or_default(), "{name}: {billed} calls");
+                assert!(entry.outcome == "recovered" || billed == called.get(&name).copied().unwrap_or_default(), "{name}");
             }
             if torn == 0 {
                 assert_eq!(shelf.outputs().len(), generated.len());

@@ -10,8 +10,8 @@ use crate::stages::OutputGuardStage;
 use crate::states::{Admitted, Ended};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_ledger::Ledger;
-use tidegate_types::{Chat, Reject};
+use tidegate_ledger::{Charge, Ledger};
+use tidegate_types::{Chat, Notebook, Reject};
 use tokio::sync::Semaphore;
 
 /// The configured stages by kind, each kind in the config's order.
@@ -137,9 +137,15 @@ impl Pipeline {
     }
 
     async fn path(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Ended> {
+        let notes = cx.notebook.clone();
         let admitted = self.admit(chat, cx).await?;
-        let allowances = admitted.0.held.allowances();
-        self.admitted(admitted).await.map_err(|ended| ended.with(allowances))
+        let (allowances, charge) = (admitted.0.held.allowances(), admitted.0.charge.clone());
+        self.admitted(admitted).await.map_err(|ended| {
+            if let Ended::Rejected(_) = ended {
+                refused(charge.as_deref(), notes.as_ref());
+            }
+            ended.with(allowances)
+        })
     }
 
     async fn admitted(self: &Arc<Self>, admitted: Admitted) -> Result<Reply, Ended> {
@@ -150,6 +156,15 @@ impl Pipeline {
         let routed = self.route(equipped).await?;
         let started = self.start(routed).await?;
         Ok(self.converse(started))
+    }
+}
+
+/// Bills what was used before a refusal.
+fn refused(charge: Option<&Charge>, notes: Option<&Notebook>) {
+    let Some(charge) = charge else { return };
+    charge.settle("failed");
+    if let Some(notes) = notes {
+        notes.note(|report| report.cost = charge.billed());
     }
 }
 

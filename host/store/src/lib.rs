@@ -20,7 +20,7 @@ mod projects;
 mod sessions;
 mod usage;
 
-pub use audit::{Billed, Books};
+pub use audit::{Billed, Books, Counted};
 pub use conversations::Conversations;
 pub use db::{Db, Place};
 pub use error::StoreError;

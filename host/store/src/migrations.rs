@@ -12,6 +12,7 @@ const STEPS: &[(&str, &str)] = &[
     ("sessions", include_str!("migrations/0004_sessions.sql")),
     ("summaries", include_str!("migrations/0005_summaries.sql")),
     ("projects", include_str!("migrations/0006_projects.sql")),
+    ("calls", include_str!("migrations/0007_calls.sql")),
 ];
 
 /// All steps, in order.

@@ -3,7 +3,7 @@
 use crate::db::Db;
 use crate::error::StoreError;
 use sqlx::{Any, Row, Transaction};
-use tidegate_ledger::{Alert, Batch, BoxFuture, Entry, Event, Position, Sink, Spent};
+use tidegate_ledger::{Alert, Batch, BoxFuture, CallKind, Called, Entry, Event, Position, Sink, Spent};
 
 /// Takes a journal's events into the database.
 #[derive(Clone, Debug)]
@@ -71,11 +71,34 @@ impl Sink for UsageSink {
 
 /// Whether it was not there before.
 async fn insert(tx: &mut Transaction<'static, Any>, entry: &Entry) -> Result<bool, StoreError> {
+    let is_new = insert_entry(tx, entry).await?;
+    if is_new {
+        insert_calls(tx, entry).await?;
+    }
+    Ok(is_new)
+}
+
+async fn insert_calls(tx: &mut Transaction<'static, Any>, entry: &Entry) -> Result<(), StoreError> {
+    for ((kind, name), called) in &entry.calls.0 {
+        sqlx::query("INSERT INTO usage_calls (generation, kind, name, calls, price) VALUES ($1, $2, $3, $4, $5)")
+            .bind(entry.opening.generation.as_str())
+            .bind(kind.as_str())
+            .bind(name.as_str())
+            .bind(signed(called.count))
+            .bind(signed(called.price))
+            .execute(&mut **tx)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn insert_entry(tx: &mut Transaction<'static, Any>, entry: &Entry) -> Result<bool, StoreError> {
     let (opening, tokens) = (&entry.opening, entry.tokens);
     let done = sqlx::query(
         "INSERT INTO usage_entries (generation, kind, tenant, key_name, end_user, model, request_id, begun_ms, \
          ended_ms, outcome, input_tokens, cached_tokens, output_tokens, input_price, cached_price, output_price, amount, \
-         project) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) \
+         project, tool_calls, retrieval_calls, calls_amount) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, \
+         $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) \
          ON CONFLICT DO NOTHING",
     )
     .bind(opening.generation.as_str())
@@ -96,6 +119,9 @@ async fn insert(tx: &mut Transaction<'static, Any>, entry: &Entry) -> Result<boo
     .bind(signed(opening.price.output))
     .bind(signed(entry.amount()))
     .bind(opening.project.clone().unwrap_or_default())
+    .bind(signed(entry.calls.count(CallKind::Tool)))
+    .bind(signed(entry.calls.count(CallKind::Retrieval)))
+    .bind(signed(entry.calls.amount()))
     .execute(&mut **tx)
     .await?;
     Ok(done.rows_affected() > 0)
@@ -110,13 +136,19 @@ fn created_ms(event: &Event) -> i64 {
 
 fn usage_event(entry: &Entry) -> String {
     let (opening, tokens) = (&entry.opening, entry.tokens);
+    let call = |((kind, name), called): (&(CallKind, String), &Called)| {
+        let (kind, count, price) = (kind.as_str(), called.count, called.price);
+        serde_json::json!({"kind": kind, "name": name, "calls": count, "price_nano": price})
+    };
+    let calls: Vec<serde_json::Value> = entry.calls.0.iter().map(call).collect();
     serde_json::json!({
         "id": opening.generation, "type": "usage.recorded", "created_at": entry.ended_ms / 1000,
         "data": {
             "kind": opening.kind(), "tenant": opening.tenant, "project": opening.project.as_ref().unwrap_or(&opening.tenant),
             "key": opening.key_name, "user": opening.end_user, "model": opening.model,
             "request_id": opening.request_id, "outcome": entry.outcome, "input_tokens": tokens.input,
-            "input_cached_tokens": tokens.cached, "output_tokens": tokens.output, "amount_nano": entry.amount(),
+            "input_cached_tokens": tokens.cached, "output_tokens": tokens.output, "calls": calls,
+            "amount_nano": entry.amount(),
         },
     })
     .to_string()
@@ -190,8 +222,14 @@ pub struct UsageSum {
     pub cached_tokens: u64,
     /// Generated tokens.
     pub output_tokens: u64,
+    /// Calls of tools.
+    pub tool_calls: u64,
+    /// Calls of retrievers.
+    pub retrieval_calls: u64,
     /// Billionths of the operator's currency.
     pub amount: u64,
+    /// Of those, for calls.
+    pub calls_amount: u64,
 }
 
 /// Sums from the usage table.
@@ -212,7 +250,8 @@ impl Usage {
              CASE WHEN $4 = 1 THEN key_name ELSE '' END, CASE WHEN $5 = 1 THEN COALESCE(end_user, '') ELSE '' END, \
              CASE WHEN $6 = 1 THEN model ELSE '' END, CASE WHEN $12 = 1 THEN kind ELSE '' END, COUNT(*), \
              CAST(SUM(input_tokens) AS BIGINT), \
-             CAST(SUM(cached_tokens) AS BIGINT), CAST(SUM(output_tokens) AS BIGINT), CAST(SUM(amount) AS BIGINT) \
+             CAST(SUM(cached_tokens) AS BIGINT), CAST(SUM(output_tokens) AS BIGINT), CAST(SUM(amount) AS BIGINT), \
+             CAST(SUM(tool_calls) AS BIGINT), CAST(SUM(retrieval_calls) AS BIGINT), CAST(SUM(calls_amount) AS BIGINT) \
              FROM usage_entries WHERE ($7 = '' OR tenant = $7) AND ended_ms >= $1 AND ended_ms < $8 \
              AND ($9 = '' OR REPLACE($9, $10 || CASE WHEN project = '' THEN tenant ELSE project END || $10, '') <> $9) \
              GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6 LIMIT $11",
@@ -292,6 +331,9 @@ fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {
         cached_tokens: number(8)?,
         output_tokens: number(9)?,
         amount: number(10)?,
+        tool_calls: number(11)?,
+        retrieval_calls: number(12)?,
+        calls_amount: number(13)?,
     })
 }
 

@@ -3,8 +3,8 @@
 mod support;
 
 use support::on_each;
-use tidegate_ledger::{Batch, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens};
-use tidegate_store::{GroupBy, Holder, Outbox, Usage, UsageQuery, UsageSink};
+use tidegate_ledger::{Batch, CallKind, Called, Calls, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens};
+use tidegate_store::{Books, Counted, GroupBy, Holder, Outbox, Usage, UsageQuery, UsageSink};
 
 fn entry(generation: &str, tenant: &str, model: &str, ended_ms: u64, output: u64) -> Event {
     let price = Price { input: 1_000_000, cached: 500_000, output: 2_000_000 };
@@ -22,6 +22,7 @@ fn entry(generation: &str, tenant: &str, model: &str, ended_ms: u64, output: u64
     Event::Used(Entry {
         opening,
         tokens: Tokens { input: 10, cached: 4, output },
+        calls: Calls::default(),
         outcome: "answered".into(),
         ended_ms,
     })
@@ -135,6 +136,61 @@ async fn sums_are_of_projects_where_that_is_asked_for() {
         let waiting = Outbox::new(fresh.db.clone()).oldest(10).await.unwrap();
         let said = waiting.iter().map(|event| event.payload.as_str()).collect::<String>();
         assert!(said.contains("\"project\":\"proj_x\"") && said.contains("\"project\":\"t\""), "{said}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_are_kept_with_their_prices_and_summed_beside_tokens() {
+    on_each(|fresh| async move {
+        let called = |kind, name: &str, count, price| ((kind, name.to_owned()), Called { count, price });
+        let with = |generation: &str, calls: Vec<_>| {
+            let Event::Used(mut entry) = entry(generation, "t", "m", 1_000, 1) else { panic!() };
+            entry.calls = Calls(calls.into_iter().collect());
+            Event::Used(entry)
+        };
+        let (tool, retrieval) = (CallKind::Tool, CallKind::Retrieval);
+        let events = vec![
+            with(
+                "a",
+                vec![called(tool, "web/search", 2, 50), called(tool, "web", 1, 0), called(retrieval, "web", 1, 30)],
+            ),
+            with("b", vec![called(retrieval, "web", 3, 10)]),
+            with("c", vec![]),
+        ];
+        let sink = UsageSink::new(fresh.db.clone(), true);
+        sink.commit("j", batch(events.clone(), 1)).await.unwrap();
+        sink.commit("j", batch(events.clone(), 1)).await.unwrap();
+        let books = Books::new(fresh.db.clone());
+        let page = books.page("", 10).await.unwrap();
+        for (row, event) in page.iter().zip(&events) {
+            let Event::Used(entry) = event else { panic!() };
+            assert_eq!((&row.calls, row.amount), (&entry.calls, entry.amount()), "{}", fresh.name);
+            assert_eq!(row.counted, Counted::of(&entry.calls));
+            assert_eq!(books.of(&row.generation).await.unwrap().as_ref(), Some(row));
+        }
+        assert_eq!((page.len(), page[0].counted), (3, Counted { tools: 3, retrievals: 1, amount: 130 }));
+        assert_eq!(books.page("a", 1).await.unwrap()[0], page[1]);
+        assert_eq!(books.num_stray_calls().await.unwrap(), 0);
+        let query = UsageQuery {
+            tenant: Some("t".into()),
+            projects: Vec::new(),
+            start_ms: 0,
+            end_ms: 2_000,
+            width_ms: 2_000,
+            by: GroupBy::default(),
+            limit: 10,
+        };
+        let sums = Usage::new(fresh.db.clone()).sums(&query).await.unwrap();
+        let of_tokens = 3 * (6 + 2 + 2);
+        assert_eq!((sums[0].tool_calls, sums[0].retrieval_calls), (3, 4));
+        assert_eq!((sums[0].calls_amount, sums[0].amount), (160, 160 + of_tokens));
+        let waiting = Outbox::new(fresh.db.clone()).oldest(1).await.unwrap();
+        let event: serde_json::Value = serde_json::from_str(&waiting[0].payload).unwrap();
+        let said = serde_json::json!([{"kind": "tool", "name": "web", "calls": 1, "price_nano": 0},
+            {"kind": "tool", "name": "web/search", "calls": 2, "price_nano": 50},
+            {"kind": "retrieval", "name": "web", "calls": 1, "price_nano": 30}]);
+        assert_eq!((&event["data"]["calls"], &event["data"]["amount_nano"]), (&said, &serde_json::json!(140)));
     })
     .await;
 }

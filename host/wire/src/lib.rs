@@ -34,7 +34,7 @@ mod write;
 pub use answer::Answer;
 pub use error::{error_body, status};
 pub use head::Head;
-pub use models::ModelCard;
+pub use models::{ModelCard, ModelPricing};
 pub use request::{ParsedRequest, changes_answer, parse_chat, parse_completion};
 pub use schemas::schemas;
 pub use stream::StreamEncoder;

@@ -36,8 +36,14 @@ pub struct UsageResult {
     pub cached_tokens: u64,
     /// Generated tokens.
     pub output_tokens: u64,
+    /// Calls of tools.
+    pub tool_calls: u64,
+    /// Calls of retrievers.
+    pub retrieval_calls: u64,
     /// Billionths of the currency.
     pub amount: u64,
+    /// Of those, for calls.
+    pub calls_amount: u64,
 }
 
 /// A page of usage; `next` is where the following one begins.
@@ -49,6 +55,8 @@ pub fn usage_page(buckets: &[UsageBucket], next: Option<u64>) -> Bytes {
             "input_cached_tokens": result.cached_tokens,
             "output_tokens": result.output_tokens,
             "num_model_requests": result.requests,
+            "num_tool_calls": result.tool_calls,
+            "num_retrieval_calls": result.retrieval_calls,
             "project_id": result.project,
             "api_key_id": result.key,
             "user_id": result.user,
@@ -64,6 +72,7 @@ pub fn costs_page(buckets: &[UsageBucket], next: Option<u64>, currency: &str) ->
         json!({
             "object": "organization.costs.result",
             "amount": { "value": units(result.amount), "currency": currency },
+            "calls_amount": { "value": units(result.calls_amount), "currency": currency },
             "line_item": result.model,
             "project_id": result.project,
             "api_key_id": result.key,
@@ -85,7 +94,7 @@ fn page(buckets: &[UsageBucket], next: Option<u64>, result: impl Fn(&UsageResult
 pub fn usage_csv(buckets: &[UsageBucket]) -> Bytes {
     let mut out = String::from(
         "start_time,end_time,project_id,api_key_id,user_id,model,num_model_requests,input_tokens,\
-         input_cached_tokens,output_tokens,amount,kind\r\n",
+         input_cached_tokens,output_tokens,amount,kind,num_tool_calls,num_retrieval_calls,calls_amount\r\n",
     );
     for bucket in buckets {
         for result in &bucket.results {
@@ -99,15 +108,21 @@ pub fn usage_csv(buckets: &[UsageBucket]) -> Bytes {
             for number in [result.requests, result.input_tokens, result.cached_tokens, result.output_tokens] {
                 let _ = write!(out, "{number},");
             }
-            let _ = write!(out, "{}.{:09},", result.amount / BILLION, result.amount % BILLION);
+            let _ = write!(out, "{},", exact(result.amount));
             field(&mut out, result.kind.as_deref().unwrap_or_default());
-            out.push_str("\r\n");
+            let (tools, retrievals) = (result.tool_calls, result.retrieval_calls);
+            let _ = write!(out, ",{tools},{retrievals},{}\r\n", exact(result.calls_amount));
         }
     }
     out.into()
 }
 
 const BILLION: u64 = 1_000_000_000;
+
+/// In whole units, to the last digit.
+fn exact(billionths: u64) -> String {
+    format!("{}.{:09}", billionths / BILLION, billionths % BILLION)
+}
 
 /// As RFC 4180 has it. A spreadsheet takes what begins like a formula for one; callers choose some of these names.
 fn field(out: &mut String, text: &str) {
@@ -138,7 +153,9 @@ mod tests {
             input_tokens: 30,
             cached_tokens: 10,
             output_tokens: 7,
+            tool_calls: 3,
             amount: 1_500_000_001,
+            calls_amount: 500_000_000,
             ..UsageResult::default()
         };
         UsageBucket { start_s: 60, end_s: 120, results: vec![result] }
@@ -156,12 +173,13 @@ mod tests {
         assert_eq!((&result["project_id"], &result["model"]), (&json!("a,b"), &Value::Null));
         let costs: Value = serde_json::from_slice(&costs_page(&[bucket()], None, "usd")).unwrap();
         assert_eq!(costs["data"][0]["results"][0]["amount"], json!({"value": 1.500_000_001, "currency": "usd"}));
+        assert_eq!(costs["data"][0]["results"][0]["calls_amount"]["value"], json!(0.5));
         assert_eq!(costs["next_page"], Value::Null);
     }
 
     #[test]
     fn csv_quotes_what_would_break_it_and_has_no_formulas() {
         let csv = String::from_utf8(usage_csv(&[bucket()]).to_vec()).unwrap();
-        assert_eq!(csv.lines().nth(1).unwrap(), "60,120,\"a,b\",,\"'=1+1\",,2,30,10,7,1.500000001,");
+        assert_eq!(csv.lines().nth(1).unwrap(), "60,120,\"a,b\",,\"'=1+1\",,2,30,10,7,1.500000001,,3,0,0.500000000");
     }
 }

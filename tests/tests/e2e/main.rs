@@ -30,6 +30,7 @@ mod once;
 mod outside;
 mod padding;
 mod pipeline;
+mod prices;
 mod projects;
 mod reload;
 mod resume;

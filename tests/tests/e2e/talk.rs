@@ -29,11 +29,16 @@ pub async fn on_each<F: Future<Output = ()>>(name: &str, test: impl Fn(Store) ->
 impl Store {
     /// A gateway with `top` before `[store]`, and `more` behind its path.
     pub async fn gateway(&self, top: &str, more: &str) -> Gateway {
+        Gateway::start_with(self.config(top, more)).await
+    }
+
+    /// What that gateway is made of.
+    pub fn config(&self, top: &str, more: &str) -> tidegate::config::Config {
         let path = self.folder.path().join("data");
         let text = format!("{top}\n[store]\npath = {:?}\n{more}", path.display().to_string());
         let mut config = tidegate::config::Config::parse(&text).unwrap();
         config.store.as_mut().unwrap().postgres = self.postgres.as_ref().map(Database::url);
-        Gateway::start_with(config).await
+        config
     }
 
     pub fn is_sqlite(&self) -> bool {

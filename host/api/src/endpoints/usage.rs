@@ -118,7 +118,10 @@ fn result(sum: &UsageSum) -> UsageResult {
         input_tokens: sum.input_tokens,
         cached_tokens: sum.cached_tokens,
         output_tokens: sum.output_tokens,
+        tool_calls: sum.tool_calls,
+        retrieval_calls: sum.retrieval_calls,
         amount: sum.amount,
+        calls_amount: sum.calls_amount,
     }
 }
 

@@ -130,8 +130,13 @@ impl Service for FakeService {
     }
 
     fn models(&self, caller: &Caller) -> Vec<ModelCard> {
-        let card =
-            |id: &str| ModelCard { id: id.into(), created: 5, owned_by: "tidegate".into(), context_tokens: None };
+        let card = |id: &str| ModelCard {
+            id: id.into(),
+            created: 5,
+            owned_by: "tidegate".into(),
+            context_tokens: None,
+            pricing: None,
+        };
         vec![card("org/one"), card(caller.tenant.as_str())]
     }
 

@@ -41,6 +41,7 @@ pub(super) fn load(
         if stage.when.is_some() && !kinds.contains(&StageKind::PromptGuard) {
             return Err(anyhow!("`when` is for prompt guards, and this stage is none").context(here()));
         }
+        check_price(stage, &kinds).with_context(here)?;
         facts.push(fact(stage, &plugin, &kinds));
         if let Some(origins) = stage.grants.content_leaves_to() {
             facts.push(format!("          {} MAY SEND WHAT IT SEES TO {origins}", stage.plugin));
@@ -124,6 +125,18 @@ fn kinds(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>) -> anyhow::R
         (None, Ok(plugin)) => Ok(plugin.exported_stages().iter().copied().collect()),
         (None, Err(why)) => bail!("{why:#}"),
     }
+}
+
+/// A price that nothing would ever be billed by is a mistake.
+fn check_price(stage: &StageConfig, kinds: &[StageKind]) -> anyhow::Result<()> {
+    let Some(price) = &stage.price else { return Ok(()) };
+    if price.is_of_tools() && !kinds.contains(&StageKind::ToolProvider) {
+        bail!("`price` says what tools cost, and this stage brings none");
+    }
+    if price.retrieval.is_some() && !kinds.contains(&StageKind::Retriever) {
+        bail!("`price.retrieval` is for retrievers, and this stage is none");
+    }
+    Ok(())
 }
 
 fn breaker(config: &BreakerConfig) -> Breaker {

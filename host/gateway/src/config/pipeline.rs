@@ -1,6 +1,7 @@
 //! `[pipeline]` and its stages.
 
 use super::grants::GrantsConfig;
+use super::prices::CallPriceConfig;
 use crate::artifact::reference::{PlaceName, Reference};
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -47,6 +48,8 @@ pub struct StageConfig {
     /// What it may use up.
     #[serde(default)]
     pub limits: LimitsConfig,
+    /// For tool providers and retrievers: what a call costs; absent means nothing.
+    pub price: Option<CallPriceConfig>,
     /// For retrievers and memories: passages for one question.
     pub top_k: Option<u32>,
     /// For retrievers: passages that score lower are left out.

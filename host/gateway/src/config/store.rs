@@ -1,12 +1,13 @@
-//! `[store]`: what lasts; prices and budgets, which need it.
+//! `[store]`: what lasts; budgets, which need it.
 
+use super::prices::billionths;
 use super::{Config, variable};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_api::{Behind, Summaries, Titles};
-use tidegate_ledger::{Budget, Price, Prices};
+use tidegate_ledger::Budget;
 use tidegate_store::Place;
 
 /// `[store]`
@@ -236,29 +237,6 @@ impl StoreConfig {
     }
 }
 
-/// `price` of a model, in the operator's currency for a million tokens.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct PriceConfig {
-    /// Of prompts.
-    pub input: f64,
-    /// Of prompts that the prefix cache had; default: as `input`.
-    pub cached_input: Option<f64>,
-    /// Of answers.
-    pub output: f64,
-}
-
-impl PriceConfig {
-    fn to_price(self, model: &str) -> anyhow::Result<Price> {
-        let of = |name, value| billionths(value).with_context(|| format!("model `{model}`: price.{name}"));
-        Ok(Price {
-            input: of("input", self.input)?,
-            cached: of("cached_input", self.cached_input.unwrap_or(self.input))?,
-            output: of("output", self.output)?,
-        })
-    }
-}
-
 /// `budget` of a tenant, a project or a key, in the operator's currency.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -293,26 +271,7 @@ impl BudgetConfig {
     }
 }
 
-/// Beyond it, sums of a month could leave the numbers of databases.
-const MOST: f64 = 1e9;
-
-fn billionths(units: f64) -> anyhow::Result<u64> {
-    if !(0.0..=MOST).contains(&units) {
-        bail!("{units} is no amount of money; it must be between 0 and {MOST:e}");
-    }
-    // Below 2^60, where rounding to a whole number is exact enough by far.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
-    Ok((units * 1e9).round() as u64)
-}
-
 impl Config {
-    /// What each model costs.
-    pub fn prices(&self) -> anyhow::Result<Prices> {
-        let priced = self.models.iter().filter_map(|model| Some((&model.name, model.price?)));
-        let prices = priced.map(|(name, price)| Ok((name.clone(), price.to_price(name)?)));
-        Ok(Prices(prices.collect::<anyhow::Result<_>>()?))
-    }
-
     /// Money needs a memory.
     pub(super) fn check_money(&self) -> anyhow::Result<()> {
         self.prices()?;
@@ -335,16 +294,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn money_is_exact_and_nonsense_is_refused() {
-        assert_eq!(billionths(0.15).unwrap(), 150_000_000);
-        assert_eq!(billionths(0.075).unwrap(), 75_000_000);
-        assert_eq!(billionths(1e9).unwrap(), 1_000_000_000_000_000_000);
-        for bad in [-1.0, f64::NAN, f64::INFINITY, 1e10] {
-            assert!(billionths(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_budget_needs_a_store_and_a_bound() {

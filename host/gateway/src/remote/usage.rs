@@ -60,7 +60,14 @@ fn write_csv(out: &mut dyn Write, page: &[u8], first: bool) -> std::io::Result<(
 
 fn show(out: &mut dyn Write, buckets: &[Value]) -> anyhow::Result<()> {
     let names = ["project_id", "api_key_id", "user_id", "model"];
-    let counts = ["num_model_requests", "input_tokens", "input_cached_tokens", "output_tokens"];
+    let counts = [
+        "num_model_requests",
+        "input_tokens",
+        "input_cached_tokens",
+        "output_tokens",
+        "num_tool_calls",
+        "num_retrieval_calls",
+    ];
     let row = |day: &Value, result: &Value| {
         let names = names.map(|name| or_dash(&result[name]));
         [when(day)].into_iter().chain(names).chain(counts.map(|count| result[count].to_string())).collect()
@@ -70,7 +77,8 @@ fn show(out: &mut dyn Write, buckets: &[Value]) -> anyhow::Result<()> {
         .iter()
         .flat_map(|bucket| results(bucket).into_iter().map(|result| row(&bucket["start_time"], &result)))
         .collect();
-    let heads = ["DAY", "PROJECT", "KEY", "USER", "MODEL", "REQUESTS", "INPUT", "CACHED", "OUTPUT"];
+    let heads =
+        ["DAY", "PROJECT", "KEY", "USER", "MODEL", "REQUESTS", "INPUT", "CACHED", "OUTPUT", "TOOLS", "RETRIEVALS"];
     Ok(table::write(out, &heads, &rows)?)
 }
 

@@ -21,6 +21,9 @@ impl Pipeline {
         }
         check_names(&request, &tools)?;
         check_n(&request, &tools)?;
+        if let Some(charge) = &request.charge {
+            charge.offer(tools.iter().map(|tool| charge.tool(&self.stages.tools[tool.stage].name, &tool.def.name)));
+        }
         Ok(Equipped { request, tools })
     }
 }

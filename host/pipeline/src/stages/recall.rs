@@ -22,6 +22,7 @@ impl Pipeline {
         let retrievers = self.stages.retrievers.iter().map(|retriever| &retriever.stage);
         let asked = retrievers.chain(self.stages.memories.iter().map(|memory| &memory.stage));
         let mut request = self.settled_before(request, asked).await?;
+        self.reserve_retrieval(&request)?;
         let retrieved = self.stages.retrievers.iter().map(|retriever| self.retrieve(retriever, &request, &question));
         let remembered = self.stages.memories.iter().map(|memory| self.remembered(memory, &request, &question));
         let (retrieved, remembered) = try_join(try_join_all(retrieved), try_join_all(remembered)).await?;
@@ -42,6 +43,13 @@ impl Pipeline {
         Ok(Grounded(request))
     }
 
+    /// Sets aside what looking for passages costs, for all retrievers: they are asked beside each other.
+    fn reserve_retrieval(&self, request: &Request) -> Result<(), Reject> {
+        let Some(charge) = &request.charge else { return Ok(()) };
+        let calls = self.stages.retrievers.iter().map(|retriever| charge.retrieval(&retriever.stage.name));
+        charge.reserve_calls(&request.chat.model, &calls.collect::<Vec<_>>())
+    }
+
     async fn retrieve(
         &self,
         retriever: &RetrieverStage,
@@ -53,6 +61,9 @@ impl Pipeline {
         let query = Query { text: question.to_owned(), top_k: retriever.top_k };
         let found =
             stage.call(StageKind::Retriever, &call, async |plugin| plugin.retrieve(&call, &query).await).await?;
+        if let (Some(charge), Some(_)) = (&request.charge, &found) {
+            charge.called(charge.retrieval(&stage.name));
+        }
         let good = |chunk: &Chunk| chunk.score.is_none_or(|score| score >= retriever.min_score);
         let chunks = found.unwrap_or_default().into_iter().filter(good);
         Ok(chunks.take(retriever.top_k as usize).map(|chunk| passage(&stage.name, chunk)).collect())

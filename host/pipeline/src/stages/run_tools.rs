@@ -37,10 +37,18 @@ impl Pipeline {
             return Ok(("tidegate".into(), unknown(turn, call)));
         };
         let stage: &Stage = &self.stages.tools[tool.stage];
+        let billed = turn.request.charge.as_ref().map(|charge| (charge, charge.tool(&stage.name, &call.name)));
+        if let Some((charge, call)) = &billed {
+            charge.reserve_calls(&turn.model.name, std::slice::from_ref(call))?;
+        }
         let cx = turn.request.cx.call(turn.request.chat.stream, stage.wall);
         let outcome =
             stage.call(StageKind::ToolProvider, &cx, async |plugin| plugin.call_tool(&cx, call).await).await?;
         counter!("tidegate_tool_calls_total", "tool" => call.name.clone()).increment(1);
+        // What the plugin answered is billed, a mistake of the model's too; what failed is not.
+        if let (Some((charge, call)), Some(_)) = (billed, &outcome) {
+            charge.called(call);
+        }
         let outcome = outcome.unwrap_or_else(|| error(call, "the tool failed".into()));
         Ok((stage.name.to_string(), outcome))
     }

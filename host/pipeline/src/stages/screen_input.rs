@@ -132,12 +132,13 @@ fn bad_edit(cx: &RequestContext, stage: &Stage, why: String) -> Reject {
     Reject::internal(Fault::Plugin, format!("prompt guard `{}`: {why}", stage.name))
 }
 
-/// The guard's answer, in the model's place: no tokens are generated and none are charged.
+/// The guard's answer, in the model's place. Billed is what was used until then: for a guard that is asked before all
+/// else, nothing.
 pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request, parts: Vec<Part>) -> Reply {
     let Request { chat, cx, held, findings, charge, .. } = request;
-    cx.note(|report| report.cost = charge.is_some().then_some(0));
     let mut record = Record::new(&cx, chat.model.clone(), chat.stream);
     record.observe(pipeline, &findings);
+    record.bill(charge);
     let emitter = Emitter::default();
     let out = emitter.clone();
     let allowances = held.allowances();

@@ -32,18 +32,6 @@ pub(crate) struct TurnPlan {
 
 impl Pipeline {
     pub(crate) async fn start(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
-        let (charge, cx) = (routed.equipped.request.charge.clone(), routed.equipped.request.cx.clone());
-        let started = self.start_first(routed).await;
-        if let (Err(ended), Some(charge)) = (&started, charge) {
-            charge.settle("failed");
-            if let Ended::Rejected(_) = ended {
-                cx.note(|report| report.cost = charge.billed());
-            }
-        }
-        started
-    }
-
-    async fn start_first(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
         let Routed { equipped: Equipped { mut request, tools }, candidates } = routed;
         let seeds = fit::seeds(request.chat.sampling.seed, request.chat.n);
         let mut last = None;
