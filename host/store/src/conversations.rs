@@ -104,7 +104,7 @@ impl Conversations {
         row.as_ref().map(read).transpose()
     }
 
-    /// Changes what is given; says what there is then.
+    /// Changes what is given, all of it or nothing; says what there is then.
     pub async fn update(
         &self,
         tenant: &TenantId,
@@ -116,14 +116,16 @@ impl Conversations {
              WHERE tenant = $1 AND id = $2 AND listed = 1 AND deleted_ms = 0";
         const METADATA: &str = "UPDATE conversations SET metadata = $3 \
              WHERE tenant = $1 AND id = $2 AND listed = 1 AND deleted_ms = 0";
+        let mut tx = self.db.write().await?;
         if let Some(title) = title {
             let title = clean(title);
             let query = sqlx::query(TITLE).bind(tenant.as_str()).bind(id).bind(title.clone());
-            query.bind(title.to_lowercase()).bind(titles::BY_CALLER).execute(self.db.pool()).await?;
+            query.bind(title.to_lowercase()).bind(titles::BY_CALLER).execute(&mut *tx).await?;
         }
         if let Some(metadata) = metadata {
-            sqlx::query(METADATA).bind(tenant.as_str()).bind(id).bind(metadata).execute(self.db.pool()).await?;
+            sqlx::query(METADATA).bind(tenant.as_str()).bind(id).bind(metadata).execute(&mut *tx).await?;
         }
+        tx.commit().await?;
         self.get(tenant, id).await
     }
 

@@ -148,6 +148,25 @@ async fn what_was_written_is_read_back_whole() {
 }
 
 #[tokio::test]
+async fn of_changes_at_once_each_is_whole() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        store.create(&ann, &conversation("c", "", 7), &[]).await.unwrap();
+        for round in 0..10 {
+            let change = |who: usize| {
+                let (store, ann, word) = (store.clone(), ann.clone(), format!("{round}-{who}"));
+                async move { store.update(&ann, "c", Some(&word), Some(&format!("{{\"k\":\"{word}\"}}"))).await.unwrap() }
+            };
+            futures_util::future::join_all((0..8).map(change)).await;
+            let last = store.get(&ann, "c").await.unwrap().unwrap();
+            assert_eq!(last.metadata, format!("{{\"k\":\"{}\"}}", last.title), "{}", fresh.name);
+        }
+        assert!(store.update(&tenant("eve"), "c", Some("hers"), None).await.unwrap().is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn lists_go_on_where_a_page_ended_and_find_words() {
     on_each(|fresh| async move {
         let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));

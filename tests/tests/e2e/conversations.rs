@@ -177,7 +177,14 @@ async fn a_conversation_is_titled_found_rated_and_exported() {
     let keeping = Keeping::start("[pipeline]\n").await;
     let gateway = &keeping.gateway;
     let id = new_conversation(gateway).await;
-    post(gateway, &format!("/v1/conversations/{id}"), json!({"title": "Über lighthouses"})).await;
+    let one = format!("/v1/conversations/{id}");
+    let changed = post(gateway, &one, json!({"title": "?", "metadata": {"a": "1", "b": "2"}})).await;
+    assert_eq!((&changed["title"], &changed["metadata"]), (&json!("?"), &json!({"a": "1", "b": "2"})));
+    // What is not named, or `null`, stays; metadata is replaced as a whole.
+    let changed = post(gateway, &one, json!({"metadata": {"c": "3"}, "title": null})).await;
+    assert_eq!((&changed["title"], &changed["metadata"]), (&json!("?"), &json!({"c": "3"})));
+    let changed = post(gateway, &one, json!({"title": "Über lighthouses"})).await;
+    assert_eq!((&changed["metadata"], get(gateway, &one).await), (&json!({"c": "3"}), changed.clone()));
     let other = post(gateway, "/v1/conversations", json!({"items": [{"role": "user", "content": "A zebra"}]})).await;
     let found = async |words: &str| {
         let listed = get(gateway, &format!("/v1/conversations?q={words}")).await;
