@@ -1,26 +1,30 @@
 //! What the server writes behind an answer that was kept: a title after the first one, and a summary once a conversation
 //! nears the end of its model's window. Nobody waits for it. What fails is logged and counted and changes nothing; the next
-//! answer is the next chance.
+//! answer behind a pause is the next chance.
 //!
 //! Invariants: nothing is written for a tenant of whom nothing is kept; what is written is billed to the conversation's
 //! tenant, as a kind of its own; a server that stops does not wait for it.
 //!
-//! Parts: `behind/summary.rs`, `behind/title.rs`.
+//! Parts: `behind/desk.rs` (what is written at once), `behind/pauses.rs` (what failed), `behind/summary.rs`,
+//! `behind/title.rs`.
 
+mod desk;
+mod pauses;
 mod summary;
 mod title;
+
+pub(crate) use desk::Desk;
 
 use crate::backend::RequestContext;
 use crate::ids;
 use crate::server::Api;
+use desk::{NotNow, Place};
 use metrics::counter;
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tidegate_store::conversations::StoredMessage;
 use tidegate_types::{Caller, CallerRole, Class, Fault, Message, Part, Reject, RejectKind, Role, Scope};
 use tidegate_wire::conversations::plain_chat;
-use tokio::sync::Semaphore;
 
 /// What is written behind answers, and by whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,41 +73,8 @@ pub(crate) struct Kept {
     pub(crate) unseen: u64,
 }
 
-/// Texts that are written at once; further ones wait for the next answer of their conversation.
-const AT_ONCE: usize = 16;
 /// For one text, with all that it takes.
 const LONGEST: Duration = Duration::from_secs(120);
-
-/// Bounds what is written at once, and of each conversation to one text of a kind.
-pub(crate) struct Desk {
-    slots: Arc<Semaphore>,
-    busy: Arc<Mutex<HashSet<String>>>,
-}
-
-impl Default for Desk {
-    fn default() -> Self {
-        Self { slots: Arc::new(Semaphore::new(AT_ONCE)), busy: Arc::default() }
-    }
-}
-
-/// A conversation that somebody writes for.
-struct Busy {
-    name: String,
-    all: Arc<Mutex<HashSet<String>>>,
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.name);
-    }
-}
-
-impl Desk {
-    fn take(&self, name: String) -> Option<Busy> {
-        let new = self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
-        new.then(|| Busy { name, all: Arc::clone(&self.busy) })
-    }
-}
 
 #[derive(Clone, Debug)]
 enum Task {
@@ -117,6 +88,12 @@ impl Task {
         match self {
             Self::Title(_) => "title",
             Self::Summary(_) => "summary",
+        }
+    }
+
+    fn model(&self) -> &str {
+        match self {
+            Self::Title(Titles { model, .. }) | Self::Summary(Summaries { model, .. }) => model,
         }
     }
 }
@@ -135,32 +112,49 @@ pub(crate) fn begin(api: &Arc<Api>, kept: Kept) {
 
 fn start(api: &Arc<Api>, task: Task, kept: Arc<Kept>) {
     let kind = task.kind();
-    let Some(busy) = api.desk.take(format!("{kind}/{}/{}", kept.context.caller.owner(), kept.conversation)) else {
-        return;
-    };
-    let Ok(slot) = Arc::clone(&api.desk.slots).try_acquire_owned() else {
-        counter!("tidegate_behind_total", "kind" => kind, "outcome" => "dropped").increment(1);
-        return;
+    let text = format!("{kind}/{}/{}", kept.context.caller.owner(), kept.conversation);
+    let place = match api.desk.take(text, task.model(), Instant::now()) {
+        Ok(place) => place,
+        Err(NotNow::Busy) => return,
+        Err(NotNow::Full) => return count(kind, "dropped"),
+        Err(NotNow::Paused) => return count(kind, "paused"),
     };
     let api = Arc::clone(api);
     api.clone().tasks.spawn(async move {
-        let _held = (busy, slot);
         let written = tokio::select! {
             written = tokio::time::timeout(LONGEST, write(&api, &task, &kept)) => written.unwrap_or_else(|_| Err(too_long())),
             // What is not there yet is made behind the next answer.
             () = api.phase.draining.cancelled() => Ok(false),
         };
         let outcome = match written {
-            Ok(true) => "written",
+            Ok(true) => {
+                place.written();
+                "written"
+            }
             Ok(false) => "nothing",
             Err(reject) => {
-                let context = &kept.context;
-                tracing::warn!(request = %context.request_id, tenant = %context.caller.tenant, kind, "not written: {reject}");
+                note_failure(&place, kind, &kept.context, &reject);
                 "failed"
             }
         };
-        counter!("tidegate_behind_total", "kind" => kind, "outcome" => outcome).increment(1);
+        count(kind, outcome);
     });
+}
+
+fn note_failure(place: &Place, kind: &'static str, context: &RequestContext, reject: &Reject) {
+    let (whose, pause) = place.failed(kind, reject);
+    tracing::warn!(
+        request = %context.request_id,
+        tenant = %context.caller.tenant,
+        kind,
+        paused = whose.as_str(),
+        pause_ms = pause.as_millis() as u64,
+        "not written: {reject}"
+    );
+}
+
+fn count(kind: &'static str, outcome: &'static str) {
+    counter!("tidegate_behind_total", "kind" => kind, "outcome" => outcome).increment(1);
 }
 
 /// Says whether something was written.

@@ -1,12 +1,13 @@
 //! Rolling summaries: what was said before the last turns, in short. Each goes on from the one before it on its branch.
 
+use super::pauses::empty;
 use super::{Ask, Kept, Summaries, ask, room_bytes, transcript, window};
 use crate::kept::store_failed;
 use crate::server::Api;
 use std::collections::VecDeque;
 use tidegate_store::conversations::{Order, Page, StoredMessage, StoredSummary};
 use tidegate_store::{Conversations, StoreError};
-use tidegate_types::{Fault, Reject, Role, TenantId};
+use tidegate_types::{Reject, Role, TenantId};
 
 /// Messages that are summed up, and written, together.
 const PAGE: u32 = 16;
@@ -106,7 +107,7 @@ async fn fold(
         let task = Ask { kind: "summary", model, max_tokens: *max_tokens, instructions: INSTRUCTIONS, text };
         match ask(api, kept, task).await {
             Ok(summary) if summary.is_empty() => {
-                return Err(Reject::internal(Fault::Upstream, format!("`{model}` wrote an empty summary")));
+                return Err(empty(model, "summary"));
             }
             Ok(summary) => so_far = summary,
             Err(reject) if is_too_long(&reject) && piece.len() > LEAST_BYTES => {

@@ -1,5 +1,6 @@
 //! Titles: what a conversation is about, in a few words, found behind its first answer. A caller's own word wins.
 
+use super::pauses::empty;
 use super::{Ask, Kept, Titles, ask, room_bytes, transcript};
 use crate::kept::store_failed;
 use crate::server::Api;
@@ -28,7 +29,7 @@ pub(super) async fn write(api: &Api, settings: &Titles, kept: &Kept) -> Result<b
     let room = room_bytes(api, &kept.context.caller, model, *max_tokens).min(FIRST_BYTES);
     let text = format!("{}\n\nThe title:", said[..said.floor_char_boundary(room)].trim_end());
     let task = Ask { kind: "title", model, max_tokens: *max_tokens, instructions: INSTRUCTIONS, text };
-    let Some(title) = cleaned(&ask(api, kept, task).await?) else { return Ok(false) };
+    let title = cleaned(&ask(api, kept, task).await?).ok_or_else(|| empty(model, "title"))?;
     store.name(tenant, &kept.conversation, &title).await.map_err(|error| store_failed(&error))
 }
 

@@ -70,11 +70,27 @@ async fn without_a_namer_that_works_answers_are_as_ever() {
         let upstream = namer(Duration::ZERO).await;
         let gateway = store.gateway(&models(&upstream), "[store.titles]\nmodel = \"broken\"\n[pipeline]\n").await;
         let id = new_conversation(&gateway).await;
-        for n in ["1", "2"] {
-            let done = talk(&gateway, &id, json!({"message_id": n, "content": "When is high water?"})).await;
+        let begun = std::time::Instant::now();
+        for n in 0..8 {
+            let id = if n % 2 == 0 { id.clone() } else { new_conversation(&gateway).await };
+            let asked = json!({"message_id": n.to_string(), "content": "When is high water?"});
+            let done = talk(&gateway, &id, asked).await;
             assert_eq!((&done["type"], &done["stored"]), (&json!("done"), &json!(true)));
         }
-        until("it is tried again", async || (asked(&upstream, "broken").len() >= 2).then_some(())).await;
+        // It is left alone for 1 s, 2 s, 4 s and so on, by all conversations together.
+        until("it is tried", async || (!asked(&upstream, "broken").is_empty()).then_some(())).await;
+        let tries = asked(&upstream, "broken").len();
+        let most = 1 + (begun.elapsed().as_secs() + 1).ilog2() as usize;
+        assert!((1..=most).contains(&tries), "{tries} tries in {:?}", begun.elapsed());
+        let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+        assert!(metrics.contains("tidegate_behind_pauses_total{kind=\"title\",of=\"model\"}"), "{metrics}");
+        let mut n = 8;
+        until("it is tried again", async || {
+            n += 1;
+            talk(&gateway, &id, json!({"message_id": n.to_string(), "content": "And now?"})).await;
+            (asked(&upstream, "broken").len() > tries).then_some(())
+        })
+        .await;
         assert_eq!(title(&gateway, &id).await, "");
         gateway.running.stop(Duration::from_secs(5)).await;
     })
