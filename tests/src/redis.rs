@@ -2,12 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A running server on a free port. Nothing it holds is on disk.
+/// A running server on a free port. Nothing it holds is on disk, unless it is told to save it.
 pub struct Redis {
     port: u16,
+    folder: PathBuf,
     child: Child,
 }
 
@@ -17,6 +19,11 @@ const PROGRAM: &str = "TIDEGATE_TEST_REDIS";
 impl Redis {
     /// `None`, said loudly, where this machine has no such program.
     pub fn start() -> Option<Self> {
+        Self::start_in(&std::env::temp_dir())
+    }
+
+    /// The same; what it saves is in `folder`, as it is.
+    pub fn start_in(folder: &Path) -> Option<Self> {
         let named = std::env::var(PROGRAM).ok();
         let program = named.clone().unwrap_or_else(|| "redis-server".into());
         if Command::new(&program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
@@ -26,18 +33,20 @@ impl Redis {
         }
         (0..20).find_map(|_| {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            Self::at(&program, port)
+            Self::at(&program, port, folder)
         })
     }
 
     /// `None` where somebody else was faster to take the port.
-    fn at(program: &str, port: u16) -> Option<Self> {
+    fn at(program: &str, port: u16, folder: &Path) -> Option<Self> {
         let child = Command::new(program)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--rdbcompression", "no", "--dir"])
+            .arg(folder)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let mut redis = Self { port, child };
+        let mut redis = Self { port, folder: folder.to_owned(), child };
         let started = Instant::now();
         while redis.child.try_wait().unwrap().is_none() {
             if redis.try_ask("PING").is_some_and(|answer| answer.starts_with("+PONG")) {
@@ -62,7 +71,7 @@ impl Redis {
     /// Anew, at the same port.
     pub fn revive(&mut self) {
         let program = std::env::var(PROGRAM).unwrap_or_else(|_| "redis-server".into());
-        *self = Self::at(&program, self.port).expect("its port was taken meanwhile");
+        *self = Self::at(&program, self.port, &self.folder).expect("its port was taken meanwhile");
     }
 
     /// It takes connections, and answers nothing.

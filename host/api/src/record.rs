@@ -9,7 +9,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use tidegate_types::{Caller, Fault, Reject, RequestId};
+use tidegate_types::{Caller, Fault, Reject, RequestId, Retention};
 
 /// What became of a request.
 enum Outcome {
@@ -97,7 +97,10 @@ impl Record {
             return;
         };
         // The message may repeat what the caller wrote; kind, place and cause say enough.
-        let (kind, param, code) = (reject.kind, reject.param.as_deref(), reject.code.as_deref());
+        let (kind, code) = (reject.kind, reject.code.as_deref());
+        // The place may have a name that the caller chose: of a field that is not there, or of metadata.
+        let is_kept = self.caller.as_ref().is_some_and(|caller| caller.scope.retention == Retention::Kept);
+        let param = reject.param.as_deref().filter(|_| is_kept);
         let cause = reject.cause.as_deref();
         if reject.fault == Fault::Client {
             tracing::info!(id, method, route, status, outcome, tenant, key, ms, ?kind, param, code);

@@ -8,9 +8,12 @@ use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::client::{Failure, WireError};
 
 /// Turns failures of one upstream into rejects.
+#[derive(Clone)]
 pub(crate) struct Failures {
     pub(crate) upstream: String,
     pub(crate) api_key: Option<ApiKey>,
+    /// Whether the upstream's own words, which may repeat what it was asked, may be logged.
+    pub(crate) words: bool,
 }
 
 impl Failures {
@@ -38,6 +41,7 @@ impl Failures {
                     self.said(reject(RejectKind::BadUpstream, "the model's server failed"), "an error event", &failure)
                 }
             },
+            WireError::Malformed(_) if !self.words => self.unexpected("an answer outside of the protocol"),
             WireError::Malformed(_) | WireError::EventTooLong { .. } => {
                 self.because(reject(RejectKind::BadUpstream, "the model's server answered with nonsense"), error)
             }
@@ -87,6 +91,9 @@ impl Failures {
     }
 
     fn said(&self, reject: Reject, how: &str, failure: &Failure) -> Reject {
+        if !self.words {
+            return self.because(reject, format!("{how}; what it says is not kept"));
+        }
         let words = if failure.message.is_empty() { "nothing" } else { &failure.message };
         self.because(reject, format!("{how}, saying: {words}"))
     }

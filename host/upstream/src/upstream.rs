@@ -45,8 +45,15 @@ impl Upstream {
             headers,
             model: config.model.into(),
             token_bound: config.token_bound,
-            failures: Arc::new(Failures { upstream: config.name, api_key: config.api_key }),
+            failures: Arc::new(Failures { upstream: config.name, api_key: config.api_key, words: true }),
         })
+    }
+
+    /// The same, for a request of which nothing may be kept: what the server says of failures, which may repeat what it
+    /// was asked, is for the caller and in no log.
+    #[must_use]
+    pub fn discreet(&self) -> Self {
+        Self { failures: Arc::new(Failures { words: false, ..(*self.failures).clone() }), ..self.clone() }
     }
 
     /// Where it is, as `scheme://host:port`.

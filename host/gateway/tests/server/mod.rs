@@ -10,16 +10,24 @@ pub struct Server {
     pub addr: String,
 }
 
+#[allow(dead_code, reason = "each file of tests takes what it needs of it")]
 impl Server {
     /// Starts it with a config file and waits until it listens.
     pub fn with(config: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["serve", "--config", config.to_str().unwrap()])
-            .env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        Self::run(Self::command(config).stderr(Stdio::null()))
+    }
+
+    /// What starts it.
+    pub fn command(config: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.args(["serve", "--config", config.to_str().unwrap()]);
+        command.env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+        command
+    }
+
+    /// Waits until it listens.
+    pub fn run(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let listening = lines.find(|line| line.starts_with("listening ")).expect("the server ended");
         let addr = listening.split("//").nth(1).unwrap().split(' ').next().unwrap().to_owned();

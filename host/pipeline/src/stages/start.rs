@@ -9,9 +9,10 @@ use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
+use std::borrow::Cow;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
-use tidegate_types::{Chat, Fault, Form, Reject, RejectKind, ToolDef};
+use tidegate_types::{Chat, Fault, Form, Reject, RejectKind, Retention, ToolDef};
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
 const LONG_TEXT_BYTES: usize = 16 << 10;
@@ -145,6 +146,10 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, R
             let input = estimated_input(&chat);
             let output = chat.max_tokens.map_or(UNBOUNDED_OUTPUT, u64::from) * u64::from(chat.n);
             ask.reserve(input, output)?;
+            let upstream = match cx.retention {
+                Retention::Kept => Cow::Borrowed(upstream),
+                Retention::Nothing => Cow::Owned(upstream.discreet()),
+            };
             let stream = upstream.generate(&chat, &cx.request_id, cx.hops + 1).await?;
             Ok(Source::Upstream(Box::new(UpstreamSource::new(stream, input, tally))))
         }
