@@ -113,6 +113,7 @@ fn main() {
         Some("avx2") => Isa::Avx2,
         Some("avx512") => Isa::Avx512,
         Some("avx512-bf16") => Isa::Avx512Bf16,
+        Some("amx") => Isa::Amx,
         _ => Isa::Auto,
     };
     let whats = args.get(2).map_or("decode1,decode4,decode8,decode16,prefill512", String::as_str);

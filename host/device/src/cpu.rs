@@ -49,6 +49,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512F with BF16: activations of linear layers over bf16 weights are rounded to bf16.
     Avx512Bf16,
+    /// The same with the tiles of AMX; results differ in the last bits, since pairs are summed in another order.
+    Amx,
 }
 
 /// Element of the key and value cache.
@@ -85,13 +87,15 @@ impl Default for CpuOptions {
 /// An instruction set that the processor has.
 #[derive(Clone, Copy, Debug)]
 enum Detected {
-    Portable(Portable<false>),
+    Portable(Portable<{ simd::EXACT }>),
     #[cfg(target_arch = "x86_64")]
     Avx2(simd::avx2::Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(simd::avx512::Avx512<false>),
+    Avx512(simd::avx512::Avx512<{ simd::EXACT }>),
     #[cfg(target_arch = "x86_64")]
-    Avx512Bf16(simd::avx512::Avx512<true>),
+    Avx512Bf16(simd::avx512::Avx512<{ simd::DOT }>),
+    #[cfg(target_arch = "x86_64")]
+    Amx(simd::avx512::Avx512<{ simd::TILES }>),
 }
 
 impl Detected {
@@ -104,7 +108,11 @@ impl Detected {
             Isa::Avx2 => Avx2::detect().map(Self::Avx2),
             Isa::Avx512 => Avx512::detect().map(Self::Avx512),
             Isa::Avx512Bf16 => Avx512::detect().map(Self::Avx512Bf16),
-            Isa::Auto => [Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2, Isa::Portable].into_iter().find_map(Self::new),
+            Isa::Amx => Avx512::detect().map(Self::Amx),
+            Isa::Auto => {
+                let best_first = [Isa::Amx, Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2, Isa::Portable];
+                best_first.into_iter().find_map(Self::new)
+            }
         }
     }
 
@@ -126,6 +134,8 @@ impl Detected {
             Self::Avx512(s) => of(s),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16(s) => of(s),
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(s) => of(s),
         }
     }
 }
@@ -198,6 +208,8 @@ impl Backend for CpuBackend {
             Detected::Avx512(s) => self.load_on(s, program, weights, limits),
             #[cfg(target_arch = "x86_64")]
             Detected::Avx512Bf16(s) => self.load_on(s, program, weights, limits),
+            #[cfg(target_arch = "x86_64")]
+            Detected::Amx(s) => self.load_on(s, program, weights, limits),
         }
     }
 }

@@ -15,13 +15,13 @@ use tidegate_device::{
     Limits, Program, ReferenceBackend, Segment,
 };
 
-const ISAS: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16];
+const ISAS: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx];
 
 /// The largest allowed `|logit - reference|`, as a share of the root mean square of the reference's row.
 /// What is rounded decides: nothing but f32 sums; keys and values to bf16; activations to bf16.
 fn tolerance(isa: Isa, dtype: DType, cache: DType) -> f32 {
     match (isa, dtype, cache) {
-        (Isa::Avx512Bf16, DType::BF16, _) => 8e-2,
+        (Isa::Avx512Bf16 | Isa::Amx, DType::BF16, _) => 8e-2,
         (_, _, DType::BF16) => 3e-2,
         _ => 1e-5,
     }

@@ -5,7 +5,7 @@
 
 use super::attention::{self, Attend};
 use super::cache::{Cache, Place};
-use super::gemm::{Linear, PackPanel, panel_len};
+use super::gemm::{Form, Linear, PackPanel, panel_len};
 use super::load::{Model, Norm, Step};
 use super::memory::{Memory, Rows};
 use super::norm::{self, GatedRow, HeadNormRow, NormRow, Rotate};
@@ -345,7 +345,7 @@ impl<S: Simd> Pass<'_, S> {
     ) -> Result<(), Panicked> {
         let (s, matrix) = (self.s, self.model.matrices[matrix]);
         let pack = PackPanel::new::<S>(input, rows, matrix.layout.dtype, self.buffers.panel.ptr(0));
-        let panel = if rows == 1 && !pack.as_bf16 {
+        let panel = if rows == 1 && pack.form == Form::Columns {
             // A panel of one token is the row itself.
             input.ptr(0)
         } else {

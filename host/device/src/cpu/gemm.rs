@@ -14,12 +14,12 @@
 mod panel;
 mod tile;
 
-pub(super) use panel::{PackPanel, Tiles, panel_len, round_bf16};
+pub(super) use panel::{Form, PackPanel, Tiles, panel_len, round_bf16};
 pub(super) use tile::{accumulate, pick_tile};
 
 use super::memory::Rows;
 use super::pack::{Bf16, F16, F32, Format, Layout, STRIP};
-use super::simd::{LANES, Op, Simd};
+use super::simd::{LANES, Op, ROW_BYTES, STEP_PAIRS, Simd, TILE_ROWS, TileProduct};
 use crate::weights::DType;
 use std::marker::PhantomData;
 use tile::{Tile, TileJob};
@@ -30,6 +30,8 @@ const BLOCK_BYTES: usize = 16 << 10;
 const RUN_BLOCKS: usize = 4;
 /// Token tiles of a block, so that their panels for a run of blocks stay in the second-level cache.
 const BLOCK_TILES: usize = 12;
+/// The same on tiles, where a block does more work for each sum that is carried on.
+const TILED_BLOCK_BYTES: usize = 32 << 10;
 /// How far ahead of the loads the weights are prefetched where each is read once.
 const PREFETCH_BYTES: usize = 4096;
 /// Strips in the smallest share of a thread.
@@ -92,7 +94,7 @@ impl<'a> Linear<'a> {
     ) -> Self {
         debug_assert!(rows >= 1 && rows <= out.count && out.stride == matrix.layout.rows);
         debug_assert!(bias.is_none_or(|b| b.len() == out.stride));
-        let tiles = Tiles::new(rows, S::TILE);
+        let tiles = Tiles::new(rows, panel::most_tokens::<S>(matrix.layout.dtype));
         debug_assert_eq!(matrix.layout.strip, STRIP);
         let blocks = tiles.count.div_ceil(BLOCK_TILES);
         let shares = if workers == 1 { 1 } else { (workers * 8).div_ceil(blocks) };
@@ -126,7 +128,10 @@ impl Op for LinearUnit<'_> {
     #[inline(always)]
     fn call<S: Simd>(self, s: S) {
         match self.linear.matrix.layout.dtype {
-            DType::BF16 => self.blocks::<S, Bf16>(s),
+            DType::BF16 => {
+                self.blocks::<S, Bf16>(s);
+                s.release_tiles();
+            }
             DType::F16 => self.blocks::<S::Exact, F16>(s.exact()),
             DType::F32 => self.blocks::<S::Exact, F32>(s.exact()),
         }
@@ -145,8 +150,10 @@ impl LinearUnit<'_> {
         let last_strip = (first_strip + l.share_strips).min(l.matrix.layout.strips());
         let (pairs, step) = (l.matrix.layout.pairs(), l.matrix.layout.pair_step());
         // One tile as wide as a strip re-reads nothing, so it has no use for blocks.
-        let once = l.tiles.count == 1 && S::tile_groups(l.tiles.len(0)) == STRIP;
-        let len = if once { pairs } else { pairs.div_ceil((pairs * step).div_ceil(BLOCK_BYTES)) };
+        let tiles = S::TILES && F::IS_BF16;
+        let once = l.tiles.count == 1 && (tiles || S::tile_groups(l.tiles.len(0)) == STRIP);
+        let (most, multiple) = if tiles { (TILED_BLOCK_BYTES, STEP_PAIRS) } else { (BLOCK_BYTES, 1) };
+        let len = if once { pairs } else { pairs.div_ceil((pairs * step).div_ceil(most)).next_multiple_of(multiple) };
         let run_len = len * RUN_BLOCKS;
         for run in (0..pairs).step_by(run_len) {
             let end = pairs.min(run + run_len);
@@ -157,7 +164,7 @@ impl LinearUnit<'_> {
                     let ahead = if l.tiles.count == 1 { PREFETCH_BYTES } else { next };
                     let block = Block { strip, pair, len: len.min(end - pair), ahead };
                     for tile in first_tile..last_tile {
-                        self.block::<S, F>(s, tile, &block);
+                        if tiles { self.tiled_block(s, tile, &block) } else { self.block::<S, F>(s, tile, &block) }
                     }
                 }
             }
@@ -191,6 +198,57 @@ impl LinearUnit<'_> {
                 }
             };
             pick_tile!(linear s: S, tokens, |G, T| Tile::<F, G, T>(&job, PhantomData));
+        }
+    }
+}
+
+impl LinearUnit<'_> {
+    /// One tile of tokens by one block of bf16 weights, on the processor's tiles.
+    #[inline(always)]
+    fn tiled_block<S: Simd>(&self, s: S, tile: usize, block: &Block) {
+        let l = self.linear;
+        let (start, tokens) = (l.tiles.start(tile), l.tiles.len(tile));
+        let (layout, row) = (&l.matrix.layout, block.strip * STRIP * LANES);
+        let halves = [tokens.min(TILE_ROWS), tokens.saturating_sub(TILE_ROWS)];
+        let (step, steps) = (block.pair / STEP_PAIRS, panel::steps_of(layout.cols));
+        let (whole, rest) = (block.len / STEP_PAIRS, block.len % STEP_PAIRS);
+        // SAFETY: strips, pairs and tokens lie within the matrix, the panel and `out`, as `new` asserts; this unit
+        // alone writes these rows and columns.
+        unsafe {
+            let x = l.panel.cast::<u8>().add(start * steps * ROW_BYTES);
+            let mut product = TileProduct {
+                w: l.matrix.start.add(block.strip * layout.strip_bytes() + block.pair * layout.pair_step()),
+                x: [x.add(step * halves[0] * ROW_BYTES), x.add((halves[0] * steps + step * halves[1]) * ROW_BYTES)],
+                halves,
+                out: l.out.ptr(start).add(row),
+                out_step: l.out.stride * size_of::<f32>(),
+            };
+            if block.pair == 0 {
+                self.begin(start..start + tokens, row);
+            }
+            s.add_tiles(&product, whole, STEP_PAIRS);
+            if rest > 0 {
+                product.w = product.w.add(whole * STEP_PAIRS * layout.pair_step());
+                product.x = [0, 1].map(|half| product.x[half].add(whole * halves[half] * ROW_BYTES));
+                s.add_tiles(&product, 1, rest);
+            }
+        }
+    }
+
+    /// Sets the outputs of a strip to what the sums begin with.
+    ///
+    /// # Safety
+    /// The outputs are this unit's alone.
+    #[inline(always)]
+    unsafe fn begin(&self, tokens: std::ops::Range<usize>, row: usize) {
+        let l = self.linear;
+        for token in tokens {
+            // SAFETY: as the caller vouches, and within `out`, as `Linear::new` asserts.
+            let out = unsafe { std::slice::from_raw_parts_mut(l.out.ptr(token).add(row), STRIP * LANES) };
+            match l.bias {
+                Some(bias) => out.copy_from_slice(&bias[row..row + STRIP * LANES]),
+                None => out.fill(0.0),
+            }
         }
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::cpu::simd::portable::Portable;
 
-    const PORTABLE: Portable<false> = Portable;
+    const PORTABLE: Portable<{ crate::cpu::simd::EXACT }> = Portable;
 
     #[test]
     fn rotation_turns_the_pairs_half_a_head_apart() {

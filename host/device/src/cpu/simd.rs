@@ -8,6 +8,8 @@
 //! AVX2 and AVX-512F give the same bits. Read next: `gemm`.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
@@ -15,6 +17,35 @@ pub(super) mod portable;
 
 /// Lanes of a vector, rows of a packed weight group, and positions of a cache block.
 pub(super) const LANES: usize = 16;
+
+/// A level of an instruction set: everything in f32; bf16 weights are widened, bit for bit the same everywhere.
+pub(super) const EXACT: u8 = 0;
+/// Linear layers over bf16 weights round their activations to bf16, as every framework does that computes in bf16, and
+/// multiply them with two-term products.
+pub(super) const DOT: u8 = 1;
+/// The same on tiles.
+pub(super) const TILES: u8 = 2;
+
+/// Rows of a tile register.
+pub(super) const TILE_ROWS: usize = 16;
+/// Bytes of one of its rows.
+pub(super) const ROW_BYTES: usize = 64;
+/// Pairs of columns in one step of tiles: their weights fill a register.
+pub(super) const STEP_PAIRS: usize = 16;
+
+/// `out += x * w` for a tile of tokens and the two groups of a strip of bf16 weights.
+pub(super) struct TileProduct {
+    /// Pairs of both groups in turns, 128 bytes for each.
+    pub(super) w: *const u8,
+    /// Of each half of the tokens: their rows of 64 bytes of a step, then those of the next.
+    pub(super) x: [*const u8; 2],
+    /// Tokens of each half, at most 16; the second may have none.
+    pub(super) halves: [usize; 2],
+    /// The first token's first output.
+    pub(super) out: *mut f32,
+    /// Bytes from a token's outputs to the next one's.
+    pub(super) out_step: usize,
+}
 
 /// A piece of work that is compiled for each instruction set. `call` is `#[inline(always)]`, as is all it calls.
 pub(super) trait Op {
@@ -34,6 +65,8 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
     const QUERY_TILE: usize = Self::TILE;
     /// Whether `dot_bf16` exists: the linear layers then round activations to bf16.
     const DOT_BF16: bool = false;
+    /// Whether linear layers over bf16 weights run on the tiles of AMX, see `gemm::blocks`.
+    const TILES: bool = false;
     /// Without `dot_bf16`: what everything but linear layers over bf16 weights runs on.
     type Exact: Simd;
     /// Sixteen f32.
@@ -112,6 +145,20 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         debug_assert!(Self::DOT_BF16, "only where the instruction exists");
         acc
     }
+
+    /// Adds `steps` steps of `pairs` pairs each to a product, where [`Self::TILES`].
+    ///
+    /// # Safety
+    /// The product's memory is what its fields say, and nobody else touches `out`.
+    #[inline(always)]
+    unsafe fn add_tiles(self, product: &TileProduct, steps: usize, pairs: usize) {
+        let _ = (product, steps, pairs);
+        debug_assert!(Self::TILES, "only where there are tiles");
+    }
+
+    /// Lets the tile registers go: a switch to another thread then need not save them.
+    #[inline(always)]
+    fn release_tiles(self) {}
 
     /// The sum of the lanes, always in the same order.
     #[inline(always)]

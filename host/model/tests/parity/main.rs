@@ -22,13 +22,14 @@ struct Tolerance {
 }
 
 /// The tolerance table: f32 throughout; keys and values rounded to bf16; activations of linear layers too.
-const BACKENDS: [Tolerance; 6] = [
+const BACKENDS: [Tolerance; 7] = [
     Tolerance { backend: || Some(Box::new(ReferenceBackend)), atol: 1e-4, rtol: 1e-5 },
     Tolerance { backend: || cpu(Isa::Portable, CacheElem::F32), atol: 1e-4, rtol: 1e-5 },
     Tolerance { backend: || cpu(Isa::Avx2, CacheElem::F32), atol: 1e-4, rtol: 1e-5 },
     Tolerance { backend: || cpu(Isa::Avx512, CacheElem::F32), atol: 1e-4, rtol: 1e-5 },
     Tolerance { backend: || cpu(Isa::Portable, CacheElem::Bf16), atol: 4e-2, rtol: 0.0 },
     Tolerance { backend: || cpu(Isa::Avx512Bf16, CacheElem::Bf16), atol: 6e-2, rtol: 0.0 },
+    Tolerance { backend: || cpu(Isa::Amx, CacheElem::Bf16), atol: 6e-2, rtol: 0.0 },
 ];
 
 /// The tolerance of backends that must draw the very tokens of transformers.

@@ -1,7 +1,8 @@
-//! The rounding of AVX-512 BF16, emulated, so that its tolerance is known and its path runs everywhere.
+//! The rounding of AVX-512 BF16 and AMX, emulated, so that its tolerance is known and its paths run everywhere.
 
 use super::*;
 use crate::cpu::simd::portable::Portable;
+use crate::cpu::simd::{DOT, Simd, TILES};
 use crate::executor::{Backend, BlockId};
 use crate::program::{Activation, Dims};
 use crate::reference::ReferenceBackend;
@@ -45,10 +46,17 @@ fn activations_rounded_to_bf16_stay_within_the_tolerance_and_keep_their_bits_in_
     let program = Arc::new(program);
     let mut reference = ReferenceBackend.load(Arc::clone(&program), &weights, LIMITS).unwrap();
     let expected = logits(&mut *reference, &[60]);
-    let load = || CpuExecutor::new(Portable::<true>, 1, DType::F32, Arc::clone(&program), &weights, LIMITS).unwrap();
-    let found = logits(&mut load(), &[60]);
-    let rms = (expected.iter().map(|x| x * x).sum::<f32>() / 50.0).sqrt();
-    let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / rms;
-    assert!(worst > 1e-5 && worst < 8e-2, "{worst} of the rms");
-    assert_eq!(logits(&mut load(), &[1, 40, 59, 60]), found);
+    let check = |found: &dyn Fn(&[usize]) -> Vec<f32>| {
+        let whole = found(&[60]);
+        let rms = (expected.iter().map(|x| x * x).sum::<f32>() / 50.0).sqrt();
+        let worst = whole.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / rms;
+        assert!(worst > 1e-5 && worst < 8e-2, "{worst} of the rms");
+        assert_eq!(found(&[1, 40, 59, 60]), whole);
+    };
+    check(&|cuts| logits(&mut on(Portable::<DOT>, &program, &weights), cuts));
+    check(&|cuts| logits(&mut on(Portable::<TILES>, &program, &weights), cuts));
+}
+
+fn on<S: Simd>(s: S, program: &Arc<Program>, weights: &dyn WeightSource) -> CpuExecutor<S> {
+    CpuExecutor::new(s, 1, DType::F32, Arc::clone(program), weights, LIMITS).unwrap()
 }

@@ -3,7 +3,7 @@
 //! A tile then reads all its tokens through one pointer, where rows far apart would take one each.
 
 use crate::cpu::memory::Rows;
-use crate::cpu::simd::{LANES, Op, Simd};
+use crate::cpu::simd::{LANES, Op, ROW_BYTES, STEP_PAIRS, Simd, TILE_ROWS};
 use crate::weights::DType;
 
 /// The split of tokens into register tiles of nearly equal size: a small tile leaves multiply-adds idle.
@@ -34,9 +34,30 @@ impl Tiles {
     }
 }
 
-/// Floats of the panels of `rows` tokens of `width` columns.
+/// Floats of the panels of `rows` tokens of `width` columns, in any form.
 pub(in crate::cpu) fn panel_len(rows: usize, width: usize) -> usize {
-    rows * width.next_multiple_of(2)
+    rows * width.next_multiple_of(2).max(steps_of(width) * ROW_BYTES / 4)
+}
+
+/// Steps of `width` columns on tiles.
+pub(super) fn steps_of(width: usize) -> usize {
+    width.div_ceil(2 * STEP_PAIRS)
+}
+
+/// Most tokens of a tile of a product with `dtype` weights.
+pub(super) fn most_tokens<S: Simd>(dtype: DType) -> usize {
+    if S::TILES && dtype == DType::BF16 { 2 * TILE_ROWS } else { S::TILE }
+}
+
+/// How activations are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cpu) enum Form {
+    /// f32, column by column.
+    Columns,
+    /// Pairs of bf16 for `accumulate_dot`.
+    Pairs,
+    /// Rows of bf16 for `Simd::add_tiles`: those of the first sixteen tokens, step by step, then those of the others.
+    Rows,
 }
 
 /// Writes the panels of all tiles of `rows` rows of `input`, tile after tile: one unit for each tile.
@@ -47,8 +68,8 @@ pub(in crate::cpu) struct PackPanel {
     pub(in crate::cpu) panel: *mut f32,
     /// The tiles of the product.
     pub(in crate::cpu) tiles: Tiles,
-    /// Pairs of bf16 for `accumulate_dot` instead of f32.
-    pub(in crate::cpu) as_bf16: bool,
+    /// How.
+    pub(in crate::cpu) form: Form,
 }
 
 // SAFETY: units write the panels of different tiles.
@@ -58,8 +79,12 @@ impl PackPanel {
     /// For `rows` rows of `input`, in the form that products with `dtype` weights want.
     pub(in crate::cpu) fn new<S: Simd>(input: Rows, rows: usize, dtype: DType, panel: *mut f32) -> Self {
         debug_assert!(rows <= input.count);
-        let as_bf16 = S::DOT_BF16 && dtype == DType::BF16;
-        Self { input, panel, tiles: Tiles::new(rows, S::TILE), as_bf16 }
+        let form = match dtype {
+            DType::BF16 if S::TILES => Form::Rows,
+            DType::BF16 if S::DOT_BF16 => Form::Pairs,
+            _ => Form::Columns,
+        };
+        Self { input, panel, tiles: Tiles::new(rows, most_tokens::<S>(dtype)), form }
     }
 
     /// Packs tile `tile`.
@@ -80,19 +105,20 @@ impl Op for PackTile<'_> {
         let p = self.pack;
         let (start, tokens) = (p.tiles.start(self.tile), p.tiles.len(self.tile));
         let width = p.input.width.next_multiple_of(2);
+        let steps = steps_of(width);
         for t in 0..tokens {
             // SAFETY: the row exists, and an odd width has padding behind it (rows are padded to 16). Only this
             // unit writes this tile's panel.
-            let (row, panel) = unsafe {
-                let row = std::slice::from_raw_parts(p.input.ptr(start + t), width);
-                (row, p.panel.add(start * width))
-            };
+            let row = unsafe { std::slice::from_raw_parts(p.input.ptr(start + t), width) };
             // SAFETY: within the tile's panel, of which words of pairs take half.
             unsafe {
-                if p.as_bf16 {
-                    write_pairs(row, panel.cast::<u32>().add(t), tokens)
-                } else {
-                    write(row, panel.add(t), tokens)
+                match p.form {
+                    Form::Columns => write(row, p.panel.add(start * width + t), tokens),
+                    Form::Pairs => write_pairs(row, p.panel.add(start * width).cast::<u32>().add(t), tokens),
+                    Form::Rows => {
+                        let half = p.panel.cast::<[u32; LANES]>().add((start + t / TILE_ROWS * TILE_ROWS) * steps);
+                        write_rows(row, half.add(t % TILE_ROWS), (tokens - t / TILE_ROWS * TILE_ROWS).min(TILE_ROWS));
+                    }
                 }
             }
         }
@@ -130,6 +156,20 @@ unsafe fn write_pairs(row: &[f32], panel: *mut u32, step: usize) {
     for (i, x) in rest.iter().enumerate() {
         // SAFETY: as the caller vouches.
         unsafe { panel.add((parts.len() * LANES + i) * step).write(word(x)) };
+    }
+}
+
+/// Rows of 32 bf16, each `step` rows behind the last, the end filled with zeros.
+///
+/// # Safety
+/// All of them are writable.
+#[inline(always)]
+unsafe fn write_rows(row: &[f32], rows: *mut [u32; LANES], step: usize) {
+    for (i, part) in row.chunks(2 * LANES).enumerate() {
+        let mut words = [0; LANES];
+        words.iter_mut().zip(part.as_chunks::<2>().0).for_each(|(w, x)| *w = round_bf16(x[0]) | round_bf16(x[1]) << 16);
+        // SAFETY: as the caller vouches.
+        unsafe { rows.add(i * step).write_unaligned(words) };
     }
 }
 

@@ -4,7 +4,10 @@
 use super::*;
 use crate::cpu::memory::Memory;
 use crate::cpu::pack::{ROW_MULTIPLE, STRIP};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::simd::avx512::Avx512;
 use crate::cpu::simd::portable::Portable;
+use crate::cpu::simd::{DOT, EXACT, TILES};
 use half::{bf16, f16};
 
 fn weight(row: usize, col: usize) -> f32 {
@@ -77,26 +80,77 @@ fn check_all<S: Simd>(s: S) {
             check(s, dtype, (33, 1290), tokens, 2);
         }
         check(s, dtype, (200, 130), 160, 3);
+        check(s, dtype, (96, 2100), 45, 2);
         check(s, dtype, (1, 1), 1, 1);
     }
 }
 
 #[test]
 fn portable_products_are_exact() {
-    check_all(Portable::<false>);
+    check_all(Portable::<EXACT>);
 }
 
 #[test]
 fn emulated_two_term_products_are_exact() {
-    check_all(Portable::<true>);
+    check_all(Portable::<DOT>);
+}
+
+#[test]
+fn emulated_products_on_tiles_are_exact() {
+    check_all(Portable::<TILES>);
+}
+
+/// Numbers that are rounded at each sum: the emulation says in which order the processor's tiles sum, and that the
+/// number of tokens, blocks and threads changes nothing.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn tiles_give_the_bits_of_their_emulation() {
+    let Some(tiles) = Avx512::<TILES>::detect() else {
+        eprintln!("SKIPPED: this processor lacks AMX BF16");
+        return;
+    };
+    for (rows, cols) in [(64, 96), (33, 2100)] {
+        let expected = products(Portable::<TILES>, (rows, cols), 1, 1);
+        for (tokens, workers) in [(1, 1), (2, 2), (17, 1), (45, 3), (120, 2)] {
+            let found = products(tiles, (rows, cols), tokens, workers);
+            assert_eq!(found[0], expected[0], "{rows} by {cols}, {tokens} tokens");
+            assert_eq!(
+                found,
+                products(Portable::<TILES>, (rows, cols), tokens, 1),
+                "{rows} by {cols}, {tokens} tokens"
+            );
+        }
+    }
+}
+
+/// The bits of what comes out for activations that bf16 does not hold, by token.
+#[cfg(target_arch = "x86_64")]
+fn products<S: Simd>(s: S, (rows, cols): (usize, usize), tokens: usize, workers: usize) -> Vec<Vec<u32>> {
+    let (_bytes, matrix) = pack(DType::BF16, rows, cols);
+    let (_input, input) = zeroed_rows(tokens, cols);
+    let (_panel, panel) = zeroed_rows(1, panel_len(tokens, cols));
+    let (_out, out) = zeroed_rows(tokens, rows);
+    for t in 0..tokens {
+        let number = |(col, x): (usize, &mut f32)| *x = (activation(t, col) + 0.37) * 1.1_f32.powi(col as i32 % 40);
+        // SAFETY: one thread.
+        unsafe { input.row_mut(t) }.iter_mut().enumerate().for_each(number);
+    }
+    let packing = PackPanel::new::<S>(input, tokens, DType::BF16, panel.ptr(0));
+    (0..packing.tiles.count).for_each(|tile| packing.unit(s, tile));
+    let linear = Linear::new::<S>(matrix, None, panel.ptr(0), tokens, out, workers);
+    (0..linear.units()).for_each(|unit| linear.unit(s, unit));
+    // SAFETY: one thread.
+    (0..tokens).map(|t| unsafe { out.row(t) }.iter().map(|x| x.to_bits()).collect()).collect()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn products_with_every_instruction_set_of_this_processor_are_exact() {
-    use crate::cpu::simd::{avx2::Avx2, avx512::Avx512};
-    let (avx2, avx512, dot) = (Avx2::detect(), Avx512::<false>::detect(), Avx512::<true>::detect());
-    for (name, lacking) in [("AVX2", avx2.is_none()), ("AVX-512", avx512.is_none()), ("AVX-512 BF16", dot.is_none())] {
+    use crate::cpu::simd::avx2::Avx2;
+    let (avx2, avx512) = (Avx2::detect(), Avx512::<EXACT>::detect());
+    let (dot, tiles) = (Avx512::<DOT>::detect(), Avx512::<TILES>::detect());
+    let lacking = [avx2.is_none(), avx512.is_none(), dot.is_none(), tiles.is_none()];
+    for (name, lacking) in ["AVX2", "AVX-512", "AVX-512 BF16", "AMX BF16"].into_iter().zip(lacking) {
         if lacking {
             eprintln!("SKIPPED: this processor lacks {name}");
         }
@@ -104,4 +158,5 @@ fn products_with_every_instruction_set_of_this_processor_are_exact() {
     avx2.into_iter().for_each(check_all);
     avx512.into_iter().for_each(check_all);
     dot.into_iter().for_each(check_all);
+    tiles.into_iter().for_each(check_all);
 }

@@ -1,47 +1,51 @@
-//! AVX-512: one register for a vector of sixteen, 32 of them; with BF16 also the two-term dot product.
+//! AVX-512: one register for a vector of sixteen, 32 of them; with BF16 also the two-term dot product, and on processors
+//! with AMX its tiles for linear layers.
 
-use super::{LANES, Op, Simd};
+use super::{DOT, EXACT, LANES, Op, Simd, TILES, TileProduct, amx};
 use std::arch::x86_64::*;
 
-/// Proof that the processor has AVX-512F (with AVX2, FMA, F16C), and with `DOT` also AVX512_BF16.
-///
-/// Without `DOT`, bf16 weights are widened and multiplied in f32, bit for bit as on AVX2. With it, linear layers
-/// over bf16 weights round their activations to bf16, as every framework does that computes in bf16.
+/// Proof that the processor has AVX-512F (with AVX2, FMA, F16C), and what the `LEVEL` asks for beside it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cpu) struct Avx512<const DOT: bool>(());
+pub(in crate::cpu) struct Avx512<const LEVEL: u8>(());
 
-impl<const DOT: bool> Avx512<DOT> {
+impl<const LEVEL: u8> Avx512<LEVEL> {
     /// `None` where the processor lacks any of them.
     pub(in crate::cpu) fn detect() -> Option<Self> {
         let base = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
             && is_x86_feature_detected!("avx512f");
-        let dot = !DOT || (is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw"));
-        (base && dot).then_some(Self(()))
+        let dot = LEVEL < DOT || (is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw"));
+        let tiles = LEVEL < TILES || amx::is_allowed();
+        (base && dot && tiles).then_some(Self(()))
     }
 }
 
 /// # Safety
 /// The processor has the named features, which an [`Avx512`] proves.
 #[target_feature(enable = "avx2,fma,f16c,avx512f")]
-unsafe fn enter<O: Op>(s: Avx512<false>, op: O) -> O::Out {
+unsafe fn enter<const LEVEL: u8, O: Op>(s: Avx512<LEVEL>, op: O) -> O::Out {
     op.call(s)
 }
 
 /// # Safety
-/// The processor has the named features, which an [`Avx512`] with `DOT` proves.
+/// The processor has the named features, which an [`Avx512`] from [`DOT`] on proves.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512bf16")]
-unsafe fn enter_dot<O: Op>(s: Avx512<true>, op: O) -> O::Out {
+unsafe fn enter_dot<const LEVEL: u8, O: Op>(s: Avx512<LEVEL>, op: O) -> O::Out {
     op.call(s)
 }
 
-impl<const DOT: bool> Simd for Avx512<DOT> {
-    const NAME: &'static str = if DOT { "avx512-bf16" } else { "avx512" };
+impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
+    const NAME: &'static str = match LEVEL {
+        EXACT => "avx512",
+        DOT => "avx512-bf16",
+        _ => "amx-bf16",
+    };
     const TILE: usize = 12;
     const QUERY_TILE: usize = 6;
-    type Exact = Avx512<false>;
-    const DOT_BF16: bool = DOT;
+    type Exact = Avx512<EXACT>;
+    const DOT_BF16: bool = LEVEL >= DOT;
+    const TILES: bool = LEVEL >= TILES;
     type V = __m512;
 
     fn exact(self) -> Self::Exact {
@@ -57,13 +61,8 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
         // rustc 1.95 drops `inline(never)` where there is `target_feature`: hide what is called instead.
         // SAFETY: `self` proves the features.
         unsafe {
-            if DOT {
-                let enter: unsafe fn(Avx512<true>, O) -> O::Out = std::hint::black_box(enter_dot::<O>);
-                enter(Avx512(()), op)
-            } else {
-                let enter: unsafe fn(Avx512<false>, O) -> O::Out = std::hint::black_box(enter::<O>);
-                enter(Avx512(()), op)
-            }
+            let enter: unsafe fn(Self, O) -> O::Out = if LEVEL >= DOT { enter_dot } else { enter };
+            std::hint::black_box(enter)(self, op)
         }
     }
     #[inline(always)]
@@ -171,12 +170,23 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
     }
     #[inline(always)]
     fn dot_bf16(self, acc: Self::V, w: Self::V, x: Self::V) -> Self::V {
-        debug_assert!(DOT, "only where the instruction exists");
-        // SAFETY: `self` proves the features where `DOT`. The casts reinterpret 64 bytes as 32 bf16, for which every
+        debug_assert!(Self::DOT_BF16, "only where the instruction exists");
+        // SAFETY: `self` proves the features from `DOT` on. The casts reinterpret 64 bytes as 32 bf16, for which every
         // bit pattern is valid.
         unsafe {
             let pairs = |v| std::mem::transmute::<__m512, __m512bh>(v);
             _mm512_dpbf16_ps(acc, pairs(w), pairs(x))
         }
+    }
+    #[inline(always)]
+    unsafe fn add_tiles(self, product: &TileProduct, steps: usize, pairs: usize) {
+        debug_assert!(Self::TILES, "only where there are tiles");
+        // SAFETY: `self` proves the tiles; the caller vouches for the rest.
+        unsafe { product.add(steps, pairs) }
+    }
+    #[inline(always)]
+    fn release_tiles(self) {
+        // SAFETY: `self` proves the tiles.
+        unsafe { amx::release() }
     }
 }

@@ -1,12 +1,11 @@
 //! Plain Rust that any processor runs; the compiler makes of it what its baseline allows (SSE2 on x86-64).
 
-use super::{LANES, Op, Simd};
+use super::{DOT, EXACT, LANES, Op, ROW_BYTES, Simd, TILES, TileProduct};
 use half::f16;
 
-/// Needs nothing of the processor. `DOT` emulates the two-term bf16 products of AVX-512, for tests on processors
-/// that lack them.
+/// Needs nothing of the processor. From [`DOT`] on it emulates what other processors have, for tests on those that lack it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cpu) struct Portable<const DOT: bool>;
+pub(in crate::cpu) struct Portable<const LEVEL: u8>;
 
 /// Lane by lane.
 #[inline(always)]
@@ -18,11 +17,12 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
     out
 }
 
-impl<const DOT: bool> Simd for Portable<DOT> {
+impl<const LEVEL: u8> Simd for Portable<LEVEL> {
     const NAME: &'static str = "portable";
-    const DOT_BF16: bool = DOT;
+    const DOT_BF16: bool = LEVEL >= DOT;
+    const TILES: bool = LEVEL >= TILES;
     const TILE: usize = 4;
-    type Exact = Portable<false>;
+    type Exact = Portable<EXACT>;
     type V = [f32; LANES];
 
     fn exact(self) -> Self::Exact {
@@ -127,9 +127,32 @@ impl<const DOT: bool> Simd for Portable<DOT> {
     fn prefetch(self, _p: *const u8) {}
     #[inline(always)]
     fn dot_bf16(self, acc: Self::V, w: Self::V, x: Self::V) -> Self::V {
-        debug_assert!(DOT, "only where it is asked for");
+        debug_assert!(Self::DOT_BF16, "only where it is asked for");
         let even = |v: Self::V| v.map(|x| f32::from_bits(x.to_bits() << 16));
         let odd = |v: Self::V| v.map(|x| f32::from_bits(x.to_bits() & 0xffff_0000));
         self.fma(odd(w), odd(x), self.fma(even(w), even(x), acc))
+    }
+    /// To the bit what AMX computes, but for numbers too small to be normal: those it takes for zero.
+    unsafe fn add_tiles(self, product: &TileProduct, steps: usize, pairs: usize) {
+        debug_assert!(Self::TILES, "only where it is asked for");
+        let word = |p: *const u8, at: usize| {
+            // SAFETY: the caller vouches for the words below.
+            let bits = unsafe { p.add(at).cast::<u32>().read_unaligned() };
+            [f32::from_bits(bits << 16), f32::from_bits(bits & 0xffff_0000)]
+        };
+        for (half, step) in [0, 1].into_iter().flat_map(|half| (0..steps).map(move |step| (half, step))) {
+            let tokens = product.halves[half];
+            for (token, row) in (0..tokens).flat_map(|token| (0..2 * LANES).map(move |row| (token, row))) {
+                let mut sums = [0.0f32; 2];
+                for pair in 0..pairs {
+                    let x = word(product.x[half], (step * tokens + token) * ROW_BYTES + pair * 4);
+                    let w = word(product.w, (step * super::STEP_PAIRS + pair) * 2 * ROW_BYTES + row * 4);
+                    sums = [x[0].mul_add(w[0], sums[0]), x[1].mul_add(w[1], sums[1])];
+                }
+                let token = half * product.halves[0] + token;
+                // SAFETY: as the caller vouches.
+                unsafe { *product.out.byte_add(token * product.out_step).add(row) += sums[0] + sums[1] };
+            }
+        }
     }
 }
