@@ -155,6 +155,7 @@ impl LinearUnit<'_> {
         let (most, multiple) = if tiles { (TILED_BLOCK_BYTES, STEP_PAIRS) } else { (BLOCK_BYTES, 1) };
         let len = if once { pairs } else { pairs.div_ceil((pairs * step).div_ceil(most)).next_multiple_of(multiple) };
         let run_len = len * RUN_BLOCKS;
+        let mut shaped = None;
         for run in (0..pairs).step_by(run_len) {
             let end = pairs.min(run + run_len);
             for strip in first_strip..last_strip {
@@ -164,7 +165,11 @@ impl LinearUnit<'_> {
                     let ahead = if l.tiles.count == 1 { PREFETCH_BYTES } else { next };
                     let block = Block { strip, pair, len: len.min(end - pair), ahead };
                     for tile in first_tile..last_tile {
-                        if tiles { self.tiled_block(s, tile, &block) } else { self.block::<S, F>(s, tile, &block) }
+                        if tiles {
+                            self.tiled_block(s, tile, &block, &mut shaped)
+                        } else {
+                            self.block::<S, F>(s, tile, &block)
+                        }
                     }
                 }
             }
@@ -205,53 +210,58 @@ impl LinearUnit<'_> {
 impl LinearUnit<'_> {
     /// One tile of tokens by one block of bf16 weights, on the processor's tiles.
     #[inline(always)]
-    fn tiled_block<S: Simd>(&self, s: S, tile: usize, block: &Block) {
+    fn tiled_block<S: Simd>(&self, s: S, tile: usize, block: &Block, shaped: &mut Shaped) {
         let l = self.linear;
         let (start, tokens) = (l.tiles.start(tile), l.tiles.len(tile));
         let (layout, row) = (&l.matrix.layout, block.strip * STRIP * LANES);
         let halves = [tokens.min(TILE_ROWS), tokens.saturating_sub(TILE_ROWS)];
         let (step, steps) = (block.pair / STEP_PAIRS, panel::steps_of(layout.cols));
         let (whole, rest) = (block.len / STEP_PAIRS, block.len % STEP_PAIRS);
+        let mut shape = |pairs| {
+            if shaped.replace((halves, pairs)) != Some((halves, pairs)) {
+                s.shape_tiles(halves, pairs);
+            }
+        };
         // SAFETY: strips, pairs and tokens lie within the matrix, the panel and `out`, as `new` asserts; this unit
-        // alone writes these rows and columns.
+        // alone writes these rows and columns; the registers have the shape of what is multiplied.
         unsafe {
             let x = l.panel.cast::<u8>().add(start * steps * ROW_BYTES);
+            let out = l.out.ptr(start).add(row);
+            let out_step = l.out.stride * size_of::<f32>();
+            let (begin, begin_step) = match l.bias {
+                _ if block.pair > 0 => (out.cast_const(), out_step),
+                Some(bias) => (bias.as_ptr().add(row), 0),
+                None => (NOTHING.as_ptr(), 0),
+            };
             let mut product = TileProduct {
                 w: l.matrix.start.add(block.strip * layout.strip_bytes() + block.pair * layout.pair_step()),
                 x: [x.add(step * halves[0] * ROW_BYTES), x.add((halves[0] * steps + step * halves[1]) * ROW_BYTES)],
                 halves,
-                out: l.out.ptr(start).add(row),
-                out_step: l.out.stride * size_of::<f32>(),
+                begin,
+                begin_step,
+                out,
+                out_step,
             };
-            if block.pair == 0 {
-                self.begin(start..start + tokens, row);
+            if whole > 0 {
+                shape(STEP_PAIRS);
+                s.multiply_tiles(&product, whole, STEP_PAIRS);
+                (product.begin, product.begin_step) = (out.cast_const(), out_step);
             }
-            s.add_tiles(&product, whole, STEP_PAIRS);
             if rest > 0 {
+                shape(rest);
                 product.w = product.w.add(whole * STEP_PAIRS * layout.pair_step());
                 product.x = [0, 1].map(|half| product.x[half].add(whole * halves[half] * ROW_BYTES));
-                s.add_tiles(&product, 1, rest);
-            }
-        }
-    }
-
-    /// Sets the outputs of a strip to what the sums begin with.
-    ///
-    /// # Safety
-    /// The outputs are this unit's alone.
-    #[inline(always)]
-    unsafe fn begin(&self, tokens: std::ops::Range<usize>, row: usize) {
-        let l = self.linear;
-        for token in tokens {
-            // SAFETY: as the caller vouches, and within `out`, as `Linear::new` asserts.
-            let out = unsafe { std::slice::from_raw_parts_mut(l.out.ptr(token).add(row), STRIP * LANES) };
-            match l.bias {
-                Some(bias) => out.copy_from_slice(&bias[row..row + STRIP * LANES]),
-                None => out.fill(0.0),
+                s.multiply_tiles(&product, 1, rest);
             }
         }
     }
 }
+
+/// What the tile registers were last shaped for: tokens of the halves, pairs of a step.
+type Shaped = Option<([usize; 2], usize)>;
+
+/// What the sums of a strip begin with where there is no bias.
+static NOTHING: [f32; STRIP * LANES] = [0.0; STRIP * LANES];
 
 /// Weights that stay in the cache while the token tiles pass over them.
 struct Block {

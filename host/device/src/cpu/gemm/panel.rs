@@ -56,7 +56,7 @@ pub(in crate::cpu) enum Form {
     Columns,
     /// Pairs of bf16 for `accumulate_dot`.
     Pairs,
-    /// Rows of bf16 for `Simd::add_tiles`: those of the first sixteen tokens, step by step, then those of the others.
+    /// Rows of bf16 for `Simd::multiply_tiles`: those of the first sixteen tokens, step by step, then those of the others.
     Rows,
 }
 

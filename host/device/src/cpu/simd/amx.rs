@@ -78,36 +78,77 @@ impl Shape {
     }
 }
 
+/// Gives the registers their shape.
+///
+/// # Safety
+/// [`is_allowed`] has said so.
+pub(super) unsafe fn shape(halves: [usize; 2], pairs: usize) {
+    let fits = (1..=TILE_ROWS).contains(&halves[0]) && halves[1] <= TILE_ROWS && (1..=STEP_PAIRS).contains(&pairs);
+    debug_assert!(fits, "{halves:?} tokens by {pairs} pairs");
+    let shape = Shape::new(halves, pairs);
+    // SAFETY: as the caller vouches; a shape that does not fit is a fault of the processor, none of memory.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shape, options(nostack, preserves_flags, readonly)) };
+}
+
 impl TileProduct {
-    /// Adds `steps` steps of `pairs` pairs each.
+    /// In `steps` steps, at least one.
     ///
     /// # Safety
-    /// [`is_allowed`] has said so; `w`, `x` and `out` have what the fields say, and nobody else touches `out`.
-    pub(super) unsafe fn add(&self, steps: usize, pairs: usize) {
-        if steps == 0 {
-            return;
-        }
-        debug_assert!(
-            (1..=TILE_ROWS).contains(&self.halves[0])
-                && self.halves[1] <= TILE_ROWS
-                && (1..=STEP_PAIRS).contains(&pairs)
-        );
-        let shape = Shape::new(self.halves, pairs);
-        // SAFETY: as the caller vouches.
+    /// The registers have the shape of the product; `w`, `x`, `begin` and `out` have what the fields say, and nobody else
+    /// touches `out`.
+    pub(super) unsafe fn compute(&self, steps: usize) {
+        debug_assert!(steps > 0, "a product of nothing");
+        let two = self.halves[1] > 0;
+        // SAFETY: as the caller vouches; the second half lies behind the first.
         unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const shape, options(nostack, preserves_flags, readonly));
-            if self.halves[1] == 0 { self.one(steps) } else { self.two(steps) }
+            self.begin(two);
+            if two {
+                self.add_two(steps)
+            } else {
+                self.add_one(steps)
+            }
+            self.end(two);
         }
     }
 
     /// # Safety
-    /// As for [`Self::add`], and the registers have their shape.
-    unsafe fn one(&self, steps: usize) {
+    /// As for [`Self::compute`].
+    unsafe fn begin(&self, two: bool) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let step = self.begin_step;
+            asm!("tileloadd tmm0, [{b} + {step}]", "tileloadd tmm1, [{b} + {step} + 64]",
+                b = in(reg) self.begin, step = in(reg) step, options(nostack, preserves_flags, readonly));
+            if two {
+                let second = self.begin.byte_add(self.halves[0] * step);
+                asm!("tileloadd tmm2, [{b} + {step}]", "tileloadd tmm3, [{b} + {step} + 64]",
+                    b = in(reg) second, step = in(reg) step, options(nostack, preserves_flags, readonly));
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Self::compute`].
+    unsafe fn end(&self, two: bool) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let step = self.out_step;
+            asm!("tilestored [{o} + {step}], tmm0", "tilestored [{o} + {step} + 64], tmm1",
+                o = in(reg) self.out, step = in(reg) step, options(nostack, preserves_flags));
+            if two {
+                let second = self.out.byte_add(self.halves[0] * step);
+                asm!("tilestored [{o} + {step}], tmm2", "tilestored [{o} + {step} + 64], tmm3",
+                    o = in(reg) second, step = in(reg) step, options(nostack, preserves_flags));
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Self::compute`].
+    unsafe fn add_one(&self, steps: usize) {
         // SAFETY: as the caller vouches.
         unsafe {
             asm!(
-                "tileloadd tmm0, [{o} + {os}]",
-                "tileloadd tmm1, [{o} + {os} + 64]",
                 "2:",
                 "tileloadd tmm4, [{x} + {xs}]",
                 "tileloadd tmm6, [{w} + {ws}]",
@@ -118,32 +159,23 @@ impl TileProduct {
                 "add {x}, {xstep}",
                 "dec {n}",
                 "jnz 2b",
-                "tilestored [{o} + {os}], tmm0",
-                "tilestored [{o} + {os} + 64], tmm1",
-                o = in(reg) self.out,
-                os = in(reg) self.out_step,
                 w = inout(reg) self.w => _,
                 ws = in(reg) 2 * ROW_BYTES,
                 x = inout(reg) self.x[0] => _,
                 xs = in(reg) ROW_BYTES,
                 xstep = in(reg) self.halves[0] * ROW_BYTES,
                 n = inout(reg) steps => _,
-                options(nostack)
+                options(nostack, readonly)
             );
         }
     }
 
     /// # Safety
-    /// As for [`Self::add`], and the registers have their shape.
-    unsafe fn two(&self, steps: usize) {
-        // SAFETY: as the caller vouches; the second half begins 16 tokens after the first.
+    /// As for [`Self::compute`].
+    unsafe fn add_two(&self, steps: usize) {
+        // SAFETY: as the caller vouches.
         unsafe {
-            let second = self.out.byte_add(self.halves[0] * self.out_step);
             asm!(
-                "tileloadd tmm0, [{o} + {os}]",
-                "tileloadd tmm1, [{o} + {os} + 64]",
-                "tileloadd tmm2, [{p} + {os}]",
-                "tileloadd tmm3, [{p} + {os} + 64]",
                 "2:",
                 "tileloadd tmm4, [{x} + {xs}]",
                 "tileloadd tmm6, [{w} + {ws}]",
@@ -158,13 +190,6 @@ impl TileProduct {
                 "add {y}, {ystep}",
                 "dec {n}",
                 "jnz 2b",
-                "tilestored [{o} + {os}], tmm0",
-                "tilestored [{o} + {os} + 64], tmm1",
-                "tilestored [{p} + {os}], tmm2",
-                "tilestored [{p} + {os} + 64], tmm3",
-                o = in(reg) self.out,
-                p = in(reg) second,
-                os = in(reg) self.out_step,
                 w = inout(reg) self.w => _,
                 ws = in(reg) 2 * ROW_BYTES,
                 x = inout(reg) self.x[0] => _,
@@ -173,7 +198,7 @@ impl TileProduct {
                 xstep = in(reg) self.halves[0] * ROW_BYTES,
                 ystep = in(reg) self.halves[1] * ROW_BYTES,
                 n = inout(reg) steps => _,
-                options(nostack)
+                options(nostack, readonly)
             );
         }
     }

@@ -179,10 +179,16 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
         }
     }
     #[inline(always)]
-    unsafe fn add_tiles(self, product: &TileProduct, steps: usize, pairs: usize) {
+    fn shape_tiles(self, halves: [usize; 2], pairs: usize) {
+        debug_assert!(Self::TILES, "only where there are tiles");
+        // SAFETY: `self` proves the tiles.
+        unsafe { amx::shape(halves, pairs) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_tiles(self, product: &TileProduct, steps: usize, _pairs: usize) {
         debug_assert!(Self::TILES, "only where there are tiles");
         // SAFETY: `self` proves the tiles; the caller vouches for the rest.
-        unsafe { product.add(steps, pairs) }
+        unsafe { product.compute(steps) }
     }
     #[inline(always)]
     fn release_tiles(self) {

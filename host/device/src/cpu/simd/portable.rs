@@ -132,8 +132,9 @@ impl<const LEVEL: u8> Simd for Portable<LEVEL> {
         let odd = |v: Self::V| v.map(|x| f32::from_bits(x.to_bits() & 0xffff_0000));
         self.fma(odd(w), odd(x), self.fma(even(w), even(x), acc))
     }
+    fn shape_tiles(self, _halves: [usize; 2], _pairs: usize) {}
     /// To the bit what AMX computes, but for numbers too small to be normal: those it takes for zero.
-    unsafe fn add_tiles(self, product: &TileProduct, steps: usize, pairs: usize) {
+    unsafe fn multiply_tiles(self, product: &TileProduct, steps: usize, pairs: usize) {
         debug_assert!(Self::TILES, "only where it is asked for");
         let word = |p: *const u8, at: usize| {
             // SAFETY: the caller vouches for the words below.
@@ -150,8 +151,15 @@ impl<const LEVEL: u8> Simd for Portable<LEVEL> {
                     sums = [x[0].mul_add(w[0], sums[0]), x[1].mul_add(w[1], sums[1])];
                 }
                 let token = half * product.halves[0] + token;
+                let (begin, begin_step) = match step {
+                    0 => (product.begin, product.begin_step),
+                    _ => (product.out.cast_const(), product.out_step),
+                };
                 // SAFETY: as the caller vouches.
-                unsafe { *product.out.byte_add(token * product.out_step).add(row) += sums[0] + sums[1] };
+                unsafe {
+                    let begin = *begin.byte_add(token * begin_step).add(row);
+                    *product.out.byte_add(token * product.out_step).add(row) = begin + (sums[0] + sums[1]);
+                }
             }
         }
     }
