@@ -85,10 +85,7 @@ fn load_stages(
     config: &Config,
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
-    let pipeline = match &config.pipeline {
-        Some(pipeline) => pipeline.clone(),
-        None => toml::from_str(bundled::PIPELINE).context("in the bundled pipeline")?,
-    };
+    let pipeline = config.pipeline()?.into_owned();
     let admission = Admission::new(config)?;
     let stages = stages::load(&plugins.0, &pipeline, &config.tenants, &admission, facts)?;
     Ok((stages, pipeline))

@@ -18,7 +18,8 @@ type Tenants = BTreeMap<String, TenantConfig>;
 /// `issuers` and did not change goes on with its keys. People log in where there is a database.
 pub(crate) fn auth(config: &Config, issuers: &Arc<Issuers>, db: Option<&Db>) -> anyhow::Result<Auth> {
     let local = Caller::local();
-    let scope = scope(&config.tenants, &local.tenant, None, None, &Quota::default());
+    let limits = Quota::default();
+    let scope = scope(&config.tenants, &local.tenant, None, Own { models: None, plugins: None, limits: &limits });
     let keys = config.keys.iter().map(|key| api_key(config, key)).collect::<anyhow::Result<Vec<_>>>()?;
     let auth = Auth::new(keys, Caller { scope, ..local })?;
     let certificates = config.auth.certificate.iter().map(|known| certificate(config, known));
@@ -47,7 +48,8 @@ fn people(login: &LoginConfig, issuers: &Issuers, db: &Db, grant: &GrantToken) -
 }
 
 fn api_key(config: &Config, key: &KeyConfig) -> anyhow::Result<ApiKey> {
-    let place = Place::new(config, key.tenant(), key.project.as_deref(), key.models.as_deref(), &key.limits)?;
+    let own = Own { models: set(key.models.as_ref()), plugins: set(key.plugins.as_ref()), limits: &key.limits };
+    let place = Place::new(config, key.tenant(), key.project.as_deref(), own)?;
     let (role, admin) = (key.role(), key.admin);
     let caller = Caller { role, admin, class: key.class, weight: key.weight, ..place.caller(&key.name) };
     let expires = key.expires.map(|expiry| expiry.0);
@@ -55,7 +57,8 @@ fn api_key(config: &Config, key: &KeyConfig) -> anyhow::Result<ApiKey> {
 }
 
 fn certificate(config: &Config, known: &CertificateConfig) -> anyhow::Result<CertificateGrant> {
-    let place = Place::new(config, known.tenant(), known.project.as_deref(), known.models.as_deref(), &known.limits)?;
+    let own = Own { models: set(known.models.as_ref()), plugins: set(known.plugins.as_ref()), limits: &known.limits };
+    let place = Place::new(config, known.tenant(), known.project.as_deref(), own)?;
     let (role, class, weight) = (known.role, known.class, known.weight);
     let caller = Caller { role, admin: false, class, weight, ..place.caller(&known.name) };
     let grant = Grant { caller: Arc::new(caller), endpoints: known.groups()? };
@@ -70,17 +73,10 @@ struct Place {
 }
 
 impl Place {
-    fn new(
-        config: &Config,
-        tenant: &str,
-        project: Option<&str>,
-        models: Option<&[String]>,
-        key: &Quota,
-    ) -> anyhow::Result<Self> {
+    fn new(config: &Config, tenant: &str, project: Option<&str>, own: Own<'_>) -> anyhow::Result<Self> {
         let (tenant, found) = (TenantId::new(tenant), project.map(|project| config.project(tenant, project)));
         let (project, settings) = found.transpose()?.unzip();
-        let models = models.map(|models| models.iter().cloned().collect());
-        let scope = scope(&config.tenants, &tenant, settings, models, key);
+        let scope = scope(&config.tenants, &tenant, settings, own);
         Ok(Self { tenant, project, scope })
     }
 
@@ -90,25 +86,36 @@ impl Place {
     }
 }
 
-/// Models are those that both the credential and its project allow; nothing is kept where the tenant or the project says
-/// so.
-fn scope(
-    tenants: &Tenants,
-    tenant: &TenantId,
-    project: Option<&ProjectConfig>,
-    models: Option<BTreeSet<String>>,
-    key: &Quota,
-) -> Arc<Scope> {
+/// What the entry of a credential says of it.
+struct Own<'a> {
+    models: Option<Names>,
+    plugins: Option<Names>,
+    limits: &'a Quota,
+}
+
+type Names = BTreeSet<String>;
+
+fn set(names: Option<&Vec<String>>) -> Option<Names> {
+    names.map(|names| names.iter().cloned().collect())
+}
+
+/// What both allow; nothing said allows all.
+fn both(own: Option<Names>, other: Option<Names>) -> Option<Names> {
+    match (own, other) {
+        (Some(own), Some(other)) => Some(own.intersection(&other).cloned().collect()),
+        (own, other) => own.or(other),
+    }
+}
+
+/// Models and plugins are those that both the credential and its project allow; nothing is kept where the tenant or the
+/// project says so.
+fn scope(tenants: &Tenants, tenant: &TenantId, project: Option<&ProjectConfig>, own: Own<'_>) -> Arc<Scope> {
     let tenant = tenants.get(tenant.as_str());
     let zero = tenant.is_some_and(|tenant| tenant.zero_retention) || project.is_some_and(|of| of.zero_retention);
-    let of_project = project.and_then(|project| project.models.as_ref());
-    let models = match (models, of_project) {
-        (Some(own), Some(may)) => Some(own.into_iter().filter(|model| may.contains(model)).collect()),
-        (own, may) => own.or_else(|| may.map(|may| may.iter().cloned().collect())),
-    };
     Arc::new(Scope {
-        models,
-        key: key.clone(),
+        models: both(own.models, set(project.and_then(|project| project.models.as_ref()))),
+        plugins: both(own.plugins, set(project.and_then(|project| project.plugins.as_ref()))),
+        key: own.limits.clone(),
         project: project.map(|project| project.limits.clone()).unwrap_or_default(),
         tenant: tenant.map(|tenant| tenant.limits.clone()).unwrap_or_default(),
         user: tenant.map(|tenant| tenant.user_limits.clone()).unwrap_or_default(),
@@ -125,14 +132,15 @@ struct TokenTerms {
 struct IssuerTerms {
     config: IssuerConfig,
     endpoints: Option<Vec<Group>>,
-    models: Option<BTreeSet<String>>,
+    models: Option<Names>,
+    plugins: Option<Names>,
 }
 
 impl TokenTerms {
     fn new(config: &Config) -> anyhow::Result<Self> {
         let terms = |issuer: &IssuerConfig| {
-            let models = issuer.models.as_ref().map(|models| models.iter().cloned().collect());
-            anyhow::Ok(IssuerTerms { config: issuer.clone(), endpoints: issuer.groups()?, models })
+            let (models, plugins) = (set(issuer.models.as_ref()), set(issuer.plugins.as_ref()));
+            anyhow::Ok(IssuerTerms { config: issuer.clone(), endpoints: issuer.groups()?, models, plugins })
         };
         let issuers = config.auth.issuer.iter().map(terms).collect::<anyhow::Result<_>>()?;
         Ok(Self { issuers, tenants: config.tenants.clone() })
@@ -145,9 +153,10 @@ impl TokenTerms {
         let message = "the issuer that this credential is of is not known here any more";
         let unknown = || Reject::new(RejectKind::Unauthenticated, Fault::Client, message);
         let terms = terms.ok_or_else(unknown)?;
-        let models = match (&terms.models, &claimed.models) {
-            (Some(may), Some(says)) => Some(may.intersection(says).cloned().collect()),
-            (may, says) => may.clone().or_else(|| says.clone()),
+        let own = Own {
+            models: both(terms.models.clone(), claimed.models.clone()),
+            plugins: terms.plugins.clone(),
+            limits: &terms.config.limits,
         };
         if !is_tenant(claimed.tenant.as_str()) {
             let message = "the token's tenant looks like the id of a project; its issuer must name it in another way";
@@ -162,7 +171,7 @@ impl TokenTerms {
             admin: false,
             class: claimed.class.unwrap_or(terms.config.class),
             weight: terms.config.weight,
-            scope: scope(&self.tenants, &claimed.tenant, None, models, &terms.config.limits),
+            scope: scope(&self.tenants, &claimed.tenant, None, own),
         };
         Ok(Grant { caller: Arc::new(caller), endpoints: terms.endpoints.clone() })
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind};
-use tidegate_types::{Fault, Reject};
+use tidegate_types::{Fault, Reject, RejectKind};
 use tracing::Instrument;
 
 /// What a failure of the plugin means for the request; load failure included.
@@ -130,6 +130,13 @@ impl Stage {
             OnError::Skip => Ok(None),
         }
     }
+}
+
+/// Refuses what a request names of a plugin that is not for its caller.
+pub(crate) fn withheld(param: &str, message: String) -> Reject {
+    counter!("tidegate_scope_denials_total", "reason" => "plugin").increment(1);
+    let message = format!("{message}; name the plugin among the `plugins` of its entry");
+    Reject::new(RejectKind::Forbidden, Fault::Client, message).at(param).code("insufficient_permissions")
 }
 
 /// Whether the plugin is out of order, or the request, its limits or other plugins are the reason.

@@ -32,6 +32,9 @@ impl Quota {
 pub struct Scope {
     /// The models that it may name; `None` for all.
     pub models: Option<BTreeSet<String>>,
+    /// The plugins whose tools, passages and memories its requests have; `None` for all. Whatever this says, guards, routers
+    /// and observers see them.
+    pub plugins: Option<BTreeSet<String>>,
     /// Limits of the key.
     pub key: Quota,
     /// Limits of its project, all keys together.
@@ -68,6 +71,11 @@ impl Scope {
     /// Whether the model of that name may be used.
     pub fn allows(&self, model: &str) -> bool {
         self.models.as_ref().is_none_or(|models| models.contains(model))
+    }
+
+    /// Whether what the plugin of that name brings is for its requests. Not to be asked about guards.
+    pub fn has(&self, plugin: &str) -> bool {
+        self.plugins.as_ref().is_none_or(|plugins| plugins.contains(plugin))
     }
 }
 

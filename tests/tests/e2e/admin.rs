@@ -202,6 +202,9 @@ async fn the_commands_do_what_the_requests_do() {
     let refused = key(&["new", "shop"]).await.unwrap_err();
     assert!(refused.to_string().contains("administrator's key first"), "{refused}");
     assert!(key(&["new", "shop", "--admin", "--role", "king"]).await.unwrap_err().to_string().contains("king"));
+    assert!(
+        key(&["new", "shop", "--admin", "--plugin", "no-such"]).await.unwrap_err().to_string().contains("`no-such`")
+    );
     let shown = key(&["new", "shop", "--admin", "--tenant", "t", "--role", "member"]).await.unwrap();
     let secret = shown.lines().find_map(|line| line.trim().strip_prefix("tg-")).unwrap();
     assert_eq!(chat(&gateway, &format!("tg-{secret}")).await.status, 200);

@@ -30,6 +30,7 @@ mod once;
 mod outside;
 mod padding;
 mod pipeline;
+mod plugin_scopes;
 mod prices;
 mod projects;
 mod reload;

@@ -208,6 +208,7 @@ async fn projects_are_their_tenants_and_what_makes_none_is_refused_by_name() {
         (json!({"name": ""}), "`name`"),
         (json!({"name": "x", "limit": 3}), "limit"),
         (json!({"name": "x", "models": ["no-such"]}), "no-such"),
+        (json!({"name": "x", "plugins": ["no-such"]}), "no-such"),
         (json!({"name": "x", "limits": {"requests_per_minute": 0}}), "requests_per_minute"),
         (json!({"name": "x", "budget": {"daily": -1.0}}), "amount"),
         (json!([1]), "object"),

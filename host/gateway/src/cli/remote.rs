@@ -80,6 +80,10 @@ pub struct NewKeyArgs {
     /// A model that it may name; may be given again; default: all.
     #[arg(long = "model", requires = "server")]
     pub models: Vec<String>,
+    /// A plugin whose tools, passages and memories it has; may be given again; default: all. Guards see its requests in any
+    /// case.
+    #[arg(long = "plugin", requires = "server")]
+    pub plugins: Vec<String>,
     /// From then on it is refused: 2027-01-31, or 2027-01-31T18:00:00Z.
     #[arg(long, requires = "server")]
     pub expires: Option<String>,
@@ -151,6 +155,9 @@ pub struct ProjectTerms {
     /// A model that its keys may name; may be given again.
     #[arg(long = "model")]
     pub models: Vec<String>,
+    /// A plugin whose tools, passages and memories its keys have; may be given again.
+    #[arg(long = "plugin")]
+    pub plugins: Vec<String>,
     /// Limits as JSON: '{"requests_per_minute": 60}'.
     #[arg(long, value_name = "JSON")]
     pub limits: Option<String>,

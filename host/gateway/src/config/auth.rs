@@ -74,6 +74,8 @@ pub struct IssuerConfig {
     pub weight: u32,
     /// The models that its tokens may name; default: all.
     pub models: Option<Vec<String>>,
+    /// The plugins whose tools, passages and memories they have; default: all. Guards see their requests in any case.
+    pub plugins: Option<Vec<String>>,
     /// The endpoints that they may use; default: all but the administrator's.
     pub endpoints: Option<Vec<String>>,
     /// How much all of its tokens together may ask for.
@@ -173,6 +175,7 @@ impl IssuerConfig {
         }
         quota::check(&self.limits, &config.limits).context("limits")?;
         keys::check_models(self.models.as_deref(), config)?;
+        keys::check_plugins(self.plugins.as_deref(), config)?;
         self.groups()?;
         self.to_trust()?.check().map_err(anyhow::Error::msg)
     }

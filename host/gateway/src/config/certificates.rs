@@ -34,6 +34,8 @@ pub struct CertificateConfig {
     pub weight: u32,
     /// The models that it may name; default: all.
     pub models: Option<Vec<String>>,
+    /// The plugins whose tools, passages and memories it has; default: all. Guards see its requests in any case.
+    pub plugins: Option<Vec<String>>,
     /// The endpoints that it may use; default: all but the administrator's.
     pub endpoints: Option<Vec<String>>,
     /// How much it may ask for.
@@ -62,6 +64,7 @@ impl CertificateConfig {
         }
         quota::check(&self.limits, &config.limits).context("limits")?;
         keys::check_models(self.models.as_deref(), config)?;
+        keys::check_plugins(self.plugins.as_deref(), config)?;
         self.groups()?;
         self.certificate_name().map(|_| ())
     }

@@ -1,6 +1,6 @@
 //! `[[keys]]`: who may ask, for what, how much, and until when.
 
-use super::{BudgetConfig, Config, quota};
+use super::{BudgetConfig, Config, StageConfig, quota};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Deserializer};
 use std::time::{Duration, SystemTime};
@@ -33,6 +33,8 @@ pub struct KeyConfig {
     pub role: Option<CallerRole>,
     /// The models that it may name; default: all.
     pub models: Option<Vec<String>>,
+    /// The plugins whose tools, passages and memories it has; default: all. Guards see its requests in any case.
+    pub plugins: Option<Vec<String>>,
     /// The endpoints that it may use; default: all but the administrator's.
     pub endpoints: Option<Vec<String>>,
     /// From then on it is refused.
@@ -63,6 +65,7 @@ impl KeyConfig {
         if let Some(project) = &self.project {
             config.project(self.tenant(), project).with_context(|| format!("key `{name}`"))?;
         }
+        check_plugins(self.plugins.as_deref(), config).with_context(|| format!("key `{name}`"))?;
         check_models(self.models.as_deref(), config).with_context(|| format!("key `{name}`"))
     }
 
@@ -92,6 +95,27 @@ pub(super) fn check_models(models: Option<&[String]>, config: &Config) -> anyhow
     }
     if models.iter().all(|name| name == ROUTED_MODEL) {
         bail!("`models` has none that a router could choose; name at least one, or leave it out for all");
+    }
+    Ok(())
+}
+
+/// As with models. What runs as a guard, a router or an observer alone is refused too: who names it, or leaves it out, would
+/// think that it hangs on that.
+pub(super) fn check_plugins(plugins: Option<&[String]>, config: &Config) -> anyhow::Result<()> {
+    let Some(plugins) = plugins else { return Ok(()) };
+    let pipeline = config.pipeline()?;
+    let stages = &pipeline.stage;
+    for name in plugins {
+        let mut named = stages.iter().filter(|stage| stage.plugin == *name).peekable();
+        if named.peek().is_none() {
+            let known: Vec<&str> =
+                stages.iter().filter(|stage| stage.may_bring()).map(|stage| &*stage.plugin).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            bail!("there is no plugin `{name}` in [pipeline]; there are: {known}");
+        }
+        if !named.any(StageConfig::may_bring) {
+            bail!("`plugins` is about tools, retrievers and memories; `{name}` is none, and runs for all callers");
+        }
     }
     Ok(())
 }
@@ -191,13 +215,20 @@ mod tests {
             let hash = "0".repeat(64);
             Config::parse(&format!("[[keys]]\nname = \"k\"\nhash = \"blake3:{hash}\"\n{more}"))
         };
-        let key =
-            with("expires = 2027-01-31\nmodels = [\"tidegate-starter\", \"auto\"]\nendpoints = [\"chat\"]").unwrap();
+        let key = with(
+            "expires = 2027-01-31\nmodels = [\"tidegate-starter\", \"auto\"]\nendpoints = [\"chat\"]\nplugins = []",
+        )
+        .unwrap();
         assert_eq!(key.keys[0].expires, with("expires = \"2027-01-31\"").unwrap().keys[0].expires);
         assert_eq!(key.keys[0].groups().unwrap(), Some(vec![Group::Chat]));
         for (more, why) in [
             ("models = [\"no-such\"]", "there are: tidegate-starter"),
             ("models = [\"auto\"]", "could choose"),
+            ("plugins = [\"no-such\"]", "there are: pii-guard, calculator"),
+            (
+                "plugins = [\"g\"]\n[[pipeline.stage]]\nplugin = \"g\"\nstages = [\"prompt-guard\"]",
+                "runs for all callers",
+            ),
             ("endpoints = [\"chats\"]", "there are: chat, completions"),
             ("expires = \"tomorrow\"", "`tomorrow` is no moment"),
             ("expires = 5", "`5` is no moment"),

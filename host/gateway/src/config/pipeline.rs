@@ -1,10 +1,13 @@
 //! `[pipeline]` and its stages.
 
+use super::Config;
 use super::grants::GrantsConfig;
 use super::prices::CallPriceConfig;
 use crate::artifact::reference::{PlaceName, Reference};
+use crate::bundled;
 use anyhow::{Context, bail};
 use serde::Deserialize;
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_sandbox::stage::{Limits, StageKind};
@@ -192,6 +195,26 @@ impl StageConfig {
             bail!("stage `{name}`: `source` is for registries (oci://...); name a folder by `file`");
         }
         Ok(())
+    }
+}
+
+impl Config {
+    /// `[pipeline]`, or the bundled one.
+    pub(crate) fn pipeline(&self) -> anyhow::Result<Cow<'_, PipelineConfig>> {
+        match &self.pipeline {
+            Some(pipeline) => Ok(Cow::Borrowed(pipeline)),
+            None => Ok(Cow::Owned(toml::from_str(bundled::PIPELINE).context("in the bundled pipeline")?)),
+        }
+    }
+}
+
+impl StageConfig {
+    /// Whether it is, or may be, one that brings something to a request: tools, passages, memories. What it is where the
+    /// config does not say so is known when it has been loaded.
+    pub(super) fn may_bring(&self) -> bool {
+        use StageKindConfig::{Memory, Retriever, ToolProvider};
+        let brings = |kind: &StageKindConfig| matches!(kind, ToolProvider | Retriever | Memory);
+        self.stages.as_ref().is_none_or(|kinds| kinds.iter().any(brings))
     }
 }
 

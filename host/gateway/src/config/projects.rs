@@ -17,6 +17,8 @@ pub struct ProjectConfig {
     pub budget: Option<BudgetConfig>,
     /// The models that its keys may name, of those that each may; default: all.
     pub models: Option<Vec<String>>,
+    /// The plugins whose tools, passages and memories its keys have, of those that each may; default: all.
+    pub plugins: Option<Vec<String>>,
     /// Nothing of the content of its requests is stored.
     pub zero_retention: bool,
 }
@@ -30,6 +32,7 @@ impl ProjectConfig {
             bail!("`name` must have 1 to {MAX_NAME} bytes");
         }
         quota::check(&self.limits, &config.limits).context("limits")?;
+        keys::check_plugins(self.plugins.as_deref(), config)?;
         keys::check_models(self.models.as_deref(), config)
     }
 }

@@ -41,6 +41,11 @@ pub(super) fn check_new(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
     {
         return Err(too_much("models", "name `models`, of those that you may use yourself"));
     }
+    if let Some(allowed) = &by.scope.plugins
+        && !key.plugins.as_ref().is_some_and(|plugins| plugins.iter().all(|plugin| allowed.contains(plugin)))
+    {
+        return Err(too_much("plugins", "name `plugins`, of those that you may use yourself"));
+    }
     if key.class < by.class || key.weight > by.weight {
         return Err(too_much("class", "its `class` and `weight` must not come before your own"));
     }

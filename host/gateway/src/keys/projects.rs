@@ -176,8 +176,8 @@ fn of_config(config: &Config) -> Vec<Seen> {
         settings.insert("name".into(), project.name.as_ref().unwrap_or(name).clone().into());
         settings.insert("limits".into(), json!(project.limits));
         settings.insert("zero_retention".into(), project.zero_retention.into());
-        if let Some(models) = &project.models {
-            settings.insert("models".into(), json!(models));
+        for (field, names) in [("models", &project.models), ("plugins", &project.plugins)] {
+            names.as_ref().and_then(|names| settings.insert(field.into(), json!(names)));
         }
         if let Some(budget) = project.budget {
             settings.insert("budget".into(), json!(budget));
@@ -201,7 +201,7 @@ fn shown(project: &Seen) -> Value {
         "id": project.id, "object": "organization.project", "name": field("name"),
         "created_at": project.created_ms / 1000, "archived_at": project.archived_ms.map(|ms| ms / 1000),
         "status": if project.archived_ms.is_some() { "archived" } else { "active" },
-        "tenant": project.tenant, "created_by": project.created_by, "models": field("models"),
+        "tenant": project.tenant, "created_by": project.created_by, "models": field("models"), "plugins": field("plugins"),
         "limits": field("limits"), "budget": field("budget"),
         "zero_retention": settings.get("zero_retention").cloned().unwrap_or(false.into()),
     })

@@ -57,6 +57,7 @@ fn description(args: &NewKeyArgs) -> Value {
     add("admin", args.admin.then_some(Value::Bool(true)));
     add("role", args.role.clone().map(Into::into));
     add("models", (!args.models.is_empty()).then(|| args.models.clone().into()));
+    add("plugins", (!args.plugins.is_empty()).then(|| args.plugins.clone().into()));
     Value::Object(body)
 }
 

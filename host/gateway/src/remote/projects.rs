@@ -59,8 +59,10 @@ async fn list(remote: &Remote, archived: bool) -> anyhow::Result<Vec<Value>> {
 
 fn terms(args: &ProjectTerms) -> anyhow::Result<Map<String, Value>> {
     let mut body = Map::new();
-    if !args.models.is_empty() {
-        body.insert("models".into(), args.models.clone().into());
+    for (field, names) in [("models", &args.models), ("plugins", &args.plugins)] {
+        if !names.is_empty() {
+            body.insert(field.into(), names.clone().into());
+        }
     }
     for (field, text) in [("limits", &args.limits), ("budget", &args.budget)] {
         if let Some(text) = text {

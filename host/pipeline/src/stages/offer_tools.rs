@@ -1,9 +1,10 @@
 //! Collects the tools of the server's plugins beside the caller's own.
 
 use crate::chat::Pipeline;
+use crate::stage::{Stage, withheld};
 use crate::states::{Equipped, Grounded, Request, ServerTool};
 use tidegate_sandbox::stage::StageKind;
-use tidegate_types::{Form, Reject, ToolChoice};
+use tidegate_types::{Form, Reject, ToolChoice, ToolDef};
 
 impl Pipeline {
     pub(crate) async fn offer_tools(&self, grounded: Grounded) -> Result<Equipped, Reject> {
@@ -12,11 +13,13 @@ impl Pipeline {
         // A gateway in front has offered its own, and runs them.
         let first = request.cx.hops == 0;
         if first && request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
-            for (index, stage) in self.stages.tools.iter().enumerate() {
-                let call = request.cx.call(request.chat.stream, stage.wall);
-                let list =
-                    stage.call(StageKind::ToolProvider, &call, async |plugin| plugin.list_tools(&call).await).await?;
-                tools.extend(list.unwrap_or_default().into_iter().map(|def| ServerTool { def, stage: index }));
+            let scope = &request.cx.caller.scope;
+            for (index, stage) in self.stages.tools.iter().enumerate().filter(|(_, stage)| scope.has(&stage.name)) {
+                let list = tools_of(stage, &request).await?;
+                tools.extend(list.into_iter().map(|def| ServerTool { def, stage: index }));
+            }
+            if let Some(name) = unknown_choice(&request, &tools) {
+                Box::pin(self.check_withheld(name, &request)).await?;
             }
         }
         check_names(&request, &tools)?;
@@ -26,6 +29,37 @@ impl Pipeline {
         }
         Ok(Equipped { request, tools })
     }
+}
+
+impl Pipeline {
+    /// Refuses the name of a tool that is there, and not for the caller. Plugins that are not are asked for the names of
+    /// their tools here only.
+    async fn check_withheld(&self, name: &str, request: &Request) -> Result<(), Reject> {
+        let scope = &request.cx.caller.scope;
+        for stage in self.stages.tools.iter().filter(|stage| !scope.has(&stage.name)) {
+            // Its failure is no matter of a caller's who may not use it.
+            let list = tools_of(stage, request).await.unwrap_or_default();
+            if list.iter().any(|tool| tool.name == name) {
+                let message =
+                    format!("the tool `{name}` is of the plugin `{}`, which this caller may not use", stage.name);
+                return Err(withheld("tool_choice", message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tool that must be called, where neither the caller nor a plugin of its has brought it.
+fn unknown_choice<'a>(request: &'a Request, offered: &[ServerTool]) -> Option<&'a str> {
+    let ToolChoice::Named(name) = &request.chat.tool_choice else { return None };
+    let mut known = request.chat.tools.iter().chain(offered.iter().map(|tool| &tool.def));
+    (!known.any(|tool| tool.name == *name)).then_some(name)
+}
+
+async fn tools_of(stage: &Stage, request: &Request) -> Result<Vec<ToolDef>, Reject> {
+    let call = request.cx.call(request.chat.stream, stage.wall);
+    let list = stage.call(StageKind::ToolProvider, &call, async |plugin| plugin.list_tools(&call).await).await?;
+    Ok(list.unwrap_or_default())
 }
 
 fn check_names(request: &Request, tools: &[ServerTool]) -> Result<(), Reject> {

@@ -5,12 +5,13 @@ use crate::states::{Ended, Grounded, Request, Screened};
 use futures_util::future::{try_join, try_join_all};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Chunk, Query, StageKind};
-use tidegate_types::{Citation, Form, Message, Part, Provenance, Reject, Role};
+use tidegate_types::{Citation, Form, Message, Part, Provenance, Reject, Role, Scope};
 
 impl Pipeline {
     pub(crate) async fn recall(self: &Arc<Self>, screened: Screened) -> Result<Grounded, Ended> {
         let Screened(request) = screened;
-        if self.stages.retrievers.is_empty() && self.stages.memories.is_empty() {
+        let scope = &request.cx.caller.scope;
+        if self.retrievers(scope).next().is_none() && self.memories_of(scope).next().is_none() {
             return Ok(Grounded(request));
         }
         let Some((at, question)) = question(&request) else { return Ok(Grounded(request)) };
@@ -19,12 +20,13 @@ impl Pipeline {
     }
 
     async fn ground(self: &Arc<Self>, request: Box<Request>, at: usize, question: String) -> Result<Grounded, Ended> {
-        let retrievers = self.stages.retrievers.iter().map(|retriever| &retriever.stage);
-        let asked = retrievers.chain(self.stages.memories.iter().map(|memory| &memory.stage));
+        let scope = Arc::clone(&request.cx.caller.scope);
+        let retrievers = self.retrievers(&scope).map(|retriever| &retriever.stage);
+        let asked = retrievers.chain(self.memories_of(&scope).map(|memory| &memory.stage));
         let mut request = self.settled_before(request, asked).await?;
         self.reserve_retrieval(&request)?;
-        let retrieved = self.stages.retrievers.iter().map(|retriever| self.retrieve(retriever, &request, &question));
-        let remembered = self.stages.memories.iter().map(|memory| self.remembered(memory, &request, &question));
+        let retrieved = self.retrievers(&scope).map(|retriever| self.retrieve(retriever, &request, &question));
+        let remembered = self.memories_of(&scope).map(|memory| self.remembered(memory, &request, &question));
         let (retrieved, remembered) = try_join(try_join_all(retrieved), try_join_all(remembered)).await?;
         let (retrieved, citations): (Vec<Message>, Vec<Citation>) = retrieved.into_iter().flatten().unzip();
         let sources: Vec<(String, Citation)> =
@@ -37,7 +39,7 @@ impl Pipeline {
             sources.into_iter().filter(|(id, _)| given(id)).for_each(|(_, citation)| report.cited(citation));
         });
         request.chat.messages.splice(at..at, passages);
-        if !self.stages.memories.is_empty() {
+        if self.memories_of(&scope).next().is_some() {
             request.question = Some(question);
         }
         Ok(Grounded(request))
@@ -46,8 +48,13 @@ impl Pipeline {
     /// Sets aside what looking for passages costs, for all retrievers: they are asked beside each other.
     fn reserve_retrieval(&self, request: &Request) -> Result<(), Reject> {
         let Some(charge) = &request.charge else { return Ok(()) };
-        let calls = self.stages.retrievers.iter().map(|retriever| charge.retrieval(&retriever.stage.name));
+        let calls = self.retrievers(&request.cx.caller.scope).map(|retriever| charge.retrieval(&retriever.stage.name));
         charge.reserve_calls(&request.chat.model, &calls.collect::<Vec<_>>())
+    }
+
+    /// Those whose passages are for the caller.
+    fn retrievers<'a>(&'a self, scope: &'a Scope) -> impl Iterator<Item = &'a RetrieverStage> {
+        self.stages.retrievers.iter().filter(|retriever| scope.has(&retriever.stage.name))
     }
 
     async fn retrieve(

@@ -3,14 +3,19 @@
 
 use crate::chat::{MemoryStage, Pipeline};
 use crate::context::RequestContext;
-use crate::stage::Stage;
+use crate::stage::{Stage, withheld};
 use crate::states::Request;
 use serde_json::Value;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
-use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Retention, Role};
+use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Retention, Role, Scope};
 
 impl Pipeline {
+    /// The memories that are for the caller.
+    pub(super) fn memories_of<'a>(&'a self, scope: &'a Scope) -> impl Iterator<Item = &'a MemoryStage> {
+        self.stages.memories.iter().filter(|memory| scope.has(&memory.stage.name))
+    }
+
     /// What one memory knows about a question, not screened yet.
     pub(super) async fn remembered(
         &self,
@@ -28,7 +33,7 @@ impl Pipeline {
     /// Gives a question and its answer to every memory, in the config's order, on nobody's path. Each is told why the
     /// answer ended, and what its own prompt guard noted.
     pub(super) fn remember(self: &Arc<Self>, request: &Request, answer: String, finish: FinishReason) {
-        let Some(question) = request.question.clone().filter(|_| !self.stages.memories.is_empty()) else { return };
+        let Some(question) = request.question.clone() else { return };
         // What a memory is for may not be done; it is not even asked.
         if answer.is_empty() || request.cx.retention == Retention::Nothing {
             return;
@@ -36,7 +41,7 @@ impl Pipeline {
         let (pipeline, cx, notes) = (Arc::clone(self), request.cx.clone(), request.notes.clone());
         self.background.start("memory", async move {
             let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
-            for MemoryStage { stage, .. } in &pipeline.stages.memories {
+            for MemoryStage { stage, .. } in pipeline.memories_of(&cx.caller.scope) {
                 let call = cx.call(false, stage.wall);
                 let mut attrs = vec![("finish-reason".to_owned(), Value::from(finish.as_str()).to_string())];
                 let own = notes.iter().filter(|notes| notes.plugin == stage.name);
@@ -53,7 +58,7 @@ impl Pipeline {
     /// generated from it. A memory that fails is an error even where it is open: nothing known would be a wrong answer.
     pub async fn memories(&self, question: &str, limit: u32, cx: &RequestContext) -> Result<Vec<Memory>, Reject> {
         let mut all = Vec::new();
-        for MemoryStage { stage, .. } in &self.stages.memories {
+        for MemoryStage { stage, .. } in self.memories_of(&cx.caller.scope) {
             let call = cx.call(false, stage.wall);
             let question = Question { text: question, limit };
             let found =
@@ -66,7 +71,7 @@ impl Pipeline {
     }
 
     /// Makes memories forget, by the ids that [`Pipeline::memories`] gave; says how many were there. A name that no
-    /// memory has is not there.
+    /// memory has is not there; one of a memory that is not for the caller is refused.
     pub async fn forget(&self, ids: &[String], cx: &RequestContext) -> Result<u32, Reject> {
         let mut forgotten: u32 = 0;
         for MemoryStage { stage, .. } in &self.stages.memories {
@@ -74,6 +79,10 @@ impl Pipeline {
             let own: Vec<&str> = ids.iter().filter_map(|id| id.strip_prefix(&prefix)).collect();
             if own.is_empty() {
                 continue;
+            }
+            if !cx.caller.scope.has(&stage.name) {
+                let message = format!("the memory `{}` is of a plugin that this caller may not use", stage.name);
+                return Err(withheld("ids", message));
             }
             let call = cx.call(false, stage.wall);
             let count = stage.call(StageKind::Memory, &call, async |plugin| plugin.forget(&call, &own).await).await?;

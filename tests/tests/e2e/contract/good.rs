@@ -128,7 +128,7 @@ pub async fn administration(contract: &mut Contract<'_>) {
     let limits = json!({"requests_per_minute": 5, "tokens_per_minute": 9, "concurrency": 1, "max_output_tokens": 7});
     let plain = json!({"name": "plain"});
     let full = json!({"name": "full", "tenant": "acme", "class": "batch", "weight": 2, "admin": false,
-        "role": "member", "models": ["tidegate-starter"], "endpoints": ["chat"], "expires": "2099-01-31",
+        "role": "member", "models": ["tidegate-starter"], "plugins": ["told-remembers"], "endpoints": ["chat"], "expires": "2099-01-31",
         "limits": limits, "budget": {"daily": 1.5, "soft_percent": 50}});
     for body in [plain, full] {
         contract.good(Ask::post("/admin/keys", &[], body)).await;
@@ -143,7 +143,7 @@ pub async fn administration(contract: &mut Contract<'_>) {
 async fn projects(contract: &mut Contract<'_>) {
     let (all, one) = ("/v1/organization/projects", "/v1/organization/projects/{project_id}");
     let full = json!({"name": "Web", "tenant": "acme", "limits": {"concurrency": 2}, "budget": {"monthly": 1.5},
-        "models": ["tidegate-starter"], "zero_retention": true});
+        "models": ["tidegate-starter"], "plugins": [], "zero_retention": true});
     contract.good(Ask::post(all, &[], full)).await;
     let made = contract.good(Ask::post(all, &[], json!({"name": "Plain"}))).await.json();
     let id = made["id"].as_str().unwrap();
