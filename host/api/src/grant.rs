@@ -5,7 +5,7 @@ use crate::routes::{Access, Group, Route};
 use metrics::counter;
 use std::sync::Arc;
 use tidegate_identity::{CertificateName, Claimed};
-use tidegate_types::{Act, Caller, Fault, Reject, RejectKind};
+use tidegate_types::{Act, Caller, Fault, Reach, Reject, RejectKind};
 
 /// Who asks with a credential, and what it is for.
 #[derive(Clone, Debug)]
@@ -54,15 +54,16 @@ impl Grant {
             }
             _ => {}
         }
-        if self.caller.role.may(act) {
+        if self.caller.may(act) {
             return Ok(());
         }
-        let message = format!(
-            "the role `{}` may not use {} {}; its owner can give you another",
-            self.caller.role.as_str(),
-            route.method,
-            route.path
-        );
+        let (role, method, path) = (self.caller.role.as_str(), &route.method, route.path);
+        let message = match self.caller.reach {
+            Reach::Tenant => format!("the role `{role}` may not use {method} {path}; its owner can give you another"),
+            Reach::Project => {
+                format!("the role `{role}` in a project may not use {method} {path}; its owner can give you another")
+            }
+        };
         Err(denied("role", message, "insufficient_role"))
     }
 

@@ -186,9 +186,9 @@ static ROUTES: &[Route] = &[
     route(Method::POST, "/admin/keys", Access::Admin(Act::Keys), |x| Box::pin(keys::make(x))),
     route(Method::POST, "/admin/keys/*", Access::Admin(Act::Keys), |x| Box::pin(keys::rotate(x))),
     route(Method::DELETE, "/admin/keys/*", Access::Admin(Act::Keys), |x| Box::pin(keys::revoke(x))),
-    route(Method::GET, "/v1/organization/projects", Access::Admin(Act::Projects), |x| Box::pin(projects::list(x))),
+    route(Method::GET, "/v1/organization/projects", Access::Admin(Act::Members), |x| Box::pin(projects::list(x))),
     route(Method::POST, "/v1/organization/projects", Access::Admin(Act::Projects), |x| Box::pin(projects::create(x))),
-    route(Method::GET, "/v1/organization/projects/{}", Access::Admin(Act::Projects), |x| Box::pin(projects::get(x))),
+    route(Method::GET, "/v1/organization/projects/{}", Access::Admin(Act::Members), |x| Box::pin(projects::get(x))),
     route(Method::POST, "/v1/organization/projects/{}", Access::Admin(Act::Projects), |x| {
         Box::pin(projects::change(x))
     }),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidegate_api::{ApiKey, Auth, CertificateGrant, Grant, GrantToken, Group, People};
 use tidegate_identity::{Claimed, Issuers};
 use tidegate_store::{Db, Sessions};
-use tidegate_types::{Caller, Fault, ProjectId, Quota, Reject, RejectKind, Retention, Scope, TenantId};
+use tidegate_types::{Caller, Fault, ProjectId, Quota, Reach, Reject, RejectKind, Retention, Scope, TenantId};
 
 type Tenants = BTreeMap<String, TenantConfig>;
 
@@ -50,8 +50,8 @@ fn people(login: &LoginConfig, issuers: &Issuers, db: &Db, grant: &GrantToken) -
 fn api_key(config: &Config, key: &KeyConfig) -> anyhow::Result<ApiKey> {
     let own = Own { models: set(key.models.as_ref()), plugins: set(key.plugins.as_ref()), limits: &key.limits };
     let place = Place::new(config, key.tenant(), key.project.as_deref(), own)?;
-    let (role, admin) = (key.role(), key.admin);
-    let caller = Caller { role, admin, class: key.class, weight: key.weight, ..place.caller(&key.name) };
+    let ((role, reach), admin) = (key.role(), key.admin);
+    let caller = Caller { role, reach, admin, class: key.class, weight: key.weight, ..place.caller(&key.name) };
     let expires = key.expires.map(|expiry| expiry.0);
     Ok(ApiKey { hash: key.hash.clone(), caller, endpoints: key.groups()?, expires })
 }
@@ -59,8 +59,8 @@ fn api_key(config: &Config, key: &KeyConfig) -> anyhow::Result<ApiKey> {
 fn certificate(config: &Config, known: &CertificateConfig) -> anyhow::Result<CertificateGrant> {
     let own = Own { models: set(known.models.as_ref()), plugins: set(known.plugins.as_ref()), limits: &known.limits };
     let place = Place::new(config, known.tenant(), known.project.as_deref(), own)?;
-    let (role, class, weight) = (known.role, known.class, known.weight);
-    let caller = Caller { role, admin: false, class, weight, ..place.caller(&known.name) };
+    let ((role, reach), class, weight) = (known.role(), known.class, known.weight);
+    let caller = Caller { role, reach, admin: false, class, weight, ..place.caller(&known.name) };
     let grant = Grant { caller: Arc::new(caller), endpoints: known.groups()? };
     Ok(CertificateGrant { name: known.certificate_name()?, grant })
 }
@@ -168,6 +168,7 @@ impl TokenTerms {
             key_name: Arc::clone(&claimed.issuer),
             user: Some(Arc::clone(&claimed.user)),
             role: claimed.role,
+            reach: Reach::Tenant,
             admin: false,
             class: claimed.class.unwrap_or(terms.config.class),
             weight: terms.config.weight,

@@ -277,7 +277,19 @@ fn shown(key: &KeptKey) -> Value {
         "revoked_at": key.revoked_ms.map(|ms| ms / 1000),
     });
     let settings: Value = serde_json::from_str(&key.settings).unwrap_or_default();
-    for field in ["project", "class", "weight", "admin", "role", "models", "plugins", "endpoints", "limits", "budget"] {
+    for field in [
+        "project",
+        "class",
+        "weight",
+        "admin",
+        "role",
+        "project_role",
+        "models",
+        "plugins",
+        "endpoints",
+        "limits",
+        "budget",
+    ] {
         if !settings[field].is_null() {
             shown[field] = settings[field].clone();
         }

@@ -1,7 +1,7 @@
 //! Who asks. Every job, cache key, plugin pool, metric and record carries this from the first day.
 
 use crate::quota::Scope;
-use crate::role::CallerRole;
+use crate::role::{Act, CallerRole, Reach};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -83,8 +83,10 @@ pub struct Caller {
     pub key_name: Arc<str>,
     /// The person or program that a token names; a key alone names none.
     pub user: Option<Arc<str>>,
-    /// What it may do within its tenant.
+    /// What it may do, as far as `reach` goes.
     pub role: CallerRole,
+    /// Whether its role is one in its tenant or in its project alone.
+    pub reach: Reach,
     /// It administers the server.
     pub admin: bool,
     /// Priority class.
@@ -101,6 +103,17 @@ impl Caller {
     /// by the tenant.
     pub fn owner(&self) -> &TenantId {
         self.project.as_ref().map_or(&self.tenant, |project| &project.0)
+    }
+
+    /// Whether its role lets it do that, in its tenant or in its project. Administrators of the server are not asked here.
+    pub fn may(&self, act: Act) -> bool {
+        self.role.may_within(self.reach, act)
+    }
+
+    /// Whether something of a tenant is within its reach: of the whole tenant's, or of its own project alone.
+    pub fn reaches(&self, tenant: &str, project: Option<&str>) -> bool {
+        let own = || project.is_some() && project == self.project.as_ref().map(ProjectId::as_str);
+        self.tenant.as_str() == tenant && (self.reach == Reach::Tenant || own())
     }
 
     /// Whom something that is kept is from: the key, or the person behind an issuer's token.
@@ -124,6 +137,7 @@ impl Caller {
             key_name: "local".into(),
             user: None,
             role: CallerRole::Owner,
+            reach: Reach::Tenant,
             admin: true,
             class: Class::default(),
             weight: 1,
@@ -143,5 +157,18 @@ mod tests {
         assert_eq!(Caller::local().owner().as_str(), "local");
         assert_ne!(project("proj_a").owner(), project("proj_b").owner());
         assert_ne!(project("proj_a").owner(), Caller::local().owner());
+    }
+
+    #[test]
+    fn a_role_in_a_project_reaches_that_project_only() {
+        let of_tenant = Caller { project: ProjectId::new("proj_a"), ..Caller::local() };
+        let of_project = Caller { reach: Reach::Project, ..of_tenant.clone() };
+        for (project, whole, part) in [(None, true, false), (Some("proj_a"), true, true), (Some("proj_b"), true, false)]
+        {
+            assert_eq!((of_tenant.reaches("local", project), of_project.reaches("local", project)), (whole, part));
+            assert!(!of_tenant.reaches("other", project) && !of_project.reaches("other", project));
+        }
+        assert!(!Caller { project: None, ..of_project.clone() }.reaches("local", None));
+        assert!(of_project.may(Act::Keys) && !of_project.may(Act::Projects) && of_tenant.may(Act::Projects));
     }
 }

@@ -28,6 +28,6 @@ pub use memory::Memory;
 pub use quota::{Allowance, Allowances, Counted, Exceeded, Limited, Quota, Retention, Scope};
 pub use reject::{Fault, Reject, RejectKind};
 pub use report::{About, Citation, Flag, GuardAction, GuardOutcome, Notebook, Report, ToolRun};
-pub use role::{Act, CallerRole};
+pub use role::{Act, CallerRole, Reach};
 pub use sampling::{Sampling, SamplingParams};
 pub use transcript::{Summary, Transcript};

@@ -1,9 +1,9 @@
-//! What callers may do, by the role that their credential gives them within their tenant.
+//! What callers may do, by the role that their credential gives them, within their tenant or within one project of it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// The part that a caller has in its tenant; the first may the most.
+/// The part that a caller has in its tenant or project; the first may the most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CallerRole {
@@ -18,6 +18,17 @@ pub enum CallerRole {
     Service,
     /// Looks, and changes nothing.
     ReadOnly,
+}
+
+/// How far a role goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reach {
+    /// The whole tenant.
+    #[default]
+    Tenant,
+    /// The project that the caller is in, and nothing beside it.
+    Project,
 }
 
 /// What a request does, as far as roles go.
@@ -35,22 +46,26 @@ pub enum Act {
     Metrics,
     /// Makes, replaces and takes back keys.
     Keys,
+    /// Says who is in a project, and as what.
+    Members,
     /// Makes, changes and archives projects.
     Projects,
     /// Administers the server.
     Operate,
 }
 
-/// Whether a role may do something, in the order of [`CallerRole::ALL`].
-const TABLE: [(Act, &str, [bool; 5]); 8] = [
-    (Act::Ask, "have a model answer", [true, true, true, true, false]),
-    (Act::Read, "read models, streams, conversations, responses", [true, true, true, true, true]),
-    (Act::Change, "make, change and delete them", [true, true, true, true, false]),
-    (Act::Usage, "read what the tenant used", [true, true, false, true, true]),
-    (Act::Metrics, "read the server's metrics", [true, true, false, true, false]),
-    (Act::Keys, "make and end keys of the tenant (`/admin/keys`)", [true, true, false, false, false]),
-    (Act::Projects, "make, change and archive projects of the tenant", [true, true, false, false, false]),
-    (Act::Operate, "administer the server (the rest of `/admin`)", [false, false, false, false, false]),
+/// Whether a role may do something, in the order of [`CallerRole::ALL`]; and whether that is a project's matter too, where a
+/// role in the project is enough for it.
+const TABLE: [(Act, &str, [bool; 5], bool); 9] = [
+    (Act::Ask, "have a model answer", [true, true, true, true, false], true),
+    (Act::Read, "read models, streams, conversations, responses", [true, true, true, true, true], true),
+    (Act::Change, "make, change and delete them", [true, true, true, true, false], true),
+    (Act::Usage, "read what was used", [true, true, false, true, true], true),
+    (Act::Metrics, "read the server's metrics", [true, true, false, true, false], false),
+    (Act::Keys, "make and end keys (`/admin/keys`)", [true, true, false, false, false], true),
+    (Act::Members, "see a project, and say who is in it", [true, true, false, false, false], true),
+    (Act::Projects, "make, change and archive projects of the tenant", [true, true, false, false, false], false),
+    (Act::Operate, "administer the server (the rest of `/admin`)", [false, false, false, false, false], false),
 ];
 
 impl CallerRole {
@@ -77,7 +92,13 @@ impl CallerRole {
     pub fn may(self, act: Act) -> bool {
         let column = Self::ALL.into_iter().position(|role| role == self);
         let row = TABLE.iter().find(|(known, ..)| *known == act);
-        row.zip(column).is_some_and(|((_, _, may), column)| may[column])
+        row.zip(column).is_some_and(|((_, _, may, _), column)| may[column])
+    }
+
+    /// Whether it may do that as far as it goes.
+    pub fn may_within(self, reach: Reach, act: Act) -> bool {
+        let of_projects = || TABLE.iter().any(|(known, _, _, of_projects)| *known == act && *of_projects);
+        self.may(act) && (reach == Reach::Tenant || of_projects())
     }
 
     /// Whether it may give that role to a key, or end a key that has it: an owner any, an admin those below its own.
@@ -93,11 +114,11 @@ impl CallerRole {
     pub fn table() -> String {
         let mut text = String::from("| may |");
         Self::ALL.iter().for_each(|role| text.extend([" ", role.as_str(), " |"]));
-        text.push_str("\n|---|---|---|---|---|---|\n");
-        for (_, what, may) in TABLE {
+        text.push_str(" in a project |\n|---|---|---|---|---|---|---|\n");
+        for (_, what, may, of_projects) in TABLE {
             // Writing to a string does not fail.
             let _ = write!(text, "| {what} |");
-            may.iter().for_each(|may| text.push_str(if *may { " yes |" } else { " |" }));
+            may.iter().chain([&of_projects]).for_each(|may| text.push_str(if *may { " yes |" } else { " |" }));
             text.push('\n');
         }
         text
@@ -127,6 +148,13 @@ mod tests {
             }
             assert_eq!(CallerRole::named(giver.as_str()), Some(giver));
             assert!(!giver.may(Act::Operate));
+            // A role in a project is never more than the same role in the tenant.
+            for (act, ..) in TABLE {
+                assert!(giver.may(act) || !giver.may_within(Reach::Project, act), "{giver:?} {act:?}");
+            }
+            assert!(
+                !giver.may_within(Reach::Project, Act::Projects) && !giver.may_within(Reach::Project, Act::Metrics)
+            );
         }
     }
 }

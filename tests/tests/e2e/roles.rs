@@ -1,9 +1,10 @@
-//! What each role may do, on every path that exists, and that nobody makes a key that may do more.
+//! What each role may do, in a tenant and in a project, on every path that exists, and that nobody makes a key that may do
+//! more.
 
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use tidegate_tests::{Answer, Gateway, collect};
-use tidegate_types::{Act, CallerRole};
+use tidegate_types::{Act, CallerRole, Reach};
 
 fn key(name: &str, more: &str) -> String {
     let hash = blake3::hash(name.as_bytes());
@@ -25,9 +26,18 @@ async fn call(gateway: &Gateway, key: &str, method: &Method, path: &str, body: O
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_may_on_each_path_what_the_table_says() {
     let folder = tempfile::tempdir().unwrap();
-    let of_role = |role: CallerRole| key(role.as_str(), &format!("tenant = \"t\"\nrole = \"{}\"", role.as_str()));
-    let keys: String = CallerRole::ALL.into_iter().map(of_role).collect();
-    let gateway = start(&folder, &(keys + &key("root", "admin = true"))).await;
+    let all = CallerRole::ALL.into_iter().flat_map(|role| [(role, Reach::Tenant), (role, Reach::Project)]);
+    let named = |role: CallerRole, reach: Reach| match reach {
+        Reach::Tenant => (role.as_str().to_owned(), "role"),
+        Reach::Project => (format!("{}-of-p", role.as_str()), "project_role"),
+    };
+    let of_role = |(role, reach): (CallerRole, Reach)| {
+        let (name, field) = named(role, reach);
+        key(&name, &format!("tenant = \"t\"\nproject = \"p\"\n{field} = \"{}\"", role.as_str()))
+    };
+    let keys: String = all.clone().map(of_role).collect();
+    let more = key("root", "admin = true") + "[tenants.t.projects.p]\n";
+    let gateway = start(&folder, &(keys + &more)).await;
     println!("{}", CallerRole::table());
     let mut checked = 0;
     for (method, pattern, act) in tidegate_api::routes() {
@@ -35,13 +45,13 @@ async fn each_role_may_on_each_path_what_the_table_says() {
         // A body that is refused everywhere: what is of interest comes before it.
         let ask =
             async |key: &str| call(&gateway, key, method, &path, (method == Method::POST).then(|| json!([]))).await;
-        for role in CallerRole::ALL {
-            let answer = ask(role.as_str()).await;
+        for (role, reach) in all.clone() {
+            let answer = ask(&named(role, reach).0).await;
             let refused = answer.status == 403;
             assert_eq!(
                 !refused,
-                act.is_none_or(|act| role.may(act)),
-                "{role:?} at {method} {pattern}: {}",
+                act.is_none_or(|act| role.may_within(reach, act)),
+                "{role:?} of {reach:?} at {method} {pattern}: {}",
                 answer.status
             );
             if refused {
@@ -52,8 +62,8 @@ async fn each_role_may_on_each_path_what_the_table_says() {
         }
         assert_ne!(ask("root").await.status, 403, "{method} {pattern}");
     }
-    println!("{checked} pairs of a role and a path, all of them checked");
-    assert!(checked >= 5 * 35, "{checked}");
+    println!("{checked} pairs of a role, in the tenant or in a project, and a path, all of them checked");
+    assert!(checked >= 10 * 35, "{checked}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,4 +132,110 @@ async fn keys_of_a_tenant_are_its_owners_and_nobody_makes_one_that_may_do_more()
     assert_eq!(call(&gateway, "owner", &Method::DELETE, "/admin/keys/acme.two", None).await.status, 200);
     assert_eq!(call(&gateway, made, &Method::GET, "/v1/models", None).await.status, 401);
     assert!(!CallerRole::Owner.may(Act::Operate));
+}
+
+/// What is made for the test below: keys of two projects of one tenant, and of the tenant.
+async fn projects(folder: &tempfile::TempDir) -> Gateway {
+    let of =
+        |project: &str, role: &str| format!("tenant = \"acme\"\nproject = \"{project}\"\nproject_role = \"{role}\"");
+    let keys = [
+        key("root", "admin = true"),
+        key("owner", "tenant = \"acme\"\nrole = \"owner\""),
+        key("web-owner", &of("web", "owner")),
+        key("web-admin", &of("web", "admin")),
+        key("web-reader", &of("web", "read-only")),
+        key("shop-owner", &of("shop", "owner")),
+    ];
+    start(folder, &(keys.concat() + "[tenants.acme.projects.web]\n[tenants.acme.projects.shop]\n")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_in_a_project_makes_and_ends_keys_of_that_project_and_sees_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = projects(&folder).await;
+    let make = async |by: &str, body: Value| call(&gateway, by, &Method::POST, "/admin/keys", Some(body)).await;
+    for (by, body, status, param) in [
+        ("web-owner", json!({"name": "proj_acme.web.x", "project": "shop"}), 403, "project"),
+        ("web-owner", json!({"name": "proj_acme.web.x", "project": null}), 403, "project"),
+        ("web-owner", json!({"name": "proj_acme.web.x", "role": "read-only"}), 403, "role"),
+        ("web-owner", json!({"name": "proj_acme.web.x", "tenant": "evil"}), 403, "tenant"),
+        ("web-owner", json!({"name": "proj_acme.web.x", "admin": true}), 403, "admin"),
+        ("web-owner", json!({"name": "acme.x"}), 400, "name"),
+        ("web-owner", json!({"name": "proj_acme.shop.x"}), 400, "name"),
+        ("web-admin", json!({"name": "proj_acme.web.x", "project_role": "admin"}), 403, "project_role"),
+        ("web-admin", json!({"name": "proj_acme.web.x", "project_role": "owner"}), 403, "project_role"),
+    ] {
+        let refused = make(by, body.clone()).await;
+        assert_eq!((refused.status, refused.error().1), (status, json!(param)), "{by}: {body}: {:?}", refused.body);
+    }
+    assert_eq!(make("web-reader", json!({"name": "proj_acme.web.x"})).await.error().2, json!("insufficient_role"));
+    let first = make("web-admin", json!({"name": "proj_acme.web.one"})).await.json();
+    assert_eq!((&first["project"], &first["project_role"]), (&json!("proj_acme.web"), &json!("service")));
+    let owner = json!({"name": "proj_acme.web.two", "project": "web", "project_role": "owner"});
+    assert_eq!(make("web-owner", owner).await.status, 200);
+    let other = make("shop-owner", json!({"name": "proj_acme.shop.one"})).await.json();
+    // One of the tenant, in the project: it may more than anybody there.
+    let tenants = json!({"name": "acme.web", "project": "web", "role": "member"});
+    assert_eq!(make("owner", tenants).await.status, 200);
+    assert_eq!(make("owner", json!({"name": "acme.in", "project": "web", "project_role": "owner"})).await.status, 200);
+    let listed = async |by: &str| {
+        let all = call(&gateway, by, &Method::GET, "/admin/keys", None).await.json()["data"].clone();
+        let mut names: Vec<String> =
+            all.as_array().unwrap().iter().map(|key| key["name"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(listed("shop-owner").await, ["proj_acme.shop.one"]);
+    assert_eq!(listed("web-admin").await, ["acme.in", "acme.web", "proj_acme.web.one", "proj_acme.web.two"]);
+    assert_eq!(listed("owner").await.len(), 5);
+    for (by, name, status) in [
+        ("web-owner", "proj_acme.shop.one", 404),
+        ("web-owner", "acme.web", 403),
+        ("web-admin", "proj_acme.web.two", 403),
+        ("shop-owner", "acme.in", 404),
+    ] {
+        for (method, path) in [(Method::DELETE, ""), (Method::POST, "/rotate")] {
+            let body = (method == Method::POST).then(|| json!({}));
+            let answer = call(&gateway, by, &method, &format!("/admin/keys/{name}{path}"), body).await;
+            assert_eq!(answer.status, status, "{by} {method} {name}: {:?}", answer.body);
+        }
+    }
+    assert_eq!(call(&gateway, "web-admin", &Method::DELETE, "/admin/keys/proj_acme.web.one", None).await.status, 200);
+    assert_eq!(call(&gateway, "web-owner", &Method::DELETE, "/admin/keys/acme.in", None).await.status, 200);
+    // A key is what was made: a service in its project, which makes no keys.
+    let made = other["key"].as_str().unwrap();
+    assert_eq!(call(&gateway, made, &Method::GET, "/v1/models", None).await.status, 200);
+    assert_eq!(make(made, json!({"name": "proj_acme.shop.two"})).await.status, 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_in_a_project_sees_that_project_and_its_usage_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = projects(&folder).await;
+    let get = async |by: &str, path: &str| call(&gateway, by, &Method::GET, path, None).await;
+    let all = "/v1/organization/projects";
+    let seen = get("web-admin", all).await.json();
+    assert_eq!((seen["data"].as_array().unwrap().len(), &seen["data"][0]["id"]), (1, &json!("proj_acme.web")));
+    assert_eq!(get("owner", all).await.json()["data"].as_array().unwrap().len(), 2);
+    assert_eq!(get("web-admin", &format!("{all}/proj_acme.shop")).await.status, 404);
+    assert_eq!(get("web-reader", all).await.status, 403);
+    for path in [String::new(), "/proj_acme.web".into(), "/proj_acme.web/archive".into()] {
+        let refused =
+            call(&gateway, "web-owner", &Method::POST, &format!("{all}{path}"), Some(json!({"name": "x"}))).await;
+        assert_eq!((refused.status, refused.error().2), (403, json!("insufficient_role")), "{path}");
+    }
+    let usage = async |by: &str, more: &str| get(by, &format!("/v1/usage?start_time=1{more}")).await.status;
+    assert_eq!((usage("web-reader", "").await, usage("web-owner", "&project_ids=proj_acme.web").await), (200, 200));
+    assert_eq!(
+        (usage("web-owner", "&project_ids=proj_acme.shop").await, usage("web-owner", "&project_ids=acme").await),
+        (403, 403)
+    );
+    assert_eq!(usage("owner", "&project_ids=proj_acme.shop").await, 200);
+    // What is made in a project is read there by its readers, and changed by others.
+    let made = call(&gateway, "web-owner", &Method::POST, "/v1/conversations", Some(json!({}))).await.json();
+    let path = format!("/v1/conversations/{}", made["id"].as_str().unwrap());
+    assert_eq!((get("web-reader", &path).await.status, get("shop-owner", &path).await.status), (200, 404));
+    assert_eq!(call(&gateway, "web-reader", &Method::DELETE, &path, None).await.status, 403);
+    assert_eq!(call(&gateway, "shop-owner", &Method::DELETE, &path, None).await.status, 404);
+    assert_eq!(call(&gateway, "web-admin", &Method::DELETE, &path, None).await.status, 200);
 }

@@ -167,7 +167,7 @@ struct Whose {
 const MOST_PROJECTS: usize = 100;
 
 fn whose(exchange: &Exchange, query: &Query) -> Result<Whose, Reject> {
-    let Caller { tenant, role, admin, .. } = &*exchange.caller;
+    let Caller { tenant, admin, .. } = &*exchange.caller;
     let projects: Vec<String> = query.all("project_ids").map(str::to_owned).collect();
     if projects.len() > MOST_PROJECTS {
         let message = format!("`project_ids` has {} ids; the most is {MOST_PROJECTS}", projects.len());
@@ -177,7 +177,7 @@ fn whose(exchange: &Exchange, query: &Query) -> Result<Whose, Reject> {
         return Ok(Whose { tenant: None, projects });
     }
     let tenant = Some(tenant.to_string());
-    if role.may(Act::Projects) {
+    if exchange.caller.may(Act::Projects) {
         // Another tenant's project has used nothing of this one's, as one that never was.
         return Ok(Whose { tenant, projects });
     }

@@ -93,6 +93,9 @@ pub struct NewKeyArgs {
     /// What it may do within its tenant: owner, admin, member, service or read-only.
     #[arg(long, requires = "server")]
     pub role: Option<String>,
+    /// In place of --role: what it may do in its project, and nowhere else.
+    #[arg(long, requires = "server", conflicts_with = "role")]
+    pub project_role: Option<String>,
 }
 
 /// What to do with projects.

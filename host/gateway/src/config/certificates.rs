@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use tidegate_api::Group;
 use tidegate_identity::CertificateName;
-use tidegate_types::{CallerRole, Class, Quota};
+use tidegate_types::{CallerRole, Class, Quota, Reach};
 
 /// One certificate, or those with one name.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -23,9 +23,10 @@ pub struct CertificateConfig {
     pub tenant: Option<String>,
     /// The tenant's project that it is of; default: the tenant's own.
     pub project: Option<String>,
-    /// What it may do within its tenant.
-    #[serde(default)]
-    pub role: CallerRole,
+    /// What it may do within its tenant; default: `service`.
+    pub role: Option<CallerRole>,
+    /// In place of `role`: what it may do in its project, and nowhere else.
+    pub project_role: Option<CallerRole>,
     /// `interactive`, `standard` or `batch`.
     #[serde(default)]
     pub class: Class,
@@ -59,6 +60,7 @@ impl CertificateConfig {
         if let Some(project) = &self.project {
             config.project(self.tenant(), project)?;
         }
+        keys::check_roles(self.role, self.project_role, self.project.as_deref())?;
         if self.weight == 0 {
             bail!("`weight` is 0; the smallest is 1");
         }
@@ -67,6 +69,11 @@ impl CertificateConfig {
         keys::check_plugins(self.plugins.as_deref(), config)?;
         self.groups()?;
         self.certificate_name().map(|_| ())
+    }
+
+    /// What it may do, and how far that goes.
+    pub(crate) fn role(&self) -> (CallerRole, Reach) {
+        keys::role(self.role, self.project_role, CallerRole::default())
     }
 
     /// `endpoints`, as the HTTP side takes it.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 use std::time::{Duration, SystemTime};
 use tidegate_api::Group;
 use tidegate_pipeline::chat::ROUTED_MODEL;
-use tidegate_types::{CallerRole, Class, Quota};
+use tidegate_types::{CallerRole, Class, Quota, Reach};
 
 /// One API key. `tidegate key NAME` makes one and prints this entry.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -31,6 +31,8 @@ pub struct KeyConfig {
     pub admin: bool,
     /// What it may do within its tenant; default: `service`, and `owner` for an administrator's.
     pub role: Option<CallerRole>,
+    /// In place of `role`: what it may do in its project, and nowhere else.
+    pub project_role: Option<CallerRole>,
     /// The models that it may name; default: all.
     pub models: Option<Vec<String>>,
     /// The plugins whose tools, passages and memories it has; default: all. Guards see its requests in any case.
@@ -65,6 +67,10 @@ impl KeyConfig {
         if let Some(project) = &self.project {
             config.project(self.tenant(), project).with_context(|| format!("key `{name}`"))?;
         }
+        if self.admin && self.project_role.is_some() {
+            bail!("key `{name}`: who administers the server is not bound to a project; leave `project_role` out");
+        }
+        check_roles(self.role, self.project_role, self.project.as_deref()).with_context(|| format!("key `{name}`"))?;
         check_plugins(self.plugins.as_deref(), config).with_context(|| format!("key `{name}`"))?;
         check_models(self.models.as_deref(), config).with_context(|| format!("key `{name}`"))
     }
@@ -74,14 +80,42 @@ impl KeyConfig {
         self.tenant.as_deref().unwrap_or(&self.name)
     }
 
-    /// What it may do within its tenant.
-    pub(crate) fn role(&self) -> CallerRole {
-        self.role.unwrap_or(if self.admin { CallerRole::Owner } else { CallerRole::Service })
+    /// What it may do, and how far that goes.
+    pub(crate) fn role(&self) -> (CallerRole, Reach) {
+        let default = if self.admin { CallerRole::Owner } else { CallerRole::Service };
+        role(self.role, self.project_role, default)
     }
 
     /// `endpoints`, as the HTTP side takes it.
     pub(crate) fn groups(&self) -> anyhow::Result<Option<Vec<Group>>> {
         groups(self.endpoints.as_deref())
+    }
+}
+
+/// What a credential's role is, and how far it goes.
+pub(super) fn role(
+    of_tenant: Option<CallerRole>,
+    of_project: Option<CallerRole>,
+    default: CallerRole,
+) -> (CallerRole, Reach) {
+    match of_project {
+        Some(role) => (role, Reach::Project),
+        None => (of_tenant.unwrap_or(default), Reach::Tenant),
+    }
+}
+
+/// A role goes as far as the tenant or as the project.
+pub(super) fn check_roles(
+    of_tenant: Option<CallerRole>,
+    of_project: Option<CallerRole>,
+    project: Option<&str>,
+) -> anyhow::Result<()> {
+    match (of_tenant, of_project) {
+        (Some(_), Some(_)) => bail!("it has both `role`, in the whole tenant, and `project_role`; keep one"),
+        (None, Some(_)) if project.is_none() => {
+            bail!("`project_role` is a role in its project; name that in `project`")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -222,6 +256,9 @@ mod tests {
         assert_eq!(key.keys[0].expires, with("expires = \"2027-01-31\"").unwrap().keys[0].expires);
         assert_eq!(key.keys[0].groups().unwrap(), Some(vec![Group::Chat]));
         for (more, why) in [
+            ("project_role = \"admin\"", "`project`"),
+            ("project_role = \"admin\"\nproject = \"x\"\nadmin = true\n[tenants.k.projects.x]", "bound to a project"),
+            ("project_role = \"admin\"\nrole = \"admin\"", "keep one"),
             ("models = [\"no-such\"]", "there are: tidegate-starter"),
             ("models = [\"auto\"]", "could choose"),
             ("plugins = [\"no-such\"]", "there are: pii-guard, calculator"),

@@ -1,21 +1,31 @@
-//! What somebody may do with keys who does not administer the server: with those of the own tenant only, and never so that
-//! a key could do what its maker may not. Other tenants' keys are for them as if they were not there.
+//! What somebody may do with keys who does not administer the server: with those within reach only, of the own tenant or of
+//! the own project, and never so that a key could do what its maker may not. Others' keys are as if they were not there.
 
 use super::unknown;
-use crate::config::KeyConfig;
+use crate::config::{KeyConfig, project_id};
 use serde_json::{Map, Value};
 use tidegate_store::KeptKey;
-use tidegate_types::{Caller, CallerRole, Fault, Reject, RejectKind};
+use tidegate_types::{Act, Caller, CallerRole, Fault, Reach, Reject, RejectKind};
 
 /// Whether a key is there for `by`.
 pub(super) fn sees(by: &Caller, key: &KeptKey) -> bool {
-    by.admin || by.tenant.as_str() == key.tenant
+    by.admin || by.reaches(&key.tenant, settings(key)["project"].as_str())
 }
 
-/// Fills in whose the key will be, where `by` can make it for one tenant only.
+/// Fills in whose the key will be, where `by` can make it for one tenant or one project only.
 pub(super) fn complete(by: &Caller, settings: &mut Map<String, Value>) {
-    if !by.admin && !settings.contains_key("tenant") {
-        settings.insert("tenant".into(), by.tenant.as_str().into());
+    if by.admin {
+        return;
+    }
+    let mut fill = |field: &str, value: &str| {
+        settings.entry(field).or_insert_with(|| value.into());
+    };
+    fill("tenant", by.tenant.as_str());
+    if let (Reach::Project, Some(project)) = (by.reach, &by.project) {
+        fill("project", project.as_str());
+        if !settings.contains_key("role") {
+            settings.entry("project_role").or_insert_with(|| CallerRole::default().as_str().into());
+        }
     }
 }
 
@@ -24,18 +34,13 @@ pub(super) fn check_new(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
     if by.admin {
         return Ok(());
     }
-    let own = by.tenant.as_str();
-    if key.tenant.as_deref() != Some(own) || key.admin {
+    if key.tenant.as_deref() != Some(by.tenant.as_str()) || key.admin {
         let field = if key.admin { "admin" } else { "tenant" };
         let message = "only who administers the server makes keys of other tenants or of administrators";
         return Err(forbidden(message.into(), "not_admin").at(field));
     }
-    // Names are shared by all tenants: one must neither take another's nor find out about it.
-    if !key.name.strip_prefix(own).is_some_and(|rest| rest.len() > 1 && rest.starts_with('.')) {
-        let message = format!("the names of keys of this tenant begin with `{own}.`");
-        return Err(Reject::invalid("name", message).code("invalid_value"));
-    }
-    check_role(by, key.role())?;
+    check_place(by, key)?;
+    check_role(by, key.project_role.is_some(), key.role().0)?;
     if let Some(allowed) = &by.scope.models
         && !key.models.as_ref().is_some_and(|models| models.iter().all(|model| allowed.contains(model)))
     {
@@ -52,29 +57,73 @@ pub(super) fn check_new(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
     Ok(())
 }
 
+/// Whose the key is, and what it is called: names are shared by all, and one must neither take another's nor find out
+/// about it.
+fn check_place(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
+    let (own, what) = match (by.reach, &by.project) {
+        (Reach::Tenant, _) => (by.tenant.as_str(), "tenant"),
+        (Reach::Project, Some(project)) => {
+            let named = key.project.as_ref().map(|name| project_id(by.tenant.as_str(), name));
+            if named.as_ref() != Some(project) {
+                let message = "a role in a project makes keys of that project only";
+                return Err(forbidden(message.into(), "insufficient_role").at("project"));
+            }
+            (project.as_str(), "project")
+        }
+        (Reach::Project, None) => return Err(forbidden("this key is of no project".into(), "insufficient_role")),
+    };
+    if !key.name.strip_prefix(own).is_some_and(|rest| rest.len() > 1 && rest.starts_with('.')) {
+        let message = format!("the names of keys of this {what} begin with `{own}.`");
+        return Err(Reject::invalid("name", message).code("invalid_value"));
+    }
+    Ok(())
+}
+
 /// Refuses to replace or end a key that `by` could not have made.
 pub(super) fn check_known(by: &Caller, key: &KeptKey) -> Result<(), Reject> {
     if by.admin {
         return Ok(());
     }
-    let settings: Value = serde_json::from_str(&key.settings).unwrap_or_default();
-    let role = match settings.get("role") {
+    let settings = settings(key);
+    let named = |field: &str| settings.get(field).filter(|role| !role.is_null());
+    let in_project = named("project_role");
+    let role = match in_project.or_else(|| named("role")) {
         Some(role) => role.as_str().and_then(CallerRole::named),
         None => Some(CallerRole::default()),
     };
     match role {
         _ if !sees(by, key) => Err(unknown(&key.name)),
-        Some(role) if settings["admin"] != true => check_role(by, role),
+        Some(role) if settings["admin"] != true => check_role(by, in_project.is_some(), role),
         _ => Err(forbidden("only who administers the server may replace or end this key".into(), "not_admin")),
     }
 }
 
-fn check_role(by: &Caller, role: CallerRole) -> Result<(), Reject> {
-    if by.role.may_give(role) {
+/// Refuses a role that `by` may not give. Who makes keys of a tenant may more than any role in a project of it; a role in
+/// the tenant takes a giver with one there.
+fn check_role(by: &Caller, in_project: bool, role: CallerRole) -> Result<(), Reject> {
+    let may = match by.reach {
+        Reach::Project => in_project && by.role.may_give(role),
+        Reach::Tenant => by.role.may_give(role) || (in_project && by.role.may(Act::Keys)),
+    };
+    if may {
         return Ok(());
     }
-    let message = format!("the role `{}` may not make or end a key of the role `{}`", by.role.as_str(), role.as_str());
-    Err(forbidden(message, "insufficient_role").at("role"))
+    let (own, role) = (by.role.as_str(), role.as_str());
+    let (field, message) = match (by.reach, in_project) {
+        (Reach::Project, true) => (
+            "project_role",
+            format!("the role `{own}` in a project may not make or end a key of the role `{role}` in it"),
+        ),
+        (Reach::Project, false) => {
+            ("role", "a role in a project makes and ends keys with a `project_role` only".into())
+        }
+        (Reach::Tenant, _) => ("role", format!("the role `{own}` may not make or end a key of the role `{role}`")),
+    };
+    Err(forbidden(message, "insufficient_role").at(field))
+}
+
+fn settings(key: &KeptKey) -> Value {
+    serde_json::from_str(&key.settings).unwrap_or_default()
 }
 
 fn too_much(field: &str, remedy: &str) -> Reject {

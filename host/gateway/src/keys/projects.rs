@@ -139,7 +139,7 @@ impl KeyDesk {
         let made = self.projects.all().await.map_err(|error| away(&error))?;
         let mut all = of_config(&self.lock().config);
         all.extend(made.into_iter().map(kept));
-        all.retain(|project| by.admin || project.tenant == by.tenant.as_str());
+        all.retain(|project| by.admin || by.reaches(&project.tenant, Some(&project.id)));
         Ok(all)
     }
 

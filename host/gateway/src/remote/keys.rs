@@ -56,6 +56,7 @@ fn description(args: &NewKeyArgs) -> Value {
     add("expires", args.expires.clone().map(Into::into));
     add("admin", args.admin.then_some(Value::Bool(true)));
     add("role", args.role.clone().map(Into::into));
+    add("project_role", args.project_role.clone().map(Into::into));
     add("models", (!args.models.is_empty()).then(|| args.models.clone().into()));
     add("plugins", (!args.plugins.is_empty()).then(|| args.plugins.clone().into()));
     Value::Object(body)
@@ -64,7 +65,11 @@ fn description(args: &NewKeyArgs) -> Value {
 fn show(out: &mut dyn Write, keys: &Value, all: bool) -> anyhow::Result<()> {
     let row = |key: &Value| {
         let state = if key["revoked_at"].is_null() { when(&key["expires_at"]) } else { "revoked".into() };
-        let role = if key["admin"] == true { "administrator".into() } else { or_dash(&key["role"]) };
+        let role = match (&key["admin"], key["project_role"].as_str()) {
+            (Value::Bool(true), _) => "administrator".into(),
+            (_, Some(role)) => format!("{role} in project"),
+            _ => or_dash(&key["role"]),
+        };
         let project = or_dash(&key["project"]);
         let (name, tenant) = (or_dash(&key["name"]), or_dash(&key["tenant"]));
         vec![name, tenant, project, role, listed(&key["models"]), when(&key["created_at"]), state]
