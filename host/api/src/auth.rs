@@ -7,7 +7,7 @@
 
 use crate::credential::{self, unauthenticated};
 use crate::error::ApiError;
-use crate::grant::{CertificateGrant, Grant, GrantToken, agreed};
+use crate::grant::{CertificateGrant, Grant, GrantTokens, agreed, choose_project, no_project};
 use crate::routes::{Group, Route};
 use crate::session::{self, People, SESSION_COOKIE};
 use arc_swap::ArcSwap;
@@ -48,7 +48,7 @@ pub struct Auth {
     /// compared in constant time all the same.
     keys: HashMap<[u8; 8], Entry>,
     /// Whose tokens are taken, and as what.
-    tokens: Option<(Arc<Issuers>, GrantToken)>,
+    tokens: Option<(Arc<Issuers>, Arc<dyn GrantTokens>)>,
     certificates: Vec<CertificateGrant>,
     people: Option<Arc<People>>,
     local: Arc<Caller>,
@@ -107,9 +107,9 @@ impl Auth {
         Ok(auth)
     }
 
-    /// Takes the tokens of `issuers` too, each for what `grant` says.
-    pub fn with_tokens(mut self, issuers: Arc<Issuers>, grant: GrantToken) -> Self {
-        self.tokens = (!issuers.is_empty()).then_some((issuers, grant));
+    /// Takes the tokens of `issuers` too, each for what `grants` says.
+    pub fn with_tokens(mut self, issuers: Arc<Issuers>, grants: Arc<dyn GrantTokens>) -> Self {
+        self.tokens = (!issuers.is_empty()).then_some((issuers, grants));
         self
     }
 
@@ -136,18 +136,21 @@ impl Auth {
 
     /// The caller of a request to `route`. Waits only for the keys of an issuer whose token it is.
     pub(crate) async fn caller(&self, route: &Route, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
+        let project = credential::project(shown.headers)?;
         if self.is_local_only() {
-            return self.local_caller(shown.host, shown.peer);
+            let local = self.local_caller(shown.host, shown.peer)?;
+            let fits = project.is_none_or(|project| project == local.owner().as_str());
+            return if fits { Ok(local) } else { Err(no_project()) };
         }
         let by_header = match credential::key(shown.headers)? {
             Some(credential) => Some(match self.key(credential)? {
                 Some(grant) => grant.clone(),
-                None => self.token(credential).await?,
+                None => self.token(credential, project).await?,
             }),
             None => None,
         };
         let by_certificate = shown.certificate.and_then(|certificate| self.certificate(certificate)).cloned();
-        let by_cookie = self.session(shown).await?;
+        let by_cookie = self.session(shown, project).await?;
         let ended = matches!(by_cookie, Session::Over);
         let by_session = match by_cookie {
             Session::Of(grant) => Some(grant),
@@ -160,18 +163,19 @@ impl Auth {
         if ended && grants.iter().all(Option::is_none) {
             return Err(session::over());
         }
+        grants.iter().flatten().try_for_each(|grant| grant.check_project(project))?;
         let grant = agreed(grants)?;
         grant.check(route)?;
         Ok(grant.caller)
     }
 
     /// What the cookie of a browser stands for.
-    async fn session(&self, shown: &Shown<'_>) -> Result<Session, Reject> {
+    async fn session(&self, shown: &Shown<'_>, project: Option<&str>) -> Result<Session, Reject> {
         let Some(people) = &self.people else { return Ok(Session::None) };
         let Some(token) = session::cookie(shown.headers, SESSION_COOKIE)? else { return Ok(Session::None) };
         // Boxed, so that requests without a cookie do not carry its size.
-        let found = Box::pin(people.find(token)).await?;
-        Ok(found.map_or(Session::Over, |(grant, _)| Session::Of(grant)))
+        let Some(found) = Box::pin(people.find(token)).await? else { return Ok(Session::Over) };
+        people.grant(&found.person, project).map(Session::Of)
     }
 
     fn certificate(&self, certificate: &Certificate) -> Option<&Grant> {
@@ -190,10 +194,13 @@ impl Auth {
         Ok(Some(&entry.grant))
     }
 
-    async fn token(&self, credential: &[u8]) -> Result<Grant, Reject> {
+    async fn token(&self, credential: &[u8], project: Option<&str>) -> Result<Grant, Reject> {
         let token = std::str::from_utf8(credential).ok().filter(|_| looks_like_one(credential));
         match (&self.tokens, token) {
-            (Some((issuers, grant)), Some(token)) => grant(&*issuers.verify(token).await?),
+            (Some((issuers, grants)), Some(token)) => {
+                let claimed = issuers.verify(token).await?;
+                grants.grant(&claimed, project)?.ok_or_else(|| choose_project(&**grants, &claimed))
+            }
             _ => Err(unauthenticated("the API key is not known here")),
         }
     }

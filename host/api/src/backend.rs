@@ -108,6 +108,26 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(no_store())))
     }
 
+    /// A page of the people in a project, as JSON.
+    fn members<'a>(&'a self, _id: String, _page: ProjectPage, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// One of them.
+    fn member<'a>(&'a self, _id: String, _user: String, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
+    /// Gives the person that `change` names a role in a project, or takes it.
+    fn change_member<'a>(
+        &'a self,
+        _id: String,
+        _change: MemberChange,
+        _by: &'a Caller,
+    ) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(std::future::ready(Err(no_store())))
+    }
+
     /// What was used.
     fn usage(&self, _query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
         Box::pin(std::future::ready(Err(no_store())))
@@ -128,7 +148,18 @@ pub fn no_store() -> Reject {
     Reject::new(RejectKind::NotFound, Fault::Operator, message).code("store_not_configured")
 }
 
-/// Which projects are listed.
+/// What becomes of somebody in a project.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// As the body says, which names the person and a role; whether in it already or not.
+    Add(Bytes),
+    /// This person has the role of the body from now on.
+    Role(String, Bytes),
+    /// This person is in it no more.
+    Remove(String),
+}
+
+/// Which projects, or people of one, are listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProjectPage {
     /// Those behind this one.

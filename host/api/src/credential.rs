@@ -1,10 +1,14 @@
 //! Reads the key of a request, in one place: whatever way it is sent, there is one, or the request is refused.
 
+use crate::grant::no_project;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use tidegate_types::{Fault, Reject, RejectKind};
 
 /// Headers beside `Authorization` in which clients of other APIs send their key.
 const KEY_HEADERS: [&str; 2] = ["x-api-key", "api-key"];
+
+/// In which OpenAI's clients name the project that a request is for.
+const PROJECT_HEADER: &str = "openai-project";
 
 /// Names under which keys are found in URLs, letter case aside.
 const KEY_PARAMETERS: [&str; 6] = ["api_key", "api-key", "apikey", "access_token", "key", "token"];
@@ -23,6 +27,20 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<&[u8]>, Reject> {
         found = Some(key);
     }
     Ok(found)
+}
+
+/// The id of the project that a request is for, where it says so; an empty one says nothing. Of several, none is preferred.
+pub(crate) fn project(headers: &HeaderMap) -> Result<Option<&str>, Reject> {
+    let mut found = None;
+    for value in headers.get_all(PROJECT_HEADER) {
+        let project = value.to_str().map_err(|_| no_project())?.trim();
+        if found.is_some_and(|other| other != project) {
+            let message = "the request has several different `OpenAI-Project` headers; send one";
+            return Err(Reject::new(RejectKind::Invalid, Fault::Client, message).code("conflicting_projects"));
+        }
+        found = Some(project);
+    }
+    Ok(found.filter(|project| !project.is_empty()))
 }
 
 fn bearer(value: &HeaderValue) -> Result<&[u8], Reject> {
@@ -108,6 +126,24 @@ mod tests {
         for headers in [&[("authorization", "tg-1")][..], &[("authorization", "Basic tg-1"), ("api-key", "tg-1")]] {
             assert_eq!(read(headers), Err(None), "{headers:?}");
         }
+    }
+
+    #[test]
+    fn a_project_is_named_once_or_not_at_all() {
+        let read = |values: &[&'static str]| {
+            let name = HeaderName::from_static("openai-project");
+            let headers: HeaderMap =
+                values.iter().map(|value| (name.clone(), HeaderValue::from_static(value))).collect();
+            project(&headers).map(|project| project.map(str::to_owned)).map_err(|reject| reject.code.unwrap())
+        };
+        assert_eq!((read(&[]), read(&[""])), (Ok(None), Ok(None)));
+        assert_eq!(read(&["proj_a", " proj_a "]), Ok(Some("proj_a".into())));
+        assert_eq!(read(&["proj_a", "proj_b"]), Err("conflicting_projects".into()));
+        assert_eq!(read(&["proj_a", ""]), Err("conflicting_projects".into()));
+        let odd: HeaderMap = [(HeaderName::from_static("openai-project"), HeaderValue::from_bytes(&[0xe9]).unwrap())]
+            .into_iter()
+            .collect();
+        assert_eq!(project(&odd).unwrap_err().code.as_deref(), Some("project_not_found"));
     }
 
     #[test]

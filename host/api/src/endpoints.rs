@@ -8,6 +8,7 @@ pub(crate) mod health;
 pub(crate) mod items;
 pub(crate) mod keys;
 pub(crate) mod login;
+pub(crate) mod members;
 pub(crate) mod memories;
 pub(crate) mod messages;
 pub(crate) mod metrics;

@@ -3,9 +3,10 @@
 use crate::credential;
 use crate::routes::{Access, Group, Route};
 use metrics::counter;
+use serde::Serialize;
 use std::sync::Arc;
 use tidegate_identity::{CertificateName, Claimed};
-use tidegate_types::{Act, Caller, Fault, Reach, Reject, RejectKind};
+use tidegate_types::{Act, Caller, CallerRole, Fault, Reach, Reject, RejectKind};
 
 /// Who asks with a credential, and what it is for.
 #[derive(Clone, Debug)]
@@ -25,8 +26,42 @@ pub struct CertificateGrant {
     pub grant: Grant,
 }
 
-/// What a token's claims let its sender do; a refusal says which of them is wrong.
-pub type GrantToken = Arc<dyn Fn(&Claimed) -> Result<Grant, Reject> + Send + Sync>;
+/// What the claims of tokens let their senders do.
+pub trait GrantTokens: Send + Sync {
+    /// What a token is for, in the project of that id; `None` where it is for several projects, and none was chosen. A
+    /// refusal says what is wrong with it; a project that is not one of its own is refused as one that never was
+    /// ([`no_project`]).
+    fn grant(&self, claimed: &Claimed, project: Option<&str>) -> Result<Option<Grant>, Reject>;
+
+    /// The projects that its person may choose from.
+    fn projects(&self, claimed: &Claimed) -> Vec<ProjectChoice>;
+}
+
+/// A project that somebody may be in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProjectChoice {
+    /// Its id.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// What they may do there.
+    pub role: CallerRole,
+}
+
+/// Refuses a project that is not there for who asks: another's, or one that never was.
+pub fn no_project() -> Reject {
+    let message =
+        "there is no such project for this caller; leave `OpenAI-Project` out, or give it the id of one of yours";
+    Reject::new(RejectKind::Forbidden, Fault::Client, message).code("project_not_found")
+}
+
+/// Refuses to guess.
+pub(crate) fn choose_project(tokens: &dyn GrantTokens, claimed: &Claimed) -> Reject {
+    let ids: Vec<String> = tokens.projects(claimed).into_iter().map(|choice| choice.id).collect();
+    let message =
+        format!("this token is for several projects; name one in the header `OpenAI-Project`: {}", ids.join(", "));
+    Reject::new(RejectKind::Invalid, Fault::Client, message).code("project_required")
+}
 
 /// The first that there is; all must be of one tenant.
 pub(crate) fn agreed<const N: usize>(grants: [Option<Grant>; N]) -> Result<Grant, Reject> {
@@ -39,6 +74,14 @@ pub(crate) fn agreed<const N: usize>(grants: [Option<Grant>; N]) -> Result<Grant
 }
 
 impl Grant {
+    /// Refuses another project than the credential's own.
+    pub(crate) fn check_project(&self, chosen: Option<&str>) -> Result<(), Reject> {
+        match chosen {
+            Some(chosen) if chosen != self.caller.owner().as_str() => Err(no_project()),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses what the credential is not for.
     pub(crate) fn check(&self, route: &Route) -> Result<(), Reject> {
         let (Access::Keyed(_, act) | Access::Admin(act)) = route.access else { return Ok(()) };

@@ -46,10 +46,12 @@ mod tls;
 mod uri;
 
 pub use auth::{ApiKey, Auth, SharedAuth};
-pub use backend::{BoxFuture, Events, History, ProjectPage, Reply, ReplyEvent, RequestContext, Service, no_store};
+pub use backend::{
+    BoxFuture, Events, History, MemberChange, ProjectPage, Reply, ReplyEvent, RequestContext, Service, no_store,
+};
 pub use behind::{Behind, Summaries, Titles};
 pub use error::ApiError;
-pub use grant::{CertificateGrant, Grant, GrantToken};
+pub use grant::{CertificateGrant, Grant, GrantTokens, ProjectChoice, no_project};
 pub use idempotency::answers::IdempotencyLimits;
 pub use kept::Kept;
 pub use lanes::Lanes;

@@ -89,6 +89,7 @@ fn complete(operation: &mut Value, tag: &str, path: &str, method: &str) {
     operation["tags"] = json!([tag]);
     let posted = route.method == Method::POST;
     let mut parameters = vec![refers("parameters", "request_id")];
+    parameters.extend((!route.access.is_open()).then(|| refers("parameters", "project")));
     parameters.extend(posted.then(|| refers("parameters", "idempotency_key")));
     parameters.extend(words(path).map(|word| refers("parameters", word)));
     parameters.extend(operation["parameters"].as_array().cloned().unwrap_or_default());

@@ -3,8 +3,8 @@
 use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{
-    chat_completions, completions, conversations, health, items, keys, login, memories, messages, metrics, models,
-    openapi, projects, reload, responses, streams, usage,
+    chat_completions, completions, conversations, health, items, keys, login, members, memories, messages, metrics,
+    models, openapi, projects, reload, responses, streams, usage,
 };
 use crate::exchange::Exchange;
 use hyper::Method;
@@ -195,6 +195,21 @@ static ROUTES: &[Route] = &[
     route(Method::POST, "/v1/organization/projects/{}/archive", Access::Admin(Act::Projects), |x| {
         Box::pin(projects::archive(x))
     }),
+    route(Method::GET, "/v1/organization/projects/{}/users", Access::Admin(Act::Members), |x| {
+        Box::pin(members::list(x))
+    }),
+    route(Method::POST, "/v1/organization/projects/{}/users", Access::Admin(Act::Members), |x| {
+        Box::pin(members::add(x))
+    }),
+    route(Method::GET, "/v1/organization/projects/{}/users/*", Access::Admin(Act::Members), |x| {
+        Box::pin(members::get(x))
+    }),
+    route(Method::POST, "/v1/organization/projects/{}/users/*", Access::Admin(Act::Members), |x| {
+        Box::pin(members::role(x))
+    }),
+    route(Method::DELETE, "/v1/organization/projects/{}/users/*", Access::Admin(Act::Members), |x| {
+        Box::pin(members::remove(x))
+    }),
     route(Method::POST, "/admin/reload", Access::Admin(Act::Operate), |x| Box::pin(reload::create(x))),
     route(Method::GET, "/auth/login", Access::Login, |x| Box::pin(login::begin(x))),
     route(Method::GET, "/auth/callback", Access::Login, |x| Box::pin(login::callback(x))),
@@ -270,6 +285,9 @@ fn matches(pattern: &str, path: &str) -> Option<String> {
         None if pattern == rest => "",
         None => return None,
     };
+    if !held.is_empty() && !last.is_empty() {
+        held.push('/');
+    }
     held.push_str(last);
     Some(held)
 }
@@ -302,6 +320,8 @@ mod tests {
         assert_eq!(found(Method::GET, "/v1/models/org/name"), "GET /v1/models/* [org/name]");
         assert_eq!(found(Method::GET, "/v1/conversations/c"), "GET /v1/conversations/{} [c]");
         assert_eq!(found(Method::GET, "/v1/conversations/c/items/i"), "GET /v1/conversations/{}/items/{} [c/i]");
+        let user = "/v1/organization/projects/p/users/corp/ann";
+        assert_eq!(found(Method::GET, user), "GET /v1/organization/projects/{}/users/* [p/corp/ann]");
         for path in
             ["/v1/conversations/", "/v1/conversations/c/", "/v1/conversations//items", "/v1/conversations/c/items/i/j"]
         {

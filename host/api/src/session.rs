@@ -5,10 +5,12 @@
 //! what changes something must come from a page of this server, which its `Origin` says.
 
 use crate::credential::unauthenticated;
-use crate::grant::{Grant, GrantToken};
+use crate::grant::{Grant, GrantTokens, ProjectChoice, choose_project};
 use crate::kept::store_failed;
 use hyper::Method;
 use hyper::header::{COOKIE, HeaderMap, ORIGIN};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_identity::{Claimed, Login};
 use tidegate_store::{KeptSession, Sessions};
@@ -29,7 +31,7 @@ pub struct People {
     /// Where it is kept.
     pub sessions: Sessions,
     /// What the issuer's claims let a person do.
-    pub grant: GrantToken,
+    pub grants: Arc<dyn GrantTokens>,
     /// `https://host[:port]`: where browsers reach this server.
     pub origin: String,
     /// A session that is not used for this long is over.
@@ -38,17 +40,34 @@ pub struct People {
     pub longest: Duration,
 }
 
+/// Who is logged in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Person {
+    /// What the issuer says.
+    #[serde(flatten)]
+    pub(crate) claimed: Claimed,
+    /// The project that was chosen for the whole login.
+    #[serde(default)]
+    pub(crate) project: Option<String>,
+}
+
+/// A session that goes on.
+pub(crate) struct Open {
+    pub(crate) person: Person,
+    pub(crate) session: KeptSession,
+}
+
 impl People {
     /// Logs a person in; gives what the browser is to hold. What it held before is over.
-    pub(crate) async fn enter(&self, claimed: &Claimed, before: Option<&str>) -> Result<String, Reject> {
+    pub(crate) async fn enter(&self, person: &Person, before: Option<&str>) -> Result<String, Reject> {
         // Nobody is logged in who could do nothing.
-        (self.grant)(claimed)?;
+        self.grants.grant(&person.claimed, person.project.as_deref())?;
         let token = random()?;
-        let claims = serde_json::to_string(claimed).map_err(|error| failed(&error))?;
+        let claims = serde_json::to_string(person).map_err(|error| failed(&error))?;
         let now = now_ms();
         let session = KeptSession {
             hash: hash(&token),
-            tenant: claimed.tenant.to_string(),
+            tenant: person.claimed.tenant.to_string(),
             claims,
             created_ms: now,
             seen_ms: now,
@@ -61,7 +80,7 @@ impl People {
     }
 
     /// Who holds that cookie; `None` where the session is over, or never was.
-    pub(crate) async fn find(&self, token: &str) -> Result<Option<(Grant, KeptSession)>, Reject> {
+    pub(crate) async fn find(&self, token: &str) -> Result<Option<Open>, Reject> {
         let hash = hash(token);
         let found = self.sessions.find(&hash).await.map_err(|error| store_failed(&error))?;
         let now = now_ms();
@@ -72,8 +91,23 @@ impl People {
         if now.saturating_sub(session.seen_ms) >= millis(TOUCH.min(self.idle / 4)) {
             self.sessions.touch(&hash, now).await.map_err(|error| store_failed(&error))?;
         }
-        let claimed: Claimed = serde_json::from_str(&session.claims).map_err(|error| failed(&error))?;
-        Ok(Some(((self.grant)(&claimed)?, session)))
+        let person = serde_json::from_str(&session.claims).map_err(|error| failed(&error))?;
+        Ok(Some(Open { person, session }))
+    }
+
+    /// What a person may do, in the project that the request names or else the login.
+    pub(crate) fn grant(&self, person: &Person, project: Option<&str>) -> Result<Grant, Reject> {
+        self.standing(person, project)?.ok_or_else(|| choose_project(&*self.grants, &person.claimed))
+    }
+
+    /// The same; `None` where a project has to be chosen first.
+    pub(crate) fn standing(&self, person: &Person, project: Option<&str>) -> Result<Option<Grant>, Reject> {
+        self.grants.grant(&person.claimed, project.or(person.project.as_deref()))
+    }
+
+    /// The projects that a person may choose from.
+    pub(crate) fn projects(&self, person: &Person) -> Vec<ProjectChoice> {
+        self.grants.projects(&person.claimed)
     }
 
     /// Logs out.
@@ -153,7 +187,6 @@ fn now_ms() -> u64 {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::sync::Arc;
     use tidegate_identity::{Issuers, LoginTerms, Tenants, Trust};
     use tidegate_store::{Db, Place};
     use tidegate_types::{Caller, TenantId};
@@ -171,6 +204,18 @@ mod tests {
         assert_eq!(found(&["a=1", "a=2"]), None);
     }
 
+    struct Anybody;
+
+    impl GrantTokens for Anybody {
+        fn grant(&self, _: &Claimed, _: Option<&str>) -> Result<Option<Grant>, Reject> {
+            Ok(Some(Grant { caller: Arc::new(Caller::nobody()), endpoints: None }))
+        }
+
+        fn projects(&self, _: &Claimed) -> Vec<ProjectChoice> {
+            Vec::new()
+        }
+    }
+
     async fn people(folder: &std::path::Path, idle: Duration, longest: Duration) -> People {
         let tenant = Tenants::One(TenantId::new("t"));
         let issuers = Arc::<Issuers>::default().replaced(vec![Trust::new("i", "https://i.example", tenant)]);
@@ -185,7 +230,7 @@ mod tests {
         People {
             login: issuers.login(terms).unwrap(),
             sessions: Sessions::new(db),
-            grant: Arc::new(|_| Ok(Grant { caller: Arc::new(Caller::nobody()), endpoints: None })),
+            grants: Arc::new(Anybody),
             origin: "https://h".into(),
             idle,
             longest,
@@ -197,7 +242,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let claimed =
             json!({"issuer": "i", "tenant": "t", "user": "u", "role": "member", "class": null, "models": null});
-        let claimed: Claimed = serde_json::from_value(claimed).unwrap();
+        // As an older program wrote it.
+        let claimed: Person = serde_json::from_value(claimed).unwrap();
+        assert_eq!((&claimed.project, &claimed.claimed.projects), (&None, &None));
         let (short, long) = (Duration::from_millis(600), Duration::from_secs(60));
         let idle = people(folder.path(), short, long).await;
         let token = idle.enter(&claimed, None).await.unwrap();

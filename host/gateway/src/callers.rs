@@ -1,16 +1,17 @@
-//! Who may ask, from the config: keys, tokens of issuers, and what their tenants may.
+//! Who may ask, from the config: keys, certificates, and what their tenants may; tokens are in `callers/tokens.rs`.
 
-use crate::config::{
-    CertificateConfig, Config, IssuerConfig, KeyConfig, LoginConfig, ProjectConfig, TenantConfig, is_tenant,
-};
+mod tokens;
+
+use crate::config::{CertificateConfig, Config, KeyConfig, LoginConfig, ProjectConfig, TenantConfig};
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_api::{ApiKey, Auth, CertificateGrant, Grant, GrantToken, Group, People};
-use tidegate_identity::{Claimed, Issuers};
+use tidegate_api::{ApiKey, Auth, CertificateGrant, Grant, GrantTokens, People};
+use tidegate_identity::Issuers;
 use tidegate_store::{Db, Sessions};
-use tidegate_types::{Caller, Fault, ProjectId, Quota, Reach, Reject, RejectKind, Retention, Scope, TenantId};
+use tidegate_types::{Caller, ProjectId, Quota, Retention, Scope, TenantId};
+use tokens::TokenTerms;
 
 type Tenants = BTreeMap<String, TenantConfig>;
 
@@ -24,23 +25,22 @@ pub(crate) fn auth(config: &Config, issuers: &Arc<Issuers>, db: Option<&Db>) -> 
     let auth = Auth::new(keys, Caller { scope, ..local })?;
     let certificates = config.auth.certificate.iter().map(|known| certificate(config, known));
     let auth = auth.with_certificates(certificates.collect::<anyhow::Result<_>>()?);
-    let terms = TokenTerms::new(config)?;
+    let grants: Arc<dyn GrantTokens> = Arc::new(TokenTerms::new(config)?);
     let issuers = issuers.replaced(config.auth.trusted()?);
-    let grant: GrantToken = Arc::new(move |claimed: &Claimed| terms.grant(claimed));
     let people = match (&config.auth.login, db) {
-        (Some(login), Some(db)) => Some(people(login, &issuers, db, &grant)?),
+        (Some(login), Some(db)) => Some(people(login, &issuers, db, &grants)?),
         _ => None,
     };
-    Ok(auth.with_tokens(issuers, grant).with_people(people))
+    Ok(auth.with_tokens(issuers, grants).with_people(people))
 }
 
-fn people(login: &LoginConfig, issuers: &Issuers, db: &Db, grant: &GrantToken) -> anyhow::Result<People> {
+fn people(login: &LoginConfig, issuers: &Issuers, db: &Db, grants: &Arc<dyn GrantTokens>) -> anyhow::Result<People> {
     let terms = login.terms()?;
     let flow = issuers.login(terms).with_context(|| format!("auth.login: there is no issuer `{}`", login.issuer))?;
     Ok(People {
         login: flow,
         sessions: Sessions::new(db.clone()),
-        grant: Arc::clone(grant),
+        grants: Arc::clone(grants),
         origin: login.origin().to_owned(),
         idle: Duration::from_secs(login.idle_minutes * 60),
         longest: Duration::from_secs(login.longest_minutes * 60),
@@ -121,59 +121,4 @@ fn scope(tenants: &Tenants, tenant: &TenantId, project: Option<&ProjectConfig>, 
         user: tenant.map(|tenant| tenant.user_limits.clone()).unwrap_or_default(),
         retention: if zero { Retention::Nothing } else { Retention::Kept },
     })
-}
-
-/// What the config gives to the tokens of its issuers.
-struct TokenTerms {
-    issuers: Vec<IssuerTerms>,
-    tenants: Tenants,
-}
-
-struct IssuerTerms {
-    config: IssuerConfig,
-    endpoints: Option<Vec<Group>>,
-    models: Option<Names>,
-    plugins: Option<Names>,
-}
-
-impl TokenTerms {
-    fn new(config: &Config) -> anyhow::Result<Self> {
-        let terms = |issuer: &IssuerConfig| {
-            let (models, plugins) = (set(issuer.models.as_ref()), set(issuer.plugins.as_ref()));
-            anyhow::Ok(IssuerTerms { config: issuer.clone(), endpoints: issuer.groups()?, models, plugins })
-        };
-        let issuers = config.auth.issuer.iter().map(terms).collect::<anyhow::Result<_>>()?;
-        Ok(Self { issuers, tenants: config.tenants.clone() })
-    }
-
-    /// Models are those that both the entry and the claim allow; the class is the claim's, where there is one.
-    fn grant(&self, claimed: &Claimed) -> Result<Grant, Reject> {
-        let terms = self.issuers.iter().find(|terms| *terms.config.name == *claimed.issuer);
-        // A login outlives a reload of the config.
-        let message = "the issuer that this credential is of is not known here any more";
-        let unknown = || Reject::new(RejectKind::Unauthenticated, Fault::Client, message);
-        let terms = terms.ok_or_else(unknown)?;
-        let own = Own {
-            models: both(terms.models.clone(), claimed.models.clone()),
-            plugins: terms.plugins.clone(),
-            limits: &terms.config.limits,
-        };
-        if !is_tenant(claimed.tenant.as_str()) {
-            let message = "the token's tenant looks like the id of a project; its issuer must name it in another way";
-            return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("invalid_token"));
-        }
-        let caller = Caller {
-            tenant: claimed.tenant.clone(),
-            project: None,
-            key_name: Arc::clone(&claimed.issuer),
-            user: Some(Arc::clone(&claimed.user)),
-            role: claimed.role,
-            reach: Reach::Tenant,
-            admin: false,
-            class: claimed.class.unwrap_or(terms.config.class),
-            weight: terms.config.weight,
-            scope: scope(&self.tenants, &claimed.tenant, None, own),
-        };
-        Ok(Grant { caller: Arc::new(caller), endpoints: terms.endpoints.clone() })
-    }
 }

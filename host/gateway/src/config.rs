@@ -31,7 +31,7 @@ pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
 pub use prices::{CallPriceConfig, PriceConfig};
 pub use projects::ProjectConfig;
-pub(crate) use projects::{id as project_id, is_tenant};
+pub(crate) use projects::{check_member, id as project_id, is_tenant, member_id};
 pub use quota::AdmissionConfig;
 pub use shared::SharedConfig;
 pub use store::{BudgetConfig, EventsConfig, KafkaConfig, StoreConfig, SummariesConfig, TitlesConfig};

@@ -3,6 +3,7 @@
 //! (`keys/projects.rs`).
 
 mod bounds;
+mod members;
 mod projects;
 
 use crate::books::{Books, now_ms};

@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tidegate_api::{
-    BoxFuture, Events, ModelCard, ModelPricing, ProjectPage, Reply, ReplyEvent, RequestContext, Service,
+    BoxFuture, Events, MemberChange, ModelCard, ModelPricing, ProjectPage, Reply, ReplyEvent, RequestContext, Service,
 };
 use tidegate_ledger::{CallPrices, Price};
 use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
@@ -211,6 +211,32 @@ impl Service for PipelineService {
         Box::pin(async move {
             let (desk, books) = self.desk()?;
             Ok(bytes_of(&desk.archive_project(&id, by, books).await?))
+        })
+    }
+
+    fn members<'a>(&'a self, id: String, page: ProjectPage, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, _) = self.desk()?;
+            Ok(bytes_of(&desk.members(&id, by, &page).await?))
+        })
+    }
+
+    fn member<'a>(&'a self, id: String, user: String, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, _) = self.desk()?;
+            Ok(bytes_of(&desk.member(&id, &user, by).await?))
+        })
+    }
+
+    fn change_member<'a>(
+        &'a self,
+        id: String,
+        change: MemberChange,
+        by: &'a Caller,
+    ) -> BoxFuture<'a, Result<Bytes, Reject>> {
+        Box::pin(async move {
+            let (desk, books) = self.desk()?;
+            Ok(bytes_of(&desk.change_member(&id, change, by, books).await?))
         })
     }
 

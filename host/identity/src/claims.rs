@@ -13,8 +13,8 @@ use tidegate_types::{CallerRole, Class, TenantId};
 const MAX_TENANT_BYTES: usize = 64;
 /// Bytes of a user's name.
 const MAX_USER_BYTES: usize = 256;
-/// Models that one token may name.
-const MAX_MODELS: usize = 256;
+/// Models, or projects, that one token may name.
+const MAX_NAMES: usize = 256;
 
 /// Which claims say what: the name of a member, or a JSON pointer (RFC 6901) where it starts with a slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct ClaimNames {
     pub class: Option<String>,
     /// The models that may be named: a list, or words between spaces.
     pub models: Option<String>,
+    /// The projects: a name or a list of names.
+    pub projects: Option<String>,
     /// The role: text or a list, of which the first that is known counts, in the order of [`CallerRole`].
     pub role: Option<String>,
 }
@@ -58,6 +60,9 @@ pub struct Claimed {
     pub class: Option<Class>,
     /// The models that may be named, where a claim says it.
     pub models: Option<BTreeSet<String>>,
+    /// The projects of the tenant that it is for, where a claim says it.
+    #[serde(default)]
+    pub projects: Option<BTreeSet<String>>,
 }
 
 /// What a token says, and when that holds.
@@ -87,6 +92,7 @@ impl Verified {
             role: role(trust, claims)?,
             class: class(trust.claims.class.as_deref(), claims)?,
             models: models(trust.claims.models.as_deref(), claims)?,
+            projects: projects(trust.claims.projects.as_deref(), claims)?,
         };
         Ok(Self { claimed: Arc::new(claimed), times: Times::read(claims)? })
     }
@@ -102,9 +108,8 @@ impl Verified {
 
     #[cfg(test)]
     pub(crate) fn of(tenant: &str, user: &str) -> Self {
-        let (class, models, role) = (None, None, CallerRole::Member);
-        let claimed =
-            Claimed { issuer: "i".into(), tenant: TenantId::new(tenant), user: user.into(), role, class, models };
+        let (issuer, tenant, user, role) = ("i".into(), TenantId::new(tenant), user.into(), CallerRole::Member);
+        let claimed = Claimed { issuer, tenant, user, role, class: None, models: None, projects: None };
         Self { claimed: Arc::new(claimed), times: Times { not_before: 0, expires: u64::MAX } }
     }
 }
@@ -201,9 +206,22 @@ fn models(claim: Option<&str>, claims: &Claims) -> Result<Option<BTreeSet<String
         Value::Array(list) => list.iter().map(|name| name.as_str().map(str::to_owned)).collect(),
         _ => None,
     };
-    let list = list.filter(|list| list.len() <= MAX_MODELS);
+    let list = list.filter(|list| list.len() <= MAX_NAMES);
     list.map(Some)
         .ok_or_else(|| TokenError::claim(claim, "must be a list of at most 256 names, or words between spaces"))
+}
+
+fn projects(claim: Option<&str>, claims: &Claims) -> Result<Option<BTreeSet<String>>, TokenError> {
+    let Some(claim) = claim else { return Ok(None) };
+    // A token that was to name its projects and does not is not one of the tenant's own.
+    let list: Option<BTreeSet<String>> =
+        match find(claim, claims).ok_or_else(|| TokenError::claim(claim, "is missing"))? {
+            Value::String(name) => Some([name.clone()].into()),
+            Value::Array(list) => list.iter().map(|name| name.as_str().map(str::to_owned)).collect(),
+            _ => None,
+        };
+    let list = list.filter(|list| list.len() <= MAX_NAMES);
+    list.map(Some).ok_or_else(|| TokenError::claim(claim, "must be a name, or a list of at most 256"))
 }
 
 fn text<'a>(claim: &str, claims: &'a Claims) -> Result<&'a str, TokenError> {
@@ -303,24 +321,30 @@ mod tests {
                 user: "sub".into(),
                 class: Some("class".into()),
                 models: Some("models".into()),
+                projects: Some("teams".into()),
                 role: None,
             },
             ..trust()
         };
         let read = |value: Value| {
-            let mut all = object(json!({"aud": "us", "sub": "u", "exp": 9, "models": []}));
+            let mut all = object(json!({"aud": "us", "sub": "u", "exp": 9, "models": [], "teams": "web"}));
             all.extend(object(value));
             Verified::read(&trust, &trust.audience, &all)
         };
         let good = read(json!({"class": "batch", "models": "a b"})).unwrap();
         let good = good.claimed;
         assert_eq!((good.class, good.models.as_ref().unwrap().len()), (Some(Class::Batch), 2));
+        assert_eq!(good.projects, Some(["web".to_owned()].into()));
+        assert_eq!(read(json!({"teams": ["a", "b", "a"]})).unwrap().claimed.projects.as_ref().unwrap().len(), 2);
         for bad in [
             json!({"class": "royal"}),
             json!({"class": ["batch"]}),
             json!({"models": {"a": 1}}),
             json!({"models": [["a"]]}),
             json!({"models": null}),
+            json!({"teams": null}),
+            json!({"teams": 5}),
+            json!({"teams": ["a", 5]}),
             json!({"sub": "a\u{0}b"}),
             json!({"sub": "x".repeat(257)}),
             json!({"sub": ["u"]}),

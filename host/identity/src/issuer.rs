@@ -71,7 +71,7 @@ impl Trust {
             pause: Duration::from_secs(10),
             timeout: Duration::from_secs(5),
             tenants,
-            claims: ClaimNames { user: "sub".into(), class: None, models: None, role: None },
+            claims: ClaimNames { user: "sub".into(), class: None, models: None, projects: None, role: None },
             roles: BTreeMap::new(),
             role: None,
         }

@@ -8,12 +8,16 @@ use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 
 /// A gateway whose people log in at `provider`.
 async fn start(provider: &Provider, folder: &tempfile::TempDir, secret: Option<&str>) -> Gateway {
+    start_with(provider, folder, secret, "").await
+}
+
+async fn start_with(provider: &Provider, folder: &tempfile::TempDir, secret: Option<&str>, more: &str) -> Gateway {
     let key = |name: &str| {
         let hash = blake3::hash(name.as_bytes());
         format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\n")
     };
     let store = format!("[store]\npath = {:?}\n", folder.path().display().to_string());
-    let text = format!("{}{}{store}{}[pipeline]\n", key("acme"), key("other"), provider.login());
+    let text = format!("{}{}{store}{}[pipeline]\n", key("acme"), key("other"), provider.login()) + more;
     let mut config = tidegate::config::Config::parse(&text).unwrap();
     config.auth.login.as_mut().unwrap().client_secret = secret.map(str::to_owned);
     Gateway::start_with(config).await
@@ -143,6 +147,50 @@ async fn a_person_logs_in_asks_and_logs_out() {
     for file in std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()) {
         let bytes = std::fs::read(&file).unwrap_or_default();
         assert!(!bytes.windows(token.len()).any(|window| window == token.as_bytes()), "{} has it", file.display());
+    }
+}
+
+/// For a whole login, or for one request of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_chooses_one_of_the_own_projects() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let more = "[tenants.acme.projects.web]\nname = \"Web shop\"\nmembers = { \"corp/ann\" = \"read-only\" }\n\
+                [tenants.acme.projects.shop.members]\n\"corp/ann\" = \"admin\"\n[tenants.acme.projects.other]\n";
+    let gateway = start_with(&provider, &folder, None, more).await;
+    let mut browser = Browser::new(&gateway);
+    browser.log_in(&provider, "ann", json!({})).await;
+    let me = browser.get("/auth/me").await.json();
+    assert_eq!((&me["project"], &me["role"]), (&json!("acme"), &json!("member")));
+    let own = json!([
+        {"id": "proj_acme.shop", "name": "shop", "role": "admin"},
+        {"id": "proj_acme.web", "name": "Web shop", "role": "read-only"},
+    ]);
+    assert_eq!(me["projects"], own);
+    let ours = ("origin", "https://ai.example");
+    let make = async |browser: &mut Browser<'_>, project: &[(&str, &str)]| {
+        let headers = [&[ours], project].concat();
+        browser.send(Method::POST, "/v1/conversations", &headers, Some(json!({}))).await.status
+    };
+    assert_eq!(make(&mut browser, &[]).await, 200);
+    assert_eq!(make(&mut browser, &[("openai-project", "proj_acme.web")]).await, 403);
+    assert_eq!(make(&mut browser, &[("openai-project", "proj_acme.shop")]).await, 200);
+    assert_eq!(make(&mut browser, &[("openai-project", "proj_acme.other")]).await, 403);
+    // The login is for one project; a request of it may still be for another.
+    let page = browser.get("/auth/login?project=proj_acme.shop").await;
+    let page = page.headers["location"].to_str().unwrap().to_owned();
+    assert_eq!(browser.back(&provider.log_in(&page, "ann", json!({}))).await.status, 303);
+    let me = browser.get("/auth/me").await.json();
+    assert_eq!((&me["project"], &me["role"]), (&json!("proj_acme.shop"), &json!("admin")));
+    assert_eq!(browser.get("/admin/keys").await.status, 200);
+    assert_eq!(make(&mut browser, &[("openai-project", "proj_acme.web")]).await, 403);
+    // Nobody logs in to a project of others.
+    for project in ["proj_acme.other", "proj_none"] {
+        let mut stranger = Browser::new(&gateway);
+        let page = stranger.get(&format!("/auth/login?project={project}")).await;
+        let page = page.headers["location"].to_str().unwrap().to_owned();
+        let refused = stranger.back(&provider.log_in(&page, "ann", json!({}))).await;
+        assert_eq!((refused.status, refused.error().2), (403, json!("project_not_found")), "{project}");
+        assert!(stranger.cookie(SESSION).is_none());
     }
 }
 

@@ -24,6 +24,7 @@ mod late_guards;
 mod limits;
 mod login;
 mod many_streams;
+mod members;
 mod memories;
 mod mtls;
 mod once;

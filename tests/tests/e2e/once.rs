@@ -158,9 +158,17 @@ async fn case(pattern: &str, server: &Server) -> Case {
             let body = json!({"name": "Some"});
             let made = Case::new("/v1/organization/projects", &body, &body).plain(gateway).await;
             let path = pattern.replacen("{}", &text(&made.json()["id"]), 1);
-            match pattern.ends_with("/archive") {
-                true => Case::empty(path),
-                false => Case::new(path, &json!({"name": "One"}), &json!({"name": "Two"})),
+            let person = |role: &str| json!({"user_id": "corp/ann", "role": role});
+            match pattern.rsplit('/').next().unwrap() {
+                "archive" => Case::empty(path),
+                "users" => Case::new(path, &person("member"), &person("admin")),
+                "*" => {
+                    let users = path.strip_suffix("/*").unwrap();
+                    Case::new(users, &person("member"), &person("admin")).plain(gateway).await;
+                    let role = |role: &str| json!({"role": role});
+                    Case::new(format!("{users}/corp/ann"), &role("member"), &role("admin"))
+                }
+                _ => Case::new(path, &json!({"name": "One"}), &json!({"name": "Two"})),
             }
         }
         "/admin/reload" => Case::empty(pattern),

@@ -285,6 +285,10 @@ async fn the_commands_do_what_the_requests_do() {
     let json: Value = serde_json::from_str(&run(&["usage", "--json", "--days", "2"]).await.unwrap()).unwrap();
     assert_eq!(json["data"].as_array().unwrap().len(), 2);
     assert!(run(&["usage", "--since", "soon"]).await.unwrap_err().to_string().contains("`soon`"));
+    let bob = run(&["project", "add-member", &id, "bob"]).await.unwrap_err().to_string();
+    assert!(bob.contains("a slash"), "{bob}");
+    assert!(run(&["project", "members", &id]).await.unwrap().starts_with("USER"));
+    assert!(run(&["project", "remove-member", &id, "corp/bob"]).await.unwrap_err().to_string().contains("corp/bob"));
     assert!(run(&["project", "archive", &id]).await.unwrap().contains("archived"));
     assert!(!run(&["project", "list"]).await.unwrap().contains(&id));
     assert!(run(&["project", "list", "--all"]).await.unwrap().contains(&id));

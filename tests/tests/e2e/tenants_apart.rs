@@ -5,6 +5,7 @@ use crate::conversations::{Keeping, send};
 use hyper::Method;
 use serde_json::{Value, json};
 use tidegate_tests::{Answer, Gateway};
+use tidegate_types::{CallerRole, Reach};
 
 const PROJECTS: &str = "/v1/organization/projects";
 
@@ -20,8 +21,11 @@ fn config() -> String {
         key("eve"),
         // Of the same tenant, in another project; and who may ask for projects.
         with("joe", "tenant = \"ann\"\nproject = \"other\""),
+        with("root", "admin = true"),
         with("ann-owner", "tenant = \"ann\"\nrole = \"owner\""),
         with("eve-owner", "tenant = \"eve\"\nrole = \"owner\""),
+        // Who looks after that other project, and no more of the tenant.
+        with("joe-owner", "tenant = \"ann\"\nproject = \"other\"\nproject_role = \"owner\""),
         "[tenants.ann.projects.other]\n[pipeline]\n".into(),
     ]
     .concat()
@@ -52,7 +56,8 @@ async fn made(gateway: &Gateway) -> Things {
     let response = text(&post("/v1/responses", background).await["id"]);
     let (item, stream) = (text(&accepted["item_id"]), text(&accepted["stream_id"]));
     let project = text(&post_as("ann-owner", PROJECTS, json!({"name": "mine"})).await["id"]);
-    Things { conversation, item, response, stream, key: "ann".into(), project }
+    let key = text(&post_as("ann-owner", "/admin/keys", json!({"name": "ann.made"})).await["name"]);
+    Things { conversation, item, response, stream, key, project }
 }
 
 /// A path of the table with these things in it; `None` where this test does not know what belongs there.
@@ -61,13 +66,14 @@ fn filled(pattern: &str, things: &Things) -> Option<String> {
         _ if pattern.starts_with("/v1/conversations/") => &things.conversation,
         _ if pattern.starts_with("/v1/responses/") => &things.response,
         _ if pattern.starts_with(PROJECTS) => &things.project,
-        // A key is named by its name; who may not administer learns of none whether it is there.
+        // A key is named by its name; who makes none learns of none whether it is there.
         "/admin/keys/*" => return Some(format!("/admin/keys/{}", things.key)),
         "/v1/streams/*" => return Some(format!("/v1/streams/{}", things.stream)),
         _ => return None,
     };
     let path = pattern.replacen("{}", first, 1);
-    let path = path.replacen("/items/{}", &format!("/items/{}", things.item), 1);
+    let path =
+        path.replacen("/items/{}", &format!("/items/{}", things.item), 1).replacen("/users/*", "/users/corp/ann", 1);
     (!path.contains("{}")).then_some(path)
 }
 
@@ -77,14 +83,16 @@ fn body(pattern: &str) -> Value {
         "/v1/conversations/{}/items" => json!({"items": [{"role": "user", "content": "x"}]}),
         "/v1/conversations/{}/items/{}" => json!({"pinned": true}),
         "/v1/conversations/{}/items/{}/feedback" => json!({"rating": 1}),
+        "/v1/organization/projects/{}/users" => json!({"user_id": "corp/ann", "role": "member"}),
+        "/v1/organization/projects/{}/users/*" => json!({"role": "member"}),
         "/v1/conversations/{}/messages" => json!({"message_id": "9", "content": "x"}),
         _ => json!({}),
     }
 }
 
-/// What does not differ between two answers to the same question.
-fn seen(answer: &Answer) -> (u16, String) {
-    (answer.status, String::from_utf8_lossy(&answer.body).into_owned())
+/// What does not differ between two answers to the same question, but for the name that was asked for.
+fn seen(answer: &Answer, asked: &str) -> (u16, String) {
+    (answer.status, String::from_utf8_lossy(&answer.body).replace(asked, "NAME"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,33 +105,45 @@ async fn nothing_of_a_tenant_is_there_for_another_on_any_path() {
         item: format!("msg_{}", "0".repeat(32)),
         response: format!("resp_{}", "0".repeat(32)),
         stream: format!("stream_{}", "0".repeat(32)),
-        key: "nobody".into(),
+        key: "ann.never".into(),
         project: format!("proj_{}", "0".repeat(32)),
     };
     let objects = tidegate_api::routes().filter(|(_, path, _)| path.contains("{}") || path.ends_with('*'));
     let mut checked = 0;
-    for (method, pattern, _) in objects.filter(|(_, path, _)| !PUBLIC.contains(path)) {
+    for (method, pattern, act) in objects.filter(|(_, path, _)| !PUBLIC.contains(path)) {
         let mut path = filled(pattern, &things)
             .unwrap_or_else(|| panic!("{method} {pattern} names something, and this test has no case for it"));
         let mut nowhere = filled(pattern, &never).unwrap();
-        if pattern == "/v1/streams/*" && method == Method::POST {
-            (path, nowhere) = (path + "/cancel", nowhere + "/cancel");
-        }
+        let behind = match pattern {
+            "/v1/streams/*" if method == Method::POST => "/cancel",
+            "/admin/keys/*" if method == Method::POST => "/rotate",
+            _ => "",
+        };
+        (path, nowhere) = (path + behind, nowhere + behind);
         let body = (method == Method::POST).then(|| body(pattern));
-        let of_projects = pattern.starts_with(PROJECTS);
-        let strangers: &[&str] = if of_projects { &["eve-owner", "joe"] } else { &["eve", "joe"] };
+        let administrates = pattern.starts_with(PROJECTS) || pattern.starts_with("/admin/");
+        let strangers: &[&str] = match administrates {
+            true => &["eve-owner", "joe-owner", "eve", "joe"],
+            false => &["eve", "joe", "joe-owner"],
+        };
         for stranger in strangers {
             let theirs = send(gateway, method.clone(), &path, stranger, body.as_ref()).await;
             let nobodys = send(gateway, method.clone(), &nowhere, stranger, body.as_ref()).await;
-            let may_not_ask = pattern.starts_with("/admin/") || (of_projects && *stranger == "joe");
-            let status = if may_not_ask { 403 } else { 404 };
+            // What a role in a project is not enough for is refused before anything is looked for.
+            let act = act.expect("what names something is not for everybody");
+            let may_ask = match *stranger {
+                "eve-owner" => CallerRole::Owner.may(act),
+                "joe-owner" => CallerRole::Owner.may_within(Reach::Project, act),
+                _ => CallerRole::Service.may(act),
+            };
+            let status = if may_ask { 404 } else { 403 };
             assert_eq!(theirs.status, status, "{stranger}: {method} {path}: {:?}", theirs.body);
-            assert_eq!(seen(&theirs), seen(&nobodys), "{stranger}: {method} {pattern}");
+            assert_eq!(seen(&theirs, &things.key), seen(&nobodys, &never.key), "{stranger}: {method} {pattern}");
             checked += 1;
         }
     }
     println!("{checked} pairs of a stranger and a path with a name, all of them checked");
-    assert!(checked >= 2 * 18, "{checked}");
+    assert!(checked >= 80, "{checked}");
     // Names within a request are no way in either.
     for (key, id) in [("conversation", &things.conversation), ("previous_response_id", &things.response)] {
         let body = |id: &str| json!({"model": "tidegate-starter", "input": "x", key: id});
@@ -131,7 +151,7 @@ async fn nothing_of_a_tenant_is_there_for_another_on_any_path() {
         for stranger in ["eve", "joe"] {
             let theirs = send(gateway, Method::POST, "/v1/responses", stranger, Some(&body(id))).await;
             let nobodys = send(gateway, Method::POST, "/v1/responses", stranger, Some(&absent)).await;
-            assert_eq!((theirs.status, seen(&theirs)), (404, seen(&nobodys)), "{stranger}: {key}");
+            assert_eq!((theirs.status, seen(&theirs, "-")), (404, seen(&nobodys, "-")), "{stranger}: {key}");
         }
     }
     for stranger in ["eve", "joe"] {

@@ -2,9 +2,10 @@
 //! leaves in `session.rs`.
 
 use crate::body::{Body, Response};
+use crate::credential;
 use crate::exchange::{Exchange, json};
 use crate::query::{invalid, percent_decoded};
-use crate::session::{LOGIN_COOKIE, People, SESSION_COOKIE, cookie, over, set_cookie};
+use crate::session::{LOGIN_COOKIE, Open, People, Person, SESSION_COOKIE, cookie, over, set_cookie};
 use hyper::header::{CACHE_CONTROL, HeaderMap, HeaderValue, LOCATION, SET_COOKIE};
 use hyper::{StatusCode, Uri};
 use serde_json::json;
@@ -19,16 +20,21 @@ const LOGIN_TIME: Duration = Duration::from_secs(600);
 /// Bytes of the path to go on to.
 const MAX_NEXT_BYTES: usize = 512;
 
-/// `GET /auth/login?next=/path`: to the issuer.
+/// `GET /auth/login?next=/path&project=ID`: to the issuer.
 pub(crate) async fn begin(exchange: Exchange) -> Result<Response, Reject> {
     let people = people(&exchange)?;
     let next = parameter(exchange.request.uri(), "next")?.unwrap_or_else(|| "/".into());
     if !is_own_path(&next) {
         return Err(invalid("next", "`next` must be a path of this server"));
     }
+    let project = parameter(exchange.request.uri(), "project")?.unwrap_or_default();
+    if project.len() > MAX_NEXT_BYTES {
+        return Err(invalid("project", "`project` must be the id of a project"));
+    }
     let begun = people.login.begin().await?;
     // What the browser must bring back is its own secret, so that nothing of a login that never ends is kept here.
-    let held = [&begun.state, &begun.nonce, &begun.verifier, &encoded(&next)].map(String::as_str).join(".");
+    let held = [&begun.state, &begun.nonce, &begun.verifier, &encoded(&project).replace('.', "%2E"), &encoded(&next)];
+    let held = held.map(String::as_str).join(".");
     let mut response = to(&begun.url)?;
     add_cookie(&mut response, LOGIN_COOKIE, &held, LOGIN_TIME);
     Ok(response)
@@ -39,7 +45,7 @@ pub(crate) async fn callback(exchange: Exchange) -> Result<Response, Reject> {
     let people = people(&exchange)?;
     let (uri, headers) = (exchange.request.uri(), exchange.request.headers());
     let held = cookie(headers, LOGIN_COOKIE)?.ok_or_else(foreign)?;
-    let [state, nonce, verifier, next] = parts(held).ok_or_else(foreign)?;
+    let [state, nonce, verifier, project, next] = parts(held).ok_or_else(foreign)?;
     let told = parameter(uri, "state")?.ok_or_else(foreign)?;
     if !bool::from(told.as_bytes().ct_eq(state.as_bytes())) {
         return Err(foreign());
@@ -50,7 +56,9 @@ pub(crate) async fn callback(exchange: Exchange) -> Result<Response, Reject> {
     }
     let code = parameter(uri, "code")?.ok_or(LoginError::Refused)?;
     let claimed = people.login.finish(&code, verifier, nonce).await?;
-    let token = people.enter(&claimed, cookie(headers, SESSION_COOKIE)?).await?;
+    let project = percent_decoded(project).filter(|project| !project.is_empty());
+    let person = Person { claimed: claimed.as_ref().clone(), project };
+    let token = people.enter(&person, cookie(headers, SESSION_COOKIE)?).await?;
     let next = percent_decoded(next).filter(|next| is_own_path(next)).unwrap_or_else(|| "/".into());
     let mut response = to(&next)?;
     add_cookie(&mut response, SESSION_COOKIE, &token, people.longest);
@@ -71,15 +79,19 @@ pub(crate) async fn end(exchange: Exchange) -> Result<Response, Reject> {
     Ok(response)
 }
 
-/// `GET /auth/me`: who is logged in.
+/// `GET /auth/me`: who is logged in, in which project, and in which the same person may be.
 pub(crate) async fn me(exchange: Exchange) -> Result<Response, Reject> {
     let people = people(&exchange)?;
     let headers: &HeaderMap = exchange.request.headers();
     let token = cookie(headers, SESSION_COOKIE)?.ok_or_else(over)?.to_owned();
-    let (grant, session) = people.find(&token).await?.ok_or_else(over)?;
-    let caller = &grant.caller;
+    let Open { person, session } = people.find(&token).await?.ok_or_else(over)?;
+    let standing = people.standing(&person, credential::project(headers)?)?;
+    let caller = standing.as_ref().map(|grant| &grant.caller);
+    let (project, role) =
+        (caller.map(|caller| caller.owner()), caller.map_or(person.claimed.role, |caller| caller.role));
     let body = json!({
-        "object": "session", "user": caller.user, "tenant": caller.tenant, "role": caller.role,
+        "object": "session", "user": person.claimed.user, "tenant": person.claimed.tenant, "role": role,
+        "project": project, "projects": people.projects(&person),
         "created_at": session.created_ms / 1000, "expires_at": session.ends_ms / 1000,
     });
     Ok(unstored(json(body.to_string().into())))
@@ -98,10 +110,11 @@ fn foreign() -> Reject {
     Reject::new(RejectKind::Invalid, Fault::Client, message).code("login_unknown")
 }
 
-fn parts(held: &str) -> Option<[&str; 4]> {
-    let mut parts = held.splitn(4, '.');
-    let [one, two, three, four] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
-    [one, two, three].iter().all(|word| word.len() == 43).then_some([one, two, three, four])
+fn parts(held: &str) -> Option<[&str; 5]> {
+    let mut parts = held.splitn(5, '.');
+    let [one, two, three] = [parts.next()?, parts.next()?, parts.next()?];
+    let (project, next) = (parts.next()?, parts.next()?);
+    [one, two, three].iter().all(|word| word.len() == 43).then_some([one, two, three, project, next])
 }
 
 /// A parameter of the URL; others may be there, since issuers add what they like. Given twice it is refused.

@@ -126,6 +126,37 @@ pub enum ProjectCommand {
         #[command(flatten)]
         terms: ProjectTerms,
     },
+    /// The people in one, and what they may do there.
+    Members {
+        /// Its id.
+        id: String,
+        /// Where.
+        #[command(flatten)]
+        at: ServerArgs,
+    },
+    /// Put somebody into one, or give somebody in it another role.
+    AddMember {
+        /// Its id.
+        id: String,
+        /// The issuer's name in the server's config, a slash, and the user as its tokens have it.
+        user: String,
+        /// What they may do there: owner, admin, member, service or read-only.
+        #[arg(long, default_value = "member")]
+        role: String,
+        /// Where.
+        #[command(flatten)]
+        at: ServerArgs,
+    },
+    /// Take somebody out of one.
+    RemoveMember {
+        /// Its id.
+        id: String,
+        /// As `members` shows it.
+        user: String,
+        /// Where.
+        #[command(flatten)]
+        at: ServerArgs,
+    },
     /// End one, and its keys with it.
     Archive {
         /// Its id.

@@ -55,6 +55,8 @@ pub struct IssuerConfig {
     pub jwks_pause_s: u64,
     /// Whose data all of its tokens reach.
     pub tenant: Option<String>,
+    /// The tenant's project that all of its tokens are of; default: the tenant's own.
+    pub project: Option<String>,
     /// Where `claims.tenant` names the tenant: those that it may name; a `*` at the end stands for anything.
     #[serde(default)]
     pub tenants: Vec<String>,
@@ -95,13 +97,15 @@ pub struct ClaimsConfig {
     pub class: Option<String>,
     /// The models.
     pub models: Option<String>,
+    /// The project, or a list of projects of which each request has one.
+    pub project: Option<String>,
     /// The role, or a list in which it is.
     pub role: Option<String>,
 }
 
 impl Default for ClaimsConfig {
     fn default() -> Self {
-        Self { user: "sub".into(), tenant: None, class: None, models: None, role: None }
+        Self { user: "sub".into(), tenant: None, class: None, models: None, project: None, role: None }
     }
 }
 
@@ -170,6 +174,17 @@ impl IssuerConfig {
         if !self.roles.is_empty() && self.claims.role.is_none() {
             bail!("`roles` are looked up in a claim; name it in `claims.role`");
         }
+        if self.name.contains('/') {
+            bail!("`name` has a slash, which is between an issuer and a user where both are named");
+        }
+        match (&self.project, &self.claims.project, &self.tenant) {
+            (None, ..) => {}
+            (Some(_), Some(_), _) => bail!("it has both `project` and `claims.project`; keep one"),
+            (Some(project), None, Some(tenant)) => drop(config.project(tenant, project)?),
+            (Some(_), None, None) => {
+                bail!("`project` is one of `tenant`; where a claim names the tenant, name a claim in `claims.project`")
+            }
+        }
         if self.jwks_stale_s < self.jwks_refresh_s {
             bail!("`jwks_stale_s` is less than `jwks_refresh_s`, so that keys would end before they are fetched anew");
         }
@@ -198,8 +213,8 @@ impl IssuerConfig {
         trust.refresh = Duration::from_secs(self.jwks_refresh_s);
         trust.stale = Duration::from_secs(self.jwks_stale_s);
         trust.pause = Duration::from_secs(self.jwks_pause_s);
-        let ClaimsConfig { user, class, models, role, tenant: _ } = self.claims.clone();
-        trust.claims = ClaimNames { user, class, models, role };
+        let ClaimsConfig { user, class, models, project: projects, role, tenant: _ } = self.claims.clone();
+        trust.claims = ClaimNames { user, class, models, projects, role };
         trust.roles.clone_from(&self.roles);
         trust.role = self.role;
         Ok(trust)
@@ -249,10 +264,15 @@ mod tests {
             ("tenant = \"t\"\nweight = 0", "weight"),
             ("tenant = \"t\"\nrole = \"root\"", "root"),
             ("tenant = \"t\"\nroles = { x = \"admin\" }", "claims.role"),
+            ("tenant = \"t\"\nproject = \"no-such\"", "no-such"),
+            ("tenant = \"t\"\nproject = \"x\"\nclaims.project = \"y\"", "keep one"),
+            ("tenants = [\"*\"]\nclaims.tenant = \"org\"\nproject = \"x\"", "claims.project"),
             ("tenant = \"t\"\nclaims.usr = \"x\"", "usr"),
         ] {
             assert!(why(more).contains(word), "{more}: {}", why(more));
         }
+        let slashed = GOOD.replace("\"corp\"", "\"corp/eu\"");
+        assert!(format!("{:#}", Config::parse(&format!("{slashed}tenant = \"t\"")).unwrap_err()).contains("a slash"));
         let none = GOOD.replace("[\"us\"]", "[]");
         let why = format!("{:#}", Config::parse(&format!("{none}tenant = \"t\"")).unwrap_err());
         assert!(why.contains("`audience`"), "{why}");

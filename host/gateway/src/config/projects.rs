@@ -3,7 +3,8 @@
 use super::{BudgetConfig, Config, keys, quota};
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use tidegate_types::{ProjectId, Quota};
+use std::collections::BTreeMap;
+use tidegate_types::{CallerRole, ProjectId, Quota};
 
 /// One project, of the config or made while the server runs.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -19,8 +20,36 @@ pub struct ProjectConfig {
     pub models: Option<Vec<String>>,
     /// The plugins whose tools, passages and memories its keys have, of those that each may; default: all.
     pub plugins: Option<Vec<String>>,
+    /// Who is in it, by the issuer's name and the user's (`corp/ann`), and what they may do there.
+    pub members: BTreeMap<String, CallerRole>,
     /// Nothing of the content of its requests is stored.
     pub zero_retention: bool,
+}
+
+/// How a person is named among a project's members.
+pub(crate) fn member_id(issuer: &str, user: &str) -> String {
+    format!("{issuer}/{user}")
+}
+
+/// Bytes of a member's name: of an issuer's name in the config, and of a user's.
+const MAX_MEMBER: usize = 384;
+
+/// Refuses who could never be met.
+pub(crate) fn check_member(member: &str, config: &Config) -> anyhow::Result<()> {
+    let Some((issuer, user)) = member.split_once('/').filter(|(_, user)| !user.is_empty()) else {
+        bail!(
+            "the member {member:?} must be an issuer's name in the config, a slash, and the user as its tokens have it"
+        );
+    };
+    if member.len() > MAX_MEMBER || user.chars().any(char::is_control) {
+        bail!("the member {member:?} must have at most {MAX_MEMBER} bytes and no control characters");
+    }
+    if !config.auth.issuer.iter().any(|known| known.name == issuer) {
+        let known: Vec<&str> = config.auth.issuer.iter().map(|known| known.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        bail!("the member {member:?} is of an issuer `{issuer}` that is not in [auth]; there are: {known}");
+    }
+    Ok(())
 }
 
 /// Bytes of a project's name.
@@ -65,6 +94,9 @@ impl Config {
             if tenant.starts_with(ProjectId::PREFIX) {
                 bail!("the tenant `{tenant}`: what begins with `{}` are ids of projects", ProjectId::PREFIX);
             }
+        }
+        for project in self.tenants.values().flat_map(|of| of.projects.values()) {
+            project.members.keys().try_for_each(|member| check_member(member, self))?;
         }
         for (tenant, name) in self.tenants.iter().flat_map(|(tenant, of)| of.projects.keys().map(move |p| (tenant, p)))
         {
@@ -116,6 +148,9 @@ mod tests {
             ("[tenants.a.projects.web]\nlimits = { concurrency = 0 }\n", "concurrency"),
             ("[tenants.a.projects.web]\nbudget = { daily = 1.0 }\n", "[store]"),
             ("[tenants.a.projects.web]\nname = \"\"\n", "`name`"),
+            ("[tenants.a.projects.web]\nmembers = { ann = \"member\" }\n", "a slash"),
+            ("[tenants.a.projects.web]\nmembers = { \"corp/ann\" = \"member\" }\n", "there are: none"),
+            ("[tenants.a.projects.web]\nmembers = { \"corp/ann\" = \"king\" }\n", "king"),
         ] {
             assert!(why(text).contains(word), "{text}: {}", why(text));
         }

@@ -13,10 +13,10 @@ use tidegate_types::{Caller, Fault, ProjectId, Reject, RejectKind};
 const MOST: u32 = 1000;
 
 /// A project as `by` sees it.
-struct Seen {
-    id: String,
+pub(super) struct Seen {
+    pub(super) id: String,
     tenant: String,
-    settings: Map<String, Value>,
+    pub(super) settings: Map<String, Value>,
     created_ms: u64,
     /// Who made it; `None` for one of the config.
     created_by: Option<String>,
@@ -50,6 +50,7 @@ impl KeyDesk {
     /// Makes a project as `body` describes it.
     pub(crate) async fn make_project(&self, body: &[u8], by: &Caller, books: &Books) -> Result<Value, Reject> {
         let mut settings = object(body)?;
+        no_members(&settings)?;
         let tenant = match settings.remove("tenant") {
             None => by.tenant.as_str().to_owned(),
             Some(Value::String(tenant)) if tenant == by.tenant.as_str() => tenant,
@@ -88,6 +89,7 @@ impl KeyDesk {
         books: &Books,
     ) -> Result<Value, Reject> {
         let changes = object(body)?;
+        no_members(&changes)?;
         let mut project = self.to_change(id, by).await?;
         let before = Value::Object(project.settings.clone()).to_string();
         for (field, value) in changes {
@@ -117,7 +119,7 @@ impl KeyDesk {
     }
 
     /// A project that `by` sees and that can be changed here.
-    async fn to_change(&self, id: &str, by: &Caller) -> Result<Seen, Reject> {
+    pub(super) async fn to_change(&self, id: &str, by: &Caller) -> Result<Seen, Reject> {
         let project = self.find(id, by).await?;
         let conflict = |message: &str, code: &str| {
             Err(Reject::new(RejectKind::Conflict, Fault::Client, message.to_owned()).code(code))
@@ -131,7 +133,7 @@ impl KeyDesk {
         }
     }
 
-    async fn find(&self, id: &str, by: &Caller) -> Result<Seen, Reject> {
+    pub(super) async fn find(&self, id: &str, by: &Caller) -> Result<Seen, Reject> {
         self.seen(by).await?.into_iter().find(|project| project.id == id).ok_or_else(unknown)
     }
 
@@ -179,6 +181,7 @@ fn of_config(config: &Config) -> Vec<Seen> {
         for (field, names) in [("models", &project.models), ("plugins", &project.plugins)] {
             names.as_ref().and_then(|names| settings.insert(field.into(), json!(names)));
         }
+        settings.insert("members".into(), json!(project.members));
         if let Some(budget) = project.budget {
             settings.insert("budget".into(), json!(budget));
         }
@@ -210,6 +213,16 @@ fn shown(project: &Seen) -> Value {
 fn object(body: &[u8]) -> Result<Map<String, Value>, Reject> {
     serde_json::from_slice(body)
         .map_err(|error| invalid(format!("the body must be an object that describes the project: {error}")))
+}
+
+/// People have paths of their own, on which each of them is checked.
+fn no_members(body: &Map<String, Value>) -> Result<(), Reject> {
+    match body.contains_key("members") {
+        true => {
+            Err(invalid("people are put into a project at /v1/organization/projects/{id}/users".into()).at("members"))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Another tenant's looks like one that never was.

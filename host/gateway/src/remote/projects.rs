@@ -1,4 +1,4 @@
-//! `tidegate project list|new|change|archive`.
+//! `tidegate project list|new|change|archive`, and who is in one: `members|add-member|remove-member`.
 
 use super::{Remote, answer, encoded, listed, or_dash, table, when};
 use crate::cli::{ProjectCommand, ProjectTerms};
@@ -13,11 +13,35 @@ const PATH: &str = "/v1/organization/projects";
 pub async fn project(command: ProjectCommand, out: &mut dyn Write) -> anyhow::Result<()> {
     let (at, path, body) = match command {
         ProjectCommand::List { at, all } => {
-            let projects = list(&Remote::to(&at)?, all).await?;
+            let projects = pages(&Remote::to(&at)?, &format!("{PATH}?limit=100&include_archived={all}")).await?;
             if at.json {
                 return answer(out, json!({"object": "list", "data": projects}).to_string().as_bytes());
             }
             return show(out, &projects);
+        }
+        ProjectCommand::Members { id, at } => {
+            let members = pages(&Remote::to(&at)?, &format!("{PATH}/{}/users?limit=100", encoded(&id))).await?;
+            if at.json {
+                return answer(out, json!({"object": "list", "data": members}).to_string().as_bytes());
+            }
+            return show_members(out, &members);
+        }
+        ProjectCommand::RemoveMember { id, user, at } => {
+            let path = format!("{PATH}/{}/users/{}", encoded(&id), encoded(&user));
+            let gone = Remote::to(&at)?.call(Method::DELETE, path, None).await?;
+            if at.json {
+                return answer(out, &gone);
+            }
+            return Ok(writeln!(out, "`{user}` is in that project no more.")?);
+        }
+        ProjectCommand::AddMember { id, user, role, at } => {
+            let body = json!({"user_id": user, "role": role});
+            let path = format!("{PATH}/{}/users", encoded(&id));
+            let done = Remote::to(&at)?.call(Method::POST, path, Some(body)).await?;
+            if at.json {
+                return answer(out, &done);
+            }
+            return show_members(out, &[serde_json::from_slice(&done)?]);
         }
         ProjectCommand::New(args) => {
             let mut body = terms(&args.terms)?;
@@ -43,16 +67,16 @@ pub async fn project(command: ProjectCommand, out: &mut dyn Write) -> anyhow::Re
 }
 
 /// All pages.
-async fn list(remote: &Remote, archived: bool) -> anyhow::Result<Vec<Value>> {
-    let (mut projects, mut after) = (Vec::new(), String::new());
+async fn pages(remote: &Remote, path: &str) -> anyhow::Result<Vec<Value>> {
+    let (mut all, mut after) = (Vec::new(), String::new());
     loop {
-        let path = format!("{PATH}?limit=100&include_archived={archived}{after}");
-        let mut page: Value = serde_json::from_slice(&remote.call(Method::GET, path, None).await?)?;
-        let data = page["data"].as_array_mut().context("the server's answer has no projects")?;
-        projects.append(data);
+        let page = remote.call(Method::GET, format!("{path}{after}"), None).await?;
+        let mut page: Value = serde_json::from_slice(&page)?;
+        let data = page["data"].as_array_mut().context("the server's answer has no list")?;
+        all.append(data);
         match page["last_id"].as_str() {
             Some(last) if page["has_more"] == true => after = format!("&after={}", encoded(last)),
-            _ => return Ok(projects),
+            _ => return Ok(all),
         }
     }
 }
@@ -72,6 +96,11 @@ fn terms(args: &ProjectTerms) -> anyhow::Result<Map<String, Value>> {
     }
     args.zero_retention.and_then(|zero| body.insert("zero_retention".into(), zero.into()));
     Ok(body)
+}
+
+fn show_members(out: &mut dyn Write, members: &[Value]) -> anyhow::Result<()> {
+    let rows: Vec<_> = members.iter().map(|member| vec![or_dash(&member["id"]), or_dash(&member["role"])]).collect();
+    Ok(table::write(out, &["USER", "ROLE"], &rows)?)
 }
 
 fn show(out: &mut dyn Write, projects: &[Value]) -> anyhow::Result<()> {

@@ -151,6 +151,13 @@ async fn projects(contract: &mut Contract<'_>) {
     contract.good(Ask::get(all, &[]).query("limit=1")).await;
     contract.good(Ask::get(one, &[id])).await;
     contract.good(Ask::post(one, &[id], json!({"name": "Plainer", "models": null}))).await;
+    let people = "/v1/organization/projects/{project_id}/users";
+    let (person, ann) = ("/v1/organization/projects/{project_id}/users/{user_id}", "corp%2Fann");
+    contract.good(Ask::post(people, &[id], json!({"user_id": "corp/ann", "role": "member"}))).await;
+    contract.good(Ask::get(people, &[id]).query("limit=1")).await;
+    contract.good(Ask::get(person, &[id, ann])).await;
+    contract.good(Ask::post(person, &[id, ann], json!({"role": "admin"}))).await;
+    contract.good(Ask::new(Method::DELETE, person, &[id, ann])).await;
     contract.good(Ask::new(Method::POST, "/v1/organization/projects/{project_id}/archive", &[id])).await;
     contract.good(Ask::get(all, &[]).query("include_archived=true")).await;
 }

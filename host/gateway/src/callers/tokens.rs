@@ -1,0 +1,178 @@
+//! What the config gives to the tokens of its issuers, and to the people who log in there: whose they are, in which project,
+//! and as what.
+//!
+//! A token is of its tenant's own project where nothing says another. Its issuer's entry or a claim may say which projects it
+//! is for; who is a member of a project may be in that one too. A role as a member counts in place of the token's, in that
+//! project alone.
+
+use super::{Names, Own, Tenants, both, scope, set};
+use crate::config::{Config, IssuerConfig, ProjectConfig, is_tenant, member_id, project_id};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidegate_api::{Grant, GrantTokens, Group, ProjectChoice, no_project};
+use tidegate_identity::Claimed;
+use tidegate_types::{Caller, CallerRole, Fault, ProjectId, Reach, Reject, RejectKind};
+
+/// What the config gives.
+pub(super) struct TokenTerms {
+    issuers: Vec<IssuerTerms>,
+    tenants: Tenants,
+}
+
+struct IssuerTerms {
+    config: IssuerConfig,
+    endpoints: Option<Vec<Group>>,
+    models: Option<Names>,
+    plugins: Option<Names>,
+}
+
+/// Where a request of a token goes on, and as what.
+struct Standing<'a> {
+    project: Option<(ProjectId, &'a ProjectConfig)>,
+    role: CallerRole,
+    reach: Reach,
+}
+
+impl TokenTerms {
+    pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
+        let terms = |issuer: &IssuerConfig| {
+            let (models, plugins) = (set(issuer.models.as_ref()), set(issuer.plugins.as_ref()));
+            anyhow::Ok(IssuerTerms { config: issuer.clone(), endpoints: issuer.groups()?, models, plugins })
+        };
+        let issuers = config.auth.issuer.iter().map(terms).collect::<anyhow::Result<_>>()?;
+        Ok(Self { issuers, tenants: config.tenants.clone() })
+    }
+
+    fn issuer(&self, claimed: &Claimed) -> Result<&IssuerTerms, Reject> {
+        let terms = self.issuers.iter().find(|terms| *terms.config.name == *claimed.issuer);
+        // A login outlives a reload of the config.
+        let message = "the issuer that this credential is of is not known here any more";
+        let terms = terms.ok_or_else(|| Reject::new(RejectKind::Unauthenticated, Fault::Client, message))?;
+        if terms.config.claims.project.is_some() && claimed.projects.is_none() {
+            let message = "this login is from before logins said their project; log in again at /auth/login";
+            return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("session_over"));
+        }
+        if !is_tenant(claimed.tenant.as_str()) {
+            let message = "the token's tenant looks like the id of a project; its issuer must name it in another way";
+            return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("invalid_token"));
+        }
+        Ok(terms)
+    }
+
+    /// Where the request goes on; `None` where the token is for several projects, and none was chosen.
+    fn standing(
+        &self,
+        terms: &IssuerTerms,
+        claimed: &Claimed,
+        chosen: Option<&str>,
+    ) -> Result<Option<Standing<'_>>, Reject> {
+        let own = Standing { project: None, role: claimed.role, reach: Reach::Tenant };
+        match (chosen, self.named(terms, claimed)) {
+            (None, None) => Ok(Some(own)),
+            (Some(chosen), None) if chosen == claimed.tenant.as_str() => Ok(Some(own)),
+            (None, Some(named)) => {
+                let mut all = named.into_iter();
+                match (all.next(), all.next()) {
+                    (Some(one), None) => Ok(Some(in_project(claimed, one))),
+                    (Some(_), Some(_)) => Ok(None),
+                    (None, _) => Err(unknown_projects()),
+                }
+            }
+            (Some(chosen), named) => {
+                let found = self.find(claimed, chosen).ok_or_else(no_project)?;
+                let is_named = named.is_some_and(|named| named.contains_key(&found.0));
+                match is_named || found.1.members.contains_key(&member(claimed)) {
+                    true => Ok(Some(in_project(claimed, found))),
+                    false => Err(no_project()),
+                }
+            }
+        }
+    }
+
+    /// The projects that the issuer's entry or the token names, of those that there are; `None` where neither says any.
+    fn named(&self, terms: &IssuerTerms, claimed: &Claimed) -> Option<BTreeMap<ProjectId, &ProjectConfig>> {
+        let find = |name: &String| self.find(claimed, name);
+        match (&claimed.projects, &terms.config.project) {
+            (Some(names), _) if terms.config.claims.project.is_some() => Some(names.iter().filter_map(find).collect()),
+            (_, Some(name)) => Some(find(name).into_iter().collect()),
+            (_, None) => None,
+        }
+    }
+
+    /// A project of the token's tenant, by its id or its name in the config.
+    fn find(&self, claimed: &Claimed, name: &str) -> Option<(ProjectId, &ProjectConfig)> {
+        let tenant = claimed.tenant.as_str();
+        let projects = &self.tenants.get(tenant)?.projects;
+        let short = || {
+            name.strip_prefix(ProjectId::of_tenant(tenant, "").as_str()).and_then(|name| projects.get_key_value(name))
+        };
+        let (known, project) = projects.get_key_value(name).or_else(short)?;
+        Some((project_id(tenant, known), project))
+    }
+}
+
+impl GrantTokens for TokenTerms {
+    /// Models are those that the entry, the claim and the project allow; the class is the claim's, where there is one.
+    fn grant(&self, claimed: &Claimed, project: Option<&str>) -> Result<Option<Grant>, Reject> {
+        let terms = self.issuer(claimed)?;
+        let Some(Standing { project, role, reach }) = self.standing(terms, claimed, project)? else { return Ok(None) };
+        let own = Own {
+            models: both(terms.models.clone(), claimed.models.clone()),
+            plugins: terms.plugins.clone(),
+            limits: &terms.config.limits,
+        };
+        let (project, settings) = project.unzip();
+        let caller = Caller {
+            tenant: claimed.tenant.clone(),
+            project,
+            key_name: Arc::clone(&claimed.issuer),
+            user: Some(Arc::clone(&claimed.user)),
+            role,
+            reach,
+            admin: false,
+            class: claimed.class.unwrap_or(terms.config.class),
+            weight: terms.config.weight,
+            scope: scope(&self.tenants, &claimed.tenant, settings, own),
+        };
+        Ok(Some(Grant { caller: Arc::new(caller), endpoints: terms.endpoints.clone() }))
+    }
+
+    fn projects(&self, claimed: &Claimed) -> Vec<ProjectChoice> {
+        let Ok(terms) = self.issuer(claimed) else { return Vec::new() };
+        let (tenant, member) = (claimed.tenant.as_str(), member(claimed));
+        let mut open = self.named(terms, claimed).unwrap_or_default();
+        let projects = self.tenants.get(tenant).into_iter().flat_map(|tenant| &tenant.projects);
+        let joined = projects.filter(|(_, project)| project.members.contains_key(&member));
+        open.extend(joined.map(|(name, project)| (project_id(tenant, name), project)));
+        let choice = |(id, project): (ProjectId, &ProjectConfig)| ProjectChoice {
+            name: project.name.clone().unwrap_or_else(|| short_name(tenant, &id)),
+            role: project.members.get(&member).copied().unwrap_or(claimed.role),
+            id: id.to_string(),
+        };
+        open.into_iter().map(choice).collect()
+    }
+}
+
+fn in_project<'a>(claimed: &Claimed, (id, project): (ProjectId, &'a ProjectConfig)) -> Standing<'a> {
+    let (role, reach) = match project.members.get(&member(claimed)) {
+        Some(role) => (*role, Reach::Project),
+        None => (claimed.role, Reach::Tenant),
+    };
+    Standing { project: Some((id, project)), role, reach }
+}
+
+fn member(claimed: &Claimed) -> String {
+    member_id(&claimed.issuer, &claimed.user)
+}
+
+/// What a project without a name for people is called: as in the config.
+fn short_name(tenant: &str, id: &ProjectId) -> String {
+    let prefix = ProjectId::of_tenant(tenant, "");
+    id.as_str().strip_prefix(prefix.as_str()).unwrap_or(id.as_str()).to_owned()
+}
+
+/// To a token whose projects are all gone, or were never here.
+fn unknown_projects() -> Reject {
+    let message = "the projects that this token is for are not known here; its issuer must name one that is";
+    Reject::new(RejectKind::Forbidden, Fault::Client, message).code("project_not_found")
+}
