@@ -28,4 +28,4 @@ pub use keys::{KeptKey, Keys};
 pub use outbox::{Outbox, Waiting};
 pub use projects::{KeptProject, Projects};
 pub use sessions::{KeptSession, Sessions};
-pub use usage::{GroupBy, Holder, Usage, UsageQuery, UsageSink, UsageSum};
+pub use usage::{GroupBy, Holder, Only, Usage, UsageQuery, UsageSink, UsageSum};

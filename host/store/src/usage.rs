@@ -172,6 +172,8 @@ pub struct UsageQuery {
     pub tenant: Option<String>,
     /// Of these projects; all where it is empty. A tenant's own has the tenant's name.
     pub projects: Vec<String>,
+    /// Of these keys, users and models.
+    pub only: Only,
     /// Milliseconds since 1970, inclusive.
     pub start_ms: u64,
     /// Milliseconds since 1970, exclusive.
@@ -182,6 +184,17 @@ pub struct UsageQuery {
     pub by: GroupBy,
     /// Sums at most, the earliest first.
     pub limit: u32,
+}
+
+/// What is summed of what there is; all where a list is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Only {
+    /// Of these keys.
+    pub keys: Vec<String>,
+    /// Of these end users.
+    pub users: Vec<String>,
+    /// Of these models.
+    pub models: Vec<String>,
 }
 
 /// What else a sum is of.
@@ -254,6 +267,9 @@ impl Usage {
              CAST(SUM(tool_calls) AS BIGINT), CAST(SUM(retrieval_calls) AS BIGINT), CAST(SUM(calls_amount) AS BIGINT) \
              FROM usage_entries WHERE ($7 = '' OR tenant = $7) AND ended_ms >= $1 AND ended_ms < $8 \
              AND ($9 = '' OR REPLACE($9, $10 || CASE WHEN project = '' THEN tenant ELSE project END || $10, '') <> $9) \
+             AND ($13 = '' OR REPLACE($13, $10 || key_name || $10, '') <> $13) \
+             AND ($14 = '' OR REPLACE($14, $10 || COALESCE(end_user, '') || $10, '') <> $14) \
+             AND ($15 = '' OR REPLACE($15, $10 || model || $10, '') <> $15) \
              GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6 LIMIT $11",
         )
         .bind(signed(query.start_ms))
@@ -268,6 +284,9 @@ impl Usage {
         .bind(AROUND)
         .bind(i64::from(query.limit))
         .bind(i64::from(query.by.kind))
+        .bind(list(&query.only.keys))
+        .bind(list(&query.only.users))
+        .bind(list(&query.only.models))
         .fetch_all(self.0.pool())
         .await?;
         rows.iter().map(|row| Ok(sum(row, query.by)?)).collect()

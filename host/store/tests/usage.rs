@@ -4,7 +4,7 @@ mod support;
 
 use support::on_each;
 use tidegate_ledger::{Batch, CallKind, Called, Calls, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens};
-use tidegate_store::{Books, Counted, GroupBy, Holder, Outbox, Usage, UsageQuery, UsageSink};
+use tidegate_store::{Books, Counted, GroupBy, Holder, Only, Outbox, Usage, UsageQuery, UsageSink};
 
 fn entry(generation: &str, tenant: &str, model: &str, ended_ms: u64, output: u64) -> Event {
     let price = Price { input: 1_000_000, cached: 500_000, output: 2_000_000 };
@@ -69,6 +69,7 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
         let query = |tenant: Option<&str>, by| UsageQuery {
             tenant: tenant.map(Into::into),
             projects: Vec::new(),
+            only: Only::default(),
             start_ms: 1_000,
             end_ms: 3_000,
             width_ms: 1_000,
@@ -88,6 +89,16 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
         let seen: Vec<_> = all.iter().map(|sum| (sum.bucket, sum.key.as_deref().unwrap(), sum.output_tokens)).collect();
         assert_eq!(seen, [(0, "other-key", 100), (0, "t-key", 3), (1, "t-key", 4)]);
         assert!(usage.sums(&query(Some("nobody"), by_model)).await.unwrap().is_empty());
+        let outputs = async |only: Only| {
+            let sums = usage.sums(&UsageQuery { only, ..query(None, GroupBy::default()) }).await.unwrap();
+            sums.iter().map(|sum| sum.output_tokens).sum::<u64>()
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let of = |keys: &[&str], models: &[&str]| Only { keys: names(keys), users: Vec::new(), models: names(models) };
+        assert_eq!(outputs(of(&["t-key"], &[])).await, 7, "{}", fresh.name);
+        assert_eq!(outputs(of(&["t-key", "other-key"], &["m1"])).await, 105);
+        assert_eq!(outputs(of(&["t-ke", "key"], &[])).await, 0);
+        assert_eq!(outputs(Only { users: names(&["nobody"]), ..Only::default() }).await, 0);
         let spent = usage.spent(Holder::Tenant("t"), 2_000, 1_500).await.unwrap();
         assert_eq!(spent, Spent { day: 2 * 8 + 2 * 1004, month: 3 * 8 + 2 * 1006 });
         assert_eq!(usage.spent(Holder::Key("nobody"), 0, 0).await.unwrap(), Spent::default());
@@ -116,6 +127,7 @@ async fn sums_are_of_projects_where_that_is_asked_for() {
             let query = UsageQuery {
                 tenant: tenant.map(Into::into),
                 projects: projects.iter().map(|id| (*id).to_owned()).collect(),
+                only: Only::default(),
                 start_ms: 0,
                 end_ms: 2_000,
                 width_ms: 2_000,
@@ -175,6 +187,7 @@ async fn calls_are_kept_with_their_prices_and_summed_beside_tokens() {
         let query = UsageQuery {
             tenant: Some("t".into()),
             projects: Vec::new(),
+            only: Only::default(),
             start_ms: 0,
             end_ms: 2_000,
             width_ms: 2_000,

@@ -5,7 +5,7 @@ use crate::body::Response;
 use crate::exchange::{Exchange, json, with_type};
 use crate::query::{Query, invalid};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_store::{GroupBy, UsageQuery, UsageSum};
+use tidegate_store::{GroupBy, Only, UsageQuery, UsageSum};
 use tidegate_types::{Act, Caller, Fault, Reject, RejectKind};
 use tidegate_wire::usage::{UsageBucket, UsageResult, costs_page, usage_csv, usage_page};
 
@@ -27,8 +27,19 @@ pub(crate) async fn costs(exchange: Exchange) -> Result<Response, Reject> {
     })
 }
 
-const KNOWN: [&str; 8] =
-    ["start_time", "end_time", "bucket_width", "group_by", "project_ids", "limit", "page", "format"];
+const KNOWN: [&str; 11] = [
+    "start_time",
+    "end_time",
+    "bucket_width",
+    "group_by",
+    "project_ids",
+    "api_key_ids",
+    "user_ids",
+    "models",
+    "limit",
+    "page",
+    "format",
+];
 
 /// Widths of a bucket: the name, seconds, and how many there are by default and at most.
 const WIDTHS: [(&str, u64, u64, u64); 3] = [("1m", 60, 60, 1440), ("1h", 3600, 24, 168), ("1d", 86_400, 7, 31)];
@@ -38,6 +49,7 @@ const MOST_SUMS: u32 = 10_000;
 
 struct Asked {
     whose: Whose,
+    only: Only,
     start_s: u64,
     end_s: u64,
     width_s: u64,
@@ -66,7 +78,12 @@ impl Asked {
             Some(_) => return Err(invalid("format", "`format` must be json or csv")),
         };
         let by = group_by(&query)?;
-        Ok(Self { whose: whose(exchange, &query)?, start_s, end_s, width_s, buckets, by, csv })
+        let only = Only {
+            keys: named(&query, "api_key_ids")?,
+            users: named(&query, "user_ids")?,
+            models: named(&query, "models")?,
+        };
+        Ok(Self { whose: whose(exchange, &query)?, only, start_s, end_s, width_s, buckets, by, csv })
     }
 
     /// The buckets, and where the next page begins.
@@ -75,6 +92,7 @@ impl Asked {
         let query = UsageQuery {
             tenant: self.whose.tenant.clone(),
             projects: self.whose.projects.clone(),
+            only: self.only.clone(),
             start_ms: self.start_s * 1000,
             end_ms: last_s * 1000,
             width_ms: self.width_s * 1000,
@@ -163,16 +181,20 @@ struct Whose {
     projects: Vec<String>,
 }
 
-/// Projects that one question may name.
-const MOST_PROJECTS: usize = 100;
+/// Names of a kind that one question may have.
+const MOST_NAMES: usize = 100;
+
+fn named(query: &Query, list: &str) -> Result<Vec<String>, Reject> {
+    let names: Vec<String> = query.all(list).map(str::to_owned).collect();
+    match names.len() {
+        0..=MOST_NAMES => Ok(names),
+        count => Err(invalid(list, &format!("`{list}` has {count} names; the most is {MOST_NAMES}"))),
+    }
+}
 
 fn whose(exchange: &Exchange, query: &Query) -> Result<Whose, Reject> {
     let Caller { tenant, admin, .. } = &*exchange.caller;
-    let projects: Vec<String> = query.all("project_ids").map(str::to_owned).collect();
-    if projects.len() > MOST_PROJECTS {
-        let message = format!("`project_ids` has {} ids; the most is {MOST_PROJECTS}", projects.len());
-        return Err(invalid("project_ids", &message));
-    }
+    let projects = named(query, "project_ids")?;
     if *admin {
         return Ok(Whose { tenant: None, projects });
     }
