@@ -5,6 +5,7 @@ pub mod bench;
 pub mod build;
 mod cases;
 pub mod fixture;
+mod guest_log;
 pub mod inspect;
 mod lock;
 pub mod new;

@@ -80,6 +80,21 @@ fn test_streams_every_chunking_and_tells_what_failed() {
 }
 
 #[test]
+fn test_shows_the_log_of_a_case_that_failed_and_of_no_other() {
+    let guest = |name: &str| repository().join(format!("tests/guests/dist/{name}.wasm")).display().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    // It writes a line for each request that it is told of.
+    let cases = "[[case]]\nname = \"told\"\nask.observe = \"completed\"\nexpect.seen = true\n";
+    std::fs::write(folder.path().join("tests.toml"), cases).unwrap();
+    let (good, said) = plugin(folder.path(), &["test", &guest("honest")]);
+    assert!(good && !said.contains("log:"), "{said}");
+    std::fs::write(folder.path().join("tests.toml"), cases.replace("true", "false")).unwrap();
+    let (good, said) = plugin(folder.path(), &["test", &guest("honest")]);
+    let line = "        log: INFO  Summary { outcome: \"completed\"";
+    assert!(!good && said.contains("FAILED  told\n") && said.contains(line), "{said}");
+}
+
+#[test]
 fn cases_that_cannot_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (cases, expected) in [

@@ -287,11 +287,14 @@ fn check_shared(
     }
 }
 
-/// Runs a guest to its end on a thread and a runtime of its own: the caller may or may not be on a runtime.
+/// Runs a guest to its end on a thread and a runtime of its own: the caller may or may not be on a runtime. What the guest
+/// logs goes where the caller's lines go.
 pub(crate) fn on_own_thread<T: Send>(work: impl Future<Output = Result<T, LoadCause>> + Send) -> Result<T, LoadCause> {
     let failed = |error: &dyn std::fmt::Display| LoadCause::Describe(format!("it cannot be run: {error}"));
+    let log = tracing::dispatcher::get_default(Clone::clone);
     std::thread::scope(|scope| {
         let ran = scope.spawn(|| {
+            let _log = tracing::dispatcher::set_default(&log);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             let runtime = runtime.map_err(|e| failed(&e))?;
             let outcome = runtime.block_on(work);

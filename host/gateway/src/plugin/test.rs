@@ -1,10 +1,14 @@
 //! `tidegate plugin test`: a component in a scripted world, case by case.
 
-use super::fixture::Fixtures;
+use super::fixture::{Case, Fixtures};
+use super::guest_log::heard;
 use super::{TestArgs, cases, project, workbench};
 use anyhow::{Context, bail};
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
+use tidegate_sandbox::Plugin;
+use tokio::runtime::Runtime;
 
 pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (component, fixtures) = open(args)?;
@@ -25,36 +29,54 @@ pub(super) fn open(args: &TestArgs) -> anyhow::Result<(Vec<u8>, Fixtures)> {
     Ok((workbench::component(&file)?, Fixtures::load(&cases)?))
 }
 
-/// Writes a line for each case; answers how many failed.
+/// Writes a line for each case, and below one that failed why, with what the plugin wrote to the log meanwhile; answers how
+/// many failed.
 pub fn run_cases(component: &[u8], fixtures: &Fixtures, out: &mut dyn Write) -> anyhow::Result<usize> {
     let runtime = workbench::runtime()?;
-    let shared = workbench::load(component, fixtures, &fixtures.config)?;
+    let (shared, log) = heard(|| workbench::load(component, fixtures, &fixtures.config));
+    if shared.is_err() {
+        write_log(&log, out)?;
+    }
+    let shared = shared?;
     let mut failed = 0;
     for case in &fixtures.case {
-        let plugin = match &case.config {
-            None => Ok(shared.clone()),
-            Some(config) => workbench::load(component, fixtures, config),
-        };
-        // A config that is refused is an outcome too.
-        let outcome = match plugin {
-            Ok(plugin) => runtime.block_on(cases::outcome(&plugin, &case.ask)),
-            Err(error) if case.expect.contains_key("error") => {
-                Ok((serde_json::json!({"error": format!("{error:#}")}), 1))
-            }
-            Err(error) => Err(error.context("the plugin does not load")),
-        };
-        let wrong = match &outcome {
-            Ok((outcome, _)) => cases::differences(&case.expect, outcome),
-            Err(error) => vec![format!("{error:#}")],
-        };
-        let chunkings = outcome.as_ref().map_or(1, |(_, chunkings)| *chunkings);
+        let ((wrong, chunkings), log) = heard(|| run_case(&runtime, component, fixtures, &shared, case));
         let note = if chunkings > 1 { format!(" ({chunkings} chunkings)") } else { String::new() };
         writeln!(out, "{}  {}{note}", if wrong.is_empty() { "ok    " } else { "FAILED" }, case.name)?;
-        for line in &wrong {
-            writeln!(out, "        {line}")?;
+        if !wrong.is_empty() {
+            failed += 1;
+            wrong.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
+            write_log(&log, out)?;
         }
-        failed += usize::from(!wrong.is_empty());
     }
     out.flush().context("the output is closed")?;
     Ok(failed)
+}
+
+/// What is wrong with the outcome of a case, and in how many chunkings it was tried.
+fn run_case(
+    runtime: &Runtime,
+    component: &[u8],
+    fixtures: &Fixtures,
+    shared: &Arc<Plugin>,
+    case: &Case,
+) -> (Vec<String>, usize) {
+    let plugin = match &case.config {
+        None => Ok(shared.clone()),
+        Some(config) => workbench::load(component, fixtures, config),
+    };
+    let outcome = match plugin {
+        Ok(plugin) => runtime.block_on(cases::outcome(&plugin, &case.ask)),
+        // A config that is refused is an outcome too.
+        Err(error) if case.expect.contains_key("error") => Ok((serde_json::json!({"error": format!("{error:#}")}), 1)),
+        Err(error) => Err(error.context("the plugin does not load")),
+    };
+    match outcome {
+        Ok((outcome, chunkings)) => (cases::differences(&case.expect, &outcome), chunkings),
+        Err(error) => (vec![format!("{error:#}")], 1),
+    }
+}
+
+fn write_log(log: &[String], out: &mut dyn Write) -> std::io::Result<()> {
+    log.iter().try_for_each(|line| writeln!(out, "        log: {line}"))
 }
