@@ -6,7 +6,7 @@ use crate::stage::{OnError, Stage};
 use crate::stages::screen_output::Judged;
 use metrics::counter;
 use std::time::{Duration, Instant};
-use tidegate_sandbox::stage::{Channel, Inspection, StageKind, Window, WindowAction};
+use tidegate_sandbox::stage::{CallContext, Channel, Inspection, StageKind, Window, WindowAction};
 use tidegate_types::{About, Fault, Finding, GuardAction, Reject};
 
 /// A guard that takes longer than this sees coalesced text.
@@ -33,6 +33,8 @@ pub(super) struct Withheld {
     pub(super) text: Holdback,
     /// Since when the guard has kept some of it back.
     since: Option<Instant>,
+    /// What every call about it carries, made once: what it counts references of, other threads count too.
+    call: Option<CallContext>,
 }
 
 /// A guard's answer, followed.
@@ -55,15 +57,15 @@ impl Asking<'_> {
     /// Asks `stage` about what waits in `held`.
     pub(super) async fn ask(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         let Self { cx, streaming, choice, channel, ending } = self;
-        let text = &held.text;
+        let Withheld { text, call, .. } = &mut *held;
         let window = text.window();
-        let call = cx.call(streaming, stage.wall);
+        let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
         let started = Instant::now();
         let opinion = stage
-            .call(StageKind::StreamGuard, &call, async |plugin| {
+            .call(StageKind::StreamGuard, call, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: &window.text, settled: window.settled, ending };
-                plugin.inspect_window(&call, text.carry(), window).await
+                plugin.inspect_window(call, text.carry(), window).await
             })
             .await?;
         let slow = started.elapsed() > SLOW_GUARD;

@@ -9,7 +9,6 @@ use crate::context::RequestContext;
 use crate::stage::Stage;
 use crate::stages::ask_guard::{Asked, Asking, Withheld};
 use crate::stages::beside::Beside;
-use std::collections::HashMap;
 use std::sync::Arc;
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{Fault, Finding, Reject, TextLogprob};
@@ -27,8 +26,8 @@ pub(super) struct OutputScreen {
     pipeline: Arc<Pipeline>,
     cx: RequestContext,
     streaming: bool,
-    /// Text at each batch of guards, by choice and channel.
-    held: HashMap<(u32, Channel), Vec<Link>>,
+    /// Texts of which more is to come. Few: a list is searched faster than a key is hashed.
+    held: Vec<Held>,
     pub(super) findings: Vec<Finding>,
     slow: bool,
 }
@@ -39,7 +38,7 @@ impl OutputScreen {
             pipeline: Arc::clone(pipeline),
             cx: cx.clone(),
             streaming,
-            held: HashMap::new(),
+            held: Vec::new(),
             findings: Vec::new(),
             slow: false,
         }
@@ -68,46 +67,26 @@ impl OutputScreen {
         if self.is_off() {
             return Ok(judged);
         }
-        let key = (choice, channel.clone());
-        let pipeline = Arc::clone(&self.pipeline);
-        let guards = &pipeline.stages.stream_guards;
-        let mut chain = self.held.remove(&key).unwrap_or_else(|| batches(guards).map(Link::new).collect());
-        let cx = self.cx.clone();
-        let asking = Asking { cx: &cx, streaming: self.streaming, choice, channel, ending };
-        for (batch, link) in batches(guards).zip(&mut chain) {
-            judged = self.pass(link, batch, asking, judged).await?;
+        let guards = &self.pipeline.stages.stream_guards;
+        let known = self.held.iter().position(|held| held.choice == choice && held.channel == *channel);
+        let at = known.unwrap_or_else(|| {
+            let chain = batches(guards).map(Link::new).collect();
+            self.held.push(Held { choice, channel: channel.clone(), chain });
+            self.held.len() - 1
+        });
+        let asking = Asking { cx: &self.cx, streaming: self.streaming, choice, channel, ending };
+        for (batch, link) in batches(guards).zip(&mut self.held[at].chain) {
+            let Asked { judged: next, mut findings, slow } = link.pass(batch, asking, judged).await?;
+            self.findings.append(&mut findings);
+            self.slow |= slow;
+            judged = next;
             if judged.halted {
-                return Ok(judged);
+                break;
             }
         }
-        if ending.is_none() {
-            self.held.insert(key, chain);
+        if judged.halted || ending.is_some() {
+            self.held.swap_remove(at);
         }
-        Ok(judged)
-    }
-
-    async fn pass(
-        &mut self,
-        link: &mut Link,
-        stages: &[Stage],
-        asking: Asking<'_>,
-        new: Judged,
-    ) -> Result<Judged, Reject> {
-        let asked = match (link, stages) {
-            (Link::Alone(held), [stage]) => {
-                let nothing_new = new.text.is_empty();
-                held.text.push(&new.text, new.logprobs);
-                if asking.may_wait(&held.text, nothing_new) {
-                    return Ok(Judged::default());
-                }
-                asking.ask(stage, held).await?
-            }
-            (Link::Beside(several), stages) => several.judge(stages, asking, new).await?,
-            (Link::Alone(_), _) => return Err(Reject::internal(Fault::Plugin, "a guard without a place")),
-        };
-        let Asked { judged, mut findings, slow } = asked;
-        self.findings.append(&mut findings);
-        self.slow |= slow;
         Ok(judged)
     }
 }
@@ -115,6 +94,13 @@ impl OutputScreen {
 /// Guards that do not mutate run beside each other; one that does sees what the ones before it let go.
 fn batches(stages: &[Stage]) -> impl Iterator<Item = &[Stage]> {
     stages.chunk_by(|a, b| !a.mutates() && !b.mutates())
+}
+
+/// A text on its way past the guards.
+struct Held {
+    choice: u32,
+    channel: Channel,
+    chain: Vec<Link>,
 }
 
 /// The text of one channel at one batch of guards.
@@ -126,5 +112,21 @@ enum Link {
 impl Link {
     fn new(batch: &[Stage]) -> Self {
         if batch.len() == 1 { Self::Alone(Withheld::default()) } else { Self::Beside(Beside::default()) }
+    }
+
+    /// What the guards of this batch let go of what they hold and what is new.
+    async fn pass(&mut self, stages: &[Stage], asking: Asking<'_>, new: Judged) -> Result<Asked, Reject> {
+        match (self, stages) {
+            (Self::Alone(held), [stage]) => {
+                let nothing_new = new.text.is_empty();
+                held.text.push(&new.text, new.logprobs);
+                if asking.may_wait(&held.text, nothing_new) {
+                    return Ok(Asked::default());
+                }
+                asking.ask(stage, held).await
+            }
+            (Self::Beside(several), stages) => several.judge(stages, asking, new).await,
+            (Self::Alone(_), _) => Err(Reject::internal(Fault::Plugin, "a guard without a place")),
+        }
     }
 }
