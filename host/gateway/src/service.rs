@@ -15,6 +15,7 @@ use tidegate_api::{
 use tidegate_ledger::{CallPrices, Price};
 use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
 use tidegate_store::{Usage, UsageQuery, UsageSum};
+use tidegate_text::ToolFormat;
 use tidegate_types::{Caller, Chat, Fault, Memory, Reject, RejectKind};
 
 /// The pipeline behind the HTTP side.
@@ -122,7 +123,9 @@ impl Service for PipelineService {
             allowed.map(|model| ModelCard { pricing: self.pricing(&model.name), ..card(model) }).collect();
         if pipeline.routes() && scope.allows(tidegate_pipeline::chat::ROUTED_MODEL) {
             let id = tidegate_pipeline::chat::ROUTED_MODEL.to_owned();
-            cards.push(ModelCard { id, created: 0, owned_by: "tidegate".into(), context_tokens: None, pricing: None });
+            let owned_by = "tidegate".to_owned();
+            let (context_tokens, capabilities) = (None, Vec::new());
+            cards.push(ModelCard { id, created: 0, owned_by, context_tokens, capabilities, pricing: None });
         }
         cards
     }
@@ -273,7 +276,22 @@ fn card(model: &Model) -> ModelCard {
         ModelBackend::Upstream(_) => "upstream".to_owned(),
     };
     let context_tokens = (model.context_tokens > 0).then_some(model.context_tokens);
-    ModelCard { id: model.name.clone(), created: model.created, owned_by, context_tokens, pricing: None }
+    let capabilities = capabilities(&model.backend);
+    ModelCard { id: model.name.clone(), created: model.created, owned_by, context_tokens, capabilities, pricing: None }
+}
+
+/// What a model of the own engine can do; of an upstream's nobody here knows.
+fn capabilities(backend: &ModelBackend) -> Vec<&'static str> {
+    let ModelBackend::Engine(engine) = backend else { return Vec::new() };
+    let (dialect, chats) = (engine.text.dialect(), engine.text.has_template());
+    let all = [
+        ("completions", true),
+        ("chat", chats),
+        ("tools", chats && dialect.tools != ToolFormat::None),
+        ("reasoning", chats && dialect.reasoning.is_some()),
+        ("logprobs", true),
+    ];
+    all.into_iter().filter_map(|(name, can)| can.then_some(name)).collect()
 }
 
 struct PipelineReply(tidegate_pipeline::Reply);

@@ -56,6 +56,11 @@ impl TextModel {
         Ok(model.with_dialect(dialect))
     }
 
+    /// Whether messages can be put to it, and not only text.
+    pub fn has_template(&self) -> bool {
+        self.renderer.is_some()
+    }
+
     /// The same model with another output dialect than its template shows.
     pub fn with_dialect(mut self, dialect: Dialect) -> Self {
         self.markup = dialect.marks().filter_map(|mark| self.token_to_id(mark)).collect();

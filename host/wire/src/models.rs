@@ -16,6 +16,8 @@ pub struct ModelCard {
     pub owned_by: String,
     /// Prompt and answer together, in tokens, where known. Sent as vLLM's `max_model_len`.
     pub context_tokens: Option<u32>,
+    /// What it can do, where known: `completions`, `chat`, `tools`, `reasoning`, `logprobs`.
+    pub capabilities: Vec<&'static str>,
     /// What it costs; `None` means nothing.
     pub pricing: Option<ModelPricing>,
 }
@@ -91,6 +93,10 @@ fn card(out: &mut BytesMut, card: &ModelCard) {
         raw(out, r#","max_model_len":"#);
         uint(out, u64::from(tokens));
     }
+    if !card.capabilities.is_empty() {
+        raw(out, r#","capabilities":"#);
+        list(out, &card.capabilities, |out, name| string(out, name));
+    }
     if let Some(pricing) = &card.pricing {
         raw(out, r#","pricing":"#);
         raw(out, &pricing.to_json().to_string());
@@ -108,11 +114,13 @@ mod tests {
             created: 7,
             owned_by: "tidegate".into(),
             context_tokens,
+            capabilities: if context_tokens.is_some() { vec!["chat", "tools"] } else { Vec::new() },
             pricing: None,
         };
         let body: Value = serde_json::from_slice(&list_body(&[with("a/b", Some(512)), with("c\"", None)])).unwrap();
         let expected = json!({"object": "list", "data": [
-            {"id": "a/b", "object": "model", "created": 7, "owned_by": "tidegate", "max_model_len": 512},
+            {"id": "a/b", "object": "model", "created": 7, "owned_by": "tidegate", "max_model_len": 512,
+                "capabilities": ["chat", "tools"]},
             {"id": "c\"", "object": "model", "created": 7, "owned_by": "tidegate"},
         ]});
         assert_eq!(body, expected);
@@ -135,6 +143,7 @@ mod tests {
             created: 7,
             owned_by: "tidegate".into(),
             context_tokens: None,
+            capabilities: Vec::new(),
             pricing: Some(pricing),
         };
         let body: Value = serde_json::from_slice(&card_body(&card)).unwrap();

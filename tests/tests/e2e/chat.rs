@@ -135,6 +135,9 @@ async fn models_are_listed_and_found_by_name() {
     let list = gateway.get("/v1/models").await.json();
     let name = list["data"][0]["id"].as_str().unwrap();
     assert_eq!(gateway.get(&format!("/v1/models/{name}")).await.json()["id"], name);
+    let card = &list["data"][0];
+    assert!(card["max_model_len"].as_u64().unwrap() > 0);
+    assert_eq!(card["capabilities"], json!(["completions", "chat", "tools", "logprobs"]));
     let missing = gateway.get("/v1/models/nothing").await;
     assert_eq!(missing.status, 404);
     assert!(missing.error().0.contains("nothing"));

@@ -135,6 +135,7 @@ impl Service for FakeService {
             created: 5,
             owned_by: "tidegate".into(),
             context_tokens: None,
+            capabilities: Vec::new(),
             pricing: None,
         };
         vec![card("org/one"), card(caller.tenant.as_str())]
