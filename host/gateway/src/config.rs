@@ -7,6 +7,7 @@ mod certificates;
 mod grants;
 mod keys;
 mod login;
+mod models;
 mod nearest;
 mod pipeline;
 mod plugins;
@@ -16,6 +17,7 @@ mod quota;
 mod shared;
 mod store;
 mod streams;
+mod upstream;
 
 pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
 pub(crate) use cache::variable;
@@ -29,6 +31,7 @@ pub use plugins::PluginsConfig;
 
 pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
+pub use models::ModelConfig;
 pub use prices::{CallPriceConfig, PriceConfig};
 pub use projects::ProjectConfig;
 pub(crate) use projects::{check_member, id as project_id, is_tenant, member_id};
@@ -36,6 +39,7 @@ pub use quota::AdmissionConfig;
 pub use shared::SharedConfig;
 pub use store::{BudgetConfig, EventsConfig, KafkaConfig, StoreConfig, SummariesConfig, TitlesConfig};
 pub use streams::StreamsConfig;
+pub use upstream::{UpstreamBreakerConfig, UpstreamRetryConfig};
 
 use crate::bundled::STARTER_NAME;
 use anyhow::{Context, bail};
@@ -44,7 +48,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tidegate_engine::EngineConfig;
-use tidegate_types::Quota;
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -176,29 +179,6 @@ pub enum ClientAuthConfig {
     Required,
 }
 
-/// `[[models]]`: a folder for the own engine, or an upstream.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub struct ModelConfig {
-    /// The name that callers use.
-    pub name: String,
-    /// A Hugging Face folder; `"bundled"` is the starter model.
-    pub path: Option<PathBuf>,
-    /// Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`.
-    pub upstream: Option<String>,
-    /// The model's name there; default: `name`.
-    pub upstream_model: Option<String>,
-    /// Environment variable that holds the upstream's API key.
-    pub api_key_env: Option<String>,
-    /// Prompt plus answer, in tokens; for an own model at most what it was made for.
-    pub context_tokens: Option<u32>,
-    /// What it costs; absent means nothing.
-    pub price: Option<PriceConfig>,
-    /// How much all its callers together may ask for.
-    #[serde(default)]
-    pub limits: Quota,
-}
-
 /// `[compute]`
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
@@ -267,6 +247,7 @@ impl Config {
         self.compute.check()?;
         for (i, model) in self.models.iter().enumerate() {
             model.check(&self.limits)?;
+            model.check_fallbacks(&self.model_names())?;
             if self.models[..i].iter().any(|other| other.name == model.name) {
                 bail!("two models are named `{}`", model.name);
             }
@@ -341,41 +322,6 @@ impl Config {
 /// The path that means the starter model in the program itself.
 pub const BUNDLED: &str = "bundled";
 
-impl ModelConfig {
-    /// A folder under a name.
-    pub fn folder(name: impl Into<String>, path: impl Into<PathBuf>) -> Self {
-        Self {
-            name: name.into(),
-            path: Some(path.into()),
-            upstream: None,
-            upstream_model: None,
-            api_key_env: None,
-            context_tokens: None,
-            price: None,
-            limits: Quota::default(),
-        }
-    }
-
-    fn check(&self, all: &AdmissionConfig) -> anyhow::Result<()> {
-        let name = &self.name;
-        if self.context_tokens == Some(0) {
-            bail!("model `{name}`: `context_tokens` is 0; leave it out for what the model was made for");
-        }
-        quota::check(&self.limits, all).with_context(|| format!("model `{name}`: limits"))?;
-        if self.limits.max_context_tokens.is_some() {
-            bail!("model `{name}`: `max_context_tokens` is for callers; write `context_tokens`, beside `limits`");
-        }
-        match (&self.path, &self.upstream) {
-            (None, None) => bail!("model `{name}` needs `path` (a folder) or `upstream` (a URL)"),
-            (Some(_), Some(_)) => bail!("model `{name}` has both `path` and `upstream`; keep one"),
-            (Some(_), None) if self.upstream_model.is_some() || self.api_key_env.is_some() => {
-                bail!("model `{name}`: `upstream_model` and `api_key_env` go with `upstream`, not with `path`")
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,12 +344,6 @@ mod tests {
     #[test]
     fn an_open_address_needs_keys() {
         assert!(why("[server]\nlisten = \"0.0.0.0:8080\"").contains("tidegate key NAME"));
-    }
-
-    #[test]
-    fn a_model_has_a_folder_or_an_upstream() {
-        assert!(why("[[models]]\nname = \"m\"").contains("needs `path`"));
-        assert!(why("[[models]]\nname = \"m\"\npath = \"a\"\nupstream = \"http://b\"").contains("both"));
     }
 
     #[test]

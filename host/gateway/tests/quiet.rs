@@ -1,11 +1,11 @@
 //! What callers write is in no log, whatever is logged; and of who wants nothing kept it is in no file. What is in the log
-//! are the calls of plugins, as spans of their request.
+//! are the calls of plugins, as spans of their request, and how often upstreams were asked.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 const CANARY: &str = "canary9c41d7";
 
@@ -31,23 +31,29 @@ fn in_files(folder: &Path, what: &str) -> usize {
     std::fs::read_dir(folder).unwrap().map(|entry| in_one(&entry.unwrap().path())).sum()
 }
 
-#[test]
-fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = "[server]\nlisten = \"127.0.0.1:0\"\n[store]\npath = \"data\"\n[tenants.local]\nzero_retention = true\n\
-                  [[pipeline.stage]]\nplugin = \"pii-guard\"\n";
-    std::fs::write(folder.path().join("tidegate.toml"), config).unwrap();
+/// Starts the program with `config` on a free port, and everything that it logs in the folder; gives where it listens.
+fn start(folder: &Path, config: &str) -> (Child, String) {
+    std::fs::write(folder.join("tidegate.toml"), format!("[server]\nlisten = \"127.0.0.1:0\"\n{config}")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-    command.args(["serve", "--config"]).arg(folder.path().join("tidegate.toml"));
+    command.args(["serve", "--config"]).arg(folder.join("tidegate.toml"));
     command
         .env("RUST_LOG", "debug")
         .env("NO_COLOR", "1")
         .env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
-    let log = std::fs::File::create(folder.path().join("log")).unwrap();
+    let log = std::fs::File::create(folder.join("log")).unwrap();
     let mut program = command.stdout(Stdio::piped()).stderr(log.try_clone().unwrap()).spawn().unwrap();
     let mut said = BufReader::new(program.stdout.take().unwrap()).lines();
     let line = said.find_map(|line| line.unwrap().strip_prefix("listening http://").map(str::to_owned)).unwrap();
-    let addr = line.split(' ').next().unwrap();
+    std::thread::spawn(move || said.for_each(drop));
+    (program, line.split(' ').next().unwrap().to_owned())
+}
+
+#[test]
+fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[store]\npath = \"data\"\n[tenants.local]\nzero_retention = true\n\
+                  [[pipeline.stage]]\nplugin = \"pii-guard\"\n";
+    let (mut program, addr) = start(folder.path(), config);
     let model = "\"model\":\"tidegate-starter\"";
     let requests = [
         ("/v1/chat/completions", format!("{{{model},\"messages\":[{{\"role\":\"user\",\"content\":\"{CANARY}\"}}]}}")),
@@ -58,7 +64,7 @@ fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
     ];
     let statuses = ["200", "200", "200", "400", "403"];
     for (i, ((path, body), status)) in requests.iter().zip(statuses).enumerate() {
-        let answer = send(addr, path, &format!("asked-{i}"), body);
+        let answer = send(&addr, path, &format!("asked-{i}"), body);
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
     }
     program.kill().unwrap();
@@ -71,4 +77,49 @@ fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
         let span = format!("request{{id={id}}}:plugin{{name=pii-guard stage=\"{stage}\" outcome=\"ok\"}}");
         assert!(in_files(folder.path(), &span) > 0, "{span} is in the log");
     }
+}
+
+/// An upstream that answers one in three requests; gives where it is.
+fn upstream() -> String {
+    const ANSWER: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
+        "message":{"role":"assistant","content":"Here I am."},"finish_reason":"stop"}]}"#;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for (n, socket) in listener.incoming().enumerate() {
+            let mut socket = socket.unwrap();
+            let _ = socket.read(&mut [0; 65536]).unwrap();
+            let (status, body) = if n % 3 == 2 { (200, ANSWER) } else { (503, "{}") };
+            let head = format!(
+                "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            let _ = socket.write_all(format!("{head}{body}").as_bytes());
+        }
+    });
+    addr.to_string()
+}
+
+#[test]
+fn the_log_says_how_often_upstreams_were_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = |name: &str, retries: u32| {
+        format!(
+            "[[models]]\nname = \"{name}\"\nupstream = \"http://{}/v1\"\nretry = {{ retries = {retries}, backoff_ms = 5 }}\n",
+            upstream()
+        )
+    };
+    let config = format!("{}{}[pipeline]\n", model("third", 2), model("second", 1));
+    let (mut program, addr) = start(folder.path(), &config);
+    for (model, status) in [("third", "200"), ("second", "502")] {
+        let body = format!("{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}");
+        let answer = send(&addr, "/v1/chat/completions", &format!("asked-{model}"), &body);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+    }
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let has = |parts: &[&str]| log.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    assert!(has(&["asked-third", "outcome=\"answered\"", "upstream_attempts=3"]), "{log}");
+    assert!(has(&["asked-second", "status 503", "(the last of 2 attempts)"]), "{log}");
 }

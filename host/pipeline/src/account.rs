@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_ledger::Charge;
 use tidegate_types::{DeltaKind, Finding, FinishReason, Reject, Usage};
+use tidegate_upstream::Attempts;
 
 /// Watches one reply and writes its record when it ends, or is dropped before.
 pub(crate) struct Record {
@@ -22,6 +23,7 @@ pub(crate) struct Record {
     stream: bool,
     observed: Option<(Arc<Pipeline>, Findings)>,
     charge: Option<Arc<Charge>>,
+    attempts: Attempts,
 }
 
 /// What the guards of one answer saw, left where its record finds it.
@@ -42,12 +44,18 @@ impl Record {
             stream,
             observed: None,
             charge: None,
+            attempts: Attempts::default(),
         }
     }
 
     /// Has what was used billed with the record.
     pub(crate) fn bill(&mut self, charge: Option<Arc<Charge>>) {
         self.charge = charge;
+    }
+
+    /// Says how often upstreams were asked.
+    pub(crate) fn count_attempts(&mut self, attempts: &Attempts) {
+        self.attempts = attempts.clone();
     }
 
     /// Has the observers told, where there are some; gives the place for what guards saw.
@@ -107,6 +115,7 @@ impl Record {
             output_tokens = usage.output_tokens,
             first_ms = self.first.unwrap_or(total).as_millis() as u64,
             total_ms = total.as_millis() as u64,
+            upstream_attempts = self.attempts.count(),
             "request"
         );
         self.tell(outcome.as_str(), detail, usage, total);

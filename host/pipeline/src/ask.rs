@@ -11,6 +11,7 @@ use crate::stages::{Ask, seeds, source, who};
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Ledger, Tally};
 use tidegate_types::{Chat, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
+use tidegate_upstream::Attempts;
 
 /// Bytes of an answer.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -54,7 +55,9 @@ async fn read(
 ) -> Result<Asked, Reject> {
     let seeds = seeds(chat.sampling.seed, 1);
     let bounds = LengthBounds::of_model(&model.quota.load());
-    let mut source = source(Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally }, Vec::new()).await?;
+    let attempts = &Attempts::default();
+    let ask = Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally, attempts };
+    let mut source = source(ask, Vec::new()).await?;
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
     while let Some(event) = source.next().await {
         match event? {
@@ -75,7 +78,7 @@ async fn read(
 /// One vector for each text.
 pub async fn embed(model: &Model, texts: &[String]) -> Result<Vec<Vec<f32>>, Reject> {
     match &model.backend {
-        ModelBackend::Upstream(upstream) => upstream.embed(texts).await,
+        ModelBackend::Upstream(replicas) => replicas.embed(texts).await,
         ModelBackend::Engine(_) => Err(cannot(model, "makes no vectors")),
     }
 }
@@ -83,7 +86,7 @@ pub async fn embed(model: &Model, texts: &[String]) -> Result<Vec<Vec<f32>>, Rej
 /// The labels of each text, highest score first.
 pub async fn classify(model: &Model, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Reject> {
     match &model.backend {
-        ModelBackend::Upstream(upstream) => upstream.classify(texts).await,
+        ModelBackend::Upstream(replicas) => replicas.classify(texts).await,
         ModelBackend::Engine(_) => Err(cannot(model, "gives no labels")),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_engine::EngineHandle;
 use tidegate_text::TextModel;
 use tidegate_types::{Fault, Quota, Reject, RejectKind, Sampling, Scope};
-use tidegate_upstream::Upstream;
+use tidegate_upstream::Replicas;
 
 /// A model by the name that callers use.
 pub struct Model {
@@ -18,6 +18,8 @@ pub struct Model {
     pub context_tokens: u32,
     /// Limits of all its callers together; a reload may change them.
     pub quota: ArcSwap<Quota>,
+    /// Models by their names that are asked, in this order, where this one cannot begin an answer.
+    pub fallbacks: Vec<String>,
     /// What answers.
     pub backend: ModelBackend,
 }
@@ -36,8 +38,8 @@ impl Model {
 pub enum ModelBackend {
     /// The program's own engine.
     Engine(Box<EngineModel>),
-    /// Another server.
-    Upstream(Upstream),
+    /// Other servers, all alike.
+    Upstream(Replicas),
 }
 
 /// A model of the own engine.
@@ -82,6 +84,11 @@ impl Models {
             Some(model) if scope.allows(name) => Ok(model),
             _ => Err(self.unknown(name, scope)),
         }
+    }
+
+    /// The models that stand in for `model`, for callers of `scope`: those that they may name themselves.
+    pub(crate) fn fallbacks<'a>(&'a self, model: &'a Model, scope: &'a Scope) -> impl Iterator<Item = &'a Arc<Model>> {
+        model.fallbacks.iter().filter(|name| scope.allows(name)).filter_map(|name| self.by_name.get(name))
     }
 
     /// What callers of `scope` are told of a model that is not there for them.

@@ -9,6 +9,7 @@ use crate::stages::PendingVerdicts;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
 use tidegate_types::{Allowances, Chat, Finding, Limited, Reject, Summary, ToolDef};
+use tidegate_upstream::Attempts;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// How the path ends before generation.
@@ -53,6 +54,8 @@ pub(crate) struct Request {
     pub(crate) charge: Option<Arc<Charge>>,
     /// Where its tokens are counted.
     pub(crate) tally: Arc<Tally>,
+    /// How often it was sent to upstreams.
+    pub(crate) attempts: Attempts,
     /// Messages of the history that the model does not see.
     pub(crate) left_out: u64,
     /// Of those, the ones that the summary stands for.

@@ -70,6 +70,12 @@ pub enum UpstreamError {
     /// The key cannot be sent.
     #[error("the API key is empty or has characters that a header cannot carry")]
     BadApiKey,
+    /// None, or more than are told apart.
+    #[error("a model has 1 to {max} upstreams, not {found}", max = crate::MAX_SERVERS)]
+    Servers {
+        /// How many there are.
+        found: usize,
+    },
 }
 
 #[cfg(test)]

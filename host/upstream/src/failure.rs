@@ -1,11 +1,55 @@
 //! What goes wrong with an upstream, and what the caller reads. The message is for the caller and names no
-//! server; the cause is for the log and says everything.
+//! server; the cause is for the log and says everything. What is worth another attempt is read from [`Trouble`].
 
 use crate::config::ApiKey;
 use std::fmt::Display;
+use std::time::Duration;
 use tidegate_egress::{EgressError, HeaderMap, StatusCode};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::client::{Failure, WireError};
+
+/// What a failure says of the server and of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Trouble {
+    /// There was no connection: the server has not seen the request.
+    Unreachable,
+    /// The server wants to be left alone, and is well otherwise.
+    Busy,
+    /// The server, or what stands before it, says that it cannot answer now.
+    Overloaded,
+    /// The connection broke before the answer was complete.
+    Broken,
+    /// Nothing came in time.
+    Silent,
+    /// The server tried and failed, or talks nonsense; another one might fail at the same request.
+    Failed,
+    /// It is a matter of the request or of the config.
+    Refused,
+}
+
+/// A request that failed at one server.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) reject: Box<Reject>,
+    pub(crate) trouble: Trouble,
+}
+
+impl Failed {
+    /// The failure that a request ends with, after `attempts`.
+    pub(crate) fn after(self, attempts: u32) -> Reject {
+        let mut reject = *self.reject;
+        if let Some(cause) = reject.cause.as_mut().filter(|_| attempts > 1) {
+            cause.push_str(&format!(" (the last of {attempts} attempts)"));
+        }
+        reject
+    }
+}
+
+impl From<Failed> for Reject {
+    fn from(failed: Failed) -> Self {
+        *failed.reject
+    }
+}
 
 /// Turns failures of one upstream into rejects.
 #[derive(Clone)]
@@ -18,60 +62,82 @@ pub(crate) struct Failures {
 
 impl Failures {
     /// No connection, no answer in time, or a broken connection.
-    pub(crate) fn egress(&self, error: &EgressError) -> Reject {
-        let reject = match error {
-            _ if error.is_timeout() => reject(RejectKind::UpstreamTimeout, "the model's server did not answer in time"),
+    pub(crate) fn egress(&self, error: &EgressError) -> Failed {
+        let (trouble, reject) = match error {
+            EgressError::ConnectTimeout { .. } => (Trouble::Unreachable, late()),
+            _ if error.is_timeout() => (Trouble::Silent, late()),
             EgressError::Connect { .. } => {
-                reject(RejectKind::BadUpstream, "the model's server cannot be reached").code("upstream_unreachable")
+                let reject = reject(RejectKind::BadUpstream, "the model's server cannot be reached");
+                (Trouble::Unreachable, reject.code("upstream_unreachable"))
             }
-            EgressError::TooLarge { .. } => reject(RejectKind::BadUpstream, "the model's answer is too long"),
-            EgressError::BadUrl { .. } | EgressError::Tls(_) => self.operator("the model's server is set up wrongly"),
-            _ => cut(),
+            EgressError::TooLarge { .. } => {
+                (Trouble::Refused, reject(RejectKind::BadUpstream, "the model's answer is too long"))
+            }
+            EgressError::BadUrl { .. } | EgressError::Tls(_) => {
+                (Trouble::Refused, self.operator("the model's server is set up wrongly"))
+            }
+            _ => (Trouble::Broken, cut()),
         };
-        self.because(reject, error)
+        self.failed(trouble, reject, error)
+    }
+
+    /// All attempts together have taken as long as they may.
+    pub(crate) fn late(&self, limit: Duration) -> Failed {
+        self.failed(Trouble::Silent, late(), format_args!("no answer within {limit:?}, all attempts together"))
     }
 
     /// An answer outside of the protocol, cut, or with an error in it.
-    pub(crate) fn wire(&self, error: WireError) -> Reject {
+    pub(crate) fn wire(&self, error: WireError) -> Failed {
         match error {
-            WireError::BrokeOff { .. } => self.because(cut(), error),
+            WireError::BrokeOff { .. } => self.failed(Trouble::Broken, cut(), error),
             WireError::Failed(failure) => match failure.status.and_then(|status| StatusCode::from_u16(status).ok()) {
                 Some(status) if !status.is_success() => self.status(status, &HeaderMap::new(), failure),
                 _ => {
-                    self.said(reject(RejectKind::BadUpstream, "the model's server failed"), "an error event", &failure)
+                    let reject = reject(RejectKind::BadUpstream, "the model's server failed");
+                    self.said(Trouble::Failed, reject, "an error event", &failure)
                 }
             },
             WireError::Malformed(_) if !self.words => self.unexpected("an answer outside of the protocol"),
-            WireError::Malformed(_) | WireError::EventTooLong { .. } => {
-                self.because(reject(RejectKind::BadUpstream, "the model's server answered with nonsense"), error)
-            }
+            WireError::Malformed(_) | WireError::EventTooLong { .. } => self.unexpected(error),
         }
     }
 
     /// A stream that ended in the middle.
-    pub(crate) fn cut_short(&self, why: &str) -> Reject {
-        self.because(cut(), why)
+    pub(crate) fn cut_short(&self, why: &str) -> Failed {
+        self.failed(Trouble::Broken, cut(), why)
     }
 
     /// An answer that is no answer.
-    pub(crate) fn unexpected(&self, what: impl Display) -> Reject {
-        self.because(reject(RejectKind::BadUpstream, "the model's server answered with nonsense"), what)
+    pub(crate) fn unexpected(&self, what: impl Display) -> Failed {
+        let reject = reject(RejectKind::BadUpstream, "the model's server answered with nonsense");
+        self.failed(Trouble::Failed, reject, what)
     }
 
     /// A status other than success.
-    pub(crate) fn status(&self, status: StatusCode, headers: &HeaderMap, failure: Failure) -> Reject {
-        let mut reject = match status.as_u16() {
+    pub(crate) fn status(&self, status: StatusCode, headers: &HeaderMap, failure: Failure) -> Failed {
+        let out_of_time = || reject(RejectKind::UpstreamTimeout, "the model's server ran out of time");
+        let failing = || reject(RejectKind::BadUpstream, "the model's server failed");
+        let (trouble, mut reject) = match status.as_u16() {
             // The upstream has read the request and names what is wrong with it: the caller can act.
-            400 | 409 | 413 | 415 | 422 => self.passed_on(&failure),
-            401..=403 => self.operator("the model's server refuses this gateway"),
-            404 | 405 => self.operator("the model's server does not know the model or the endpoint"),
-            300..=399 => self.operator("the model's server redirects elsewhere, which is not followed"),
-            408 | 504 => reject(RejectKind::UpstreamTimeout, "the model's server ran out of time"),
-            429 => reject(RejectKind::RateLimited, "the model's server has too many requests; try again later"),
-            _ => reject(RejectKind::BadUpstream, "the model's server failed"),
+            400 | 409 | 413 | 415 | 422 => (Trouble::Refused, self.passed_on(&failure)),
+            401..=403 => (Trouble::Refused, self.operator("the model's server refuses this gateway")),
+            404 | 405 => {
+                (Trouble::Refused, self.operator("the model's server does not know the model or the endpoint"))
+            }
+            300..=399 => {
+                (Trouble::Refused, self.operator("the model's server redirects elsewhere, which is not followed"))
+            }
+            408 => (Trouble::Busy, out_of_time()),
+            429 => {
+                let message = "the model's server has too many requests; try again later";
+                (Trouble::Busy, reject(RejectKind::RateLimited, message))
+            }
+            504 => (Trouble::Overloaded, out_of_time()),
+            502 | 503 | 529 => (Trouble::Overloaded, failing()),
+            _ => (Trouble::Failed, failing()),
         };
         reject.retry_after_s = retry_after(headers);
-        self.said(reject, &format!("status {}", status.as_u16()), &failure)
+        self.said(trouble, reject, &format!("status {}", status.as_u16()), &failure)
     }
 
     fn passed_on(&self, failure: &Failure) -> Reject {
@@ -90,17 +156,17 @@ impl Failures {
         Reject::new(RejectKind::BadUpstream, Fault::Operator, message).code("upstream_misconfigured")
     }
 
-    fn said(&self, reject: Reject, how: &str, failure: &Failure) -> Reject {
+    fn said(&self, trouble: Trouble, reject: Reject, how: &str, failure: &Failure) -> Failed {
         if !self.words {
-            return self.because(reject, format!("{how}; what it says is not kept"));
+            return self.failed(trouble, reject, format!("{how}; what it says is not kept"));
         }
         let words = if failure.message.is_empty() { "nothing" } else { &failure.message };
-        self.because(reject, format!("{how}, saying: {words}"))
+        self.failed(trouble, reject, format!("{how}, saying: {words}"))
     }
 
-    fn because(&self, reject: Reject, cause: impl Display) -> Reject {
+    fn failed(&self, trouble: Trouble, reject: Reject, cause: impl Display) -> Failed {
         let cause = self.redact(&format!("upstream `{}`: {cause}", self.upstream));
-        reject.because(cause)
+        Failed { reject: Box::new(reject.because(cause)), trouble }
     }
 
     fn redact(&self, text: &str) -> String {
@@ -110,6 +176,10 @@ impl Failures {
 
 fn reject(kind: RejectKind, message: &str) -> Reject {
     Reject::new(kind, Fault::Upstream, message)
+}
+
+fn late() -> Reject {
+    reject(RejectKind::UpstreamTimeout, "the model's server did not answer in time")
 }
 
 fn cut() -> Reject {

@@ -1,6 +1,6 @@
 //! An upstream's answer as it comes. Bytes, events and deltas are read in one poll by whoever reads the answer.
 
-use crate::failure::Failures;
+use crate::failure::{Failed, Failures, Trouble};
 use crate::usage::Bounds;
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -72,6 +72,11 @@ impl UpstreamStream {
 
     /// As [`Self::next`].
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<UpstreamEvent, Reject>>> {
+        self.poll_event(cx).map(|event| Some(event?.map_err(Reject::from)))
+    }
+
+    /// As [`Self::poll_next`], with what a failure says of the server.
+    pub(crate) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<UpstreamEvent, Failed>>> {
         loop {
             if let Some(received) = self.received.pop_front() {
                 match self.event(received) {
@@ -82,16 +87,24 @@ impl UpstreamStream {
             if self.response.is_none() {
                 return Poll::Ready(None);
             }
-            if let Err(reject) = ready!(self.poll_fill(cx)) {
+            if let Err(failed) = ready!(self.poll_fill(cx)) {
                 self.response = None;
                 self.received.clear();
-                return Poll::Ready(Some(Err(reject)));
+                return Poll::Ready(Some(Err(self.begun(failed))));
             }
         }
     }
 
+    /// Who answers in one document has made all of it before the head: it is not to be made again.
+    fn begun(&self, failed: Failed) -> Failed {
+        match (&self.shape, failed.trouble) {
+            (Shape::Whole(_), Trouble::Broken | Trouble::Silent) => Failed { trouble: Trouble::Failed, ..failed },
+            _ => failed,
+        }
+    }
+
     /// Reads on until there is something in `received` or the answer is over.
-    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reject>> {
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failed>> {
         loop {
             self.read_events().map_err(|error| self.failures.wire(error))?;
             let Some(response) = self.response.as_mut().filter(|_| self.received.is_empty()) else {
@@ -122,7 +135,7 @@ impl UpstreamStream {
     }
 
     /// The body ended without `[DONE]`; some servers never say it. Complete is complete.
-    fn end_of_body(&mut self) -> Result<(), Reject> {
+    fn end_of_body(&mut self) -> Result<(), Failed> {
         self.response = None;
         match &self.shape {
             Shape::Events(events) if events.is_mid_event() => Err(self.failures.cut_short("the last event is cut")),

@@ -1,7 +1,7 @@
 //! Asking an upstream: one request out, its head back, and a stream of events for the rest.
 
 use crate::config::{UpstreamConfig, UpstreamError};
-use crate::failure::Failures;
+use crate::failure::{Failed, Failures};
 use crate::stream::{Shape, UpstreamStream};
 use crate::usage::Bounds;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ pub struct Upstream {
     headers: HeaderMap,
     model: Arc<str>,
     token_bound: TokenBound,
-    failures: Arc<Failures>,
+    pub(crate) failures: Arc<Failures>,
 }
 
 impl Upstream {
@@ -52,7 +52,7 @@ impl Upstream {
     /// The same, for a request of which nothing may be kept: what the server says of failures, which may repeat what it
     /// was asked, is for the caller and in no log.
     #[must_use]
-    pub fn discreet(&self) -> Self {
+    pub(crate) fn discreet(&self) -> Self {
         Self { failures: Arc::new(Failures { words: false, ..(*self.failures).clone() }), ..self.clone() }
     }
 
@@ -61,11 +61,16 @@ impl Upstream {
         self.connector.origin()
     }
 
-    /// Asks for an answer. Returns when the upstream has begun one, so that a refusal is an error here and not
+    /// Asks for an answer, once. Returns when the upstream has begun one, so that a refusal is an error here and not
     /// in the middle of a stream.
     ///
     /// `hops` counts the gateways that the request has come through; 0 sends no count.
     pub async fn generate(&self, chat: &Chat, request_id: &RequestId, hops: u8) -> Result<UpstreamStream, Reject> {
+        Ok(self.begin(chat, request_id, hops).await?)
+    }
+
+    /// As [`Self::generate`], with what a failure says of the server.
+    pub(crate) async fn begin(&self, chat: &Chat, request_id: &RequestId, hops: u8) -> Result<UpstreamStream, Failed> {
         let body = request_body(chat, &self.model, self.token_bound);
         let bounds = Bounds::new(chat, body.len());
         let mut request = self.request(Method::POST, endpoint_path(chat.form), body);
@@ -85,22 +90,22 @@ impl Upstream {
     pub async fn models(&self) -> Result<Vec<String>, Reject> {
         let mut response = self.send(&self.request(Method::GET, "/models", Bytes::new())).await?;
         let body = response.collect(MAX_MODELS_BYTES).await.map_err(|error| self.failures.egress(&error))?;
-        model_names(&body).map_err(|error| self.failures.wire(error))
+        Ok(model_names(&body).map_err(|error| self.failures.wire(error))?)
     }
 
     /// One vector for each text.
-    pub async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Reject> {
+    pub(crate) async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Failed> {
         let body = self.ask_about("/embeddings", texts).await?;
         embeddings(&body, texts.len()).map_err(|error| self.failures.wire(error))
     }
 
     /// The labels of each text with their scores, highest first.
-    pub async fn classify(&self, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Reject> {
+    pub(crate) async fn classify(&self, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Failed> {
         let body = self.ask_about("/moderations", texts).await?;
         labels(&body, texts.len()).map_err(|error| self.failures.wire(error))
     }
 
-    async fn ask_about(&self, path: &str, texts: &[String]) -> Result<Vec<u8>, Reject> {
+    async fn ask_about(&self, path: &str, texts: &[String]) -> Result<Vec<u8>, Failed> {
         let body = Bytes::from(texts_body(&self.model, texts));
         let mut response = self.send(&self.request(Method::POST, path, body)).await?;
         response.collect(MAX_TEXTS_BYTES).await.map_err(|error| self.failures.egress(&error))
@@ -111,7 +116,7 @@ impl Upstream {
     }
 
     /// Sends, and reads the failure where the status says so.
-    async fn send(&self, request: &Request) -> Result<Response, Reject> {
+    async fn send(&self, request: &Request) -> Result<Response, Failed> {
         let mut response = self.connector.send(request).await.map_err(|error| self.failures.egress(&error))?;
         if response.status == StatusCode::OK {
             return Ok(response);
@@ -125,7 +130,7 @@ impl Upstream {
         Err(self.failures.status(response.status, &response.headers, failure))
     }
 
-    fn shape(&self, response: &Response) -> Result<Shape, Reject> {
+    fn shape(&self, response: &Response) -> Result<Shape, Failed> {
         let kind = response.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
         match kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
             "text/event-stream" | "" => Ok(Shape::events()),

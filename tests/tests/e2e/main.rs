@@ -37,6 +37,7 @@ mod projects;
 mod reload;
 mod resume;
 mod retention;
+mod retries;
 mod roles;
 mod several_gateways;
 mod shipped;

@@ -44,7 +44,7 @@ pub async fn chat(gateway: &Gateway, key: &str, max_tokens: u32) -> Answer {
 }
 
 /// The first result of the usage that `key` sees, once there are `requests` of them.
-async fn used(gateway: &Gateway, key: &str, requests: u64, query: &str) -> Value {
+pub async fn used(gateway: &Gateway, key: &str, requests: u64, query: &str) -> Value {
     let path = format!("/v1/usage?start_time={}{query}", now_s());
     let seen = tokio::time::timeout(Duration::from_secs(20), async {
         loop {

@@ -14,7 +14,7 @@ use tidegate_device::Backend;
 use tidegate_engine::{EngineHandle, ExecutorFactory, Isolation, ModelFacts, WorkerCommand, worker};
 use tidegate_pipeline::{EngineModel, Model, ModelBackend, Models};
 use tidegate_text::TextModel;
-use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig};
+use tidegate_upstream::{ApiKey, Replicas, UpstreamConfig};
 
 /// Loads all models of the config.
 pub(super) fn load(config: &Config, cache: &Path, facts: &mut Vec<String>) -> anyhow::Result<Models> {
@@ -25,16 +25,15 @@ pub(super) fn load(config: &Config, cache: &Path, facts: &mut Vec<String>) -> an
     let mut models = Models::default();
     let entries = model_configs(config);
     // Those that are still to be loaded divide what a device has free.
-    let mut sharers = entries.iter().filter(|entry| entry.upstream.is_none()).count();
+    let mut sharers = entries.iter().filter(|entry| entry.path.is_some()).count();
     for entry in entries {
-        let model = match &entry.upstream {
-            Some(url) => upstream(&entry, url, facts)?,
-            None => {
-                let model = own(config, &entry, (cache, sharers), &backends, facts)
-                    .with_context(|| format!("model `{}` cannot be loaded", entry.name))?;
-                sharers -= 1;
-                model
-            }
+        let model = if entry.path.is_none() {
+            upstream(&entry, facts)?
+        } else {
+            let model = own(config, &entry, (cache, sharers), &backends, facts)
+                .with_context(|| format!("model `{}` cannot be loaded", entry.name))?;
+            sharers -= 1;
+            model
         };
         models.insert(model).map_err(|why| anyhow!(why))?;
     }
@@ -56,12 +55,11 @@ pub(super) fn check_memory(config: &Config) -> anyhow::Result<()> {
 
 /// Reads what can be checked without loading weights into memory.
 pub(super) fn check(entry: &ModelConfig, cache: &Path) -> anyhow::Result<String> {
-    if let Some(url) = &entry.upstream {
-        Upstream::new(UpstreamConfig::new(&entry.name, url, &entry.name))
-            .with_context(|| format!("model `{}`", entry.name))?;
+    if entry.path.is_none() {
+        replicas(entry, None)?;
         let key = entry.api_key_env.as_ref().filter(|variable| crate::config::variable(variable).is_err());
         let key = key.map_or(String::new(), |variable| format!(" (its key's variable ${variable} is not set here)"));
-        return Ok(format!("model     {} at {url}{key}", entry.name));
+        return Ok(format!("model     {}{key}", located(entry)));
     }
     let folder = folder(entry, cache)?;
     let opened = || -> anyhow::Result<String> {
@@ -118,7 +116,8 @@ fn own(
     let engine = EngineModel { fingerprint, handle, text, stop_token_ids, defaults };
     let backend = ModelBackend::Engine(Box::new(engine));
     let quota = ArcSwap::from_pointee(entry.limits.clone());
-    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, backend })
+    let fallbacks = entry.fallbacks.clone();
+    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, fallbacks, backend })
 }
 
 fn model_facts(entry: &ModelConfig, opened: &tidegate_model::Model, backend: &dyn Backend) -> ModelFacts {
@@ -184,15 +183,32 @@ fn stop_tokens(model: &tidegate_model::Model, text: &TextModel) -> Vec<u32> {
     tokens
 }
 
-fn upstream(entry: &ModelConfig, url: &str, facts: &mut Vec<String>) -> anyhow::Result<Model> {
-    let remote_name = entry.upstream_model.as_ref().unwrap_or(&entry.name);
-    let mut config = UpstreamConfig::new(&entry.name, url, remote_name);
-    config.api_key = upstream_key(entry)?;
-    let upstream = Upstream::new(config).with_context(|| format!("model `{}`", entry.name))?;
-    facts.push(format!("model     {} at {url}", entry.name));
+fn upstream(entry: &ModelConfig, facts: &mut Vec<String>) -> anyhow::Result<Model> {
+    let replicas = replicas(entry, upstream_key(entry)?)?;
+    facts.push(format!("model     {}", located(entry)));
     let context_tokens = entry.context_tokens.unwrap_or(0);
-    let (quota, backend) = (ArcSwap::from_pointee(entry.limits.clone()), ModelBackend::Upstream(upstream));
-    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, backend })
+    let (quota, backend) = (ArcSwap::from_pointee(entry.limits.clone()), ModelBackend::Upstream(replicas));
+    let fallbacks = entry.fallbacks.clone();
+    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, fallbacks, backend })
+}
+
+/// The servers of a model, which are asked nothing yet.
+fn replicas(entry: &ModelConfig, key: Option<ApiKey>) -> anyhow::Result<Replicas> {
+    let remote_name = entry.upstream_model.as_ref().unwrap_or(&entry.name);
+    let urls = entry.urls();
+    let server = |url: &&str| {
+        let name = if urls.len() > 1 { format!("{} at {url}", entry.name) } else { entry.name.clone() };
+        UpstreamConfig { api_key: key.clone(), ..UpstreamConfig::new(name, *url, remote_name) }
+    };
+    let servers = urls.iter().map(server).collect();
+    let retry = entry.retry.clone().unwrap_or_default().to_retry();
+    let breaker = entry.breaker.clone().unwrap_or_default().to_breaker();
+    Replicas::new(&entry.name, servers, retry, &breaker).with_context(|| format!("model `{}`", entry.name))
+}
+
+/// A model's name, and where it is.
+fn located(entry: &ModelConfig) -> String {
+    format!("{} at {}", entry.name, entry.urls().join(", "))
 }
 
 fn upstream_key(entry: &ModelConfig) -> anyhow::Result<Option<ApiKey>> {

@@ -5,31 +5,31 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_ledger::Tally;
 use tidegate_types::{DeltaKind, Reject, Usage};
-use tidegate_upstream::{UpstreamEvent, UpstreamStream};
+use tidegate_upstream::{Answer, UpstreamEvent};
 
 /// One turn of an upstream.
 pub(crate) struct UpstreamSource {
-    stream: UpstreamStream,
+    answer: Answer,
     counted: Usage,
     tally: Option<Arc<Tally>>,
 }
 
 impl UpstreamSource {
     /// Counts into `tally`; the prompt is taken for `input` tokens.
-    pub(crate) fn new(stream: UpstreamStream, input: u64, tally: Option<Arc<Tally>>) -> Self {
+    pub(crate) fn new(answer: Answer, input: u64, tally: Option<Arc<Tally>>) -> Self {
         if let Some(tally) = &tally {
             tally.add_input(input);
         }
-        Self { stream, counted: Usage { input_tokens: input, ..Usage::default() }, tally }
+        Self { answer, counted: Usage { input_tokens: input, ..Usage::default() }, tally }
     }
 
     /// The name that the upstream gives what answers.
     pub(crate) fn version(&self) -> Option<&str> {
-        self.stream.model()
+        self.answer.model()
     }
 
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
-        self.stream.poll_next(cx).map(|event| Some(event?.map(|event| self.count(event))))
+        self.answer.poll_next(cx).map(|event| Some(event?.map(|event| self.count(event))))
     }
 
     fn count(&mut self, event: UpstreamEvent) -> SourceEvent {

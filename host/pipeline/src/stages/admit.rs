@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tidegate_ledger::{Tally, Who};
 use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind, Scope};
+use tidegate_upstream::Attempts;
 
 /// Gateways that a request may come through before this one: more are a loop.
 const MAX_HOPS: u8 = 4;
@@ -37,6 +38,7 @@ impl Pipeline {
             notes: Vec::new(),
             charge,
             tally,
+            attempts: Attempts::default(),
             left_out: 0,
             summarized: 0,
             may_shorten: false,

@@ -26,6 +26,7 @@ impl Pipeline {
         let mut record = Record::new(&request.cx, model.clone(), request.chat.stream);
         let findings = record.observe(self, &request.findings);
         record.bill(request.charge.clone());
+        record.count_attempts(&request.attempts);
         let (left_out, summarized) = (request.left_out, request.summarized);
         request.cx.note(|report| (report.left_out, report.summarized) = (left_out, summarized));
         let allowances = request.held.allowances();

@@ -1,5 +1,5 @@
-//! Puts the models that could answer in order. A caller that names a model gets that model; one that asks for
-//! `auto` gets what the routers say.
+//! Puts the models that could answer in order. A caller that names a model gets that model, or what the config lets
+//! stand in for it; one that asks for `auto` gets what the routers say.
 
 use crate::chat::{Pipeline, ROUTED_MODEL};
 use crate::estimate::BYTES_PER_TOKEN;
@@ -19,7 +19,8 @@ impl Pipeline {
         let candidates = if routed {
             Box::pin(self.ask_routers(&equipped.request)).await?
         } else {
-            vec![self.models.allowed(&chat.model, &cx.caller.scope)?.clone()]
+            let model = self.models.allowed(&chat.model, &cx.caller.scope)?;
+            std::iter::once(model).chain(self.models.fallbacks(model, &cx.caller.scope)).cloned().collect()
         };
         Ok(Routed { equipped, candidates })
     }
@@ -69,7 +70,13 @@ fn candidate(model: &Model) -> Candidate {
             ];
             (engine.handle.health().is_ready(), attrs)
         }
-        ModelBackend::Upstream(_) => (true, vec![("kind".to_owned(), "\"upstream\"".to_owned())]),
+        ModelBackend::Upstream(replicas) => {
+            let attrs = vec![
+                ("outstanding".to_owned(), replicas.outstanding().to_string()),
+                ("kind".to_owned(), "\"upstream\"".to_owned()),
+            ];
+            (replicas.is_available(), attrs)
+        }
     };
     Candidate {
         id: model.name.clone(),

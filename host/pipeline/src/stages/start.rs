@@ -9,10 +9,11 @@ use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
-use std::borrow::Cow;
+use metrics::counter;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
-use tidegate_types::{Chat, Fault, Form, Reject, RejectKind, Retention, ToolDef};
+use tidegate_types::{Chat, Fault, Form, Reject, RejectKind, ToolDef};
+use tidegate_upstream::{Attempts, Sending};
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
 const LONG_TEXT_BYTES: usize = 16 << 10;
@@ -35,7 +36,7 @@ impl Pipeline {
     pub(crate) async fn start(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
         let Routed { equipped: Equipped { mut request, tools }, candidates } = routed;
         let seeds = fit::seeds(request.chat.sampling.seed, request.chat.n);
-        let mut last = None;
+        let (asked, mut last) = (candidates.first().map(|model| model.name.clone()), None);
         for model in candidates {
             if matches!(model.backend, ModelBackend::Upstream(_)) {
                 request = self.settled(request).await?;
@@ -46,6 +47,9 @@ impl Pipeline {
             match self.begin(&model, &request, &tools, &seeds).await {
                 Ok((source, hold)) => {
                     request.held.model = hold;
+                    if let Some(first) = asked.filter(|first| *first != model.name) {
+                        counter!("tidegate_fallbacks_total", "model" => first, "to" => model.name.clone()).increment(1);
+                    }
                     // The engine reads the prompt meanwhile; a refusal drops `source`, which stops it.
                     request = self.settled(request).await?;
                     return Ok(Started { turn: TurnPlan { request, tools, model, seeds }, source });
@@ -95,6 +99,7 @@ async fn generate(
         bounds: LengthBounds::of_caller(&request.cx.caller.scope, &model.quota.load()),
         charge: request.charge.as_ref(),
         tally: &request.tally,
+        attempts: &request.attempts,
     };
     source(ask, defs).await
 }
@@ -114,6 +119,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) charge: Option<&'a Arc<Charge>>,
     /// Where its tokens are counted: the charge's, where there is one.
     pub(crate) tally: &'a Arc<Tally>,
+    /// How often upstreams were asked.
+    pub(crate) attempts: &'a Attempts,
 }
 
 impl Ask<'_> {
@@ -142,16 +149,13 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, R
             let source = EngineSource::start(engine, turn, &cx.caller, tally);
             Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, chat.form))?)))
         }
-        (Fitted::Upstream(chat), ModelBackend::Upstream(upstream)) => {
+        (Fitted::Upstream(chat), ModelBackend::Upstream(replicas)) => {
             let input = estimated_input(&chat);
             let output = chat.max_tokens.map_or(UNBOUNDED_OUTPUT, u64::from) * u64::from(chat.n);
             ask.reserve(input, output)?;
-            let upstream = match cx.retention {
-                Retention::Kept => Cow::Borrowed(upstream),
-                Retention::Nothing => Cow::Owned(upstream.discreet()),
-            };
-            let stream = upstream.generate(&chat, &cx.request_id, cx.hops + 1).await?;
-            Ok(Source::Upstream(Box::new(UpstreamSource::new(stream, input, tally))))
+            let sending = Sending { request_id: cx.request_id.clone(), hops: cx.hops + 1, retention: cx.retention };
+            let answer = Box::pin(replicas.generate(chat, sending, ask.attempts)).await?;
+            Ok(Source::Upstream(Box::new(UpstreamSource::new(answer, input, tally))))
         }
         _ => Err(Reject::internal(Fault::Operator, "fit and backend disagree")),
     }

@@ -1,0 +1,144 @@
+//! An answer of one of a model's servers. Until its first event it can begin anew at another; behind that a failure is
+//! the answer's end, since what was said cannot be taken back.
+
+use crate::failure::Failed;
+use crate::replicas::Attempt;
+use crate::retry::Run;
+use crate::stream::{UpstreamEvent, UpstreamStream};
+use std::borrow::Cow;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tidegate_types::{Chat, Reject, RequestId, Retention};
+
+/// What is needed to ask.
+pub(crate) struct Asking {
+    pub(crate) run: Run,
+    pub(crate) chat: Box<Chat>,
+    pub(crate) sending: Sending,
+}
+
+/// How a chat is sent.
+#[derive(Clone, Debug)]
+pub struct Sending {
+    /// Names the request.
+    pub request_id: RequestId,
+    /// Gateways that it has come through, this one among them.
+    pub hops: u8,
+    /// Whether what servers say of failures, which may repeat what they were asked, may be logged.
+    pub retention: Retention,
+}
+
+impl Asking {
+    /// Asks until a server has begun an answer.
+    pub(crate) async fn begin(mut self) -> Result<Answer, Reject> {
+        loop {
+            let attempt = self.run.next().await?;
+            match self.run.bounded(&attempt, self.send(&attempt)).await {
+                Ok(stream) => return Ok(Answer(State::Begun { stream, attempt, asking: Some(Box::new(self)) })),
+                Err(failed) => self.run.failed(attempt, failed),
+            }
+        }
+    }
+
+    async fn send(&self, attempt: &Attempt) -> Result<UpstreamStream, Failed> {
+        let upstream = match self.sending.retention {
+            Retention::Kept => Cow::Borrowed(attempt.upstream()),
+            Retention::Nothing => Cow::Owned(attempt.upstream().discreet()),
+        };
+        upstream.begin(&self.chat, &self.sending.request_id, self.sending.hops).await
+    }
+}
+
+/// One answer being read. Ends with `None` only when every choice has finished; anything else is an error.
+/// Dropping it closes the connection.
+pub struct Answer(State);
+
+#[expect(clippy::large_enum_variant, reason = "almost all of its life it is the large one, in its reader's box")]
+enum State {
+    Begun {
+        stream: UpstreamStream,
+        attempt: Attempt,
+        /// Until the first event.
+        asking: Option<Box<Asking>>,
+    },
+    Asking(Pin<Box<dyn Future<Output = Result<Answer, Reject>> + Send>>),
+    Over {
+        model: Option<String>,
+    },
+}
+
+impl Answer {
+    /// What the upstream calls the model that answers, once it has said something.
+    pub fn model(&self) -> Option<&str> {
+        match &self.0 {
+            State::Begun { stream, .. } => stream.model(),
+            State::Asking(_) => None,
+            State::Over { model } => model.as_deref(),
+        }
+    }
+
+    /// The next event; an error is the last.
+    pub async fn next(&mut self) -> Option<Result<UpstreamEvent, Reject>> {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    /// As [`Self::next`].
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<UpstreamEvent, Reject>>> {
+        loop {
+            match &mut self.0 {
+                State::Over { .. } => return Poll::Ready(None),
+                State::Asking(begun) => match ready!(begun.as_mut().poll(cx)) {
+                    Ok(answer) => *self = answer,
+                    Err(reject) => return Poll::Ready(Some(Err(self.end(reject)))),
+                },
+                State::Begun { stream, attempt, asking } => match ready!(stream.poll_event(cx)) {
+                    Some(Ok(event)) => {
+                        if asking.take().is_some() {
+                            attempt.begin();
+                        }
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                    Some(Err(failed)) => {
+                        if let Some(reject) = self.fail(failed) {
+                            return Poll::Ready(Some(Err(reject)));
+                        }
+                    }
+                    None => self.complete(),
+                },
+            }
+        }
+    }
+
+    fn over(&mut self) -> State {
+        let model = self.model().map(str::to_owned);
+        std::mem::replace(&mut self.0, State::Over { model })
+    }
+
+    fn end(&mut self, reject: Reject) -> Reject {
+        self.over();
+        reject
+    }
+
+    fn complete(&mut self) {
+        if let State::Begun { attempt, .. } = self.over() {
+            attempt.answered(());
+        }
+    }
+
+    /// Begins anew where nothing was said yet; gives the failure back where something was.
+    fn fail(&mut self, failed: Failed) -> Option<Reject> {
+        match self.over() {
+            State::Begun { attempt, asking: Some(mut asking), .. } => {
+                asking.run.failed(attempt, failed);
+                self.0 = State::Asking(Box::pin(asking.begin()));
+                None
+            }
+            State::Begun { attempt, .. } => {
+                attempt.fail(failed.trouble);
+                Some(*failed.reject)
+            }
+            State::Asking(_) | State::Over { .. } => Some(*failed.reject),
+        }
+    }
+}

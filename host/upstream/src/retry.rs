@@ -1,0 +1,216 @@
+//! When a request is sent again, and when not.
+//!
+//! Only what failed before anything of its answer was handed on; and of that, only what shows that no answer was made:
+//!
+//! | failure | sent again |
+//! |---|---|
+//! | no connection | yes: the server has not seen it. At a server that the request has not been to, it is no repetition at all |
+//! | 408, 429, 502, 503, 504, 529 | yes: the server says that it gives no answer |
+//! | the connection broke | where a stream was asked for: of an answer nothing had come, and none goes on behind it |
+//! | silence for too long | as before, and only at another server: this one may be slow, and twice the work will not help it |
+//! | other statuses, nonsense, a document that is cut | no: there was an answer, or there will not be one |
+//!
+//! And never without room in the budget, past the deadline, or when the caller is gone: dropping the future ends it all.
+
+use crate::chance;
+use crate::failure::{Failed, Trouble};
+use crate::figures;
+use crate::replicas::{Attempt, Replicas, Tried};
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tidegate_types::Reject;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// How often, how fast and for how long requests of one model are sent again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryConfig {
+    /// How often one request is.
+    pub retries: u32,
+    /// How many of all requests of the last ten seconds are.
+    pub budget_percent: u32,
+    /// ... and how many besides, however few requests there were.
+    pub budget_min: u32,
+    /// The pause before the first retry; twice as long before each further one. A random part, up to half, is left out.
+    pub backoff: Duration,
+    /// The longest pause, and the longest `Retry-After` that is waited for.
+    pub max_backoff: Duration,
+    /// How long a server may take to begin its answer.
+    pub start_timeout: Duration,
+    /// How long all attempts and pauses together may take until an answer has begun.
+    pub deadline: Duration,
+}
+
+impl Default for RetryConfig {
+    fn default() -> Self {
+        Self {
+            retries: 2,
+            budget_percent: 10,
+            budget_min: 10,
+            backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(2),
+            start_timeout: Duration::from_secs(120),
+            deadline: Duration::from_secs(120),
+        }
+    }
+}
+
+impl RetryConfig {
+    /// The pause before the retry that follows `retries` others, less what `chance` (from 0 to 1) takes of it.
+    fn pause(&self, retries: u32, chance: f64) -> Duration {
+        let doubled = self.backoff.saturating_mul(2_u32.saturating_pow(retries));
+        doubled.min(self.max_backoff).mul_f64(1.0 - chance / 2.0)
+    }
+
+    /// The same where the server said when to come back; `None` where that is too long. Nobody comes before that.
+    fn pause_after(&self, retries: u32, retry_after_s: Option<u32>, chance: f64) -> Option<Duration> {
+        let pause = self.pause(retries, chance);
+        match retry_after_s.map(|seconds| Duration::from_secs(seconds.into())) {
+            Some(asked) if asked > self.max_backoff => None,
+            Some(asked) => Some(asked + pause),
+            None => Some(pause),
+        }
+    }
+}
+
+/// How often a request was sent to upstreams. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Attempts(Arc<AtomicU32>);
+
+impl Attempts {
+    /// So far; 0 for a request that no upstream has seen.
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One request on its way to an answer, over however many attempts.
+pub(crate) struct Run {
+    replicas: Replicas,
+    /// Whether a broken connection shows that no answer was made, or another one does no harm.
+    repeatable: bool,
+    max_retries: u32,
+    retries: u32,
+    tried: Tried,
+    deadline: Instant,
+    /// Of this run; `attempts` counts all of the request's.
+    sent: u32,
+    attempts: Attempts,
+    last: Option<Failed>,
+}
+
+impl Run {
+    pub(crate) fn new(replicas: &Replicas, repeatable: bool, attempts: Attempts) -> Self {
+        let retry = &replicas.0.retry;
+        Self {
+            repeatable,
+            max_retries: retry.retries,
+            retries: 0,
+            tried: Tried::default(),
+            deadline: Instant::now() + retry.deadline,
+            sent: 0,
+            attempts,
+            last: None,
+            replicas: replicas.clone(),
+        }
+    }
+
+    /// Leaves retries to somebody else. A server that was not reached is still no reason to give up.
+    pub(crate) fn never_retry(&mut self) {
+        self.max_retries = 0;
+    }
+
+    /// The next attempt, after a pause where there was one before; the failure of that where there is to be no other.
+    pub(crate) async fn next(&mut self) -> Result<Attempt, Reject> {
+        let failed = self.last.take();
+        match &failed {
+            None => self.replicas.count_request(),
+            Some(last) if self.repeats(last).await => {}
+            Some(_) => return Err(self.give_up(failed)),
+        }
+        match self.replicas.choose(self.tried) {
+            Some(attempt) => {
+                self.tried.add(attempt.index());
+                self.sent += 1;
+                self.attempts.0.fetch_add(1, Ordering::Relaxed);
+                Ok(attempt)
+            }
+            None => Err(self.give_up(failed)),
+        }
+    }
+
+    /// Notes how an attempt failed, for [`Self::next`] to decide about.
+    pub(crate) fn failed(&mut self, attempt: Attempt, failed: Failed) {
+        tracing::debug!(upstream = attempt.upstream().origin(), trouble = ?failed.trouble, "{}", failed.reject);
+        attempt.fail(failed.trouble);
+        self.last = Some(failed);
+    }
+
+    /// Work of an attempt, within the time that all of them have together.
+    pub(crate) async fn bounded<T>(
+        &self,
+        attempt: &Attempt,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
+        let late = |_| Err(attempt.upstream().failures.late(self.replicas.0.retry.deadline));
+        timeout_at(self.deadline, work).await.unwrap_or_else(late)
+    }
+
+    fn give_up(&self, failed: Option<Failed>) -> Reject {
+        failed.map_or_else(|| self.replicas.left_alone(), |failed| failed.after(self.sent))
+    }
+
+    /// Whether the request is to be sent again, once it may be.
+    async fn repeats(&mut self, failed: &Failed) -> bool {
+        let elsewhere = self.replicas.has_other(self.tried);
+        if failed.trouble == Trouble::Unreachable && elsewhere {
+            return Instant::now() < self.deadline;
+        }
+        let may = match failed.trouble {
+            Trouble::Unreachable | Trouble::Busy | Trouble::Overloaded => true,
+            Trouble::Broken => self.repeatable,
+            Trouble::Silent => self.repeatable && elsewhere,
+            Trouble::Failed | Trouble::Refused => false,
+        };
+        if !may || self.retries >= self.max_retries || !(elsewhere || self.replicas.is_available()) {
+            return false;
+        }
+        let retry = &self.replicas.0.retry;
+        let pause = match elsewhere {
+            true => Some(Duration::ZERO),
+            false => retry.pause_after(self.retries, failed.reject.retry_after_s, chance::fraction()),
+        };
+        let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.deadline) else { return false };
+        if !self.replicas.count_retry() {
+            figures::budget_exhausted(&self.replicas.0.model);
+            return false;
+        }
+        figures::retried(&self.replicas.0.model);
+        self.retries += 1;
+        sleep(pause).await;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_to_a_bound_and_spread() {
+        let retry = RetryConfig::default();
+        let ms = |retries, chance| retry.pause(retries, chance).as_millis();
+        assert_eq!([ms(0, 0.0), ms(1, 0.0), ms(2, 0.0), ms(9, 0.0)], [100, 200, 400, 2000]);
+        assert_eq!([ms(0, 1.0), ms(1, 0.5), ms(u32::MAX, 1.0)], [50, 150, 1000]);
+    }
+
+    #[test]
+    fn nobody_comes_before_they_were_asked_to_and_nobody_waits_too_long() {
+        let retry = RetryConfig::default();
+        assert_eq!(retry.pause_after(0, Some(1), 0.0), Some(Duration::from_millis(1100)));
+        assert_eq!(retry.pause_after(0, Some(2), 1.0), Some(Duration::from_millis(2050)));
+        assert_eq!(retry.pause_after(0, Some(3), 0.0), None);
+        assert_eq!(retry.pause_after(0, None, 0.0), Some(Duration::from_millis(100)));
+    }
+}

@@ -1,0 +1,442 @@
+//! Several servers of one model, over real sockets, and what is sent again: servers that refuse, break, hang and lie, and
+//! how many requests each of them saw.
+
+// Helpers of tests may fail like tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, Reject, RejectKind, RequestId, Retention};
+use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig, Sending, UpstreamConfig, UpstreamEvent};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What a server does with a request.
+#[derive(Clone)]
+enum Act {
+    /// Writes this and closes the connection.
+    Say(String),
+    /// Closes the connection with the request half read, which resets it, behind the first bytes of a head.
+    Reset,
+    /// Says nothing more behind this.
+    Hang(&'static str),
+}
+
+struct Server {
+    address: SocketAddr,
+    seen: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// Does to the n-th request, from 0, what the script says.
+    async fn start(script: impl Fn(usize) -> Act + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, seen) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let (count, script) = (Arc::clone(&seen), Arc::new(script));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (count, script) = (Arc::clone(&count), Arc::clone(&script));
+                tokio::spawn(async move { serve(stream, &count, &*script).await });
+            }
+        });
+        Self { address, seen }
+    }
+
+    fn seen(&self) -> usize {
+        self.seen.load(Ordering::SeqCst)
+    }
+
+    async fn wait_for(&self, seen: usize) {
+        let begun = Instant::now();
+        while self.seen() < seen {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{} of {seen} requests came", self.seen());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn serve(mut stream: TcpStream, count: &AtomicUsize, script: &(dyn Fn(usize) -> Act + Send + Sync)) {
+    stream.readable().await.unwrap();
+    let act = script(count.fetch_add(1, Ordering::SeqCst));
+    if let Act::Reset = act {
+        stream.read_exact(&mut [0; 4]).await.unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-ty").await;
+        return;
+    }
+    // One write holds the whole request of these tests.
+    let _ = stream.read(&mut vec![0; 65536]).await;
+    match act {
+        Act::Say(text) => drop(stream.write_all(text.as_bytes()).await),
+        Act::Hang(text) => {
+            let _ = stream.write_all(text.as_bytes()).await;
+            // Until the other side is gone.
+            let _ = stream.read(&mut [0; 16]).await;
+        }
+        Act::Reset => {}
+    }
+}
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+const ROLE: &str = r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
+const A: &str = r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}"#;
+const STOP: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+
+fn stream(events: &[&str]) -> Act {
+    let events: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
+    Act::Say(format!("{HEAD}{events}"))
+}
+
+fn good() -> Act {
+    stream(&[ROLE, A, STOP, "[DONE]"])
+}
+
+fn status(status: &str) -> Act {
+    Act::Say(format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}"))
+}
+
+/// Short pauses, and as many retries as a test wants to see.
+fn quick() -> RetryConfig {
+    RetryConfig {
+        backoff: Duration::from_millis(5),
+        max_backoff: Duration::from_millis(1100),
+        ..RetryConfig::default()
+    }
+}
+
+fn never() -> BreakerConfig {
+    BreakerConfig { failures: 0, ..BreakerConfig::default() }
+}
+
+fn replicas(servers: &[SocketAddr], retry: RetryConfig, breaker: &BreakerConfig) -> Replicas {
+    let config = |address: &SocketAddr| UpstreamConfig::new("east", format!("http://{address}/v1"), "theirs");
+    Replicas::new("mine", servers.iter().map(config).collect(), retry, breaker).unwrap()
+}
+
+fn chat(stream: bool) -> Box<Chat> {
+    let body = format!(r#"{{"model":"mine","messages":[{{"role":"user","content":"hi"}}],"stream":{stream}}}"#);
+    Box::new(tidegate_wire::parse_chat(body.as_bytes()).unwrap().chat)
+}
+
+fn sending(hops: u8) -> Sending {
+    Sending { request_id: RequestId::new("r"), hops, retention: Retention::Kept }
+}
+
+#[derive(Debug)]
+struct Outcome {
+    events: Vec<UpstreamEvent>,
+    error: Option<Reject>,
+    attempts: u32,
+}
+
+impl Outcome {
+    fn code(&self) -> &str {
+        self.error.as_ref().and_then(|reject| reject.code.as_deref()).unwrap_or_default()
+    }
+}
+
+async fn ask(replicas: &Replicas, stream: bool, hops: u8) -> Outcome {
+    let (attempts, mut events) = (Attempts::default(), Vec::new());
+    let error = match replicas.generate(chat(stream), sending(hops), &attempts).await {
+        Err(reject) => Some(reject),
+        Ok(mut answer) => loop {
+            match answer.next().await {
+                None => break None,
+                Some(Ok(event)) => events.push(event),
+                Some(Err(reject)) => {
+                    assert!(answer.next().await.is_none());
+                    break Some(reject);
+                }
+            }
+        },
+    };
+    Outcome { events, error, attempts: attempts.count() }
+}
+
+fn delta(kind: DeltaKind) -> UpstreamEvent {
+    UpstreamEvent::Delta(Delta { choice: 0, kind })
+}
+
+fn text(text: &str) -> UpstreamEvent {
+    delta(DeltaKind::Text { text: text.into(), logprobs: Vec::new() })
+}
+
+fn whole() -> Vec<UpstreamEvent> {
+    vec![text("a"), delta(DeltaKind::Finish(FinishReason::Stop))]
+}
+
+async fn closed_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+#[tokio::test]
+async fn what_failed_before_anything_of_its_answer_is_sent_again() {
+    for (what, first) in [
+        ("503", status("503 Busy")),
+        ("502", status("502 Bad")),
+        ("504", status("504 Late")),
+        ("529", status("529 Overloaded")),
+        ("408", status("408 Slow")),
+        ("429 with a second to wait", status("429 Many\r\nretry-after: 1")),
+        ("a reset within the head", Act::Reset),
+        ("a close without a word", Act::Say(String::new())),
+        ("a stream without an event", stream(&[])),
+        ("a stream cut before the first text", stream(&[ROLE])),
+    ] {
+        let server = Server::start(move |n| if n == 0 { first.clone() } else { good() }).await;
+        let begun = Instant::now();
+        let outcome = ask(&replicas(&[server.address], quick(), &never()), true, 1).await;
+        assert_eq!((outcome.events, outcome.error), (whole(), None), "{what}");
+        assert_eq!((outcome.attempts, server.seen()), (2, 2), "{what}");
+        assert_eq!(begun.elapsed() >= Duration::from_secs(1), what.contains("second to wait"), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_been_answered_or_never_will_be_is_not_sent_again() {
+    let json = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{\"choices\":[";
+    for (what, act, streamed) in [
+        ("400", status("400 Bad Request"), true),
+        ("401", status("401 Unauthorized"), true),
+        ("404", status("404 Not Found"), true),
+        ("500", status("500 Oops"), true),
+        ("a redirect", status("301 Moved"), true),
+        ("nonsense", stream(&["{"]), true),
+        ("an error event", stream(&[r#"{"error":{"message":"boom"}}"#]), true),
+        ("a cut behind the first text", stream(&[ROLE, A]), true),
+        ("a document that is cut", Act::Say(json.into()), true),
+        ("a whole answer that never came", Act::Say(String::new()), false),
+        ("a whole answer that is cut", Act::Say(json.into()), false),
+        ("a Retry-After that is too long", status("503 Busy\r\nretry-after: 60"), true),
+    ] {
+        let server = Server::start(move |_| act.clone()).await;
+        let outcome = ask(&replicas(&[server.address], quick(), &never()), streamed, 1).await;
+        let error = outcome.error.expect(what);
+        assert_eq!((outcome.attempts, server.seen()), (1, 1), "{what}");
+        assert_eq!(outcome.events, if what.contains("first text") { vec![text("a")] } else { Vec::new() }, "{what}");
+        assert_eq!(error.retry_after_s, what.contains("Retry-After").then_some(60), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn the_last_failure_is_the_answer_and_says_how_many_there_were() {
+    let server = Server::start(|_| status("503 Busy")).await;
+    let outcome = ask(&replicas(&[server.address], quick(), &never()), true, 1).await;
+    let error = outcome.error.unwrap();
+    assert_eq!((outcome.attempts, server.seen(), error.kind), (3, 3, RejectKind::BadUpstream));
+    assert!(error.cause.unwrap().ends_with("(the last of 3 attempts)"));
+    let later = Server::start(|_| stream(&[ROLE])).await;
+    let outcome = ask(&replicas(&[later.address], quick(), &never()), true, 1).await;
+    assert_eq!((outcome.attempts, later.seen(), outcome.code()), (3, 3, "upstream_cut"));
+}
+
+/// Each gateway of a chain that sent everything again would multiply with the others.
+#[tokio::test]
+async fn only_the_first_gateway_of_a_chain_sends_again() {
+    let server = Server::start(|_| status("503 Busy")).await;
+    let replicas = replicas(&[server.address], quick(), &never());
+    assert_eq!(ask(&replicas, true, 2).await.attempts, 1);
+    assert_eq!(server.seen(), 1);
+}
+
+/// A server that was not reached has not seen the request: no retry is spent on it.
+#[tokio::test]
+async fn with_one_server_left_every_request_is_answered() {
+    let server = Server::start(|_| good()).await;
+    let mut addresses = vec![server.address];
+    for _ in 0..4 {
+        addresses.push(closed_port().await);
+    }
+    let replicas = replicas(&addresses, RetryConfig { retries: 0, budget_min: 0, ..quick() }, &never());
+    for n in 1..=30 {
+        let outcome = ask(&replicas, false, 1).await;
+        assert_eq!((outcome.events, outcome.error), (whole(), None));
+        assert_eq!(server.seen(), n);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_not_asked_twice_and_another_one_is() {
+    const BEGUN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    let retry = RetryConfig { start_timeout: Duration::from_millis(150), budget_percent: 100, ..quick() };
+    let alone = Server::start(|_| Act::Hang("")).await;
+    let outcome = ask(&replicas(&[alone.address], retry.clone(), &never()), true, 1).await;
+    assert_eq!((outcome.attempts, alone.seen()), (1, 1));
+    assert_eq!(outcome.error.unwrap().kind, RejectKind::UpstreamTimeout);
+
+    let (hangs, answers) = (Server::start(|_| Act::Hang("")).await, Server::start(|_| good()).await);
+    let both = replicas(&[hangs.address, answers.address], retry, &never());
+    for _ in 0..12 {
+        assert_eq!(ask(&both, true, 1).await.events, whole());
+    }
+    assert!(hangs.seen() > 0 && answers.seen() == 12, "{} and {}", hangs.seen(), answers.seen());
+
+    // The head came in time, and nothing behind it: all of it has an end.
+    let silent = Server::start(|_| Act::Hang(BEGUN)).await;
+    let retry = RetryConfig { deadline: Duration::from_millis(400), ..quick() };
+    let replicas = replicas(&[silent.address], retry, &never());
+    let answer = replicas.generate(chat(true), sending(1), &Attempts::default()).await;
+    drop(answer.unwrap());
+    assert_eq!(replicas.outstanding(), 0);
+}
+
+#[tokio::test]
+async fn no_attempt_begins_behind_the_deadline() {
+    let server = Server::start(|_| status("503 Busy")).await;
+    let retry = RetryConfig {
+        backoff: Duration::from_millis(400),
+        deadline: Duration::from_millis(300),
+        start_timeout: Duration::from_millis(300),
+        ..quick()
+    };
+    let begun = Instant::now();
+    let outcome = ask(&replicas(&[server.address], retry, &never()), true, 1).await;
+    assert!(begun.elapsed() < Duration::from_millis(300));
+    assert!(outcome.attempts <= 2 && outcome.error.is_some(), "{}", outcome.attempts);
+    assert_eq!(server.seen() as u32, outcome.attempts);
+}
+
+/// Whatever each request may, all of them together send a sick server little more than there were.
+#[tokio::test]
+async fn a_sick_server_sees_no_storm() {
+    const REQUESTS: usize = 400;
+    for (what, act) in [("503", status("503 Busy")), ("cut", stream(&[ROLE]))] {
+        let server = Server::start(move |_| act.clone()).await;
+        let retry = RetryConfig { retries: 10, budget_percent: 20, budget_min: 5, ..quick() };
+        let replicas = replicas(&[server.address], retry, &never());
+        let asking: Vec<_> = (0..REQUESTS)
+            .map(|_| {
+                let replicas = replicas.clone();
+                tokio::spawn(async move { ask(&replicas, true, 1).await.attempts as usize })
+            })
+            .collect();
+        let mut attempts = 0;
+        for asked in asking {
+            attempts += asked.await.unwrap();
+        }
+        println!("{what}: {REQUESTS} requests, {} at the server", server.seen());
+        assert_eq!(server.seen(), attempts, "{what}");
+        assert!(attempts > REQUESTS && attempts <= REQUESTS * 12 / 10 + 5, "{what}: {attempts}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_failing_is_left_alone_until_a_probe_is_answered() {
+    let server = Server::start(|n| if n < 4 { status("503 Busy") } else { good() }).await;
+    let breaker = BreakerConfig { failures: 3, pause: Duration::from_millis(300) };
+    let replicas = replicas(&[server.address], RetryConfig { retries: 0, ..quick() }, &breaker);
+    for _ in 0..3 {
+        assert_eq!(ask(&replicas, true, 1).await.error.unwrap().kind, RejectKind::BadUpstream);
+    }
+    assert!(!replicas.is_available());
+    let refused = ask(&replicas, true, 1).await;
+    assert_eq!((refused.code(), refused.attempts, server.seen()), ("upstream_unavailable", 0, 3));
+    let refused = refused.error.unwrap();
+    assert_eq!((refused.kind, refused.retry_after_s), (RejectKind::Unavailable, Some(1)));
+
+    // The probe fails, and the pause is twice as long.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(ask(&replicas, true, 1).await.error.unwrap().kind, RejectKind::BadUpstream);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!((ask(&replicas, true, 1).await.code(), server.seen()), ("upstream_unavailable", 4));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(ask(&replicas, true, 1).await.events, whole());
+    assert_eq!(ask(&replicas, true, 1).await.events, whole());
+}
+
+#[tokio::test]
+async fn one_request_at_a_time_tries_a_server_that_was_left_alone() {
+    let server = Server::start(|n| if n < 2 { status("503 Busy") } else { Act::Hang("") }).await;
+    let breaker = BreakerConfig { failures: 2, pause: Duration::from_millis(50) };
+    let replicas = replicas(&[server.address], RetryConfig { retries: 0, ..quick() }, &breaker);
+    for _ in 0..2 {
+        ask(&replicas, true, 1).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for seen in [3, 4] {
+        let probe = tokio::spawn({
+            let replicas = replicas.clone();
+            async move { ask(&replicas, true, 1).await }
+        });
+        server.wait_for(seen).await;
+        assert_eq!(ask(&replicas, true, 1).await.code(), "upstream_unavailable");
+        // Whoever leaves while it is the probe makes room for another.
+        probe.abort();
+        assert!(probe.await.unwrap_err().is_cancelled());
+        assert_eq!(replicas.outstanding(), 0);
+    }
+}
+
+/// A server that fails at once would draw all requests otherwise: it has always the least to do.
+#[tokio::test]
+async fn requests_go_past_a_server_that_keeps_failing() {
+    let (sick, well) = (Server::start(|_| status("500 Oops")).await, Server::start(|_| good()).await);
+    let both = replicas(&[sick.address, well.address], quick(), &BreakerConfig::default());
+    for _ in 0..60 {
+        ask(&both, true, 1).await;
+    }
+    assert_eq!((sick.seen(), well.seen()), (5, 55));
+    // It may be the requests' own fault: the last server is there for everybody.
+    let alone = replicas(&[sick.address], quick(), &BreakerConfig::default());
+    for _ in 0..20 {
+        assert_eq!(ask(&alone, true, 1).await.error.unwrap().kind, RejectKind::BadUpstream);
+    }
+    assert_eq!(sick.seen(), 25);
+    // Nor does what callers do wrong take a server out.
+    let refusing = Server::start(|_| status("429 Many\r\nretry-after: 9")).await;
+    let two = replicas(&[refusing.address, refusing.address], quick(), &BreakerConfig::default());
+    for _ in 0..20 {
+        assert_eq!(ask(&two, true, 1).await.error.unwrap().kind, RejectKind::RateLimited);
+    }
+    assert!(two.is_available());
+}
+
+#[tokio::test]
+async fn requests_go_where_there_is_less_to_do() {
+    const BEGUN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    let servers = [Server::start(|_| Act::Hang(BEGUN)).await, Server::start(|_| Act::Hang(BEGUN)).await];
+    let replicas = replicas(&[servers[0].address, servers[1].address], quick(), &never());
+    let mut open = Vec::new();
+    for _ in 0..20 {
+        open.push(replicas.generate(chat(true), sending(1), &Attempts::default()).await.unwrap());
+    }
+    assert_eq!((servers[0].seen(), servers[1].seen(), replicas.outstanding()), (10, 10, 20));
+    drop(open);
+    assert_eq!(replicas.outstanding(), 0);
+}
+
+#[tokio::test]
+async fn whoever_leaves_during_a_pause_is_forgotten() {
+    let server = Server::start(|_| status("503 Busy")).await;
+    let retry = RetryConfig { backoff: Duration::from_millis(400), ..quick() };
+    let replicas = replicas(&[server.address], retry, &never());
+    let asking = tokio::spawn({
+        let replicas = replicas.clone();
+        async move { ask(&replicas, true, 1).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((server.seen(), replicas.outstanding()), (1, 0));
+    asking.abort();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(server.seen(), 1);
+}
+
+#[tokio::test]
+async fn questions_about_texts_are_sent_again_too() {
+    let body = r#"{"data":[{"index":0,"embedding":[1.0,2.0]}]}"#;
+    let vectors = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+    let server = Server::start(move |n| [Act::Reset, status("503 Busy"), Act::Say(vectors.clone())][n].clone()).await;
+    let replicas = replicas(&[server.address], quick(), &never());
+    assert_eq!(replicas.embed(&["x".into()]).await.unwrap(), [[1.0, 2.0]]);
+    assert_eq!(server.seen(), 3);
+    let refusing = Server::start(|_| status("503 Busy")).await;
+    let replicas = self::replicas(&[refusing.address], quick(), &never());
+    assert_eq!(replicas.classify(&["x".into()]).await.unwrap_err().kind, RejectKind::BadUpstream);
+    assert_eq!(refusing.seen(), 3);
+}
+
+#[tokio::test]
+async fn a_model_has_a_server() {
+    assert!(Replicas::new("mine", Vec::new(), quick(), &never()).err().unwrap().to_string().contains("1 to 64"));
+}

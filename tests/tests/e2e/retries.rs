@@ -1,0 +1,159 @@
+//! What fails at an upstream is sent again, or answered by another model: seen by the client, by the books and by the
+//! upstream. `host/upstream/tests/replicas.rs` has the ways to fail.
+
+use crate::usage::used;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tidegate_tests::stand_in::{Said, StandIn, completion};
+use tidegate_tests::{Answer, Gateway, ask, collect};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const CHAT: &str = "/v1/chat/completions";
+const QUICK: &str = "retry = { backoff_ms = 5 }\n";
+
+/// Fails the first `failures` requests.
+async fn failing(failures: usize) -> StandIn {
+    let count = AtomicUsize::new(0);
+    StandIn::start(move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
+        n if n < failures => Said::raw(503, "{}"),
+        _ => completion("Here I am."),
+    })
+    .await
+}
+
+fn asked(model: &str, stream: bool) -> Value {
+    let mut body = ask("Hello!");
+    (body["model"], body["stream"]) = (model.into(), stream.into());
+    body
+}
+
+async fn send(gateway: &Gateway, key: &str, body: &Value) -> Answer {
+    let mut request = gateway.json_request(CHAT, body);
+    request.headers_mut().insert("authorization", format!("Bearer tg-{key}").parse().unwrap());
+    collect(gateway.send(request).await).await
+}
+
+async fn metric(gateway: &Gateway, line: &str) -> Option<String> {
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    metrics.lines().find_map(|found| found.strip_prefix(line).map(|value| value.trim().to_owned()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_sent_again_is_billed_once() {
+    let upstream = failing(2).await;
+    let folder = tempfile::tempdir().unwrap();
+    let model = format!("{}{QUICK}price = {{ input = 1.0, output = 2.0 }}\n", upstream.model("again-billed"));
+    let gateway = Gateway::start(&crate::usage::config(folder.path(), &model)).await;
+    for stream in [false, true] {
+        let answer = send(&gateway, "alpha", &asked("again-billed", stream)).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+    }
+    assert_eq!(upstream.asked(CHAT).len(), 4);
+    let seen = used(&gateway, "alpha", 2, "&group_by=model").await;
+    assert_eq!((&seen["input_tokens"], &seen["output_tokens"]), (&json!(14), &json!(10)), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_attempts_retries_the_budget_and_the_breaker() {
+    let upstream = failing(usize::MAX).await;
+    let model = |name: &str, more: &str| format!("{}{more}\n", upstream.model(name));
+    let config = format!(
+        "{}{}[pipeline]\n",
+        model(
+            "again-counted",
+            "retry = { backoff_ms = 5, budget_min = 1, budget_percent = 0 }\nbreaker = { failures = 2 }"
+        ),
+        model("again-apart", "breaker = { failures = 0 }\nretry = { retries = 0 }")
+    );
+    let gateway = Gateway::start(&config).await;
+    let failed = gateway.chat(asked("again-counted", false)).await;
+    assert_eq!(failed.status, 502, "{:?}", failed.body);
+    let refused = gateway.chat(asked("again-counted", false)).await;
+    assert_eq!((refused.status, refused.error().2), (503, json!("upstream_unavailable")), "{:?}", refused.body);
+    assert!(refused.headers.contains_key("retry-after"));
+    let of = |name: &str, rest: &str| format!("{name}{{model=\"again-counted\"{rest}}}");
+    let at = format!(",upstream=\"{}\"", upstream.origin());
+    for (line, value) in [
+        (of("tidegate_upstream_attempts_total", &format!("{at},outcome=\"overloaded\"")), "2"),
+        (of("tidegate_upstream_outstanding", &at), "0"),
+        (of("tidegate_upstream_breaker_state", &at), "1"),
+        (of("tidegate_upstream_retries_total", ""), "1"),
+    ] {
+        assert_eq!(metric(&gateway, &line).await.as_deref(), Some(value), "{line}");
+    }
+    assert_eq!(gateway.get("/readyz").await.status, 200, "what is elsewhere makes no gateway unready");
+    // A breaker is a model's at a server, not the server's.
+    assert_eq!(gateway.chat(asked("again-apart", false)).await.status, 502);
+    assert_eq!(upstream.asked(CHAT).len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_that_is_used_up_is_counted() {
+    let upstream = failing(usize::MAX).await;
+    let model = upstream.model("again-spent") + "retry = { backoff_ms = 5, budget_min = 0, budget_percent = 0 }\n";
+    let gateway = Gateway::start(&(model + "[pipeline]\n")).await;
+    assert_eq!(gateway.chat(asked("again-spent", false)).await.status, 502);
+    assert_eq!(upstream.asked(CHAT).len(), 1);
+    let line = "tidegate_upstream_retry_budget_exhausted_total{model=\"again-spent\"}";
+    assert_eq!(metric(&gateway, line).await.as_deref(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_model_stands_in_and_is_the_one_that_is_named_and_billed() {
+    let (sick, well) = (failing(usize::MAX).await, failing(0).await);
+    let folder = tempfile::tempdir().unwrap();
+    let hash = blake3::hash(b"tg-narrow");
+    let models = format!(
+        "{}{QUICK}fallbacks = [\"stand-in-well\"]\n{}price = {{ input = 1.0, output = 2.0 }}\n\
+         [[keys]]\nname = \"narrow\"\nhash = \"blake3:{hash}\"\nmodels = [\"stand-in-sick\"]\n",
+        sick.model("stand-in-sick"),
+        well.model("stand-in-well")
+    );
+    let gateway = Gateway::start(&crate::usage::config(folder.path(), &models)).await;
+    let answer = send(&gateway, "alpha", &asked("stand-in-sick", false)).await;
+    assert_eq!((answer.text().as_str(), &answer.json()["model"]), ("Here I am.", &json!("stand-in-well")));
+    assert_eq!((sick.asked(CHAT).len(), well.asked(CHAT).len()), (3, 1));
+    let seen = used(&gateway, "alpha", 1, "&group_by=model").await;
+    assert_eq!((&seen["model"], &seen["output_tokens"]), (&json!("stand-in-well"), &json!(5)), "{seen}");
+    // Who may not name it gets no answer of it.
+    let answer = send(&gateway, "narrow", &asked("stand-in-sick", false)).await;
+    assert!(matches!(answer.status, 502 | 503), "{:?}", answer.body);
+    assert_eq!(well.asked(CHAT).len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_leaves_during_a_pause_gives_everything_back() {
+    let upstream = failing(usize::MAX).await;
+    let pause = "retry = { backoff_ms = 20000, max_backoff_ms = 20000 }\n";
+    let config = format!(
+        "[server]\nmax_inflight = 1\n{}{pause}limits = {{ concurrency = 1 }}\n[pipeline]\n",
+        upstream.model("again-left")
+    );
+    let gateway = Gateway::start(&config).await;
+    let body = asked("again-left", true).to_string();
+    let begun = Instant::now();
+    for seen in 1..=2 {
+        let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            gateway.addr,
+            body.len()
+        );
+        // The second is let in when the first one's place is free again.
+        socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        while upstream.asked(CHAT).len() < seen {
+            let mut refused = [0; 512];
+            if let Ok(Ok(n)) = tokio::time::timeout(Duration::from_millis(20), socket.read(&mut refused)).await {
+                assert!(n > 0, "the connection was closed");
+                let refused = String::from_utf8_lossy(&refused[..n]);
+                assert!(refused.contains(" 503 ") || refused.contains(" 429 "), "{refused}");
+                socket = TcpStream::connect(gateway.addr).await.unwrap();
+                socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+            }
+            assert!(begun.elapsed() < Duration::from_secs(15), "{seen} was not let in");
+        }
+    }
+    assert_eq!(upstream.asked(CHAT).len(), 2);
+}
