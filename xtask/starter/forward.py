@@ -5,7 +5,8 @@ sums. Not every CPU that has bf16 is faster with it (a virtual Xeon with AVX512-
 of CPU in fp32), so `fastest` tries both. What it does beside that:
 everything between two matrix products is one compiled loop; a layer has one product for q, k and v and one for gate
 and up; attention in bf16 is plain products over (rows, heads), because dialogues are short and the fused kernel's backward
-pass is slow in bf16; and the last layer's feed-forward part sees only the positions that have to be predicted.
+pass is slow in bf16, with torch's own softmax between them, because the compiled one is slower; and the last layer's
+feed-forward part sees only the positions that have to be predicted.
 `python forward.py --model DIR` compares it with transformers.
 """
 
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 dtype = torch.bfloat16  # of the matrix products
+CHUNK = 128  # queries that are computed together
 
 
 def seconds(kind):
@@ -60,11 +62,39 @@ def _after(x, attended, out, norm, gate_up, down, eps):
     return x + ((F.silu(gate.float()) * up.float()).to(dtype) @ down.to(dtype).T).float()
 
 
-def _softmax(scores, hidden, scale):
-    """Over (batch, group * width, width): a group's queries lie behind each other. `hidden` is -1e30 where none may look."""
-    scores = scores.float() * scale + hidden
-    grown = (scores - scores.amax(-1, keepdim=True).detach()).exp()
-    return (grown / grown.sum(-1, keepdim=True)).to(dtype)
+class Attention(torch.autograd.Function):
+    """Causal attention over (batch, group, width, size) queries and (batch, width, size) keys and values.
+
+    The queries go in chunks, each with the keys up to its end, so that most of what no query may see is never computed.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        batch, group, width, size = q.shape
+        ctx.scale, ctx.kept, out = size**-0.5, [], torch.empty_like(q)
+        for begin in range(0, width, CHUNK):
+            end = min(begin + CHUNK, width)
+            hidden = torch.full((end - begin, end), -1e30, dtype=dtype).triu(begin + 1).repeat(group, 1)
+            part = q[:, :, begin:end].reshape(batch, -1, size)
+            shares = torch.softmax(torch.baddbmm(hidden, part, k[:, :end].mT, alpha=ctx.scale), -1)
+            out[:, :, begin:end] = torch.bmm(shares, v[:, :end]).view(batch, group, -1, size)
+            ctx.kept.append((begin, end, part, shares))
+        ctx.save_for_backward(k, v)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        k, v = ctx.saved_tensors
+        batch, group, _, size = grad.shape
+        to_q, to_k, to_v = torch.empty_like(grad), torch.zeros_like(k), torch.zeros_like(v)
+        for begin, end, part, shares in reversed(ctx.kept):
+            moved = grad[:, :, begin:end].reshape(batch, -1, size)
+            to_v[:, :end].baddbmm_(shares.mT, moved)
+            scores = torch._softmax_backward_data(torch.bmm(moved, v[:, :end].mT), shares, -1, dtype)
+            to_q[:, :, begin:end] = (torch.bmm(scores, k[:, :end]) * ctx.scale).view(batch, group, -1, size)
+            to_k[:, :end].baddbmm_(scores.mT, part, alpha=ctx.scale)
+        ctx.kept = None
+        return to_q, to_k, to_v
 
 
 class Forward:
@@ -72,8 +102,7 @@ class Forward:
         config = self.config = model.config
         self.model = model
         self.shape = (config.num_attention_heads, config.num_key_value_heads, config.head_dim)
-        self.before, self.after, self.softmax = (
-            torch.compile(part) for part in (_before, _after, _softmax))
+        self.before, self.after = torch.compile(_before), torch.compile(_after)
         theta, size = config.rope_parameters["rope_theta"], config.head_dim
         angles = torch.outer(torch.arange(config.max_position_embeddings).float(),
                              1 / theta ** (torch.arange(0, size, 2) / size))
@@ -86,10 +115,9 @@ class Forward:
             q, k, v = (t.view(rows, width, -1, size).transpose(1, 2) for t in (q, k, v))
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(rows * width, -1)
-        q = q.view(rows, width, kv_heads, group, size).permute(0, 2, 3, 1, 4).reshape(-1, group * width, size)
+        q = q.view(rows, width, kv_heads, group, size).permute(0, 2, 3, 1, 4).reshape(-1, group, width, size)
         k, v = (t.view(rows, width, kv_heads, size).transpose(1, 2).reshape(-1, width, size) for t in (k, v))
-        hidden = torch.full((width, width), -1e30).triu(1).repeat(group, 1)
-        out = torch.bmm(self.softmax(torch.bmm(q, k.mT), hidden, size**-0.5), v)
+        out = Attention.apply(q, k, v)
         return out.view(rows, kv_heads, group, width, size).permute(0, 3, 1, 2, 4).reshape(rows * width, -1)
 
     def logits(self, ids, places):

@@ -18,6 +18,7 @@ import dialogues
 CONTEXT = 1024
 POOL = 2048  # dialogues; about 350 thousand tokens
 AHEAD = 2  # pools that each worker prepares before they are asked for
+WIDTHS = 32  # batches are as wide as a multiple of this: rows that vectors fill are worth 6 % of padding
 MERGE = 8192  # tokens of a batch for which one pool is enough: of fewer dialogues, few have like lengths
 
 
@@ -53,7 +54,8 @@ def groups(pool, batch, rng):
 
 
 def tensors(pool, group):
-    width = max(len(pool[i][0]) for i in group)
+    longest = max(len(pool[i][0]) for i in group)
+    width = -(-longest // WIDTHS) * WIDTHS
     ids = torch.zeros(len(group), width, dtype=torch.long)
     counts = torch.zeros(len(group), width)
     for row, i in enumerate(group):
