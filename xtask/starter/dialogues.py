@@ -31,7 +31,7 @@ SYSTEMS = [
     "You are a knowledgeable assistant that answers questions clearly.", "Please answer in English.",
 ]
 LENGTHS = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5]  # segments of a dialogue
-TOOL_LENGTHS = [2, 3, 3, 4, 5]  # where a long list of tools was read first
+TOOL_LENGTHS = [3, 3, 4, 4, 5]  # where a long list of tools was read first
 TOOLS_SHARE = 0.26
 BUNDLED_SHARE = 0.08  # with nothing but the bundled calculator, as every request to a server without a config
 PAIRS_SHARE = 0.10
@@ -102,7 +102,7 @@ SEGMENTS = {
     recall.recall: (4, 4, 4), recall.about_chat: (4, 3, 3), echo: (24, 8, 5),
 }
 WITH_TOOLS = {
-    toolcalls.calculate: (20, 20, 20), use_tool: (58, 54, 50), talk.small_talk: (8, 10, 12), talk.fact: (4, 6, 8),
+    toolcalls.calculate: (20, 18, 18), use_tool: (58, 66, 62), talk.small_talk: (8, 10, 12), talk.fact: (4, 6, 8),
     talk.unknown: (3, 3, 3), story: (2, 2, 2), recall.tell: (4, 4, 3), recall.recall: (3, 3, 2), grounded: (3, 3, 3),
 }
 
