@@ -142,7 +142,9 @@ impl Run {
 
     /// Notes how an attempt failed, for [`Self::next`] to decide about.
     pub(crate) fn failed(&mut self, attempt: Attempt, failed: Failed) {
-        tracing::debug!(upstream = attempt.upstream().origin(), trouble = ?failed.trouble, "{}", failed.reject);
+        // Its message is for the caller: it may have the upstream's words, and so the caller's.
+        let (kind, cause) = (failed.reject.kind, failed.reject.cause.as_deref());
+        tracing::debug!(upstream = attempt.upstream().origin(), trouble = ?failed.trouble, ?kind, cause, "failed");
         attempt.fail(failed.trouble);
         self.last = Some(failed);
     }
