@@ -13,7 +13,7 @@ use hyper::{Method, Uri, Version};
 use rustls::pki_types::CertificateDer;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Where a connector goes, and its bounds.
 #[derive(Clone)]
@@ -124,12 +124,13 @@ impl Connector {
     }
 
     /// A reused connection may have been closed by the other side while it was idle, which shows only when it
-    /// is used. The request is then sent again on a fresh one, as RFC 9110 (9.2.2) allows where the failure is
-    /// known to be of the connection.
+    /// is used, and then soon. The request is then sent again on a fresh one, as RFC 9110 (9.2.2) allows where the
+    /// failure is known to be of the connection. One that breaks later may have had the request, and begun an answer.
     async fn send_unbounded(&self, request: &Request) -> Result<Response, EgressError> {
         if let Some(connection) = self.0.pool.take() {
+            let begun = Instant::now();
             match self.exchange(connection, request).await? {
-                Err(error) if was_stale(&error) => {}
+                Err(error) if was_stale(&error) && begun.elapsed() < STALE => {}
                 Err(error) => return Err(self.broken(&error)),
                 Ok(response) => return Ok(response),
             }
@@ -175,7 +176,10 @@ impl Connector {
     }
 }
 
-/// Whether the connection was gone before it said anything.
+/// Until when a connection that breaks is taken for one that was closed before it was used.
+const STALE: Duration = Duration::from_secs(1);
+
+/// Whether the connection may have been gone before it was used.
 fn was_stale(error: &hyper::Error) -> bool {
     let io = std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>());
     error.is_canceled() || error.is_closed() || error.is_incomplete_message() || io

@@ -135,8 +135,10 @@ impl Pool {
             return;
         }
         let mut homes = self.lock();
+        for (_, kept) in homes.iter_mut() {
+            kept.idle.retain(|(_, since)| since.elapsed() <= self.keep_idle);
+        }
         let kept = here(&mut homes);
-        kept.idle.retain(|(_, since)| since.elapsed() <= self.keep_idle);
         if kept.idle.len() < self.max_idle {
             kept.idle.push((connection, Instant::now()));
         }

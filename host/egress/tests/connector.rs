@@ -296,3 +296,32 @@ async fn a_connection_stays_with_the_runtime_that_opened_it() {
         requests.recv().await.unwrap();
     }
 }
+
+/// Its server may have had the request, and made an answer that somebody pays for.
+#[tokio::test]
+async fn a_kept_connection_that_breaks_late_is_no_reason_to_ask_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (seen, count) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (of_server, of_connections) = (seen.clone(), count.clone());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            of_connections.fetch_add(1, Ordering::SeqCst);
+            let seen = of_server.clone();
+            tokio::spawn(async move {
+                while read_request(&mut stream).await.is_some() {
+                    if seen.fetch_add(1, Ordering::SeqCst) > 0 {
+                        tokio::time::sleep(Duration::from_millis(1300)).await;
+                        return;
+                    }
+                    stream.write_all(OK.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    let connector = Connector::new(config(address)).unwrap();
+    connector.send(&post("one")).await.unwrap().collect(100).await.unwrap();
+    let error = connector.send(&post("two")).await.err().unwrap();
+    assert!(matches!(error, EgressError::Broken { .. }), "{error}");
+    assert_eq!((seen.load(Ordering::SeqCst), count.load(Ordering::SeqCst)), (2, 1));
+}

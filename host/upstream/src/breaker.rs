@@ -39,8 +39,13 @@ pub(crate) struct Breaker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Closed,
-    Open { until: Instant },
-    HalfOpen,
+    Open {
+        until: Instant,
+    },
+    /// A request tries it; one that takes longer than a pause keeps nobody else from trying.
+    HalfOpen {
+        since: Instant,
+    },
 }
 
 /// What a request is to the breaker that let it through.
@@ -62,7 +67,7 @@ impl Breaker {
         match self.state {
             State::Closed => true,
             State::Open { until } => now >= until,
-            State::HalfOpen => false,
+            State::HalfOpen { since } => now >= since + self.config.pause,
         }
     }
 
@@ -74,7 +79,7 @@ impl Breaker {
         if self.state == State::Closed {
             return Some(Claim::Ordinary);
         }
-        self.state = State::HalfOpen;
+        self.state = State::HalfOpen { since: now };
         Some(Claim::Probe)
     }
 
@@ -97,7 +102,7 @@ impl Breaker {
                     return false;
                 }
             }
-            (State::HalfOpen, Claim::Probe) => self.probes += 1,
+            (State::HalfOpen { .. }, Claim::Probe) => self.probes += 1,
             _ => return false,
         }
         let pause = self.config.pause * 2_u32.pow(self.probes.min(MAX_DOUBLINGS));
@@ -107,16 +112,17 @@ impl Breaker {
 
     /// The request says nothing about the server. A probe leaves its place to another.
     pub(crate) fn release(&mut self, claim: Claim, now: Instant) {
-        if claim == Claim::Probe && self.state == State::HalfOpen {
+        if claim == Claim::Probe && matches!(self.state, State::HalfOpen { .. }) {
             self.state = State::Open { until: now };
         }
     }
 
-    /// When it lets a request through again: none while it does, or while a probe is on its way.
+    /// When it lets a request through again: none while it does.
     pub(crate) fn opens_at(&self) -> Option<Instant> {
         match self.state {
             State::Open { until } => Some(until),
-            State::Closed | State::HalfOpen => None,
+            State::HalfOpen { since } => Some(since + self.config.pause),
+            State::Closed => None,
         }
     }
 
@@ -125,7 +131,7 @@ impl Breaker {
         match self.state {
             State::Closed => 0.0,
             State::Open { .. } => 1.0,
-            State::HalfOpen => 2.0,
+            State::HalfOpen { .. } => 2.0,
         }
     }
 }
@@ -151,7 +157,9 @@ mod tests {
         let mut breaker = open(now);
         assert!(!breaker.admits(now + s(3)));
         assert_eq!(breaker.claim(now + s(4)), Some(Claim::Probe));
-        assert_eq!(breaker.claim(now + s(9)), None, "one probe at a time");
+        assert_eq!(breaker.claim(now + s(7)), None, "one probe at a time");
+        assert_eq!(breaker.claim(now + s(8)), Some(Claim::Probe), "but a slow one is not waited for");
+        assert_eq!(breaker.claim(now + s(9)), None);
         breaker.succeed(Claim::Probe);
         assert_eq!(breaker.claim(now + s(9)), Some(Claim::Ordinary));
         breaker.fail(Claim::Ordinary, now, 0.0);
@@ -183,7 +191,7 @@ mod tests {
         assert!(!breaker.fail(Claim::Ordinary, now + s(3), 0.0) && breaker.admits(now + s(4)));
         breaker.claim(now + s(4));
         breaker.succeed(Claim::Ordinary);
-        assert!(!breaker.fail(Claim::Ordinary, now + s(4), 0.0) && !breaker.admits(now + s(99)));
+        assert!(!breaker.fail(Claim::Ordinary, now + s(4), 0.0) && !breaker.admits(now + s(7)));
     }
 
     #[test]

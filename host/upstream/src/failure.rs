@@ -17,6 +17,8 @@ pub(crate) enum Trouble {
     Busy,
     /// The server, or what stands before it, says that it cannot answer now.
     Overloaded,
+    /// Something in front of the server says that it failed: an answer may have been made, or still be.
+    Gateway,
     /// The connection broke before the answer was complete.
     Broken,
     /// Nothing came in time.
@@ -132,8 +134,9 @@ impl Failures {
                 let message = "the model's server has too many requests; try again later";
                 (Trouble::Busy, reject(RejectKind::RateLimited, message))
             }
-            504 => (Trouble::Overloaded, out_of_time()),
-            502 | 503 | 529 => (Trouble::Overloaded, failing()),
+            504 => (Trouble::Gateway, out_of_time()),
+            502 => (Trouble::Gateway, failing()),
+            503 | 529 => (Trouble::Overloaded, failing()),
             _ => (Trouble::Failed, failing()),
         };
         reject.retry_after_s = retry_after(headers);

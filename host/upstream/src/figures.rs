@@ -27,6 +27,7 @@ impl Ending {
                 Trouble::Unreachable => "unreachable",
                 Trouble::Busy => "busy",
                 Trouble::Overloaded => "overloaded",
+                Trouble::Gateway => "gateway",
                 Trouble::Broken => "broken",
                 Trouble::Silent => "silent",
                 Trouble::Failed => "failed",

@@ -251,7 +251,7 @@ impl Attempt {
             let counts = match trouble {
                 Trouble::Unreachable | Trouble::Overloaded | Trouble::Silent => true,
                 // Perhaps the request's own doing. Nobody's requests shall take the last server away from others.
-                Trouble::Broken | Trouble::Failed => self.replicas.has_other(tried),
+                Trouble::Gateway | Trouble::Broken | Trouble::Failed => self.replicas.has_other(tried),
                 Trouble::Busy | Trouble::Refused => false,
             };
             let mut breaker = self.server().breaker();

@@ -5,8 +5,8 @@
 //! | failure | sent again |
 //! |---|---|
 //! | no connection | yes: the server has not seen it. At a server that the request has not been to, it is no repetition at all |
-//! | 408, 429, 502, 503, 504, 529 | yes: the server says that it gives no answer |
-//! | the connection broke | where a stream was asked for: of an answer nothing had come, and none goes on behind it |
+//! | 408, 429, 503, 529 | yes: the server says that it gives no answer |
+//! | 502, 504, the connection broke | where a stream was asked for: of an answer nothing had come, and none goes on behind it |
 //! | silence for too long | as before, and only at another server: this one may be slow, and twice the work will not help it |
 //! | other statuses, nonsense, a document that is cut | no: there was an answer, or there will not be one |
 //!
@@ -51,7 +51,7 @@ impl Default for RetryConfig {
             backoff: Duration::from_millis(100),
             max_backoff: Duration::from_secs(2),
             start_timeout: Duration::from_secs(120),
-            deadline: Duration::from_secs(120),
+            deadline: Duration::from_secs(300),
         }
     }
 }
@@ -125,12 +125,15 @@ impl Run {
     pub(crate) async fn next(&mut self) -> Result<Attempt, Reject> {
         let failed = self.last.take();
         match &failed {
-            None => self.replicas.count_request(),
-            Some(last) if self.repeats(last).await => {}
-            Some(_) => return Err(self.give_up(failed)),
+            Some(last) if !self.repeats(last).await => return Err(self.give_up(failed)),
+            _ => {}
         }
         match self.replicas.choose(self.tried) {
             Some(attempt) => {
+                // One that no server was asked for earns no retries.
+                if failed.is_none() {
+                    self.replicas.count_request();
+                }
                 self.tried.add(attempt.index());
                 self.sent += 1;
                 self.attempts.0.fetch_add(1, Ordering::Relaxed);
@@ -171,7 +174,7 @@ impl Run {
         }
         let may = match failed.trouble {
             Trouble::Unreachable | Trouble::Busy | Trouble::Overloaded => true,
-            Trouble::Broken => self.repeatable,
+            Trouble::Gateway | Trouble::Broken => self.repeatable,
             Trouble::Silent => self.repeatable && elsewhere,
             Trouble::Failed | Trouble::Refused => false,
         };

@@ -208,6 +208,8 @@ async fn what_may_have_been_answered_or_never_will_be_is_not_sent_again() {
         ("a document that is cut", Act::Say(json.into()), true),
         ("a whole answer that never came", Act::Say(String::new()), false),
         ("a whole answer that is cut", Act::Say(json.into()), false),
+        ("a whole answer behind a gateway that lost it", status("502 Bad"), false),
+        ("a whole answer behind a gateway that did not wait", status("504 Late"), false),
         ("a Retry-After that is too long", status("503 Busy\r\nretry-after: 60"), true),
     ] {
         let server = Server::start(move |_| act.clone()).await;

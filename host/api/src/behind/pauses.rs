@@ -48,6 +48,11 @@ impl Pauses {
             self.make_room(now);
         }
         let pause = self.0.entry(name.to_owned()).or_insert(Pause { failures: 0, until: now, trying: false });
+        if now < pause.until {
+            // It was begun before the pause, and fails for what that is for.
+            pause.until = pause.until.max(now + at_least.min(LONGEST));
+            return pause.until - now;
+        }
         let doubled = FIRST * 2_u32.saturating_pow(pause.failures.min(16));
         let time = jittered(doubled.max(at_least)).min(LONGEST);
         *pause = Pause { failures: pause.failures + 1, until: pause.until.max(now + time), trying: false };
@@ -157,6 +162,16 @@ mod tests {
         assert!(pauses.admits("m", later));
         pauses.failed("m", NONE, later);
         assert!(!pauses.admits("m", later + FIRST));
+    }
+
+    #[test]
+    fn what_was_begun_together_and_fails_together_is_one_failure() {
+        let (mut pauses, now) = (Pauses::default(), Instant::now());
+        let first = pauses.failed("m", NONE, now);
+        for _ in 0..16 {
+            assert!(pauses.failed("m", NONE, now) <= first);
+        }
+        assert!(pauses.admits("m", now + first));
     }
 
     #[test]

@@ -58,6 +58,8 @@ impl Pipeline {
                     tracing::warn!(request = %request.cx.request_id, model = %model.name, "{reject}");
                     last = Some(reject);
                 }
+                // What a fallback cannot do, or may not be asked, is no news to a caller who asked for another model.
+                Err(_) if last.is_some() => {}
                 Err(reject) => return Err(reject.into()),
             }
         }
