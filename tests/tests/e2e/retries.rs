@@ -123,6 +123,23 @@ async fn another_model_stands_in_and_is_the_one_that_is_named_and_billed() {
     assert_eq!(well.asked(CHAT).len(), 1);
 }
 
+/// Who asked for one model is told of that one: the fallback's window, or what it cannot do, is not their mistake.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_fallback_refuses_is_no_news_to_who_asked_for_another_model() {
+    let sick = failing(usize::MAX).await;
+    let starter = tidegate::bundled::STARTER_NAME;
+    let config = format!(
+        "{}{QUICK}fallbacks = [{starter:?}]\n[[models]]\nname = {starter:?}\npath = \"bundled\"\n[pipeline]\n",
+        sick.model("again-wide")
+    );
+    let gateway = Gateway::start(&config).await;
+    assert_eq!(gateway.chat(asked("again-wide", false)).await.json()["model"], starter);
+    let mut long = asked("again-wide", false);
+    long["messages"][0]["content"] = json!("word ".repeat(20_000));
+    let answer = gateway.chat(long).await;
+    assert!(matches!(answer.status, 502 | 503), "{:?}", answer.body);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_leaves_during_a_pause_gives_everything_back() {
     let upstream = failing(usize::MAX).await;
