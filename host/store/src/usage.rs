@@ -327,12 +327,14 @@ pub enum Holder<'a> {
     Key(&'a str),
 }
 
-/// What stands around each name of a [`list`]; no name has it.
+/// What stands before and behind each name of a [`list`]; no name has it.
 const AROUND: &str = "\u{1f}";
 
-/// Names as one text, in which each is found with what stands around it: SQL has no lists that both databases know.
+/// Names as one text, in which each is found with what stands around it: SQL has no lists that both databases know. Between
+/// two names it stands once: twice it would be around an empty name, which is what a row without one has.
 fn list(names: &[String]) -> String {
-    names.iter().map(|name| [AROUND, name, AROUND].concat()).collect()
+    let behind = names.iter().flat_map(|name| [name, AROUND]);
+    if names.is_empty() { String::new() } else { std::iter::once(AROUND).chain(behind).collect() }
 }
 
 fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {

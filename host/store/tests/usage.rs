@@ -98,7 +98,16 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
         assert_eq!(outputs(of(&["t-key"], &[])).await, 7, "{}", fresh.name);
         assert_eq!(outputs(of(&["t-key", "other-key"], &["m1"])).await, 105);
         assert_eq!(outputs(of(&["t-ke", "key"], &[])).await, 0);
-        assert_eq!(outputs(Only { users: names(&["nobody"]), ..Only::default() }).await, 0);
+        let of_users = |users: &[&str]| Only { users: names(users), ..Only::default() };
+        assert_eq!(outputs(of_users(&["nobody"])).await, 0);
+        // What is of no end user is of none of several.
+        assert_eq!(outputs(of_users(&["nobody", "somebody"])).await, 0, "{}", fresh.name);
+        let Event::Used(mut anns) = entry("f", "t", "m1", 1_000, 16) else { panic!() };
+        anns.opening.end_user = Some("ann".into());
+        sink.commit("j", batch(vec![Event::Used(anns)], 2)).await.unwrap();
+        assert_eq!(outputs(of_users(&["ann", "bob"])).await, 16);
+        assert_eq!(outputs(of_users(&["bob", "ann", "eve"])).await, 16);
+        assert_eq!(outputs(of_users(&["an", "nn"])).await, 0);
         let spent = usage.spent(Holder::Tenant("t"), 2_000, 1_500).await.unwrap();
         assert_eq!(spent, Spent { day: 2 * 8 + 2 * 1004, month: 3 * 8 + 2 * 1006 });
         assert_eq!(usage.spent(Holder::Key("nobody"), 0, 0).await.unwrap(), Spent::default());
