@@ -54,7 +54,8 @@ impl Outcome {
     }
 }
 
-/// The figures of a tenant's requests to a model, for one of its projects.
+/// The figures of a tenant's requests to a model, whichever of its projects they are for: projects come and go without a
+/// bound, and series stay.
 pub(crate) struct RequestFigures {
     ended: [Counter; Outcome::ALL.len()],
     pub(crate) input_tokens: Counter,
@@ -64,13 +65,11 @@ pub(crate) struct RequestFigures {
 }
 
 impl RequestFigures {
-    fn new(model: &str, caller: &Caller) -> Self {
-        let labels = [("model", model.to_owned()), ("tenant", caller.tenant.to_string())];
+    fn new(model: &str, tenant: &TenantId) -> Self {
+        let labels = [("model", model.to_owned()), ("tenant", tenant.to_string())];
         let ended = |outcome: Outcome| {
-            let project = caller.owner().to_string();
             let [(_, model), (_, tenant)] = labels.clone();
-            counter!("tidegate_requests_total", "model" => model, "tenant" => tenant, "project" => project,
-                "outcome" => outcome.as_str())
+            counter!("tidegate_requests_total", "model" => model, "tenant" => tenant, "outcome" => outcome.as_str())
         };
         Self {
             ended: Outcome::ALL.map(ended),
@@ -90,13 +89,13 @@ impl RequestFigures {
 pub(crate) fn of_requests(model: &str, caller: &Caller) -> Arc<RequestFigures> {
     type Known = RwLock<HashMap<TenantId, HashMap<String, Arc<RequestFigures>>>>;
     static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
-    let owner = caller.owner();
+    let tenant = &caller.tenant;
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(figures) = known.get(owner).and_then(|models| models.get(model)) {
+    if let Some(figures) = known.get(tenant).and_then(|models| models.get(model)) {
         return Arc::clone(figures);
     }
     drop(known);
     let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-    let models = known.entry(owner.clone()).or_default();
-    Arc::clone(models.entry(model.to_owned()).or_insert_with(|| Arc::new(RequestFigures::new(model, caller))))
+    let models = known.entry(tenant.clone()).or_default();
+    Arc::clone(models.entry(model.to_owned()).or_insert_with(|| Arc::new(RequestFigures::new(model, tenant))))
 }

@@ -153,4 +153,7 @@ async fn probes_and_metrics_answer() {
     for name in ["tidegate_requests_total", "tidegate_output_tokens_total", "tidegate_time_to_first_token_seconds"] {
         assert!(metrics.contains(name), "{name} in\n{metrics}");
     }
+    // Projects come and go without a bound, and are not for all who read metrics to know.
+    let named = metrics.lines().find(|line| line.contains("project=\""));
+    assert!(named.is_none(), "{named:?}");
 }
