@@ -72,6 +72,35 @@ async fn a_caller_reads_what_is_remembered_of_it_and_has_it_forgotten() {
     assert_eq!(say(&gateway, "ann", said).await, alone);
 }
 
+/// What is refused in part is refused as a whole: what the caller may have forgotten is still there.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_forgotten_where_one_of_the_memories_is_not_the_callers() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+    let more = format!(
+        "[pipeline.stage.grants]\nkv_kib = 64\n[pipeline.stage.limits]\nwall_ms = 20000\n\
+         [[keys]]\nname = \"low\"\nplugins = [\"own-remembers\"]\nhash = \"blake3:{}\"\n\
+         [[pipeline.stage]]\nplugin = \"behind\"\nfile = \"{}\"\nstages = [\"memory\"]\n",
+        blake3::hash(b"low"),
+        file.display()
+    );
+    let gateway = Gateway::start(&config("remembers", &more)).await;
+    let (said, question) = ("The harbour of Leith opens at ten.", "When does the harbour of Leith open?");
+    say(&gateway, "low", said).await;
+    let mut found = Vec::new();
+    for _ in 0..500 {
+        found = known(&gateway, "low", question).await;
+        if !found.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let ids = json!([found[0]["id"], "behind/line-0"]);
+    let (status, refused) = forget(&gateway, "low", &ids).await;
+    assert_eq!((status, &refused["error"]["param"]), (403, &json!("ids")), "{refused}");
+    assert_eq!(known(&gateway, "low", question).await, found);
+    assert_eq!(forget(&gateway, "low", &json!([found[0]["id"]])).await.1["forgotten"], 1);
+}
+
 /// An open memory that fails is passed over where an answer is made; here that would read as nothing known.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_memory_that_fails_says_so_to_who_asks_what_it_knows() {

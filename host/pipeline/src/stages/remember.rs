@@ -71,19 +71,20 @@ impl Pipeline {
     }
 
     /// Makes memories forget, by the ids that [`Pipeline::memories`] gave; says how many were there. A name that no
-    /// memory has is not there; one of a memory that is not for the caller is refused.
+    /// memory has is not there; one of a memory that is not for the caller is refused, before anything is forgotten.
     pub async fn forget(&self, ids: &[String], cx: &RequestContext) -> Result<u32, Reject> {
-        let mut forgotten: u32 = 0;
-        for MemoryStage { stage, .. } in &self.stages.memories {
+        let named = |stage: &Stage| {
             let prefix = id_of(stage, "");
-            let own: Vec<&str> = ids.iter().filter_map(|id| id.strip_prefix(&prefix)).collect();
-            if own.is_empty() {
-                continue;
-            }
-            if !cx.caller.scope.has(&stage.name) {
-                let message = format!("the memory `{}` is of a plugin that this caller may not use", stage.name);
-                return Err(withheld("ids", message));
-            }
+            ids.iter().filter_map(|id| id.strip_prefix(&prefix)).collect::<Vec<&str>>()
+        };
+        let all = self.stages.memories.iter().map(|MemoryStage { stage, .. }| (stage, named(stage)));
+        let asked: Vec<_> = all.filter(|(_, own)| !own.is_empty()).collect();
+        if let Some((stage, _)) = asked.iter().find(|(stage, _)| !cx.caller.scope.has(&stage.name)) {
+            let message = format!("the memory `{}` is of a plugin that this caller may not use", stage.name);
+            return Err(withheld("ids", message));
+        }
+        let mut forgotten: u32 = 0;
+        for (stage, own) in asked {
             let call = cx.call(false, stage.wall);
             let count = stage.call(StageKind::Memory, &call, async |plugin| plugin.forget(&call, &own).await).await?;
             forgotten = forgotten.saturating_add(count.ok_or_else(|| out_of_order(stage))?);
