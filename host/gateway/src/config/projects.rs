@@ -1,7 +1,7 @@
 //! `[tenants.NAME.projects.NAME]`: parts of a tenant with limits, a budget and objects of their own.
 
 use super::{BudgetConfig, Config, keys, quota};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use tidegate_types::{CallerRole, ProjectId, Quota};
@@ -34,7 +34,7 @@ pub(crate) fn member_id(issuer: &str, user: &str) -> String {
 /// Bytes of a member's name: of an issuer's name in the config, and of a user's.
 const MAX_MEMBER: usize = 384;
 
-/// Refuses who could never be met.
+/// Refuses who could never be met. A tenant's people read what it says.
 pub(crate) fn check_member(member: &str, config: &Config) -> anyhow::Result<()> {
     let Some((issuer, user)) = member.split_once('/').filter(|(_, user)| !user.is_empty()) else {
         bail!(
@@ -45,11 +45,15 @@ pub(crate) fn check_member(member: &str, config: &Config) -> anyhow::Result<()> 
         bail!("the member {member:?} must have at most {MAX_MEMBER} bytes and no control characters");
     }
     if !config.auth.issuer.iter().any(|known| known.name == issuer) {
-        let known: Vec<&str> = config.auth.issuer.iter().map(|known| known.name.as_str()).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        bail!("the member {member:?} is of an issuer `{issuer}` that is not in [auth]; there are: {known}");
+        bail!("the member {member:?} is of an issuer `{issuer}` that is not known here");
     }
     Ok(())
+}
+
+/// The issuers of the config, for its operator; a tenant is not told of those of others.
+fn known_issuers(config: &Config) -> String {
+    let known: Vec<&str> = config.auth.issuer.iter().map(|known| known.name.as_str()).collect();
+    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
 }
 
 /// Bytes of a project's name.
@@ -96,7 +100,10 @@ impl Config {
             }
         }
         for project in self.tenants.values().flat_map(|of| of.projects.values()) {
-            project.members.keys().try_for_each(|member| check_member(member, self))?;
+            for member in project.members.keys() {
+                check_member(member, self)
+                    .map_err(|why| anyhow!("{why}; the issuers in [auth] are: {}", known_issuers(self)))?;
+            }
         }
         for (tenant, name) in self.tenants.iter().flat_map(|(tenant, of)| of.projects.keys().map(move |p| (tenant, p)))
         {
@@ -149,7 +156,7 @@ mod tests {
             ("[tenants.a.projects.web]\nbudget = { daily = 1.0 }\n", "[store]"),
             ("[tenants.a.projects.web]\nname = \"\"\n", "`name`"),
             ("[tenants.a.projects.web]\nmembers = { ann = \"member\" }\n", "a slash"),
-            ("[tenants.a.projects.web]\nmembers = { \"corp/ann\" = \"member\" }\n", "there are: none"),
+            ("[tenants.a.projects.web]\nmembers = { \"corp/ann\" = \"member\" }\n", "in [auth] are: none"),
             ("[tenants.a.projects.web]\nmembers = { \"corp/ann\" = \"king\" }\n", "king"),
         ] {
             assert!(why(text).contains(word), "{text}: {}", why(text));
