@@ -23,6 +23,9 @@ pub(crate) struct KeyDesk {
     projects: Projects,
     auth: SharedAuth,
     taken: Mutex<Taken>,
+    /// Held while what is valid is read, compared and taken: whoever began before another must not take what is older
+    /// behind it.
+    turn: tokio::sync::Mutex<()>,
 }
 
 /// What the valid keys were made of.
@@ -44,17 +47,19 @@ impl KeyDesk {
     pub(crate) async fn open(config: &Config, books: &Books, auth: SharedAuth) -> anyhow::Result<Self> {
         let (keys, projects) = (Keys::new(books.db.clone()), Projects::new(books.db.clone()));
         let taken = Taken { config: config.clone(), kept: keys.all().await?, projects: projects.all().await? };
-        let desk = Self { keys, projects, auth, taken: Mutex::new(taken.clone()) };
+        let desk = Self { keys, projects, auth, taken: Mutex::new(taken.clone()), turn: tokio::sync::Mutex::default() };
         desk.take(taken, books).await?;
         Ok(desk)
     }
 
     /// Takes a changed config, with the keys that are kept.
     pub(crate) async fn reload(&self, config: &Config, books: &Books) -> anyhow::Result<()> {
+        let _turn = self.turn.lock().await;
         let taken = Taken { config: config.clone(), ..self.lock().clone() };
         self.take(taken, books).await
     }
 
+    /// Whoever calls this has the turn, or is the only one there.
     async fn take(&self, taken: Taken, books: &Books) -> anyhow::Result<()> {
         let all = taken.whole();
         let auth = callers::auth(&all, &self.auth.issuers(), Some(&books.db))?;
@@ -66,6 +71,7 @@ impl KeyDesk {
 
     /// Takes what the store has now, where that is something else.
     pub(crate) async fn look(&self, books: &Books) -> anyhow::Result<()> {
+        let _turn = self.turn.lock().await;
         let (kept, projects) = (self.keys.all().await?, self.projects.all().await?);
         let before = self.lock().clone();
         match before.kept == kept && before.projects == projects {
@@ -116,7 +122,9 @@ impl KeyDesk {
         let now = now_ms();
         let newest = self.newest(name).await?;
         bounds::check_known(by, &newest)?;
-        self.check_usable(&newest)?;
+        let entry = parsed(&newest).map_err(|error| invalid(format!("{error:#}")))?;
+        bounds::check_reach(by, &entry)?;
+        self.check_usable(&entry)?;
         let kept = KeptKey { hash, created_ms: now, created_by: by.name(), ..newest };
         let end = now.saturating_add(grace_s.saturating_mul(1000));
         if !self.keys.rotate(&kept, end).await.map_err(|error| away(&error))? {
@@ -139,10 +147,9 @@ impl KeyDesk {
     }
 
     /// Refuses to make a key anew that would let nobody in.
-    fn check_usable(&self, key: &KeptKey) -> Result<(), Reject> {
-        let parsed = parsed(key).map_err(|error| invalid(format!("{error:#}")))?;
-        let Some(project) = &parsed.project else { return Ok(()) };
-        let found = self.lock().whole().project(parsed.tenant(), project).map(drop);
+    fn check_usable(&self, key: &KeyConfig) -> Result<(), Reject> {
+        let Some(project) = &key.project else { return Ok(()) };
+        let found = self.lock().whole().project(key.tenant(), project).map(drop);
         let message = "the key's project is archived; make a key of another";
         found.map_err(|_| Reject::new(RejectKind::Conflict, Fault::Client, message).code("project_archived"))
     }

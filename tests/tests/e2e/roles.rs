@@ -128,6 +128,24 @@ async fn keys_of_a_tenant_are_its_owners_and_nobody_makes_one_that_may_do_more()
             assert_eq!(answer.status, status, "{by} {method} {name}");
         }
     }
+    // Whoever rotates a key holds it then: it may do no more than they. Ended it may be.
+    for (name, more, field) in [
+        ("acme.all", json!({"models": null}), Some("models")),
+        ("acme.fast", json!({"class": "interactive"}), Some("class")),
+        ("acme.heavy", json!({"weight": 3}), Some("class")),
+        ("acme.like", json!({"class": "standard", "weight": 2}), None),
+    ] {
+        let mut body = with(more);
+        body.as_object_mut().unwrap().extend([("name".into(), json!(name)), ("tenant".into(), json!("acme"))]);
+        assert_eq!(make("root", body).await.status, 200, "{name}");
+        let path = format!("/admin/keys/{name}");
+        let rotated = call(&gateway, "admin", &Method::POST, &format!("{path}/rotate"), Some(json!({}))).await;
+        match field {
+            Some(field) => assert_eq!((rotated.status, rotated.error().1), (403, json!(field)), "{name}"),
+            None => assert_eq!(rotated.status, 200, "{name}: {:?}", rotated.body),
+        }
+        assert_eq!(call(&gateway, "admin", &Method::DELETE, &path, None).await.status, 200, "{name}");
+    }
     assert_eq!(call(&gateway, "admin", &Method::DELETE, "/admin/keys/acme.one", None).await.status, 200);
     assert_eq!(call(&gateway, "owner", &Method::DELETE, "/admin/keys/acme.two", None).await.status, 200);
     assert_eq!(call(&gateway, made, &Method::GET, "/v1/models", None).await.status, 401);

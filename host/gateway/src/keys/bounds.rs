@@ -41,6 +41,15 @@ pub(super) fn check_new(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
     }
     check_place(by, key)?;
     check_role(by, key.project_role.is_some(), key.role().0)?;
+    check_reach(by, key)
+}
+
+/// Refuses a key that would have the use of more than `by` has, whether it is new or takes another's place: who makes it
+/// is the one who holds it.
+pub(super) fn check_reach(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
+    if by.admin {
+        return Ok(());
+    }
     if let Some(allowed) = &by.scope.models
         && !key.models.as_ref().is_some_and(|models| models.iter().all(|model| allowed.contains(model)))
     {
