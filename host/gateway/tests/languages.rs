@@ -40,6 +40,9 @@ fn templates(lang: &str) {
         if !prove(&project) {
             return;
         }
+        if lang == "rust" && kind == StageKind::PromptGuard {
+            tells_why_it_panics(&project);
+        }
         let component = std::fs::read(project.join("dist/made.wasm")).unwrap();
         let home = std::env::var("HOME").unwrap();
         let named = component.windows(home.len()).any(|window| window == home.as_bytes());
@@ -48,6 +51,27 @@ fn templates(lang: &str) {
         let (good, said) = plugin(&project, &["inspect", "dist/made.wasm"]);
         assert!(good && said.contains(&format!("stages         {}\n", kind.as_str())), "{lang}: {said}");
     }
+}
+
+/// A Rust plugin that panics, in a call or before the first one: its test shows the panic's own words.
+fn tells_why_it_panics(project: &Path) {
+    let source = project.join("src/lib.rs");
+    let good = std::fs::read_to_string(&source).unwrap();
+    for (before, panic) in
+        [("let mut texts", "panic!(\"in a call\");"), ("Ok(Self(config))", "panic!(\"at the start\");")]
+    {
+        let bad = good.replacen(before, &format!("{panic}\n{before}"), 1);
+        assert_ne!(bad, good, "{before}");
+        std::fs::write(&source, bad).unwrap();
+        let (built, said) = plugin(project, &["build"]);
+        assert!(built, "{said}");
+        let (passed, said) = plugin(project, &["test"]);
+        let words = panic.split('"').nth(1).unwrap();
+        let line = said.lines().find(|line| line.contains("log: ERROR the plugin panicked")).unwrap_or_default();
+        assert!(!passed && line.contains("src/lib.rs") && line.contains(words), "{words}: {said}");
+    }
+    std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
 }
 
 /// A new project, in a folder that keeps what the one before it has compiled. Where its other files are the same, cargo
