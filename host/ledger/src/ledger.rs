@@ -51,6 +51,8 @@ pub struct Ledger {
     /// Ends that the disk had no room for. No more than were open: while there are some, nothing new begins.
     unwritten: Mutex<Vec<Record>>,
     full: AtomicBool,
+    /// What was written could not be made to last.
+    unsynced: AtomicBool,
 }
 
 /// A generation that has begun and not ended.
@@ -68,8 +70,9 @@ struct Open {
 const NOBODY: u64 = 0;
 /// Marks are written this often: what a crash may lose of a running generation.
 const MARK: Duration = Duration::from_millis(50);
-/// Every so many marks, what was written is made to survive a loss of power.
-const MARKS_PER_SYNC: u32 = 2;
+/// What was written is made to survive a loss of power this often. A disk that is busy takes longer for it than a mark may
+/// wait, so that a thread of its own does it.
+const SYNC: Duration = Duration::from_millis(100);
 
 impl Ledger {
     /// Settles what a crash left in `journal`, and begins to write down what runs.
@@ -87,10 +90,10 @@ impl Ledger {
             next: AtomicU64::new(1),
             unwritten: Mutex::default(),
             full: AtomicBool::new(false),
+            unsynced: AtomicBool::new(false),
         });
-        let weak = Arc::downgrade(&ledger);
-        let thread = std::thread::Builder::new().name("tidegate-ledger".into());
-        thread.spawn(move || keep_time(&weak)).map_err(LedgerError::Thread)?;
+        each("tidegate-ledger", MARK, &ledger, Self::tick)?;
+        each("tidegate-sync", SYNC, &ledger, Self::sync)?;
         Ok(ledger)
     }
 
@@ -269,24 +272,39 @@ impl Ledger {
         self.write(&[Record::Mark(NOBODY, Tokens::default())]).map(drop)
     }
 
-    fn tick(&self, sync: bool) {
-        let written = self.probe().and_then(|()| self.retry()).and_then(|()| self.mark());
-        let outcome = written.and_then(|()| if sync { self.journal.sync() } else { Ok(()) });
-        let was_full = self.full.swap(outcome.is_err(), Ordering::Relaxed);
+    fn tick(&self) {
+        let outcome = self.probe().and_then(|()| self.retry()).and_then(|()| self.mark());
+        let is_full = outcome.is_err() || self.unsynced.load(Ordering::Relaxed);
+        let was_full = self.full.swap(is_full, Ordering::Relaxed);
         match outcome {
             Err(error) if !was_full => tracing::error!("the journal cannot be written; nothing new begins: {error}"),
-            Ok(()) if was_full => tracing::info!("the journal can be written again"),
+            Ok(()) if was_full && !is_full => tracing::info!("the journal can be written again"),
             _ => {}
+        }
+    }
+
+    fn sync(&self) {
+        let outcome = self.journal.sync();
+        let was_unsynced = self.unsynced.swap(outcome.is_err(), Ordering::Relaxed);
+        if let Err(error) = outcome
+            && !was_unsynced
+        {
+            tracing::error!("the journal does not reach the disk; nothing new begins: {error}");
         }
     }
 }
 
-fn keep_time(ledger: &Weak<Ledger>) {
-    for round in 0_u32.. {
-        std::thread::sleep(MARK);
-        let Some(ledger) = ledger.upgrade() else { return };
-        ledger.tick(round % MARKS_PER_SYNC == 0);
-    }
+/// Has a thread of this name do something time and again, for as long as there is a ledger.
+fn each(name: &str, pause: Duration, ledger: &Arc<Ledger>, what: fn(&Ledger)) -> Result<(), LedgerError> {
+    let ledger = Arc::downgrade(ledger);
+    let work = move || {
+        loop {
+            std::thread::sleep(pause);
+            let Some(ledger) = Weak::upgrade(&ledger) else { return };
+            what(&ledger);
+        }
+    };
+    std::thread::Builder::new().name(name.into()).spawn(work).map_err(LedgerError::Thread).map(drop)
 }
 
 fn tell(alert: &Alert) {
