@@ -28,7 +28,7 @@ pub struct ConnectorConfig {
     pub idle_timeout: Duration,
     /// Bytes of a response's body.
     pub max_response_bytes: u64,
-    /// Idle HTTP/1.1 connections that are kept.
+    /// Idle HTTP/1.1 connections that are kept for each runtime that opens some.
     pub max_idle: usize,
     /// How long they are kept; below what common servers keep theirs.
     pub keep_idle: Duration,

@@ -1,7 +1,7 @@
 //! The journal's files: appended to by whoever settles, read by the drain, deleted once a database has all of them.
 //!
 //! One `write` for each record, made by the request itself: what is written survives the process. What also has to
-//! survive the machine waits for [`Journal::sync`], which the ledger's thread calls.
+//! survive the machine waits for [`Journal::sync`], which a thread beside the one of the marks calls.
 
 use crate::drain::Position;
 use crate::entry::{Event, Record};
