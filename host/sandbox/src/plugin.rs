@@ -145,11 +145,10 @@ impl Plugin {
             return Err(CallError::Plugin { plugin: self.name().into(), case: "unsupported", message });
         }
         let wall = ctx.deadline.min(self.blueprint.limits.wall);
-        let now = Instant::now();
-        let until = now + wall;
+        let until = Instant::now() + wall;
         let _running = self.core.ticker.clock().running();
         let retention = retention::<C>(ctx);
-        let mut lease = self.pool(ctx.caller.owner()).lease(now, until).await?;
+        let mut lease = self.pool(ctx.caller.owner()).lease(until).await?;
         let answer = self.enter(&mut lease.instance, ctx, &call, until, wall).await;
         let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
         let settle = |lease: Lease| match retention {

@@ -11,15 +11,8 @@ use crate::stage::CallError;
 use crate::ticker::Clock;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// For so long after a call an instance is taken to lie in the caches of the core that it ran on.
-const WARM: Duration = Duration::from_millis(2);
-/// So many calls take a warm instance from another thread before the pool makes one more: a burst is no reason to hold more
-/// memory, traffic on several threads is.
-const MOVES: u32 = 64;
 
 /// Idle instances, most recently used last, and the permits that bound the live ones.
 pub(crate) struct Pool {
@@ -30,27 +23,11 @@ pub(crate) struct Pool {
     clock: Clock,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
-    /// Calls that took a warm instance from another thread since the last one was made for that.
-    moves: AtomicU32,
 }
 
 struct Idle {
     instance: Box<Instance>,
     since: Instant,
-    /// Where it served its last call.
-    thread: Thread,
-}
-
-/// A thread, while it lives; one that ends may give its name to another.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Thread(usize);
-
-impl Thread {
-    /// The one that runs this: cheaper than the standard library's, which counts references.
-    fn current() -> Self {
-        thread_local!(static PLACE: u8 = const { 0 });
-        Self(PLACE.with(|place| std::ptr::from_ref(place).addr()))
-    }
 }
 
 /// The use of one instance by one call.
@@ -66,8 +43,7 @@ impl Lease {
     pub(crate) fn keep(self) {
         let now = Instant::now();
         if self.pool.registry.may_idle(self.pool.work(), self.instance.calls, self.instance.born, now) {
-            let idle = Idle { instance: self.instance, since: now, thread: Thread::current() };
-            self.pool.idle.lock().push(idle);
+            self.pool.idle.lock().push(Idle { instance: self.instance, since: now });
         }
     }
 }
@@ -77,47 +53,19 @@ impl Pool {
         let permits = Arc::new(Semaphore::new(blueprint.max_instances()));
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
         let clock = core.ticker.clock().clone();
-        let pool = Arc::new(Self {
-            blueprint,
-            namespace,
-            kv,
-            registry,
-            clock,
-            permits,
-            idle: Mutex::default(),
-            moves: AtomicU32::new(0),
-        });
+        let pool = Arc::new(Self { blueprint, namespace, kv, registry, clock, permits, idle: Mutex::default() });
         pool.registry.enroll(&pool);
         pool
     }
 
     /// An instance for one call: an idle one, or a new one. Waits until `until` for another call to end.
-    pub(crate) async fn lease(self: &Arc<Self>, now: Instant, until: Instant) -> Result<Lease, CallError> {
+    pub(crate) async fn lease(self: &Arc<Self>, until: Instant) -> Result<Lease, CallError> {
         let permit = self.permit(until).await?;
-        match self.idle_instance(now) {
+        let idle = self.idle.lock().pop();
+        match idle {
             Some(Idle { instance, .. }) => Ok(Lease { instance, pool: self.clone(), _permit: permit }),
             None => self.new_lease(permit, until).await,
         }
-    }
-
-    /// The instance that this thread has just used, whose memory is in its core's caches: to fetch that from another core
-    /// costs as much as the call. Else the newest that is in nobody's. Where other threads keep all of them busy, now and
-    /// then none, so that one is made for this thread.
-    fn idle_instance(&self, now: Instant) -> Option<Idle> {
-        let here = Thread::current();
-        let mut idle = self.idle.lock();
-        let is_warm = |idle: &Idle| now.saturating_duration_since(idle.since) < WARM;
-        let own = idle.iter().rposition(|idle| idle.thread == here && is_warm(idle));
-        if let Some(at) = own.or_else(|| idle.iter().rposition(|idle| !is_warm(idle))) {
-            return Some(idle.remove(at));
-        }
-        // Each permit that is out, this call's included, stands for an instance.
-        let has_room = || idle.len() <= self.permits.available_permits() && self.registry.has_room(self.work());
-        if !idle.is_empty() && self.moves.fetch_add(1, Ordering::Relaxed) >= MOVES && has_room() {
-            self.moves.store(0, Ordering::Relaxed);
-            return None;
-        }
-        idle.pop()
     }
 
     async fn permit(&self, until: Instant) -> Result<OwnedSemaphorePermit, CallError> {

@@ -87,11 +87,6 @@ impl Registry {
         tokio::time::timeout_at(until.into(), slot).await.ok().and_then(Result::ok)
     }
 
-    /// Whether one more instance would take no other's place.
-    pub(crate) fn has_room(&self, work: Work) -> bool {
-        self.slots(work).free.available_permits() > 0
-    }
-
     /// Whether an instance that has no work may wait for some.
     pub(crate) fn may_idle(&self, work: Work, calls: u32, born: Instant, now: Instant) -> bool {
         calls < self.recycle_after

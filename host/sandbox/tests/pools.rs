@@ -2,7 +2,6 @@
 
 use crate::support::{by, ctx, inspect, load, small, spec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 use tidegate_sandbox::stage::{Action, CallError, Limits};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
@@ -32,37 +31,6 @@ async fn an_instance_is_reused_by_its_tenant_only() {
     assert_eq!(nth_call(&plugin, "reuse-a").await, 2);
     assert_eq!(nth_call(&plugin, "reuse-b").await, 1);
     assert_eq!(nth_call(&plugin, "reuse-a").await, 3);
-}
-
-/// Two threads ask in turns, until each of them had its last calls served by an instance of its own, or for a while.
-fn take_turns(plugin: &Plugin, turns: u32, enough: impl Fn() -> bool + Sync) {
-    let turn = AtomicU32::new(0);
-    let asks = |me: u32| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        while turn.load(SeqCst) < turns && !enough() {
-            if turn.load(SeqCst) % 2 == me {
-                runtime.block_on(nth_call(plugin, "turns"));
-                turn.fetch_add(1, SeqCst);
-            }
-            std::thread::yield_now();
-        }
-    };
-    std::thread::scope(|scope| [0, 1].map(|me| scope.spawn(move || asks(me))).map(|thread| thread.join().unwrap()));
-}
-
-#[test]
-fn threads_that_call_in_turns_get_an_instance_each_within_the_limit() {
-    let sandbox = sandbox(|config| config.recycle_after_calls = u32::MAX);
-    let plugin = sandbox.load(spec("honest")).unwrap();
-    take_turns(&plugin, 20, || false);
-    assert_eq!(sandbox.usage().instances, 1, "a few turns are no reason to hold more memory");
-    take_turns(&plugin, 100_000, || sandbox.usage().instances == 2);
-    take_turns(&plugin, 500, || false);
-    assert_eq!(sandbox.usage().instances, 2);
-    let limits = Limits { instances: 1, ..spec("honest").limits };
-    let limited = sandbox.load(PluginSpec { limits, ..spec("honest") }).unwrap();
-    take_turns(&limited, 500, || false);
-    assert_eq!(sandbox.usage().instances, 3);
 }
 
 #[tokio::test]
