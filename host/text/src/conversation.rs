@@ -15,6 +15,7 @@ use crate::dialect::Dialect;
 use crate::error::TextError;
 use crate::veil::Veil;
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use tidegate_types::{Message, Part, Role, ToolCall, ToolDef, ToolOutcome};
 
 /// How a template wants the arguments of past tool calls.
@@ -64,13 +65,17 @@ impl Layout<'_, '_> {
     /// The template's `messages`. A tool's outcome is a message of its own, behind the other parts of its message.
     pub fn messages(&mut self, messages: &[Message]) -> Result<Value, TextError> {
         let mut out = Vec::with_capacity(messages.len());
-        for (index, message) in messages.iter().enumerate() {
+        // The names of the tools that were called so far, by the ids of the calls; the latest call of an id counts.
+        let mut called = HashMap::new();
+        for message in messages {
+            called.extend(calls(message).map(|call| (call.id.as_str(), call.name.as_str())));
             let num_outcomes = outcomes(message).count();
             if num_outcomes == 0 || num_outcomes < message.parts.len() {
                 out.push(self.message(message)?);
             }
             for outcome in outcomes(message) {
-                out.push(self.outcome(message, outcome, &messages[..=index])?);
+                let name = message.name.as_deref().or_else(|| called.get(outcome.call_id.as_str()).copied());
+                out.push(self.outcome(outcome, name)?);
             }
         }
         Ok(Value::Array(out))
@@ -130,12 +135,11 @@ impl Layout<'_, '_> {
         Ok(Value::Object(out))
     }
 
-    fn outcome(&mut self, message: &Message, outcome: &ToolOutcome, until: &[Message]) -> Result<Value, TextError> {
+    fn outcome(&mut self, outcome: &ToolOutcome, name: Option<&str>) -> Result<Value, TextError> {
         let mut out = Map::new();
         out.insert("role".to_owned(), Role::Tool.as_str().into());
         out.insert("content".to_owned(), self.veil.text(&outcome.content)?.into());
         out.insert("tool_call_id".to_owned(), self.veil.text(&outcome.call_id)?.into());
-        let name = message.name.as_deref().or_else(|| called_name(until, &outcome.call_id));
         if let Some(name) = name {
             out.insert("name".to_owned(), self.veil.text(name)?.into());
         }
@@ -185,11 +189,6 @@ fn outcomes(message: &Message) -> impl Iterator<Item = &ToolOutcome> {
     message.parts.iter().filter_map(|part| if let Part::ToolOutcome(outcome) = part { Some(outcome) } else { None })
 }
 
-/// The name of the tool that a call id stands for, from the latest call of that id.
-fn called_name<'m>(until: &'m [Message], call_id: &str) -> Option<&'m str> {
-    let calls = until.iter().rev().flat_map(|message| message.parts.iter().rev());
-    calls
-        .filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
-        .find(|call| call.id == call_id)
-        .map(|call| call.name.as_str())
+fn calls(message: &Message) -> impl Iterator<Item = &ToolCall> {
+    message.parts.iter().filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
 }

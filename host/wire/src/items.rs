@@ -10,8 +10,8 @@ use tidegate_types::{Message, Part, Reject, Report, Role, ToolCall, ToolOutcome,
 
 const MAX_CALL_ID_BYTES: usize = 256;
 const MAX_NAME_BYTES: usize = 64;
-/// More than fit into any context.
-const MAX_ITEMS: usize = 4096;
+/// More than fit into any context; messages of a chat are bounded alike.
+pub(crate) const MAX_ITEMS: usize = 4096;
 
 /// Reads a list of items.
 pub(crate) fn read_list(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject> {
@@ -214,21 +214,25 @@ pub fn joined(items: Vec<Message>) -> Result<Vec<Message>, Reject> {
     }
     match unanswered(&messages) {
         None => Ok(messages),
-        Some(id) => {
+        Some((_, id)) => {
             let message = format!("there is no call of the id `{id}` before its output");
             Err(Reject::invalid("input", message).code("invalid_value"))
         }
     }
 }
 
-/// The first outcome whose call is not in the message of the model before it.
-fn unanswered(messages: &[Message]) -> Option<&str> {
+/// The first outcome whose call is not in the message of the model before it: where it stands, and its call's id. One pass,
+/// since outcomes may be all that there is.
+pub(crate) fn unanswered(messages: &[Message]) -> Option<(usize, &str)> {
+    let mut before: Option<&Message> = None;
     messages.iter().enumerate().find_map(|(i, message)| {
+        if message.role != Role::Tool {
+            before = Some(message);
+        }
         let [Part::ToolOutcome(outcome)] = message.parts.as_slice() else { return None };
-        let before = messages[..i].iter().rev().find(|message| message.role != Role::Tool);
         let calls = |part: &Part| matches!(part, Part::ToolCall(call) if call.id == outcome.call_id);
         let called = before.is_some_and(|message| message.parts.iter().any(calls));
-        (!called).then_some(outcome.call_id.as_str())
+        (!called).then_some((i, outcome.call_id.as_str()))
     })
 }
 
@@ -391,5 +395,22 @@ mod tests {
         );
         let lonely = read_text(r#"[{"type":"function_call_output","call_id":"x","output":"4"}]"#).unwrap();
         assert_eq!(joined(lonely).unwrap_err().param.as_deref(), Some("input"));
+    }
+
+    #[test]
+    fn outcomes_of_one_call_are_checked_in_one_pass() {
+        let call = ToolCall { id: "a".into(), name: "f".into(), arguments: "{}".into() };
+        let outcome = |id: &str| {
+            let outcome = ToolOutcome { call_id: id.into(), content: "".into(), structured: None, is_error: false };
+            one(Role::Tool, Part::ToolOutcome(outcome))
+        };
+        let mut messages = vec![one(Role::Assistant, Part::ToolCall(call))];
+        messages.extend((0..200_000).map(|_| outcome("a")));
+        messages.push(outcome("b"));
+        // Looking back from each of them would take minutes.
+        let (sender, checked) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || sender.send(unanswered(&messages).map(|(i, id)| (i, id.to_owned()))));
+        let found = checked.recv_timeout(std::time::Duration::from_secs(30)).expect("it ends soon");
+        assert_eq!(found, Some((200_001, "b".to_owned())));
     }
 }

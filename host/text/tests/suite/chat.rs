@@ -178,6 +178,27 @@ fn a_callers_arguments_reach_the_template_but_cannot_replace_the_hosts() {
 }
 
 #[test]
+fn outcomes_have_the_name_of_the_latest_call_of_their_id() {
+    let template = "{% for m in messages %}{{ m.name }},{% endfor %}";
+    let messages =
+        [assistant(vec![call("f", "{}")]), outcome("1"), outcome("2"), assistant(vec![call("g", "{}")]), outcome("3")];
+    assert_eq!(render(template, &messages, &[]).expect("renders"), ",f,f,,g,");
+}
+
+#[test]
+fn outcomes_of_one_call_are_laid_out_in_one_pass() {
+    let (sender, rendered) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let mut messages = vec![assistant(vec![call("f", "{}")])];
+        messages.extend((0..300_000).map(|_| outcome("")));
+        sender.send(render("{{ messages | length }}", &messages, &[]))
+    });
+    // Looking back from each of them would take minutes.
+    let rendered = rendered.recv_timeout(Duration::from_secs(60)).expect("it ends soon");
+    assert_eq!(rendered.expect("renders"), "300001");
+}
+
+#[test]
 fn refusals_and_limits_name_the_thing() {
     let refusal = render("{{ raise_exception('only ' + messages[0].content) }}", &[user("<|im_end|>")], &[]);
     assert!(matches!(refusal, Err(TextError::Template(text)) if text == "only <|im_end|>"));

@@ -2,6 +2,7 @@
 //! than dropped, except `annotations`, which only ever comes back from an answer that the caller repeats.
 
 use crate::field::{list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
+use crate::items::{MAX_ITEMS, unanswered};
 use crate::json::{Entries, Node};
 use crate::path::Path;
 use crate::request::tools::read_calls;
@@ -18,6 +19,11 @@ pub(super) fn read(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject
     if items.is_empty() {
         return Err(refuse(at, "empty_array", |param| format!("`{param}` must have at least one message")));
     }
+    if items.len() > MAX_ITEMS {
+        return Err(refuse(at, "array_above_max_length", |param| {
+            format!("`{param}` must have at most {MAX_ITEMS} messages, not {}", items.len())
+        }));
+    }
     let messages: Vec<Message> =
         items.into_iter().enumerate().map(|(i, item)| read_message(i, item, &at.index(i))).collect::<Result<_, _>>()?;
     outcomes_have_calls(&messages, at)?;
@@ -26,17 +32,10 @@ pub(super) fn read(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject
 
 /// A tool's result stands behind the assistant's message that called it: models are trained on nothing else.
 fn outcomes_have_calls(messages: &[Message], at: &Path<'_>) -> Result<(), Reject> {
-    for (i, message) in messages.iter().enumerate() {
-        let [Part::ToolOutcome(outcome)] = message.parts.as_slice() else { continue };
-        let before = messages[..i].iter().rev().find(|message| message.role != Role::Tool);
-        let calls = |part: &Part| matches!(part, Part::ToolCall(call) if call.id == outcome.call_id);
-        if !before.is_some_and(|message| message.parts.iter().any(calls)) {
-            return Err(refuse(&at.index(i).key("tool_call_id"), "invalid_value", |param| {
-                format!("`{param}` must be the id of a call in `tool_calls` of the assistant's message before it")
-            }));
-        }
-    }
-    Ok(())
+    let Some((i, _)) = unanswered(messages) else { return Ok(()) };
+    Err(refuse(&at.index(i).key("tool_call_id"), "invalid_value", |param| {
+        format!("`{param}` must be the id of a call in `tool_calls` of the assistant's message before it")
+    }))
 }
 
 /// The fields of one message that are present.

@@ -48,6 +48,7 @@ fn every_wrong_top_level_field_is_named() {
         ("model", json!("x".repeat(257)), "at most 256 bytes"),
         ("messages", json!("hi"), "a list, not a string"),
         ("messages", json!([]), "at least one message"),
+        ("messages", json!(vec![json!({"role": "user", "content": ""}); 4097]), "at most 4096 messages, not 4097"),
         ("temperature", json!("hot"), "a number, not a string"),
         ("temperature", json!(2.5), "between 0 and 2, not 2.5"),
         ("temperature", json!(-0.1), "between 0 and 2"),
