@@ -18,7 +18,7 @@ mod call;
 mod scan;
 
 use crate::dialect::{Dialect, ReasoningTags, ToolFormat};
-use call::{Body, Call};
+use call::{Body, Call, Opening};
 
 /// The longest tool call. A longer one is text.
 const MAX_CALL_BYTES: usize = 1 << 20;
@@ -219,13 +219,16 @@ impl OutputParser {
             at += 1 + blank_len(&self.pending[at + 1..]);
         }
         let tag = ToolFormat::LlamaJson.marks()[0];
-        match self.mark_at(at, tag) {
-            Mark::There => at += tag.len() + blank_len(&self.pending[at + tag.len()..]),
+        let opening = match self.mark_at(at, tag) {
+            Mark::There => {
+                at += tag.len() + blank_len(&self.pending[at + tag.len()..]);
+                Opening::Mark
+            }
             Mark::Perhaps => return Step::Wait,
-            Mark::Not => {}
-        }
+            Mark::Not => Opening::Bare,
+        };
         match self.pending[at..].chars().next() {
-            Some('{') => self.go(Phase::Call { lead: at, body: Body::new(ToolFormat::LlamaJson) }),
+            Some('{') => self.go(Phase::Call { lead: at, body: Body::new(ToolFormat::LlamaJson, opening) }),
             None if !self.is_last => Step::Wait,
             None if self.num_calls > 0 => {
                 self.consume(self.pending.len());
@@ -242,7 +245,8 @@ impl OutputParser {
         if let Some(at) = self.pending.find(mark) {
             let text_len = self.pending[..at].trim_end().len();
             self.emit_text(text_len);
-            return self.go(Phase::Call { lead: at - text_len + mark.len(), body: Body::new(self.tools) });
+            let body = Body::new(self.tools, Opening::Mark);
+            return self.go(Phase::Call { lead: at - text_len + mark.len(), body });
         }
         if !self.is_last {
             self.emit_text(self.pending.len() - held_len(&self.pending, mark));

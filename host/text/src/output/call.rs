@@ -7,12 +7,13 @@
 //! | Mistral | an array of objects as in Hermes, or `name`, an optional `[CALL_ID]id`, `[ARGS]`, the arguments |
 //!
 //! Names of the fields are taken in either spelling. Arguments are an object; JSON text of an object inside a
-//! string, which some models write, is unwrapped; missing ones are the empty object.
+//! string, which some models write, is unwrapped; missing ones are the empty object where a mark says that it is a call.
+//! Without one, an object without arguments is an answer in JSON.
 
 use super::MAX_CALL_BYTES;
 use super::scan::{Scanned, Scanner};
 use crate::dialect::ToolFormat;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
@@ -33,17 +34,27 @@ pub(super) enum Call {
     Complete { calls: Vec<(String, String)>, len: usize },
 }
 
+/// What shows that a call begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// The format's mark.
+    Mark,
+    /// Nothing but the object itself.
+    Bare,
+}
+
 /// The reader of one body, kept while the text grows.
 #[derive(Debug)]
 pub(super) struct Body {
     format: ToolFormat,
+    opening: Opening,
     /// Where the JSON starts, and how far it was read.
     json: Option<(usize, Scanner)>,
 }
 
 impl Body {
-    pub fn new(format: ToolFormat) -> Self {
-        Self { format, json: None }
+    pub fn new(format: ToolFormat, opening: Opening) -> Self {
+        Self { format, opening, json: None }
     }
 
     /// Looks at the text behind the mark, which has only grown since the last look.
@@ -93,10 +104,10 @@ impl Body {
         }
         if json.starts_with('[') {
             let items: Vec<&RawValue> = serde_json::from_str(json).ok()?;
-            let calls: Option<Vec<_>> = items.iter().map(|item| one_call(item.get())).collect();
+            let calls: Option<Vec<_>> = items.iter().map(|item| one_call(item.get(), self.opening)).collect();
             return calls.filter(|calls| !calls.is_empty());
         }
-        Some(vec![one_call(json)?])
+        Some(vec![one_call(json, self.opening)?])
     }
 }
 
@@ -153,18 +164,24 @@ struct Fields<'a> {
     name: Option<Cow<'a, str>>,
     #[serde(borrow)]
     function: Option<Cow<'a, str>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     arguments: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "present")]
     parameters: Option<&'a RawValue>,
 }
 
-fn one_call(json: &str) -> Option<(String, String)> {
+/// A field that is there, be it null.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    Deserialize::deserialize(deserializer).map(Some)
+}
+
+fn one_call(json: &str, opening: Opening) -> Option<(String, String)> {
     let fields: Fields<'_> = serde_json::from_str(json).ok()?;
     let name = fields.name.or(fields.function).filter(|name| !name.is_empty())?;
-    let arguments = match fields.arguments.or(fields.parameters) {
-        Some(arguments) => object_text(arguments.get())?,
-        None => "{}".to_owned(),
+    let arguments = match (fields.arguments.or(fields.parameters), opening) {
+        (Some(arguments), _) => object_text(arguments.get())?,
+        (None, Opening::Mark) => "{}".to_owned(),
+        (None, Opening::Bare) => return None,
     };
     Some((name.into_owned(), arguments))
 }

@@ -168,6 +168,8 @@ fn llama_calls_are_the_whole_answer() {
     for answer in [
         r#"{"answer": 42, "name": "f"}"#,
         r#"{"name": "Ada", "parameters": [1]}"#,
+        r#"{"name": "Ada", "born": 1815}"#,
+        r#"{"id": 7, "name": "Widget", "price": 3}"#,
         r#"Use {"name": "f", "parameters": {}}"#,
         "<|python_tag|>search.call(query=\"x\")",
         "{}",
@@ -178,6 +180,8 @@ fn llama_calls_are_the_whole_answer() {
         check(&llama, answer, &[text(answer)]);
     }
     check(&llama, r#"{"name": "f", "parameters": {}} so"#, &[call("f", "{}"), text(" so")]);
+    check(&llama, r#"{"name": "f", "parameters": null}"#, &[call("f", "{}")]);
+    check(&llama, r#"<|python_tag|>{"name": "f"}"#, &[call("f", "{}")]);
 }
 
 #[test]
