@@ -141,8 +141,6 @@ impl EngineSource {
                 }
                 if choice.text.push(&token, &mut kinds) {
                     finish = Some(FinishReason::Stop);
-                } else if self.single_call && kinds.iter().any(|kind| matches!(kind, DeltaKind::ToolCall { .. })) {
-                    finish = Some(FinishReason::ToolCalls);
                 }
             }
             Some(JobEvent::Finished { reason, usage }) => {
@@ -154,6 +152,12 @@ impl EngineSource {
                 let stopped = choice.text.finish(reason == FinishReason::Length, &mut kinds);
                 finish = Some(if stopped { FinishReason::Stop } else { reason });
             }
+        }
+        // One token may end several calls: those of a list.
+        let first_call = kinds.iter().position(|kind| matches!(kind, DeltaKind::ToolCall { .. }));
+        if let Some(at) = first_call.filter(|_| self.single_call) {
+            kinds.truncate(at + 1);
+            finish = finish.or(Some(FinishReason::ToolCalls));
         }
         self.queue(index, kinds, finish);
         Ok(())
@@ -187,6 +191,60 @@ impl Drop for EngineSource {
         for stream in self.choices.iter_mut().filter_map(|choice| choice.stream.as_mut()) {
             let tokens = std::iter::from_fn(|| stream.try_next()).filter(|event| matches!(event, JobEvent::Token(_)));
             tally.add_output(tokens.count() as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use tidegate_text::{AddSpecial, Dialect, TextModel, ToolFormat};
+    use tidegate_types::SampledToken;
+
+    /// What leaves of a turn in which a model says this, token by token, in Mistral's format.
+    fn deltas(said: &str, single_call: bool) -> Vec<DeltaKind> {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway/assets/starter");
+        let model = TextModel::open(&dir).expect("the starter model opens");
+        let model = Arc::new(model.with_dialect(Dialect { tools: ToolFormat::Mistral, reasoning: None }));
+        let reading = Reading::Chat { tools: true };
+        let (prompt, sampling, stop) = (Vec::new(), Vec::new(), Vec::new());
+        let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call };
+        let text = ChoiceText::new(Arc::clone(&model), &turn).expect("a choice");
+        let choice = Choice { stream: None, text, cached_tokens: 0, output_tokens: 0 };
+        let (ready, usage) = (VecDeque::new(), Usage::default());
+        let mut source = EngineSource { choices: vec![choice], turn: 0, ready, usage, single_call, tally: None };
+        let ids = model.encode(said, AddSpecial::No).expect("text encodes");
+        let tokens = ids.into_iter().map(|id| JobEvent::Token(SampledToken { id, logprob: None, top: Vec::new() }));
+        let end = JobEvent::Finished { reason: FinishReason::Stop, usage };
+        let mut out = Vec::new();
+        for event in tokens.chain([end]) {
+            source.take(0, Some(event)).expect("an event");
+            out.extend(source.ready.drain(..).filter_map(|event| match event {
+                SourceEvent::Delta(delta) => Some(delta.kind),
+                _ => None,
+            }));
+            if matches!(out.last(), Some(DeltaKind::Finish(_))) {
+                break;
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn of_a_list_of_calls_one_is_made_where_one_is_asked_for() {
+        let said = r#"[TOOL_CALLS] [{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]"#;
+        let names = |kinds: &[DeltaKind]| {
+            let name = |kind: &DeltaKind| match kind {
+                DeltaKind::ToolCall { call, .. } => Some(call.name.clone()),
+                _ => None,
+            };
+            kinds.iter().filter_map(name).collect::<Vec<_>>()
+        };
+        for (single_call, expected) in [(false, ["f", "g"].as_slice()), (true, ["f"].as_slice())] {
+            let kinds = deltas(said, single_call);
+            assert_eq!(names(&kinds), expected);
+            assert_eq!(kinds.last(), Some(&DeltaKind::Finish(FinishReason::ToolCalls)));
         }
     }
 }
