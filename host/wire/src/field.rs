@@ -112,10 +112,10 @@ impl Range {
     }
 
     fn describe(self) -> String {
-        match (self.min_allowed, self.max == f64::from(f32::MAX)) {
-            (true, _) => format!("between {} and {}", self.min, self.max),
-            (false, true) => format!("above {}", self.min),
-            (false, false) => format!("above {} and at most {}", self.min, self.max),
+        if self.min_allowed {
+            format!("between {} and {}", self.min, self.max)
+        } else {
+            format!("above {} and at most {}", self.min, self.max)
         }
     }
 }

@@ -51,6 +51,7 @@ async fn a_wrong_type_or_range_names_its_field() {
         ("top_k", json!("x")),
         ("min_p", json!(2)),
         ("repetition_penalty", json!(0)),
+        ("repetition_penalty", json!(1e-38)),
     ];
     for (param, value) in cases {
         let field = param.split(['[', '.']).next().unwrap();

@@ -52,9 +52,8 @@ impl Common {
             "min_p" => sampling.min_p = Some(number(&node, at, Range::closed(0.0, 1.0))?),
             "presence_penalty" => sampling.presence_penalty = Some(number(&node, at, penalty)?),
             "frequency_penalty" => sampling.frequency_penalty = Some(number(&node, at, penalty)?),
-            "repetition_penalty" => {
-                sampling.repetition_penalty = Some(number(&node, at, Range::above(0.0, f64::from(f32::MAX)))?);
-            }
+            // Beyond, a logit that is divided by it may leave the range of numbers.
+            "repetition_penalty" => sampling.repetition_penalty = Some(number(&node, at, Range::closed(1e-3, 1e3))?),
             // Negative seeds are legal on the wire; the bits are the seed.
             "seed" => sampling.seed = Some(integer(&node, at, i64::MIN, i64::MAX)? as u64),
             "logit_bias" => sampling.logit_bias = read_logit_bias(node, at)?,
