@@ -1,9 +1,13 @@
-//! How many tokens a prompt has, where no tokenizer is at hand.
+//! How long a prompt is, where no tokenizer is at hand.
 
-use tidegate_types::{Chat, Part};
+use serde_json::Value;
+use tidegate_types::{Chat, Part, ToolDef};
 
 /// Bytes of text for a token.
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
+
+/// What a template writes around a message, a part or a tool, and takes the time for.
+const MARKUP_BYTES: usize = 32;
 
 /// Bytes of all text in a request.
 pub(crate) fn text_bytes(chat: &Chat) -> usize {
@@ -18,7 +22,69 @@ pub(crate) fn text_bytes(chat: &Chat) -> usize {
         .sum()
 }
 
+/// About how many bytes a template makes of a request and the server's tools `defs`.
+pub(crate) fn rendered_bytes(chat: &Chat, defs: &[ToolDef]) -> usize {
+    let pieces: usize = chat.messages.iter().map(|message| 1 + message.parts.len()).sum();
+    let tools: usize = chat.tools.iter().chain(defs).map(tool_bytes).sum();
+    text_bytes(chat) + MARKUP_BYTES * pieces + tools
+}
+
+fn tool_bytes(tool: &ToolDef) -> usize {
+    MARKUP_BYTES + tool.name.len() + tool.description.len() + json_bytes(&tool.input_schema)
+}
+
+/// About what `value` takes as JSON.
+fn json_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|item| json_bytes(item) + 2).sum::<usize>() + 2,
+        Value::Object(fields) => fields.iter().map(|(key, field)| key.len() + json_bytes(field) + 6).sum::<usize>() + 2,
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+    }
+}
+
 /// About how many tokens the prompt has.
 pub(crate) fn estimated_input(chat: &Chat) -> u64 {
     text_bytes(chat).div_ceil(BYTES_PER_TOKEN) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use tidegate_types::{Form, Message, Role, Sampling, ToolChoice, ToolHints};
+
+    fn chat(num_messages: usize, tools: Vec<ToolDef>) -> Chat {
+        Chat {
+            form: Form::Chat,
+            model: "m".into(),
+            messages: (0..num_messages).map(|i| Message::text(format!("m{i}"), Role::User, "x")).collect(),
+            tools,
+            tool_choice: ToolChoice::Auto,
+            parallel_tool_calls: true,
+            sampling: Sampling::default(),
+            stop: Vec::new(),
+            max_tokens: None,
+            n: 1,
+            stream: false,
+            extra: serde_json::Map::new(),
+            demands: Vec::new(),
+        }
+    }
+
+    fn tool(description: &str, input_schema: Value) -> ToolDef {
+        let (name, description) = ("f".to_owned(), description.to_owned());
+        ToolDef { name, description, input_schema, strict: false, hints: ToolHints::default() }
+    }
+
+    #[test]
+    fn what_a_template_writes_of_tools_and_of_many_messages_counts() {
+        let long = "x".repeat(1 << 20);
+        let in_schema = json!({"type": "object", "properties": {"a": {"enum": [1, [long.clone()]]}, long.clone(): {}}});
+        assert!(rendered_bytes(&chat(1, vec![tool(&long, json!({}))]), &[]) > 1 << 20);
+        assert!(rendered_bytes(&chat(1, vec![tool("", in_schema)]), &[]) > 2 << 20);
+        assert!(rendered_bytes(&chat(1, Vec::new()), &[tool(&long, json!({}))]) > 1 << 20);
+        assert!(rendered_bytes(&chat(4096, Vec::new()), &[]) > 128 << 10);
+        assert!(rendered_bytes(&chat(20, vec![tool("Adds.", json!({"type": "object"}))]), &[]) < 4 << 10);
+    }
 }

@@ -3,7 +3,7 @@
 use crate::bounds::LengthBounds;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use crate::estimate::{estimated_input, text_bytes};
+use crate::estimate::{estimated_input, rendered_bytes};
 use crate::gate::Hold;
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
@@ -135,7 +135,7 @@ impl Ask<'_> {
 /// Begins a turn, with the server's tools `defs`.
 pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, Reject> {
     let Ask { model, chat, cx, seeds, bounds, tally, .. } = ask;
-    let fitted = if text_bytes(chat) > LONG_TEXT_BYTES {
+    let fitted = if rendered_bytes(chat, &defs) > LONG_TEXT_BYTES {
         let (model, chat, seeds) = (Arc::clone(model), chat.clone(), seeds.to_vec());
         let fit = tokio::task::spawn_blocking(move || fit::fit(&model, &chat, &defs, &seeds, bounds));
         fit.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
