@@ -88,7 +88,7 @@ fn own(
     let folder = folder(entry, cache)?;
     let opened = tidegate_model::Model::open(&folder)?;
     let text = Arc::new(TextModel::open(&folder)?);
-    let stop_token_ids = stop_tokens(&opened, &text);
+    let stop_token_ids = stop_tokens(&opened.eos_token_ids, text.eos());
     let defaults = opened.sampling.clone();
     facts.push(format!("model     {} ({}, {})", entry.name, opened.architecture, folder.display()));
     let Chosen { backend, kind, fact } = backends.choose(&opened.program);
@@ -174,13 +174,11 @@ pub fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
     Ok(worker::run(std::io::stdin(), std::io::stdout(), &facts, factory(opened, &backend))?)
 }
 
-/// The end tokens of the config, or the tokenizer's own.
-fn stop_tokens(model: &tidegate_model::Model, text: &TextModel) -> Vec<u32> {
-    let mut tokens = model.eos_token_ids.clone();
-    if tokens.is_empty() {
-        tokens.extend(text.eos());
-    }
-    tokens
+/// The end tokens that the model's configs name, and the tokenizer's own: of a model that was trained on to chat, often
+/// the tokenizer alone names the one that ends a turn.
+fn stop_tokens(named: &[u32], tokenizers: Option<u32>) -> Vec<u32> {
+    let own = tokenizers.filter(|id| !named.contains(id));
+    named.iter().copied().chain(own).collect()
 }
 
 fn upstream(entry: &ModelConfig, facts: &mut Vec<String>) -> anyhow::Result<Model> {
@@ -225,4 +223,17 @@ fn hex(bytes: &[u8]) -> String {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tokenizers_end_token_ends_an_answer_beside_those_of_the_configs() {
+        assert_eq!(stop_tokens(&[2], Some(7)), [2, 7]);
+        assert_eq!(stop_tokens(&[2, 7], Some(7)), [2, 7]);
+        assert_eq!(stop_tokens(&[], Some(7)), [7]);
+        assert_eq!(stop_tokens(&[2], None), [2]);
+    }
 }
