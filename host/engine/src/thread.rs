@@ -81,7 +81,9 @@ impl ThreadEngine {
         tracing::error!(cause = %lost.cause, jobs = ?lost.blamed, "the device is lost");
         self.shared.enter(Phase::Loading);
         let events = self.scheduler.recover(&lost.blamed);
-        self.shared.send_events(StepReport { admitted: Vec::new(), events, snapshot: self.scheduler.snapshot() });
+        // The lost steps had no report; whoever was in them has left the queue.
+        let (admitted, snapshot) = (lost.blamed.clone(), self.scheduler.snapshot());
+        self.shared.send_events(StepReport { admitted, events, snapshot });
         let steps = self.scheduler.snapshot().counters.steps;
         if steps > std::mem::replace(&mut self.steps_at_last_loss, steps) {
             self.losses = 0;

@@ -293,6 +293,23 @@ async fn a_lost_device_is_replaced_and_its_jobs_go_on() {
 }
 
 #[tokio::test]
+async fn jobs_of_a_step_that_was_lost_have_left_the_queue() {
+    let (permit, permits) = sync_channel(1000);
+    let (permits, mut first) = (Arc::new(Mutex::new(permits)), true);
+    let factory = move |limits: Limits| {
+        let faults = Faults { lost_at: std::mem::take(&mut first).then_some(1), ..Faults::default() };
+        let toy = ToyExecutor::new(VOCAB, limits, faults);
+        Ok(Box::new(Gated { toy, permits: permits.clone() }) as Box<dyn Executor>)
+    };
+    let engine = EngineHandle::start(config(), toy::facts(VOCAB, CONTEXT), Box::new(factory)).unwrap();
+    let mut stream = engine.submit(job(&engine, &[1], 200)).unwrap();
+    (0..2).for_each(|_| permit.send(()).unwrap());
+    assert_eq!(stream.next().await, Some(JobEvent::Started { cached_tokens: 0 }));
+    let stats = engine.stats();
+    assert_eq!((stats.restarts, stats.live_jobs, stats.queued_jobs, stats.queued_tokens), (1, 1, 0, 0));
+}
+
+#[tokio::test]
 async fn a_device_that_cannot_be_replaced_fails_every_job_and_refuses_more() {
     let engine = start(config(), Faults { lost_at: Some(1), ..Faults::default() });
     // The engine may give up while jobs are still being submitted; those are refused for the same reason.
