@@ -22,7 +22,7 @@ const RESERVED: [&str; 7] =
 pub struct ChatOptions {
     /// Ask for an answer: the template opens the assistant's turn.
     pub add_generation_prompt: bool,
-    /// More variables for the template, from the caller (`chat_template_kwargs`), such as `enable_thinking`.
+    /// More variables for the template, from the caller, such as `enable_thinking`.
     pub template_args: Map<String, Value>,
     /// The time that templates may print.
     pub now: SystemTime,

@@ -204,7 +204,7 @@ pub struct Chat {
     pub n: u32,
     /// Stream the answer.
     pub stream: bool,
-    /// Fields of the wire that Tidegate does not interpret; sent on to upstreams.
+    /// Fields of the wire that are not read into others; sent on to upstreams.
     pub extra: serde_json::Map<String, Value>,
     /// Names of those in `extra` that change the answer: who does not know them must refuse the request.
     pub demands: Vec<String>,

@@ -89,6 +89,28 @@ async fn what_the_model_cannot_do_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_callers_switches_reach_the_template_and_texts_do_not() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models/qwen3");
+    let gateway = Gateway::start(&format!("[[models]]\nname = \"q\"\npath = {model:?}\n[pipeline]\n")).await;
+    let ask = |args: Value| {
+        let messages = json!([{"role": "user", "content": "hi"}]);
+        json!({"model": "q", "max_tokens": 1, "messages": messages, "chat_template_kwargs": args})
+    };
+    let mut prompts = Vec::new();
+    for args in [Value::Null, json!({"enable_thinking": true}), json!({"enable_thinking": false})] {
+        let answer = gateway.post(CHAT, &ask(args)).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        prompts.push(answer.json()["usage"]["prompt_tokens"].as_u64().unwrap());
+    }
+    assert!(prompts[0] == prompts[1] && prompts[1] < prompts[2], "the template closes the reasoning: {prompts:?}");
+    let many: serde_json::Map<String, Value> = (0..17).map(|n| (format!("x{n}"), json!(n))).collect();
+    for args in [json!(1), json!({"date": "today"}), json!({"tools": false}), json!(many)] {
+        let (_, param, _) = gateway.post(CHAT, &ask(args.clone())).await.error();
+        assert_eq!(param, "chat_template_kwargs", "{args}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_over_the_context_says_both_numbers() {
     let gateway = Gateway::start(BARE).await;
     let answer = gateway.chat(ask(&"word ".repeat(5000))).await;

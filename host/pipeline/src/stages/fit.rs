@@ -5,8 +5,9 @@ use crate::bounds::LengthBounds;
 use crate::estimate::{estimated_input, text_bytes};
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
+use serde_json::{Map, Value};
 use std::hash::{BuildHasher, RandomState};
-use tidegate_text::{AddSpecial, ChatOptions, ToolFormat};
+use tidegate_text::{AddSpecial, ChatOptions, TextError, ToolFormat};
 use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef};
 
 /// A request that fits its model.
@@ -103,7 +104,8 @@ fn merge_context(messages: &[Message]) -> Vec<Message> {
 
 fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
     let name = &model.name;
-    if let Some(field) = chat.demands.first() {
+    let is_ours = |field: &str| field == TEMPLATE_ARGS && chat.form == Form::Chat;
+    if let Some(field) = chat.demands.iter().find(|field| !is_ours(field)) {
         let message = format!("model `{name}` does not support `{field}` with this value; leave it out");
         return Err(Reject::invalid(field.clone(), message).code("unsupported_parameter"));
     }
@@ -130,15 +132,45 @@ fn encode(engine: &EngineModel, chat: &Chat, messages: &[Message], tools: &[Tool
             let prompt: String = messages.iter().map(Message::joined_text).collect();
             engine.text.encode(&prompt, AddSpecial::Yes)
         }
-        Form::Chat => engine.text.encode_chat(messages, tools, &ChatOptions::default()),
+        Form::Chat => {
+            let options = ChatOptions { template_args: template_args(chat)?, ..ChatOptions::default() };
+            engine.text.encode_chat(messages, tools, &options)
+        }
     };
     encoded.map_err(|error| {
         if !error.is_callers() {
             return Reject::internal(Fault::Operator, error.to_string());
         }
-        let param = if chat.form == Form::Chat { "messages" } else { "prompt" };
+        let param = match (&error, chat.form) {
+            (TextError::ReservedArgument(_), _) => TEMPLATE_ARGS,
+            (_, Form::Chat) => "messages",
+            (_, Form::Completion { .. }) => "prompt",
+        };
         Reject::invalid(param, error.to_string()).code("template_error")
     })
+}
+
+/// The field with variables for the template, such as `enable_thinking`.
+const TEMPLATE_ARGS: &str = "chat_template_kwargs";
+/// More than any template knows.
+const MAX_TEMPLATE_ARGS: usize = 16;
+
+/// The variables that the caller gives to the template: switches and numbers. A text would come into the prompt past the
+/// guards, which look at messages.
+fn template_args(chat: &Chat) -> Result<Map<String, Value>, Reject> {
+    let Some(Value::Object(given)) = chat.extra.get(TEMPLATE_ARGS) else { return Ok(Map::new()) };
+    let refuse = |code: &str, message: String| Err(Reject::invalid(TEMPLATE_ARGS, message).code(code));
+    if given.len() > MAX_TEMPLATE_ARGS {
+        let message = format!("`{TEMPLATE_ARGS}` must have at most {MAX_TEMPLATE_ARGS} entries, not {}", given.len());
+        return refuse("object_above_max_properties", message);
+    }
+    let is_switch = |value: &Value| matches!(value, Value::Bool(_) | Value::Number(_) | Value::Null);
+    if let Some((name, _)) = given.iter().find(|(_, value)| !is_switch(value)) {
+        let name: String = name.chars().take(64).collect();
+        let message = format!("`{name}` in `{TEMPLATE_ARGS}` must be true, false or a number; put text into a message");
+        return refuse("invalid_type", message);
+    }
+    Ok(given.clone())
 }
 
 fn engine_turn(
