@@ -47,9 +47,9 @@ pub struct EngineConfig {
     pub max_batch_tokens: usize,
     /// Sequences that run at once; at most `max_batch_tokens`.
     pub max_seqs: usize,
-    /// Jobs that wait; one more is answered 503.
+    /// Jobs that wait. Past it 503 is answered to those who hold their share of it or more; see [`tidegate_fair::Places`].
     pub max_queued_jobs: usize,
-    /// Prompt tokens of all jobs that wait.
+    /// Prompt tokens of all jobs that wait, shared alike.
     pub max_queued_tokens: usize,
     /// Plan and queue the next step while one is computed; the tokens are the same.
     pub ahead: Ahead,

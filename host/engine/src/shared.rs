@@ -2,7 +2,7 @@
 //!
 //! Invariant: a job is on the desk from its submission until its last event or its cancellation, and counts as
 //! queued until it is first admitted. All limits on queues are kept here, under one lock that nobody holds for
-//! longer than a step's events take to send.
+//! longer than a step's events take to send. Who fills a queue is refused; others find their share ([`Places`]).
 
 use crate::config::{EngineConfig, ModelFacts};
 use crate::inbox::{Command, Inbox};
@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_device::Limits;
+use tidegate_fair::{Owner, Places};
 use tidegate_types::{Fault, JobEvent, JobId, Reject};
 use tokio::sync::{mpsc, watch};
 
@@ -23,15 +24,21 @@ use tokio::sync::{mpsc, watch};
 #[derive(Debug)]
 struct Outlet {
     events: mpsc::Sender<JobEvent>,
-    /// Prompt tokens that count as queued; `None` once admitted.
-    queued_tokens: Option<usize>,
+    /// What it takes of the queue; `None` once admitted.
+    queued: Option<Queued>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    owner: Owner,
+    num_tokens: usize,
 }
 
 #[derive(Debug)]
 struct Desk {
     outlets: HashMap<JobId, Outlet>,
-    queued_jobs: usize,
-    queued_tokens: usize,
+    queued_jobs: Places,
+    queued_tokens: Places,
     busy_since: Instant,
 }
 
@@ -66,7 +73,8 @@ impl Shared {
         let context = facts.context(limits);
         let now = Instant::now();
         let gauges = Gauges::new(&facts.name);
-        let desk = Desk { outlets: HashMap::new(), queued_jobs: 0, queued_tokens: 0, busy_since: now };
+        let (queued_jobs, queued_tokens) = (Places::new(config.max_queued_jobs), Places::new(config.max_queued_tokens));
+        let desk = Desk { outlets: HashMap::new(), queued_jobs, queued_tokens, busy_since: now };
         let (snapshot, before) = (Snapshot::default(), Counters::default());
         Self {
             config,
@@ -85,23 +93,22 @@ impl Shared {
 
     /// Puts a validated job on the desk and into the inbox, or says why not.
     pub(crate) fn accept(&self, work: Work) -> Result<mpsc::Receiver<JobEvent>, Reject> {
-        let (id, num_tokens) = (work.job.id, work.num_tokens());
+        let (id, queued) = (work.job.id, Queued { owner: work.owner(), num_tokens: work.num_tokens() });
         // All that can come: Started, each token, the end.
         let most_output = (work.job.max_tokens as usize).min(self.context.saturating_sub(work.job.prompt.len()));
         let (sender, receiver) = mpsc::channel(most_output + 2);
         let mut desk = self.desk();
         self.refuse_if_closed()?;
-        self.refuse_if_full(&desk, num_tokens)?;
+        self.refuse_if_full(&desk, &queued)?;
         if desk.outlets.is_empty() {
             desk.busy_since = Instant::now();
         }
-        let outlet = Outlet { events: sender, queued_tokens: Some(num_tokens) };
         if desk.outlets.contains_key(&id) {
             return Err(Reject::internal(Fault::Engine, format!("{id} was submitted twice")));
         }
-        desk.outlets.insert(id, outlet);
-        desk.queued_jobs += 1;
-        desk.queued_tokens += num_tokens;
+        desk.queued_jobs.take(&queued.owner, 1);
+        desk.queued_tokens.take(&queued.owner, queued.num_tokens);
+        desk.outlets.insert(id, Outlet { events: sender, queued: Some(queued) });
         self.live.send_replace(desk.outlets.len());
         // Under the lock, so that a cancellation cannot overtake it.
         self.inbox.push(Command::Submit(work));
@@ -117,20 +124,18 @@ impl Shared {
         Err(Reject::unavailable(Fault::Engine, message, 5))
     }
 
-    fn refuse_if_full(&self, desk: &Desk, num_tokens: usize) -> Result<(), Reject> {
-        let (max_jobs, max_tokens) = (self.config.max_queued_jobs, self.config.max_queued_tokens);
-        // One job of any length is always taken, or it could never run.
-        let full = desk.queued_jobs >= max_jobs
-            || (desk.queued_jobs > 0 && desk.queued_tokens.saturating_add(num_tokens) > max_tokens);
-        if !full {
+    fn refuse_if_full(&self, desk: &Desk, job: &Queued) -> Result<(), Reject> {
+        if desk.queued_jobs.has_room(&job.owner, 1) && desk.queued_tokens.has_room(&job.owner, job.num_tokens) {
             return Ok(());
         }
+        let (max_jobs, max_tokens) = (self.config.max_queued_jobs, self.config.max_queued_tokens);
+        let (jobs, tokens) = (desk.queued_jobs.held(), desk.queued_tokens.held());
         let message = format!(
-            "the queue of model `{}` is full: {} requests with {} tokens wait; the limits are {max_jobs} and {max_tokens}",
-            self.facts.name, desk.queued_jobs, desk.queued_tokens
+            "the queue of model `{}` is full: {jobs} requests with {tokens} tokens wait; the limits are {max_jobs} and {max_tokens}",
+            self.facts.name
         );
         let rate = self.progress().tokens_per_second.max(1.0);
-        let seconds = (desk.queued_tokens as f64 / rate).clamp(1.0, 60.0);
+        let seconds = (tokens as f64 / rate).clamp(1.0, 60.0);
         Err(Reject::unavailable(Fault::Engine, message, seconds as u32).code("engine_queue_full"))
     }
 
@@ -200,8 +205,8 @@ impl Shared {
         EngineStats {
             snapshot,
             live_jobs: desk.outlets.len(),
-            queued_jobs: desk.queued_jobs,
-            queued_tokens: desk.queued_tokens,
+            queued_jobs: desk.queued_jobs.held(),
+            queued_tokens: desk.queued_tokens.held(),
             tokens_per_second: progress.tokens_per_second,
             restarts: self.restarts.load(Ordering::Relaxed),
             last_step_age: (!desk.outlets.is_empty()).then(|| last.elapsed()),
@@ -281,9 +286,9 @@ impl Desk {
     }
 
     fn leave_queue(&mut self, id: JobId) {
-        if let Some(tokens) = self.outlets.get_mut(&id).and_then(|outlet| outlet.queued_tokens.take()) {
-            self.queued_jobs -= 1;
-            self.queued_tokens -= tokens;
+        if let Some(left) = self.outlets.get_mut(&id).and_then(|outlet| outlet.queued.take()) {
+            self.queued_jobs.give_back(&left.owner, 1);
+            self.queued_tokens.give_back(&left.owner, left.num_tokens);
         }
     }
 }

@@ -194,6 +194,18 @@ async fn a_full_queue_answers_503_with_a_time_to_come_back() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_fills_the_queue_shuts_out_itself_alone() {
+    let (engine, _permit) = start_gated(EngineConfig { max_queued_jobs: 8, ..config() });
+    let submit =
+        |tenant: &str, class| engine.submit(Job { tenant: TenantId::new(tenant), class, ..job(&engine, &[1], 2) });
+    let filled: Vec<_> = (0..100).map_while(|_| submit("a", Class::Batch).ok()).collect();
+    assert_eq!(filled.len(), 8);
+    let others = [submit("b", Class::Interactive), submit("b", Class::Batch), submit("a", Class::Interactive)];
+    assert!(others.iter().all(Result::is_ok), "{others:?}");
+    assert_eq!(submit("a", Class::Batch).unwrap_err().code.as_deref(), Some("engine_queue_full"));
+}
+
+#[tokio::test]
 async fn the_queue_is_bounded_in_tokens_too() {
     let (engine, _permit) = start_gated(EngineConfig { max_queued_tokens: 100, ..config() });
     let _first = engine.submit(job(&engine, &[1; 80], 2)).unwrap();

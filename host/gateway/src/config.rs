@@ -99,7 +99,7 @@ pub struct ServerConfig {
     pub tls: Option<TlsConfig>,
     /// Open connections.
     pub max_connections: usize,
-    /// Requests between admission and the end of their answer.
+    /// Requests between admission and the end of their answer; past it only for tenants below their share of it.
     pub max_inflight: usize,
     /// Bytes of a request body.
     pub max_body_bytes: usize,

@@ -1,5 +1,6 @@
 //! The path, on one screen: [`Pipeline::answer`].
 
+use crate::admission::Admission;
 use crate::background::Background;
 use crate::context::RequestContext;
 use crate::gate::Gate;
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_ledger::{Charge, Ledger};
 use tidegate_types::{Chat, Notebook, Reject};
-use tokio::sync::Semaphore;
 
 /// The configured stages by kind, each kind in the config's order.
 #[derive(Clone, Default)]
@@ -60,7 +60,7 @@ pub struct RetrieverStage {
 /// Bounds of the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests between admission and the end of their answer.
+    /// Requests between admission and the end of their answer; past it only for tenants below their share of it.
     pub max_inflight: usize,
     /// Turns of one answer in which the model calls the server's tools.
     pub max_tool_turns: u32,
@@ -80,7 +80,7 @@ pub struct Pipeline {
     pub(crate) models: Models,
     pub(crate) stages: Stages,
     pub(crate) limits: Limits,
-    pub(crate) admission: Arc<Semaphore>,
+    pub(crate) admission: Admission,
     pub(crate) gate: Gate,
     pub(crate) background: Background,
     /// Where what is used is written down; `None` where nobody wants that.
@@ -90,7 +90,7 @@ pub struct Pipeline {
 impl Pipeline {
     /// Assembles a pipeline.
     pub fn new(models: Models, stages: Stages, limits: Limits, gate: Gate, ledger: Option<Arc<Ledger>>) -> Arc<Self> {
-        let admission = Arc::new(Semaphore::new(limits.max_inflight));
+        let admission = Admission::new(limits.max_inflight);
         Arc::new(Self { models, stages, limits, admission, gate, background: Background::default(), ledger })
     }
 
@@ -101,7 +101,7 @@ impl Pipeline {
             models: self.models.clone(),
             stages,
             limits: Limits { max_tool_turns, ..self.limits.clone() },
-            admission: Arc::clone(&self.admission),
+            admission: self.admission.clone(),
             gate: self.gate.clone(),
             background: self.background.clone(),
             ledger: self.ledger.clone(),

@@ -3,6 +3,7 @@
 //! A [`Pipeline`] is immutable once built; a changed config is a new one. Read [`chat`] first.
 
 pub mod account;
+mod admission;
 mod aside;
 pub mod ask;
 mod background;

@@ -1,6 +1,7 @@
 //! The states of a request. Each stage takes one by value and returns the next, so that none can be skipped or
 //! run twice; what a later stage needs travels in it.
 
+use crate::admission::Place;
 use crate::context::RequestContext;
 use crate::gate::Hold;
 use crate::models::Model;
@@ -10,7 +11,6 @@ use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
 use tidegate_types::{Allowances, Chat, Finding, Limited, Reject, Summary, ToolDef};
 use tidegate_upstream::Attempts;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// How the path ends before generation.
 pub(crate) enum Ended {
@@ -74,7 +74,7 @@ pub(crate) struct Request {
 
 /// Places that a request takes while it runs.
 pub(crate) struct HeldLimits {
-    pub(crate) _permit: OwnedSemaphorePermit,
+    pub(crate) _place: Place,
     /// Of its caller's limits.
     pub(crate) caller: Hold,
     /// Of the limits of the model that answers.

@@ -21,14 +21,14 @@ impl Pipeline {
             return Err(Reject::new(RejectKind::BadUpstream, Fault::Operator, message).code("gateway_loop"));
         }
         self.check_model(&chat.model, &cx.caller.scope)?;
-        let Ok(permit) = self.admission.clone().try_acquire_owned() else {
+        let Some(place) = self.admission.enter(&cx.caller) else {
             let message = format!("the server has {} requests in work, its limit; try again", self.limits.max_inflight);
             return Err(Reject::unavailable(Fault::Operator, message, 1).code("overloaded"));
         };
         let charge = self.ledger.as_ref().map(|ledger| Arc::new(ledger.follow(who(&chat, &cx))));
         let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
         let caller = self.gate.admit(&cx.caller, &chat, &tally).await?;
-        let held = HeldLimits { _permit: permit, caller, model: Hold::default() };
+        let held = HeldLimits { _place: place, caller, model: Hold::default() };
         Ok(Admitted(Box::new(Request {
             chat,
             cx,
