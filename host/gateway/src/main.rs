@@ -162,10 +162,14 @@ async fn stop_signal(on_hangup: Hangup) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// To standard error, at the level of `RUST_LOG`; warnings by default.
+/// What is logged without `RUST_LOG`: warnings of everybody, and what this program and its plugins (whose lines have the
+/// target `plugin`) have to say.
+const LOGGED: &str = "warn,tidegate=info,plugin=info";
+
+/// To standard error, at the level of `RUST_LOG`.
 fn start_logging() -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,tidegate=info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

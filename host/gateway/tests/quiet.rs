@@ -1,11 +1,12 @@
 //! What callers write is in no log, whatever is logged; and of who wants nothing kept it is in no file. What is in the log
-//! are the calls of plugins, as spans of their request, and how often upstreams were asked.
+//! are the calls of plugins, as spans of their request, what plugins write, and how often upstreams were asked.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const CANARY: &str = "canary9c41d7";
 
@@ -31,13 +32,15 @@ fn in_files(folder: &Path, what: &str) -> usize {
     std::fs::read_dir(folder).unwrap().map(|entry| in_one(&entry.unwrap().path())).sum()
 }
 
-/// Starts the program with `config` on a free port, and everything that it logs in the folder; gives where it listens.
-fn start(folder: &Path, config: &str) -> (Child, String) {
+/// Starts the program with `config` on a free port, and what it logs (by `RUST_LOG`, where that is given) in the folder;
+/// gives where it listens.
+fn start(folder: &Path, config: &str, logged: Option<&str>) -> (Child, String) {
     std::fs::write(folder.join("tidegate.toml"), format!("[server]\nlisten = \"127.0.0.1:0\"\n{config}")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.args(["serve", "--config"]).arg(folder.join("tidegate.toml"));
     command
-        .env("RUST_LOG", "debug")
+        .env_remove("RUST_LOG")
+        .envs(logged.map(|logged| ("RUST_LOG", logged)))
         .env("NO_COLOR", "1")
         .env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
     let log = std::fs::File::create(folder.join("log")).unwrap();
@@ -53,7 +56,7 @@ fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[store]\npath = \"data\"\n[tenants.local]\nzero_retention = true\n\
                   [[pipeline.stage]]\nplugin = \"pii-guard\"\n";
-    let (mut program, addr) = start(folder.path(), config);
+    let (mut program, addr) = start(folder.path(), config, Some("debug"));
     let model = "\"model\":\"tidegate-starter\"";
     let requests = [
         ("/v1/chat/completions", format!("{{{model},\"messages\":[{{\"role\":\"user\",\"content\":\"{CANARY}\"}}]}}")),
@@ -77,6 +80,28 @@ fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
         let span = format!("request{{id={id}}}:plugin{{name=pii-guard stage=\"{stage}\" outcome=\"ok\"}}");
         assert!(in_files(folder.path(), &span) > 0, "{span} is in the log");
     }
+}
+
+#[test]
+fn without_a_filter_the_log_has_what_plugins_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut program, addr) = start(folder.path(), "[[pipeline.stage]]\nplugin = \"audit-observer\"\n", None);
+    let body = "{\"model\":\"tidegate-starter\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}";
+    let answer = send(&addr, "/v1/chat/completions", "asked", body);
+    // Observers are told behind the answer.
+    let until = Instant::now() + Duration::from_secs(30);
+    let mut log = String::new();
+    let written = |log: &str| {
+        let parts = ["plugin=\"audit-observer\"", "request=\"asked\"", "outcome=", "answered"];
+        log.lines().any(|line| parts.iter().all(|part| line.contains(part)))
+    };
+    while !written(&log) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+        log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    }
+    program.kill().unwrap();
+    program.wait().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && written(&log), "{answer}\n{log}");
 }
 
 /// An upstream that answers one in three requests; gives where it is.
@@ -110,7 +135,7 @@ fn the_log_says_how_often_upstreams_were_asked() {
         )
     };
     let config = format!("{}{}[pipeline]\n", model("third", 2), model("second", 1));
-    let (mut program, addr) = start(folder.path(), &config);
+    let (mut program, addr) = start(folder.path(), &config, Some("debug"));
     for (model, status) in [("third", "200"), ("second", "502")] {
         let body = format!("{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}");
         let answer = send(&addr, "/v1/chat/completions", &format!("asked-{model}"), &body);
