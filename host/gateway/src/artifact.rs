@@ -75,13 +75,19 @@ impl Artifact {
         Descriptor::of(manifest::MANIFEST_TYPE, &self.manifest)
     }
 
-    /// The tag that it gets where nobody names one.
+    /// The tag that it gets where nobody names one and it is alone: its version.
     pub fn default_tag(&self) -> anyhow::Result<String> {
-        match &self.claims {
-            // A tag has no plus sign.
-            Some(claims) => Ok(claims.version.replace('+', "_")),
-            None => bail!("the artifact does not say its version; name a tag"),
-        }
+        // A tag has no plus sign.
+        Ok(self.known()?.version.replace('+', "_"))
+    }
+
+    /// The tag that it gets where nobody names one and other plugins may be beside it.
+    pub fn default_tag_among_others(&self) -> anyhow::Result<String> {
+        Ok(format!("{}-{}", self.known()?.name, self.default_tag()?))
+    }
+
+    fn known(&self) -> anyhow::Result<&Claims> {
+        self.claims.as_ref().context("the artifact does not say its version; name a tag")
     }
 
     /// Refuses an artifact whose config says something else than its component.

@@ -130,7 +130,7 @@ pub struct SignArgs {
 /// Options of `plugin push`.
 #[derive(Debug, Args)]
 pub struct PushArgs {
-    /// `oci://HOST/REPOSITORY[:TAG]` or `file:DIR`; default tag: the version.
+    /// `oci://HOST/REPOSITORY[:TAG]` or `file:DIR[:TAG]`; default tag: the version, in a folder `NAME-VERSION`.
     #[arg(value_name = "REF")]
     pub reference: String,
     /// The folder of the packed plugin; default: what `plugin pack` made of the project here.

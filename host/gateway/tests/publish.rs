@@ -236,6 +236,45 @@ fn plugins_travel_between_folders_with_their_signatures() {
     desk.refused(&format!("plugin push file:mirror@{first} --from mine.oci"), &["push to a tag"]);
 }
 
+/// A folder keeps what a registry would: every plugin of a version, and what was there before it was built anew.
+#[test]
+fn what_is_pushed_into_a_folder_takes_nothing_from_it() {
+    let desk = Desk::new();
+    let push = |component: &str, reference: &str| {
+        desk.component(component, "mine.wasm");
+        let digest = line(&desk.good("plugin pack mine.wasm"), "artifact").to_owned();
+        let said = desk.good(&format!("plugin push {reference} --from mine.oci"));
+        assert!(said.contains(&digest), "{said}");
+        digest
+    };
+    let pulled = |which: &str, digest: &str| {
+        let said = desk.good(&format!("plugin pull file:mirror{which} --output taken"));
+        assert!(said.contains(digest), "{which}: {said}");
+    };
+    // Two plugins of one version, neither with a tag.
+    let (first, second) = (push("template", "file:mirror"), push("pii-guard", "file:mirror"));
+    pulled(":template-0.1.0", &first);
+    pulled(":pii-guard-0.1.0", &second);
+    // A tag moves: what had it is there by its digest, and signed it stays.
+    let third = push("injection-guard", "file:mirror:template-0.1.0");
+    desk.key("key.pem");
+    desk.good(&format!("plugin sign file:mirror@{first} --key key.pem"));
+    pulled(":template-0.1.0", &third);
+    pulled(&format!("@{first}"), &first);
+    pulled(&format!("@{second}"), &second);
+    // The same again is one still.
+    push("injection-guard", "file:mirror:template-0.1.0");
+    push("template", "file:mirror:again");
+    let index = std::fs::read_to_string(desk.path("mirror/index.json")).unwrap();
+    assert_eq!([&first, &second, &third].map(|digest| index.matches(digest.as_str()).count()), [1, 1, 1], "{index}");
+    desk.refused("plugin pull file:mirror", &["more than one plugin", &first, "again", "pii-guard-0.1.0"]);
+    // A folder in which only the newest has a tag needs none.
+    push("template", "file:single:stable");
+    let newest = push("pii-guard", "file:single:stable");
+    let said = desk.good("plugin pull file:single --output taken");
+    assert!(said.contains(&newest), "{said}");
+}
+
 #[test]
 fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
     let desk = Desk::new();

@@ -71,7 +71,7 @@ impl Layout {
         folder.join(INDEX)
     }
 
-    /// The artifact of a digest or tag; without either, the only one.
+    /// The artifact of a digest or tag; without either, the only one that has a tag, or the only one at all.
     pub fn read(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<Artifact> {
         self.read_unnamed(tag, digest).with_context(|| self.folder.display().to_string())
     }
@@ -87,7 +87,7 @@ impl Layout {
         Artifact::assemble(manifest, config, component, signatures)
     }
 
-    /// Adds an artifact under a tag; what had the tag loses it. Signatures that are there already stay.
+    /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay.
     pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         let mut index = self.index()?;
         let mut signatures = self.signatures(&index, &artifact.digest())?;
@@ -125,7 +125,7 @@ impl Layout {
             self.write_blob(blob)?;
         }
         if let Some(tag) = tag {
-            index.name(artifact.descriptor(), tag);
+            index.tag(artifact.descriptor(), tag);
         }
         if signatures.is_empty() {
             return Ok(());
@@ -134,7 +134,10 @@ impl Layout {
         for blob in signatures.iter().map(|one| &one.payload).chain([&config, &manifest]) {
             self.write_blob(blob)?;
         }
-        index.name(Descriptor::of(MANIFEST_TYPE, &manifest), &signature::tag(&artifact.digest()));
+        let tag = signature::tag(&artifact.digest());
+        // Older ones are among the new.
+        index.manifests.retain(|one| one.annotations.get(TAG) != Some(&tag));
+        index.tag(Descriptor::of(MANIFEST_TYPE, &manifest), &tag);
         Ok(())
     }
 
@@ -237,20 +240,27 @@ impl Index {
                 .find(|one| name(one) == tag)
                 .with_context(|| format!("there is no `{tag}`; {}", there()));
         }
-        let mut all = artifacts();
-        match (all.next(), all.next()) {
-            (Some(only), None) => Ok(only),
-            (None, _) => bail!("it holds no plugin"),
+        let tagged: Vec<_> = artifacts().filter(|one| !name(one).is_empty()).collect();
+        let all = if tagged.is_empty() { artifacts().collect() } else { tagged };
+        match all[..] {
+            [only] => Ok(only),
+            [] => bail!("it holds no plugin"),
             _ => bail!("it holds more than one plugin; name a tag or a digest; {}", there()),
         }
     }
 
-    fn name(&mut self, descriptor: Descriptor, tag: &str) {
-        let same_tag = |one: &Descriptor| one.annotations.get(TAG).is_some_and(|found| found == tag);
-        let tagged = descriptor.with(TAG, tag);
-        match self.manifests.iter_mut().find(|one| same_tag(one)) {
-            Some(old) => *old = tagged,
-            None => self.manifests.push(tagged),
+    /// Gives an artifact a tag. Whatever had it before stays without, as in a registry: others may have pinned it.
+    fn tag(&mut self, descriptor: Descriptor, tag: &str) {
+        for old in &mut self.manifests {
+            if old.annotations.get(TAG).is_some_and(|found| found == tag) {
+                old.annotations.remove(TAG);
+            }
         }
+        self.manifests.push(descriptor.with(TAG, tag));
+        // An entry without a tag is for what has no other.
+        let (named, unnamed): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.manifests).into_iter().partition(|one| one.annotations.contains_key(TAG));
+        let kept = unnamed.into_iter().filter(|one| named.iter().all(|other| other.digest != one.digest)).collect();
+        self.manifests = [named, kept].concat();
     }
 }

@@ -23,14 +23,17 @@ pub async fn pull(reference: &Reference, access: &Access) -> anyhow::Result<Arti
     }
 }
 
-/// Puts an artifact and its signatures under a reference's tag, else under its version; answers the exact reference.
+/// Puts an artifact and its signatures under a reference's tag, else under its version, in a folder with its name in
+/// front; answers the exact reference.
 pub async fn push(artifact: &Artifact, reference: &Reference, access: &Access) -> anyhow::Result<Reference> {
     if reference.digest.is_some() {
         bail!("{reference} names a digest, which follows from the content; push to a tag");
     }
-    let tag = match &reference.tag {
-        Some(tag) => tag.clone(),
-        None => artifact.default_tag()?,
+    let tag = match (&reference.tag, &reference.place) {
+        (Some(tag), _) => tag.clone(),
+        // A repository is one plugin's; a folder may be several's.
+        (None, PlaceName::Registry { .. }) => artifact.default_tag()?,
+        (None, PlaceName::Folder(_)) => artifact.default_tag_among_others()?,
     };
     match &reference.place {
         PlaceName::Folder(folder) => Layout::open_or_make(folder)?.add(artifact, &tag),

@@ -28,8 +28,8 @@ pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     for (entry, found) in &found {
         if let (Some(artifact), true) = (found.artifact(), entry.source.contains("://")) {
-            let tag = entry.component.hex();
-            Layout::open_or_make(&Lock::store(&args.config))?.add(artifact, tag)?;
+            // One tag each: two of one component may differ in what they say of it.
+            Layout::open_or_make(&Lock::store(&args.config))?.add(artifact, artifact.digest().hex())?;
         }
     }
     let count = found.len();
