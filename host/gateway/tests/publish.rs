@@ -282,6 +282,7 @@ fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
     desk.config("file = \"mine.wasm\"\nstages = [\"stream-guard\"]", "");
     let said = desk.good("plugin lock tidegate.toml");
     assert!(said.contains("new      template") && said.contains("tidegate.lock: 1 plugins"), "{said}");
+    assert!(said.contains("+ stage stream-guard"), "{said}");
     let locked = std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
     assert!(locked.contains("source = \"mine.wasm\""), "{locked}");
     desk.good("check tidegate.toml");
@@ -315,8 +316,26 @@ fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
         &["`other.wasm` is not in tidegate.lock", "tidegate plugin lock tidegate.toml"],
     );
     let said = desk.good("plugin lock tidegate.toml");
-    assert!(said.contains("gone     mine.wasm"), "{said}");
+    assert!(said.contains("gone     mine.wasm") && said.contains("moved    injection-guard"), "{said}");
     desk.good("check tidegate.toml");
+}
+
+/// Who names another file or tag upgrades as well.
+#[test]
+fn what_asks_for_more_is_refused_under_another_name_too() {
+    let desk = Desk::new();
+    desk.component("template", "mine-1.wasm");
+    desk.config("file = \"mine-1.wasm\"", "");
+    desk.good("plugin lock tidegate.toml");
+    let locked = std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
+    desk.component("folder-retriever", "mine-2.wasm");
+    desk.config("file = \"mine-2.wasm\"", "");
+    let more = ["moved    folder-retriever", "from mine-1.wasm", "+ grant kv", "+ stage retriever", "--allow-more"];
+    desk.refused("plugin lock tidegate.toml", &more);
+    desk.refused("plugin lock tidegate.toml --upgrade", &more);
+    assert_eq!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap(), locked);
+    desk.good("plugin lock tidegate.toml --allow-more");
+    assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains("source = \"mine-2.wasm\""));
 }
 
 #[test]

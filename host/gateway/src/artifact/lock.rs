@@ -4,6 +4,7 @@
 use super::digest::Digest;
 use super::key::PublicKey;
 use super::manifest::Claims;
+use super::reference::{PlaceName, Reference};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -34,6 +35,9 @@ pub struct Entry {
     pub version: String,
     /// What the config says: a path, or `oci://...`.
     pub source: String,
+    /// The `plugin` of the first stage with that source; none in locks of before this was written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
     /// Digest of the component.
     pub component: Digest,
     /// Digest of the artifact that it came in; none for a bare component.
@@ -47,7 +51,7 @@ pub struct Entry {
 }
 
 /// What an upgrade must not widen unseen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Asks {
     /// Where on the path it runs.
@@ -89,6 +93,12 @@ pub struct Difference {
 }
 
 impl Entry {
+    /// All that it asks for, as of one that nobody has looked at before.
+    pub fn from_nothing(&self) -> Difference {
+        let nothing = Self { asks: Asks::default(), signed_by: Vec::new(), ..self.clone() };
+        nothing.difference(self)
+    }
+
     /// From this entry to a newer one.
     pub fn difference(&self, new: &Self) -> Difference {
         let mut found = Difference::default();
@@ -172,6 +182,22 @@ impl Lock {
     pub fn entry(&self, source: &str) -> Option<&Entry> {
         self.plugins.iter().find(|entry| entry.source == source)
     }
+
+    /// What an entry takes the place of where its source is a new one: the plugin of the same stage, or else of the same
+    /// repository, or else of the same name for itself. Who moves to another tag or file upgrades.
+    pub fn before(&self, new: &Entry) -> Option<&Entry> {
+        let same_stage = |old: &&Entry| old.stage.is_some() && old.stage == new.stage;
+        let same_place = |old: &&Entry| repository(old).is_some_and(|place| Some(place) == repository(new));
+        let same_name = |old: &&Entry| old.name == new.name;
+        let all = || self.plugins.iter();
+        all().find(same_stage).or_else(|| all().find(same_place)).or_else(|| all().find(same_name))
+    }
+}
+
+/// The registry and repository that an entry is from.
+fn repository(entry: &Entry) -> Option<PlaceName> {
+    let place = Reference::parse(&entry.source).ok()?.place;
+    matches!(place, PlaceName::Registry { .. }).then_some(place)
 }
 
 #[cfg(test)]
@@ -184,6 +210,7 @@ mod tests {
             name: "hush".into(),
             version: "0.1.0".into(),
             source: "dist/hush.wasm".into(),
+            stage: Some("quiet".into()),
             component: Digest::of(b"component"),
             artifact: Some(Digest::of(b"manifest")),
             signed_by: vec![PublicKey::parse(&format!("ed25519:{}", "ab".repeat(32))).unwrap()],
@@ -224,5 +251,37 @@ mod tests {
         assert_eq!(widens(&|e| e.asks.holdback_bytes = Some(128)), (true, false));
         assert_eq!(widens(&|e| e.asks.holdback_bytes = None), (true, false));
         assert_eq!(widens(&|e| e.signed_by.clear()), (true, false));
+    }
+
+    #[test]
+    fn an_entry_of_another_source_is_known_by_its_stage_its_repository_or_its_name() {
+        let of = |source: &str, stage: Option<&str>, name: &str| Entry {
+            source: source.into(),
+            stage: stage.map(str::to_owned),
+            name: name.into(),
+            ..entry()
+        };
+        let lock = Lock::new(vec![
+            of("a-1.wasm", Some("first"), "a"),
+            of("oci://ghcr.io/you/b:1", None, "b"),
+            of("c-1.wasm", None, "c"),
+        ]);
+        let check = |new: Entry, before: Option<&str>| {
+            assert_eq!(lock.before(&new).map(|old| old.source.as_str()), before, "{new:?}");
+        };
+        check(of("a-2.wasm", Some("first"), "renamed"), Some("a-1.wasm"));
+        check(of("oci://ghcr.io/you/b:2", Some("x"), "renamed"), Some("oci://ghcr.io/you/b:1"));
+        check(of("oci://ghcr.io/you/other:1", Some("x"), "c"), Some("c-1.wasm"));
+        check(of("d.wasm", None, "d"), None);
+        check(of("d.wasm", Some("fourth"), "d"), None);
+    }
+
+    #[test]
+    fn one_that_is_new_shows_all_that_it_asks_for() {
+        let shown = entry().from_nothing().lines;
+        let parts = ["+ stage stream-guard", "+ grant kv", "+ may change what it sees", "+ bytes withheld: 0 -> 64"];
+        for part in parts {
+            assert!(shown.iter().any(|line| line.starts_with(part)), "{part} in {shown:?}");
+        }
     }
 }

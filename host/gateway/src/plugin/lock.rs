@@ -80,6 +80,7 @@ impl Bench<'_> {
             name: anatomy.descriptor.name.clone(),
             version: anatomy.descriptor.version.clone(),
             source: source.to_owned(),
+            stage: Some(stage.plugin.clone()),
             component: Digest::of(found.component()),
             artifact: None,
             signed_by: Vec::new(),
@@ -123,21 +124,11 @@ fn compare(
 ) -> anyhow::Result<Report> {
     let mut report = Report::default();
     for (new, _) in found {
-        let known = old.and_then(|old| old.entry(&new.source));
-        let Some(locked) = known else {
-            writeln!(out, "new      {}", about(new))?;
-            continue;
-        };
-        let same = (&locked.component, &locked.artifact) == (&new.component, &new.artifact);
-        let Difference { lines, widens } = locked.difference(new);
-        if same && lines.is_empty() {
-            writeln!(out, "same     {}", about(new))?;
-            continue;
+        match (old.and_then(|old| old.entry(&new.source)), old.and_then(|old| old.before(new))) {
+            (Some(locked), _) => report.same_source(locked, new, out)?,
+            (None, Some(before)) => report.other_source(before, new, out)?,
+            (None, None) => say("new     ", &about(new), &new.from_nothing(), out)?,
         }
-        writeln!(out, "changed  {} (was {} {})", about(new), locked.version, locked.component)?;
-        lines.iter().try_for_each(|line| writeln!(out, "         {line}"))?;
-        report.changed |= !same;
-        report.widens |= widens;
     }
     for gone in old.iter().flat_map(|old| &old.plugins) {
         if found.iter().all(|(entry, _)| entry.source != gone.source) {
@@ -145,6 +136,39 @@ fn compare(
         }
     }
     Ok(report)
+}
+
+impl Report {
+    /// What the config says is what it said, and leads elsewhere perhaps.
+    fn same_source(&mut self, locked: &Entry, new: &Entry, out: &mut dyn Write) -> anyhow::Result<()> {
+        let difference = locked.difference(new);
+        if is_same(locked, new) && difference.lines.is_empty() {
+            writeln!(out, "same     {}", about(new))?;
+            return Ok(());
+        }
+        self.changed |= !is_same(locked, new);
+        self.widens |= difference.widens;
+        let what = format!("{} (was {} {})", about(new), locked.version, locked.component);
+        say("changed ", &what, &difference, out)
+    }
+
+    /// Whoever wrote another source into the config wants another plugin; but perhaps not all that it asks for.
+    fn other_source(&mut self, before: &Entry, new: &Entry, out: &mut dyn Write) -> anyhow::Result<()> {
+        let difference = before.difference(new);
+        self.widens |= difference.widens;
+        let what = format!("{} (was {} from {}, {})", about(new), before.version, before.source, before.component);
+        say("moved   ", &what, &difference, out)
+    }
+}
+
+fn is_same(locked: &Entry, new: &Entry) -> bool {
+    (&locked.component, &locked.artifact) == (&new.component, &new.artifact)
+}
+
+fn say(word: &str, what: &str, difference: &Difference, out: &mut dyn Write) -> anyhow::Result<()> {
+    writeln!(out, "{word} {what}")?;
+    difference.lines.iter().try_for_each(|line| writeln!(out, "         {line}"))?;
+    Ok(())
 }
 
 fn about(entry: &Entry) -> String {
