@@ -3,7 +3,7 @@
 
 use crate::error::LoadCause;
 use crate::imports;
-use crate::load::{Opened, blueprint, compile, describe, find_stages, on_own_thread};
+use crate::load::{Opened, blueprint, compile, describe, find_stages, interface, on_own_thread};
 use crate::sandbox::{Core, PluginSpec};
 use crate::stage::{Descriptor, StageKind};
 use serde_json::Value;
@@ -55,6 +55,14 @@ pub(crate) fn inspect(core: &Arc<Core>, component: &[u8]) -> Result<Anatomy, Loa
     let blueprint = blueprint(core, spec, pre, stages, nothing, &Value::Object(Default::default()));
     let descriptor = on_own_thread(describe(core, Arc::new(blueprint)))?;
     Ok(Anatomy { stages: kinds, exports, imports, descriptor })
+}
+
+/// The stages that a component exports, whatever else may be wrong with it: nothing of it is run.
+pub(crate) fn exported_stages(core: &Core, component: &[u8]) -> Result<BTreeSet<StageKind>, LoadCause> {
+    let compiled = compile(core, component)?;
+    let exports = compiled.component_type();
+    let names: BTreeSet<&str> = exports.exports(&core.engine).map(|(name, _)| name).collect();
+    Ok(StageKind::ALL.into_iter().filter(|kind| names.contains(interface(*kind).as_str())).collect())
 }
 
 fn import(interface: String) -> Result<Import, LoadCause> {

@@ -194,7 +194,7 @@ fn list(stages: impl IntoIterator<Item = StageKind>) -> String {
     stages.into_iter().map(StageKind::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn interface(stage: StageKind) -> String {
+pub(crate) fn interface(stage: StageKind) -> String {
     format!("tidegate:plugin/{}@0.1.0", stage.as_str())
 }
 

@@ -15,7 +15,7 @@ use crate::state::HostState;
 use crate::ticker::Ticker;
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
 use wasmtime::Engine;
@@ -159,6 +159,11 @@ impl Sandbox {
     /// What a component exports, imports and says of itself; grants it nothing. As dear as [`Self::load`].
     pub fn inspect(&self, component: &[u8]) -> Result<Anatomy, LoadCause> {
         crate::inspect::inspect(&self.0, component)
+    }
+
+    /// The stages that a component exports, also of one that does not load; one that is none fails.
+    pub fn exported_stages(&self, component: &[u8]) -> Result<BTreeSet<StageKind>, LoadCause> {
+        crate::inspect::exported_stages(&self.0, component)
     }
 
     /// What is in use now.

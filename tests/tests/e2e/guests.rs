@@ -77,3 +77,23 @@ async fn a_plugin_that_is_missing_fails_as_its_stage_says() {
         assert_eq!(gateway.chat(ask("Hello!")).await.status, status, "{on_error}");
     }
 }
+
+/// The same without `stages`: what the component exports is known, though it does not load.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_does_not_load_fails_as_its_stage_says() {
+    for (plugin, on_error, status) in [
+        ("pii-guard", "", 503),
+        ("pii-guard", "on_error = \"closed\"", 503),
+        ("pii-guard", "on_error = \"open\"", 200),
+        ("pii-guard", "on_error = \"skip\"", 200),
+        // Wants a grant as well.
+        ("folder-retriever", "", 200),
+        ("audit-observer", "", 200),
+    ] {
+        let config = format!("[[pipeline.stage]]\nplugin = \"{plugin}\"\n{on_error}\nconfig = {{ no_such_key = 1 }}\n");
+        let gateway = Gateway::start(&config).await;
+        assert_eq!(gateway.chat(ask("Hello!")).await.status, status, "{config}");
+        let facts = gateway.running.facts.join("\n");
+        assert!(facts.contains(&format!("{plugin} DID NOT LOAD")), "{facts}");
+    }
+}

@@ -187,12 +187,11 @@ async fn json_guard_passes_repairs_and_refuses_streamed_or_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_guard_with_a_schema_that_it_cannot_check_does_not_start() {
-    let config = stage("json-guard", r#"config = { schema = { pattern = "^a" } }"#);
-    let mut config = tidegate::config::Config::parse(&config).unwrap();
-    config.server.listen.set_port(0);
-    let Err(error) = tidegate::start(config).await else { panic!("it started") };
-    assert!(format!("{error:#}").contains("does not check `pattern`"), "{error:#}");
+async fn json_guard_with_a_schema_that_it_cannot_check_passes_nothing_and_says_why() {
+    let gateway = Gateway::start(&stage("json-guard", r#"config = { schema = { pattern = "^a" } }"#)).await;
+    assert_eq!(gateway.chat(ask("How old is it?")).await.status, 503);
+    let facts = gateway.running.facts.join("\n");
+    assert!(facts.contains("json-guard DID NOT LOAD") && facts.contains("does not check `pattern`"), "{facts}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

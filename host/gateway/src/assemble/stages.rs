@@ -7,7 +7,7 @@ use crate::config::{
 };
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_pipeline::stage::{OnError, Stage};
@@ -20,7 +20,7 @@ const HOLDBACK_BYTES: usize = 512;
 const TOP_K: u32 = 3;
 
 /// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
-/// stage whose kinds nobody knows is an error here.
+/// stage whose kinds nobody knows, since its component cannot be read either, is an error here.
 pub(super) fn load(
     sandbox: &Sandbox,
     config: &PipelineConfig,
@@ -31,22 +31,23 @@ pub(super) fn load(
     let mut stages = Stages::default();
     let mut components = BTreeMap::new();
     for (i, stage) in config.stage.iter().enumerate() {
-        let plugin = load_one(sandbox, stage, tenants, admission, &mut components);
-        let plugin = plugin.and_then(|plugin| fits_late(stage, plugin));
+        let component = component(stage, admission, &mut components);
+        let plugin = match &component {
+            Ok(component) => load_one(sandbox, stage, tenants, component),
+            Err(why) => Err(anyhow!("{why:#}")),
+        };
         if let Err(why) = &plugin {
             tracing::error!(plugin = stage.plugin, "{why:#}");
         }
         let here = || format!("pipeline.stage {} (`{}`)", i + 1, stage.plugin);
-        let kinds = kinds(stage, &plugin).with_context(here)?;
-        if stage.when.is_some() && !kinds.contains(&StageKind::PromptGuard) {
-            return Err(anyhow!("`when` is for prompt guards, and this stage is none").context(here()));
-        }
-        check_price(stage, &kinds).with_context(here)?;
+        let exported = || sandbox.exported_stages(component.as_ref().ok()?).ok();
+        let kinds = kinds(stage, &plugin, exported).with_context(here)?;
+        check_kinds(stage, &kinds).with_context(here)?;
         facts.push(fact(stage, &plugin, &kinds));
         if let Some(origins) = stage.grants.content_leaves_to() {
             facts.push(format!("          {} MAY SEND WHAT IT SEES TO {origins}", stage.plugin));
         }
-        let plugin = plugin.map_err(|why| Arc::from(format!("{why:#}")));
+        let plugin = plugin.map_err(|why| Arc::from(format!("{}: {why:#}", here())));
         let breaker = Arc::new(breaker(&stage.breaker));
         for kind in kinds {
             place(&mut stages, stage, kind, plugin.clone(), &breaker);
@@ -69,7 +70,7 @@ pub(super) fn refuse_failed(stages: &Stages) -> anyhow::Result<()> {
         .chain(&stages.tools);
     for stage in all.chain(&stages.observers).chain(retrievers).chain(memories).chain(outputs) {
         if let Err(why) = &stage.plugin {
-            bail!("plugin `{}`: {why}", stage.name);
+            bail!("{why}");
         }
     }
     Ok(())
@@ -79,15 +80,11 @@ fn load_one(
     sandbox: &Sandbox,
     stage: &StageConfig,
     tenants: &BTreeMap<String, TenantConfig>,
-    admission: &Admission,
-    components: &mut BTreeMap<String, Arc<[u8]>>,
+    component: &Arc<[u8]>,
 ) -> anyhow::Result<Arc<Plugin>> {
-    let component = component(stage, admission)?;
-    let key = blake3::hash(&component).to_hex().to_string();
-    let component = components.entry(key).or_insert_with(|| Arc::from(component.as_ref())).clone();
     let spec = PluginSpec {
         name: stage.plugin.clone(),
-        component,
+        component: Arc::clone(component),
         config: serde_json::to_value(&stage.config)?,
         grants: stage.grants.to_grants(tenants)?,
         limits: stage.limits.to_limits(),
@@ -95,7 +92,7 @@ fn load_one(
         shared: stage.shared,
         snapshot: stage.snapshot,
     };
-    Ok(sandbox.load_or_reuse(spec)?)
+    fits_late(stage, sandbox.load_or_reuse(spec)?)
 }
 
 /// A guard that is asked while the model reads the prompt cannot change it any more.
@@ -106,29 +103,51 @@ fn fits_late(stage: &StageConfig, plugin: Arc<Plugin>) -> anyhow::Result<Arc<Plu
     Ok(plugin)
 }
 
-fn component(stage: &StageConfig, admission: &Admission) -> anyhow::Result<Cow<'static, [u8]>> {
-    if let Some(component) = admission.component(stage)? {
-        return Ok(Cow::Owned(component));
-    }
-    bundled::plugin(&stage.plugin).map(Cow::Borrowed).ok_or_else(|| {
+/// The bytes that a stage runs; those of several stages with the same ones are the same.
+fn component(
+    stage: &StageConfig,
+    admission: &Admission,
+    known: &mut BTreeMap<String, Arc<[u8]>>,
+) -> anyhow::Result<Arc<[u8]>> {
+    let component = match admission.component(stage)? {
+        Some(component) => Cow::Owned(component),
+        None => Cow::Borrowed(shipped(&stage.plugin)?),
+    };
+    let key = blake3::hash(&component).to_hex().to_string();
+    Ok(known.entry(key).or_insert_with(|| Arc::from(component.as_ref())).clone())
+}
+
+fn shipped(name: &str) -> anyhow::Result<&'static [u8]> {
+    bundled::plugin(name).ok_or_else(|| {
         let shipped: Vec<&str> = bundled::PLUGINS.iter().map(|(name, _)| *name).collect();
         let shipped = shipped.join(", ");
-        anyhow!("no plugin `{}` is shipped ({shipped}); name a component with `file` or `source`", stage.plugin)
+        anyhow!("no plugin `{name}` is shipped ({shipped}); name a component with `file` or `source`")
     })
 }
 
-/// The configured kinds, else what the component exports. A plugin that did not load and says no kinds would
-/// vanish from the path; then the path is refused.
-fn kinds(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>) -> anyhow::Result<Vec<StageKind>> {
-    match (&stage.stages, plugin) {
-        (Some(kinds), _) => Ok(kinds.iter().map(|kind| (*kind).into()).collect()),
-        (None, Ok(plugin)) => Ok(plugin.exported_stages().iter().copied().collect()),
-        (None, Err(why)) => bail!("{why:#}"),
+/// The configured kinds, else what the component exports. A plugin whose component cannot be read, and that says no
+/// kinds, would vanish from the path; then the path is refused.
+fn kinds(
+    stage: &StageConfig,
+    plugin: &anyhow::Result<Arc<Plugin>>,
+    exported: impl FnOnce() -> Option<BTreeSet<StageKind>>,
+) -> anyhow::Result<Vec<StageKind>> {
+    let why = match (&stage.stages, plugin) {
+        (Some(kinds), _) => return Ok(kinds.iter().map(|kind| (*kind).into()).collect()),
+        (None, Ok(plugin)) => return Ok(plugin.exported_stages().iter().copied().collect()),
+        (None, Err(why)) => why,
+    };
+    match exported() {
+        Some(kinds) if !kinds.is_empty() => Ok(kinds.into_iter().collect()),
+        _ => bail!("{why:#} (with its `stages` named, `on_error` would say what that means for requests)"),
     }
 }
 
-/// A price that nothing would ever be billed by is a mistake.
-fn check_price(stage: &StageConfig, kinds: &[StageKind]) -> anyhow::Result<()> {
+/// What would never count, such as a price that nothing is billed by, is a mistake.
+fn check_kinds(stage: &StageConfig, kinds: &[StageKind]) -> anyhow::Result<()> {
+    if stage.when.is_some() && !kinds.contains(&StageKind::PromptGuard) {
+        bail!("`when` is for prompt guards, and this stage is none");
+    }
     let Some(price) = &stage.price else { return Ok(()) };
     if price.is_of_tools() && !kinds.contains(&StageKind::ToolProvider) {
         bail!("`price` says what tools cost, and this stage brings none");
