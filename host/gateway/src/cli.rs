@@ -6,7 +6,7 @@ pub use remote::{
     KeyArgs, KeyCommand, NewKeyArgs, NewProjectArgs, ProjectCommand, ProjectTerms, ServerArgs, UsageArgs,
 };
 
-use crate::config::BackendConfig;
+use crate::config::{BackendConfig, Config, Overrides};
 use crate::plugin::PluginCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -66,7 +66,8 @@ pub struct ServeArgs {
     /// Address to listen on.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// A Hugging Face model folder, as `DIR` or `NAME=DIR`; may be given again.
+    /// A Hugging Face model folder, as `DIR` or `NAME=DIR`; may be given again. Models of the config are not served
+    /// then; one of a name that it has keeps the price and limits from there.
     #[arg(long = "model", value_name = "[NAME=]DIR")]
     pub models: Vec<String>,
     /// What the engine computes on.
@@ -75,6 +76,19 @@ pub struct ServeArgs {
     /// On CUDA: the same tokens whatever runs beside a request, at a cost in speed.
     #[arg(long)]
     pub deterministic: bool,
+}
+
+impl ServeArgs {
+    /// What the server runs on: the config file, with what the command line says in its place.
+    pub fn to_config(self) -> anyhow::Result<Config> {
+        let Self { config, listen, models, backend, deterministic } = self;
+        let models = models.iter().map(|model| Overrides::model(model)).collect::<anyhow::Result<_>>()?;
+        let overrides = Overrides { listen, backend, deterministic, models };
+        match config {
+            Some(path) => Config::load_with(&path, overrides),
+            None => Config::default().overridden(overrides),
+        }
+    }
 }
 
 /// Options of `chat`.

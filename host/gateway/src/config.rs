@@ -4,11 +4,13 @@
 mod auth;
 mod cache;
 mod certificates;
+mod files;
 mod grants;
 mod keys;
 mod login;
 mod models;
 mod nearest;
+mod overrides;
 mod pipeline;
 mod plugins;
 mod prices;
@@ -22,6 +24,7 @@ mod upstream;
 pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
 pub(crate) use cache::variable;
 pub use certificates::CertificateConfig;
+pub(crate) use files::Seen;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig, VectorAccessConfig};
 pub use pipeline::{
     BreakerConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig, StreamedConfig,
@@ -32,6 +35,7 @@ pub use plugins::PluginsConfig;
 pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
 pub use models::ModelConfig;
+pub use overrides::Overrides;
 pub use prices::{CallPriceConfig, PriceConfig};
 pub use projects::ProjectConfig;
 pub(crate) use projects::{check_member, id as project_id, is_tenant, member_id};
@@ -47,6 +51,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tidegate_engine::EngineConfig;
 
 /// The whole file.
@@ -82,6 +87,15 @@ pub struct Config {
     /// The file that it was read from.
     #[serde(skip)]
     pub source: Option<PathBuf>,
+    /// What counts in place of some of it.
+    #[serde(skip)]
+    pub overrides: Overrides,
+    /// That file, and those that it names.
+    #[serde(skip)]
+    pub(crate) files: Seen,
+    /// What file and overrides said, whatever whoever embeds this program has changed since.
+    #[serde(skip)]
+    pub(crate) as_read: Option<Arc<Config>>,
     /// The program to run as a worker process; default: this one.
     #[serde(skip)]
     pub worker_program: Option<PathBuf>,
@@ -226,19 +240,40 @@ pub enum BackendConfig {
 impl Config {
     /// Reads a config file. Paths in it are relative to its folder.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
+        Self::load_with(path, Overrides::default())
+    }
+
+    /// The same with some of it overridden.
+    pub fn load_with(path: &Path, overrides: Overrides) -> anyhow::Result<Self> {
+        let files = Seen::of([path.to_owned()]);
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read the config {}", path.display()))?;
-        let mut config = Self::parse(&text).with_context(|| format!("in the config {}", path.display()))?;
+        let named = || format!("in the config {}", path.display());
+        let mut config = Self::read(&text).with_context(named)?;
         config.source = Some(path.to_owned());
         config.resolve_paths(path.parent().unwrap_or(Path::new(".")));
-        Ok(config)
+        config.files = files.with(&config);
+        config.overridden(overrides).with_context(named)
+    }
+
+    /// Takes what the command line says, and checks the whole.
+    pub fn overridden(mut self, overrides: Overrides) -> anyhow::Result<Self> {
+        overrides.apply(&mut self);
+        self.overrides = overrides;
+        self.check()?;
+        self.as_read = Some(Arc::new(self.clone()));
+        Ok(self)
     }
 
     /// Parses and checks.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let config: Self = toml::from_str(text).map_err(|error| nearest::explain(&error))?;
+        let config = Self::read(text)?;
         config.check()?;
         Ok(config)
+    }
+
+    fn read(text: &str) -> anyhow::Result<Self> {
+        toml::from_str(text).map_err(|error| nearest::explain(&error))
     }
 
     /// Refuses what cannot work together.

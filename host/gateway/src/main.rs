@@ -1,14 +1,14 @@
 //! The `tidegate` program: read the command line and the config, assemble, say one line for each fact, serve
 //! until told to stop, drain.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Parser;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command, KeyArgs, KeyCommand, ServeArgs};
-use tidegate::config::{Config, ModelConfig};
+use tidegate::config::Config;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 
 fn serve(args: ServeArgs) -> anyhow::Result<()> {
     start_logging()?;
-    let config = configure(args)?;
+    let config = args.to_config()?;
     let drain = Duration::from_millis(config.server.drain_timeout_ms);
     runtime()?.block_on(async {
         let running = tidegate::start(config).await?;
@@ -56,37 +56,6 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
             again = stop_signal(Hangup::Stops) => again,
         }
     })
-}
-
-/// The config file, with what the command line overrides.
-fn configure(args: ServeArgs) -> anyhow::Result<Config> {
-    let mut config = match &args.config {
-        Some(path) => Config::load(path)?,
-        None => Config::default(),
-    };
-    if let Some(listen) = args.listen {
-        config.server.listen = listen;
-    }
-    if let Some(backend) = args.backend {
-        config.compute.backend = backend;
-    }
-    config.compute.deterministic |= args.deterministic;
-    if !args.models.is_empty() {
-        config.models = args.models.iter().map(|model| model_argument(model)).collect::<anyhow::Result<_>>()?;
-    }
-    config.check()?;
-    Ok(config)
-}
-
-/// `DIR` or `NAME=DIR`; a folder alone gives its own name.
-fn model_argument(argument: &str) -> anyhow::Result<ModelConfig> {
-    if let Some((name, folder)) = argument.split_once('=') {
-        return Ok(ModelConfig::folder(name, folder));
-    }
-    match Path::new(argument).file_name().and_then(|name| name.to_str()) {
-        Some(name) => Ok(ModelConfig::folder(name, argument)),
-        None => bail!("--model {argument}: the folder gives no name; write NAME={argument}"),
-    }
 }
 
 /// Fails where the books are wrong, for whoever runs it by a clock.

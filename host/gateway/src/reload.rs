@@ -4,19 +4,18 @@
 //!
 //! What can change is the pipeline (its stages, their components, configs, grants and limits), the keys, the issuers of
 //! tokens, what tenants may, and the limits, budgets and prices of keys, tenants and models. A change of anything else needs a restart, and is refused as a
-//! whole, so that no config runs by halves. What limits have counted goes on counting.
+//! whole, so that no config runs by halves. What limits have counted goes on counting. What the command line said in place
+//! of the file goes on counting too.
 
-use crate::artifact::layout::Layout;
-use crate::artifact::lock::Lock;
 use crate::assemble::{self, Plugins};
 use crate::callers;
-use crate::config::{Config, ModelConfig};
+use crate::config::{Config, ModelConfig, Seen};
 use crate::service::PipelineService;
 use anyhow::{Context, bail};
 use metrics::counter;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 use tidegate_api::SharedAuth;
 use tidegate_types::Quota;
 use tokio::sync::Mutex;
@@ -32,24 +31,25 @@ pub(crate) struct Reloader {
     service: Weak<PipelineService>,
     plugins: Plugins,
     auth: SharedAuth,
-    /// What the file said when it was taken last. Held while a reload runs: one at a time.
+    /// What file and command line said when they were taken last. Held while a reload runs: one at a time.
     taken: Mutex<Config>,
+    /// The files of the config that was read last, be it taken or refused.
+    seen: std::sync::Mutex<Seen>,
 }
 
 impl Reloader {
-    pub(crate) fn new(
-        config: &Config,
-        service: &Arc<PipelineService>,
-        plugins: Plugins,
-        auth: SharedAuth,
-    ) -> anyhow::Result<Self> {
-        let source = config.source.clone();
-        // The command line may have changed what runs; a reload compares file with file.
-        let taken = match &source {
-            Some(path) => Config::load(path)?,
-            None => config.clone(),
-        };
-        Ok(Self { source, service: Arc::downgrade(service), plugins, auth, taken: Mutex::new(taken) })
+    /// `config` is what runs.
+    pub(crate) fn new(config: &Config, service: &Arc<PipelineService>, plugins: Plugins, auth: SharedAuth) -> Self {
+        // Whoever embeds this program may have changed what runs; a reload compares what was read with what is read.
+        let taken = config.as_read.as_deref().unwrap_or(config).clone();
+        Self {
+            source: config.source.clone(),
+            service: Arc::downgrade(service),
+            plugins,
+            auth,
+            seen: std::sync::Mutex::new(taken.files.clone()),
+            taken: Mutex::new(taken),
+        }
     }
 
     pub(crate) fn has_source(&self) -> bool {
@@ -77,7 +77,11 @@ impl Reloader {
 
     async fn take(&self, taken: &Config) -> anyhow::Result<(Config, Vec<String>)> {
         let path = self.source.clone().context("the server runs without a config file; there is nothing to reload")?;
-        let config = Config::load(&path)?;
+        // Should it not even be read: it is looked at again when something changes from now on.
+        let now = self.seen().again();
+        *self.seen() = now;
+        let config = Config::load_with(&path, taken.overrides.clone())?;
+        self.seen().clone_from(&config.files);
         check_restart(taken, &config)?;
         let auth = callers::auth(&config, &self.auth.issuers(), None)?;
         let (plugins, new) = (self.plugins.clone(), config.clone());
@@ -102,37 +106,28 @@ impl Reloader {
         Ok((config, facts))
     }
 
-    /// Reloads whenever the config or a plugin's file has changed and then rested for a moment.
+    /// Reloads whenever a file of the config that was read last has changed and then rested for a moment. What changes
+    /// while a reload runs looks otherwise than what that has read.
     pub(crate) async fn watch(self: Arc<Self>) {
-        let mut seen = self.look().await;
-        let mut changing = false;
+        let mut changing = None;
         loop {
             tokio::time::sleep(WATCH).await;
-            let now = self.look().await;
-            if now != seen {
-                (seen, changing) = (now, true);
-            } else if std::mem::take(&mut changing) {
+            let seen = self.seen().clone();
+            let now = seen.again();
+            if now == seen {
+                changing = None;
+            } else if changing.as_ref() == Some(&now) {
                 // What is wrong was logged and counted; the next change is another chance.
                 let _ = self.reload().await;
-                seen = self.look().await;
+                changing = None;
+            } else {
+                changing = Some(now);
             }
         }
     }
 
-    /// Names, sizes and times of everything that a reload would read.
-    async fn look(&self) -> Vec<(PathBuf, Option<(u64, SystemTime)>)> {
-        let taken = self.taken.lock().await;
-        let stages = taken.pipeline.iter().flat_map(|pipeline| &pipeline.stage);
-        let lock = self.source.iter().map(|config| Lock::file(config));
-        let plugins = stages.filter_map(|stage| stage.file.clone()).map(|file| match file.is_dir() {
-            true => Layout::index_file(&file),
-            false => file,
-        });
-        let about = |path: PathBuf| {
-            let about = std::fs::metadata(&path).ok();
-            (path, about.and_then(|about| Some((about.len(), about.modified().ok()?))))
-        };
-        self.source.iter().cloned().chain(lock).chain(plugins).map(about).collect()
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

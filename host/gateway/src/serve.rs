@@ -121,7 +121,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         telling.map(|(shared, books)| tokio::spawn(books::tell_set_aside(Arc::clone(&books.ledger), shared.board())));
     let key_watcher = desk.clone().zip(books).map(|(desk, books)| tokio::spawn(keys::watch(desk, books)));
     desk.into_iter().for_each(|desk| service.set_desk(desk));
-    let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone())?);
+    let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone()));
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
     let watchers = watcher.into_iter().chain(key_watcher).chain(telling).collect();

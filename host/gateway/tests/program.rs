@@ -31,7 +31,11 @@ struct Server {
 
 impl Server {
     fn start(args: &[&str]) -> Self {
-        let mut child = tidegate(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        Self::run(&mut tidegate(args))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut facts = Vec::new();
         loop {
@@ -272,4 +276,54 @@ fn a_hangup_takes_the_config_anew_and_a_bad_one_leaves_the_old() {
     server.signal(server.child.id(), "-HUP");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!((status(&server, "a heron"), status(&server, "an otter")), ("200".into(), "400".into()));
+}
+
+/// The starter model twice, under names of their own.
+#[test]
+fn models_of_the_command_line_have_the_names_that_it_gives_them() {
+    let starter = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/starter");
+    let named = format!("named={}", starter.display());
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--model", &named, "--model", starter.to_str().unwrap()]);
+    let models: Vec<&String> = server.facts.iter().filter(|fact| fact.starts_with("model ")).collect();
+    assert_eq!(models.len(), 2, "{models:?}");
+    for (model, status) in [("named", "200 OK"), ("starter", "200 OK"), ("tidegate-starter", "404 Not Found")] {
+        let answer = read_all(server.ask("What is Tidegate?", json!({"model": model})));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{model}: {answer}");
+    }
+}
+
+/// What the command line says counts when the file is checked and when it is taken anew, with the file's limits of a
+/// name that it has too.
+#[test]
+fn a_reload_keeps_what_the_command_line_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let hash = blake3::hash(b"tg-a");
+    let text = format!(
+        "[server]\nlisten = \"0.0.0.0:1\"\n\
+         [[models]]\nname = \"chat\"\nupstream = \"http://127.0.0.1:1\"\nlimits = {{ requests_per_minute = 1 }}\n\
+         [[keys]]\nname = \"a\"\nhash = \"blake3:{hash}\"\nadmin = true\nmodels = [\"big\", \"chat\"]\n"
+    );
+    let config = write(folder.path(), "tidegate.toml", &text);
+    let starter = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/starter");
+    let [chat, big] = ["chat", "big"].map(|name| format!("{name}={}", starter.display()));
+    let args = ["--config", config.to_str().unwrap(), "--listen", "127.0.0.1:0", "--model", &chat, "--model", &big];
+    let server = Server::start(&args);
+    let status = |path: &str, body: &str| {
+        let mut socket = TcpStream::connect(&server.addr).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer tg-a\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            server.addr,
+            body.len()
+        );
+        socket.write_all(head.as_bytes()).unwrap();
+        read_all(socket).split(' ').nth(1).unwrap().to_owned()
+    };
+    let ask = |model: &str| {
+        let body = json!({"model": model, "messages": [{"role": "user", "content": "Hello!"}]});
+        status("/v1/chat/completions", &body.to_string())
+    };
+    assert_eq!(["big", "chat", "chat"].map(ask), ["200", "200", "429"]);
+    assert_eq!(status("/admin/reload", ""), "200");
+    assert_eq!(["big", "chat"].map(ask), ["200", "429"]);
 }

@@ -127,6 +127,89 @@ async fn a_changed_plugin_file_is_taken_by_the_watcher() {
     panic!("the new file was never taken");
 }
 
+/// Waits until a question is answered with a status.
+async fn becomes(gateway: &Gateway, question: &str, wanted: u16) {
+    for _ in 0..400 {
+        if status(gateway, question).await == wanted {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{question} is never answered {wanted}");
+}
+
+/// The component in a file beside the config, as the only stage.
+const GUARD: &str = "[[pipeline.stage]]\nplugin = \"guard\"\nfile = \"guard.wasm\"\nstages = [\"prompt-guard\"]\n";
+const WATCHED: &str = "[server]\nwatch = true\n";
+
+/// A config that cannot be taken yet is, once the file that it lacks is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watcher_sees_the_files_of_a_config_that_was_refused() {
+    let files = Files::new();
+    files.write(&format!("{WATCHED}{}", blocks("heron")));
+    let gateway = files.start().await;
+    files.write(&format!("{WATCHED}{GUARD}"));
+    // It has rested by then, and was refused, by this or by the watcher.
+    assert_eq!(reload(&gateway).await.0, 400);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(status(&gateway, "a heron").await, 400);
+    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist");
+    std::fs::copy(guests.join("honest.wasm"), files.path("guard.wasm")).unwrap();
+    becomes(&gateway, "refuse", 400).await;
+    becomes(&gateway, "a heron", 200).await;
+}
+
+/// Waits until somebody reads a pipe, and keeps them reading.
+async fn somebody_reads(pipe: &Path) -> std::fs::File {
+    use std::os::unix::fs::OpenOptionsExt;
+    // `O_NONBLOCK`: without a reader it cannot be opened, instead of waiting for one.
+    const NONBLOCK: i32 = 0o4000;
+    for _ in 0..1200 {
+        if let Ok(open) = std::fs::OpenOptions::new().write(true).custom_flags(NONBLOCK).open(pipe) {
+            return open;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("nobody reads {}", pipe.display());
+}
+
+/// A plugin's file is a pipe here: whoever reads it waits for the other end.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watcher_sees_what_changes_while_a_reload_runs() {
+    let files = Files::new();
+    files.write(&format!("{WATCHED}{}", blocks("heron")));
+    let gateway = files.start().await;
+    let pipe = files.path("guard.wasm");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    files.write(&format!("{WATCHED}{GUARD}"));
+    let waiting = somebody_reads(&pipe).await;
+    // The reload has its config, and waits for the component.
+    files.write(&format!("{WATCHED}{}", blocks("otter")));
+    let honest = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+    tokio::task::spawn_blocking(move || std::fs::write(pipe, std::fs::read(honest).unwrap()).unwrap()).await.unwrap();
+    drop(waiting);
+    becomes(&gateway, "an otter", 400).await;
+}
+
+/// What changes while the models are loaded, say, is neither missed nor taken for what runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_during_the_start_is_seen() {
+    let files = Files::new();
+    let start_from = async |before: &str, after: &str| {
+        files.write(before);
+        let config = Config::load(&files.path("tidegate.toml")).unwrap();
+        files.write(after);
+        Gateway::start_with(config).await
+    };
+    let gateway = start_from("[pipeline]\n", "[server]\nmax_inflight = 7\n[pipeline]\n").await;
+    for _ in 0..2 {
+        let (refused, body) = reload(&gateway).await;
+        assert!(refused == 400 && body.contains("[server] has changed"), "{body}");
+    }
+    let gateway = start_from(&format!("{WATCHED}[pipeline]\n"), &format!("{WATCHED}{}", blocks("otter"))).await;
+    becomes(&gateway, "an otter", 400).await;
+}
+
 /// A component that changes under a lock is refused by a reload, and the old one goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_refuses_what_is_not_locked() {
