@@ -1,14 +1,18 @@
 //! The `tidegate` program: read the command line and the config, assemble, say one line for each fact, serve
 //! until told to stop, drain.
 
+mod signals;
+
 use anyhow::Context;
 use clap::Parser;
+use signals::{Hangup, Stops};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command, KeyArgs, KeyCommand, ServeArgs};
 use tidegate::config::Config;
+use tokio::signal::unix::Signal;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -44,17 +48,22 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
     start_logging()?;
     let config = args.to_config()?;
     let drain = Duration::from_millis(config.server.drain_timeout_ms);
+    let hangup = Hangup::of(config.source.is_some());
     runtime()?.block_on(async {
+        // Large models take minutes, in which a config may well change.
+        let requests = hangup.requests()?;
         let running = tidegate::start(config).await?;
+        let mut stops = Stops::listen(hangup)?;
         for fact in &running.facts {
             say(&mut std::io::stdout(), fact);
         }
-        run_until_stopped(&running).await?;
+        run_until_stopped(&running, &mut stops, requests).await;
         say(&mut std::io::stdout(), "stopping  no new requests; running answers end first (press Ctrl-C to cut them)");
         tokio::select! {
-            () = running.stop(drain) => Ok(()),
-            again = stop_signal(Hangup::Stops) => again,
+            () = running.stop(drain) => {}
+            () = stops.next() => {}
         }
+        Ok(())
     })
 }
 
@@ -94,41 +103,17 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime does not start")
 }
 
-/// What SIGHUP says: that a config file may have changed, or that the terminal has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Hangup {
-    Stops,
-    IsElsewhere,
-}
-
-/// Serves; SIGHUP takes the config file anew, where there is one.
-async fn run_until_stopped(running: &tidegate::Running) -> anyhow::Result<()> {
-    if !running.can_reload() {
-        return stop_signal(Hangup::Stops).await;
-    }
-    let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
-    let mut stopped = std::pin::pin!(stop_signal(Hangup::IsElsewhere));
+/// Serves; a request to reload takes the config file anew.
+async fn run_until_stopped(running: &tidegate::Running, stops: &mut Stops, mut requests: Option<Signal>) {
     loop {
         tokio::select! {
-            stop = &mut stopped => return stop,
-            _ = hangup.recv() => match running.reload().await {
+            () = stops.next() => return,
+            () = signals::next(requests.as_mut()) => match running.reload().await {
                 Ok(facts) => facts.iter().for_each(|fact| say(&mut std::io::stdout(), fact)),
                 Err(error) => say(&mut std::io::stdout(), &format!("not taken {error:#}; the old config goes on")),
             },
         }
     }
-}
-
-/// Ctrl-C, SIGTERM, or the terminal's end.
-async fn stop_signal(on_hangup: Hangup) -> anyhow::Result<()> {
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
-    tokio::select! {
-        interrupt = tokio::signal::ctrl_c() => interrupt?,
-        _ = terminate.recv() => {}
-        _ = hangup.recv(), if on_hangup == Hangup::Stops => {}
-    }
-    Ok(())
 }
 
 /// What is logged without `RUST_LOG`: warnings of everybody, and what this program and its plugins (whose lines have the

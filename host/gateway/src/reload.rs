@@ -52,10 +52,6 @@ impl Reloader {
         }
     }
 
-    pub(crate) fn has_source(&self) -> bool {
-        self.source.is_some()
-    }
-
     /// Takes the file anew; gives one line for each part that runs now.
     pub(crate) async fn reload(&self) -> anyhow::Result<Vec<String>> {
         let mut taken = self.taken.lock().await;

@@ -75,11 +75,6 @@ impl Running {
         self.service.pipeline()
     }
 
-    /// Whether there is a config file that could be taken anew.
-    pub fn can_reload(&self) -> bool {
-        self.reloader.has_source()
-    }
-
     /// Takes the config file and the plugins anew, whole or not at all; one line for each part that runs then.
     pub async fn reload(&self) -> anyhow::Result<Vec<String>> {
         self.reloader.reload().await

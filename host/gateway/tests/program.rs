@@ -278,6 +278,68 @@ fn a_hangup_takes_the_config_anew_and_a_bad_one_leaves_the_old() {
     assert_eq!((status(&server, "a heron"), status(&server, "an otter")), ("200".into(), "400".into()));
 }
 
+#[test]
+fn a_hangup_ends_a_server_without_a_config_unless_it_is_to_be_ignored() {
+    let mut server = Server::start(&["--listen", "127.0.0.1:0"]);
+    server.signal(server.child.id(), "-HUP");
+    assert!(server.child.wait().unwrap().success());
+
+    let mut detached = Command::new("nohup");
+    detached.args([PROGRAM, "--listen", "127.0.0.1:0"]);
+    detached.env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+    let server = Server::run(&mut detached);
+    server.signal(server.child.id(), "-HUP");
+    std::thread::sleep(Duration::from_millis(500));
+    let answer = read_all(server.ask("What is Tidegate?", json!({})));
+    assert!(answer.contains("200 OK"), "{answer}");
+}
+
+#[test]
+fn a_hangup_cuts_no_answer_of_a_server_that_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = write(folder.path(), "tidegate.toml", "[server]\nlisten = \"127.0.0.1:0\"\n");
+    let mut server = Server::start(&["--config", config.to_str().unwrap()]);
+    let mut socket = server.ask("Tell me a story.", serde_json::from_str(LONG).unwrap());
+    let mut first = [0; 16];
+    socket.read_exact(&mut first).unwrap();
+    server.signal(server.child.id(), "-TERM");
+    // It takes nothing new, so that it stops already.
+    while TcpStream::connect(&server.addr).is_ok() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    server.signal(server.child.id(), "-HUP");
+    let answer = read_all(socket);
+    assert!(answer.contains("\"finish_reason\":\"length\"") && answer.contains("[DONE]"), "{answer}");
+    assert!(server.child.wait().unwrap().success());
+}
+
+/// As soon as SIGHUP is a request, which is before there is anything to see.
+#[test]
+fn a_hangup_during_the_start_waits_for_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = write(folder.path(), "tidegate.toml", "[server]\nlisten = \"127.0.0.1:0\"\n");
+    let mut command = tidegate(&["--config", config.to_str().unwrap()]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let (tell, told) = std::sync::mpsc::sync_channel(100);
+    std::thread::spawn(move || said.try_for_each(|line| tell.send(line)));
+    let status = format!("/proc/{}/status", child.id());
+    let catches = |status: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+        u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1
+    };
+    while !catches(&std::fs::read_to_string(&status).unwrap()) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(told.try_recv().is_err(), "it has started before it caught the signal");
+    assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    let mut lines = std::iter::from_fn(|| told.recv_timeout(Duration::from_secs(120)).ok());
+    assert!(lines.any(|line| line.starts_with("listening ")), "it was ended");
+    assert!(lines.any(|line| line.starts_with("keys ")), "it never took the config anew");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 /// The starter model twice, under names of their own.
 #[test]
 fn models_of_the_command_line_have_the_names_that_it_gives_them() {
