@@ -2,15 +2,17 @@
 
 pub(crate) mod admission;
 mod backends;
+mod check;
 mod models;
 mod stages;
 
+pub use check::check;
 pub use models::run_worker;
 
 use crate::bundled;
 use crate::config::{Config, ModelConfig, PipelineConfig};
 use crate::outside::http::PluginHttp;
-use crate::outside::models::{KnownModels, PluginModels};
+use crate::outside::models::PluginModels;
 use admission::Admission;
 use anyhow::Context;
 use std::path::Path;
@@ -46,21 +48,6 @@ pub fn assemble(
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
     let limits = Limits { max_inflight: config.server.max_inflight, max_tool_turns: pipeline.max_tool_turns };
     Ok(Assembled { pipeline: Pipeline::new(models, stages, limits, gate, ledger), plugins, facts })
-}
-
-/// Validates a config as `assemble` would, but for the weights: reads the models' configs and loads the
-/// plugins. Gives one line for each thing that was checked.
-pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
-    let cache = config.cache_folder();
-    let mut facts = Vec::new();
-    models::check_memory(config)?;
-    crate::serve::read_tls(&config.server)?;
-    for model in model_configs(config) {
-        facts.push(models::check(&model, &cache)?);
-    }
-    let names = model_configs(config).into_iter().map(|model| model.name).collect();
-    load_all_stages(&Plugins::start(&cache, Arc::new(KnownModels(names)))?, config, &mut facts)?;
-    Ok(facts)
 }
 
 /// The plugin host. Clones are the same one: what it runs is bounded together, across reloads.

@@ -5,6 +5,8 @@ mod kafka;
 mod nats;
 mod webhook;
 
+pub(crate) use events::check as check_events;
+
 use crate::config::{Config, StoreConfig, project_id};
 use anyhow::Context;
 use std::sync::Arc;

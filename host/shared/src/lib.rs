@@ -54,6 +54,11 @@ pub enum SharedError {
     NoRandomness(String),
 }
 
+/// Refuses what is no URL of a server; asks nobody.
+pub fn check_url(url: &str) -> Result<(), SharedError> {
+    link::parse(url).map(drop)
+}
+
 /// What this gateway shares with others. Dropping it lets go of it.
 pub struct Shared {
     limits: Arc<Limits>,

@@ -5,7 +5,7 @@ use crate::{Config, SharedError};
 use metrics::{counter, gauge};
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult};
+use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisResult};
 use std::future::Future;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -42,16 +42,24 @@ pub(crate) struct Line {
     number: u64,
 }
 
+/// Takes a URL apart.
+pub(crate) fn parse(url: &str) -> Result<ConnectionInfo, SharedError> {
+    url.into_connection_info().map_err(unusable)
+}
+
+fn unusable(error: redis::RedisError) -> SharedError {
+    SharedError::Url(error.to_string())
+}
+
 impl Link {
     pub(crate) fn new(config: Config) -> Result<Self, SharedError> {
-        let url = |error: redis::RedisError| SharedError::Url(error.to_string());
-        let info = config.url.as_str().into_connection_info().map_err(url)?;
+        let info = parse(&config.url)?;
         let tcp = info.tcp_settings().clone().set_nodelay(true);
         let mut settings = info.redis_settings().clone();
         if let Some(password) = &config.password {
             settings = settings.set_password(password);
         }
-        let client = Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings)).map_err(url)?;
+        let client = Client::open(info.set_tcp_settings(tcp).set_redis_settings(settings)).map_err(unusable)?;
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).map_err(|error| SharedError::NoRandomness(error.to_string()))?;
         let gateway = format!("{:016x}", u64::from_le_bytes(bytes));

@@ -26,6 +26,13 @@ const BATCH: u32 = 100;
 /// For the receiver's answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
+/// Refuses receivers that no event could ever be sent to. Nobody is asked, and secrets are not looked for.
+pub(crate) fn check(config: &EventsConfig) -> anyhow::Result<()> {
+    config.webhook.as_deref().map_or(Ok(()), |url| Webhook::new(url, None).map(drop))?;
+    config.nats.as_deref().map_or(Ok(()), super::nats::check)?;
+    config.kafka.as_ref().map_or(Ok(()), super::kafka::check)
+}
+
 impl Sender {
     pub(crate) async fn new(config: &EventsConfig, db: Db) -> anyhow::Result<Self> {
         let webhook = config.webhook.as_deref().map(|url| Webhook::new(url, config.secret_env.as_deref()));

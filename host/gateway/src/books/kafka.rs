@@ -40,6 +40,11 @@ struct Cluster {
     connections: HashMap<String, Connection>,
 }
 
+/// Refuses what can be seen without asking anybody; the password may be set elsewhere.
+pub(super) fn check(config: &KafkaConfig) -> anyhow::Result<()> {
+    Entrance::new(&KafkaConfig { password_env: None, ..config.clone() }).map(drop)
+}
+
 impl Kafka {
     /// Does not wait for the brokers: events wait in the outbox while they are away.
     pub(super) fn new(config: &KafkaConfig) -> anyhow::Result<Self> {

@@ -6,13 +6,18 @@ use crate::config::variable;
 use anyhow::Context as _;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{self, Context};
-use async_nats::{ConnectOptions, Subject};
+use async_nats::{ConnectOptions, Subject, ToServerAddrs as _};
 use tidegate_store::Waiting;
 
 /// A connection that comes back by itself, and the subject that events are published to.
 pub(super) struct Nats {
     stream: Context,
     subject: Subject,
+}
+
+/// Refuses what is no address of a server.
+pub(super) fn check(url: &str) -> anyhow::Result<()> {
+    url.to_server_addrs().map(drop).context("in store.events.nats")
 }
 
 impl Nats {

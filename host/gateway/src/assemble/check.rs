@@ -1,0 +1,49 @@
+//! `tidegate check`: what would keep a server from starting, but for weights and for what is elsewhere: nobody is asked.
+//! Variables that are not set are facts and no errors, since the server may have another environment.
+
+use super::{Plugins, load_all_stages, model_configs, models};
+use crate::books;
+use crate::callers;
+use crate::config::{Config, variable};
+use crate::outside::models::KnownModels;
+use anyhow::Context;
+use std::sync::Arc;
+
+/// Validates a config as a start would: reads the models' configs and loads the plugins. Gives one line for each thing
+/// that was checked.
+pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
+    let cache = config.cache_folder();
+    let mut facts = Vec::new();
+    models::check_memory(config)?;
+    crate::serve::read_tls(&config.server)?;
+    callers::auth(config, &Arc::default(), None)?;
+    if let Some(events) = config.store.as_ref().and_then(|store| store.events.as_ref()) {
+        books::check_events(events)?;
+    }
+    if let Some(shared) = &config.shared {
+        tidegate_shared::check_url(&shared.url).context("in shared.url")?;
+    }
+    for model in model_configs(config) {
+        facts.push(models::check(&model, &cache)?);
+    }
+    let names = model_configs(config).into_iter().map(|model| model.name).collect();
+    load_all_stages(&Plugins::start(&cache, Arc::new(KnownModels(names)))?, config, &mut facts)?;
+    facts.extend(unset(config));
+    Ok(facts)
+}
+
+/// A line for each variable that the config names and that is not set here; those of models and plugins aside.
+fn unset(config: &Config) -> impl Iterator<Item = String> {
+    let store = config.store.as_ref();
+    let events = store.and_then(|store| store.events.as_ref());
+    let named = [
+        ("store.postgres_env", store.and_then(|store| store.postgres_env.as_ref())),
+        ("store.events.secret_env", events.and_then(|events| events.secret_env.as_ref())),
+        ("store.events.token_env", events.and_then(|events| events.token_env.as_ref())),
+        ("store.events.kafka.password_env", events.and_then(|events| events.kafka.as_ref()?.password_env.as_ref())),
+        ("shared.password_env", config.shared.as_ref().and_then(|shared| shared.password_env.as_ref())),
+        ("auth.login.client_secret_env", config.auth.login.as_ref().and_then(|login| login.client_secret_env.as_ref())),
+    ];
+    let unset = named.into_iter().filter_map(|(key, name)| Some((key, name.filter(|name| variable(name).is_err())?)));
+    unset.map(|(key, name)| format!("variable  ${name} of {key} is not set here, and a server would not start without"))
+}
