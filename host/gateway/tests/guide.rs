@@ -1,34 +1,65 @@
-//! Runs every command of `docs/plugins.md`, in order, in one shell. Needs `npm`, `curl` and a package index: without
-//! them it is skipped and says so, except where `TIDEGATE_REQUIRE_LANGUAGES` is set, as in CI.
+//! Runs every command of `docs/plugins.md`, in order, in one shell. Needs `npm`, `curl` and a package index, and its part with
+//! a registry `docker-registry` and `skopeo`: without them it is skipped and says so, except where
+//! `TIDEGATE_REQUIRE_LANGUAGES` is set, as in CI.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The text of the guide's shell blocks.
-fn commands(guide: &str) -> String {
-    let blocks = guide.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
-    blocks.collect()
+const REGISTRY: [&str; 2] = ["docker-registry", "skopeo"];
+
+/// What stands between fences, with the word that says what it is.
+fn blocks(guide: &str) -> impl Iterator<Item = (&str, &str)> {
+    guide.split("```").skip(1).step_by(2).filter_map(|block| block.split_once('\n'))
 }
 
-fn is_there(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok()
+/// The guide's commands; those of a registry where there can be one.
+fn commands(guide: &str) -> String {
+    let has_registry = are_there(&REGISTRY);
+    let commands = blocks(guide).filter_map(|(language, text)| (language == "sh").then_some(text));
+    commands.filter(|text| has_registry || !text.contains(REGISTRY[0])).collect()
+}
+
+/// Whether programs are there; says which are not.
+fn are_there(programs: &[&str]) -> bool {
+    let missing: Vec<_> =
+        programs.iter().filter(|program| Command::new(program).arg("--version").output().is_err()).collect();
+    let required = std::env::var_os("TIDEGATE_REQUIRE_LANGUAGES").is_some();
+    assert!(missing.is_empty() || !required, "{missing:?} are required here");
+    if !missing.is_empty() {
+        eprintln!("SKIPPED: the guide needs {missing:?}");
+    }
+    missing.is_empty()
+}
+
+fn guide() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/plugins.md")).unwrap()
+}
+
+#[test]
+fn no_command_of_the_guide_stands_where_it_is_not_run() {
+    let guide = guide();
+    for (language, text) in blocks(&guide).filter(|(language, _)| *language != "sh") {
+        let command = text.lines().find(|line| line.starts_with("tidegate "));
+        assert_eq!(command, None, "in a block of {language:?}");
+    }
+    assert!(blocks(&guide).filter(|(language, _)| *language == "sh").count() > 5);
 }
 
 #[test]
 fn every_command_of_the_guide_does_what_it_says() {
-    if ["npm", "curl"].into_iter().any(|program| !is_there(program)) {
-        assert!(std::env::var_os("TIDEGATE_REQUIRE_LANGUAGES").is_none(), "npm and curl are required here");
-        eprintln!("SKIPPED: the guide needs npm and curl");
+    if !are_there(&["npm", "curl"]) {
         return;
     }
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/plugins.md");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let script = commands(&std::fs::read_to_string(guide).unwrap()).replace(":8080", &format!(":{port}"));
-    assert_eq!(script.matches("tidegate plugin ").count(), 12, "{script}");
-
     let folder = tempfile::tempdir().unwrap();
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let [server, registry] = [free(), free()].map(|port| format!(":{}", port.local_addr().unwrap().port()));
+    let script = commands(&guide()).replace(":8080", &server).replace(":5000", &registry);
+    let script = script.replace("/tmp/registry", &folder.path().join("registry").display().to_string());
+    let has_registry = script.contains(REGISTRY[0]);
+    assert_eq!(script.matches("tidegate plugin ").count(), if has_registry { 15 } else { 12 }, "{script}");
+
     let program = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
     let mut shell = Command::new("bash");
@@ -47,6 +78,7 @@ fn every_command_of_the_guide_does_what_it_says() {
     assert!(said.contains("ok      the word is replaced") && said.contains("stages         stream-guard"), "{said}");
     assert_eq!(said.matches("tidegate.toml is good").count(), 2, "{said}");
     assert!(said.contains("signed by      ed25519:") && said.contains("tidegate.lock: 1 plugins"), "{said}");
+    assert_eq!(said.contains("/plugins/hush:1@sha256:"), has_registry, "{said}");
     let stream = said.split("data: ").skip(1).collect::<String>();
     assert!(stream.contains("[hush]") && stream.contains("[DONE]") && !stream.contains("Tidegate"), "{said}\n{wrong}");
 }
