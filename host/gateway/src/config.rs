@@ -5,6 +5,8 @@ mod auth;
 mod cache;
 mod certificates;
 mod files;
+#[cfg(test)]
+mod full_example;
 mod grants;
 mod keys;
 mod login;
