@@ -27,19 +27,20 @@ async fn an_endless_loop_ends_at_the_cpu_limit() {
     allows(&plugin, "go on").await;
 }
 
-/// By what the kernel charged this thread, on which the guest runs; the least of several, since a busy machine may wake the
-/// ticker late. `cargo xtask bench plugins` prints the most.
+/// By what the kernel charged this thread, on which the guest runs. A busy machine may wake the ticker late: the least of
+/// several shows what the sandbox adds, the most that no loop goes on for long. `cargo xtask bench plugins` prints the most.
 #[tokio::test]
-async fn an_endless_loop_ends_within_10_ms_of_its_deadline() {
+async fn an_endless_loop_ends_within_10_ms_of_its_deadline_at_best_and_a_second_at_worst() {
     let limit = Duration::from_millis(20);
     let plugin = limited("loops", |limits| limits.cpu = limit);
-    let mut least = Duration::MAX;
+    let mut over = Vec::new();
     for _ in 0..10 {
         let before = spent();
         inspect(&plugin, &ctx(), "loop").await.unwrap_err();
-        least = least.min(spent() - before);
+        over.push((spent() - before).saturating_sub(limit));
     }
-    assert!(least < limit + Duration::from_millis(10), "{least:?}");
+    over.sort();
+    assert!(over[0] < Duration::from_millis(10) && over[9] < Duration::from_secs(1), "{over:?}");
 }
 
 /// CPU of this thread, which the kernel settles when it sleeps.

@@ -139,11 +139,14 @@ async fn a_plugin_runs_only_in_the_stages_that_the_config_names() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_keeps_failing_is_left_out_and_comes_back() {
     let breaker = "[pipeline.stage.breaker]\nfailures = 3\nwithin_ms = 60000\npause_ms = 1500";
-    let gateway = Gateway::start(&stage("panics", "[\"prompt-guard\"]", breaker)).await;
+    // Under a name of its own: counters are of the whole process.
+    let config = stage("panics", "[\"prompt-guard\"]", breaker).replace("plugin = \"panics\"", "plugin = \"tired\"");
+    let gateway = Gateway::start(&config).await;
     for _ in 0..3 {
         assert_eq!(gateway.chat(ask("panic")).await.status, 503);
     }
     let paused = std::time::Instant::now();
+    counted(&gateway, "tidegate_plugin_pauses_total{plugin=\"tired\"}", 1).await;
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 503);
     assert!(metrics(&gateway).await.contains("case=\"paused\""));
     tokio::time::sleep(Duration::from_millis(1600).saturating_sub(paused.elapsed())).await;
