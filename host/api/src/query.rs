@@ -16,6 +16,9 @@ impl Query {
             let Some((name, value)) = decoded else {
                 return Err(invalid("query", "the query of the URL is not percent-encoded UTF-8"));
             };
+            if value.contains('\0') {
+                return Err(invalid(&name, &format!("`{name}` must not contain the character 0")));
+            }
             // Lists come as `name[]=a` from OpenAI's clients.
             let name = name.strip_suffix("[]").map_or(name.clone(), str::to_owned);
             if !known.contains(&name.as_str()) {
@@ -89,5 +92,7 @@ mod tests {
         assert!(query.number("name").is_err());
         let reject = Query::read(&uri, &["by", "n"]).err().unwrap();
         assert!(reject.message.contains("`name`"), "{}", reject.message);
+        let zero: Uri = "/x?by=a%00b".parse().unwrap();
+        assert_eq!(Query::read(&zero, &["by"]).err().unwrap().param.as_deref(), Some("by"));
     }
 }

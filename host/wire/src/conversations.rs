@@ -1,6 +1,8 @@
 //! `/v1/conversations` and its items, in OpenAI's shape, and the simple pair beside it.
 
-use crate::field::{boolean, integer, missing, object, refuse, short_string, string, unsupported, wrong_type};
+use crate::field::{
+    at_most, boolean, check_name, integer, missing, name, object, refuse, short_string, string, unsupported, wrong_type,
+};
 use crate::items::{read_content, read_list};
 use crate::json::{Entries, Node, parse};
 use crate::path::Path;
@@ -117,11 +119,11 @@ pub fn parse_simple(body: &[u8]) -> Result<SimpleMessage, Reject> {
     let (mut message_id, mut role, mut content, mut model, mut parent_id) = (None, None, None, None, None);
     for_each(parse(body)?, &Path::ROOT, |key, node, at| {
         match key {
-            "message_id" => message_id = Some(name(node, at)?),
+            "message_id" => message_id = Some(name(node, at, MAX_NAME_BYTES)?),
             "role" => role = Some(string(node, at)?),
             "content" => content = Some(node),
             "model" => model = Some(short_string(node, at, MAX_NAME_BYTES * 2)?),
-            "parent_id" => parent_id = Some(bounded(node, at, MAX_NAME_BYTES)?),
+            "parent_id" => parent_id = Some(parent(node, at)?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -209,21 +211,15 @@ pub(crate) fn for_each<'a>(
 
 fn bounded(node: Node<'_>, at: &Path<'_>, max: usize) -> Result<String, Reject> {
     let text = string(node, at)?;
-    if text.len() > max {
-        return Err(refuse(at, "string_above_max_length", |param| {
-            format!("`{param}` must have at most {max} bytes, not {}", text.len())
-        }));
-    }
+    at_most(&text, at, max)?;
     Ok(text)
 }
 
-/// A name of the caller's: it goes into databases and back.
-fn name(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
-    let name = short_string(node, at, MAX_NAME_BYTES)?;
-    if name.chars().any(char::is_control) {
-        return Err(refuse(at, "invalid_value", |param| format!("`{param}` must not contain control characters")));
-    }
-    Ok(name)
+/// The message that another follows; empty where it begins a branch of its own.
+fn parent(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
+    let id = string(node, at)?;
+    check_name(&id, at, MAX_NAME_BYTES)?;
+    Ok(id)
 }
 
 /// `metadata`: a few short texts.
@@ -327,6 +323,7 @@ mod tests {
             (r#"{"content":"hi"}"#, "message_id"),
             (r#"{"message_id":"a"}"#, "content"),
             (r#"{"message_id":"a\u0000","content":"hi"}"#, "message_id"),
+            (r#"{"message_id":"a","content":"hi","parent_id":"a\u0000"}"#, "parent_id"),
             (r#"{"message_id":"a","content":"hi","role":"assistant"}"#, "role"),
         ] {
             assert_eq!(parse_simple(body.as_bytes()).unwrap_err().param.as_deref(), Some(param), "{body}");

@@ -41,13 +41,38 @@ pub(crate) fn string(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
 /// A string of 1 to `max` bytes.
 pub(crate) fn short_string(node: Node<'_>, at: &Path<'_>, max: usize) -> Result<String, Reject> {
     let text = string(node, at)?;
-    match text.len() {
-        0 => Err(refuse(at, "empty_string", |param| format!("`{param}` must not be empty"))),
-        len if len > max => Err(refuse(at, "string_above_max_length", |param| {
-            format!("`{param}` must have at most {max} bytes, not {len}")
-        })),
-        _ => Ok(text),
+    if text.is_empty() {
+        return Err(refuse(at, "empty_string", |param| format!("`{param}` must not be empty")));
     }
+    at_most(&text, at, max)?;
+    Ok(text)
+}
+
+/// A name of 1 to `max` bytes, as [`check_name`] allows it.
+pub(crate) fn name(node: Node<'_>, at: &Path<'_>, max: usize) -> Result<String, Reject> {
+    let text = short_string(node, at, max)?;
+    check_name(&text, at, max)?;
+    Ok(text)
+}
+
+/// What a caller names goes into journals, databases and back: it has at most `max` bytes and no control characters,
+/// of which Postgres does not take all.
+pub(crate) fn check_name(text: &str, at: &Path<'_>, max: usize) -> Result<(), Reject> {
+    at_most(text, at, max)?;
+    if text.chars().any(char::is_control) {
+        return Err(refuse(at, "invalid_value", |param| format!("`{param}` must not contain control characters")));
+    }
+    Ok(())
+}
+
+pub(crate) fn at_most(text: &str, at: &Path<'_>, max: usize) -> Result<(), Reject> {
+    let len = text.len();
+    if len > max {
+        return Err(refuse(at, "string_above_max_length", |param| {
+            format!("`{param}` must have at most {max} bytes, not {len}")
+        }));
+    }
+    Ok(())
 }
 
 pub(crate) fn boolean(node: &Node<'_>, at: &Path<'_>) -> Result<bool, Reject> {

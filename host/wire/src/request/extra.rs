@@ -1,7 +1,7 @@
 //! Fields that this server does not interpret: their type is checked where OpenAI defines one, and they travel
 //! on in `Chat::extra`, in the order of the body.
 
-use crate::field::{boolean, missing, not_one_of, wrong_type};
+use crate::field::{boolean, check_name, missing, not_one_of, wrong_type};
 use crate::json::Node;
 use crate::path::Path;
 use serde_json::{Map, Value};
@@ -10,16 +10,20 @@ use tidegate_types::Reject;
 #[derive(Clone, Copy)]
 enum Shape {
     Text,
+    Name,
     Flag,
     List,
     Object,
     Labels,
 }
 
+/// As the end users of tokens: usage and limits are counted by it.
+const MAX_NAME_BYTES: usize = 256;
+
 /// Fields of OpenAI's API and of common servers: name, type, and whether the answer's text depends on it.
 const KNOWN: &[(&str, Shape, bool)] = &[
-    ("user", Shape::Text, false),
-    ("safety_identifier", Shape::Text, false),
+    ("user", Shape::Name, false),
+    ("safety_identifier", Shape::Name, false),
     ("prompt_cache_key", Shape::Text, false),
     ("prompt_cache_retention", Shape::Text, false),
     ("service_tier", Shape::Text, false),
@@ -63,12 +67,13 @@ pub(crate) fn take(extra: &mut Map<String, Value>, key: &str, node: Node<'_>, at
 fn check(shape: Shape, node: &Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
     match (shape, node) {
         (Shape::Text, Node::Str(_)) | (Shape::List, Node::List(_)) | (Shape::Object, Node::Map(_)) => Ok(()),
+        (Shape::Name, Node::Str(text)) => check_name(text, at, MAX_NAME_BYTES),
         (Shape::Flag, node) => boolean(node, at).map(drop),
         (Shape::Labels, Node::Map(entries)) => entries.iter().try_for_each(|(key, node)| match node {
             Node::Str(_) => Ok(()),
             other => Err(wrong_type(&at.key(key), "a string", other)),
         }),
-        (Shape::Text, other) => Err(wrong_type(at, "a string", other)),
+        (Shape::Text | Shape::Name, other) => Err(wrong_type(at, "a string", other)),
         (Shape::List, other) => Err(wrong_type(at, "a list", other)),
         (Shape::Object | Shape::Labels, other) => Err(wrong_type(at, "an object", other)),
     }

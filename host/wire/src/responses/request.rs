@@ -3,7 +3,7 @@
 mod functions;
 
 use crate::conversations::labels;
-use crate::field::{boolean, list, missing, not_one_of, object, refuse, short_string, small_integer, string};
+use crate::field::{boolean, list, missing, name, not_one_of, object, refuse, small_integer, string};
 use crate::field::{unsupported, wrong_type};
 use crate::items::{joined, read_list};
 use crate::json::{Node, parse};
@@ -94,7 +94,7 @@ impl Draft {
             "instructions" => self.instructions = Some(string(node, at)?),
             "store" => self.store = Some(boolean(&node, at)?),
             "background" => self.background = boolean(&node, at)?,
-            "previous_response_id" => self.previous = Some(short_string(node, at, MAX_ID_BYTES)?),
+            "previous_response_id" => self.previous = Some(name(node, at, MAX_ID_BYTES)?),
             "conversation" => self.conversation = Some(read_conversation(node, at)?),
             "truncation" => self.truncation = read_truncation(node, at)?,
             "metadata" => self.metadata = Some(labels(node, at)?),
@@ -290,11 +290,11 @@ fn read_input(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject> {
 }
 
 fn read_conversation(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
-    let Node::Map(entries) = node else { return short_string(node, at, MAX_ID_BYTES) };
+    let Node::Map(entries) = node else { return name(node, at, MAX_ID_BYTES) };
     let mut id = None;
     for (key, node) in entries {
         match key.as_ref() {
-            "id" => id = Some(short_string(node, &at.key("id"), MAX_ID_BYTES)?),
+            "id" => id = Some(name(node, &at.key("id"), MAX_ID_BYTES)?),
             _ => return Err(unsupported(&at.key(&key), "a conversation is named by its `id`")),
         }
     }
