@@ -20,6 +20,14 @@ pub enum LedgerError {
     /// A record cannot be written down; a defect.
     #[error("a record cannot be encoded: {0}")]
     Encode(#[from] postcard::Error),
+    /// A record is longer than any may be; a defect.
+    #[error("a record has {bytes} bytes; the most is {limit}")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+        /// The most that is read back.
+        limit: usize,
+    },
     /// The thread that keeps time cannot be started.
     #[error("the journal's thread cannot be started: {0}")]
     Thread(io::Error),

@@ -121,14 +121,26 @@ impl Journal {
             let is_head = from.segment == segment;
             let known =
                 if is_head { usize::try_from(end.saturating_sub(from.offset)).unwrap_or(0) } else { bytes.len() };
-            let (events, used) = events(&bytes[..known.min(bytes.len())], &path);
+            let Part { events, used, is_damaged } = events(&bytes[..known.min(bytes.len())]);
             let reached = Position { segment: from.segment, offset: from.offset + used as u64 };
+            let next = Position { segment: from.segment + 1, offset: 0 };
+            if is_damaged {
+                tracing::error!(file = %path.display(), at = reached.offset, "the journal is damaged here; the rest of this file is not billed");
+                self.leave(from.segment)?;
+                return Ok((events, next));
+            }
             if used > 0 || is_head {
                 return Ok((events, reached));
             }
             // Nothing more in a file that is not appended to any more.
-            from = Position { segment: from.segment + 1, offset: 0 };
+            from = next;
         }
+    }
+
+    /// What comes from now on goes to another file than this one.
+    fn leave(&self, segment: u64) -> Result<(), LedgerError> {
+        let mut head = self.head.lock();
+        if head.segment == segment { self.rotate(&mut head) } else { Ok(()) }
     }
 
     /// Deletes the files before `segment`.
@@ -166,19 +178,28 @@ impl Head {
     }
 }
 
-/// The records at the start of `bytes` that somebody is told, and how many bytes were understood. Damage takes the
-/// rest of its file, loudly: where the next record would begin is not known.
-fn events(bytes: &[u8], path: &Path) -> (Vec<Event>, usize) {
-    let (mut events, mut used) = (Vec::new(), 0);
+/// What was found in a part of a file.
+struct Part {
+    /// What somebody is told.
+    events: Vec<Event>,
+    /// Bytes that were understood.
+    used: usize,
+    /// What follows them is no record. Where the next one would begin is not known.
+    is_damaged: bool,
+}
+
+/// The records at the start of `bytes`.
+fn events(bytes: &[u8]) -> Part {
+    let mut read = Part { events: Vec::new(), used: 0, is_damaged: false };
     loop {
-        match segment::decode(&bytes[used..]) {
+        match segment::decode(&bytes[read.used..]) {
             Found::Record(record, length) => {
-                used += length;
+                read.used += length;
                 match *record {
                     // What was refused before anything was generated is no use of anything.
                     Record::End(_, entry) if entry.is_nothing() => {}
-                    Record::End(_, entry) => events.push(Event::Used(entry)),
-                    Record::Alert(alert) => events.push(Event::Alert(alert)),
+                    Record::End(_, entry) => read.events.push(Event::Used(entry)),
+                    Record::Alert(alert) => read.events.push(Event::Alert(alert)),
                     Record::Open(..)
                     | Record::Mark(..)
                     | Record::MarkCalls(..)
@@ -187,11 +208,8 @@ fn events(bytes: &[u8], path: &Path) -> (Vec<Event>, usize) {
                     | Record::EndWith(..) => {}
                 }
             }
-            Found::End => return (events, used),
-            Found::Damage => {
-                tracing::error!(file = %path.display(), at = used, "the journal is damaged here; the rest of this file is not billed");
-                return (events, bytes.len());
-            }
+            Found::End => return read,
+            Found::Damage => return Part { is_damaged: true, ..read },
         }
     }
 }

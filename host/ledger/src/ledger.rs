@@ -48,7 +48,8 @@ pub struct Ledger {
     budgets: Mutex<Budgets>,
     open: Mutex<HashMap<u64, Open>>,
     next: AtomicU64,
-    /// Ends that the disk had no room for. No more than were open: while there are some, nothing new begins.
+    /// Ends and alerts that the disk had no room for. No more ends than were open: while there are some, nothing new
+    /// begins; and of each budget no more alerts than it has bounds.
     unwritten: Mutex<Vec<Record>>,
     full: AtomicBool,
     /// What was written could not be made to last.
@@ -181,6 +182,7 @@ impl Ledger {
         let full = self.full.load(Ordering::Relaxed);
         let written = if full { None } else { Some(self.write(&[Record::Open(number, opening.clone())])) };
         match written {
+            Some(Err(error @ LedgerError::TooLong { .. })) => Err(Reject::internal(Fault::Operator, error.to_string())),
             Some(Ok(segment)) => {
                 let open = Open { tally: Arc::clone(tally), marked: Tokens::default(), marked_calls: 0, segment };
                 self.open.lock().insert(number, open);
@@ -211,10 +213,22 @@ impl Ledger {
         records.extend(alerts.into_iter().map(Record::Alert));
         // Out of the open ones first, so that no mark follows the end.
         self.open.lock().remove(&number);
-        if let Err(error) = self.write(&records) {
-            tracing::error!("an end waits in memory until the journal can be written: {error}");
-            self.full.store(true, Ordering::Relaxed);
-            self.unwritten.lock().extend(records);
+        self.keep(records);
+    }
+
+    /// Writes what must not be lost; what the disk has no room for waits.
+    fn keep(&self, records: Vec<Record>) {
+        match self.write(&records) {
+            Ok(_) => {}
+            // It would not be shorter later.
+            Err(error @ LedgerError::TooLong { .. }) => {
+                tracing::error!("an end is not written down: {error}");
+            }
+            Err(error) => {
+                tracing::error!("an end waits in memory until the journal can be written: {error}");
+                self.full.store(true, Ordering::Relaxed);
+                self.unwritten.lock().extend(records);
+            }
         }
     }
 
@@ -238,8 +252,11 @@ impl Ledger {
             }
             let num_calls = open.tally.num_calls();
             if num_calls != open.marked_calls {
-                segment::encode(&Record::MarkCalls(*number, open.tally.calls()), &mut bytes)?;
                 open.marked_calls = num_calls;
+                let calls = Record::MarkCalls(*number, open.tally.calls());
+                if let Err(error) = segment::encode(&calls, &mut bytes) {
+                    tracing::error!("the calls of a generation are not written down before its end: {error}");
+                }
             }
         }
         gauge!("tidegate_ledger_open").set(open.len() as f64);

@@ -1,17 +1,23 @@
 //! How records lie in a file: a little-endian `u32` length, four bytes of the body's BLAKE3 hash, the body in postcard.
 //!
-//! A file is only ever appended to, so what a crash can leave is an unfinished record at its end.
+//! A file is only ever appended to, so what a crash can leave is an unfinished record at its end. What could not be read
+//! back is never written, and nothing behind bytes that are no record is read: where a record began would be up to whoever
+//! chose the texts in them.
 
 use crate::entry::Record;
+use crate::error::LedgerError;
 use std::path::{Path, PathBuf};
 
 const HEADER_BYTES: usize = 8;
-/// A record is a few hundred bytes; what claims to be longer is damage.
+/// A record is a few hundred bytes; what claims to be longer is damage. Less than one read of the drain.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
-/// Appends `record` to `out`.
-pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) -> Result<(), postcard::Error> {
+/// Appends `record` to `out`, or nothing where it is too long.
+pub(crate) fn encode(record: &Record, out: &mut Vec<u8>) -> Result<(), LedgerError> {
     let body = postcard::to_allocvec(&*record.written())?;
+    if body.len() > MAX_BODY_BYTES {
+        return Err(LedgerError::TooLong { bytes: body.len(), limit: MAX_BODY_BYTES });
+    }
     out.extend_from_slice(&(body.len() as u32).to_le_bytes());
     out.extend_from_slice(&check(&body));
     out.extend_from_slice(&body);
@@ -132,6 +138,18 @@ mod tests {
         bytes.extend(body);
         let Found::Record(found, _) = decode(&bytes) else { panic!() };
         assert_eq!(*found, Record::Open(3, opening(None)));
+    }
+
+    #[test]
+    fn what_could_not_be_read_back_is_not_written() {
+        let of = |length: usize| Record::MarkCalls(1, calls_of(&"x".repeat(length)));
+        let mut bytes = Vec::new();
+        encode(&of(MAX_BODY_BYTES - 100), &mut bytes).unwrap();
+        let Found::Record(record, length) = decode(&bytes) else { panic!() };
+        assert_eq!((*record, length), (of(MAX_BODY_BYTES - 100), bytes.len()));
+        let refused = encode(&of(MAX_BODY_BYTES), &mut bytes).unwrap_err();
+        assert!(matches!(refused, LedgerError::TooLong { .. }), "{refused}");
+        assert_eq!(bytes.len(), length);
     }
 
     #[test]
