@@ -28,7 +28,7 @@ pub(crate) struct Books {
     work: Vec<JoinHandle<()>>,
 }
 
-/// For the database to take what a crash left in the journal, before budgets are read from it.
+/// For the database to take something of what a crash left in the journal, before budgets are read from it.
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// For what the last answers cost, when the server stops. What is not taken then waits for the next start.
 const LAST_ENTRIES: Duration = Duration::from_secs(2);
@@ -121,7 +121,8 @@ impl Books {
         if let Err(error) = self.ledger.flush() {
             tracing::error!("what was used is not all on disk: {error}");
         }
-        if !self.drain.catch_up(LAST_ENTRIES).await {
+        let last = self.drain.catch_up(LAST_ENTRIES);
+        if !tokio::time::timeout(LAST_ENTRIES, last).await.unwrap_or(false) {
             tracing::warn!(
                 "the database has not taken all that was used; the journal keeps the rest for the next start"
             );

@@ -85,13 +85,14 @@ impl<S: Sink> Drain<S> {
         }
     }
 
-    /// Takes everything that is there, for at most `patience`; says whether that was all.
+    /// Takes everything that is there, however much has waited; gives up when nothing was taken for as long as `patience`.
+    /// Says whether that was all.
     pub async fn catch_up(&self, patience: Duration) -> bool {
-        let began = Instant::now();
+        let mut since = Instant::now();
         let mut at = None;
-        while began.elapsed() < patience {
+        while since.elapsed() < patience {
             match tokio::time::timeout(patience, self.step(&mut at)).await {
-                Ok(Ok(true)) => {}
+                Ok(Ok(true)) => since = Instant::now(),
                 Ok(Ok(false)) => return true,
                 Ok(Err(_)) => {
                     // Whether the batch was kept is not known: the database says where it is.

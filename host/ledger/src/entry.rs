@@ -100,6 +100,16 @@ pub enum Event {
     Alert(Alert),
 }
 
+impl Event {
+    /// What was used, where it is that.
+    pub fn used(&self) -> Option<&Entry> {
+        match self {
+            Self::Used(entry) => Some(entry),
+            Self::Alert(_) => None,
+        }
+    }
+}
+
 /// One line of the journal. In the files the number of a kind is its place here: new ones come last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Record {

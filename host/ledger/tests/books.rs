@@ -7,9 +7,12 @@ mod support;
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use support::{Failure, Shelf, charge, crash, drained, ledger, prices};
-use tidegate_ledger::{Budget, Budgets, CallKind, Charge, Event, Journal, JournalLimits, Position, Spent};
+use tidegate_ledger::{
+    Budget, Budgets, CallKind, Charge, Drain, Event, Journal, JournalLimits, Ledger, Position, Spent,
+};
 
 #[tokio::test]
 async fn a_generation_is_billed_once_however_it_ends() {
@@ -124,6 +127,26 @@ async fn files_that_the_database_has_are_deleted_but_for_those_of_open_generatio
     assert!(drained(&ledger, &shelf).await);
     assert!(files() <= 4, "{}", files());
     assert_eq!(shelf.outputs().len(), 101);
+}
+
+#[tokio::test]
+async fn a_backlog_is_caught_up_with_for_as_long_as_it_shrinks() {
+    const PATIENCE: Duration = Duration::from_millis(400);
+    let folder = tempfile::tempdir().unwrap();
+    let limits = JournalLimits { read_bytes: 2000, ..JournalLimits::default() };
+    let journal = Journal::open(folder.path(), limits).unwrap();
+    let ledger = Ledger::start(journal, prices(), Budgets::default()).unwrap();
+    for i in 0..240 {
+        let charge = charge(&ledger, &format!("g{i}"));
+        charge.reserve("m", 10, 100).unwrap();
+        charge.tally().add_output(1);
+        charge.settle("answered");
+    }
+    let (shelf, began) = (Shelf::default(), Instant::now());
+    shelf.0.lock().pause = PATIENCE / 4;
+    assert!(Drain::new(Arc::clone(&ledger), shelf.clone()).catch_up(PATIENCE).await);
+    assert!(began.elapsed() > PATIENCE, "{:?} is no backlog", began.elapsed());
+    assert_eq!(shelf.outputs().len(), 240);
 }
 
 #[tokio::test]

@@ -211,7 +211,7 @@ pub(crate) fn now_ms() -> i64 {
 }
 
 /// Postgres has no text with a zero in it.
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.replace('\0', "")
 }
 

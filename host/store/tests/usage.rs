@@ -3,7 +3,9 @@
 mod support;
 
 use support::on_each;
-use tidegate_ledger::{Batch, CallKind, Called, Calls, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens};
+use tidegate_ledger::{
+    Batch, CallKind, Called, Calls, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens,
+};
 use tidegate_store::{Books, Counted, GroupBy, Holder, Only, Outbox, Usage, UsageQuery, UsageSink};
 
 fn entry(generation: &str, tenant: &str, model: &str, ended_ms: u64, output: u64) -> Event {
@@ -49,6 +51,26 @@ async fn an_event_that_comes_twice_is_kept_once_and_the_place_goes_with_it() {
         let outbox = Outbox::new(fresh.db.clone());
         outbox.taken("g1").await.unwrap();
         assert_eq!(outbox.oldest(10).await.unwrap().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_waited_long_is_kept_whole_and_no_text_of_a_caller_stops_it() {
+    on_each(|fresh| async move {
+        let sink = UsageSink::new(fresh.db.clone(), true);
+        let mut events: Vec<Event> = (0..450).map(|i| entry(&format!("g{i:03}"), "t", "m", 1000, i)).collect();
+        let Event::Used(hostile) = &mut events[3] else { panic!() };
+        hostile.opening.end_user = Some("a\0b".into());
+        // One that comes twice at once.
+        events.push(entry("g003", "t", "m", 1000, 9999));
+        sink.commit("j", batch(events, 10)).await.unwrap();
+        assert_eq!(sink.position("j").await.unwrap(), Position { segment: 3, offset: 10 }, "{}", fresh.name);
+        let page = Books::new(fresh.db.clone()).page("", 1000).await.unwrap();
+        let outputs: Vec<u64> = page.iter().map(|row| row.tokens.output).collect();
+        assert_eq!(outputs, (0..450).collect::<Vec<_>>(), "{}", fresh.name);
+        let waiting = Outbox::new(fresh.db.clone()).oldest(1000).await.unwrap();
+        assert_eq!(waiting.len(), 450);
     })
     .await;
 }

@@ -23,6 +23,8 @@ pub struct Kept {
     pub events: Vec<Event>,
     pub behind: Position,
     pub failures: Vec<Failure>,
+    /// What each batch takes.
+    pub pause: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +42,8 @@ impl Sink for Shelf {
 
     fn commit(&self, _: &str, batch: Batch) -> BoxFuture<'_, Result<(), &'static str>> {
         Box::pin(async move {
+            let pause = self.0.lock().pause;
+            tokio::time::sleep(pause).await;
             let mut kept = self.0.lock();
             let failure = kept.failures.pop();
             if let Some(Failure::Before) = failure {
