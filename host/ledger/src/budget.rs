@@ -3,7 +3,12 @@
 //! What a generation may cost at most is reserved before it begins and given back when it has ended, so that requests
 //! that run beside each other cannot spend the same money twice.
 
+mod calendar;
+
+pub use calendar::day_of;
+
 use crate::entry::Alert;
+use calendar::{DAY_S, civil, day, day_end_s, month, month_end_s};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -70,8 +75,17 @@ struct Account {
 struct Window {
     name: String,
     spent: u64,
-    /// The highest bound that was told of: 1 is soft, 2 is hard.
-    told: u8,
+    /// The highest bound that was told of.
+    told: Option<Bound>,
+}
+
+/// What somebody is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Bound {
+    /// So many percent are spent.
+    Soft,
+    /// It is used up, or what is left of it does not pay for a request.
+    Hard,
 }
 
 /// A budget that does not allow what was asked.
@@ -83,6 +97,8 @@ pub(crate) struct Exceeded {
     pub(crate) limit: u64,
     pub(crate) spent: u64,
     pub(crate) resets_s: u64,
+    /// Where that is told of now.
+    pub(crate) alert: Option<Box<Alert>>,
 }
 
 impl Budgets {
@@ -102,12 +118,8 @@ impl Budgets {
     }
 
     fn add(&mut self, holder: Holder, budget: Budget, spent: Spent, now_ms: u64) {
-        let window = |name: String, spent| Window { name, spent, told: 0 };
-        let mut windows = [window(day(now_ms), spent.day), window(month(now_ms), spent.month)];
-        // What had been reached before was told of before.
-        for (window, limit) in windows.iter_mut().zip(budget.limits()) {
-            window.told = limit.map_or(0, |limit| budget.bound(window.spent, limit));
-        }
+        let window = |name: String, spent| Window { name, spent, told: None };
+        let windows = [window(day(now_ms), spent.day), window(month(now_ms), spent.month)];
         self.accounts.insert(holder, Account { budget, windows });
     }
 
@@ -140,20 +152,18 @@ impl Budgets {
     }
 
     /// Goes on where `before` was: what runs keeps what was set aside for it, and no window has spent less than it had.
-    /// What these budgets were read from may not know of the last generations yet.
-    pub(crate) fn go_on_from(&mut self, before: Self) {
+    /// What these budgets were read from may not know of the last generations yet. Gives the bounds that are reached and
+    /// were not told of: others may have spent what is missing, or the limit may have come down.
+    pub(crate) fn go_on_from(&mut self, before: Self, now_ms: u64) -> Vec<Alert> {
+        let (mut accounts, mut alerts) = (before.accounts, Vec::new());
         (self.reserved, self.elsewhere) = (before.reserved, before.elsewhere);
-        for (holder, old) in before.accounts {
-            let Some(account) = self.accounts.get_mut(&holder) else { continue };
-            let limits = account.budget.limits();
-            for ((window, old), limit) in account.windows.iter_mut().zip(old.windows).zip(limits) {
-                if window.name <= old.name {
-                    window.spent = if window.name == old.name { window.spent.max(old.spent) } else { old.spent };
-                    window.name = old.name;
-                    window.told = limit.map_or(0, |limit| account.budget.bound(window.spent, limit));
-                }
+        for (holder, account) in &mut self.accounts {
+            if let Some(old) = accounts.remove(holder) {
+                account.go_on_from(old);
             }
+            account.tell(holder, now_ms, &mut alerts);
         }
+        alerts
     }
 
     /// What is set aside here.
@@ -209,16 +219,38 @@ impl Budget {
         [self.daily, self.monthly]
     }
 
-    /// 0, or 1 for the soft bound, or 2 for the hard one.
-    fn bound(&self, spent: u64, limit: u64) -> u8 {
+    /// The bound that is reached.
+    fn bound(&self, spent: u64, limit: u64) -> Option<Bound> {
         let soft = u128::from(limit) * u128::from(self.soft_percent) / 100;
         if spent >= limit {
-            2
+            Some(Bound::Hard)
         } else if self.soft_percent > 0 && u128::from(spent) >= soft {
-            1
+            Some(Bound::Soft)
         } else {
-            0
+            None
         }
+    }
+}
+
+impl Window {
+    /// Tells of `reached`, where that is more than was told of.
+    fn tell(&mut self, holder: &Holder, reached: Option<Bound>, limit: u64, now_ms: u64) -> Option<Alert> {
+        if reached <= self.told {
+            return None;
+        }
+        self.told = reached;
+        let word = if reached == Some(Bound::Hard) { "hard" } else { "soft" };
+        Some(Alert {
+            // Every gateway tells it by this name, and by another where the limit is another.
+            id: format!("{}:{}:{}:{word}:{limit}", holder.0, holder.1, self.name),
+            scope: holder.0.into(),
+            name: holder.1.clone(),
+            window: self.name.clone(),
+            bound: word.into(),
+            spent: self.spent,
+            limit,
+            at_ms: now_ms,
+        })
     }
 }
 
@@ -226,12 +258,16 @@ impl Account {
     fn allows(&mut self, holder: &Holder, reserved: u64, amount: u64, now_ms: u64) -> Result<(), Exceeded> {
         self.roll(now_ms);
         let ends = [("day", day_end_s(now_ms)), ("month", month_end_s(now_ms))];
-        for ((window, limit), (name, resets_s)) in self.windows.iter().zip(self.budget.limits()).zip(ends) {
+        for ((window, limit), (name, resets_s)) in self.windows.iter_mut().zip(self.budget.limits()).zip(ends) {
             let Some(limit) = limit else { continue };
             let spent = window.spent.saturating_add(reserved);
             if spent.saturating_add(amount) > limit {
+                // What is only set aside comes back in part, and what the whole budget could not pay says nothing of it.
+                let is_used_up = amount <= limit && window.spent.saturating_add(amount) > limit;
+                let reached = is_used_up.then_some(Bound::Hard);
+                let alert = window.tell(holder, reached, limit, now_ms).map(Box::new);
                 let (scope, holder) = (holder.0, holder.1.clone());
-                return Err(Exceeded { scope, name: holder, window: name, limit, spent, resets_s });
+                return Err(Exceeded { scope, name: holder, window: name, limit, spent, resets_s, alert });
             }
         }
         Ok(())
@@ -239,24 +275,33 @@ impl Account {
 
     fn spend(&mut self, holder: &Holder, amount: u64, now_ms: u64, alerts: &mut Vec<Alert>) {
         self.roll(now_ms);
-        for (window, limit) in self.windows.iter_mut().zip(self.budget.limits()) {
+        for window in &mut self.windows {
             window.spent = window.spent.saturating_add(amount);
+        }
+        self.tell(holder, now_ms, alerts);
+    }
+
+    /// Tells of the bounds that are reached and were not told of.
+    fn tell(&mut self, holder: &Holder, now_ms: u64, alerts: &mut Vec<Alert>) {
+        let budget = self.budget;
+        for (window, limit) in self.windows.iter_mut().zip(budget.limits()) {
             let Some(limit) = limit else { continue };
-            let bound = self.budget.bound(window.spent, limit);
-            if bound > window.told {
-                window.told = bound;
-                let word = if bound == 2 { "hard" } else { "soft" };
-                alerts.push(Alert {
-                    id: format!("{}:{}:{}:{word}", holder.0, holder.1, window.name),
-                    scope: holder.0.into(),
-                    name: holder.1.clone(),
-                    window: window.name.clone(),
-                    bound: word.into(),
-                    spent: window.spent,
-                    limit,
-                    at_ms: now_ms,
-                });
+            alerts.extend(window.tell(holder, budget.bound(window.spent, limit), limit, now_ms));
+        }
+    }
+
+    /// As [`Budgets::go_on_from`].
+    fn go_on_from(&mut self, old: Self) {
+        let limits = self.budget.limits().into_iter().zip(old.budget.limits());
+        for ((window, before), (limit, limit_before)) in self.windows.iter_mut().zip(old.windows).zip(limits) {
+            if window.name > before.name {
+                continue;
             }
+            let same = window.name == before.name;
+            window.spent = if same { window.spent.max(before.spent) } else { before.spent };
+            window.name = before.name;
+            // What was told of another limit says nothing of this one.
+            window.told = before.told.filter(|_| limit == limit_before);
         }
     }
 
@@ -271,161 +316,5 @@ impl Account {
     }
 }
 
-const DAY_S: u64 = 86_400;
-
-/// The day of a moment, in UTC: `2026-11-21`.
-pub fn day_of(unix_s: u64) -> String {
-    day(unix_s.saturating_mul(1000))
-}
-
-/// `2026-11-21`.
-fn day(now_ms: u64) -> String {
-    let (year, month, day) = civil(now_ms / 1000 / DAY_S);
-    format!("{year:04}-{month:02}-{day:02}")
-}
-
-/// `2026-11`.
-fn month(now_ms: u64) -> String {
-    let (year, month, _) = civil(now_ms / 1000 / DAY_S);
-    format!("{year:04}-{month:02}")
-}
-
-fn day_end_s(now_ms: u64) -> u64 {
-    DAY_S - now_ms / 1000 % DAY_S
-}
-
-fn month_end_s(now_ms: u64) -> u64 {
-    let today = now_ms / 1000 / DAY_S;
-    let this = civil(today).1;
-    let days = (1..=31).find(|ahead| civil(today + ahead).1 != this).unwrap_or(31);
-    (days - 1) * DAY_S + day_end_s(now_ms)
-}
-
-/// Year, month and day of the day that is so many days after 1970-01-01
-/// (<https://howardhinnant.github.io/date_algorithms.html#civil_from_days>).
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// 2026-11-21 12:00:00 UTC.
-    const NOON: u64 = 1_795_262_400_000;
-
-    fn payer<'a>(tenant: &'a str, key: &'a str) -> Payer<'a> {
-        Payer { tenant, project: None, key }
-    }
-
-    fn budgets(daily: u64, monthly: u64) -> Budgets {
-        let mut budgets = Budgets::default();
-        let budget = Budget { daily: Some(daily), monthly: Some(monthly), soft_percent: 80 };
-        budgets.of_tenant("t", budget, Spent::default(), NOON);
-        budgets
-    }
-
-    #[test]
-    fn days_and_months_are_those_of_the_calendar() {
-        assert_eq!((day(NOON), month(NOON)), ("2026-11-21".into(), "2026-11".into()));
-        assert_eq!(day(0), "1970-01-01");
-        assert_eq!(day(951_782_400_000), "2000-02-29");
-        assert_eq!(day_end_s(NOON), DAY_S / 2);
-        let (today, first) = Budgets::window_starts_ms(NOON);
-        assert_eq!((day(today), day(first), NOON - today), ("2026-11-21".into(), "2026-11-01".into(), DAY_S * 500));
-        assert_eq!(month_end_s(NOON), 9 * DAY_S + DAY_S / 2);
-    }
-
-    #[test]
-    fn what_runs_beside_each_other_cannot_spend_the_same_money() {
-        let mut budgets = budgets(100, 1000);
-        budgets.reserve(&payer("t", "k"), 60, NOON).unwrap();
-        let refused = budgets.reserve(&payer("t", "k"), 60, NOON).unwrap_err();
-        assert_eq!((refused.window, refused.limit, refused.spent, refused.resets_s), ("day", 100, 60, DAY_S / 2));
-        assert!(budgets.settle(&payer("t", "k"), 60, 10, NOON).is_empty());
-        budgets.reserve(&payer("t", "k"), 90, NOON).unwrap();
-        assert!(budgets.reserve(&payer("other", "k"), u64::MAX, NOON).is_ok(), "who has no budget has no bound");
-    }
-
-    #[test]
-    fn a_projects_budget_is_beside_its_tenants() {
-        let mut budgets = budgets(100, 1000);
-        let budget = Budget { daily: Some(30), monthly: None, soft_percent: 0 };
-        budgets.of_project("proj_p", budget, Spent::default(), NOON);
-        let of = |project| Payer { tenant: "t", project, key: "k" };
-        budgets.reserve(&of(Some("proj_p")), 30, NOON).unwrap();
-        let refused = budgets.reserve(&of(Some("proj_p")), 1, NOON).unwrap_err();
-        assert_eq!((refused.scope, &*refused.name, refused.spent), ("project", "proj_p", 30));
-        budgets.reserve(&of(Some("proj_other")), 70, NOON).unwrap();
-        assert_eq!(budgets.reserve(&of(None), 1, NOON).unwrap_err().scope, "tenant");
-        let alerts = budgets.settle(&of(Some("proj_p")), 30, 30, NOON);
-        assert_eq!(alerts.iter().map(|alert| &*alert.id).collect::<Vec<_>>(), ["project:proj_p:2026-11-21:hard"]);
-    }
-
-    #[test]
-    fn a_bound_is_told_of_once_in_its_window_and_a_new_day_begins_at_zero() {
-        let mut budgets = budgets(100, 1000);
-        let bounds = |alerts: Vec<Alert>| alerts.into_iter().map(|alert| alert.id).collect::<Vec<_>>();
-        assert_eq!(bounds(budgets.settle(&payer("t", "k"), 0, 80, NOON)), ["tenant:t:2026-11-21:soft"]);
-        assert!(bounds(budgets.settle(&payer("t", "k"), 0, 10, NOON)).is_empty());
-        assert_eq!(bounds(budgets.settle(&payer("t", "k"), 0, 10, NOON)), ["tenant:t:2026-11-21:hard"]);
-        assert!(budgets.reserve(&payer("t", "k"), 1, NOON).is_err());
-        let tomorrow = NOON + DAY_S * 1000;
-        budgets.reserve(&payer("t", "k"), 100, tomorrow).unwrap();
-        budgets.settle(&payer("t", "k"), 100, 0, tomorrow);
-        assert!(budgets.reserve(&payer("t", "k"), 1, NOON).is_ok(), "yesterday's clock counts as today's");
-        assert!(budgets.reserve(&payer("t", "k"), 100, NOON).is_err(), "and does not begin a day anew");
-    }
-
-    #[test]
-    fn other_budgets_go_on_with_what_runs_and_what_was_spent() {
-        let mut before = budgets(100, 1000);
-        before.reserve(&payer("t", "k"), 60, NOON).unwrap();
-        before.settle(&payer("t", "k"), 0, 30, NOON);
-        let mut after = Budgets::default();
-        let budget = Budget { daily: Some(100), monthly: None, soft_percent: 80 };
-        // The database knows of less for the tenant than was spent, and the key had no budget until now.
-        after.of_tenant("t", budget, Spent { day: 10, month: 10 }, NOON);
-        after.of_key("k", budget, Spent::default(), NOON);
-        after.go_on_from(before);
-        assert_eq!(after.reserve(&payer("t", "k"), 11, NOON).unwrap_err().spent, 90);
-        after.reserve(&payer("t", "k"), 10, NOON).unwrap();
-        assert_eq!(after.reserve(&payer("other", "k"), 31, NOON).unwrap_err().spent, 70);
-        assert_eq!(after.settle(&payer("t", "k"), 60, 50, NOON).len(), 1, "80 of 100 is the soft bound");
-        after.settle(&payer("t", "k"), 10, 0, NOON);
-        assert!(after.reserved.is_empty());
-        // What others have spent is only in the database.
-        let mut later = Budgets::default();
-        later.of_tenant("t", budget, Spent { day: 95, month: 95 }, NOON);
-        later.go_on_from(after);
-        assert!(later.reserve(&payer("t", "k"), 6, NOON).is_err());
-    }
-
-    #[test]
-    fn what_others_have_set_aside_is_set_aside() {
-        let (mut here, mut there) = (budgets(100, 1000), budgets(100, 1000));
-        here.reserve(&payer("t", "k"), 70, NOON).unwrap();
-        there.set_aside_elsewhere(&here.set_aside());
-        assert_eq!(there.reserve(&payer("t", "k"), 31, NOON).unwrap_err().spent, 70);
-        assert_eq!(here.set_aside().len(), 1, "only what is bounded");
-        here.settle(&payer("t", "k"), 70, 0, NOON);
-        there.set_aside_elsewhere(&here.set_aside());
-        there.reserve(&payer("t", "k"), 100, NOON).unwrap();
-    }
-
-    #[test]
-    fn what_was_spent_before_counts_and_is_not_told_of_again() {
-        let mut budgets = Budgets::default();
-        let budget = Budget { daily: None, monthly: Some(100), soft_percent: 80 };
-        budgets.of_key("k", budget, Spent { day: 0, month: 95 }, NOON);
-        assert_eq!(budgets.reserve(&payer("t", "k"), 6, NOON).unwrap_err().window, "month");
-        assert!(budgets.settle(&payer("t", "k"), 0, 1, NOON).is_empty());
-    }
-}
+mod tests;

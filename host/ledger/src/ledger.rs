@@ -108,8 +108,10 @@ impl Ledger {
     pub fn replace(&self, prices: Prices, mut budgets: Budgets) {
         *self.prices.write() = Arc::new(prices);
         let mut current = self.budgets.lock();
-        budgets.go_on_from(std::mem::take(&mut current));
+        let alerts = budgets.go_on_from(std::mem::take(&mut current), now_ms());
         *current = budgets;
+        drop(current);
+        self.alert(alerts);
     }
 
     /// What is set aside from budgets for generations that run here.
@@ -155,7 +157,9 @@ impl Ledger {
 
     /// Sets money aside, or says why that is not allowed.
     pub(crate) fn reserve(&self, who: &Who, amount: u64) -> Result<(), Reject> {
-        self.budgets.lock().reserve(&who.pays(), amount, now_ms()).map_err(|exceeded| {
+        let allowed = self.budgets.lock().reserve(&who.pays(), amount, now_ms());
+        allowed.map_err(|mut exceeded| {
+            self.alert(exceeded.alert.take().map(|alert| *alert).into_iter().collect());
             counter!("tidegate_budget_refusals_total", "scope" => exceeded.scope, "window" => exceeded.window)
                 .increment(1);
             let (scope, name, window) = (exceeded.scope, &exceeded.name, exceeded.window);
@@ -172,8 +176,8 @@ impl Ledger {
 
     /// Gives back what was set aside and was not used.
     pub(crate) fn release(&self, who: &Who, reserved: u64) {
-        // An amount of nothing reaches no bound.
-        drop(self.budgets.lock().settle(&who.pays(), reserved, 0, now_ms()));
+        let alerts = self.budgets.lock().settle(&who.pays(), reserved, 0, now_ms());
+        self.alert(alerts);
     }
 
     /// Writes that a generation begins; gives its number.
@@ -208,12 +212,18 @@ impl Ledger {
         let mut budgets = self.budgets.lock();
         let alerts = budgets.settle(&who.pays(), reserved, amount, now_ms);
         drop(budgets);
-        alerts.iter().for_each(tell);
-        let mut records = vec![Record::End(number, entry)];
-        records.extend(alerts.into_iter().map(Record::Alert));
         // Out of the open ones first, so that no mark follows the end.
         self.open.lock().remove(&number);
-        self.keep(records);
+        self.keep(vec![Record::End(number, entry)]);
+        self.alert(alerts);
+    }
+
+    /// Tells of bounds that were reached.
+    fn alert(&self, alerts: Vec<Alert>) {
+        alerts.iter().for_each(tell);
+        if !alerts.is_empty() {
+            self.keep(alerts.into_iter().map(Record::Alert).collect());
+        }
     }
 
     /// Writes what must not be lost; what the disk has no room for waits.

@@ -121,5 +121,8 @@ async fn a_budget_holds_for_calls_and_a_turn_sets_aside_the_dearest_that_is_offe
     charge(&ledger, "fourth").reserve("m", 0, 25).unwrap();
     assert!(drained(&ledger, &shelf).await);
     assert_eq!(shelf.entries()[0].amount(), 75);
-    assert!(shelf.0.lock().events.iter().all(|event| matches!(event, Event::Used(_))));
+    // Of the third, which is refused for what is spent; the others were for what was set aside.
+    let alerts: Vec<_> = shelf.0.lock().events.iter().filter(|event| event.used().is_none()).cloned().collect();
+    let [Event::Alert(alert)] = &alerts[..] else { panic!("{alerts:?}") };
+    assert_eq!((&*alert.bound, alert.spent, alert.limit), ("hard", 75, 100));
 }

@@ -13,6 +13,7 @@ const STEPS: &[(&str, &str)] = &[
     ("summaries", include_str!("migrations/0005_summaries.sql")),
     ("projects", include_str!("migrations/0006_projects.sql")),
     ("calls", include_str!("migrations/0007_calls.sql")),
+    ("alerts", include_str!("migrations/0008_alerts.sql")),
 ];
 
 /// All steps, in order.

@@ -4,7 +4,7 @@ mod support;
 
 use support::on_each;
 use tidegate_ledger::{
-    Batch, CallKind, Called, Calls, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens,
+    Alert, Batch, CallKind, Called, Calls, Entry, Event, Opening, Position, Price, Sink, Spent, Tokens,
 };
 use tidegate_store::{Books, Counted, GroupBy, Holder, Only, Outbox, Usage, UsageQuery, UsageSink};
 
@@ -71,6 +71,29 @@ async fn what_waited_long_is_kept_whole_and_no_text_of_a_caller_stops_it() {
         assert_eq!(outputs, (0..450).collect::<Vec<_>>(), "{}", fresh.name);
         let waiting = Outbox::new(fresh.db.clone()).oldest(1000).await.unwrap();
         assert_eq!(waiting.len(), 450);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_alert_is_told_once_though_several_gateways_find_it() {
+    on_each(|fresh| async move {
+        let alert = |id: &str, at_ms: u64| {
+            let [scope, name, window, bound] = ["tenant", "t", "2026-11-21", "soft"].map(str::to_owned);
+            Event::Alert(Alert { id: id.into(), scope, name, window, bound, spent: 80, limit: 100, at_ms })
+        };
+        let (sink, outbox) = (UsageSink::new(fresh.db.clone(), true), Outbox::new(fresh.db.clone()));
+        sink.commit("j", batch(vec![alert("a", 1000), alert("b", 1000)], 1)).await.unwrap();
+        let waiting = outbox.oldest(10).await.unwrap();
+        assert_eq!(waiting.iter().map(|event| &*event.id).collect::<Vec<_>>(), ["a", "b"], "{}", fresh.name);
+        for event in waiting {
+            outbox.taken(&event.id).await.unwrap();
+        }
+        sink.commit("another", batch(vec![alert("a", 2000)], 1)).await.unwrap();
+        assert_eq!(outbox.oldest(10).await.unwrap(), [], "{}", fresh.name);
+        // Names of windows that are long over are forgotten.
+        sink.commit("j", batch(vec![alert("c", 90 * 86_400_000), alert("a", 90 * 86_400_000)], 2)).await.unwrap();
+        assert_eq!(outbox.oldest(10).await.unwrap().len(), 2, "{}", fresh.name);
     })
     .await;
 }

@@ -230,6 +230,57 @@ async fn each_use_is_an_event_that_arrives_though_its_receiver_fails() {
     assert_ne!(events[0].1, events[1].1);
 }
 
+/// What was taken, once it is `enough`.
+async fn taken_until(taken: &Mutex<Vec<(String, String)>>, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let events = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            let events: Vec<Value> =
+                taken.lock().await.iter().map(|(_, body)| serde_json::from_str(body).unwrap()).collect();
+            if enough(&events) {
+                return events;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    events.await.expect("the events did not arrive")
+}
+
+fn alerts(events: &[Value]) -> Vec<&Value> {
+    events.iter().filter(|event| event["type"] == "budget.reached").collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_that_is_reached_is_told_of_once_though_the_server_starts_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (url, taken) = receiver(0).await;
+    let text = config(folder.path(), &format!("events = {{ webhook = \"{url}\" }}"));
+    let text = text.replace("{ daily = 0.0002 }", "{ daily = 0.0002, soft_percent = 1 }");
+    let gateway = Gateway::start(&text).await;
+    // What the whole budget could not pay says nothing of what is left.
+    assert_eq!(chat(&gateway, "beta", 200).await.status, 429);
+    assert_eq!(chat(&gateway, "beta", 20).await.status, 200);
+    let events = taken_until(&taken, |events| !alerts(events).is_empty()).await;
+    let soft = &alerts(&events)[0]["data"];
+    assert_eq!((&soft["scope"], &soft["name"], &soft["bound"]), (&json!("key"), &json!("beta"), &json!("soft")));
+    let mut answered = 0;
+    while chat(&gateway, "beta", 20).await.status == 200 {
+        answered += 1;
+        assert!(answered < 20, "the budget is never used up");
+    }
+    let events = taken_until(&taken, |events| alerts(events).len() == 2).await;
+    let hard = &alerts(&events)[1]["data"];
+    let spent = hard["spent_nano"].as_u64().unwrap();
+    assert_eq!((&hard["bound"], &hard["limit_nano"]), (&json!("hard"), &json!(200_000)));
+    assert!(spent > 0 && spent < 200_000, "the first refusal comes before the last token: {spent}");
+    gateway.running.stop(Duration::from_secs(5)).await;
+    let again = Gateway::start(&text).await;
+    assert_eq!(chat(&again, "beta", 20).await.status, 429);
+    let last = chat(&again, "alpha", 5).await.json()["id"].as_str().unwrap().to_owned();
+    let events =
+        taken_until(&taken, |events| events.iter().any(|event| last.ends_with(event["id"].as_str().unwrap()))).await;
+    assert_eq!(alerts(&events).len(), 2, "{events:?}");
+}
+
 /// The messages of a stream, once there are `count` of them: ids and bodies.
 async fn published(url: &str, count: u64) -> Vec<(String, Value)> {
     let jetstream = async_nats::jetstream::new(async_nats::connect(url).await.unwrap());

@@ -51,7 +51,7 @@ impl Webhook {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().to_string();
         let mut headers = HeaderMap::new();
         let mut add = |name: &'static str, value: &str| -> anyhow::Result<()> {
-            headers.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
+            headers.insert(HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes())?);
             Ok(())
         };
         add("content-type", "application/json")?;

@@ -83,7 +83,7 @@ async fn insert<'a>(tx: &mut Tx, events: &'a [Event]) -> Result<Vec<&'a Event>, 
                 true
             }
             Event::Used(_) => false,
-            Event::Alert(_) => true,
+            Event::Alert(alert) => insert_alert(tx, alert).await?,
         };
         if is_new {
             news.push(event);
@@ -173,6 +173,21 @@ async fn insert_calls(tx: &mut Tx, entry: &Entry) -> Result<(), StoreError> {
             .await?;
     }
     Ok(())
+}
+
+/// Longer than any window of a budget.
+const ALERTS_MS: u64 = 63 * 86_400_000;
+
+/// Whether nobody was told of it: each gateway finds a bound reached by itself, and again when it starts.
+async fn insert_alert(tx: &mut Tx, alert: &Alert) -> Result<bool, StoreError> {
+    let insert = "INSERT INTO budget_alerts (id, created_ms) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    let query = sqlx::query(insert).bind(alert.id.as_str()).bind(signed(alert.at_ms));
+    let is_new = query.execute(&mut **tx).await?.rows_affected() > 0;
+    if is_new {
+        let old = signed(alert.at_ms.saturating_sub(ALERTS_MS));
+        sqlx::query("DELETE FROM budget_alerts WHERE created_ms < $1").bind(old).execute(&mut **tx).await?;
+    }
+    Ok(is_new)
 }
 
 /// For others.
