@@ -20,9 +20,11 @@ pub struct UsageQuery {
     pub only: Only,
     /// Milliseconds since 1970, inclusive.
     pub start_ms: u64,
+    /// Where the first span of time begins; not after the start.
+    pub origin_ms: u64,
     /// Milliseconds since 1970, exclusive.
     pub end_ms: u64,
-    /// One sum for each so many milliseconds from the start.
+    /// One sum for each so many milliseconds from the origin.
     pub width_ms: u64,
     /// One sum for each of these as well.
     pub by: GroupBy,
@@ -59,7 +61,7 @@ pub struct GroupBy {
 /// A sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageSum {
-    /// Which span of time, counted from the start.
+    /// Which span of time, counted from the origin.
     pub bucket: u64,
     /// Where it is of one.
     pub project: Option<String>,
@@ -109,14 +111,14 @@ impl Usage {
              CAST(SUM(input_tokens) AS BIGINT), \
              CAST(SUM(cached_tokens) AS BIGINT), CAST(SUM(output_tokens) AS BIGINT), CAST(SUM(amount) AS BIGINT), \
              CAST(SUM(tool_calls) AS BIGINT), CAST(SUM(retrieval_calls) AS BIGINT), CAST(SUM(calls_amount) AS BIGINT) \
-             FROM usage_entries WHERE ($7 = '' OR tenant = $7) AND ended_ms >= $1 AND ended_ms < $8 \
+             FROM usage_entries WHERE ($7 = '' OR tenant = $7) AND ended_ms >= $16 AND ended_ms < $8 \
              AND ($9 = '' OR REPLACE($9, $10 || CASE WHEN project = '' THEN tenant ELSE project END || $10, '') <> $9) \
              AND ($13 = '' OR REPLACE($13, $10 || key_name || $10, '') <> $13) \
              AND ($14 = '' OR REPLACE($14, $10 || COALESCE(end_user, '') || $10, '') <> $14) \
              AND ($15 = '' OR REPLACE($15, $10 || model || $10, '') <> $15) \
              GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6 LIMIT $11",
         )
-        .bind(signed(query.start_ms))
+        .bind(signed(query.origin_ms))
         .bind(signed(query.width_ms.max(1)))
         .bind(i64::from(query.by.project))
         .bind(i64::from(query.by.key))
@@ -131,6 +133,7 @@ impl Usage {
         .bind(list(&query.only.keys))
         .bind(list(&query.only.users))
         .bind(list(&query.only.models))
+        .bind(signed(query.start_ms))
         .fetch_all(self.0.pool())
         .await?;
         rows.iter().map(|row| Ok(sum(row, query.by)?)).collect()

@@ -116,6 +116,7 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
             projects: Vec::new(),
             only: Only::default(),
             start_ms: 1_000,
+            origin_ms: 1_000,
             end_ms: 3_000,
             width_ms: 1_000,
             by,
@@ -129,6 +130,11 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
             .collect();
         assert_eq!(seen, [(0, "m1", 1, 1), (0, "m2", 1, 2), (1, "m1", 1, 4)], "{}", fresh.name);
         assert_eq!(sums[0].amount, 6 + 2 + 2);
+        // A span that began before the start has what came from the start on.
+        let late = UsageQuery { start_ms: 1_200, ..query(Some("t"), by_model) };
+        let late = usage.sums(&late).await.unwrap();
+        let seen: Vec<_> = late.iter().map(|sum| (sum.bucket, sum.model.as_deref().unwrap())).collect();
+        assert_eq!(seen, [(0, "m2"), (1, "m1")], "{}", fresh.name);
         let by_tenant = GroupBy { project: true, key: true, ..GroupBy::default() };
         let all = usage.sums(&query(None, by_tenant)).await.unwrap();
         let seen: Vec<_> = all.iter().map(|sum| (sum.bucket, sum.key.as_deref().unwrap(), sum.output_tokens)).collect();
@@ -183,6 +189,7 @@ async fn sums_are_of_projects_where_that_is_asked_for() {
                 projects: projects.iter().map(|id| (*id).to_owned()).collect(),
                 only: Only::default(),
                 start_ms: 0,
+                origin_ms: 0,
                 end_ms: 2_000,
                 width_ms: 2_000,
                 by: GroupBy { project: true, ..GroupBy::default() },
@@ -243,6 +250,7 @@ async fn calls_are_kept_with_their_prices_and_summed_beside_tokens() {
             projects: Vec::new(),
             only: Only::default(),
             start_ms: 0,
+            origin_ms: 0,
             end_ms: 2_000,
             width_ms: 2_000,
             by: GroupBy::default(),

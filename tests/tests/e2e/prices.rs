@@ -75,7 +75,7 @@ async fn calls_are_billed_and_told_wherever_money_is() {
         assert_eq!(items(&gateway, &id, "").await.last().unwrap()["cost"], response["cost"]);
 
         // The same in the books, to the last digit.
-        let since = format!("start_time={}", now_s());
+        let since = format!("start_time={}", today_s());
         let result = until("the bill", async || {
             let result = get(&gateway, &format!("/v1/usage?{since}")).await["data"][0]["results"][0].clone();
             (result["num_model_requests"] == 1).then_some(result)
@@ -126,6 +126,7 @@ async fn a_budget_holds_for_calls_before_they_are_made() {
     .await;
 }
 
-fn now_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+/// When today began.
+fn today_s() -> u64 {
+    tidegate_tests::issuer::now_s() / 86_400 * 86_400
 }

@@ -91,8 +91,8 @@ async fn chat(gateway: &Gateway, by: &str) -> Answer {
 
 /// The sums by project that `by` sees, once there are `requests` of them.
 async fn used(gateway: &Gateway, by: &str, requests: u64, more: &str) -> Vec<(String, u64)> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    let path = format!("/v1/usage?start_time={now}&group_by=project_id{more}");
+    let today = tidegate_tests::issuer::now_s() / 86_400 * 86_400;
+    let path = format!("/v1/usage?start_time={today}&group_by=project_id{more}");
     for _ in 0..500 {
         let answer = get(gateway, by, &path).await;
         assert_eq!(answer.status, 200, "{:?}", answer.body);
@@ -278,7 +278,9 @@ async fn the_commands_do_what_the_requests_do() {
     used(&gateway, "", 1, "").await;
     let table = run(&["usage", "--group-by", "project_id,model"]).await.unwrap();
     let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!((row[1], row[4], row[5]), ("local", "tidegate-starter", "1"), "{table}");
+    assert_eq!((row[1], row[4], row[5], row[6]), ("local", "tidegate-starter", "-", "1"), "{table}");
+    let kinds = run(&["usage", "--group-by", "kind"]).await.unwrap();
+    assert!(kinds.lines().next().unwrap().contains(" KIND ") && kinds.contains(" generation "), "{kinds}");
     let csv = run(&["usage", "--csv", "--since", "2026-01-01"]).await.unwrap();
     assert_eq!(csv.lines().filter(|line| line.starts_with("start_time")).count(), 1, "{csv}");
     assert!(csv.contains(",local,,,tidegate-starter,1,"), "{csv}");

@@ -45,7 +45,7 @@ pub async fn chat(gateway: &Gateway, key: &str, max_tokens: u32) -> Answer {
 
 /// The first result of the usage that `key` sees, once there are `requests` of them.
 pub async fn used(gateway: &Gateway, key: &str, requests: u64, query: &str) -> Value {
-    let path = format!("/v1/usage?start_time={}{query}", now_s());
+    let path = format!("/v1/usage?start_time={}{query}", today_s());
     let seen = tokio::time::timeout(Duration::from_secs(20), async {
         loop {
             let answer = get(gateway, key, &path).await;
@@ -60,8 +60,9 @@ pub async fn used(gateway: &Gateway, key: &str, requests: u64, query: &str) -> V
     seen.await.expect("the usage was not seen")
 }
 
-fn now_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+/// When today began.
+fn today_s() -> u64 {
+    tidegate_tests::issuer::now_s() / 86_400 * 86_400
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,7 +82,7 @@ async fn what_the_answers_say_is_what_is_billed_and_each_sees_its_own() {
     assert_eq!(seen["input_cached_tokens"], cached);
     assert_eq!((&seen["model"], &seen["user_id"]), (&json!("tidegate-starter"), &json!("u1")));
 
-    let path = format!("/v1/usage/costs?start_time={}", now_s());
+    let path = format!("/v1/usage/costs?start_time={}", today_s());
     let costs = get(&gateway, "alpha", &path).await.json();
     let micros =
         (total("prompt_tokens") - cached) as f64 + cached as f64 * 0.5 + total("completion_tokens") as f64 * 2.0;
@@ -105,6 +106,8 @@ async fn questions_about_usage_that_make_no_sense_are_refused_by_name() {
         ("", "start_time"),
         ("?start_time=x", "start_time"),
         ("?start_time=9&end_time=5", "end_time"),
+        ("?start_time=1795262400000&end_time=1795262400001", "end_time"),
+        ("?start_time=1&user_ids=%00", "user_ids"),
         ("?start_time=1&bucket_width=1y", "bucket_width"),
         ("?start_time=1&limit=0", "limit"),
         ("?start_time=1&limit=1000", "limit"),
@@ -281,6 +284,32 @@ async fn a_budget_that_is_reached_is_told_of_once_though_the_server_starts_again
     assert_eq!(alerts(&events).len(), 2, "{events:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_bucket_begins_where_it_was_asked_for_and_csv_has_all_of_them() {
+    const DAY_S: u64 = 86_400;
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    chat(&gateway, "alpha", 5).await;
+    used(&gateway, "alpha", 1, "").await;
+    let moment = tidegate_tests::issuer::now_s() + 1;
+    while tidegate_tests::issuer::now_s() < moment {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    chat(&gateway, "alpha", 5).await;
+    used(&gateway, "alpha", 2, "").await;
+    let page = get(&gateway, "alpha", &format!("/v1/usage?start_time={moment}")).await.json();
+    let bucket = &page["data"][0];
+    assert_eq!((&bucket["start_time"], &bucket["results"][0]["num_model_requests"]), (&json!(moment), &json!(1)));
+    let long = format!("/v1/usage?format=csv&start_time={}", today_s() - 40 * DAY_S);
+    let csv = get(&gateway, "alpha", &long).await;
+    assert_eq!(String::from_utf8(csv.body.to_vec()).unwrap().lines().count(), 2, "{:?}", csv.body);
+    assert!(!csv.headers.contains_key("x-next-page"));
+    let part = get(&gateway, "alpha", &format!("{long}&limit=2")).await;
+    assert_eq!(part.headers["x-next-page"], (today_s() - 38 * DAY_S).to_string());
+    let minutes = get(&gateway, "alpha", "/v1/usage?format=csv&bucket_width=1m&start_time=1").await;
+    assert_eq!((minutes.status, minutes.error().1), (400, json!("bucket_width")));
+}
+
 /// The messages of a stream, once there are `count` of them: ids and bodies.
 async fn published(url: &str, count: u64) -> Vec<(String, Value)> {
     let jetstream = async_nats::jetstream::new(async_nats::connect(url).await.unwrap());
@@ -424,7 +453,7 @@ async fn a_database_that_is_away_stops_no_answer_and_gets_each_use_once() {
         chats += 1;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let away = get(&gateway, "alpha", &format!("/v1/usage?start_time={}", now_s())).await;
+    let away = get(&gateway, "alpha", &format!("/v1/usage?start_time={}", today_s())).await;
     assert_eq!((away.status, away.error().2), (503, json!("store_unavailable")));
     gate.open.send_replace(true);
     let seen = used(&gateway, "alpha", chats + 1, "").await;

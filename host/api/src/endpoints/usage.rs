@@ -4,6 +4,7 @@
 use crate::body::Response;
 use crate::exchange::{Exchange, json, with_type};
 use crate::query::{Query, invalid};
+use hyper::header::{HeaderName, HeaderValue};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_store::{GroupBy, Only, UsageQuery, UsageSum};
 use tidegate_types::{Act, Caller, Fault, Reject, RejectKind};
@@ -13,7 +14,7 @@ pub(crate) async fn usage(exchange: Exchange) -> Result<Response, Reject> {
     let asked = Asked::read(&exchange)?;
     let (buckets, next) = asked.answer(&exchange).await?;
     Ok(match asked.csv {
-        true => with_type("text/csv; charset=utf-8", usage_csv(&buckets)),
+        true => csv(&buckets, next),
         false => json(usage_page(&buckets, next)),
     })
 }
@@ -22,9 +23,20 @@ pub(crate) async fn costs(exchange: Exchange) -> Result<Response, Reject> {
     let asked = Asked::read(&exchange)?;
     let (buckets, next) = asked.answer(&exchange).await?;
     Ok(match asked.csv {
-        true => with_type("text/csv; charset=utf-8", usage_csv(&buckets)),
+        true => csv(&buckets, next),
         false => json(costs_page(&buckets, next, &exchange.api.service.currency())),
     })
+}
+
+/// Where the next page begins: a table of CSV cannot say itself that there is more.
+const NEXT_PAGE: HeaderName = HeaderName::from_static("x-next-page");
+
+fn csv(buckets: &[UsageBucket], next: Option<u64>) -> Response {
+    let mut response = with_type("text/csv; charset=utf-8", usage_csv(buckets));
+    if let Some(next) = next {
+        response.headers_mut().insert(NEXT_PAGE, HeaderValue::from(next));
+    }
+    response
 }
 
 const KNOWN: [&str; 11] = [
@@ -47,10 +59,18 @@ const WIDTHS: [(&str, u64, u64, u64); 3] = [("1m", 60, 60, 1440), ("1h", 3600, 2
 /// Sums in one answer.
 const MOST_SUMS: u32 = 10_000;
 
+/// Buckets of a CSV without a `limit`, which has the whole time that was asked for.
+const MOST_CSV_BUCKETS: u64 = 100_000;
+
+/// The year 9999: what comes later are milliseconds in the place of seconds, or a mistake.
+const MOST_S: u64 = 253_402_300_800;
+
 struct Asked {
     whose: Whose,
     only: Only,
     start_s: u64,
+    /// Where the clock would begin the bucket that `start_s` is in.
+    origin_s: u64,
     end_s: u64,
     width_s: u64,
     buckets: u64,
@@ -61,21 +81,30 @@ struct Asked {
 impl Asked {
     fn read(exchange: &Exchange) -> Result<Self, Reject> {
         let query = Query::read(exchange.request.uri(), &KNOWN)?;
-        let (width_s, buckets) = width(&query)?;
+        let width = width(&query)?;
         let start = query.number("start_time")?.ok_or_else(|| {
             invalid("start_time", "`start_time` is required: Unix seconds of when the first bucket begins")
         })?;
         let page = query.number("page")?;
         let end_s = query.number("end_time")?.unwrap_or_else(|| now_s() + 1);
-        // Buckets lie where clocks would put them, whatever the start.
-        let start_s = page.unwrap_or(start).max(start) / width_s * width_s;
-        if end_s <= start.max(start_s) {
+        let start_s = page.unwrap_or(start).max(start);
+        if end_s <= start_s {
             return Err(invalid("end_time", "`end_time` must be after `start_time`"));
         }
+        if end_s > MOST_S {
+            return Err(invalid("end_time", "`end_time` must be Unix seconds, before the year 10000"));
+        }
+        // Buckets lie where clocks would put them, whatever the start; the first has what came from the start on.
+        let origin_s = start_s / width.seconds * width.seconds;
         let csv = match query.get("format") {
             None | Some("json") => false,
             Some("csv") => true,
             Some(_) => return Err(invalid("format", "`format` must be json or csv")),
+        };
+        let buckets = match width.limit {
+            Some(limit) => limit,
+            None if csv => whole((end_s - origin_s).div_ceil(width.seconds), width.name)?,
+            None => width.default,
         };
         let by = group_by(&query)?;
         let only = Only {
@@ -83,17 +112,19 @@ impl Asked {
             users: named(&query, "user_ids")?,
             models: named(&query, "models")?,
         };
-        Ok(Self { whose: whose(exchange, &query)?, only, start_s, end_s, width_s, buckets, by, csv })
+        let whose = whose(exchange, &query)?;
+        Ok(Self { whose, only, start_s, origin_s, end_s, width_s: width.seconds, buckets, by, csv })
     }
 
     /// The buckets, and where the next page begins.
     async fn answer(&self, exchange: &Exchange) -> Result<(Vec<UsageBucket>, Option<u64>), Reject> {
-        let last_s = self.end_s.min(self.start_s.saturating_add(self.buckets * self.width_s));
+        let last_s = self.end_s.min(self.origin_s + self.buckets * self.width_s);
         let query = UsageQuery {
             tenant: self.whose.tenant.clone(),
             projects: self.whose.projects.clone(),
             only: self.only.clone(),
             start_ms: self.start_s * 1000,
+            origin_ms: self.origin_s * 1000,
             end_ms: last_s * 1000,
             width_ms: self.width_s * 1000,
             by: self.by,
@@ -109,10 +140,10 @@ impl Asked {
     }
 
     fn buckets(&self, last_s: u64, sums: Vec<UsageSum>) -> Vec<UsageBucket> {
-        let starts = (self.start_s..last_s).step_by(usize::try_from(self.width_s).unwrap_or(usize::MAX));
+        let starts = (self.origin_s..last_s).step_by(usize::try_from(self.width_s).unwrap_or(usize::MAX));
         let mut buckets: Vec<UsageBucket> = starts
             .map(|start_s| UsageBucket {
-                start_s,
+                start_s: start_s.max(self.start_s),
                 end_s: (start_s + self.width_s).min(self.end_s),
                 results: Vec::new(),
             })
@@ -143,16 +174,36 @@ fn result(sum: &UsageSum) -> UsageResult {
     }
 }
 
-fn width(query: &Query) -> Result<(u64, u64), Reject> {
-    let name = query.get("bucket_width").unwrap_or("1d");
-    let Some((_, seconds, default, most)) = WIDTHS.iter().find(|(known, ..)| *known == name) else {
+/// How long a bucket is, and how many there are.
+struct Width {
+    name: &'static str,
+    seconds: u64,
+    default: u64,
+    limit: Option<u64>,
+}
+
+fn width(query: &Query) -> Result<Width, Reject> {
+    let asked = query.get("bucket_width").unwrap_or("1d");
+    let Some((name, seconds, default, most)) = WIDTHS.into_iter().find(|(known, ..)| *known == asked) else {
         return Err(invalid("bucket_width", "`bucket_width` must be 1m, 1h or 1d"));
     };
-    let limit = query.number("limit")?.unwrap_or(*default);
-    if limit == 0 || limit > *most {
+    let limit = query.number("limit")?;
+    if limit.is_some_and(|limit| limit == 0 || limit > most) {
         return Err(invalid("limit", &format!("`limit` must be from 1 to {most} for buckets of {name}")));
     }
-    Ok((*seconds, limit))
+    Ok(Width { name, seconds, default, limit })
+}
+
+/// All buckets of the time that was asked for.
+fn whole(buckets: u64, name: &str) -> Result<u64, Reject> {
+    if buckets > MOST_CSV_BUCKETS {
+        let message = format!(
+            "the time asked for has {buckets} buckets of {name}; the most in one CSV is {MOST_CSV_BUCKETS}: ask for \
+             wider ones, a shorter time, or page by page by `limit`"
+        );
+        return Err(invalid("bucket_width", &message));
+    }
+    Ok(buckets)
 }
 
 fn group_by(query: &Query) -> Result<GroupBy, Reject> {

@@ -218,7 +218,7 @@ pub struct UsageArgs {
     /// Days, with today.
     #[arg(long, default_value_t = 7, conflicts_with = "since")]
     pub days: u64,
-    /// A sum for each of these: project_id, api_key_id, user_id, model.
+    /// A sum for each of these: project_id, api_key_id, user_id, model, kind.
     #[arg(long, visible_alias = "by", value_delimiter = ',', default_value = "project_id,model")]
     pub group_by: Vec<String>,
     /// Of these projects only.

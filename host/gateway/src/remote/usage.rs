@@ -59,7 +59,7 @@ fn write_csv(out: &mut dyn Write, page: &[u8], first: bool) -> std::io::Result<(
 }
 
 fn show(out: &mut dyn Write, buckets: &[Value]) -> anyhow::Result<()> {
-    let names = ["project_id", "api_key_id", "user_id", "model"];
+    let names = ["project_id", "api_key_id", "user_id", "model", "kind"];
     let counts = [
         "num_model_requests",
         "input_tokens",
@@ -77,8 +77,20 @@ fn show(out: &mut dyn Write, buckets: &[Value]) -> anyhow::Result<()> {
         .iter()
         .flat_map(|bucket| results(bucket).into_iter().map(|result| row(&bucket["start_time"], &result)))
         .collect();
-    let heads =
-        ["DAY", "PROJECT", "KEY", "USER", "MODEL", "REQUESTS", "INPUT", "CACHED", "OUTPUT", "TOOLS", "RETRIEVALS"];
+    let heads = [
+        "DAY",
+        "PROJECT",
+        "KEY",
+        "USER",
+        "MODEL",
+        "KIND",
+        "REQUESTS",
+        "INPUT",
+        "CACHED",
+        "OUTPUT",
+        "TOOLS",
+        "RETRIEVALS",
+    ];
     Ok(table::write(out, &heads, &rows)?)
 }
 

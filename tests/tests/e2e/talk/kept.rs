@@ -74,7 +74,7 @@ async fn what_is_known_of_an_answer_is_kept_with_it() {
         assert_eq!(exported(&gateway, &id).await[2], *last);
 
         // The bill says the same.
-        let day = format!("/v1/usage/costs?start_time={}", now_s());
+        let day = format!("/v1/usage/costs?start_time={}", today_s());
         let billed = until("the bill", async || {
             let value = get(&gateway, &day).await["data"][0]["results"][0]["amount"]["value"].as_f64()?;
             (value > 0.0).then_some(value)
@@ -145,6 +145,7 @@ async fn tools_that_the_server_ran_are_kept_with_the_answer() {
     .await;
 }
 
-pub fn now_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+/// When today began.
+pub fn today_s() -> u64 {
+    tidegate_tests::issuer::now_s() / 86_400 * 86_400
 }
