@@ -85,16 +85,18 @@ pub(in super::super) async fn append_of(
     if !first.is_empty() && !exists(tx, tenant, conversation, &first).await? {
         return Ok(None);
     }
-    let (mut parent, mut ids) = (first.clone(), Vec::with_capacity(messages.len()));
+    let mut place = Place::behind(tx, tenant, conversation, &first).await?;
+    let mut ids = Vec::with_capacity(messages.len());
     for (origin, new) in messages {
         if let Some(known) = known(tx, tenant, conversation, &new.client_id).await? {
             ids.push(known);
             return Ok(Some(ids));
         }
-        write(tx, tenant, conversation, &parent, response, *origin, new).await?;
-        parent.clone_from(&new.id);
+        write(tx, tenant, conversation, &place, response, *origin, new).await?;
+        place = place.next(&new.id);
         ids.push(new.id.clone());
     }
+    let parent = place.parent;
     if parent != first && (first == leaf || matches!(at, At::Branch(_))) {
         const MOVE: &str = "UPDATE conversations SET leaf = $3 WHERE tenant = $1 AND id = $2";
         sqlx::query(MOVE).bind(tenant.as_str()).bind(conversation).bind(parent).execute(&mut **tx).await?;
@@ -139,6 +141,32 @@ async fn known(
     Ok(query.fetch_optional(&mut **tx).await?.map(|row| row.try_get("id")).transpose()?)
 }
 
+/// Where a message goes. Counted once for all that are written together: nobody else writes there while the conversation
+/// is locked, and counting again for each would hold up everybody's writes for as long as a long conversation takes.
+struct Place {
+    parent: String,
+    /// Messages that follow the same one.
+    sibling: i64,
+    /// Messages of the conversation.
+    position: i64,
+}
+
+impl Place {
+    async fn behind(tx: &mut Tx, tenant: &TenantId, conversation: &str, parent: &str) -> Result<Self, StoreError> {
+        const COUNT: &str = "SELECT \
+             (SELECT COUNT(*) FROM messages WHERE tenant = $1 AND conversation = $2 AND parent = $3), \
+             (SELECT COUNT(*) FROM messages WHERE tenant = $1 AND conversation = $2)";
+        let query = sqlx::query(COUNT).bind(tenant.as_str()).bind(conversation).bind(parent);
+        let row = query.fetch_one(&mut **tx).await?;
+        Ok(Self { parent: parent.to_owned(), sibling: row.try_get(0)?, position: row.try_get(1)? })
+    }
+
+    /// Behind the message `id`, which was written here just now.
+    fn next(self, id: &str) -> Self {
+        Self { parent: id.to_owned(), sibling: 0, position: self.position + 1 }
+    }
+}
+
 fn report_text(report: &Report) -> Result<String, StoreError> {
     if *report == Report::default() {
         return Ok(String::new());
@@ -150,23 +178,23 @@ async fn write(
     tx: &mut Tx,
     tenant: &TenantId,
     conversation: &str,
-    parent: &str,
+    place: &Place,
     response: &str,
     origin: Origin,
     new: &NewMessage,
 ) -> Result<(), StoreError> {
     const INSERT: &str = "INSERT INTO messages (tenant, conversation, id, parent, sibling, position, client_id, \
          response, origin, body, folded, status, pinned, model, finish, input_tokens, cached_tokens, output_tokens, \
-         report, created_ms, deleted_ms) VALUES ($1, $2, $3, $4, \
-         (SELECT COUNT(*) FROM messages WHERE tenant = $1 AND conversation = $2 AND parent = $4), \
-         (SELECT COUNT(*) FROM messages WHERE tenant = $1 AND conversation = $2), \
-         $5, $6, $7, $8, $9, $10, 0, $11, $12, $13, $14, $15, $16, $17, 0)";
+         report, created_ms, deleted_ms) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, $13, $14, $15, $16, $17, $18, $19, 0)";
     let Usage { input_tokens, cached_tokens, output_tokens } = new.made.usage;
     sqlx::query(INSERT)
         .bind(tenant.as_str())
         .bind(conversation)
         .bind(new.id.clone())
-        .bind(parent)
+        .bind(place.parent.clone())
+        .bind(place.sibling)
+        .bind(place.position)
         .bind(new.client_id.clone())
         .bind(response)
         .bind(origin.as_str())
