@@ -13,6 +13,7 @@ mod clients;
 mod contract;
 mod conversations;
 mod disk_full;
+mod events;
 mod examples;
 mod frozen;
 mod guests;
