@@ -35,7 +35,7 @@ pub(crate) fn disjoint<T>(items: &mut [T], span: impl Fn(&T) -> Span, what: &str
 /// The findings, when each span lies in the text that `text_of` gives for the finding's message.
 pub(crate) fn findings<'t>(
     findings: Vec<wit::FindingResult>,
-    mut text_of: impl FnMut(Option<&str>) -> Result<std::borrow::Cow<'t, str>, String>,
+    text_of: impl Fn(Option<&str>) -> Result<&'t str, String>,
 ) -> Result<Vec<Finding>, String> {
     if findings.len() > MAX_FINDINGS {
         return Err(format!("{} findings; at most {MAX_FINDINGS}", findings.len()));
@@ -49,7 +49,7 @@ pub(crate) fn findings<'t>(
             return Err(format!("finding `{category}` has the score {score}; scores are from 0 to 1"));
         }
         let span = match span {
-            Some(found) => Some(self::span(found, &text_of(message_id.as_deref())?, "a finding's span")?),
+            Some(found) => Some(self::span(found, text_of(message_id.as_deref())?, "a finding's span")?),
             None => None,
         };
         Ok(Finding { category, severity: convert::severity(severity), score, message_id, span })

@@ -8,6 +8,7 @@ mod webhook;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
+use tidegate_tests::stand_in::{StandIn, completion, last_text};
 use tidegate_tests::{Gateway, ask, finish_reason, joined};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -160,6 +161,17 @@ async fn answers(text: &str) -> String {
         }
     });
     url
+}
+
+/// As many as a list has that somebody pastes.
+#[tokio::test(flavor = "multi_thread")]
+async fn pii_guard_redacts_thousands_of_addresses() {
+    let upstream = StandIn::start(|_, _| completion("ok")).await;
+    let gateway = Gateway::start(&format!("{}{}", upstream.model("tidegate-starter"), stage("pii-guard", ""))).await;
+    let list: String = (0..5000).map(|i| format!("user{i}@example.com,\n")).collect();
+    assert_eq!(gateway.chat(ask(&list)).await.text(), "ok");
+    let seen = last_text(&upstream.asked("/v1/chat/completions")[0]);
+    assert_eq!((seen.matches("[email]").count(), seen.contains('@')), (5000, false));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,6 @@
-//! Applies a prompt guard's edits. Spans of one verdict refer to the text as the guard saw it, so edits of one
-//! part are applied from its end.
+//! Applies a prompt guard's edits. Spans of one verdict refer to the text as the guard saw it.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 use tidegate_sandbox::stage::Edit;
 use tidegate_types::{Chat, Message, Part, Span};
 
@@ -14,97 +13,127 @@ pub(super) fn apply(chat: &mut Chat, edits: Vec<Edit>) -> Result<(), String> {
     if chat.messages.is_empty() { Err("it dropped every message".into()) } else { Ok(()) }
 }
 
-/// Edits messages.
-pub(super) fn apply_to(messages: &mut Vec<Message>, mut edits: Vec<Edit>) -> Result<(), String> {
-    edits.sort_by_key(|edit| match edit {
-        Edit::ReplaceText { span, .. } => (0, Reverse(span.start)),
-        _ => (1, Reverse(0)),
-    });
-    check_overlaps(&edits)?;
-    edits.into_iter().try_for_each(|edit| apply_one(messages, edit))
+/// Edits messages: first texts and arguments, as the guard saw them, then which messages there are. Each text is copied
+/// once, however many edits it has: a caller decides how many those are.
+pub(super) fn apply_to(messages: &mut Vec<Message>, edits: Vec<Edit>) -> Result<(), String> {
+    let (mut texts, mut arguments, mut moves) = (Vec::new(), HashMap::new(), Vec::new());
+    for edit in edits {
+        match edit {
+            Edit::ReplaceText { message_id, part, span, text } => {
+                texts.push(Replacement { message_id, part, span, text });
+            }
+            Edit::SetArguments(call_id, new) => drop(arguments.insert(call_id, new)),
+            Edit::PutMessage { after, message } => moves.push(Move::Put(after, message)),
+            Edit::DropMessage(id) => moves.push(Move::Drop(id)),
+            Edit::SetParam(name, _) => return Err(format!("`{name}` is no part of a message")),
+        }
+    }
+    replace_texts(messages, texts)?;
+    set_arguments(messages, arguments)?;
+    moves.into_iter().try_for_each(|to| to.apply(messages))
 }
 
-fn apply_one(messages: &mut Vec<Message>, edit: Edit) -> Result<(), String> {
-    match edit {
-        Edit::ReplaceText { message_id, part, span, text } => {
-            let at = position(messages, &message_id)?;
-            replace_text(&mut messages[at], part, span, &text)
+struct Replacement {
+    message_id: String,
+    part: u32,
+    span: Span,
+    text: String,
+}
+
+enum Move {
+    /// Behind that message, or first.
+    Put(Option<String>, Message),
+    Drop(String),
+}
+
+impl Move {
+    fn apply(self, messages: &mut Vec<Message>) -> Result<(), String> {
+        match self {
+            Self::Put(after, message) => {
+                let at = after.map_or(Ok(0), |id| Ok::<_, String>(position(messages, &id)? + 1))?;
+                messages.insert(at, message);
+            }
+            Self::Drop(id) => drop(messages.remove(position(messages, &id)?)),
         }
-        Edit::PutMessage { after, message } => {
-            let at = match after {
-                Some(id) => position(messages, &id)? + 1,
-                None => 0,
-            };
-            messages.insert(at, message);
-            Ok(())
-        }
-        Edit::DropMessage(id) => {
-            let at = position(messages, &id)?;
-            messages.remove(at);
-            Ok(())
-        }
-        Edit::SetArguments(call_id, arguments) => set_arguments(messages, &call_id, arguments),
-        Edit::SetParam(name, _) => Err(format!("`{name}` is no part of a message")),
+        Ok(())
     }
 }
 
 fn position(messages: &[Message], id: &str) -> Result<usize, String> {
-    messages.iter().position(|m| m.id == id).ok_or_else(|| format!("there is no message `{id}`"))
+    messages.iter().position(|m| m.id == id).ok_or_else(|| unknown(id))
 }
 
-fn replace_text(message: &mut Message, part: u32, span: Span, text: &str) -> Result<(), String> {
-    let id = message.id.clone();
-    let target = match message.parts.get_mut(part as usize) {
-        Some(Part::Text(target) | Part::Reasoning(target) | Part::Refusal(target)) => target,
+fn unknown(id: &str) -> String {
+    format!("there is no message `{id}`")
+}
+
+fn replace_texts(messages: &mut [Message], mut edits: Vec<Replacement>) -> Result<(), String> {
+    edits.sort_by(|a, b| {
+        (&a.message_id, a.part, a.span.start, a.span.end).cmp(&(&b.message_id, b.part, b.span.start, b.span.end))
+    });
+    let mut of_text = edits.chunk_by(|a, b| a.message_id == b.message_id && a.part == b.part);
+    let positions: HashMap<String, usize> =
+        messages.iter().enumerate().rev().map(|(at, m)| (m.id.clone(), at)).collect();
+    of_text.try_for_each(|edits| {
+        let Some(Replacement { message_id, part, .. }) = edits.first() else { return Ok(()) };
+        let at = positions.get(message_id).ok_or_else(|| unknown(message_id))?;
+        let text = text_of(&mut messages[*at], *part)?;
+        *text = replaced(text, edits)?;
+        Ok(())
+    })
+}
+
+fn text_of(message: &mut Message, part: u32) -> Result<&mut String, String> {
+    match message.parts.get_mut(part as usize) {
+        Some(Part::Text(text) | Part::Reasoning(text) | Part::Refusal(text)) => Ok(text),
         Some(Part::ToolOutcome(outcome)) => {
             outcome.structured = None;
-            &mut outcome.content
+            Ok(&mut outcome.content)
         }
-        _ => return Err(format!("part {part} of message `{id}` is no text")),
-    };
-    let range = span.start as usize..span.end as usize;
-    if target.get(range.clone()).is_none() {
-        return Err(format!("span {}..{} does not lie on characters of message `{id}`", span.start, span.end));
+        _ => Err(format!("part {part} of message `{}` is no text", message.id)),
     }
-    target.replace_range(range, text);
-    Ok(())
 }
 
-fn set_arguments(messages: &mut [Message], call_id: &str, arguments: String) -> Result<(), String> {
-    serde_json::from_str::<serde_json::Value>(&arguments)
-        .map_err(|error| format!("arguments for call `{call_id}` are no JSON: {error}"))?;
-    for part in messages.iter_mut().flat_map(|m| &mut m.parts) {
+/// The text with its edits, which are sorted.
+fn replaced(text: &str, edits: &[Replacement]) -> Result<String, String> {
+    let mut new = String::with_capacity(text.len());
+    let mut from = 0;
+    for Replacement { message_id, span, text: instead, .. } in edits {
+        let (start, end) = (span.start as usize, span.end as usize);
+        if start < from {
+            return Err(format!("replacements in message `{message_id}` overlap at byte {from}"));
+        }
+        let (Some(kept), Some(_)) = (text.get(from..start), text.get(start..end)) else {
+            return Err(format!("span {start}..{end} does not lie on characters of message `{message_id}`"));
+        };
+        new.push_str(kept);
+        new.push_str(instead);
+        from = end;
+    }
+    new.push_str(text.get(from..).unwrap_or_default());
+    Ok(new)
+}
+
+/// The first call of an id is the one that is meant.
+fn set_arguments(messages: &mut [Message], mut arguments: HashMap<String, String>) -> Result<(), String> {
+    for (call_id, new) in &arguments {
+        serde_json::from_str::<serde::de::IgnoredAny>(new)
+            .map_err(|error| format!("arguments for call `{call_id}` are no JSON: {error}"))?;
+    }
+    for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
         if let Part::ToolCall(call) = part
-            && call.id == call_id
+            && let Some(new) = arguments.remove(&call.id)
         {
-            call.arguments = arguments;
-            return Ok(());
+            call.arguments = new;
         }
     }
-    Err(format!("there is no tool call `{call_id}`"))
-}
-
-/// Replacements are sorted from the end: each must end where the one behind it (in the text) starts, or before.
-fn check_overlaps(edits: &[Edit]) -> Result<(), String> {
-    for (i, edit) in edits.iter().enumerate() {
-        let Edit::ReplaceText { message_id, part, span, .. } = edit else { continue };
-        let clash = edits[..i].iter().any(|other| match other {
-            Edit::ReplaceText { message_id: id, part: p, span: s, .. } => {
-                id == message_id && p == part && span.end > s.start
-            }
-            _ => false,
-        });
-        if clash {
-            return Err(format!("replacements in message `{message_id}` overlap at byte {}", span.end));
-        }
-    }
-    Ok(())
+    arguments.keys().next().map_or(Ok(()), |call_id| Err(format!("there is no tool call `{call_id}`")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_types::Role;
+    use tidegate_types::{Role, ToolCall};
 
     fn replace(span: (u32, u32), text: &str) -> Edit {
         Edit::ReplaceText {
@@ -144,5 +173,49 @@ mod tests {
         let mut messages = vec![Message::text("m0", Role::User, "a")];
         let why = apply_to(&mut messages, vec![Edit::DropMessage("m7".into())]).unwrap_err();
         assert_eq!(why, "there is no message `m7`");
+    }
+
+    #[test]
+    fn texts_and_arguments_are_edited_wherever_they_are_and_messages_after_that() {
+        let call = |id: &str| Part::ToolCall(ToolCall { id: id.into(), name: "f".into(), arguments: "{}".into() });
+        let mut asked = Message::text("m1", Role::Assistant, "abc");
+        asked.parts.extend([Part::Reasoning("def".into()), call("one"), call("two")]);
+        let mut messages = vec![Message::text("m0", Role::User, "gone"), asked];
+        let in_part = |part, span: (u32, u32), text: &str| Edit::ReplaceText {
+            message_id: "m1".into(),
+            part,
+            span: Span { start: span.0, end: span.1 },
+            text: text.into(),
+        };
+        let edits = vec![
+            Edit::DropMessage("m0".into()),
+            in_part(1, (1, 2), "E"),
+            Edit::SetArguments("two".into(), "[2]".into()),
+            in_part(0, (3, 3), "!"),
+            in_part(0, (0, 1), ""),
+        ];
+        apply_to(&mut messages, edits).unwrap();
+        assert_eq!(messages.len(), 1);
+        let two = ToolCall { id: "two".into(), name: "f".into(), arguments: "[2]".into() };
+        let expected = [Part::Text("bc!".into()), Part::Reasoning("dEf".into()), call("one"), Part::ToolCall(two)];
+        assert_eq!(messages[0].parts, expected);
+        let nobody = vec![Edit::SetArguments("three".into(), "{}".into())];
+        assert_eq!(apply_to(&mut messages, nobody).unwrap_err(), "there is no tool call `three`");
+    }
+
+    /// A time of its own would be a guess: what thousands of edits of a long text take is compared with what one takes.
+    #[test]
+    fn what_edits_cost_is_by_the_length_of_the_text_and_not_by_their_number() {
+        let text = "john@example.com ".repeat(4096) + &"word ".repeat(2 << 20);
+        let time = |count: u32| {
+            let edits = (0..count).map(|i| replace((17 * i, 17 * i + 16), "[email]")).collect();
+            let text = text.clone();
+            let begun = std::time::Instant::now();
+            let edited = edited(&text, edits).unwrap();
+            assert_eq!(edited.len(), text.len() - 9 * count as usize);
+            begun.elapsed()
+        };
+        let (one, many) = (time(1), time(4096));
+        assert!(many < one * 100, "{one:?} for one, {many:?} for 4096");
     }
 }

@@ -10,10 +10,10 @@ use crate::instance::Guests;
 use crate::stage::{Action, Descriptor, Edit, Prompt, StageKind, Verdict};
 use crate::state::HostState;
 use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
 use tidegate_types::{Message, Part, Span};
 use wasmtime::Store;
-
-const MAX_EDITS: usize = 4096;
 
 /// Bytes of what one verdict hands on to the plugin's own later stages.
 const MAX_NOTES_BYTES: usize = 64 << 10;
@@ -46,13 +46,14 @@ impl StageCall for InspectPrompt<'_> {
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
         note(&raw.attrs);
         let notes = notes(raw.attrs, &descriptor.name);
-        let findings = check::findings(raw.findings, |id| self.text_of(id))?;
+        let seen = Seen::of(self.0.messages);
+        let findings = check::findings(raw.findings, |id| seen.text_of(id))?;
         let action = match raw.action {
             wit::Action::Allow => Action::Allow,
             wit::Action::Rewrite(_) if !descriptor.mutates => {
                 return Err("it rewrites, but its descriptor says `\"mutates\": false`".into());
             }
-            wit::Action::Rewrite(edits) => Action::Rewrite(self.edits(edits)?),
+            wit::Action::Rewrite(edits) => Action::Rewrite(seen.edits(edits)?),
             wit::Action::Respond(parts) => Action::Respond(convert::parts(parts)?),
             wit::Action::Refuse(refusal) => Action::Refuse(convert::refusal(refusal)),
         };
@@ -60,37 +61,66 @@ impl StageCall for InspectPrompt<'_> {
     }
 }
 
-impl InspectPrompt<'_> {
-    fn message(&self, id: &str) -> Result<&Message, String> {
-        let found = self.0.messages.iter().find(|message| message.id == id);
-        found.ok_or_else(|| format!("no message `{}`", id.escape_debug()))
+/// The messages as the guard saw them, to be found by what it names. A verdict has as many edits as fit its result, and
+/// callers decide how many they need: each costs one look.
+struct Seen<'a> {
+    messages: &'a [Message],
+    by_id: OnceCell<HashMap<&'a str, Known<'a>>>,
+    /// Ids of tool calls.
+    calls: OnceCell<HashSet<&'a str>>,
+}
+
+struct Known<'a> {
+    message: &'a Message,
+    /// Its text parts as one.
+    joined: OnceCell<Cow<'a, str>>,
+}
+
+impl<'a> Seen<'a> {
+    fn of(messages: &'a [Message]) -> Self {
+        Self { messages, by_id: OnceCell::new(), calls: OnceCell::new() }
+    }
+
+    fn known(&self, id: &str) -> Result<&Known<'a>, String> {
+        let by_id = self.by_id.get_or_init(|| {
+            // Of two with one id, the first.
+            let known = |message: &'a Message| (message.id.as_str(), Known { message, joined: OnceCell::new() });
+            self.messages.iter().rev().map(known).collect()
+        });
+        by_id.get(id).ok_or_else(|| format!("no message `{}`", id.escape_debug()))
+    }
+
+    fn message(&self, id: &str) -> Result<&'a Message, String> {
+        self.known(id).map(|known| known.message)
     }
 
     /// The text that a finding's span counts in.
-    fn text_of(&self, id: Option<&str>) -> Result<Cow<'_, str>, String> {
-        let id = id.ok_or("a finding has a span, but names no message")?;
-        Ok(Cow::Owned(self.message(id)?.joined_text()))
+    fn text_of(&self, id: Option<&str>) -> Result<&str, String> {
+        let known = self.known(id.ok_or("a finding has a span, but names no message")?)?;
+        Ok(known.joined.get_or_init(|| joined_text(known.message)))
+    }
+
+    fn has_call(&self, id: &str) -> bool {
+        let call = |part: &'a Part| if let Part::ToolCall(call) = part { Some(call.id.as_str()) } else { None };
+        let parts = || self.messages.iter().flat_map(|message| &message.parts);
+        self.calls.get_or_init(|| parts().filter_map(call).collect()).contains(id)
     }
 
     fn edits(&self, edits: Vec<wit::Edit>) -> Result<Vec<Edit>, String> {
-        if edits.len() > MAX_EDITS {
-            return Err(format!("{} edits; at most {MAX_EDITS}", edits.len()));
-        }
-        let mut put = Vec::new();
+        let mut put = HashSet::new();
         let edits: Vec<Edit> = edits.into_iter().map(|edit| self.edit(edit, &mut put)).collect::<Result<_, _>>()?;
         refuse_overlaps(&edits)?;
         Ok(edits)
     }
 
     /// `put` holds the ids of the messages that edits before this one put in.
-    fn edit(&self, edit: wit::Edit, put: &mut Vec<String>) -> Result<Edit, String> {
+    fn edit(&self, edit: wit::Edit, put: &mut HashSet<String>) -> Result<Edit, String> {
         match edit {
             wit::Edit::ReplaceText(edit) => self.replace_text(edit),
             wit::Edit::PutMessage(insertion) => self.put_message(insertion, put),
             wit::Edit::DropMessage(id) => self.message(&id).map(|_| Edit::DropMessage(id)),
             wit::Edit::SetArguments((id, arguments)) => {
-                let calls = |part: &Part| matches!(part, Part::ToolCall(call) if call.id == id);
-                if !self.0.messages.iter().any(|message| message.parts.iter().any(calls)) {
+                if !self.has_call(&id) {
                     return Err(format!("no tool call `{}`", id.escape_debug()));
                 }
                 convert::json(&arguments, "a tool call's new arguments")?;
@@ -116,16 +146,26 @@ impl InspectPrompt<'_> {
         Ok(Edit::ReplaceText { message_id, part, span, text })
     }
 
-    fn put_message(&self, insertion: wit::Insertion, put: &mut Vec<String>) -> Result<Edit, String> {
+    fn put_message(&self, insertion: wit::Insertion, put: &mut HashSet<String>) -> Result<Edit, String> {
         let message = convert::message(insertion.message)?;
         if message.id.is_empty() || put.contains(&message.id) || self.message(&message.id).is_ok() {
             return Err(format!("the id `{}` of a new message is empty or taken", message.id.escape_debug()));
         }
-        if let Some(after) = insertion.after.as_ref().filter(|after| !put.contains(after)) {
+        if let Some(after) = insertion.after.as_ref().filter(|after| !put.contains(*after)) {
             self.message(after)?;
         }
-        put.push(message.id.clone());
+        put.insert(message.id.clone());
         Ok(Edit::PutMessage { after: insertion.after, message })
+    }
+}
+
+/// The text parts of a message as one, which most are anyway.
+fn joined_text(message: &Message) -> Cow<'_, str> {
+    let mut texts = message.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
+    match (texts.next(), texts.next()) {
+        (None, _) => Cow::Borrowed(""),
+        (Some(text), None) => Cow::Borrowed(text),
+        (Some(_), Some(_)) => Cow::Owned(message.joined_text()),
     }
 }
 

@@ -10,7 +10,6 @@ use crate::convert;
 use crate::instance::Guests;
 use crate::stage::{Channel, Descriptor, Inspection, Redaction, StageKind, Window, WindowAction};
 use crate::state::HostState;
-use std::borrow::Cow;
 use wasmtime::Store;
 
 /// Bytes that a guard may have remembered for it.
@@ -49,7 +48,7 @@ impl StageCall for InspectWindow<'_> {
             return Err(format!("its carry has {} bytes; at most {MAX_CARRY}", raw.carry.len()));
         }
         let safe_through = self.watermark(raw.safe_through)?;
-        let findings = check::findings(raw.findings, |_| Ok(Cow::Borrowed(self.window.text)))?;
+        let findings = check::findings(raw.findings, |_| Ok(self.window.text))?;
         let action = match raw.action {
             guard::WindowAction::Pass => WindowAction::Pass,
             guard::WindowAction::Redact(_) if !descriptor.mutates => {
