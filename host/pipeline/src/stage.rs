@@ -143,6 +143,7 @@ pub(crate) fn withheld(param: &str, message: String) -> Reject {
 fn health(error: &CallError) -> Outcome {
     match error {
         CallError::Plugin { case: "invalid-input" | "denied" | "unsupported", .. }
+        | CallError::TooLarge { .. }
         | CallError::Full { .. }
         | CallError::Busy { .. } => Outcome::Fine,
         _ => Outcome::Failed,
@@ -156,6 +157,7 @@ fn case(error: &CallError) -> &'static str {
         CallError::Deadline { .. } => "deadline",
         CallError::Memory { .. } => "memory",
         CallError::BadResult { .. } => "bad-result",
+        CallError::TooLarge { .. } => "too-large",
         CallError::Full { .. } => "full",
         CallError::Busy { .. } => "busy",
     }

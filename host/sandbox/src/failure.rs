@@ -20,7 +20,7 @@ pub(crate) fn of_call(error: &Error, state: &HostState, cpu: Duration) -> CallEr
     match error.downcast_ref::<Trap>() {
         Some(trap) => CallError::Trap { plugin, message: explain(*trap) },
         // What is no trap is a result that cannot be lifted: text that is not UTF-8, a pointer out of memory, ...
-        None => CallError::BadResult { plugin, message: bad_result(error, state.blueprint.limits.output_bytes) },
+        None => bad_result(plugin, error, state.blueprint.limits.output_bytes),
     }
 }
 
@@ -78,11 +78,11 @@ fn explain(trap: Trap) -> String {
     format!("{trap}{hint}")
 }
 
-fn bad_result(error: &Error, output_bytes: usize) -> String {
+fn bad_result(plugin: String, error: &Error, output_bytes: usize) -> CallError {
     let message = format!("{error:#}");
     // wasmtime keeps this error's type to itself; a test holds the wording.
     if message.contains("fuel allocated for hostcalls has been exhausted") {
-        return format!("it passed more than output_bytes = {output_bytes} bytes to the host at once");
+        return CallError::TooLarge { plugin, limit: output_bytes };
     }
-    message
+    CallError::BadResult { plugin, message }
 }

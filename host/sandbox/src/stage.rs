@@ -395,6 +395,14 @@ pub enum CallError {
         /// How.
         message: String,
     },
+    /// Its result is larger than it may be, as that of a plugin in order is where what it was asked about makes it so.
+    #[error("plugin `{plugin}` passed more than output_bytes = {limit} bytes to the host at once")]
+    TooLarge {
+        /// The stage's plugin.
+        plugin: String,
+        /// The limit.
+        limit: usize,
+    },
     /// All plugins together are at a limit of the sandbox, and no idle instance is left to drop.
     #[error("plugin `{plugin}` cannot run: all plugins together use the sandbox's {limit} {what}")]
     Full {

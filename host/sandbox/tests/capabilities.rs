@@ -103,7 +103,7 @@ async fn a_document_of_any_size_is_read_in_pieces_of_at_most_1_mib() {
     assert_eq!(run(&plugin, &by("acme"), "read", "docs/big 1048576").await.unwrap(), "xxxxx");
     let whole = run(&plugin, &by("acme"), "read", "docs/big").await;
     // One MiB is read; as a result it is then over the result limit, which counts what is around it too.
-    assert!(matches!(whole, Err(CallError::BadResult { .. })) || whole.is_ok_and(|text| text.len() == 1 << 20));
+    assert!(matches!(whole, Err(CallError::TooLarge { .. })) || whole.is_ok_and(|text| text.len() == 1 << 20));
 }
 
 #[tokio::test]

@@ -141,8 +141,7 @@ async fn a_panic_is_a_trap_and_the_next_call_works() {
 async fn a_result_over_the_limit_is_refused() {
     let plugin = limited("bloats", |limits| limits.memory_bytes = 64 << 20);
     let error = inspect(&plugin, &ctx(), "20").await.unwrap_err();
-    let message = "it passed more than output_bytes = 1048576 bytes to the host at once".to_owned();
-    assert_eq!(error, CallError::BadResult { plugin: "bloats".into(), message });
+    assert_eq!(error, CallError::TooLarge { plugin: "bloats".into(), limit: 1 << 20 });
     let small = limited("bloats", |limits| limits.output_bytes = 4 << 20);
     let verdict = inspect(&small, &ctx(), "3").await.unwrap();
     assert!(matches!(verdict.action, Action::Respond(_)));
@@ -156,7 +155,7 @@ async fn a_result_of_100_mb_is_refused_too() {
     spec.limits.memory_bytes = 256 << 20;
     let plugin = sandbox.load(spec).unwrap();
     let error = inspect(&plugin, &ctx(), "100").await.unwrap_err();
-    assert!(matches!(error, CallError::BadResult { .. }), "{error}");
+    assert!(matches!(error, CallError::TooLarge { .. }), "{error}");
 }
 
 #[tokio::test]

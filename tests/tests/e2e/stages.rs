@@ -153,3 +153,16 @@ async fn a_plugin_that_keeps_failing_is_left_out_and_comes_back() {
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200, "it comes back");
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
 }
+
+/// Whoever writes prompts that a plugin says too much about takes it from nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_is_too_large_is_a_failure_and_leaves_nothing_out() {
+    let config = stage("bloats", "[\"prompt-guard\"]", "").replace("plugin = \"bloats\"", "plugin = \"wordy\"");
+    let gateway = Gateway::start(&config).await;
+    for _ in 0..6 {
+        let refused = gateway.chat(ask("2")).await;
+        assert_eq!((refused.status, refused.error().2.as_str()), (503, Some("plugin_failed")));
+    }
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+    assert!(metrics(&gateway).await.contains("plugin=\"wordy\",stage=\"prompt-guard\",case=\"too-large\"} 6"));
+}
