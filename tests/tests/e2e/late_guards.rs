@@ -66,6 +66,17 @@ async fn a_late_refusal_is_a_refusal() {
     assert_eq!(gateway.chat(to("refused-late", "Hello!")).await.status, 200);
 }
 
+/// What a guard answers in the model's place waits too.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_another_guard_waits_for_the_verdict() {
+    let answers = stage("bloats").replace("when = \"during-prefill\"\n", "");
+    let gateway = Gateway::start(&(model("answered-early") + &answers + &stage("tarries"))).await;
+    let refused = gateway.chat(to("answered-early", "tarry 100 refuse")).await;
+    assert_eq!((refused.status, refused.error().2), (400, json!("content_filter")));
+    let answered = gateway.chat(to("answered-early", "Hello!")).await;
+    assert_eq!((answered.status, answered.headers["x-tidegate-answered-by"].to_str().unwrap()), (200, "bloats"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_leaves_the_machine_before_the_verdict() {
     let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();

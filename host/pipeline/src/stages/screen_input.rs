@@ -35,6 +35,9 @@ impl Pipeline {
                         edits::apply(&mut request.chat, list).map_err(|why| bad_edit(&request.cx, stage, why))?;
                     }
                     Action::Respond(parts) => {
+                        // Nothing leaves before every guard has decided, whoever says it.
+                        request.pending = self.ask_late(&request);
+                        let request = self.settled(request).await?;
                         return Err(Ended::Answered(Box::new(respond(self, stage, *request, parts))));
                     }
                     Action::Refuse(refusal) => return Err(refused(&request.cx, stage, refusal).into()),
