@@ -88,6 +88,18 @@ impl Holdback {
         end
     }
 
+    /// Has `text` wait in the place of what waits.
+    pub fn replace(&mut self, text: &str) {
+        self.pending.clear();
+        self.pending.push_str(text);
+        self.marks.clear();
+    }
+
+    /// The text that waits.
+    pub fn pending(&self) -> &str {
+        &self.pending
+    }
+
     /// Whether text waits.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()

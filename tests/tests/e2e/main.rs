@@ -18,6 +18,7 @@ mod examples;
 mod frozen;
 mod guests;
 mod guide;
+mod halts;
 mod http2_abuse;
 mod kafka;
 mod keys;

@@ -168,7 +168,7 @@ async fn prompt_guards_that_do_not_mutate_are_asked_beside_each_other() {
 
 /// The first holds 60 bytes back, the second halts at a word. Beside each other the second sees the word at once, while
 /// the first still holds it: what has left then ends 60 bytes before the word. One after the other, all before the
-/// word would have left.
+/// word would have left. What the second lets go is the first one's to decide on, as the last of the text.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_leaves_is_the_minimum_of_the_watermarks() {
     let mut story = ask("Tell me a story about a fox.");
@@ -188,15 +188,26 @@ async fn what_leaves_is_the_minimum_of_the_watermarks() {
     let config = format!("{}{}", watches("holds", "hold = \"60\""), watches("halts", &format!("halt = \"{word}\"")));
     let gateway = Gateway::start(&config).await;
     let events = gateway.stream(story.clone()).await;
-    let left = joined(&events, 0);
-    let left = left.strip_suffix("[halted in text]").expect("the guard's farewell");
+    let said = joined(&events, 0);
+    let said = said.strip_suffix("[halted in text]").expect("the guard's farewell");
     assert_eq!(finish_reason(&events, 0), "content_filter");
-    assert!(whole.starts_with(left), "{left:?} of {whole:?}");
-    assert!(
-        !left.is_empty() && left.len() <= at + word.len() - 60 + 8,
-        "{} bytes left, the word is at {at}",
-        left.len()
-    );
+    assert!(whole.starts_with(said) && said.len() <= at, "{said:?} of {whole:?}");
+    let mut texts = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+    let farewell = texts.rfind(|text| text.ends_with("[halted in text]")).expect("an event of its own");
+    let before = |left: &str| {
+        assert!(whole.starts_with(left), "{left:?} of {whole:?}");
+        assert!(
+            !left.is_empty() && left.len() <= at + word.len() - 60 + 8,
+            "{} bytes left, the word is at {at}",
+            left.len()
+        );
+    };
+    before(said.strip_suffix(farewell.strip_suffix("[halted in text]").unwrap_or_default()).unwrap());
+    let ended = watches("ends", "hold = \"60\", halt = \"[halted\"");
+    let config = format!("{ended}{}", watches("halts-first", &format!("halt = \"{word}\"")));
+    let gateway = Gateway::start(&config).await;
+    let said = joined(&gateway.stream(story.clone()).await, 0);
+    before(said.strip_suffix("[halted in text]").expect("the second farewell, in place of the first"));
     let both = format!("{}{}", watches("holds", "hold = \"60\""), watches("more", "hold = \"9\""));
     assert_eq!(joined(&Gateway::start(&both).await.stream(story).await, 0), whole, "in the end all of it leaves");
 }

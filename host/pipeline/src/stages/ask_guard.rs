@@ -7,7 +7,7 @@ use crate::stages::screen_output::Judged;
 use metrics::counter;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{CallContext, Channel, Inspection, StageKind, Window, WindowAction};
-use tidegate_types::{About, Fault, Finding, GuardAction, Reject};
+use tidegate_types::{About, Fault, Finding, FinishReason, GuardAction, Reject};
 
 /// A guard that takes longer than this sees coalesced text.
 const SLOW_GUARD: Duration = Duration::from_millis(2);
@@ -46,6 +46,11 @@ pub(super) struct Asked {
 }
 
 impl Asking<'_> {
+    /// About what is left of an answer that a guard has halted: no more follows.
+    pub(super) fn of_the_last(self) -> Self {
+        Self { ending: Some(FinishReason::ContentFilter.as_str()), ..self }
+    }
+
     /// Whether the guard need not be asked yet.
     pub(super) fn may_wait(self, held: &Holdback, nothing_new: bool) -> bool {
         if self.ending.is_some() {

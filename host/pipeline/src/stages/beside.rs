@@ -1,13 +1,13 @@
 //! Stream guards beside each other: none of them changes text, so all see the same, at once, and what leaves is the
 //! minimum of their watermarks. Each keeps its own place in the text: a guard that has let text go is not asked about
-//! it again because another one holds it.
+//! it again because another one holds it. Where one halts, the others decide on what is left to say.
 
 use crate::holdback::{AtCap, Holdback};
 use crate::stage::Stage;
 use crate::stages::ask_guard::{Asked, Asking, Withheld};
 use crate::stages::screen_output::Judged;
 use tidegate_sandbox::stage::{Inspection, WindowAction};
-use tidegate_types::{Fault, Reject};
+use tidegate_types::{Fault, Finding, Reject};
 
 /// One text on its way past several guards.
 #[derive(Debug, Default)]
@@ -37,18 +37,52 @@ impl Beside {
         }
         let asks = stages.iter().zip(&mut self.each).map(|(stage, place)| place.ask(stage, asking));
         let mut together = Asked::default();
-        for answer in futures_util::future::join_all(asks).await {
+        let mut halted = None;
+        for (idx, answer) in futures_util::future::join_all(asks).await.into_iter().enumerate() {
             let mut asked = answer?;
             together.findings.append(&mut asked.findings);
             together.slow |= asked.slow;
-            if asked.judged.halted && !together.judged.halted {
-                together.judged = asked.judged;
+            if asked.judged.halted && halted.is_none() {
+                halted = Some((idx, asked.judged.text));
             }
         }
-        if !together.judged.halted {
-            together.judged = self.let_go()?;
-        }
+        together.judged = match halted {
+            Some((by, farewell)) => {
+                let last = self.last_words(stages, asking.of_the_last(), by, &farewell, &mut together.findings);
+                Judged { text: Box::pin(last).await?, logprobs: Vec::new(), halted: true }
+            }
+            None => self.let_go()?,
+        };
         Ok(together)
+    }
+
+    /// What leaves of a text that the guard `by` has halted: what it had let go and its farewell, which may have more of
+    /// the model's words, as far as each of the others lets that go.
+    async fn last_words(
+        &mut self,
+        stages: &[Stage],
+        asking: Asking<'_>,
+        by: usize,
+        farewell: &str,
+        findings: &mut Vec<Finding>,
+    ) -> Result<String, Reject> {
+        let all = self.all.pending();
+        let let_go = all.get(..self.each.get(by).map_or(0, |place| place.ahead)).unwrap_or_default();
+        let mut last = format!("{let_go}{farewell}");
+        for (idx, (stage, place)) in stages.iter().zip(&mut self.each).enumerate() {
+            let known = common_len(&last, all).min(place.ahead);
+            if idx == by || known == last.len() {
+                continue;
+            }
+            place.held.text.replace(&last[known..]);
+            let mut asked = place.ask(stage, asking).await?;
+            findings.append(&mut asked.findings);
+            if asked.judged.halted {
+                last.truncate(known);
+                last.push_str(&asked.judged.text);
+            }
+        }
+        Ok(last)
     }
 
     /// Lets go what every guard has let go.
@@ -66,6 +100,12 @@ impl Beside {
         let released = released.map_err(|error| Reject::internal(Fault::Plugin, error.to_string()))?;
         Ok(Judged { text: released.text, logprobs: released.logprobs, halted: false })
     }
+}
+
+/// Bytes that both begin with, in whole characters.
+fn common_len(a: &str, b: &str) -> usize {
+    let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    a.floor_char_boundary(same)
 }
 
 impl Place {

@@ -207,9 +207,8 @@ impl Conversation {
             DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => return Ok(false),
         };
         let judged = self.screen.judge(choice, &channel, text, logprobs, ending).await?;
-        if judged.halted && !judged.text.is_empty() {
-            self.emit_text(choice, &Channel::Text, judged.text, Vec::new()).await;
-        } else if !judged.text.is_empty() || !judged.logprobs.is_empty() {
+        // A farewell too is said where the text was: it may have the model's words before it.
+        if !judged.text.is_empty() || !judged.logprobs.is_empty() {
             self.emit_text(choice, &channel, judged.text, judged.logprobs).await;
         }
         Ok(judged.halted)

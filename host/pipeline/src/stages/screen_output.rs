@@ -74,14 +74,16 @@ impl OutputScreen {
             self.held.push(Held { choice, channel: channel.clone(), chain });
             self.held.len() - 1
         });
-        let asking = Asking { cx: &self.cx, streaming: self.streaming, choice, channel, ending };
+        let mut asking = Asking { cx: &self.cx, streaming: self.streaming, choice, channel, ending };
         for (batch, link) in batches(guards).zip(&mut self.held[at].chain) {
+            let was_halted = judged.halted;
             let Asked { judged: next, mut findings, slow } = link.pass(batch, asking, judged).await?;
             self.findings.append(&mut findings);
             self.slow |= slow;
-            judged = next;
+            judged = Judged { halted: next.halted || was_halted, ..next };
+            // The farewell may have the model's words before it: the guards behind judge it, as the last of the text.
             if judged.halted {
-                break;
+                asking = asking.of_the_last();
             }
         }
         if judged.halted || ending.is_some() {

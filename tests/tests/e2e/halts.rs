@@ -1,0 +1,108 @@
+//! Answers that a guard ends: what was said before is judged by the guards behind it too, and stays where it was said.
+
+use serde_json::{Value, json};
+use std::path::Path;
+use tidegate_tests::{Gateway, ask, events, finish_reason, joined, with_model};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+const SAID: &str = "Write to john@example.com about secretword.";
+
+/// A model of a server that streams these pieces of `field`, each as an event, to everyone.
+async fn says(field: &str, pieces: Vec<String>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let chunk = |delta: Value, finish: Value| {
+        let choices = json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
+        let event =
+            json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices});
+        format!("data: {event}\n\n")
+    };
+    let deltas: String = pieces.iter().map(|piece| chunk(json!({field: piece}), Value::Null)).collect();
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{deltas}{}data: [DONE]\n\n",
+        chunk(json!({}), "stop".into())
+    );
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let _ = socket.read(&mut vec![0; 65536]).await;
+            let _ = socket.write_all(answer.as_bytes()).await;
+        }
+    });
+    format!("[[models]]\nname = \"tidegate-starter\"\nupstream = \"http://{address}/v1\"\n")
+}
+
+/// In one event, and in one for each few bytes.
+fn cuts(text: &str) -> [Vec<String>; 4] {
+    [text.len(), 11, 3, 1].map(|len| {
+        let pieces = text.as_bytes().chunks(len).map(|piece| String::from_utf8(piece.to_vec()).unwrap());
+        pieces.collect()
+    })
+}
+
+fn stage(plugin: &str, config: &str) -> String {
+    format!(
+        "[[pipeline.stage]]\nplugin = \"{plugin}\"\n{config}\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n"
+    )
+}
+
+fn blocks(word: &str) -> String {
+    stage("word-guard", &format!("config = {{ words = [\"{word}\"], action = \"block\" }}"))
+}
+
+/// What a client reads of a stream, and of the whole answer: text, and reasoning.
+async fn read(gateway: &Gateway, stream: bool) -> [String; 2] {
+    let mut request = with_model(ask("Hello!"));
+    request["stream"] = stream.into();
+    let answer = gateway.post("/v1/chat/completions", &request).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    if !stream {
+        let choice = answer.json()["choices"][0].clone();
+        assert_eq!(choice["finish_reason"], "content_filter");
+        return ["content", "reasoning_content"]
+            .map(|field| choice["message"][field].as_str().unwrap_or("").to_owned());
+    }
+    let events = events(&answer.body);
+    assert_eq!(finish_reason(&events, 0), "content_filter");
+    let thought = events.iter().filter_map(|event| event["choices"][0]["delta"]["reasoning_content"].as_str());
+    [joined(&events, 0), thought.collect()]
+}
+
+/// The guard that ends the answer comes first: what it leaves has an address, which is the second one's to judge.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_halt_leaves_is_judged_by_the_guards_behind_however_it_was_cut() {
+    for pieces in cuts(SAID) {
+        let model = says("content", pieces.clone()).await;
+        let gateway = Gateway::start(&format!("{model}{}{}", blocks("secretword"), stage("pii-guard", ""))).await;
+        for stream in [true, false] {
+            let [text, thought] = read(&gateway, stream).await;
+            assert_eq!((text.as_str(), thought.as_str()), ("Write to [email] about ", ""), "{pieces:?}");
+        }
+    }
+}
+
+/// Each guard behind may end what is left as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_halt_leaves_is_ended_earlier_by_a_guard_behind_that_would() {
+    for pieces in cuts(SAID) {
+        let model = says("content", pieces.clone()).await;
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dist/word-guard.wasm");
+        let second = blocks("about").replace("\"word-guard\"", &format!("\"second\"\nfile = {file:?}"));
+        let gateway = Gateway::start(&format!("{model}{}{second}", blocks("secretword"))).await;
+        for stream in [true, false] {
+            assert_eq!(read(&gateway, stream).await[0], "Write to john@example.com ", "{pieces:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_thought_before_a_halt_stays_a_thought() {
+    for pieces in cuts(SAID) {
+        let model = says("reasoning_content", pieces.clone()).await;
+        let gateway = Gateway::start(&format!("{model}{}{}", blocks("secretword"), stage("pii-guard", ""))).await;
+        for stream in [true, false] {
+            let [text, thought] = read(&gateway, stream).await;
+            assert_eq!((text.as_str(), thought.as_str()), ("", "Write to [email] about "), "{pieces:?}");
+        }
+    }
+}
