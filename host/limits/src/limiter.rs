@@ -85,6 +85,16 @@ impl Limiter {
         Ok(Reservation { parts, allowances: self.allowances(&subjects, claims, now) })
     }
 
+    /// The request may cost so many `tokens` more than it was let in with. They are charged whether there is room or not.
+    pub fn raise(&mut self, reservation: &mut Reservation, tokens: u64, now: Duration) {
+        for Part { subject, tokens: charge } in &mut reservation.parts {
+            let meter = self.table.get(subject).and_then(|entry| entry.tokens.as_mut());
+            if let (Some(charge), Some(meter)) = (charge, meter) {
+                meter.raise(charge, tokens, now);
+            }
+        }
+    }
+
     /// The request has ended, whatever way, and has cost `used` tokens.
     pub fn settle(&mut self, reservation: Reservation, used: u64, now: Duration) {
         for Part { subject, tokens } in reservation.parts {

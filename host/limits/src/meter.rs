@@ -84,6 +84,13 @@ impl Meter {
         Charge { change: self.changes, amount }
     }
 
+    /// A charge may come to `more` than was thought. It stays one charge: of all of it no more is given back than the
+    /// level was before this, or lower since, which is too little rather than too much.
+    pub fn raise(&mut self, charge: &mut Charge, more: u64, now: Duration) {
+        self.charge(more, now);
+        charge.amount = charge.amount.saturating_add(more);
+    }
+
     /// It was `used`: what was charged and not used is given back as far as it was not lost to idleness since, what was
     /// used beyond is charged now.
     pub fn correct(&mut self, charge: Charge, used: u64, now: Duration) {
@@ -193,6 +200,22 @@ mod tests {
         assert_eq!(meter.remaining(at(60)), 0);
         meter.correct(second, 0, at(61));
         assert_eq!(meter.remaining(at(61)), 60);
+    }
+
+    #[test]
+    fn what_a_charge_was_raised_by_counts_at_once_and_is_given_back_with_it() {
+        let mut meter = Meter::new(600, at(0));
+        let mut charge = meter.reserve(300, at(0));
+        meter.raise(&mut charge, 100, at(0));
+        assert_eq!(meter.remaining(at(0)), 200);
+        meter.raise(&mut charge, 300, at(0));
+        assert_eq!((meter.remaining(at(0)), meter.reset(at(0))), (0, at(70)), "a debt");
+        meter.correct(charge, 450, at(0));
+        assert_eq!(meter.remaining(at(0)), 150);
+        let mut charge = meter.reserve(0, at(60));
+        meter.raise(&mut charge, 500, at(60));
+        meter.correct(charge, 0, at(60));
+        assert_eq!(meter.remaining(at(60)), 100, "nothing was charged when it was raised");
     }
 
     #[test]

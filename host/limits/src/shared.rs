@@ -29,6 +29,9 @@ pub struct SharedReservation {
 
 /// A charge to be corrected.
 pub trait Settle: Send + Sync {
+    /// The request may cost so many `tokens` more than it was let in with. Waits for nothing, and is not refused.
+    fn raise(&mut self, tokens: u64);
+
     /// The request has ended, and has cost `used` tokens. Waits for nothing.
     fn settle(self: Box<Self>, used: u64);
 }

@@ -37,7 +37,7 @@ pub async fn ask(
 ) -> Result<Asked, Reject> {
     let charge = ledger.map(|ledger| Arc::new(ledger.follow(who(chat, cx))));
     let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
-    let hold = gate.enter(model, chat, &tally).await?;
+    let hold = gate.enter(model, chat, [], &tally).await?;
     let asked = read(model, chat, cx, charge.as_ref(), &tally).await;
     drop(hold);
     if let Some(charge) = charge {

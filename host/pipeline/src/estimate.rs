@@ -25,12 +25,13 @@ pub(crate) fn text_bytes(chat: &Chat) -> usize {
 /// About how many bytes a template makes of a request and the server's tools `defs`.
 pub(crate) fn rendered_bytes(chat: &Chat, defs: &[ToolDef]) -> usize {
     let pieces: usize = chat.messages.iter().map(|message| 1 + message.parts.len()).sum();
-    let tools: usize = chat.tools.iter().chain(defs).map(tool_bytes).sum();
-    text_bytes(chat) + MARKUP_BYTES * pieces + tools
+    text_bytes(chat) + MARKUP_BYTES * pieces + tool_bytes(chat.tools.iter().chain(defs))
 }
 
-fn tool_bytes(tool: &ToolDef) -> usize {
-    MARKUP_BYTES + tool.name.len() + tool.description.len() + json_bytes(&tool.input_schema)
+/// About how many bytes it makes of definitions of tools.
+pub(crate) fn tool_bytes<'a>(tools: impl IntoIterator<Item = &'a ToolDef>) -> usize {
+    let bytes = |tool: &ToolDef| tool.name.len() + tool.description.len() + json_bytes(&tool.input_schema);
+    tools.into_iter().map(|tool| MARKUP_BYTES + bytes(tool)).sum()
 }
 
 /// About what `value` takes as JSON.
@@ -43,9 +44,9 @@ fn json_bytes(value: &Value) -> usize {
     }
 }
 
-/// About how many tokens the prompt has.
-pub(crate) fn estimated_input(chat: &Chat) -> u64 {
-    text_bytes(chat).div_ceil(BYTES_PER_TOKEN) as u64
+/// About how many tokens the prompt has, with the server's tools `defs` beside the caller's.
+pub(crate) fn estimated_input<'a>(chat: &'a Chat, defs: impl IntoIterator<Item = &'a ToolDef>) -> u64 {
+    (text_bytes(chat) + tool_bytes(chat.tools.iter().chain(defs))).div_ceil(BYTES_PER_TOKEN) as u64
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tidegate_ledger::{Tally, Tokens};
 use tidegate_limits::shared::{Settle, SharedLimits};
 use tidegate_limits::{Bounds, Claim, Denial, Limiter, Reservation, Subject};
-use tidegate_types::{Allowances, Caller, Chat, Counted, Exceeded, Fault, Limited, Quota, Reject, RejectKind};
+use tidegate_types::{Allowances, Caller, Chat, Counted, Exceeded, Fault, Limited, Quota, Reject, RejectKind, ToolDef};
 
 /// What holds for all limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,23 +69,30 @@ impl Gate {
         }
         let quotas = [&scope.key, &scope.project, &scope.tenant, &scope.user];
         let bound = quotas.into_iter().filter_map(|quota| quota.max_output_tokens).min();
-        self.hold(&claims, chat, bound, tally).await
+        self.hold(&claims, chat, [], bound, tally).await
     }
 
-    /// Counts a request for the model that it goes to.
-    pub(crate) async fn enter(&self, model: &Model, chat: &Chat, tally: &Arc<Tally>) -> Result<Hold, Reject> {
+    /// Counts a request for the model that it goes to, with the `server`'s tools beside its own.
+    pub(crate) async fn enter<'a>(
+        &self,
+        model: &Model,
+        chat: &'a Chat,
+        server: impl IntoIterator<Item = &'a ToolDef>,
+        tally: &Arc<Tally>,
+    ) -> Result<Hold, Reject> {
         if !model.quota.load().counts() {
             return Ok(Hold::default());
         }
         let quota = model.quota.load_full();
         let claim = Claim { subject: Subject::Model(model.name.as_str().into()), quota: &quota };
-        self.hold(&[claim], chat, quota.max_output_tokens, tally).await
+        self.hold(&[claim], chat, server, quota.max_output_tokens, tally).await
     }
 
-    async fn hold(
+    async fn hold<'a>(
         &self,
         claims: &[Claim<'_>],
-        chat: &Chat,
+        chat: &'a Chat,
+        server: impl IntoIterator<Item = &'a ToolDef>,
         max_output: Option<u32>,
         tally: &Arc<Tally>,
     ) -> Result<Hold, Reject> {
@@ -94,7 +101,7 @@ impl Gate {
         }
         let output = chat.max_tokens.unwrap_or(self.0.config.reserve_output_tokens);
         let output = u64::from(max_output.map_or(output, |bound| output.min(bound))) * u64::from(chat.n);
-        let tokens = estimated_input(chat) + output;
+        let tokens = estimated_input(chat, server) + output;
         let (allowances, charged) = match &self.0.shared {
             None => self.0.reserve(claims, tokens),
             Some(shared) => match shared.reserve(claims, tokens).await {
@@ -103,7 +110,7 @@ impl Gate {
             },
         }
         .map_err(|denial| refusal(&denial))?;
-        let held = Held { gate: self.clone(), charged, tally: Arc::clone(tally) };
+        let held = Held { gate: self.clone(), charged, tally: Arc::clone(tally), output, tokens };
         Ok(Hold { allowances, held: Some(Box::new(held)) })
     }
 }
@@ -170,6 +177,10 @@ struct Held {
     gate: Gate,
     charged: Reserved,
     tally: Arc<Tally>,
+    /// Of the answer, as it was let in.
+    output: u64,
+    /// All that is charged.
+    tokens: u64,
 }
 
 /// Who has counted it.
@@ -178,10 +189,27 @@ enum Reserved {
     Shared(Box<dyn Settle>),
 }
 
+impl Hold {
+    /// A further turn begins, with a prompt of about `input` tokens: what it may cost beyond what is charged is charged
+    /// now, so that others are let in by what is left. It is not refused: tools have run for it already.
+    pub(crate) fn go_on(&mut self, input: u64) {
+        let Some(held) = self.held.as_deref_mut() else { return };
+        let used = held.tally.tokens();
+        let most = used.input.saturating_add(input).saturating_add(used.output.max(held.output));
+        let more = most.saturating_sub(held.tokens);
+        held.tokens += more;
+        match &mut held.charged {
+            _ if more == 0 => {}
+            Reserved::Here(reservation) => held.gate.0.lock().raise(reservation, more, held.gate.0.now()),
+            Reserved::Shared(charged) => charged.raise(more),
+        }
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        let Held { gate, charged, tally } = *held;
+        let Held { gate, charged, tally, .. } = *held;
         let Tokens { input, output, .. } = tally.tokens();
         let used = input.saturating_add(output);
         match charged {

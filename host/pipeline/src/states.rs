@@ -82,6 +82,12 @@ pub(crate) struct HeldLimits {
 }
 
 impl HeldLimits {
+    /// A further turn of the answer begins, with a prompt of about `input` tokens.
+    pub(crate) fn go_on(&mut self, input: u64) {
+        self.caller.go_on(input);
+        self.model.go_on(input);
+    }
+
     /// What is left to the caller.
     pub(crate) fn allowances(&self) -> Allowances {
         self.caller.allowances.tighter(self.model.allowances)

@@ -33,6 +33,7 @@ pub struct Limits {
 struct Core {
     link: Arc<Link>,
     reserve: Script,
+    raise: Script,
     settle: Script,
     renew: Script,
     /// The leases of requests that run here, by the request's number.
@@ -60,6 +61,7 @@ impl Limits {
         let of = |body: &str| Script::new([METER, body].concat());
         let core = Core {
             reserve: of(include_str!("limits/reserve.lua")),
+            raise: of(include_str!("limits/raise.lua")),
             settle: of(include_str!("limits/settle.lua")),
             renew: Script::new(include_str!("limits/renew.lua").to_owned()),
             link: Arc::clone(&link),
@@ -79,7 +81,7 @@ impl Limits {
     }
 
     pub(crate) fn scripts(&self) -> impl Iterator<Item = &Script> {
-        [&self.core.reserve, &self.core.settle, &self.core.renew].into_iter()
+        [&self.core.reserve, &self.core.raise, &self.core.settle, &self.core.renew].into_iter()
     }
 
     /// What runs here goes on.
@@ -269,7 +271,33 @@ impl Charged {
     }
 }
 
+impl Charged {
+    /// Has a command sent behind those that wait; says whether there was room.
+    fn send(&self, command: Cmd) -> bool {
+        self.core.unsent.fetch_add(1, Ordering::AcqRel);
+        let sent = self.core.settling.try_send(command).is_ok();
+        if !sent {
+            self.core.unsent.fetch_sub(1, Ordering::AcqRel);
+            counter!("tidegate_shared_corrections_lost_total").increment(1);
+        }
+        sent
+    }
+}
+
 impl Settle for Charged {
+    /// One that is lost is charged at the end, as what was used beyond what was let in.
+    fn raise(&mut self, tokens: u64) {
+        let mut command = self.core.raise.call(&self.asked.keys);
+        command.arg(tokens);
+        for (_, quota) in &self.asked.claims {
+            let [requests, tokens] = rates(quota);
+            command.arg(requests).arg(tokens);
+        }
+        if self.send(command) {
+            self.asked.tokens += tokens;
+        }
+    }
+
     fn settle(mut self: Box<Self>, used: u64) {
         self.used = used;
     }
@@ -278,11 +306,7 @@ impl Settle for Charged {
 impl Drop for Charged {
     fn drop(&mut self) {
         self.core.running.lock().remove(&self.number);
-        self.core.unsent.fetch_add(1, Ordering::AcqRel);
-        if self.core.settling.try_send(self.correction()).is_err() {
-            self.core.unsent.fetch_sub(1, Ordering::AcqRel);
-            counter!("tidegate_shared_corrections_lost_total").increment(1);
-        }
+        self.send(self.correction());
     }
 }
 

@@ -143,10 +143,16 @@ async fn the_server_counts_as_the_limiter_of_one_process_does() {
         let there = shared.limits().reserve(&claims, tokens).await.expect("an answer");
         slack = slack.max(2 + asked.elapsed().as_millis() as u64 / 20);
         match (here, there) {
-            (Ok(here), Ok(there)) => {
+            (Ok(mut here), Ok(mut there)) => {
                 let left = [here.allowances(), there.allowances].map(|left| left.tokens.unwrap().remaining);
                 assert!(left[0].abs_diff(left[1]) <= slack, "{left:?} in step {step}");
-                running.push((here, there, tokens));
+                let more = next(&mut state) % 400;
+                if more < 100 {
+                    local.raise(&mut here, more, begun.elapsed());
+                    there.charged.raise(more);
+                    shared.limits().settled().await;
+                }
+                running.push((here, there, if more < 100 { tokens + more } else { tokens }));
             }
             (Err(here), Err(there)) => {
                 assert_eq!((here.counted, here.requested), (there.counted, there.requested));

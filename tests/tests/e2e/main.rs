@@ -48,5 +48,6 @@ mod talk;
 mod tenants_apart;
 mod together;
 mod tokens;
+mod tool_turns;
 mod upstream;
 mod usage;

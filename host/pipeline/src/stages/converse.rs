@@ -5,13 +5,14 @@ use crate::chat::Pipeline;
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::source::{Source, SourceEvent};
 use crate::stages::Started;
-use crate::stages::screen_answer::HeldAnswer;
+use crate::stages::run_tools::is_json;
+use crate::stages::screen_answer::{self, HeldAnswer};
 use crate::stages::screen_output::OutputScreen;
 use crate::stages::start::TurnPlan;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use tidegate_sandbox::stage::Channel;
-use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, TextLogprob, ToolCall, Usage};
+use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Part, Reject, RejectKind, TextLogprob, ToolCall, Usage};
 
 /// Says how many messages of a history the model did not see.
 const LEFT_OUT: &str = "x-tidegate-left-out";
@@ -36,6 +37,7 @@ impl Pipeline {
             held: self.holds_answers(request.chat.stream).then(HeldAnswer::default),
             said: request.question.is_some().then(String::new),
             finish: None,
+            spoken: (!turn.tools.is_empty()).then(Vec::new),
             pipeline: Arc::clone(self),
             turn,
             out: emitter.clone(),
@@ -67,6 +69,8 @@ struct Conversation {
     said: Option<String>,
     /// Why the first choice ended.
     finish: Option<FinishReason>,
+    /// What the model said and thought in this turn, as it left, where a turn may follow that has to know it.
+    spoken: Option<Vec<Part>>,
     /// Where observers look for what guards saw.
     findings: Option<Findings>,
 }
@@ -79,6 +83,11 @@ impl Drop for Conversation {
     }
 }
 
+fn too_many_turns(limit: u32) -> Reject {
+    let message = format!("the model called tools in more than {limit} turns, this server's limit");
+    Reject::new(RejectKind::Internal, Fault::Operator, message).code("tool_loop")
+}
+
 /// What a turn left to do.
 enum TurnEnd {
     /// The answer is complete.
@@ -89,26 +98,34 @@ enum TurnEnd {
 
 impl Conversation {
     async fn run(mut self, mut source: Source) -> Result<(), Reject> {
-        for _ in 0..=self.pipeline.limits.max_tool_turns {
+        let most = self.pipeline.limits.max_tool_turns;
+        let mut turns = 0;
+        loop {
             match self.listen(source).await? {
-                TurnEnd::Answered => {
-                    self.let_go().await?;
-                    if let Some(usage) = self.usage {
-                        self.out.emit(ReplyEvent::Usage(usage)).await;
-                    }
-                    if let Some(said) = self.said.take() {
-                        let finish = self.finish.unwrap_or(FinishReason::Stop);
-                        self.pipeline.remember(&self.turn.request, said, finish);
-                    }
-                    return Ok(());
+                TurnEnd::Answered => return self.end().await,
+                // Whatever the tools say, the model could not tell.
+                TurnEnd::Calls(_) if self.turn.tokens_left() == Some(0) => {
+                    self.emit(0, DeltaKind::Finish(FinishReason::Length)).await;
+                    return self.end().await;
                 }
+                TurnEnd::Calls(_) if turns == most => return Err(too_many_turns(most)),
                 TurnEnd::Calls(calls) => self.run_tools(calls).await?,
             }
-            source = Box::pin(self.turn.generate()).await?;
+            turns += 1;
+            source = Box::pin(self.turn.go_on()).await?;
         }
-        let limit = self.pipeline.limits.max_tool_turns;
-        let message = format!("the model called tools in more than {limit} turns, this server's limit");
-        Err(Reject::new(RejectKind::Internal, Fault::Operator, message).code("tool_loop"))
+    }
+
+    async fn end(&mut self) -> Result<(), Reject> {
+        self.let_go().await?;
+        if let Some(usage) = self.usage {
+            self.out.emit(ReplyEvent::Usage(usage)).await;
+        }
+        if let Some(said) = self.said.take() {
+            let finish = self.finish.unwrap_or(FinishReason::Stop);
+            self.pipeline.remember(&self.turn.request, said, finish);
+        }
+        Ok(())
     }
 
     /// Asks the output guards, where the answer was held for them, and lets out what they leave of it.
@@ -128,7 +145,8 @@ impl Conversation {
     }
 
     async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<(), Reject> {
-        Box::pin(self.pipeline.run_tools(&mut self.turn, calls, &mut self.screen.findings)).await
+        let spoken = self.spoken.as_mut().map(std::mem::take).unwrap_or_default();
+        Box::pin(self.pipeline.run_tools(&mut self.turn, spoken, calls, &mut self.screen.findings)).await
     }
 
     /// Reads one turn to its end.
@@ -238,12 +256,14 @@ impl Conversation {
             return Ok(Vec::new());
         };
         let (ours, theirs): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| self.is_ours(&call.name));
-        if theirs.is_empty() && !ours.is_empty() {
+        // A turn that was cut off has ended the answer, whatever it called before.
+        let is_whole = matches!(reason, FinishReason::Stop | FinishReason::ToolCalls);
+        if theirs.is_empty() && !ours.is_empty() && is_whole {
             return Ok(ours);
         }
         if !ours.is_empty() {
-            tracing::info!(request = %self.turn.request.cx.request_id, tool = ours[0].name,
-                "not run: the same turn calls a tool of the caller");
+            tracing::info!(request = %self.turn.request.cx.request_id, tool = ours[0].name, finish = reason.as_str(),
+                "not run: the turn was cut off, or calls a tool of the caller too");
         }
         for (index, call) in theirs.into_iter().enumerate() {
             self.emit(choice, DeltaKind::ToolCall { index: index as u32, call }).await;
@@ -262,11 +282,13 @@ impl Conversation {
         let mut judged = Vec::with_capacity(calls.len());
         for mut call in calls {
             let channel = Channel::ToolArguments(call.id.clone());
+            let was_json = !self.screen.is_off() && is_json(&call.arguments);
             let verdict = self.screen.judge(choice, &channel, call.arguments, Vec::new(), ending).await?;
             if verdict.halted {
                 return Ok(None);
             }
-            if serde_json::from_str::<serde::de::IgnoredAny>(&verdict.text).is_err() {
+            // What a model wrote may be no JSON, or cut off: whoever offered the tool is told to check.
+            if was_json && !is_json(&verdict.text) {
                 let cause = format!("a stream guard left no JSON in the arguments of a call of `{}`", call.name);
                 return Err(Reject::internal(Fault::Plugin, cause));
             }
@@ -294,6 +316,9 @@ impl Conversation {
     }
 
     async fn emit(&mut self, choice: u32, kind: DeltaKind) {
+        if let Some(spoken) = self.spoken.as_mut().filter(|_| choice == 0) {
+            screen_answer::add(spoken, &kind);
+        }
         if let Some(held) = &mut self.held {
             held.push(Delta { choice, kind });
             return;

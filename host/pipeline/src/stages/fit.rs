@@ -2,7 +2,7 @@
 //! upstream shall see them otherwise. What a model cannot do is refused by name, never left out.
 
 use crate::bounds::LengthBounds;
-use crate::estimate::{estimated_input, text_bytes};
+use crate::estimate::{estimated_input, text_bytes, tool_bytes};
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
 use serde_json::{Map, Value};
@@ -42,10 +42,10 @@ pub(crate) fn fit(
         }
         ModelBackend::Upstream(_) => {
             let mut chat = Chat { messages, ..chat.clone() };
-            bounds.check_prompt(estimated_input(&chat), "about ")?;
+            chat.tools.extend(tools.iter().cloned());
+            bounds.check_prompt(estimated_input(&chat, []), "about ")?;
             chat.max_tokens = chat.max_tokens.or(bounds.output.map(|bound| bound.tokens));
             chat.model.clone_from(&model.name);
-            chat.tools.extend(tools.iter().cloned());
             Ok(Fitted::Upstream(Box::new(chat)))
         }
     }
@@ -58,7 +58,10 @@ pub(super) fn prompt_tokens(model: &Model, chat: &Chat, tools: &[ToolDef]) -> Re
             let offered = offered(model, engine, chat, tools)?;
             Ok(encode(engine, chat, &merge_context(&chat.messages), &offered)?.len())
         }
-        ModelBackend::Upstream(_) => Ok(text_bytes(chat).div_ceil(UPSTREAM_TOKEN_BYTES)),
+        ModelBackend::Upstream(_) => {
+            let bytes = text_bytes(chat) + tool_bytes(chat.tools.iter().chain(tools));
+            Ok(bytes.div_ceil(UPSTREAM_TOKEN_BYTES))
+        }
     }
 }
 

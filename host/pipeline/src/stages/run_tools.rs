@@ -3,14 +3,17 @@
 use crate::chat::Pipeline;
 use crate::stage::Stage;
 use crate::stages::start::TurnPlan;
+use crate::states::ServerTool;
 use metrics::counter;
 use tidegate_sandbox::stage::StageKind;
-use tidegate_types::{Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolOutcome, ToolRun};
+use tidegate_types::{Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolChoice, ToolOutcome, ToolRun};
 
 impl Pipeline {
+    /// `spoken` is what the model said in the turn beside the calls.
     pub(crate) async fn run_tools(
         &self,
         turn: &mut TurnPlan,
+        spoken: Vec<Part>,
         calls: Vec<ToolCall>,
         findings: &mut Vec<Finding>,
     ) -> Result<(), Reject> {
@@ -22,13 +25,17 @@ impl Pipeline {
         }
         let ids: Vec<String> = answers.iter().map(|message| message.id.clone()).collect();
         let mut kept = self.screen_outside(&turn.request.cx, answers, findings).await?;
-        let mut messages = vec![called(calls.clone())];
+        let mut messages = vec![called(spoken, calls.clone())];
         for (id, call) in ids.into_iter().zip(&calls) {
             let position = kept.iter().position(|message| message.id == id);
             messages.push(position.map_or_else(|| withheld(call), |at| kept.remove(at)));
         }
         number(&mut messages, turn.request.chat.messages.len());
         turn.request.chat.messages.append(&mut messages);
+        // Held to it in each turn, the model could never answer.
+        if forces_ours(&turn.request.chat.tool_choice, &turn.tools) {
+            turn.request.chat.tool_choice = ToolChoice::Auto;
+        }
         Ok(())
     }
 
@@ -37,6 +44,10 @@ impl Pipeline {
             return Ok(("tidegate".into(), unknown(turn, call)));
         };
         let stage: &Stage = &self.stages.tools[tool.stage];
+        if !is_json(&call.arguments) {
+            let why = "the arguments are no JSON; call the tool again, with a JSON object that its schema allows";
+            return Ok((stage.name.to_string(), error(call, why.into())));
+        }
         let billed = turn.request.charge.as_ref().map(|charge| (charge, charge.tool(&stage.name, &call.name)));
         if let Some((charge, call)) = &billed {
             charge.reserve_calls(&turn.model.name, std::slice::from_ref(call))?;
@@ -64,9 +75,27 @@ fn error(call: &ToolCall, content: String) -> ToolOutcome {
     ToolOutcome { call_id: call.id.clone(), content, structured: None, is_error: true }
 }
 
-fn called(calls: Vec<ToolCall>) -> Message {
-    let parts = calls.into_iter().map(Part::ToolCall).collect();
+/// The turn as a message. Servers read the arguments of earlier calls, and many refuse the whole request for what is no
+/// JSON; the model is told of it in the outcome.
+fn called(mut parts: Vec<Part>, mut calls: Vec<ToolCall>) -> Message {
+    for call in calls.iter_mut().filter(|call| !is_json(&call.arguments)) {
+        call.arguments = "{}".into();
+    }
+    parts.extend(calls.into_iter().map(Part::ToolCall));
     Message { id: String::new(), role: Role::Assistant, name: None, parts, provenance: None }
+}
+
+/// Whether the caller's choice is one that a call of the server's tools has fulfilled.
+fn forces_ours(choice: &ToolChoice, tools: &[ServerTool]) -> bool {
+    match choice {
+        ToolChoice::Required => true,
+        ToolChoice::Named(name) => tools.iter().any(|tool| tool.def.name == *name),
+        ToolChoice::Auto | ToolChoice::None => false,
+    }
+}
+
+pub(super) fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 fn answer(source: String, outcome: ToolOutcome, index: usize) -> Message {

@@ -70,16 +70,9 @@ impl HeldAnswer {
 
 impl Choice {
     fn take(&mut self, kind: &DeltaKind) {
-        let parts = &mut self.message.parts;
-        match (kind, parts.last_mut()) {
-            (DeltaKind::Text { text, .. }, Some(Part::Text(all)))
-            | (DeltaKind::Reasoning(text), Some(Part::Reasoning(all)))
-            | (DeltaKind::Refusal(text), Some(Part::Refusal(all))) => all.push_str(text),
-            (DeltaKind::Text { text, .. }, _) => parts.push(Part::Text(text.clone())),
-            (DeltaKind::Reasoning(text), _) => parts.push(Part::Reasoning(text.clone())),
-            (DeltaKind::Refusal(text), _) => parts.push(Part::Refusal(text.clone())),
-            (DeltaKind::ToolCall { call, .. }, _) => parts.push(Part::ToolCall(call.clone())),
-            (DeltaKind::Finish(reason), _) => self.finish = Some(*reason),
+        match kind {
+            DeltaKind::Finish(reason) => self.finish = Some(*reason),
+            kind => add(&mut self.message.parts, kind),
         }
     }
 
@@ -90,6 +83,20 @@ impl Choice {
             self.message.parts.into_iter().filter_map(|part| said(part, &mut calls)).collect();
         kinds.push(DeltaKind::Finish(self.finish.unwrap_or(FinishReason::Stop)));
         kinds.into_iter().map(|kind| Delta { choice, kind }).collect()
+    }
+}
+
+/// Adds what was said to the parts of its message.
+pub(super) fn add(parts: &mut Vec<Part>, kind: &DeltaKind) {
+    match (kind, parts.last_mut()) {
+        (DeltaKind::Text { text, .. }, Some(Part::Text(all)))
+        | (DeltaKind::Reasoning(text), Some(Part::Reasoning(all)))
+        | (DeltaKind::Refusal(text), Some(Part::Refusal(all))) => all.push_str(text),
+        (DeltaKind::Text { text, .. }, _) => parts.push(Part::Text(text.clone())),
+        (DeltaKind::Reasoning(text), _) => parts.push(Part::Reasoning(text.clone())),
+        (DeltaKind::Refusal(text), _) => parts.push(Part::Refusal(text.clone())),
+        (DeltaKind::ToolCall { call, .. }, _) => parts.push(Part::ToolCall(call.clone())),
+        (DeltaKind::Finish(_), _) => {}
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct TurnPlan {
     pub(crate) tools: Vec<ServerTool>,
     pub(crate) model: Arc<Model>,
     pub(crate) seeds: Vec<u64>,
+    /// Of the whole answer, however many turns it takes.
+    max_tokens: Option<u32>,
 }
 
 impl Pipeline {
@@ -52,7 +54,9 @@ impl Pipeline {
                     }
                     // The engine reads the prompt meanwhile; a refusal drops `source`, which stops it.
                     request = self.settled(request).await?;
-                    return Ok(Started { turn: TurnPlan { request, tools, model, seeds }, source });
+                    let bound = length_bounds(&model, &request).output.map(|bound| bound.tokens);
+                    let max_tokens = request.chat.max_tokens.or(bound);
+                    return Ok(Started { turn: TurnPlan { request, tools, model, seeds, max_tokens }, source });
                 }
                 Err(reject) if may_try_another(&reject) => {
                     tracing::warn!(request = %request.cx.request_id, model = %model.name, "{reject}");
@@ -74,16 +78,29 @@ impl Pipeline {
         tools: &[ServerTool],
         seeds: &[u64],
     ) -> Result<(Source, Hold), Reject> {
-        let hold = self.gate.enter(model, &request.chat, &request.tally).await?;
+        let hold = self.gate.enter(model, &request.chat, defs(tools), &request.tally).await?;
         Ok((generate(model, request, tools, seeds).await?, hold))
     }
 }
 
 impl TurnPlan {
+    /// What is left of the answer's tokens; `None` where nobody bounds them.
+    pub(crate) fn tokens_left(&self) -> Option<u32> {
+        let said = u32::try_from(self.request.tally.tokens().output).unwrap_or(u32::MAX);
+        self.max_tokens.map(|most| most.saturating_sub(said))
+    }
+
     /// Starts the next turn on the same model.
-    pub(crate) async fn generate(&self) -> Result<Source, Reject> {
+    pub(crate) async fn go_on(&mut self) -> Result<Source, Reject> {
+        self.request.chat.max_tokens = self.tokens_left();
+        let input = estimated_input(&self.request.chat, defs(&self.tools));
+        self.request.held.go_on(input);
         generate(&self.model, &self.request, &self.tools, &self.seeds).await
     }
+}
+
+fn defs(tools: &[ServerTool]) -> impl Iterator<Item = &ToolDef> {
+    tools.iter().map(|tool| &tool.def)
 }
 
 async fn generate(
@@ -92,18 +109,22 @@ async fn generate(
     tools: &[ServerTool],
     seeds: &[u64],
 ) -> Result<Source, Reject> {
-    let defs = tools.iter().map(|tool| tool.def.clone()).collect();
+    let defs = defs(tools).cloned().collect();
     let ask = Ask {
         model,
         chat: &request.chat,
         cx: &request.cx,
         seeds,
-        bounds: LengthBounds::of_caller(&request.cx.caller.scope, &model.quota.load()),
+        bounds: length_bounds(model, request),
         charge: request.charge.as_ref(),
         tally: &request.tally,
         attempts: &request.attempts,
     };
     source(ask, defs).await
+}
+
+fn length_bounds(model: &Model, request: &Request) -> LengthBounds {
+    LengthBounds::of_caller(&request.cx.caller.scope, &model.quota.load())
 }
 
 /// Tokens of an answer that nobody bounds, for what is set aside before an upstream is asked.
@@ -152,7 +173,7 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, R
             Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, chat.form))?)))
         }
         (Fitted::Upstream(chat), ModelBackend::Upstream(replicas)) => {
-            let input = estimated_input(&chat);
+            let input = estimated_input(&chat, []);
             let output = chat.max_tokens.map_or(UNBOUNDED_OUTPUT, u64::from) * u64::from(chat.n);
             ask.reserve(input, output)?;
             let sending = Sending { request_id: cx.request_id.clone(), hops: cx.hops + 1, retention: cx.retention };

@@ -1,0 +1,220 @@
+//! Answers in which the model calls the server's tools, in turns: each knows of the one before, and what a request asks
+//! for holds for all of them together.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+use tidegate_tests::stand_in::{Said, StandIn};
+use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
+
+const CHAT: &str = "/v1/chat/completions";
+const SUM: &str = "{\"expression\": \"17*23\"}";
+
+const STAGES: &str =
+    "[[pipeline.stage]]\nplugin = \"calculator\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
+const GUARD: &str =
+    "[[pipeline.stage]]\nplugin = \"pii-guard\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
+
+fn whole(message: &Value, finish: &str, prompt_tokens: u64, completion_tokens: u64) -> Said {
+    Said::json(&json!({
+        "id": "x", "object": "chat.completion", "created": 1, "model": "m",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens},
+    }))
+}
+
+fn calls(tool: &str, arguments: &str) -> Value {
+    let function = json!({"name": tool, "arguments": arguments});
+    json!({"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", "function": function}]})
+}
+
+fn says(text: &str) -> Said {
+    whole(&json!({"role": "assistant", "content": text}), "stop", 10, 2)
+}
+
+/// Whether a tool has answered already.
+fn is_told(body: &Value) -> bool {
+    body["messages"].as_array().unwrap().iter().any(|message| message["role"] == "tool")
+}
+
+async fn gateway(upstream: &StandIn, more: &str) -> Gateway {
+    Gateway::start(&format!("{}{more}", upstream.model("tidegate-starter"))).await
+}
+
+fn with(mut request: Value, more: Value) -> Value {
+    request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    request
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_knows_what_the_model_said_and_thought_before_its_call() {
+    let upstream = StandIn::start(|_, body| {
+        if is_told(body) {
+            return says("It is 391.");
+        }
+        let said = json!({"content": "Let me work that out.", "reasoning_content": "A product."});
+        whole(&with(calls("calculator", SUM), said), "tool_calls", 10, 8)
+    })
+    .await;
+    let gateway = gateway(&upstream, STAGES).await;
+    assert_eq!(gateway.chat(ask("What is 17*23?")).await.text(), "Let me work that out.It is 391.");
+    let asked = upstream.asked(CHAT);
+    let [_, called, told] = asked[1]["messages"].as_array().unwrap().as_slice() else { panic!("{:?}", asked[1]) };
+    assert_eq!(
+        (&called["content"], &called["reasoning_content"]),
+        (&json!("Let me work that out."), &json!("A product."))
+    );
+    assert_eq!(called["tool_calls"][0]["function"]["arguments"], SUM);
+    assert_eq!((&told["role"], &told["content"]), (&json!("tool"), &json!("391")));
+}
+
+/// A model that must call a tool does, and can answer then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_must_be_called_is_called_once() {
+    for choice in [json!("required"), json!({"type": "function", "function": {"name": "calculator"}})] {
+        let upstream = StandIn::start(|_, body| match &body["tool_choice"] {
+            Value::Null => says("It is 391."),
+            _ => whole(&calls("calculator", SUM), "tool_calls", 10, 8),
+        })
+        .await;
+        let gateway = gateway(&upstream, STAGES).await;
+        let answer = gateway.chat(with(ask("What is 17*23?"), json!({"tool_choice": choice}))).await;
+        assert_eq!(answer.text(), "It is 391.", "{choice}");
+        let asked = upstream.asked(CHAT);
+        assert_eq!((asked.len(), &asked[0]["tool_choice"]), (2, &choice));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_never_stops_calling_is_asked_no_oftener_than_it_may_call() {
+    let upstream = StandIn::start(|_, _| whole(&calls("calculator", SUM), "tool_calls", 10, 8)).await;
+    let gateway = gateway(&upstream, &format!("[pipeline]\nmax_tool_turns = 2\n{STAGES}")).await;
+    let answer = gateway.chat(ask("What is 17*23?")).await;
+    assert_eq!((answer.status, answer.error().2), (500, json!("tool_loop")));
+    assert_eq!(upstream.asked(CHAT).len(), 3);
+}
+
+/// Eight tokens of the ten are the first turn's.
+#[tokio::test(flavor = "multi_thread")]
+async fn max_tokens_are_of_the_whole_answer() {
+    for (first, expected) in [(8, json!([10, 2])), (10, json!([10]))] {
+        let upstream = StandIn::start(move |_, body| match is_told(body) {
+            true => whole(&json!({"role": "assistant", "content": "It is"}), "length", 10, 2),
+            false => whole(&with(calls("calculator", SUM), json!({"content": "Well."})), "tool_calls", 10, first),
+        })
+        .await;
+        let gateway = gateway(&upstream, STAGES).await;
+        let answer = gateway.chat(with(ask("What is 17*23?"), json!({"max_tokens": 10}))).await;
+        assert_eq!(answer.text(), if first == 8 { "Well.It is" } else { "Well." });
+        let answer = answer.json();
+        assert_eq!(
+            (&answer["choices"][0]["finish_reason"], &answer["usage"]["completion_tokens"]),
+            (&json!("length"), &json!(10))
+        );
+        let bounds: Vec<Value> = upstream.asked(CHAT).iter().map(|body| body["max_tokens"].clone()).collect();
+        assert_eq!(Value::Array(bounds), expected);
+    }
+}
+
+/// What a caller's tool is called with is the caller's to check, a call that was cut off included.
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_that_are_no_json_leave_as_the_model_wrote_them() {
+    let tools =
+        json!({"tools": [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]});
+    for (arguments, finish) in [("{\"a\": ", "length"), ("{'a': 1}", "tool_calls")] {
+        for stages in ["[pipeline]\n", GUARD] {
+            let upstream = StandIn::start(move |_, _| whole(&calls("find", arguments), finish, 10, 8)).await;
+            let gateway = gateway(&upstream, stages).await;
+            let answer = gateway.chat(with(ask("Find it."), tools.clone())).await;
+            assert_eq!(answer.status, 200, "{:?}", answer.body);
+            let choice = &answer.json()["choices"][0];
+            assert_eq!(choice["finish_reason"], finish);
+            assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], arguments);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_models_mistakes_in_calls_of_the_servers_tools_are_told_to_it() {
+    let upstream = StandIn::start(|_, body| match is_told(body) {
+        true => says("I cannot."),
+        false => whole(&calls("calculator", "{'expression': "), "tool_calls", 10, 8),
+    })
+    .await;
+    let gateway = gateway(&upstream, &format!("{STAGES}{GUARD}")).await;
+    assert_eq!(gateway.chat(ask("What is 17*23?")).await.text(), "I cannot.");
+    let messages = upstream.asked(CHAT)[1]["messages"].clone();
+    assert_eq!(messages[1]["tool_calls"][0]["function"]["arguments"], "{}", "other servers read it");
+    assert!(messages[2]["content"].as_str().unwrap().contains("the arguments are no JSON"), "{messages}");
+}
+
+/// The answer ends where it was cut: what the tool says could not be told any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_of_the_server_is_not_run_for_a_turn_that_was_cut_off() {
+    let cut = with(calls("calculator", "{\"expression\": \"17"), json!({"content": "Let me see."}));
+    let upstream = StandIn::start(move |_, _| whole(&cut, "length", 10, 8)).await;
+    let gateway = gateway(&upstream, STAGES).await;
+    let answer = gateway.chat(ask("What is 17*23?")).await;
+    assert_eq!(
+        (answer.text().as_str(), &answer.json()["choices"][0]["finish_reason"]),
+        ("Let me see.", &json!("length"))
+    );
+    assert_eq!(upstream.asked(CHAT).len(), 1);
+}
+
+/// A key `tg-ann`.
+fn key(limits: &str) -> String {
+    format!("[[keys]]\nname = \"ann\"\nhash = \"blake3:{}\"\nlimits = {{ {limits} }}\n", blake3::hash(b"tg-ann"))
+}
+
+async fn by_ann(gateway: &Gateway, request: Value) -> Answer {
+    let mut request = gateway.json_request(CHAT, &with_model(request));
+    request.headers_mut().insert("authorization", "Bearer tg-ann".parse().unwrap());
+    collect(gateway.send(request).await).await
+}
+
+/// A tool with a description of so many bytes.
+fn tool(bytes: usize) -> Value {
+    json!({"tools": [{"type": "function", "function": {"name": "find", "description": "x".repeat(bytes)}}]})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_tools_take_of_a_prompt_counts_before_it_is_sent() {
+    let upstream = StandIn::start(|_, _| says("Hi.")).await;
+    let long = with(ask("Hello!"), with(tool(40_000), json!({"max_tokens": 1})));
+    let short = with(ask("Hello!"), with(tool(400), json!({"max_tokens": 1})));
+    for (limits, status, code) in [
+        ("tokens_per_minute = 5000", 429, "rate_limit_exceeded"),
+        ("max_context_tokens = 5000", 400, "context_length_exceeded"),
+    ] {
+        let gateway = gateway(&upstream, &format!("{}[pipeline]\n", key(limits))).await;
+        let refused = by_ann(&gateway, long.clone()).await;
+        assert_eq!((refused.status, refused.error().2), (status, json!(code)), "{limits}");
+        assert_eq!(by_ann(&gateway, short.clone()).await.status, 200, "{limits}");
+    }
+    assert_eq!(upstream.asked(CHAT).len(), 2);
+}
+
+/// While a second turn is generated, its prompt counts already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_further_turn_counts_when_it_begins() {
+    let upstream = StandIn::start(|_, body| match (is_told(body), body["messages"][0]["content"].as_str()) {
+        (true, _) => says("It is 391.").after(Duration::from_millis(2500)),
+        (_, Some("Hello!")) => says("Hi."),
+        _ => whole(&calls("calculator", SUM), "tool_calls", 2000, 8),
+    })
+    .await;
+    let gateway = gateway(&upstream, &format!("{}{STAGES}", key("tokens_per_minute = 10000"))).await;
+    let long = format!("What is 17*23? {}", "x".repeat(8000));
+    let meanwhile = async {
+        while upstream.asked(CHAT).len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        by_ann(&gateway, with(ask("Hello!"), json!({"max_tokens": 1}))).await
+    };
+    let answer = by_ann(&gateway, with(ask(&long), json!({"max_tokens": 20})));
+    let (answer, meanwhile) = tokio::join!(answer, meanwhile);
+    assert_eq!(answer.text(), "It is 391.");
+    let left: u64 = meanwhile.headers["x-ratelimit-remaining-tokens"].to_str().unwrap().parse().unwrap();
+    assert!((5000..7000).contains(&left), "{left}: two turns of 2000 tokens are counted");
+}
