@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
-use tidegate_streams::Log;
+use std::time::{Duration, Instant};
 use tidegate_streams::shared::{About, Asking, Away, Follow, SharedLogs};
+use tidegate_streams::{LOST, Log};
 use tidegate_types::{Fault, Reject, RejectKind, TenantId};
 
 /// The logs of all gateways.
@@ -28,6 +28,7 @@ struct Core {
     append: Script,
     look: Script,
     forget: Script,
+    take_back: Script,
     settings: LogSettings,
     /// Logs that are written here, for those who want to end them.
     written: Mutex<HashMap<String, Weak<Log>>>,
@@ -44,6 +45,9 @@ pub struct LogSettings {
 
 /// For an answer about a log. Longer than a request waits for its limits: events may be large.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// While the server is away.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// No log has so many events, and the server writes larger numbers in another form.
 const MAX_NUMBER: u64 = 1 << 40;
@@ -66,6 +70,7 @@ impl Logs {
             append: of(include_str!("logs/append.lua")),
             look: of(include_str!("logs/look.lua")),
             forget: of(include_str!("logs/forget.lua")),
+            take_back: of(include_str!("logs/take_back.lua")),
             settings,
             written: Mutex::default(),
             copying: AtomicU64::new(0),
@@ -74,7 +79,8 @@ impl Logs {
     }
 
     pub(crate) fn scripts(&self) -> impl Iterator<Item = &Script> {
-        [&self.core.append, &self.core.look, &self.core.forget].into_iter()
+        let Core { append, look, forget, take_back, .. } = &*self.core;
+        [append, look, forget, take_back].into_iter()
     }
 
     /// Once the server has every log that has ended here.
@@ -139,6 +145,20 @@ impl Core {
         Ok(Some(Seen { tenant, owner, outcome, is_owned, first, events }))
     }
 
+    /// After this time the server has nothing more of a log of which it hears nothing.
+    fn outlasting(&self) -> Duration {
+        self.settings.keep + self.link.config.lease
+    }
+
+    /// Whoever writes it hears of it with what it says next. Says whether the server knows now.
+    async fn forget(&self, tenant: &TenantId, id: &str) -> bool {
+        let Some(line) = self.link.line() else { return false };
+        let mut command = self.forget.call(&self.keys(id));
+        command.arg(tenant.as_str()).arg(millis(self.outlasting()));
+        let mut connection = line.connection.clone();
+        self.link.wait(&line, PATIENCE, command.exec_async(&mut connection)).await.is_some()
+    }
+
     async fn find(&self, tenant: &TenantId, id: &str) -> Result<Option<Seen>, Away> {
         let line = self.link.line().ok_or(Away)?;
         let seen = self.look(&line, id, 0, 0).await?;
@@ -185,14 +205,18 @@ impl SharedLogs for Logs {
         })
     }
 
-    fn forget(&self, tenant: &TenantId, id: &str) {
-        let (core, tenant, id) = (Arc::clone(&self.core), tenant.clone(), id.to_owned());
+    fn forget(&self, tenant: &TenantId, ids: Vec<String>) {
+        let (core, tenant) = (Arc::clone(&self.core), tenant.clone());
         tokio::spawn(async move {
-            let Some(line) = core.link.line() else { return };
-            let mut command = core.forget.call(&core.keys(&id));
-            command.arg(tenant.as_str()).arg(millis(core.settings.keep + core.link.config.lease));
-            let mut connection = line.connection.clone();
-            core.link.wait(&line, PATIENCE, command.exec_async(&mut connection)).await;
+            let began = Instant::now();
+            for id in ids {
+                while !core.forget(&tenant, &id).await {
+                    if began.elapsed() > core.outlasting() {
+                        return;
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
         });
     }
 }
@@ -204,7 +228,7 @@ fn millis(time: Duration) -> u64 {
 /// A log whose gateway is no more.
 fn lost() -> Reject {
     let message = "the gateway that made this answer is gone, and the answer ends here; ask again";
-    Reject::new(RejectKind::Unavailable, Fault::Operator, message).code("stream_lost")
+    Reject::new(RejectKind::Unavailable, Fault::Operator, message).code(LOST)
 }
 
 /// A reader that cannot go on here, and may come back.

@@ -156,10 +156,10 @@ async fn any_gateway_ends_a_log_and_forgets_it() {
     two.find("stream_a").await.stop().await.unwrap();
     let stopped = poll_fn(|cx| writer.poll_stopped(cx));
     tokio::time::timeout(Duration::from_secs(5), stopped).await.expect("the writer is told");
-    two.streams.forget(&TenantId::new("bob"), "stream_a");
+    two.streams.forget(&TenantId::new("bob"), vec!["stream_a".into()]);
     tokio::time::sleep(Duration::from_millis(100)).await;
     two.find("stream_a").await;
-    two.streams.forget(&ann(), "stream_a");
+    two.streams.forget(&ann(), vec!["stream_none".into(), "stream_a".into()]);
     let started = Instant::now();
     while two.streams.find_anywhere(&ann(), "stream_a").await.unwrap().is_some() {
         assert!(started.elapsed() < Duration::from_secs(5), "it is still found");
@@ -170,6 +170,62 @@ async fn any_gateway_ends_a_log_and_forgets_it() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(two.streams.find_anywhere(&ann(), "stream_a").await.unwrap().is_none());
     assert!(!redis.ask("KEYS *").contains(":events:"), "nothing of it is left");
+}
+
+/// What is deleted while the server is away is forgotten when it is back, and whoever writes it is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_forgotten_ends_where_it_is_written_even_if_the_server_was_away() {
+    let Some(mut redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    append(&mut writer, 1..=2);
+    two.find("stream_a").await;
+    redis.kill();
+    two.streams.forget(&ann(), vec!["stream_a".into()]);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    redis.revive();
+    let stopped = poll_fn(|cx| writer.poll_stopped(cx));
+    tokio::time::timeout(Duration::from_secs(20), stopped).await.expect("the writer is told");
+    assert!(two.streams.find_anywhere(&ann(), "stream_a").await.unwrap().is_none());
+}
+
+/// A first try that came to nothing, and another under the same name, at the same gateway and at the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_begun_anew_has_nothing_of_the_one_before() {
+    let Some(redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let void = one.open("stream_a");
+    two.find("stream_a").await;
+    drop(void);
+    let started = Instant::now();
+    while two.streams.find_anywhere(&ann(), "stream_a").await.unwrap().is_some() {
+        assert!(started.elapsed() < Duration::from_secs(5), "it is still found");
+    }
+    let mut given_up = one.open("stream_a");
+    append(&mut given_up, 1..=7);
+    let mut elsewhere = two.find("stream_a").await.read_after(0).unwrap();
+    assert_eq!(first(&mut elsewhere, 7).await, (1..=7).collect::<Vec<_>>());
+    // The other takes it over; of the first nothing comes any more.
+    let mut writer = two.open("stream_a");
+    append(&mut writer, 1..=2);
+    let stopped = poll_fn(|cx| given_up.poll_stopped(cx));
+    tokio::time::timeout(Duration::from_secs(5), stopped).await.expect("the first is told");
+    append(&mut given_up, 8..=9);
+    writer.end(Ok(()));
+    let third = Gateway::start(&redis, Limits::default());
+    assert_eq!(read(third.find("stream_a").await.read_after(0).unwrap()).await, (vec![1, 2], None));
+}
+
+/// Where the writer goes away within the answer, readers elsewhere are told so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_vanishes_is_said_at_every_gateway() {
+    let Some(redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    append(&mut writer, 1..=3);
+    let live = two.find("stream_a").await.read_after(0).unwrap();
+    drop(writer);
+    assert_eq!(read(live).await, (vec![1, 2, 3], Some("stream_lost".into())));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,8 @@
 //! - the writer never waits: a reader that is too slow for the log's bound is told what it missed, and nobody else is
 //!   held up;
 //! - a log belongs to a tenant; for every other it does not exist;
-//! - memory is bounded: each log, and all together.
+//! - memory is bounded: each log, and all together; what has ended gives way to what begins;
+//! - a log says its end, and one into which nobody wrote was never there.
 //!
 //! In memory, and nothing but it: no task, no clock of its own, no IO. Read `log.rs`, then `streams.rs`. Where several
 //! gateways share their logs, [`shared`] says what is asked of whoever carries them.
@@ -17,5 +18,5 @@ pub mod shared;
 mod streams;
 
 pub use found::{Elsewhere, Found};
-pub use log::{Cursor, Log, Missed, Numbered, Writer};
+pub use log::{Cursor, LOST, Log, Missed, Numbered, Writer};
 pub use streams::{Full, Limits, StreamId, Streams};

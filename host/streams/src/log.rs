@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
-use tidegate_types::{Reject, TenantId};
+use tidegate_types::{Fault, Reject, TenantId};
+
+/// The code of the end of a log whose writer is no more.
+pub const LOST: &str = "stream_lost";
 
 /// An event and its number; the first is 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ struct State {
     dropped: u64,
     bytes: usize,
     end: Option<(Instant, Result<(), Reject>)>,
+    /// Its writer went away before the end.
+    dropped_by_writer: bool,
     stopped: bool,
     waiting: Vec<Waker>,
     /// The writer's task, woken by a stop.
@@ -68,10 +73,23 @@ impl Log {
         self.state.lock().end.as_ref().map(|(_, outcome)| outcome.clone())
     }
 
+    /// Whether its writer went away before it wrote anything: nothing was begun, and it is as one that never was.
+    pub fn is_void(&self) -> bool {
+        let state = self.state.lock();
+        state.dropped_by_writer && state.num_written() == 0
+    }
+
+    /// The end, where no event says it.
+    fn unsaid(&self) -> Option<Reject> {
+        let state = self.state.lock();
+        let is_said = !state.dropped_by_writer && state.num_written() > 0;
+        state.end.as_ref().filter(|_| !is_said)?.1.clone().err()
+    }
+
     /// A reader that goes on behind event `seen`; 0 reads from the start. An error where that is no longer kept.
     pub fn read_after(self: &Arc<Self>, seen: u64) -> Result<Cursor, Missed> {
         let state = self.state.lock();
-        let (first_kept, last) = (state.dropped + 1, state.dropped + state.events.len() as u64);
+        let (first_kept, last) = (state.dropped + 1, state.num_written());
         drop(state);
         if seen.saturating_add(1) < first_kept {
             return Err(Missed { first_kept });
@@ -92,6 +110,12 @@ impl Log {
         if let Some(writer) = state.writer.take() {
             writer.wake();
         }
+    }
+}
+
+impl State {
+    fn num_written(&self) -> u64 {
+        self.dropped + self.events.len() as u64
     }
 }
 
@@ -137,7 +161,8 @@ impl Writer {
         wake(state);
     }
 
-    /// Ends the log; what its last event says is the writer's to append before.
+    /// Ends the log; what its last event says is the writer's to append before. Of one without any event readers are told
+    /// the outcome.
     pub fn end(mut self, outcome: Result<(), Reject>) {
         self.close(outcome);
     }
@@ -163,8 +188,9 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if !self.ended {
-            let why = "the generation ended without a word";
-            self.close(Err(Reject::internal(tidegate_types::Fault::Operator, why)));
+            self.log.state.lock().dropped_by_writer = true;
+            let message = "the answer was broken off here, and nothing more of it will come; ask again";
+            self.close(Err(Reject::unavailable(Fault::Operator, message, 1).code(LOST)));
         }
     }
 }
@@ -200,7 +226,7 @@ impl Cursor {
     /// The end, where no event of the log says it.
     pub fn unsaid(&self) -> Option<Reject> {
         match &self.0 {
-            Place::Here { .. } => None,
+            Place::Here { log, .. } => log.unsaid(),
             Place::Elsewhere(follow) => follow.unsaid(),
         }
     }

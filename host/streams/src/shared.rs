@@ -30,8 +30,8 @@ pub trait SharedLogs: Send + Sync + 'static {
     /// Asks the gateway where the log is written to end it.
     fn stop<'a>(&'a self, tenant: &'a TenantId, id: &'a str) -> Asking<'a, ()>;
 
-    /// Nobody finds it any more.
-    fn forget(&self, tenant: &TenantId, id: &str);
+    /// Nobody finds these any more, and whoever writes them is asked to end. Waits for nothing.
+    fn forget(&self, tenant: &TenantId, ids: Vec<String>);
 }
 
 /// A log of another gateway, as it was found.

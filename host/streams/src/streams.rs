@@ -19,7 +19,7 @@ pub struct Limits {
     pub log_bytes: usize,
     /// Bytes of all logs' events; past that ended logs are dropped early, and then no new one is opened.
     pub total_bytes: usize,
-    /// Logs of one tenant.
+    /// Logs of one tenant; past that those that ended first are dropped early, and none is opened while all of them run.
     pub per_tenant: usize,
 }
 
@@ -71,6 +71,9 @@ pub enum Full {
 
 /// Logs are swept at most this often: it looks at each of them.
 const SWEEP: Duration = Duration::from_secs(1);
+
+/// Of a tenant's logs, the part that gives way at once where it has as many as it may: looking for them looks at each.
+const GIVE_WAY: usize = 16;
 
 /// The logs that can be read.
 pub struct Streams {
@@ -128,11 +131,22 @@ impl Streams {
 
     /// Opens a log under a name that its owner made, which must not be one to guess either.
     pub fn open_as(&self, tenant: &TenantId, id: &str) -> Result<Writer, Full> {
-        let log = self.enter(tenant, id)?;
+        let writer = self.take(tenant, id)?;
+        self.tell(id, &writer);
+        Ok(writer)
+    }
+
+    /// As [`Streams::open_as`], but no other gateway is told before [`Streams::tell`]: where it is not yet clear whether
+    /// there will be anything to read.
+    pub fn take(&self, tenant: &TenantId, id: &str) -> Result<Writer, Full> {
+        Ok(Writer::new(self.enter(tenant, id)?))
+    }
+
+    /// Lets readers at other gateways find a log that was taken under this name.
+    pub fn tell(&self, id: &str, writer: &Writer) {
         if let Some(shared) = &self.shared {
-            shared.publish(tenant, id, &log);
+            shared.publish(writer.log().tenant(), id, writer.log());
         }
-        Ok(Writer::new(log))
     }
 
     fn enter(&self, tenant: &TenantId, id: &str) -> Result<Arc<Log>, Full> {
@@ -141,11 +155,17 @@ impl Streams {
         if self.is_full() {
             return Err(Full::Bytes(self.limits.total_bytes));
         }
-        if kept.of_tenant.get(tenant).is_some_and(|count| *count >= self.limits.per_tenant) {
-            return Err(Full::Tenant(self.limits.per_tenant));
+        match kept.logs.get(id) {
+            Some(log) if log.is_void() => kept.forget(id),
+            Some(_) => return Err(Full::Taken),
+            None => {}
         }
-        if kept.logs.contains_key(id) {
-            return Err(Full::Taken);
+        let most = self.limits.per_tenant;
+        if kept.num_of(tenant) >= most {
+            kept.give_way(tenant, most.div_ceil(GIVE_WAY));
+        }
+        if kept.num_of(tenant) >= most {
+            return Err(Full::Tenant(most));
         }
         let log = Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, Arc::clone(&self.total)));
         kept.logs.insert(id.to_owned(), Arc::clone(&log));
@@ -160,15 +180,19 @@ impl Streams {
         log.filter(|log| log.tenant() == tenant && !self.is_over(log, now))
     }
 
-    /// Drops a log of the tenant's: nobody finds it any more.
-    pub fn forget(&self, tenant: &TenantId, id: &str) {
-        let mut kept = self.kept.lock();
-        if kept.logs.get(id).is_some_and(|log| log.tenant() == tenant) {
-            kept.forget(id);
+    /// Ends and drops logs of the tenant's, wherever they are written: nobody finds them any more.
+    pub fn forget(&self, tenant: &TenantId, ids: Vec<String>) {
+        for id in &ids {
+            let mut kept = self.kept.lock();
+            let log = kept.logs.get(id).filter(|log| log.tenant() == tenant).cloned();
+            if let Some(log) = log {
+                kept.forget(id);
+                drop(kept);
+                log.stop();
+            }
         }
-        drop(kept);
         if let Some(shared) = &self.shared {
-            shared.forget(tenant, id);
+            shared.forget(tenant, ids);
         }
     }
 
@@ -182,7 +206,7 @@ impl Streams {
     }
 
     fn is_over(&self, log: &Log, now: Instant) -> bool {
-        log.ended_at().is_some_and(|ended| now.saturating_duration_since(ended) >= self.limits.keep)
+        log.is_void() || log.ended_at().is_some_and(|ended| now.saturating_duration_since(ended) >= self.limits.keep)
     }
 
     /// Drops what ended long ago; and, while all together hold too much, what ended first.
@@ -204,6 +228,19 @@ impl Streams {
 }
 
 impl Kept {
+    fn num_of(&self, tenant: &TenantId) -> usize {
+        self.of_tenant.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// Drops so many of the tenant's logs, those that ended first; none that runs.
+    fn give_way(&mut self, tenant: &TenantId, count: usize) {
+        let own = self.logs.iter().filter(|(_, log)| log.tenant() == tenant);
+        let mut ended: Vec<(Instant, String)> =
+            own.filter_map(|(id, log)| Some((log.ended_at()?, id.clone()))).collect();
+        ended.sort_unstable();
+        ended.iter().take(count).for_each(|(_, id)| self.forget(id));
+    }
+
     fn forget(&mut self, id: &str) {
         let Some(log) = self.logs.remove(id) else { return };
         if let Some(count) = self.of_tenant.get_mut(log.tenant()) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tidegate_streams::{Cursor, Full, Limits, Missed, Streams};
-use tidegate_types::TenantId;
+use tidegate_streams::{Cursor, Full, LOST, Limits, Missed, Streams};
+use tidegate_types::{Reject, TenantId};
 
 fn tenant(name: &str) -> TenantId {
     TenantId::new(name)
@@ -68,12 +68,49 @@ fn a_reader_waits_is_woken_and_sees_the_end() {
 #[test]
 fn a_writer_that_vanishes_ends_its_log_with_an_error() {
     let streams = Streams::new(Limits::default());
-    let (_, writer) = streams.open(&tenant("a")).unwrap();
+    let (id, mut writer) = streams.open(&tenant("a")).unwrap();
     let log = Arc::clone(writer.log());
     let mut cursor = log.read_after(0).unwrap();
+    writer.append(event(1));
     drop(writer);
+    assert_eq!(drain(&mut cursor), [(1, event(1))]);
     assert_eq!(poll(&mut cursor), Poll::Ready(None));
-    assert!(log.outcome().unwrap().is_err());
+    let end = log.outcome().unwrap().unwrap_err();
+    assert_eq!(end.code.as_deref(), Some(LOST));
+    assert_eq!(cursor.unsaid(), Some(end), "no event says it");
+    assert!(streams.find(&tenant("a"), id.as_str()).is_some(), "what was said can be read");
+}
+
+#[test]
+fn a_log_that_came_to_nothing_was_never_there() {
+    let streams = Streams::new(Limits::default());
+    let writer = streams.open_as(&tenant("a"), "stream_a").unwrap();
+    assert!(matches!(streams.open_as(&tenant("a"), "stream_a"), Err(Full::Taken)));
+    let mut early = writer.log().read_after(0).unwrap();
+    drop(writer);
+    assert!(streams.find(&tenant("a"), "stream_a").is_none());
+    assert_eq!(poll(&mut early), Poll::Ready(None));
+    assert!(early.unsaid().is_some(), "who was there is told");
+    let mut again = streams.open_as(&tenant("a"), "stream_a").unwrap();
+    again.append(event(1));
+    again.end(Ok(()));
+    let log = streams.find(&tenant("a"), "stream_a").unwrap();
+    assert_eq!(drain(&mut log.read_after(0).unwrap()), [(1, event(1))]);
+}
+
+#[test]
+fn an_end_that_no_event_says_is_told_to_readers() {
+    let streams = Streams::new(Limits::default());
+    let reject = Reject::invalid("model", "no").code("model_not_found");
+    for (events, unsaid) in [(0, Some(reject.clone())), (1, None)] {
+        let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+        let mut cursor = writer.log().read_after(0).unwrap();
+        (0..events).for_each(|i| writer.append(event(i)));
+        assert_eq!(cursor.unsaid(), None, "it runs");
+        writer.end(Err(reject.clone()));
+        drain(&mut cursor);
+        assert_eq!((cursor.outcome(), cursor.unsaid()), (Some(Err(reject.clone())), unsaid), "{events} events");
+    }
 }
 
 #[test]
@@ -89,6 +126,19 @@ fn a_stop_reaches_the_writer() {
 }
 
 #[test]
+fn who_is_forgotten_ends_and_is_found_no_more() {
+    let streams = Streams::new(Limits::default());
+    let mut writer = streams.open_as(&tenant("a"), "stream_a").unwrap();
+    writer.append(event(1));
+    streams.forget(&tenant("b"), vec!["stream_a".into()]);
+    assert!(streams.find(&tenant("a"), "stream_a").is_some(), "another's is as one that never was");
+    assert!(writer.poll_stopped(&mut Context::from_waker(Waker::noop())).is_pending());
+    streams.forget(&tenant("a"), vec!["stream_none".into(), "stream_a".into()]);
+    assert!(streams.find(&tenant("a"), "stream_a").is_none());
+    assert!(writer.poll_stopped(&mut Context::from_waker(Waker::noop())).is_ready());
+}
+
+#[test]
 fn a_log_is_its_tenants_alone() {
     let streams = Streams::new(Limits { per_tenant: 2, ..Limits::default() });
     let (id, _first) = streams.open(&tenant("a")).unwrap();
@@ -98,6 +148,23 @@ fn a_log_is_its_tenants_alone() {
     assert!(streams.find(&tenant("a"), "stream_0").is_none());
     assert!(matches!(streams.open(&tenant("a")), Err(Full::Tenant(2))));
     assert!(streams.open(&tenant("b")).is_ok());
+}
+
+#[test]
+fn of_a_tenant_that_has_as_many_as_it_may_those_that_ended_first_give_way() {
+    let streams = Streams::new(Limits { per_tenant: 2, ..Limits::default() });
+    let ended = |id: &str| {
+        let mut writer = streams.open_as(&tenant("a"), id).unwrap();
+        writer.append(event(1));
+        writer.end(Ok(()));
+    };
+    ["one", "two", "three"].into_iter().for_each(ended);
+    let is_there = |id: &str| streams.find(&tenant("a"), id).is_some();
+    assert_eq!(["one", "two", "three"].map(is_there), [false, true, true]);
+    let running = ["four", "five"].map(|id| streams.open_as(&tenant("a"), id).unwrap());
+    assert!(matches!(streams.open_as(&tenant("a"), "six"), Err(Full::Tenant(2))), "what runs does not");
+    drop(running);
+    ended("six");
 }
 
 #[test]

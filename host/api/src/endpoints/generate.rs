@@ -142,7 +142,12 @@ async fn streamed(
 }
 
 pub(crate) fn full(full: Full) -> Reject {
-    let message = "the server keeps too many resumable streams; try again later, or without `x-tidegate-resumable`";
+    let message = match full {
+        Full::Tenant(most) => {
+            format!("{most} streams of this project run, and no more may; try again when one has ended")
+        }
+        _ => "the server has no room for another stream that can be come back to; try again later".to_owned(),
+    };
     Reject::unavailable(Fault::Operator, message, 5).code("streams_full").because(full)
 }
 

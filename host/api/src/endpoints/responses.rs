@@ -62,19 +62,29 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     if asked.background {
         let log = open(&api, caller.owner(), name)?;
         let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log), notebook };
-        return in_background(answering, asked.chat, context, stream).await;
+        return in_background(answering, asked.chat, context, stream, &id).await;
     }
     asked.chat.stream = stream;
     let log = if stream || claimed { Some(open(&api, caller.owner(), name)?) } else { None };
-    let mut reply = api.service.chat(asked.chat, context).await?;
+    if let (Some(writer), Some(name), true) = (&log, name, claimed) {
+        // Whoever asks the same elsewhere looks for it from now on.
+        api.streams.tell(name, writer);
+    }
+    let mut reply = match api.service.chat(asked.chat, context).await {
+        Ok(reply) => reply,
+        Err(reject) => return Err(refused(log, claimed, reject)),
+    };
     let headers = extra_headers(&reply);
     let mut response = match log {
         Some(writer) if stream => {
             let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
-                Ok(Some(Err(reject))) => return Err(reject),
+                Ok(Some(Err(reject))) => return Err(refused(Some(writer), claimed, reject)),
                 Ok(first) => Some(first),
                 Err(_) => None,
             };
+            if let (Some(name), false) = (name, claimed) {
+                api.streams.tell(name, &writer);
+            }
             let cursor = writer.log().read_after(0).map_err(gone)?;
             let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(writer), notebook };
             api.tasks.spawn(async move { answering.run(reply, first).await });
@@ -220,13 +230,22 @@ fn keep(api: &Api, context: &RequestContext, place: &Place, id: &str, asked: &Re
     Ok(Keep { conversations, tenant: caller.owner().clone(), context, turn })
 }
 
-/// A log that its caller can come back to under `name`, or that nobody can.
+/// A log that its caller can come back to under `name`, or that nobody can. Other gateways are not told of it yet: of what
+/// is refused nothing stays.
 fn open(api: &Api, tenant: &TenantId, name: Option<&str>) -> Result<Writer, Reject> {
     match name {
-        Some(name) => api.streams.open_as(tenant, name),
+        Some(name) => api.streams.take(tenant, name),
         None => api.streams.open_unnamed(tenant),
     }
     .map_err(full)
+}
+
+/// A request that was not accepted; whoever waits elsewhere for the same one hears it from its log.
+fn refused(log: Option<Writer>, claimed: bool, reject: Reject) -> Reject {
+    if let (Some(writer), true) = (log, claimed) {
+        writer.end(Err(reject.clone()));
+    }
+    reject
 }
 
 /// Answers at once; the response is there from now on, and goes on without its caller.
@@ -235,13 +254,15 @@ async fn in_background(
     chat: Chat,
     context: RequestContext,
     stream: bool,
+    name: &str,
 ) -> Result<Response, Reject> {
     let (api, begun) = (Arc::clone(&answering.api), answering.encoder.begun());
     note_begun(&answering, &begun).await?;
-    let cursor = match &answering.writer {
-        Some(writer) if stream => Some(writer.log().read_after(0).map_err(gone)?),
-        _ => None,
-    };
+    let mut cursor = None;
+    if let Some(writer) = &answering.writer {
+        api.streams.tell(name, writer);
+        cursor = stream.then(|| writer.log().read_after(0).map_err(gone)).transpose()?;
+    }
     api.tasks.spawn(async move { answering.ask(chat, context).await });
     Ok(match cursor {
         Some(cursor) => event_stream(Body::replay(ReplayBody::new(&api, cursor))),
@@ -286,7 +307,7 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     // Gone from the store is gone for everybody; one that cannot be stopped now has nowhere to write its end to.
     if let Ok(Some(log)) = api.streams.find_anywhere(tenant, id).await {
         let _ = log.stop().await;
-        api.streams.forget(tenant, id);
+        api.streams.forget(tenant, vec![id.to_owned()]);
     }
     if found { Ok(json(Bytes::from(deleted(id, "response").to_string()))) } else { Err(not_found("response")) }
 }

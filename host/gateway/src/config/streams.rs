@@ -15,7 +15,7 @@ pub struct StreamsConfig {
     pub log_kib: usize,
     /// What all logs hold together.
     pub total_mib: usize,
-    /// Logs of one tenant.
+    /// Logs of one project; past that those that ended first go early.
     pub per_tenant: usize,
     /// Random characters make events alike in size, where `stream_options.include_obfuscation` does not say.
     pub obfuscation: bool,

@@ -1,10 +1,17 @@
 -- Appends events of a log that is written in one gateway. KEYS: what is known of the log; its events. ARGV: tenant;
 -- gateway; milliseconds until it goes, if nothing more comes; the oldest number that its gateway still has; how it ended,
--- or nothing; the number of the first event that follows; the events. What is there already is left out, so that a call
--- may be made again. Gives the last number that is there: less than was given where some before are missing; -1 where
--- nobody wants the log any more.
+-- or nothing; the number of the first event that follows, 0 where the log begins; the events. What is there already is
+-- left out, so that a call may be made again. Gives the last number that is there: less than was given where some before
+-- are missing; -1 where nobody wants the log any more, or another gateway has begun it anew.
 local first_kept, number = tonumber(ARGV[4]), tonumber(ARGV[6])
-if redis.call('HEXISTS', KEYS[1], 'gone') == 1 then return -1 end
+local about = redis.call('HMGET', KEYS[1], 'gone', 'owner')
+if about[1] then return -1 end
+if number == 0 then
+  -- What was written under this name before was given up.
+  redis.call('DEL', KEYS[1], KEYS[2])
+elseif about[2] and about[2] ~= ARGV[2] then
+  return -1
+end
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
 local last = newest and tonumber(string.match(newest[1], '^%d+')) or 0
 if #ARGV > 6 and number > last + 1 then

@@ -1,7 +1,7 @@
 //! Copies one log to the server, behind the stream: what is there together goes together, and neither the engine nor a
 //! client waits for it. While the server is away the log itself keeps what is missing, as long as it has room.
 
-use super::{Core, PATIENCE, millis};
+use super::{Core, PATIENCE, PAUSE, millis};
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,9 +17,6 @@ const LINGER: Duration = Duration::from_millis(10);
 /// Events, and bytes of them, that go together: more would hold up the requests that use the same connection.
 const MAX_EVENTS: usize = 256;
 const MAX_BYTES: usize = 128 << 10;
-
-/// While the server is away.
-const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Copying {
     core: Arc<Core>,
@@ -42,7 +39,7 @@ enum Said {
     UpTo(u64),
     /// It could not be asked.
     Nothing,
-    /// It wants nothing more of this log.
+    /// It wants nothing more of this log: that was forgotten, or another gateway has begun it anew.
     Enough,
 }
 
@@ -52,16 +49,25 @@ impl Copying {
     }
 
     pub(super) async fn run(self) {
-        let mut said = self.say(&Batch { first: 0, events: Vec::new(), end: None }).await;
-        let mut last = 0;
+        let begun = Batch { first: 0, events: Vec::new(), end: None };
+        let (mut said, mut has_begun, mut last) = (self.say(&begun).await, false, 0);
         loop {
             match said {
-                Said::Enough => return,
-                Said::UpTo(number) => last = number,
+                // Nobody can read it any more.
+                Said::Enough => return self.log.stop(),
+                Said::UpTo(number) => (has_begun, last) = (true, number),
                 Said::Nothing if self.is_over() => return,
                 Said::Nothing => tokio::time::sleep(PAUSE).await,
             }
+            if !has_begun {
+                // Nothing goes behind what another log of this name has left.
+                said = self.say(&begun).await;
+                continue;
+            }
             let batch = self.gather(last).await;
+            if batch.end.is_some() && self.log.is_void() {
+                return self.take_back().await;
+            }
             said = self.say(&batch).await;
             let whole = batch.first + batch.events.len() as u64;
             if let (Said::UpTo(number), Some(_)) = (&said, &batch.end)
@@ -130,15 +136,31 @@ impl Copying {
         }
     }
 
+    /// Has the server forget a log that has come to nothing, for another of its name.
+    async fn take_back(&self) {
+        let core = &*self.core;
+        let Some(line) = core.link.line() else { return };
+        let mut command = core.take_back.call(&core.keys(&self.id));
+        command.arg(&core.link.gateway);
+        let mut connection = line.connection.clone();
+        // What is not taken back now is begun anew by the next, or has its end with the server.
+        core.link.wait(&line, PATIENCE, command.exec_async(&mut connection)).await;
+    }
+
     /// Whether nobody could read it any more.
     fn is_over(&self) -> bool {
-        self.log.ended_at().is_some_and(|ended| ended.elapsed() > self.core.settings.keep)
+        self.log.is_void() || self.log.ended_at().is_some_and(|ended| ended.elapsed() > self.core.settings.keep)
     }
 }
 
 impl Drop for Copying {
     fn drop(&mut self) {
-        self.core.written.lock().remove(&self.id);
+        let mut written = self.core.written.lock();
+        // Another log may have the name by now.
+        if written.get(&self.id).is_some_and(|log| log.as_ptr() == Arc::as_ptr(&self.log)) {
+            written.remove(&self.id);
+        }
+        drop(written);
         self.core.copying.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tidegate_streams::shared::Follow;
-use tidegate_streams::{Missed, Numbered};
+use tidegate_streams::{LOST, Missed, Numbered};
 use tidegate_types::Reject;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -109,8 +109,13 @@ async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>
             }
             Ok(Some(found)) => {
                 known = Instant::now();
-                if let Some(outcome) = found.outcome {
-                    break Lot::End(outcome);
+                match found.outcome {
+                    // Who writes no event cannot say its end, and whose writer is lost has not.
+                    Some(Err(reject)) if found.first == 0 || reject.code.as_deref() == Some(LOST) => {
+                        break Lot::Broken(reject);
+                    }
+                    Some(outcome) => break Lot::End(outcome),
+                    None => {}
                 }
                 if !found.is_owned {
                     break Lot::Broken(lost());
