@@ -10,7 +10,7 @@ use crate::endpoints::generate::now;
 use crate::error;
 use crate::events::First;
 use crate::generation::{append, cancelled};
-use crate::kept::{Kept, store_failed};
+use crate::kept::{Kept, store_failed, streams_of};
 use crate::server::Api;
 use bytes::BytesMut;
 use metrics::counter;
@@ -125,9 +125,10 @@ impl Answering {
         self.flush(out);
         // One time for what is kept and what is told.
         let at = now();
-        if let Some(keep) = self.keep.take() {
-            self.keep_it(keep, &ended, at).await;
-        }
+        let forgotten = match self.keep.take() {
+            Some(keep) => self.keep_it(keep, &ended, at).await,
+            None => None,
+        };
         self.encoder.terminal(&ended, at, out);
         self.flush(out);
         if let Some(writer) = self.writer.take() {
@@ -137,23 +138,34 @@ impl Answering {
                 Ended::Cancelled => Err(cancelled()),
             });
         }
+        if let Some((tenant, names)) = forgotten {
+            self.api.streams.forget(&tenant, names);
+        }
         Answered { body: self.encoder.object(&ended, at), ended }
     }
 
-    /// In a task of its own, so that whoever waits may go away meanwhile.
-    async fn keep_it(&mut self, mut keep: Keep, ended: &Ended, at: u64) {
+    /// In a task of its own, so that whoever waits may go away meanwhile. Of what was deleted meanwhile nobody comes back to
+    /// the log, which is named here.
+    async fn keep_it(&mut self, mut keep: Keep, ended: &Ended, at: u64) -> Option<(TenantId, Vec<String>)> {
         keep.turn.response.status = ended.status().to_owned();
         keep.turn.response.body = self.encoder.object(ended, at);
         keep.turn.output = output(&self.encoder, ended);
         let behind = self.behind(&keep, ended);
+        let names = (keep.tenant.clone(), streams_of(&keep.turn.response.id).to_vec());
         let written = self.api.tasks.spawn(async move { keep.write().await }).await;
-        let why = match written {
-            Ok(Ok(true)) => return behind.into_iter().for_each(|kept| behind::begin(&self.api, kept)),
-            Ok(Ok(false)) => "it was deleted while it was made".to_owned(),
-            Ok(Err(error)) => store_failed(&error).message,
-            Err(_) => "the server failed to write it".to_owned(),
+        let (why, forgotten) = match written {
+            Ok(Ok(true)) => {
+                behind.into_iter().for_each(|kept| behind::begin(&self.api, kept));
+                return None;
+            }
+            Ok(Ok(false)) => {
+                ("it was deleted, or taken over by another gateway, while it was made".to_owned(), Some(names))
+            }
+            Ok(Err(error)) => (store_failed(&error).message, None),
+            Err(_) => ("the server failed to write it".to_owned(), None),
         };
         self.encoder.not_kept(&why);
+        forgotten
     }
 
     /// What follows an answer that is whole, once it is kept.

@@ -2,9 +2,12 @@
 
 use crate::backend::no_store;
 use crate::behind::Behind;
+use crate::endpoints::conversations::now_ms;
 use crate::server::Api;
+use std::time::Duration;
+use tidegate_store::conversations::Deleted;
 use tidegate_store::{Conversations, StoreError};
-use tidegate_types::{Caller, Fault, Reject, RejectKind, Retention};
+use tidegate_types::{Caller, Fault, Reject, RejectKind, Retention, TenantId};
 
 /// Where conversations are kept.
 #[derive(Clone)]
@@ -29,6 +32,18 @@ impl Api {
         }
     }
 
+    /// Ends the streams of responses that were deleted, and lets nobody read from a log what is gone, at any gateway. Those
+    /// that ended long ago have none left.
+    pub(crate) fn forget_streams(&self, tenant: &TenantId, responses: &[Deleted]) {
+        let longest = LONGEST_RESPONSE + self.limits.streams.keep;
+        let since = now_ms() - i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
+        let recent = responses.iter().filter(|response| response.is_running || response.created_ms >= since);
+        let names: Vec<String> = recent.flat_map(|response| streams_of(&response.id)).collect();
+        if !names.is_empty() {
+            self.streams.forget(tenant, names);
+        }
+    }
+
     /// The conversations, to be written for this caller.
     pub(crate) fn writable(&self, caller: &Caller) -> Result<&Conversations, Reject> {
         match &self.kept {
@@ -37,6 +52,15 @@ impl Api {
             None => Err(no_store()),
         }
     }
+}
+
+/// From its beginning to its end.
+const LONGEST_RESPONSE: Duration = Duration::from_secs(3600);
+
+/// Where the events of a response may be: under its own name, or under that of its message.
+pub(crate) fn streams_of(response: &str) -> [String; 2] {
+    let unique = response.strip_prefix("resp_").unwrap_or(response);
+    [response.to_owned(), format!("stream_{unique}")]
 }
 
 /// What is said to who asks for something to be stored, and is nobody of whom something may be.

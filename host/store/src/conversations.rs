@@ -20,7 +20,7 @@ pub use feedback::Feedback;
 pub use idempotency::Claim;
 pub use messages::{At, Made, MessageStatus, NewMessage, Origin, StoredMessage};
 pub use purge::Purged;
-pub use responses::{NewResponse, StoredResponse, Turn};
+pub use responses::{Deleted, NewResponse, StoredResponse, Turn};
 pub use summaries::StoredSummary;
 
 use crate::db::Db;
@@ -129,24 +129,21 @@ impl Conversations {
         self.get(tenant, id).await
     }
 
-    /// Deletes a conversation with everything in it: nobody reads it from now on, and a purge removes it. Says whether
-    /// there was one.
-    pub async fn delete(&self, tenant: &TenantId, id: &str) -> Result<bool, StoreError> {
+    /// Deletes a conversation with everything in it: nobody reads it from now on, and a purge removes it. Gives its
+    /// responses that went with it, or nothing where there was no conversation.
+    pub async fn delete(&self, tenant: &TenantId, id: &str) -> Result<Option<Vec<Deleted>>, StoreError> {
         const CONVERSATION: &str = "UPDATE conversations SET deleted_ms = $3 \
              WHERE tenant = $1 AND id = $2 AND listed = 1 AND deleted_ms = 0";
-        const RESPONSES: &str =
-            "UPDATE responses SET deleted_ms = $3 WHERE tenant = $1 AND conversation = $2 AND deleted_ms = 0";
+        const RESPONSES: &str = "UPDATE responses SET deleted_ms = $3 \
+             WHERE tenant = $1 AND conversation = $2 AND deleted_ms = 0 RETURNING id, status, created_ms";
         let mut tx = self.db.write().await?;
-        let mut found = 0;
-        for statement in [CONVERSATION, RESPONSES] {
-            let query = sqlx::query(statement).bind(tenant.as_str()).bind(id).bind(now_ms());
-            found = query.execute(&mut *tx).await?.rows_affected().max(found);
-            if found == 0 {
-                return Ok(false);
-            }
+        let bind = |statement| sqlx::query(statement).bind(tenant.as_str()).bind(id).bind(now_ms());
+        if bind(CONVERSATION).execute(&mut *tx).await?.rows_affected() == 0 {
+            return Ok(None);
         }
+        let responses = responses::deleted(&bind(RESPONSES).fetch_all(&mut *tx).await?)?;
         tx.commit().await?;
-        Ok(true)
+        Ok(Some(responses))
     }
 
     /// The tenant's conversations; with `words`, those that have them in a message or the title, whatever the case.

@@ -208,7 +208,7 @@ async fn a_history_is_the_recent_messages_and_the_pinned() {
         store.create(&ann, &conversation("c", "", 1), &messages).await.unwrap();
         assert!(store.pin(&ann, "c", "m1", true).await.unwrap());
         assert!(store.pin(&ann, "c", "m8", true).await.unwrap());
-        assert!(store.delete_message(&ann, "c", "m2").await.unwrap());
+        assert!(store.delete_message(&ann, "c", "m2", |_| String::new()).await.unwrap());
         let (history, left_out) = store.history(&ann, "c", "m8", 3, 1 << 20).await.unwrap();
         assert_eq!((ids(&history), left_out), (vec!["m1", "m6", "m7", "m8"], 4), "{}", fresh.name);
         let (whole, left_out) = store.history(&ann, "c", "m8", 100, 1 << 20).await.unwrap();
@@ -243,8 +243,11 @@ async fn responses_that_name_each_other_are_one_tree() {
         assert_eq!((ids(&input), ids(&output)), (vec!["r2-in"], vec!["r2-out"]));
         assert!(store.get(&ann, "t").await.unwrap().is_none(), "a thread of responses is no conversation");
         // Deleting one takes those that go on from it along, and no others.
-        assert!(store.delete_response(&ann, "r2").await.unwrap());
-        assert!(!store.delete_response(&ann, "r2").await.unwrap());
+        let gone = store.delete_response(&ann, "r2").await.unwrap();
+        let mut names: Vec<&str> = gone.iter().map(|gone| gone.id.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["r2", "r3"]);
+        assert!(store.delete_response(&ann, "r2").await.unwrap().is_empty());
         assert!(store.response(&ann, "r3").await.unwrap().is_none());
         assert!(store.of_response(&ann, "r3", Origin::Output).await.unwrap().is_empty());
         assert!(store.response(&ann, "other").await.unwrap().is_some());
@@ -310,7 +313,7 @@ async fn nothing_of_a_tenant_is_there_for_another() {
         store.rate(&ann, "c", &given).await.unwrap();
         assert!(store.get(&eve, "c").await.unwrap().is_none());
         assert!(store.update(&eve, "c", Some("mine"), Some("{}")).await.unwrap().is_none());
-        assert!(!store.delete(&eve, "c").await.unwrap());
+        assert!(store.delete(&eve, "c").await.unwrap().is_none());
         assert!(store.list(&eve, &all(), "").await.unwrap().is_empty());
         assert!(store.append(&eve, "c", &At::Leaf, &[user("x")]).await.unwrap().is_none());
         assert!(store.message(&eve, "c", "m").await.unwrap().is_none());
@@ -318,12 +321,12 @@ async fn nothing_of_a_tenant_is_there_for_another() {
         assert!(store.tree(&eve, "c", &all()).await.unwrap().is_empty());
         assert_eq!(store.history(&eve, "c", "m", 9, 1 << 20).await.unwrap(), (vec![], 0));
         assert!(store.of_response(&eve, "r", Origin::Input).await.unwrap().is_empty());
-        assert!(!store.delete_message(&eve, "c", "m").await.unwrap());
+        assert!(!store.delete_message(&eve, "c", "m", |_| String::new()).await.unwrap());
         assert!(!store.pin(&eve, "c", "m", true).await.unwrap());
         assert!(!store.select(&eve, "c", "m").await.unwrap());
         assert!(!store.put(&eve, &turn("c", true, "r2", "", At::Leaf)).await.unwrap());
         assert!(store.response(&eve, "r").await.unwrap().is_none());
-        assert!(!store.delete_response(&eve, "r").await.unwrap());
+        assert!(store.delete_response(&eve, "r").await.unwrap().is_empty());
         assert!(store.feedback(&eve, "c").await.unwrap().is_empty());
         let kept = store.get(&ann, "c").await.unwrap().unwrap();
         assert_eq!((kept.title.as_str(), kept.leaf.as_str()), ("title", "r-out"), "{}", fresh.name);
@@ -378,10 +381,10 @@ async fn what_was_purged_is_gone_from_the_files() {
         assert!(store.put(&ann, &alone).await.unwrap());
         store.create(&ann, &conversation("kept", "", 1), &[secret("a"), user("b")]).await.unwrap();
         for i in 0..20 {
-            assert!(store.delete(&ann, &format!("c{i}")).await.unwrap());
+            assert_eq!(store.delete(&ann, &format!("c{i}")).await.unwrap().unwrap()[0].id, format!("r{i}"));
         }
-        assert!(store.delete_response(&ann, "alone").await.unwrap());
-        assert!(store.delete_message(&ann, "kept", "a").await.unwrap());
+        assert_eq!(store.delete_response(&ann, "alone").await.unwrap().len(), 1);
+        assert!(store.delete_message(&ann, "kept", "a", |_| String::new()).await.unwrap());
         assert!(store.list(&ann, &all(), CANARY).await.unwrap().is_empty());
         assert!(
             store.message(&ann, "c1", "a").await.unwrap().is_none()
@@ -402,7 +405,7 @@ async fn what_was_only_deleted_is_still_in_the_files() {
     on_each(|fresh| async move {
         let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
         store.create(&ann, &conversation("c", CANARY, 1), &[says("a", Role::User, CANARY)]).await.unwrap();
-        assert!(store.delete(&ann, "c").await.unwrap());
+        assert!(store.delete(&ann, "c").await.unwrap().unwrap().is_empty());
         assert_eq!(store.purge(1).await.unwrap(), Default::default(), "not yet");
         assert!(canaries(&fresh).await > 0, "{}", fresh.name);
     })

@@ -72,14 +72,14 @@ async fn a_summary_goes_with_what_it_covers_and_is_not_written_behind_a_deletion
         for (message, covers) in [("c1", 3), ("b2", 2)] {
             assert!(store.put_summary(&ann, "c", &summary(message, covers), "").await.unwrap());
         }
-        assert!(store.delete_message(&ann, "c", "b").await.unwrap());
+        assert!(store.delete_message(&ann, "c", "b", |_| String::new()).await.unwrap());
         assert_eq!(stands_at(&store, &ann, "d1").await, None, "{}", fresh.name);
         assert_eq!(stands_at(&store, &ann, "b2").await.as_deref(), Some("b2"), "another branch");
         assert!(!store.put_summary(&ann, "c", &summary("c1", 3), "").await.unwrap(), "made of what is gone");
         assert!(store.put_summary(&ann, "c", &summary("c1", 2), "").await.unwrap(), "made of what is left");
         assert_eq!(stands_at(&store, &ann, "d1").await.as_deref(), Some("c1"));
         assert!(!store.put_summary(&ann, "nowhere", &summary("c1", 2), "").await.unwrap());
-        assert!(store.delete(&ann, "c").await.unwrap());
+        assert!(store.delete(&ann, "c").await.unwrap().is_some());
         assert!(!store.put_summary(&ann, "c", &summary("d1", 3), "").await.unwrap(), "deleted");
     })
     .await;
@@ -103,7 +103,7 @@ async fn a_purge_removes_the_summaries_of_what_was_deleted() {
         assert!(store.put(&ann, &turn).await.unwrap());
         store.put_summary(&ann, "hidden", &summary("out", 2), "").await.unwrap();
         store.delete(&ann, "gone").await.unwrap();
-        store.delete_message(&ann, "c", "c1").await.unwrap();
+        store.delete_message(&ann, "c", "c1", |_| String::new()).await.unwrap();
         store.delete_response(&ann, "r").await.unwrap();
         assert!(store.summary(&ann, "hidden", "out").await.unwrap().is_none(), "{}", fresh.name);
         let purged = store.purge(i64::MAX).await.unwrap();
@@ -124,16 +124,16 @@ async fn a_caller_has_the_last_word_on_a_title() {
         store.update(&ann, "cleared", Some(""), None).await.unwrap();
         let unnamed = async |id: &str| store.is_unnamed(&ann, id).await.unwrap();
         assert_eq!((unnamed("new").await, unnamed("named").await, unnamed("cleared").await), (true, false, false));
-        assert!(!store.name(&tenant("eve"), "new", "Hers").await.unwrap());
-        assert!(store.name(&ann, "new", "Harbour \0Tides").await.unwrap());
+        assert!(!store.name(&tenant("eve"), "new", "Hers", &[]).await.unwrap());
+        assert!(store.name(&ann, "new", "Harbour \0Tides", &[]).await.unwrap());
         for id in ["new", "named", "cleared"] {
-            assert!(!store.name(&ann, id, "Another").await.unwrap(), "{}: {id}", fresh.name);
+            assert!(!store.name(&ann, id, "Another", &[]).await.unwrap(), "{}: {id}", fresh.name);
         }
         let page = Page { after: String::new(), limit: 9, order: Order::Descending };
         let found = store.list(&ann, &page, "harbour TIDES").await.unwrap();
         assert_eq!((found.len(), found[0].title.as_str()), (1, "Harbour Tides"));
         store.update(&ann, "new", Some("By hand"), None).await.unwrap();
-        assert!(!store.name(&ann, "new", "Another").await.unwrap());
+        assert!(!store.name(&ann, "new", "Another", &[]).await.unwrap());
         assert_eq!(store.get(&ann, "new").await.unwrap().unwrap().title, "By hand");
     })
     .await;

@@ -8,5 +8,5 @@ mod object;
 mod request;
 
 pub use encoder::{ResponseEncoder, Skin};
-pub use object::{Ended, Head, failed_object, status_of};
+pub use object::{Ended, Head, failed_object, status_of, without_item};
 pub use request::{ResponseRequest, Truncation, parse_response};

@@ -323,9 +323,12 @@ impl Database {
     }
 
     fn run(&self, verb: &str, more: &str) {
-        let statement = format!("{verb} {} {more}", self.name);
-        let psql = std::process::Command::new("psql").arg(&self.server).args(["-qc", &statement]).status();
-        assert!(psql.unwrap().success(), "{statement}");
+        psql(&self.server, &format!("{verb} {} {more}", self.name));
+    }
+
+    /// Runs statements within it.
+    pub fn inside(&self, statements: &str) {
+        psql(&self.url(), statements);
     }
 
     pub fn url(&self) -> String {
@@ -334,12 +337,17 @@ impl Database {
     }
 
     /// A gateway that keeps what lasts here.
-    async fn gateway(&self, config: &str, folder: &std::path::Path) -> Gateway {
+    pub async fn gateway(&self, config: &str, folder: &std::path::Path) -> Gateway {
         let store = format!("[store]\npath = {:?}\n", folder.display().to_string());
         let mut config = tidegate::config::Config::parse(&format!("{config}{store}[pipeline]\n")).unwrap();
         config.store.as_mut().unwrap().postgres = Some(self.url());
         Gateway::start_with(config).await
     }
+}
+
+fn psql(url: &str, statements: &str) {
+    let psql = std::process::Command::new("psql").arg(url).args(["-qc", statements]).status();
+    assert!(psql.unwrap().success(), "{statements}");
 }
 
 impl Drop for Database {

@@ -1,6 +1,7 @@
-//! What is kept beside the words of a conversation: what is known of each answer, summaries of what no longer fits, titles.
-//! Each on SQLite, and on Postgres where there is a server.
+//! What is kept beside the words of a conversation: what is known of each answer, summaries of what no longer fits, titles;
+//! and what is not. Each on SQLite, and on Postgres where there is a server.
 
+mod forgotten;
 mod kept;
 mod summaries;
 mod titles;

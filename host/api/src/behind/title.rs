@@ -24,13 +24,15 @@ pub(super) async fn write(api: &Api, settings: &Titles, kept: &Kept) -> Result<b
     }
     let first = Page { after: String::new(), limit: FIRST, order: Order::Ascending };
     let first = store.branch(tenant, &kept.conversation, &kept.leaf, &first).await;
-    let said = transcript(&first.map_err(|error| store_failed(&error))?);
+    let first = first.map_err(|error| store_failed(&error))?;
+    let said = transcript(&first);
     let Titles { model, max_tokens } = settings;
     let room = room_bytes(api, &kept.context.caller, model, *max_tokens).min(FIRST_BYTES);
     let text = format!("{}\n\nThe title:", said[..said.floor_char_boundary(room)].trim_end());
     let task = Ask { kind: "title", model, max_tokens: *max_tokens, instructions: INSTRUCTIONS, text };
     let title = cleaned(&ask(api, kept, task).await?).ok_or_else(|| empty(model, "title"))?;
-    store.name(tenant, &kept.conversation, &title).await.map_err(|error| store_failed(&error))
+    let found_in: Vec<String> = first.into_iter().map(|message| message.id).collect();
+    store.name(tenant, &kept.conversation, &title, &found_in).await.map_err(|error| store_failed(&error))
 }
 
 /// The first line that says something, without what models put around titles.

@@ -61,11 +61,10 @@ pub(crate) async fn update(exchange: Exchange) -> Result<Response, Reject> {
 
 /// It is gone for everybody at once, and from the files after the time that the operator set.
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
-    let (conversations, id) = (exchange.api.conversations()?, exchange.word(0));
-    let found = conversations.delete(exchange.caller.owner(), id).await.map_err(|error| store_failed(&error))?;
-    if !found {
-        return Err(not_found("conversation"));
-    }
+    let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
+    let deleted = api.conversations()?.delete(tenant, id).await.map_err(|error| store_failed(&error))?;
+    // Nobody could keep what is being made for it.
+    api.forget_streams(tenant, &deleted.ok_or_else(|| not_found("conversation"))?);
     Ok(json(Bytes::from(wire::deleted(id, "conversation.deleted").to_string())))
 }
 
@@ -151,6 +150,6 @@ fn text_bytes(part: &Part) -> usize {
     }
 }
 
-pub(super) fn now_ms() -> i64 {
+pub(crate) fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }

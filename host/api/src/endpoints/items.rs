@@ -4,7 +4,7 @@
 use crate::body::Response;
 use crate::endpoints::conversations::{find, limited, new_messages, now_ms, shown};
 use crate::exchange::{Exchange, json};
-use crate::kept::{not_found, store_failed};
+use crate::kept::{not_found, store_failed, streams_of};
 use crate::receive;
 use bytes::Bytes;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use tidegate_store::conversations::{At, Conversation, Feedback, Page, StoredMess
 use tidegate_types::{Reject, Usage};
 use tidegate_wire::conversations as wire;
 use tidegate_wire::items::{Details, detailed, item};
+use tidegate_wire::responses::without_item;
 
 /// The current branch, newest first; with `leaf`, the branch that ends there; with `branch=all`, every one.
 pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
@@ -70,12 +71,17 @@ pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
 /// Deletes one item; the answer is the conversation, as OpenAI has it.
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (conversation, found) = find_item(&exchange).await?;
-    let conversations = exchange.api.conversations()?;
-    let deleted = conversations.delete_message(exchange.caller.owner(), &conversation.id, &found.id).await;
+    let (api, tenant) = (&exchange.api, exchange.caller.owner());
+    let without = |body: &str| without_item(body, &found.id);
+    let deleted = api.conversations()?.delete_message(tenant, &conversation.id, &found.id, without).await;
     if !deleted.map_err(|error| store_failed(&error))? {
         return Err(not_found("item"));
     }
-    Ok(json(Bytes::from(shown(&conversation).to_string())))
+    if !found.response.is_empty() {
+        api.streams.forget(tenant, streams_of(&found.response).into());
+    }
+    // A title that a model found may have gone with it.
+    Ok(json(Bytes::from(shown(&find(&exchange).await?).to_string())))
 }
 
 /// Keeps what the caller thinks of an item. Not in OpenAI's API.

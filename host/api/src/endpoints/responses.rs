@@ -144,7 +144,7 @@ async fn running(api: &Api, tenant: &TenantId, id: &str) -> Result<Option<Found>
     match api.streams.find_anywhere(tenant, id).await {
         Ok(found) => Ok(found),
         Err(unknown) => match find(api, tenant, id).await {
-            Ok(stored) if !matches!(stored.status.as_str(), "in_progress" | "queued") => Ok(None),
+            Ok(stored) if !stored.is_running() => Ok(None),
             _ => Err(away(unknown)),
         },
     }
@@ -201,7 +201,7 @@ async fn place(api: &Api, caller: &Caller, asked: &ResponseRequest, unique: &str
         return Ok(Place { conversation, leaf: None, at: At::Leaf, listed: false });
     };
     let found = find(api, caller.owner(), previous).await.map_err(|reject| reject.at("previous_response_id"))?;
-    if matches!(found.status.as_str(), "in_progress" | "queued") {
+    if found.is_running() {
         let message = "the previous response is still being made; go on from it once it has ended";
         return Err(Reject::invalid("previous_response_id", message).code("response_in_progress"));
     }
@@ -303,13 +303,13 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 /// Deletes the response and those that go on from it.
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
-    let found = api.conversations()?.delete_response(tenant, id).await.map_err(|error| store_failed(&error))?;
-    // Gone from the store is gone for everybody; one that cannot be stopped now has nowhere to write its end to.
-    if let Ok(Some(log)) = api.streams.find_anywhere(tenant, id).await {
-        let _ = log.stop().await;
-        api.streams.forget(tenant, vec![id.to_owned()]);
+    let gone = api.conversations()?.delete_response(tenant, id).await.map_err(|error| store_failed(&error))?;
+    if gone.is_empty() {
+        return Err(not_found("response"));
     }
-    if found { Ok(json(Bytes::from(deleted(id, "response").to_string()))) } else { Err(not_found("response")) }
+    // Gone from the store is gone for everybody; what cannot be stopped now has nowhere to write its end to.
+    api.forget_streams(tenant, &gone);
+    Ok(json(Bytes::from(deleted(id, "response").to_string())))
 }
 
 /// How long a cancelled response is waited for.

@@ -38,6 +38,17 @@ pub struct StoredResponse {
     pub created_ms: i64,
 }
 
+/// A response that was deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deleted {
+    /// Its name.
+    pub id: String,
+    /// Whether it was still being made.
+    pub is_running: bool,
+    /// When it was begun, in milliseconds since 1970.
+    pub created_ms: i64,
+}
+
 /// What one response leaves behind, written together or not at all.
 #[derive(Clone, Debug)]
 pub struct Turn {
@@ -53,6 +64,13 @@ pub struct Turn {
     pub output: Vec<NewMessage>,
     /// Whether `conversation` is a caller's, which must be there.
     pub listed: bool,
+}
+
+impl StoredResponse {
+    /// Whether it is still being made.
+    pub fn is_running(&self) -> bool {
+        is_running(&self.status)
+    }
 }
 
 impl Conversations {
@@ -89,12 +107,12 @@ impl Conversations {
     }
 
     /// Deletes a response, those that go on from it, and their messages where no conversation of a caller's has them.
-    /// Says whether there was one.
-    pub async fn delete_response(&self, tenant: &TenantId, id: &str) -> Result<bool, StoreError> {
+    /// Gives these responses: none where there was no such one.
+    pub async fn delete_response(&self, tenant: &TenantId, id: &str) -> Result<Vec<Deleted>, StoreError> {
         const RESPONSES: &str = "UPDATE responses SET deleted_ms = $3 WHERE tenant = $1 AND deleted_ms = 0 AND id IN ( \
              WITH RECURSIVE gone (id) AS (SELECT id FROM responses WHERE tenant = $1 AND id = $2 AND deleted_ms = 0 \
                  UNION SELECT r.id FROM responses r JOIN gone ON r.previous = gone.id WHERE r.tenant = $1) \
-             SELECT id FROM gone)";
+             SELECT id FROM gone) RETURNING id, status, created_ms";
         const MESSAGES: &str = "UPDATE messages SET deleted_ms = $2 WHERE tenant = $1 AND deleted_ms = 0 \
              AND response IN (SELECT r.id FROM responses r JOIN conversations c ON c.tenant = r.tenant \
                  AND c.id = r.conversation WHERE r.tenant = $1 AND r.deleted_ms = $2 AND c.listed = 0)";
@@ -104,14 +122,15 @@ impl Conversations {
         let mut tx = self.db.write().await?;
         let now = now_ms();
         let query = sqlx::query(RESPONSES).bind(tenant.as_str()).bind(id).bind(now);
-        if query.execute(&mut *tx).await?.rows_affected() == 0 {
-            return Ok(false);
+        let responses = deleted(&query.fetch_all(&mut *tx).await?)?;
+        if responses.is_empty() {
+            return Ok(responses);
         }
         for statement in [MESSAGES, SUMMARIES] {
             sqlx::query(statement).bind(tenant.as_str()).bind(now).execute(&mut *tx).await?;
         }
         tx.commit().await?;
-        Ok(true)
+        Ok(responses)
     }
 
     /// Responses that were begun before `before_ms` and never ended: their server is no more. Gives them tenant by
@@ -183,6 +202,19 @@ async fn upsert(
         .execute(&mut **tx)
         .await?;
     Ok(done.rows_affected() > 0)
+}
+
+/// Whether a response of this status is still being made.
+fn is_running(status: &str) -> bool {
+    matches!(status, "queued" | "in_progress")
+}
+
+pub(super) fn deleted(rows: &[AnyRow]) -> Result<Vec<Deleted>, StoreError> {
+    let one = |row: &AnyRow| {
+        let is_running = is_running(&row.try_get::<String, _>("status")?);
+        Ok(Deleted { id: row.try_get("id")?, is_running, created_ms: row.try_get("created_ms")? })
+    };
+    rows.iter().map(one).collect()
 }
 
 fn read(row: &AnyRow) -> Result<StoredResponse, StoreError> {

@@ -99,7 +99,36 @@ pub fn failed_object(body: &str, reject: &Reject) -> String {
     object.to_string()
 }
 
+/// The object of a response without one item of its output, and without the calls that the last of them tells.
+pub fn without_item(body: &str, item: &str) -> String {
+    let mut object: Value = serde_json::from_str(body).unwrap_or_else(|_| json!({"object": "response"}));
+    let Some(output) = object.get_mut("output").and_then(Value::as_array_mut) else { return object.to_string() };
+    let was_last = output.last().is_some_and(|last| last["id"] == item);
+    output.retain(|shown| shown["id"] != item);
+    if let (true, Some(members)) = (was_last, object.as_object_mut()) {
+        members.remove("tool_calls");
+    }
+    object.to_string()
+}
+
 /// What a response that is not kept is told to be, where somebody asks for its end.
 pub fn status_of(id: &str, status: &str) -> String {
     json!({"id": id, "object": "response", "status": status, "output": []}).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_is_left_out_with_what_is_told_of_the_last() {
+        let body =
+            json!({"id": "r", "output": [{"id": "a", "x": 1}, {"id": "b"}], "tool_calls": [{"arguments": "{}"}]});
+        let without = |item: &str| serde_json::from_str::<Value>(&without_item(&body.to_string(), item)).unwrap();
+        let calls = json!([{"arguments": "{}"}]);
+        assert_eq!(without("a"), json!({"id": "r", "output": [{"id": "b"}], "tool_calls": calls}));
+        assert_eq!(without("b"), json!({"id": "r", "output": [{"id": "a", "x": 1}]}));
+        assert_eq!(without("c"), body);
+        assert_eq!(without_item(r#"{"status":"failed"}"#, "a"), r#"{"status":"failed"}"#);
+    }
 }

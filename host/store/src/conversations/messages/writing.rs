@@ -1,6 +1,7 @@
 //! Writing messages, and what can be changed of them.
 
 use super::super::summaries::forget;
+use super::super::titles::unname;
 use super::super::{Conversations, Tx, clean, now_ms};
 use super::{At, Body, NewMessage, Origin};
 use crate::error::StoreError;
@@ -23,8 +24,15 @@ impl Conversations {
         Ok(written)
     }
 
-    /// Deletes one message, and what sums it up; what follows it stays. Says whether there was one.
-    pub async fn delete_message(&self, tenant: &TenantId, conversation: &str, id: &str) -> Result<bool, StoreError> {
+    /// Deletes one message, what sums it up, and the title that a model found in what was said; what follows it stays. Of
+    /// the object of its response `without` leaves what there is without the message. Says whether there was one.
+    pub async fn delete_message(
+        &self,
+        tenant: &TenantId,
+        conversation: &str,
+        id: &str,
+        without: impl Fn(&str) -> String + Send,
+    ) -> Result<bool, StoreError> {
         const DELETE: &str = "UPDATE messages SET deleted_ms = $4 \
              WHERE tenant = $1 AND conversation = $2 AND id = $3 AND deleted_ms = 0";
         let mut tx = self.db.write().await?;
@@ -32,7 +40,11 @@ impl Conversations {
         lock(&mut tx, tenant, conversation).await?;
         let query = sqlx::query(DELETE).bind(tenant.as_str()).bind(conversation).bind(id).bind(now_ms());
         let found = query.execute(&mut *tx).await?.rows_affected() > 0;
-        forget(&mut tx, tenant, conversation, id).await?;
+        if found {
+            forget(&mut tx, tenant, conversation, id).await?;
+            unname(&mut tx, tenant, conversation).await?;
+            leave_out(&mut tx, tenant, conversation, id, without).await?;
+        }
         tx.commit().await?;
         Ok(found)
     }
@@ -53,6 +65,26 @@ impl Conversations {
         let query = sqlx::query(SELECT).bind(tenant.as_str()).bind(conversation).bind(leaf);
         Ok(query.execute(self.db.pool()).await?.rows_affected() > 0)
     }
+}
+
+/// Rewrites the object of the response that a message is the output of.
+async fn leave_out(
+    tx: &mut Tx,
+    tenant: &TenantId,
+    conversation: &str,
+    id: &str,
+    without: impl Fn(&str) -> String + Send,
+) -> Result<(), StoreError> {
+    const FIND: &str = "SELECT r.id, r.body FROM messages m JOIN responses r ON r.tenant = m.tenant AND r.id = m.response \
+         WHERE m.tenant = $1 AND m.conversation = $2 AND m.id = $3 AND m.origin = $4";
+    const REWRITE: &str = "UPDATE responses SET body = $3 WHERE tenant = $1 AND id = $2";
+    let query = sqlx::query(FIND).bind(tenant.as_str()).bind(conversation).bind(id).bind(Origin::Output.as_str());
+    if let Some(row) = query.fetch_optional(&mut **tx).await? {
+        let (response, body): (String, String) = (row.try_get("id")?, row.try_get("body")?);
+        let query = sqlx::query(REWRITE).bind(tenant.as_str()).bind(response).bind(without(&body));
+        query.execute(&mut **tx).await?;
+    }
+    Ok(())
 }
 
 /// As [`Conversations::append`], within a transaction, for messages of no response.
