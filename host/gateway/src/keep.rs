@@ -1,6 +1,7 @@
 //! What is kept of conversations, and tidied while the server runs.
 
 use crate::config::{Config, StoreConfig};
+use anyhow::Context;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_api::Kept;
 use tidegate_store::{Conversations, Db};
@@ -14,6 +15,9 @@ const TIDYING: Duration = Duration::from_secs(600);
 /// this long.
 const LONGEST_RESPONSE: Duration = Duration::from_secs(3600);
 
+/// How long a gateway may be silent before another makes what it has begun; longer than clocks differ.
+const LEASE: Duration = Duration::from_secs(30);
+
 /// Keeps conversations in a database.
 pub(crate) struct Keeping {
     kept: Kept,
@@ -23,14 +27,31 @@ pub(crate) struct Keeping {
 
 impl Keeping {
     /// What the config says of it, in this database.
-    pub(crate) fn new(config: &Config, db: Db) -> Self {
+    pub(crate) fn new(config: &Config, db: Db) -> anyhow::Result<Self> {
+        // Of this run: what the one before has begun is nobody's.
+        let name = getrandom::u64().context("this machine gives no random numbers")?;
         let store = config.store.as_ref();
         let behind = store.map(StoreConfig::to_behind).unwrap_or_default();
-        Self {
-            kept: Kept { conversations: Conversations::new(db), behind },
-            shared: store.is_some_and(|store| store.postgres_env.is_some()),
+        Ok(Self {
+            kept: Kept { conversations: Conversations::of_gateway(db, &format!("{name:016x}")), behind },
+            shared: store.is_some_and(StoreConfig::is_shared),
             purge_after: store.map(StoreConfig::purge_after).unwrap_or_default(),
+        })
+    }
+
+    /// Says to the others that this gateway is there, again and again, where there may be others.
+    pub(crate) async fn stay(&self) -> Option<JoinHandle<()>> {
+        if !self.shared {
+            return None;
         }
+        let conversations = self.kept.conversations.clone();
+        say_so(&conversations).await;
+        Some(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LEASE / 6).await;
+                say_so(&conversations).await;
+            }
+        }))
     }
 
     /// For the HTTP side.
@@ -57,6 +78,12 @@ impl Keeping {
                 tokio::time::sleep(TIDYING).await;
             }
         })
+    }
+}
+
+async fn say_so(conversations: &Conversations) {
+    if let Err(error) = conversations.stay(LEASE).await {
+        tracing::warn!("the other gateways do not hear that this one is there: {error}");
     }
 }
 

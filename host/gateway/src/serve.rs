@@ -109,7 +109,11 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         assemble(&config, ledger, limits_of_all).map(|assembled| (config, assembled))
     });
     let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
-    let keeping = books.as_ref().map(|books| Keeping::new(&config, books.db.clone()));
+    let keeping = books.as_ref().map(|books| Keeping::new(&config, books.db.clone())).transpose()?;
+    let staying = match &keeping {
+        Some(keeping) => keeping.stay().await,
+        None => None,
+    };
     let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books.clone(), metrics));
     let telling = shared.as_ref().zip(books.as_ref().filter(|books| books.is_shared));
     let telling =
@@ -119,7 +123,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone()));
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
-    let watchers = watcher.into_iter().chain(key_watcher).chain(telling).collect();
+    let watchers = watcher.into_iter().chain(key_watcher).chain(telling).chain(staying).collect();
     let api: Arc<dyn tidegate_api::Service> = service.clone();
     let kept = keeping.as_ref().map(Keeping::kept);
     let tidying = keeping.as_ref().map(Keeping::tidy);

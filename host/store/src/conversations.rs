@@ -6,10 +6,11 @@
 //!   on and the other makes a branch, and nothing is lost;
 //! - what was deleted is not read from that moment on, and is gone from the files once it was purged.
 //!
-//! Parts: `messages.rs` (the tree), `responses.rs` (what answered), `summaries.rs`, `titles.rs`, `feedback.rs`, `purge.rs`.
+//! Parts: `messages.rs` (the tree), `responses.rs` (what answered), `makers.rs` (who answers), `summaries.rs`, `titles.rs`, `feedback.rs`, `purge.rs`.
 
 mod feedback;
 mod idempotency;
+mod makers;
 mod messages;
 mod purge;
 mod responses;
@@ -18,6 +19,7 @@ mod titles;
 
 pub use feedback::Feedback;
 pub use idempotency::Claim;
+pub use makers::Maker;
 pub use messages::{At, Made, MessageStatus, NewMessage, Origin, StoredMessage};
 pub use purge::Purged;
 pub use responses::{Deleted, NewResponse, StoredResponse, Turn};
@@ -27,6 +29,7 @@ use crate::db::Db;
 use crate::error::StoreError;
 use sqlx::Row;
 use sqlx::any::AnyRow;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_types::TenantId;
 
@@ -34,6 +37,8 @@ use tidegate_types::TenantId;
 #[derive(Clone, Debug)]
 pub struct Conversations {
     db: Db,
+    /// Who writes.
+    gateway: Arc<str>,
 }
 
 /// One conversation, without its messages.
@@ -79,9 +84,14 @@ macro_rules! select {
 }
 
 impl Conversations {
-    /// Those of this database.
+    /// Those of this database, where nobody else writes to it.
     pub fn new(db: Db) -> Self {
-        Self { db }
+        Self { db, gateway: "".into() }
+    }
+
+    /// The same, written by the gateway of this name, which no other has.
+    pub fn of_gateway(db: Db, name: &str) -> Self {
+        Self { db, gateway: name.into() }
     }
 
     /// Makes a conversation with its first messages.

@@ -14,6 +14,7 @@ const STEPS: &[(&str, &str)] = &[
     ("projects", include_str!("migrations/0006_projects.sql")),
     ("calls", include_str!("migrations/0007_calls.sql")),
     ("alerts", include_str!("migrations/0008_alerts.sql")),
+    ("makers", include_str!("migrations/0009_makers.sql")),
 ];
 
 /// All steps, in order.

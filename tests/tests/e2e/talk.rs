@@ -5,6 +5,7 @@ mod forgotten;
 mod kept;
 mod summaries;
 mod titles;
+mod twice;
 
 use crate::conversations::{ask, heard};
 use crate::several_gateways::Database;

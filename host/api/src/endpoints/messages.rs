@@ -7,7 +7,7 @@ use crate::body::Response;
 use crate::endpoints::conversations::{find, new_messages};
 use crate::endpoints::generate::now;
 use crate::endpoints::items::find_item;
-use crate::endpoints::responses::{note_begun, refuse_while_stopping};
+use crate::endpoints::responses::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
 use crate::ids;
 use crate::kept::{not_found, store_failed};
@@ -16,9 +16,9 @@ use crate::server::Api;
 use bytes::Bytes;
 use serde_json::Map;
 use std::sync::Arc;
-use tidegate_store::conversations::{At, NewResponse, Origin, Turn};
+use tidegate_store::conversations::{At, Maker, NewResponse, Origin, Turn};
 use tidegate_streams::Full;
-use tidegate_types::{Caller, Notebook, Reject, Role, TenantId};
+use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, Role};
 use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple, plain_chat};
 use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
 
@@ -40,11 +40,9 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     // The stream is named after the message, so that whoever sends it again finds the same one.
     let unique = id.trim_start_matches("msg_").to_owned();
     let stream = format!("stream_{unique}");
-    if !was_answered(&api, caller.owner(), &unique).await? {
-        let model = asked.model.unwrap_or_else(|| first_model(&api, &caller));
-        let answer = Answer { conversation, leaf: id.clone(), at: At::Behind(id.clone()), unique, model };
-        begin(&api, &caller, context, answer).await?;
-    }
+    let model = asked.model.unwrap_or_else(|| first_model(&api, &caller));
+    let answer = Answer { conversation, leaf: id.clone(), at: At::Behind(id.clone()), unique, model };
+    begin(&api, &caller, context, answer).await?;
     Ok(json(Bytes::from(accepted(&asked.message_id, &id, &stream).to_string())))
 }
 
@@ -81,17 +79,6 @@ fn first_model(api: &Api, caller: &Caller) -> String {
     routed.or(cards.first()).map_or_else(String::new, |card| card.id.clone())
 }
 
-/// Whether the message has its answer, or somebody is making it.
-async fn was_answered(api: &Api, tenant: &TenantId, unique: &str) -> Result<bool, Reject> {
-    // Where others cannot be asked, what is stored says enough of all but those that are just being made.
-    if let Ok(Some(_)) = api.streams.find_anywhere(tenant, &format!("stream_{unique}")).await {
-        return Ok(true);
-    }
-    let stored = api.conversations()?.response(tenant, &format!("resp_{unique}")).await;
-    // One that is said to be in the making, and is not, was cut off with the server that made it.
-    Ok(stored.map_err(|error| store_failed(&error))?.is_some_and(|stored| stored.status != "in_progress"))
-}
-
 /// An answer to be made.
 struct Answer {
     conversation: String,
@@ -102,12 +89,14 @@ struct Answer {
     model: String,
 }
 
+/// Begins the answer, unless it was begun before, here or at another gateway. The log comes first, so that of those who ask
+/// the same here one goes on; where the store does not take it, no log was there.
 async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, answer: Answer) -> Result<(), Reject> {
     let Answer { conversation, leaf, at, unique, model } = answer;
     let (conversations, tenant) = (api.writable(caller)?, caller.owner());
-    let writer = match api.streams.open_as(tenant, &format!("stream_{unique}")) {
+    let stream = format!("stream_{unique}");
+    let writer = match api.streams.take(tenant, &stream) {
         Ok(writer) => writer,
-        // Somebody who sent the same was faster.
         Err(Full::Taken) => return Ok(()),
         Err(full) => return Err(crate::endpoints::generate::full(full)),
     };
@@ -118,14 +107,28 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let head = Head { id: id.clone(), created: now(), model: model.clone(), store: true, currency, echo };
     let encoder = ResponseEncoder::new(head, &unique, Skin::Simple, api.limits.max_answer_bytes);
     let encoder = encoder.padded(api.limits.obfuscation);
-    let response = NewResponse { id, previous: String::new(), status: "in_progress".into(), body: String::new() };
+    let response = NewResponse { id, previous: String::new(), status: "in_progress".into(), body: encoder.begun() };
     let (input, output) = (Vec::new(), Vec::new());
     let turn = Turn { conversation, at, response, input, output, listed: true };
     let keep = Keep { conversations: conversations.clone(), tenant: tenant.clone(), context: asking, turn };
     let (shared, notebook) = (Arc::clone(api), Notebook::default());
     let answering = Answering { api: shared, encoder, keep: Some(keep), writer: Some(writer), notebook };
-    let begun = answering.encoder.begun();
-    note_begun(&answering, &begun).await?;
-    api.tasks.spawn(answering.ask(plain_chat(model), context));
-    Ok(())
+    // In a task, since whoever asked may go away: what the store knows to be made here is made.
+    let making = api.tasks.spawn(make(answering, stream, plain_chat(model), context));
+    match making.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?? {
+        Maker::This | Maker::Other => Ok(()),
+        Maker::Nobody => Err(not_found("conversation")),
+    }
+}
+
+/// Has the store say who makes the answer; where it is this gateway, makes it behind.
+async fn make(answering: Answering, stream: String, chat: Chat, context: RequestContext) -> Result<Maker, Reject> {
+    let api = Arc::clone(&answering.api);
+    let (Some(keep), Some(writer)) = (&answering.keep, &answering.writer) else { return Ok(Maker::Nobody) };
+    let maker = keep.conversations.begin(&keep.tenant, &keep.turn).await.map_err(|error| store_failed(&error))?;
+    if maker == Maker::This {
+        api.streams.tell(&stream, writer);
+        api.tasks.spawn(answering.ask(chat, context));
+    }
+    Ok(maker)
 }

@@ -271,7 +271,7 @@ async fn in_background(
 }
 
 /// Writes that the response is being made, before anybody is told.
-pub(super) async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
+async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
     let Some(keep) = &answering.keep else { return Ok(()) };
     let mut turn = keep.turn.clone();
     turn.input.clear();

@@ -24,6 +24,16 @@ pub enum At {
     Branch(String),
 }
 
+impl At {
+    /// The message that what goes here follows, where the conversation's leaf is this one.
+    pub(super) fn parent<'a>(&'a self, leaf: &'a str) -> &'a str {
+        match self {
+            Self::Leaf => leaf,
+            Self::Behind(parent) | Self::Branch(parent) => parent,
+        }
+    }
+}
+
 /// How far a message came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageStatus {

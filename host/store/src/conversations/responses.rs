@@ -28,7 +28,7 @@ pub struct NewResponse {
 pub struct StoredResponse {
     /// Where its messages are.
     pub conversation: String,
-    /// Its last message; empty where it has none.
+    /// Its last message, or where it has none the one that it goes on from; empty where there is neither.
     pub leaf: String,
     /// The wire's word.
     pub status: String,
@@ -74,17 +74,17 @@ impl StoredResponse {
 }
 
 impl Conversations {
-    /// Writes a turn; says whether it could: not in a conversation, nor for a response, that was deleted meanwhile.
+    /// Writes a turn; says whether it could: not in a conversation, nor for a response, that was deleted meanwhile, or that
+    /// another gateway makes by now.
     pub async fn put(&self, tenant: &TenantId, turn: &Turn) -> Result<bool, StoreError> {
         let mut tx = self.db.write().await?;
         if !turn.listed {
             make_hidden(&mut tx, tenant, &turn.conversation).await?;
         }
-        if lock(&mut tx, tenant, &turn.conversation).await?.is_none() {
-            return Ok(false);
-        }
-        let leaf = turn.output.last().or(turn.input.last()).map_or("", |message| message.id.as_str());
-        if !upsert(&mut tx, tenant, &turn.conversation, leaf, &turn.response).await? {
+        let Some(current) = lock(&mut tx, tenant, &turn.conversation).await? else { return Ok(false) };
+        let last = turn.output.last().or(turn.input.last());
+        let leaf = last.map_or(turn.at.parent(&current), |message| &message.id);
+        if !self.upsert(&mut tx, tenant, &turn.conversation, leaf, &turn.response).await? {
             return Ok(false);
         }
         let messages: Vec<(Origin, &NewMessage)> = (turn.input.iter().map(|message| (Origin::Input, message)))
@@ -96,6 +96,36 @@ impl Conversations {
             tx.commit().await?;
         }
         Ok(written)
+    }
+
+    /// False where it was deleted, or is another's to write.
+    async fn upsert(
+        &self,
+        tx: &mut Tx,
+        tenant: &TenantId,
+        conversation: &str,
+        leaf: &str,
+        response: &NewResponse,
+    ) -> Result<bool, StoreError> {
+        const UPSERT: &str = "INSERT INTO responses \
+             (tenant, id, conversation, previous, leaf, status, body, created_ms, deleted_ms, gateway) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, $9) \
+             ON CONFLICT (tenant, id) DO UPDATE \
+             SET leaf = excluded.leaf, status = excluded.status, body = excluded.body \
+             WHERE responses.deleted_ms = 0 AND responses.gateway = excluded.gateway";
+        let done = sqlx::query(UPSERT)
+            .bind(tenant.as_str())
+            .bind(response.id.clone())
+            .bind(conversation)
+            .bind(response.previous.clone())
+            .bind(leaf)
+            .bind(response.status.clone())
+            .bind(response.body.clone())
+            .bind(now_ms())
+            .bind(&*self.gateway)
+            .execute(&mut **tx)
+            .await?;
+        Ok(done.rows_affected() > 0)
     }
 
     /// One response.
@@ -175,33 +205,6 @@ async fn make_hidden(tx: &mut Tx, tenant: &TenantId, id: &str) -> Result<(), Sto
         created_ms: now_ms(),
     };
     super::insert(tx, tenant, &made, false).await
-}
-
-/// False where it was deleted.
-async fn upsert(
-    tx: &mut Tx,
-    tenant: &TenantId,
-    conversation: &str,
-    leaf: &str,
-    response: &NewResponse,
-) -> Result<bool, StoreError> {
-    const UPSERT: &str = "INSERT INTO responses \
-         (tenant, id, conversation, previous, leaf, status, body, created_ms, deleted_ms) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0) \
-         ON CONFLICT (tenant, id) DO UPDATE SET leaf = excluded.leaf, status = excluded.status, body = excluded.body \
-         WHERE responses.deleted_ms = 0";
-    let done = sqlx::query(UPSERT)
-        .bind(tenant.as_str())
-        .bind(response.id.clone())
-        .bind(conversation)
-        .bind(response.previous.clone())
-        .bind(leaf)
-        .bind(response.status.clone())
-        .bind(response.body.clone())
-        .bind(now_ms())
-        .execute(&mut **tx)
-        .await?;
-    Ok(done.rows_affected() > 0)
 }
 
 /// Whether a response of this status is still being made.

@@ -110,10 +110,7 @@ pub(in super::super) async fn append_of(
 ) -> Result<Option<Vec<String>>, StoreError> {
     // First of all: who writes to this conversation waits here for those before.
     let Some(leaf) = lock(tx, tenant, conversation).await? else { return Ok(None) };
-    let first = match at {
-        At::Leaf => leaf.clone(),
-        At::Behind(parent) | At::Branch(parent) => parent.clone(),
-    };
+    let first = at.parent(&leaf).to_owned();
     if !first.is_empty() && !exists(tx, tenant, conversation, &first).await? {
         return Ok(None);
     }

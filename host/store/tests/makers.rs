@@ -1,0 +1,115 @@
+//! Who makes an answer, and where one that made nothing goes on from.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests, which clippy does not take for tests")]
+
+mod support;
+
+use std::time::Duration;
+use support::on_each;
+use tidegate_store::Conversations;
+use tidegate_store::conversations::{
+    At, Conversation, Made, Maker, MessageStatus, NewMessage, NewResponse, Origin, Turn,
+};
+use tidegate_types::{Message, Role, TenantId};
+
+fn ann() -> TenantId {
+    TenantId::new("ann")
+}
+
+fn conversation(id: &str) -> Conversation {
+    let (title, leaf) = (String::new(), String::new());
+    Conversation { id: id.into(), title, metadata: "{}".into(), leaf, created_ms: 1 }
+}
+
+fn says(id: &str, role: Role) -> NewMessage {
+    let (message, made) = (Message::text("", role, id), Made::default());
+    NewMessage { id: id.into(), client_id: String::new(), message, status: MessageStatus::Completed, made }
+}
+
+/// A turn that has begun, in a caller's conversation.
+fn begun(conversation: &str, id: &str, at: At) -> Turn {
+    let response =
+        NewResponse { id: id.into(), previous: String::new(), status: "in_progress".into(), body: "{}".into() };
+    Turn { conversation: conversation.into(), at, response, input: Vec::new(), output: Vec::new(), listed: true }
+}
+
+/// The same, ended with this answer.
+fn ended(turn: &Turn, answer: &str) -> Turn {
+    let response = NewResponse { status: "completed".into(), ..turn.response.clone() };
+    Turn { response, output: vec![says(answer, Role::Assistant)], ..turn.clone() }
+}
+
+#[tokio::test]
+async fn a_response_that_said_nothing_goes_on_from_where_it_began() {
+    on_each(|fresh| async move {
+        let store = Conversations::new(fresh.db.clone());
+        store.create(&ann(), &conversation("c"), &[says("a", Role::User), says("b", Role::User)]).await.unwrap();
+        let leaf = async |id: &str| store.response(&ann(), id).await.unwrap().unwrap().leaf;
+        for (id, at, expected) in [
+            ("behind", At::Behind("a".into()), "a"),
+            ("branch", At::Branch("a".into()), "a"),
+            ("leaf", At::Leaf, "b"),
+            ("first", At::Behind(String::new()), ""),
+        ] {
+            assert!(store.put(&ann(), &begun("c", id, at)).await.unwrap());
+            store.close_response(&ann(), id, "failed", "{}").await.unwrap();
+            assert_eq!(leaf(id).await, expected, "{}: {id}", fresh.name);
+        }
+        assert_eq!(store.begin(&ann(), &begun("c", "begun", At::Behind("a".into()))).await.unwrap(), Maker::This);
+        assert_eq!(leaf("begun").await, "a");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_gateway_makes_an_answer_and_another_when_that_is_no_more() {
+    on_each(|fresh| async move {
+        let [one, two] = ["one", "two"].map(|name| Conversations::of_gateway(fresh.db.clone(), name));
+        one.create(&ann(), &conversation("c"), &[says("a", Role::User)]).await.unwrap();
+        let turn = begun("c", "r", At::Behind("a".into()));
+        let begin = async |store: &Conversations| store.begin(&ann(), &turn).await.unwrap();
+        for store in [&one, &two] {
+            store.stay(Duration::from_secs(60)).await.unwrap();
+        }
+        let nth = |n: usize| if n.is_multiple_of(2) { &one } else { &two };
+        let first = futures_util::future::join_all((0..8).map(|n| begin(nth(n)))).await;
+        let (winner, other) = if first[0] == Maker::This { (&one, &two) } else { (&two, &one) };
+        for (n, maker) in first.iter().enumerate() {
+            let expected = if std::ptr::eq(nth(n), winner) { Maker::This } else { Maker::Other };
+            assert_eq!(*maker, expected, "{}: {n} of {first:?}", fresh.name);
+        }
+        assert!(!other.put(&ann(), &ended(&turn, "theirs")).await.unwrap());
+        // Silent for longer than it said it would be there.
+        winner.stay(Duration::ZERO).await.unwrap();
+        assert_eq!(begin(other).await, Maker::This, "{}", fresh.name);
+        assert!(!winner.put(&ann(), &ended(&turn, "late")).await.unwrap());
+        winner.stay(Duration::from_secs(60)).await.unwrap();
+        assert_eq!(begin(winner).await, Maker::Other);
+        assert!(other.put(&ann(), &ended(&turn, "answer")).await.unwrap());
+        other.stay(Duration::ZERO).await.unwrap();
+        assert_eq!((begin(winner).await, begin(other).await), (Maker::Other, Maker::Other), "it was made");
+        let made = one.of_response(&ann(), "r", Origin::Output).await.unwrap();
+        assert_eq!(made.iter().map(|made| made.id.as_str()).collect::<Vec<_>>(), ["answer"]);
+        assert_eq!(one.begin(&ann(), &begun("none", "r2", At::Leaf)).await.unwrap(), Maker::Nobody);
+    })
+    .await;
+}
+
+/// A name that a model finds while what it was found in is deleted says nothing of it.
+#[tokio::test]
+async fn a_title_goes_with_what_it_was_found_in() {
+    on_each(|fresh| async move {
+        let store = Conversations::new(fresh.db.clone());
+        store.create(&ann(), &conversation("c"), &[says("a", Role::User), says("b", Role::User)]).await.unwrap();
+        let found_in = ["a".to_owned(), "b".to_owned()];
+        let title = async || store.get(&ann(), "c").await.unwrap().unwrap().title;
+        assert!(store.name(&ann(), "c", "Of both", &found_in).await.unwrap());
+        assert!(store.delete_message(&ann(), "c", "a", str::to_owned).await.unwrap());
+        assert_eq!(title().await, "", "{}", fresh.name);
+        assert!(!store.name(&ann(), "c", "Of both", &found_in).await.unwrap());
+        assert!(store.is_unnamed(&ann(), "c").await.unwrap());
+        store.update(&ann(), "c", Some("By hand"), None).await.unwrap();
+        assert!(store.delete_message(&ann(), "c", "b", str::to_owned).await.unwrap());
+        assert_eq!(title().await, "By hand", "a caller's word stays");
+    })
+    .await;
+}
