@@ -15,6 +15,7 @@ const STEPS: &[(&str, &str)] = &[
     ("calls", include_str!("migrations/0007_calls.sql")),
     ("alerts", include_str!("migrations/0008_alerts.sql")),
     ("makers", include_str!("migrations/0009_makers.sql")),
+    ("swipes", include_str!("migrations/0010_swipes.sql")),
 ];
 
 /// All steps, in order.

@@ -29,6 +29,11 @@ fn says(id: &str, role: Role, text: &str) -> NewMessage {
     }
 }
 
+fn opinion(message: &str, rating: i64, reason: &str) -> Feedback {
+    let (key_name, swipe) = ("k".into(), String::new());
+    Feedback { message: message.into(), key_name, rating, reason: reason.into(), swipe, created_ms: 0 }
+}
+
 fn user(id: &str) -> NewMessage {
     says(id, Role::User, &format!("text of {id}"))
 }
@@ -309,7 +314,7 @@ async fn nothing_of_a_tenant_is_there_for_another() {
         let (store, ann, eve) = (Conversations::new(fresh.db.clone()), tenant("ann"), tenant("eve"));
         store.create(&ann, &conversation("c", "title", 1), &[user("m")]).await.unwrap();
         assert!(store.put(&ann, &turn("c", true, "r", "", At::Leaf)).await.unwrap());
-        let given = Feedback { message: "m".into(), key_name: "k".into(), rating: 1, reason: "".into(), created_ms: 0 };
+        let given = opinion("m", 1, "");
         store.rate(&ann, "c", &given).await.unwrap();
         assert!(store.get(&eve, "c").await.unwrap().is_none());
         assert!(store.update(&eve, "c", Some("mine"), Some("{}")).await.unwrap().is_none());
@@ -340,18 +345,14 @@ async fn an_opinion_takes_the_place_of_the_one_before() {
     on_each(|fresh| async move {
         let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
         store.create(&ann, &conversation("c", "", 1), &[user("m")]).await.unwrap();
-        let given = |rating, reason: &str| Feedback {
-            message: "m".into(),
-            key_name: "k".into(),
-            rating,
-            reason: reason.into(),
-            created_ms: 0,
-        };
-        store.rate(&ann, "c", &given(1, "good")).await.unwrap();
-        store.rate(&ann, "c", &given(-1, "wrong after all")).await.unwrap();
+        store.rate(&ann, "c", &opinion("m", 1, "good")).await.unwrap();
+        let swiped = Feedback { swipe: "other".into(), ..opinion("m", -1, "wrong after all") };
+        store.rate(&ann, "c", &swiped).await.unwrap();
         let all = store.feedback(&ann, "c").await.unwrap();
-        assert_eq!(all.len(), 1, "{}", fresh.name);
-        assert_eq!((all[0].rating, all[0].reason.as_str()), (-1, "wrong after all"));
+        assert_eq!(all, [Feedback { created_ms: all[0].created_ms, ..swiped }], "{}", fresh.name);
+        // An opinion of what is gone is gone with it.
+        store.delete_message(&ann, "c", "m", |_| String::new()).await.unwrap();
+        assert!(store.feedback(&ann, "c").await.unwrap().is_empty());
     })
     .await;
 }
@@ -371,9 +372,7 @@ async fn what_was_purged_is_gone_from_the_files() {
             turn.response.body = format!("{{\"output\":\"{CANARY}\"}}");
             turn.output.push(secret(&format!("o{i}")));
             assert!(store.put(&ann, &turn).await.unwrap());
-            let given =
-                Feedback { message: "a".into(), key_name: "k".into(), rating: 1, reason: CANARY.into(), created_ms: 0 };
-            store.rate(&ann, &id, &given).await.unwrap();
+            store.rate(&ann, &id, &opinion("a", 1, CANARY)).await.unwrap();
         }
         let mut alone = turn("t", false, "alone", "", At::Leaf);
         alone.response.body = CANARY.into();

@@ -175,21 +175,24 @@ pub struct Opinion {
     pub rating: i64,
     /// Why.
     pub reason: String,
+    /// The item on another branch that its reader went to instead; empty for none.
+    pub swipe: String,
 }
 
 /// Reads an opinion of a message.
 pub fn parse_opinion(body: &[u8]) -> Result<Opinion, Reject> {
-    let (mut rating, mut reason) = (None, String::new());
+    let (mut rating, mut reason, mut swipe) = (None, String::new(), String::new());
     for_each(parse(body)?, &Path::ROOT, |key, node, at| {
         match key {
             "rating" => rating = Some(integer(&node, at, -1, 1)?),
             "reason" => reason = bounded(node, at, MAX_REASON_BYTES)?,
+            "swipe" => swipe = name(node, at, MAX_NAME_BYTES)?,
             _ => return Ok(false),
         }
         Ok(true)
     })?;
     let rating = rating.ok_or_else(|| missing(&Path::ROOT.key("rating"), "-1, 0 or 1"))?;
-    Ok(Opinion { rating, reason })
+    Ok(Opinion { rating, reason, swipe })
 }
 
 /// Gives each member of a body that is not `null`; `take` says whether it knows it.
@@ -280,9 +283,11 @@ pub fn summary(message: &str, covers: u64, text: &str, model: &str, created_ms: 
         "created_at": created_ms / 1000})
 }
 
-/// An opinion, as it is kept.
-pub fn opinion(message: &str, rating: i64, reason: &str, created_ms: i64) -> Value {
-    json!({"object": "feedback", "item_id": message, "rating": rating, "reason": reason,
+/// An opinion of a message, as it is kept.
+pub fn opinion(message: &str, given: &Opinion, created_ms: i64) -> Value {
+    let Opinion { rating, reason, swipe } = given;
+    let swipe = Some(swipe).filter(|swipe| !swipe.is_empty());
+    json!({"object": "feedback", "item_id": message, "rating": rating, "reason": reason, "swipe": swipe,
         "created_at": created_ms / 1000})
 }
 

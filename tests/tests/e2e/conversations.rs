@@ -198,12 +198,22 @@ async fn a_conversation_is_titled_found_rated_and_exported() {
     let feedback = format!("{path}/items/{}/feedback", item["id"].as_str().unwrap());
     post(gateway, &feedback, json!({"rating": -1, "reason": "stripes"})).await;
     assert_eq!(gateway.post(&feedback, &json!({"rating": 5})).await.status, 400);
+    // The reader goes on from another answer.
+    let branch = json!({"items": [{"role": "user", "content": "A quagga"}]});
+    let added = post(gateway, &format!("{path}/items"), branch).await;
+    let swiped = post(gateway, &feedback, json!({"rating": -1, "reason": "stripes", "swipe": added["first_id"]})).await;
+    assert_eq!(swiped["swipe"], added["first_id"]);
+    for nowhere in ["msg_never", item["id"].as_str().unwrap()] {
+        let refused = gateway.post(&feedback, &json!({"rating": 0, "swipe": nowhere})).await;
+        assert_eq!((refused.status, refused.error().1), (400, json!("swipe")), "{nowhere}");
+    }
     let export = gateway.get(&format!("{path}/export")).await;
     let text = String::from_utf8(export.body.to_vec()).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<&str> = lines.iter().filter_map(|line| line["object"].as_str().or(line["type"].as_str())).collect();
-    assert_eq!(kinds, ["conversation", "message", "feedback"]);
-    assert_eq!((&lines[2]["reason"], &lines[2]["item_id"]), (&json!("stripes"), &item["id"]));
+    assert_eq!(kinds, ["conversation", "message", "message", "feedback"]);
+    assert_eq!((&lines[3]["reason"], &lines[3]["item_id"]), (&json!("stripes"), &item["id"]));
+    assert_eq!(lines[3]["swipe"], added["first_id"]);
     let page = get(gateway, "/v1/conversations?limit=1").await;
     assert_eq!((&page["has_more"], &page["data"][0]["id"]), (&json!(true), &other["id"]));
     let rest = get(gateway, &format!("/v1/conversations?limit=1&after={}", page["last_id"].as_str().unwrap())).await;

@@ -9,7 +9,9 @@ use crate::receive;
 use bytes::Bytes;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_store::conversations::{Conversation, Made, MessageStatus, NewMessage, Order, Page, StoredSummary};
+use tidegate_store::conversations::{
+    Conversation, Feedback, Made, MessageStatus, NewMessage, Order, Page, StoredSummary,
+};
 use tidegate_types::{Fault, Message, Part, Reject, RejectKind};
 use tidegate_wire::conversations as wire;
 
@@ -102,8 +104,8 @@ pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
         lines.push_str(&format!("{}\n", wire::summary(message, *covers, text, model, *created_ms)));
     }
     let opinions = conversations.feedback(tenant, &conversation.id).await.map_err(|error| store_failed(&error))?;
-    for opinion in opinions {
-        let shown = wire::opinion(&opinion.message, opinion.rating, &opinion.reason, opinion.created_ms);
+    for Feedback { message, rating, reason, swipe, created_ms, .. } in opinions {
+        let shown = wire::opinion(&message, &wire::Opinion { rating, reason, swipe }, created_ms);
         lines.push_str(&format!("{shown}\n"));
     }
     Ok(with_type("application/x-ndjson", lines))

@@ -91,16 +91,20 @@ pub(crate) async fn rate(exchange: Exchange) -> Result<Response, Reject> {
     let conversations = api.writable(&caller)?;
     let (parts, body) = request.into_parts();
     let opinion = wire::parse_opinion(&receive::json(&api, &parts.headers, body).await?)?;
-    let given = Feedback {
-        message: found.id,
-        key_name: caller.name(),
-        rating: opinion.rating,
-        reason: opinion.reason,
-        created_ms: now_ms(),
-    };
-    conversations.rate(caller.owner(), &conversation.id, &given).await.map_err(|error| store_failed(&error))?;
-    let shown = wire::opinion(&given.message, given.rating, &given.reason, given.created_ms);
-    Ok(json(Bytes::from(shown.to_string())))
+    let tenant = caller.owner();
+    if !opinion.swipe.is_empty() {
+        let other = conversations.message(tenant, &conversation.id, &opinion.swipe).await;
+        let other = other.map_err(|error| store_failed(&error))?;
+        other.filter(|other| other.id != found.id).ok_or_else(no_swipe)?;
+    }
+    let wire::Opinion { rating, reason, swipe } = opinion.clone();
+    let given = Feedback { message: found.id, key_name: caller.name(), rating, reason, swipe, created_ms: now_ms() };
+    conversations.rate(tenant, &conversation.id, &given).await.map_err(|error| store_failed(&error))?;
+    Ok(json(Bytes::from(wire::opinion(&given.message, &opinion, given.created_ms).to_string())))
+}
+
+fn no_swipe() -> Reject {
+    Reject::invalid("swipe", "`swipe` must be the id of another item of this conversation").code("invalid_value")
 }
 
 /// The item that the path names, and its conversation.

@@ -39,7 +39,9 @@ pub async fn conversations(contract: &mut Contract<'_>) {
     contract.good(Ask::get(ITEM, &[id, &item])).await;
     contract.good(Ask::post(ITEM, &[id, &item], json!({"pinned": true, "current": true}))).await;
     let rate = "/v1/conversations/{conversation_id}/items/{item_id}/feedback";
-    contract.good(Ask::post(rate, &[id, &item], json!({"rating": -1, "reason": "swipe"}))).await;
+    contract.good(Ask::post(rate, &[id, &item], json!({"rating": -1, "reason": "Not what I asked for."}))).await;
+    let other = text(&added["data"][1]["id"]);
+    contract.good(Ask::post(rate, &[id, &item], json!({"rating": 0, "swipe": other}))).await;
     let delete = contract.good(Ask::post("/v1/conversations", &[], json!({}))).await.json();
     contract.good(Ask::new(Method::DELETE, ONE, &[&text(&delete["id"])])).await;
     messages(contract).await;
