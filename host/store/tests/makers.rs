@@ -1,4 +1,4 @@
-//! Who makes an answer, and where one that made nothing goes on from.
+//! Who makes an answer, where one that made nothing goes on from, and that what was acknowledged is there.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests, which clippy does not take for tests")]
 
 mod support;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use support::on_each;
 use tidegate_store::Conversations;
 use tidegate_store::conversations::{
-    At, Conversation, Made, Maker, MessageStatus, NewMessage, NewResponse, Origin, Turn,
+    At, Conversation, Feedback, Made, Maker, MessageStatus, NewMessage, NewResponse, Order, Origin, Page, Turn,
 };
 use tidegate_types::{Message, Role, TenantId};
 
@@ -112,4 +112,51 @@ async fn a_title_goes_with_what_it_was_found_in() {
         assert_eq!(title().await, "By hand", "a caller's word stays");
     })
     .await;
+}
+
+/// Whatever connection of the pool it is read over, and whoever else writes meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_acknowledged_is_read_at_once() {
+    on_each(|fresh| async move {
+        let writers = (0..8).map(|writer| {
+            let store = Conversations::new(fresh.db.clone());
+            tokio::spawn(async move {
+                for round in 0..12 {
+                    reads_what_it_wrote(&store, &format!("c{writer}-{round}")).await;
+                }
+            })
+        });
+        for writer in futures_util::future::join_all(writers).await {
+            writer.unwrap_or_else(|error| panic!("{}: {error}", fresh.name));
+        }
+    })
+    .await;
+}
+
+async fn reads_what_it_wrote(store: &Conversations, id: &str) {
+    let (ann, page) = (ann(), Page { after: String::new(), limit: 100, order: Order::Ascending });
+    store.create(&ann, &conversation(id), &[says("a", Role::User)]).await.unwrap();
+    assert_eq!(store.get(&ann, id).await.unwrap().unwrap().leaf, "a");
+    store.append(&ann, id, &At::Leaf, &[says("b", Role::User)]).await.unwrap().unwrap();
+    let branch = store.branch(&ann, id, "b", &page).await.unwrap();
+    assert_eq!(branch.iter().map(|message| message.id.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    store.update(&ann, id, Some(id), None).await.unwrap();
+    assert_eq!(store.get(&ann, id).await.unwrap().unwrap().title, id);
+    store.pin(&ann, id, "a", true).await.unwrap();
+    assert!(store.message(&ann, id, "a").await.unwrap().unwrap().pinned);
+    let (key_name, reason) = ("k".into(), id.to_owned());
+    let given = Feedback { message: "a".into(), key_name, rating: 1, reason, swipe: "b".into(), created_ms: 0 };
+    store.rate(&ann, id, &given).await.unwrap();
+    assert_eq!(store.feedback(&ann, id).await.unwrap()[0].reason, id);
+    let turn = begun(id, &format!("r-{id}"), At::Behind("b".into()));
+    store.begin(&ann, &turn).await.unwrap();
+    assert_eq!(store.response(&ann, &turn.response.id).await.unwrap().unwrap().status, "in_progress");
+    assert!(store.put(&ann, &ended(&turn, "answer")).await.unwrap());
+    assert_eq!(store.response(&ann, &turn.response.id).await.unwrap().unwrap().leaf, "answer");
+    assert_eq!(store.history(&ann, id, "answer", 9, 1 << 20).await.unwrap().0.len(), 3);
+    store.delete_message(&ann, id, "a", str::to_owned).await.unwrap();
+    assert!(store.message(&ann, id, "a").await.unwrap().is_none());
+    store.delete(&ann, id).await.unwrap().unwrap();
+    assert!(store.get(&ann, id).await.unwrap().is_none());
+    assert!(store.response(&ann, &turn.response.id).await.unwrap().is_none());
 }
