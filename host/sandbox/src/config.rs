@@ -71,7 +71,7 @@ impl Default for SandboxConfig {
             documents: Arc::new(Folders),
             http: Arc::new(NoHttp),
             models: Arc::new(NoModels),
-            vectors: Arc::new(MemoryVectors::new(64 << 20)),
+            vectors: Arc::new(MemoryVectors::new(64 << 20, 256 << 20)),
             fixed: None,
         }
     }

@@ -65,6 +65,22 @@ async fn a_used_up_quota_is_denied_and_what_is_there_stays() {
 }
 
 #[tokio::test]
+async fn one_call_brings_back_no_more_than_the_quota() {
+    let folder = docs();
+    let plugin = keeper("kv-many", 1 << 20, folder.path());
+    let acme = by("acme");
+    run(&plugin, &acme, "fill", "a 600000").await.unwrap();
+    assert_eq!(run(&plugin, &acme, "get-many", "a nothing").await.unwrap().len(), 600_000 + ",none".len());
+    for keys in ["a a".to_owned(), vec!["a"; 1024].join(" ")] {
+        let error = run(&plugin, &acme, "get-many", &keys).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "plugin `kv-many` answered invalid-input: more than 1048576 bytes at once; ask for fewer keys"
+        );
+    }
+}
+
+#[tokio::test]
 async fn keys_out_of_bounds_are_the_guests_mistake() {
     let folder = docs();
     let plugin = keeper("kv-keys", 1 << 20, folder.path());

@@ -33,8 +33,9 @@ impl KvStore for Scanned {
         &'a self,
         space: &'a Namespace,
         keys: &'a [String],
+        most: u64,
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
-        self.kept.get_many(space, keys)
+        self.kept.get_many(space, keys, most)
     }
 
     fn set<'a>(

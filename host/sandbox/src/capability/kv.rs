@@ -23,11 +23,13 @@ pub struct Namespace {
 /// A supplier of key-value storage. Keys are 1 to 512 bytes. A store that is full says
 /// [`CapabilityError::Denied`]; it never drops what it accepted before its time to live is over.
 pub trait KvStore: Send + Sync {
-    /// The values of several keys, in their order.
+    /// The values of several keys, in their order; [`CapabilityError::Invalid`] where they are more than `most` bytes
+    /// together, before so many are copied.
     fn get_many<'a>(
         &'a self,
         space: &'a Namespace,
         keys: &'a [String],
+        most: u64,
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>>;
 
     /// Sets a value, which lives for `ttl` where one is given. `quota` bounds the bytes of the namespace.
@@ -107,8 +109,10 @@ impl HostState {
         function: &'static str,
         keys: &[String],
     ) -> Result<Vec<Option<Vec<u8>>>, CapabilityError> {
-        self.may_store(function, keys)?;
-        self.meter.waiting(self.kv.get_many(&self.namespace, keys)).await
+        let quota = self.may_store(function, keys)?;
+        // No more is kept; but a key may be named again and again.
+        let most = if keys.len() > 1 { quota } else { u64::MAX };
+        self.meter.waiting(self.kv.get_many(&self.namespace, keys, most)).await
     }
 
     /// As [`HostState::may_store`], for what stays. A key is content too: it may be made of what was asked.

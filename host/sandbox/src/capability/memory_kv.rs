@@ -1,5 +1,5 @@
 //! Key-value storage in memory: one lock per namespace, a quota per namespace and a cap over all. What is past its
-//! time to live is absent at once, and is removed when room is needed.
+//! time to live is absent at once, and is removed when room is needed, by whomever.
 
 use super::{BoxFuture, CapabilityError, KvStore, Namespace};
 use parking_lot::{Mutex, RwLock};
@@ -11,17 +11,24 @@ use std::time::{Duration, Instant};
 /// What an entry costs beside its key and value.
 const ENTRY_BYTES: u64 = 64;
 
+/// A number as decimal text.
+const MAX_NUMBER_BYTES: u64 = 20;
+
+/// All namespaces are searched for what is over no more often.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
 /// Storage of this process; lost when it ends.
 pub struct MemoryKv {
     spaces: RwLock<HashMap<Namespace, Arc<Mutex<Space>>>>,
     used: AtomicU64,
     cap: u64,
+    swept: Mutex<Option<Instant>>,
 }
 
 impl MemoryKv {
     /// Storage of at most `cap` bytes over all namespaces.
     pub fn new(cap: u64) -> Self {
-        Self { spaces: RwLock::default(), used: AtomicU64::new(0), cap }
+        Self { spaces: RwLock::default(), used: AtomicU64::new(0), cap, swept: Mutex::default() }
     }
 
     fn space(&self, name: &Namespace) -> Arc<Mutex<Space>> {
@@ -31,18 +38,23 @@ impl MemoryKv {
         self.spaces.write().entry(name.clone()).or_default().clone()
     }
 
-    /// Runs a change on a namespace and books what it did to the total.
+    /// Runs a change that adds at most `wanted` bytes on a namespace, and books what it did to the total.
     fn change<T>(
         &self,
         name: &Namespace,
         quota: u64,
+        wanted: u64,
+        now: Instant,
         change: impl FnOnce(&mut Space, Room) -> Result<T, CapabilityError>,
     ) -> Result<T, CapabilityError> {
         let space = self.space(name);
         let mut space = space.lock();
         let before = space.bytes;
-        let others = self.used.load(Ordering::Relaxed).saturating_sub(before);
-        let room = Room { quota, left_by_others: self.cap.saturating_sub(others) };
+        let mut room = self.room(before, quota);
+        if before + wanted > room.left_by_others && self.may_sweep(now) {
+            self.sweep_others(now);
+            room = self.room(before, quota);
+        }
         let done = change(&mut space, room);
         // Two namespaces that grow at once may pass the cap by one value each; the next one is refused.
         if space.bytes >= before {
@@ -51,6 +63,34 @@ impl MemoryKv {
             self.used.fetch_sub(before - space.bytes, Ordering::Relaxed);
         }
         done
+    }
+
+    /// For a namespace that has so many bytes.
+    fn room(&self, own: u64, quota: u64) -> Room {
+        let others = self.used.load(Ordering::Relaxed).saturating_sub(own);
+        Room { quota, left_by_others: self.cap.saturating_sub(others) }
+    }
+
+    fn may_sweep(&self, now: Instant) -> bool {
+        let mut swept = self.swept.lock();
+        let may = swept.is_none_or(|last| now.saturating_duration_since(last) >= SWEEP_EVERY);
+        if may {
+            *swept = Some(now);
+        }
+        may
+    }
+
+    /// Removes what is over everywhere, and namespaces that are empty. One that is in use is passed over: nobody waits for
+    /// two of them.
+    fn sweep_others(&self, now: Instant) {
+        self.spaces.write().retain(|_, space| {
+            let in_use = Arc::strong_count(space) > 1;
+            let Some(mut space) = space.try_lock() else { return true };
+            let before = space.bytes;
+            space.sweep(now, "");
+            self.used.fetch_sub(before - space.bytes, Ordering::Relaxed);
+            in_use || !space.entries.is_empty()
+        });
     }
 }
 
@@ -162,12 +202,17 @@ impl KvStore for MemoryKv {
         &'a self,
         space: &'a Namespace,
         keys: &'a [String],
+        most: u64,
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
         let space = self.space(space);
         let space = space.lock();
         let now = Instant::now();
-        let values = keys.iter().map(|key| space.get(key, now).map(|entry| entry.value.clone())).collect();
-        ready(Ok(values))
+        let found = || keys.iter().map(|key| space.get(key, now));
+        if found().flatten().map(|entry| entry.value.len() as u64).sum::<u64>() > most {
+            let message = format!("more than {most} bytes at once; ask for fewer keys");
+            return ready(Err(CapabilityError::Invalid(message)));
+        }
+        ready(Ok(found().map(|entry| entry.map(|entry| entry.value.clone())).collect()))
     }
 
     fn set<'a>(
@@ -180,7 +225,8 @@ impl KvStore for MemoryKv {
     ) -> BoxFuture<'a, Result<(), CapabilityError>> {
         let now = Instant::now();
         let entry = Entry { value, expires: expiry(now, ttl) };
-        ready(self.change(space, quota, |space, room| space.put(key, entry, room, now)))
+        let wanted = cost(&key, &entry.value);
+        ready(self.change(space, quota, wanted, now, |space, room| space.put(key, entry, room, now)))
     }
 
     fn increment<'a>(
@@ -192,11 +238,12 @@ impl KvStore for MemoryKv {
         quota: u64,
     ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
         let now = Instant::now();
-        ready(self.change(space, quota, |space, room| space.increment(key, delta, ttl, room, now)))
+        let wanted = cost(&key, &[]) + MAX_NUMBER_BYTES;
+        ready(self.change(space, quota, wanted, now, |space, room| space.increment(key, delta, ttl, room, now)))
     }
 
     fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        ready(self.change(space, u64::MAX, |space, _| {
+        ready(self.change(space, u64::MAX, 0, Instant::now(), |space, _| {
             space.remove(key);
             Ok(())
         }))
@@ -255,6 +302,36 @@ mod tests {
         let late = now + Duration::from_millis(900);
         assert_eq!(space.increment("n".into(), 3, ttl, ROOM, late), Ok(5));
         assert_eq!(space.increment("n".into(), 1, ttl, ROOM, now + Duration::from_secs(1)), Ok(1));
+    }
+
+    fn of(tenant: &str) -> Namespace {
+        Namespace { plugin: "p".into(), tenant: tidegate_types::TenantId::new(tenant) }
+    }
+
+    async fn fill(kv: &MemoryKv, tenant: &str, ttl: Option<Duration>) -> Result<(), CapabilityError> {
+        kv.set(&of(tenant), "k".into(), vec![b'x'; 135], ttl, 1000).await
+    }
+
+    #[tokio::test]
+    async fn what_is_over_makes_room_for_everybody() {
+        let kv = MemoryKv::new(300);
+        fill(&kv, "a", Some(Duration::from_millis(1))).await.unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        fill(&kv, "b", None).await.unwrap();
+        assert!(kv.spaces.read().get(&of("a")).is_none(), "nothing is left of it");
+        assert_eq!(kv.used.load(Ordering::Relaxed), 200);
+        let full = fill(&kv, "c", None).await.unwrap_err();
+        assert_eq!(full, CapabilityError::Denied("the host's storage is used up".into()));
+        assert_eq!(kv.get_many(&of("b"), &["k".into()], 200).await.unwrap(), [Some(vec![b'x'; 135])]);
+    }
+
+    #[tokio::test]
+    async fn more_than_may_be_brought_back_is_refused() {
+        let kv = MemoryKv::new(1000);
+        fill(&kv, "a", None).await.unwrap();
+        let twice = ["k".to_owned(), "k".to_owned()];
+        assert_eq!(kv.get_many(&of("a"), &twice, 270).await.unwrap().len(), 2);
+        assert!(matches!(kv.get_many(&of("a"), &twice, 269).await, Err(CapabilityError::Invalid(_))));
     }
 
     #[test]

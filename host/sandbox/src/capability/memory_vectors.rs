@@ -12,13 +12,17 @@ const OVERHEAD: usize = 128;
 /// Vector collections in memory.
 pub struct MemoryVectors {
     collections: RwLock<Kept>,
-    /// Bytes of all collections of one tenant.
+    /// Bytes of all collections of one tenant, or project.
     tenant_bytes: usize,
+    /// Bytes of all collections.
+    total_bytes: usize,
 }
 
 #[derive(Default)]
 struct Kept {
     entries: HashMap<Collection, BTreeMap<String, Entry>>,
+    /// Of all of them.
+    bytes: usize,
 }
 
 struct Entry {
@@ -35,9 +39,9 @@ impl Entry {
 }
 
 impl MemoryVectors {
-    /// A store in which each tenant may keep so many bytes.
-    pub fn new(tenant_bytes: usize) -> Self {
-        Self { collections: RwLock::default(), tenant_bytes }
+    /// A store in which each tenant, or project, may keep so many bytes, and all of them so many in total.
+    pub fn new(tenant_bytes: usize, total_bytes: usize) -> Self {
+        Self { collections: RwLock::default(), tenant_bytes, total_bytes }
     }
 
     fn find(
@@ -75,37 +79,51 @@ impl MemoryVectors {
             .into_iter()
             .map(|entry| (entry.id, Entry { unit: unit(&entry.vector), payload: entry.payload }))
             .collect();
-        if kept.bytes_with(collection, &new) > self.tenant_bytes {
+        let (added, replaced) = (bytes_of(&new), kept.replaced_by(collection, &new));
+        if kept.of_owner(collection) + added - replaced > self.tenant_bytes {
             let message = format!("the tenant's {} bytes of vectors are used up", self.tenant_bytes);
             return Err(CapabilityError::Denied(message));
         }
+        if kept.bytes + added - replaced > self.total_bytes {
+            return Err(CapabilityError::Denied("the host's storage of vectors is used up".into()));
+        }
+        kept.bytes = kept.bytes + added - replaced;
         kept.entries.entry(collection.clone()).or_default().extend(new);
         Ok(())
     }
 
     fn remove(&self, collection: &Collection, ids: &[String]) -> u32 {
         let mut kept = self.collections.write();
-        let Some(entries) = kept.entries.get_mut(collection) else { return 0 };
-        let removed = ids.iter().filter(|id| entries.remove(*id).is_some()).count();
-        if entries.is_empty() {
-            kept.entries.remove(collection);
+        let Kept { entries, bytes } = &mut *kept;
+        let Some(of_collection) = entries.get_mut(collection) else { return 0 };
+        let mut removed = 0;
+        for (id, entry) in ids.iter().filter_map(|id| of_collection.remove_entry(id)) {
+            *bytes -= entry.bytes(&id);
+            removed += 1;
         }
-        u32::try_from(removed).unwrap_or(u32::MAX)
+        if of_collection.is_empty() {
+            entries.remove(collection);
+        }
+        removed
     }
 }
 
 impl Kept {
-    /// Bytes of the tenant's collections once `new` is in one of them.
-    fn bytes_with(&self, collection: &Collection, new: &BTreeMap<String, Entry>) -> usize {
-        let of = |entries: &BTreeMap<String, Entry>| entries.iter().map(|(id, entry)| entry.bytes(id)).sum::<usize>();
-        let of_tenant = self.entries.iter().filter(|(name, _)| name.tenant == collection.tenant);
-        let old: usize = of_tenant.map(|(_, entries)| of(entries)).sum();
-        let replaced = self
-            .entries
-            .get(collection)
-            .map_or(0, |entries| new.keys().filter_map(|id| entries.get(id).map(|entry| entry.bytes(id))).sum());
-        old + of(new) - replaced
+    /// Bytes of all collections of the one's owner.
+    fn of_owner(&self, collection: &Collection) -> usize {
+        let own = self.entries.iter().filter(|(name, _)| name.tenant == collection.tenant);
+        own.map(|(_, entries)| bytes_of(entries)).sum()
     }
+
+    /// Bytes of what `new` takes the place of.
+    fn replaced_by(&self, collection: &Collection, new: &BTreeMap<String, Entry>) -> usize {
+        let Some(entries) = self.entries.get(collection) else { return 0 };
+        new.keys().filter_map(|id| entries.get(id).map(|entry| entry.bytes(id))).sum()
+    }
+}
+
+fn bytes_of(entries: &BTreeMap<String, Entry>) -> usize {
+    entries.iter().map(|(id, entry)| entry.bytes(id)).sum()
 }
 
 impl VectorStore for MemoryVectors {
@@ -164,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_nearest_come_first_whatever_their_length() {
-        let store = MemoryVectors::new(1 << 20);
+        let store = MemoryVectors::new(1 << 20, 1 << 20);
         let entries =
             vec![entry("far", &[-1.0, 0.1], "a"), entry("near", &[9.0, 1.0], "a"), entry("mid", &[1.0, 1.0], "b")];
         store.insert(&of("a"), entries).unwrap();
@@ -178,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_tenants_entries_are_its_own() {
-        let store = MemoryVectors::new(1 << 20);
+        let store = MemoryVectors::new(1 << 20, 1 << 20);
         store.insert(&of("a"), vec![entry("x", &[1.0], "a")]).unwrap();
         assert!(store.find(&of("b"), &[1.0], 9, &[]).is_empty());
         assert_eq!(store.remove(&of("b"), &["x".into()]), 0);
@@ -187,7 +205,7 @@ mod tests {
 
     #[test]
     fn all_entries_are_put_or_none() {
-        let store = MemoryVectors::new(400);
+        let store = MemoryVectors::new(400, 4000);
         let odd = store.insert(&of("a"), vec![entry("x", &[1.0], "a"), entry("y", &[1.0, 2.0], "a")]);
         assert!(matches!(odd, Err(CapabilityError::Invalid(_))), "{odd:?}");
         let big: Vec<_> = (0..4).map(|n| entry(&n.to_string(), &[1.0], "a")).collect();
@@ -196,5 +214,24 @@ mod tests {
         for _ in 0..9 {
             store.insert(&of("a"), vec![entry("x", &[1.0], "a")]).unwrap();
         }
+    }
+
+    #[test]
+    fn all_owners_together_have_a_limit_and_what_is_removed_counts_no_more() {
+        let store = MemoryVectors::new(400, 600);
+        let put = |tenant: &str, id: &str| store.insert(&of(tenant), vec![entry(id, &[1.0], "a")]);
+        for (tenant, id) in [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")] {
+            put(tenant, id).unwrap();
+            put(tenant, id).unwrap();
+        }
+        let full = put("c", "1").unwrap_err();
+        assert_eq!(full, CapabilityError::Denied("the host's storage of vectors is used up".into()));
+        assert_eq!(store.remove(&of("a"), &["1".into(), "1".into()]), 1);
+        put("c", "1").unwrap();
+        assert_eq!(store.collections.read().bytes, 4 * entry_bytes());
+    }
+
+    fn entry_bytes() -> usize {
+        OVERHEAD + "1".len() + "kind".len() + "a".len() + size_of::<f32>()
     }
 }
