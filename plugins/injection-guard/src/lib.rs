@@ -22,7 +22,7 @@ use signal::{Sighting, Signal, Source, score};
 use tidegate_plugin_sdk::host::metrics::count;
 use tidegate_plugin_sdk::json::quote;
 use tidegate_plugin_sdk::{
-    Context, Descriptor, Edit, Error, Finding, Findings, Message, Part, Plugin, Prompt, PromptGuard, Refusal, Role,
+    Changes, Context, Descriptor, Error, Finding, Findings, Message, Part, Plugin, Prompt, PromptGuard, Refusal, Role,
     Setting, Severity, Span, Verdict,
 };
 use words::Words;
@@ -154,32 +154,56 @@ impl InjectionGuard {
         }
         let heaviest = seen.iter().max_by_key(|(sighting, _)| sighting.score(source))?.0.signal;
         count(if source == Source::User { "user_texts" } else { "outside_texts" }, 1);
-        for (sighting, offset) in &seen {
-            findings.push(finding(message, sighting, *offset, source));
+        for (sighting, is_in_texts) in &seen {
+            findings.push(finding(message, sighting, *is_in_texts, source));
         }
         Some(Suspect { message, source, score, signal: heaviest })
     }
 
-    /// Sightings in a message that weigh something, each with the place of its part in the joined text parts.
-    fn see(&self, message: &Message, source: Source) -> Vec<(Sighting, Option<usize>)> {
-        let (mut seen, mut joined) = (Vec::new(), 0);
-        for part in &message.parts {
+    /// Sightings in a message that weigh something, each with whether it is in the text parts: then its place is that in
+    /// all of them joined, which are one text to the model.
+    fn see(&self, message: &Message, source: Source) -> Vec<(Sighting, bool)> {
+        let mut seen: Vec<(Sighting, bool)> =
+            self.see_texts(message, source).into_iter().map(|sighting| (sighting, true)).collect();
+        for part in message.parts.iter().filter(|part| !matches!(part, Part::Text(_))) {
             let structured = match part {
                 Part::ToolOutcome(outcome) => outcome.structured.as_deref(),
                 _ => None,
             };
-            let offset = matches!(part, Part::Text(_)).then_some(joined);
             for text in part.as_text().into_iter().chain(structured) {
-                let wanted = |sighting: &Sighting| {
-                    sighting.score(source) > 0 && self.config.signals.iter().any(|s| s == sighting.signal.as_str())
-                };
-                seen.extend(scan::scan(&self.words, text).into_iter().filter(wanted).map(|s| (s, offset)));
-            }
-            if let Part::Text(text) = part {
-                joined += text.len();
+                seen.extend(self.see_text(text, source).map(|sighting| (sighting, false)));
             }
         }
         seen
+    }
+
+    /// What the text parts show together, and what one of several shows alone: another part cannot hide it.
+    fn see_texts(&self, message: &Message, source: Source) -> Vec<Sighting> {
+        let texts =
+            || message.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
+        let only = texts().next().filter(|_| texts().nth(1).is_none());
+        if let Some(only) = only {
+            return self.see_text(only, source).collect();
+        }
+        let joined: String = texts().map(String::as_str).collect();
+        let mut seen: Vec<Sighting> = self.see_text(&joined, source).collect();
+        let mut start = 0;
+        for text in texts() {
+            let moved = |sighting: Sighting| Sighting {
+                range: start + sighting.range.start..start + sighting.range.end,
+                ..sighting
+            };
+            seen.extend(self.see_text(text, source).map(moved));
+            start += text.len();
+        }
+        scan::merged(seen)
+    }
+
+    fn see_text(&self, text: &str, source: Source) -> impl Iterator<Item = Sighting> {
+        let wanted = move |sighting: &Sighting| {
+            sighting.score(source) > 0 && self.config.signals.iter().any(|s| s == sighting.signal.as_str())
+        };
+        scan::scan(&self.words, text).into_iter().filter(wanted)
     }
 
     fn threshold(&self, source: Source) -> f32 {
@@ -198,13 +222,22 @@ impl InjectionGuard {
             _ => self.config.outside_action == OutsideAction::Block,
         };
         if let Some(suspect) = suspects.iter().find(ends) {
-            let reason = format!("{} in `{}`, score {:.2}", suspect.signal.as_str(), suspect.message.id, suspect.score);
-            return Verdict::refuse(Refusal::new("prompt_injection", self.config.message.clone()).because(reason));
+            return self.refuse(suspect);
         }
         let dropped = |suspect: &&Suspect<'_>| {
             suspect.source != Source::User && self.config.outside_action == OutsideAction::Drop
         };
-        Verdict::rewrite(suspects.iter().filter(dropped).flat_map(|suspect| removed(suspect.message)).collect())
+        let mut changes = Changes::default();
+        suspects.iter().filter(dropped).for_each(|suspect| remove(suspect.message, &mut changes));
+        match (changes.into_edits(), suspects.first()) {
+            (None, Some(suspect)) => self.refuse(suspect),
+            (edits, _) => Verdict::rewrite(edits.unwrap_or_default()),
+        }
+    }
+
+    fn refuse(&self, suspect: &Suspect<'_>) -> Verdict {
+        let reason = format!("{} in `{}`, score {:.2}", suspect.signal.as_str(), suspect.message.id, suspect.score);
+        Verdict::refuse(Refusal::new("prompt_injection", self.config.message.clone()).because(reason))
     }
 }
 
@@ -224,18 +257,13 @@ fn source(message: &Message) -> Source {
 }
 
 /// All text of a message goes: what a part of it says is not to be trusted when another part lies.
-fn removed(message: &Message) -> Vec<Edit> {
-    let texts = message.texts().filter(|(_, text)| !text.is_empty());
-    let edit = |(part, text): (usize, &str)| Edit::ReplaceText {
-        message_id: message.id.clone(),
-        part: u32::try_from(part).unwrap_or(u32::MAX),
-        span: Span::of(0..text.len()),
-        text: REMOVED.into(),
-    };
-    texts.map(edit).collect()
+fn remove<'a>(message: &'a Message, changes: &mut Changes<'a>) {
+    for (part, text) in message.texts().filter(|(_, text)| !text.is_empty()) {
+        changes.replace(&message.id, part, text, 0..text.len(), REMOVED.into());
+    }
 }
 
-fn finding(message: &Message, sighting: &Sighting, offset: Option<usize>, source: Source) -> Finding {
+fn finding(message: &Message, sighting: &Sighting, is_in_texts: bool, source: Source) -> Finding {
     let score = sighting.score(source);
     let severity = match score {
         75.. => Severity::High,
@@ -245,7 +273,7 @@ fn finding(message: &Message, sighting: &Sighting, offset: Option<usize>, source
     let category = format!("injection-guard:{}", sighting.signal.as_str());
     let mut finding = Finding::new(category, severity).in_message(&message.id);
     finding.score = Some(f32::from(score) / 100.0);
-    finding.span = offset.map(|offset| Span::of(offset + sighting.range.start..offset + sighting.range.end));
+    finding.span = is_in_texts.then(|| Span::of(sighting.range.clone()));
     finding.attrs.extend(sighting.read_as.map(|how| ("injection-guard/read-as".into(), quote(how))));
     finding
 }

@@ -13,6 +13,11 @@ const MAX_DEPTH: u8 = 2;
 pub fn scan(words: &Words, text: &str) -> Vec<Sighting> {
     let mut found = Vec::new();
     look(words, text, 0, &mut found);
+    merged(found)
+}
+
+/// Sightings in the order of their bytes, those of the same words as one.
+pub fn merged(mut found: Vec<Sighting>) -> Vec<Sighting> {
     found.sort_by_key(|sighting| (sighting.signal, sighting.read_as, sighting.range.start));
     found.dedup_by(|later, kept| later.is_seen_in(kept) && kept.take(later));
     found.sort_by_key(|sighting| (sighting.range.start, sighting.signal));

@@ -114,7 +114,7 @@ impl Detector {
 fn plain(at: Place<'_>) -> usize {
     let mut passed = 0;
     // All kinds begin at the border of a word.
-    if at.before.is_some_and(|c| email::is_name(c) || c.is_ascii_alphanumeric()) {
+    if at.before.is_some_and(is_word) {
         passed = word(at.rest);
     }
     loop {
@@ -218,9 +218,10 @@ fn word(text: &str) -> usize {
     email::run(text, usize::MAX, email::is_name)
 }
 
-/// Digits and ASCII letters end a number or a name on either side; so do letters of other scripts.
+/// What a number, a name or a key is not cut out of: those of its characters that words are made of where spaces stand
+/// between words. Chinese, Japanese and Thai have none, so there a number stands right beside other characters.
 fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
+    email::is_name(c)
 }
 
 /// What follows a candidate's end.
@@ -266,6 +267,29 @@ pub(crate) mod tests {
             let detector = || Detector::new(Kind::ALL.to_vec());
             proptest::prop_assert_eq!(find_all(&detector(), &text), find_all(&Slow(detector()), &text));
         }
+    }
+
+    /// Scripts without spaces between words: what is looked for stands right beside other characters.
+    #[test]
+    fn finds_stand_beside_characters_of_scripts_without_spaces() {
+        let key = format!("sk-{}", "abcdefgh12345678ijklmn");
+        let finds = [
+            (Kind::Email, "john@example.com"),
+            (Kind::Card, "4111111111111111"),
+            (Kind::Card, "4111 1111 1111 1111"),
+            (Kind::Phone, "+49 30 1234567"),
+            (Kind::Phone, "415-555-2671"),
+            (Kind::Iban, "DE89370400440532013000"),
+            (Kind::ApiKey, &key),
+            (Kind::ApiKey, "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3h"),
+        ];
+        for (kind, find) in finds {
+            for beside in ['是', 'は', 'ト', 'ท', '은', '，'] {
+                let text = format!("{beside}{find}{beside}");
+                assert_eq!(found(kind, &text), [find], "{text}");
+            }
+        }
+        assert_eq!(found(Kind::Card, "é4111111111111111"), [""; 0], "a word");
     }
 
     #[test]

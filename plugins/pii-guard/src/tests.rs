@@ -3,7 +3,9 @@
 use super::*;
 use proptest::prelude::*;
 use tidegate_plugin_sdk::plugin::configure;
-use tidegate_plugin_sdk::testing::{Host, assert_readme_is_true, assert_same_for_any_chunking, plugin};
+use tidegate_plugin_sdk::testing::{
+    Host, assert_readme_is_true, assert_same_for_any_chunking, assert_same_for_any_parts, edited, plugin,
+};
 use tidegate_plugin_sdk::{Action, Channel, Edit, Message, Part, Role, Span, ToolCall, ToolOutcome};
 
 #[test]
@@ -77,12 +79,53 @@ fn results_and_arguments_of_tools_are_redacted() {
 }
 
 #[test]
+fn what_is_split_over_parts_of_a_message_is_found() {
+    let text = "I am jo@example.com, +49 30 1234567; 4111 1111 1111 1111 是 DE89 3704 0044 0532 0130 00.";
+    let action = |message: &Message| inspect("", vec![message.clone()]).action;
+    let left = assert_same_for_any_parts(text, action);
+    assert_eq!(left, "I am [email], [phone]; [card] 是 [iban].");
+    let mut hidden = user("x");
+    hidden.parts.push(Part::Text("4111 1111 1111 1111".into()));
+    assert_eq!(edited(&hidden, &action(&hidden)).parts[1], Part::Text("[card]".into()), "found alone");
+}
+
+#[test]
+fn a_prompt_with_thousands_of_finds_is_redacted() {
+    let padding = "and ".repeat(40);
+    for (text, expected) in [
+        ("jo@example.com\n".repeat(5_000), "[email]\n".repeat(5_000)),
+        (format!("jo@example.com {padding}").repeat(5_000), format!("[email] {padding}").repeat(5_000)),
+    ] {
+        let message = user(&text);
+        let verdict = inspect("", vec![message.clone()]);
+        assert!(matches!(&verdict.action, Action::Rewrite(edits) if edits.len() <= 4_096));
+        assert_eq!(edited(&message, &verdict.action).parts, [Part::Text(expected)]);
+        assert_eq!(verdict.findings.len(), 256);
+    }
+    // More than a verdict can say: what is left would not be redacted.
+    let verdict =
+        inspect("", (0..5_000).map(|n| Message::text(&format!("m{n}"), Role::User, "jo@example.com")).collect());
+    assert!(matches!(&verdict.action, Action::Refuse(refusal) if refusal.code == "pii"));
+}
+
+#[test]
+fn escape_sequences_in_arguments_hide_nothing() {
+    let json = r#"{"to":"jo\u0040example.com","card":-4111111111111111,"n":"密\u94a5"}"#;
+    let expected = r#"{"to":"[email]","card":"[card]","n":"密\u94a5"}"#;
+    assert_eq!(redacted("", Channel::ToolArguments("c1".into()), json), expected);
+    let call = ToolCall { id: "c1".into(), name: "send".into(), arguments: json.into() };
+    let message = Message { parts: vec![Part::ToolCall(call)], ..Message::text("m0", Role::Assistant, "") };
+    let left = edited(&message, &inspect("", vec![message.clone()]).action);
+    assert!(matches!(&left.parts[0], Part::ToolCall(call) if call.arguments == expected), "{left:?}");
+}
+
+#[test]
 fn arguments_that_are_no_json_become_a_json_string() {
     let call = ToolCall { id: "c1".into(), name: "send".into(), arguments: "to jo@example.com".into() };
     let mut message = Message::text("m0", Role::Assistant, "");
     message.parts = vec![Part::ToolCall(call)];
     let Action::Rewrite(edits) = inspect("", vec![message]).action else { panic!() };
-    assert_eq!(edits, [Edit::SetArguments("c1".into(), r#""to \"[email]\"""#.into())]);
+    assert_eq!(edits, [Edit::SetArguments("c1".into(), r#""to [email]""#.into())]);
 }
 
 fn redacted(config: &str, channel: Channel, text: &str) -> String {

@@ -43,6 +43,7 @@
 
 extern crate self as tidegate_plugin_sdk;
 
+pub mod changes;
 pub mod descriptor;
 pub mod findings;
 pub mod host;
@@ -58,6 +59,7 @@ pub mod types;
 #[doc(hidden)]
 pub mod wasm;
 
+pub use changes::Changes;
 pub use descriptor::{Capability, Descriptor, Setting};
 pub use findings::Findings;
 pub use plugin::{Error, Plugin};

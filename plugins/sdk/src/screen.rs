@@ -11,7 +11,6 @@ mod window;
 use crate::descriptor::Setting;
 use crate::scan::Scanner;
 use crate::types::{Finding, Refusal, Role};
-use json::JsonPlace;
 use serde::{Deserialize, Serialize};
 
 /// What is looked for, and what is said about it. Rules are those of the scanner's matches.
@@ -75,7 +74,6 @@ pub struct Screen<R> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct ScreenState {
     resume: crate::scan::Resume,
-    place: JsonPlace,
 }
 
 impl<R: Rules> Screen<R> {

@@ -1,7 +1,8 @@
 //! What the service may answer. Anything else is a failure of the guard, never an `allow`.
 
 use serde::Deserialize;
-use tidegate_plugin_sdk::{Edit, Error, Finding, Findings, Message, Refusal, Severity, Span, Verdict};
+use std::ops::Range;
+use tidegate_plugin_sdk::{Changes, Error, Finding, Findings, Message, Refusal, Severity, Verdict};
 
 /// The service's answer. Keys that are not known are passed over, so that a service may say more.
 #[derive(Debug, Deserialize)]
@@ -44,6 +45,9 @@ struct Seen {
 
 const REDACTED: &str = "[redacted]";
 
+/// The host takes no longer ones.
+const MAX_CATEGORY_BYTES: usize = 128;
+
 impl Answer {
     /// Reads a body.
     ///
@@ -77,11 +81,15 @@ impl Answer {
                 })
             }
             Kind::Redact => {
-                let edits: Vec<Edit> = messages.iter().flat_map(|message| edits(message, &self.redactions)).collect();
-                if edits.is_empty() {
-                    return Err(Error::Other("the service redacts what is not in the text".into()));
+                check_all_found(messages, &self.redactions)?;
+                let mut changes = Changes::default();
+                messages.iter().for_each(|message| redact(message, &self.redactions, &mut changes));
+                match changes.into_edits() {
+                    Some(edits) => Verdict::rewrite(edits),
+                    None => Verdict::refuse(
+                        Refusal::new("webhook", message).because("the service redacts more than a verdict can"),
+                    ),
                 }
-                Verdict::rewrite(edits)
             }
         };
         Ok(verdict.with(findings.into_list()))
@@ -97,33 +105,40 @@ impl Seen {
             Some("critical") => Severity::Critical,
             _ => Severity::Medium,
         };
-        let mut finding = Finding::new(format!("webhook-guard:{}", self.category), severity);
+        // One that the host does not take would be a failure, and the verdict lost with it.
+        let mut category = format!("webhook-guard:{}", self.category.replace(char::is_control, " "));
+        category.truncate(category.floor_char_boundary(MAX_CATEGORY_BYTES));
+        let mut finding = Finding::new(category, severity);
         finding.score = self.score.filter(|score| (0.0..=1.0).contains(score));
         finding
     }
 }
 
-/// Leftmost first; of two that begin at one place, the longer one.
-fn edits(message: &Message, redactions: &[Redaction]) -> Vec<Edit> {
-    let mut edits = Vec::new();
-    for (part, text) in message.texts() {
-        let mut at = 0;
-        while let Some((start, redaction)) = next(&text[at..], redactions) {
-            let (start, end) = (at + start, at + start + redaction.find.len());
-            edits.push(Edit::ReplaceText {
-                message_id: message.id.clone(),
-                part: u32::try_from(part).unwrap_or(u32::MAX),
-                span: Span::of(start..end),
-                text: redaction.with.clone().unwrap_or_else(|| REDACTED.into()),
-            });
-            at = end;
-        }
+/// What is not in the text as the service gives it (with other white space, say) is there in another form, and would stay.
+fn check_all_found(messages: &[&Message], redactions: &[Redaction]) -> Result<(), Error> {
+    let is_there = |find: &str| messages.iter().any(|message| message.texts().any(|(_, text)| text.contains(find)));
+    match redactions.iter().all(|redaction| redaction.find.is_empty() || is_there(&redaction.find)) {
+        true => Ok(()),
+        false => Err(Error::Other("the service redacts what is not in the text".into())),
     }
-    edits
 }
 
-fn next<'a>(rest: &str, redactions: &'a [Redaction]) -> Option<(usize, &'a Redaction)> {
-    let found = redactions.iter().filter(|redaction| !redaction.find.is_empty());
-    let found = found.filter_map(|redaction| Some((rest.find(&redaction.find)?, redaction)));
-    found.min_by_key(|(at, redaction)| (*at, usize::MAX - redaction.find.len()))
+/// Every place of every text that is to go. Where places overlap, all of them becomes what stands for the first; of two
+/// that begin at one place, for the longer one.
+fn redact<'a>(message: &'a Message, redactions: &[Redaction], changes: &mut Changes<'a>) {
+    for (part, text) in message.texts() {
+        let places = redactions.iter().filter(|redaction| !redaction.find.is_empty()).flat_map(|redaction| {
+            text.match_indices(&redaction.find).map(move |(at, find)| (at..at + find.len(), redaction))
+        });
+        let mut places: Vec<(Range<usize>, &Redaction)> = places.collect();
+        places.sort_by_key(|(place, _)| (place.start, usize::MAX - place.end));
+        let mut places = places.into_iter().peekable();
+        while let Some((mut place, redaction)) = places.next() {
+            while let Some((next, _)) = places.next_if(|(next, _)| next.start < place.end) {
+                place.end = place.end.max(next.end);
+            }
+            let with = redaction.with.clone().unwrap_or_else(|| REDACTED.into());
+            changes.replace(&message.id, part, text, place, with);
+        }
+    }
 }

@@ -95,6 +95,19 @@ fn redactions_take_every_place_and_the_longest_first() {
         text: text.into(),
     };
     assert_eq!(verdict.action, Action::Rewrite(vec![edit(5, 7, "[redacted]"), edit(9, 14, "-")]));
+    // Of two that overlap, nothing stays of either.
+    let said = r#"{"verdict":"redact","redactions":[{"find":"Jo is"},{"find":"is \"me\""}]}"#;
+    assert_eq!(answered(CONFIG, 200, said).unwrap().action, Action::Rewrite(vec![edit(9, 19, "[redacted]")]));
+}
+
+#[test]
+fn a_category_that_the_host_would_not_take_loses_no_refusal() {
+    let body = format!(r#"{{"verdict":"refuse","findings":[{{"category":"a\n{}"}}]}}"#, "é".repeat(100));
+    fake::on_http(move |_| Ok(Response { status: 200, body: body.clone().into(), ..Response::default() }));
+    let verdict = plugin::<WebhookGuard>(CONFIG).inspect_prompt(&Context::default(), &prompt()).unwrap();
+    assert!(matches!(verdict.action, Action::Refuse(_)));
+    let category = &verdict.findings[0].category;
+    assert!(category.starts_with("webhook-guard:a é") && category.len() <= 128, "{category:?}");
 }
 
 #[test]
@@ -109,6 +122,8 @@ fn what_is_no_answer_is_a_failure_and_never_an_allow() {
     check(200, r#"{"verdict":"maybe"}"#, "not understood");
     check(200, r#"{"verdict":"redact"}"#, "not what");
     check(200, r#"{"verdict":"redact","redactions":[{"find":"Bob"}]}"#, "not in the text");
+    // One of two was seen in another form: it would stay.
+    check(200, r#"{"verdict":"redact","redactions":[{"find":"Jo"},{"find":"I  am"}]}"#, "not in the text");
     fake::on_http(|_| Err(Error::Timeout("1000 ms".into())));
     let late = plugin::<WebhookGuard>(CONFIG).inspect_prompt(&Context::default(), &prompt());
     assert_eq!(late, Err(Error::Timeout("1000 ms".into())));

@@ -3,7 +3,9 @@
 use super::*;
 use proptest::prelude::*;
 use tidegate_plugin_sdk::plugin::configure;
-use tidegate_plugin_sdk::testing::{Host, assert_readme_is_true, assert_same_for_any_chunking, plugin};
+use tidegate_plugin_sdk::testing::{
+    Host, assert_readme_is_true, assert_same_for_any_chunking, assert_same_for_any_parts, plugin,
+};
 use tidegate_plugin_sdk::{Action, Channel, Message, Role};
 
 const CONFIG: &str = r#"{"words":["project nightjar","cat","c++"],"patterns":["EMP-\\d{4,6}\\b","(?:ab)+c"]}"#;
@@ -43,6 +45,25 @@ fn prompts_are_redacted_blocked_or_flagged() {
     let verdict = prompt(r#"{"words":["cat"],"action":"flag"}"#, "the cat");
     assert_eq!((verdict.action, verdict.findings.len()), (Action::Allow, 1));
     assert_eq!(prompt(CONFIG, "nothing of that").findings, []);
+}
+
+#[test]
+fn what_is_split_over_parts_of_a_message_is_found() {
+    let guard = plugin::<WordGuard>(CONFIG);
+    let left = assert_same_for_any_parts("About project nightjar, EMP-12345 and ababc: C++.", |message| {
+        let prompt = Prompt { messages: vec![message.clone()], ..Prompt::default() };
+        guard.inspect_prompt(&Context::default(), &prompt).unwrap().action
+    });
+    assert_eq!(left, "About [redacted], [redacted] and [redacted]: [redacted].");
+}
+
+#[test]
+fn a_word_in_arguments_is_found_however_it_is_written() {
+    let guard = plugin::<WordGuard>(r#"{"words":["größe","project nightjar"]}"#);
+    let host = Host { channel: Channel::ToolArguments("c1".into()), ..Host::default() };
+    let json = r#"{"a":"Gr\u00f6\u00dfe","b":["\u0070roject\nnightjar","größe"],"c":"größ\u0065n"}"#;
+    let expected = r#"{"a":"[redacted]","b":["[redacted]","[redacted]"],"c":"größ\u0065n"}"#;
+    assert_eq!(assert_same_for_any_chunking(&guard, &host, json, &[9, 30]).text, expected);
 }
 
 #[test]

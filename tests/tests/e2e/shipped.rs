@@ -1,6 +1,7 @@
 //! Shipped plugins on the path of real requests; those that ask others have a file each.
 
 mod moderation;
+mod redaction;
 mod semantic_cache;
 mod semantic_router;
 mod webhook;

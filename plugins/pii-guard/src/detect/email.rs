@@ -22,10 +22,7 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     }
     let behind = &at.rest[local + 1..];
     let domain = run(behind, MAX_DOMAIN_BYTES + 1, |c| is_name(c) && c != '_' || matches!(c, '.' | '-'));
-    if domain > MAX_DOMAIN_BYTES {
-        return Step::No;
-    }
-    if domain == behind.len() && !at.is_last {
+    if domain == behind.len() && domain <= MAX_DOMAIN_BYTES && !at.is_last {
         return Step::More;
     }
     match domain_len(&behind[..domain]) {
@@ -54,17 +51,33 @@ pub(super) fn run(text: &str, max: usize, fits: impl Fn(char) -> bool) -> usize 
     at
 }
 
-/// How much of `run` is a domain: the dot of a sentence's end is not.
+/// The longest beginning of `run` that is a domain: the dot of a sentence's end is none of it, nor is what somebody
+/// wrote behind an address (`jane@example.com-2`).
 fn domain_len(run: &str) -> Option<usize> {
-    let domain = run.trim_end_matches(['.', '-']);
-    let mut labels = domain.split('.');
-    let fits = |label: &str| {
-        let edges = [label.chars().next(), label.chars().next_back()];
-        !label.is_empty() && label.len() <= MAX_LABEL_BYTES && !edges.contains(&Some('-'))
-    };
-    let last = domain.rsplit('.').next()?;
-    let is_top = last.starts_with("xn--") || (last.chars().all(char::is_alphabetic) && last.chars().nth(1).is_some());
-    (domain.contains('.') && labels.all(fits) && is_top).then_some(domain.len())
+    let (mut longest, mut start) = (None, 0);
+    let ends = run.char_indices().filter(|(_, c)| matches!(c, '.' | '-')).map(|(at, c)| (at, c == '.'));
+    for (end, is_dot) in ends.chain([(run.len(), true)]) {
+        let label = &run[start..end];
+        if start > 0 && end <= MAX_DOMAIN_BYTES && is_label(label) && is_top(label) {
+            longest = Some(end);
+        }
+        if is_dot {
+            if !is_label(label) {
+                break;
+            }
+            start = end + 1;
+        }
+    }
+    longest
+}
+
+fn is_label(label: &str) -> bool {
+    (1..=MAX_LABEL_BYTES).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-')
+}
+
+/// Letters, at least two; `xn--` stands for letters outside of ASCII.
+fn is_top(label: &str) -> bool {
+    label.starts_with("xn--") || (label.chars().all(char::is_alphabetic) && label.chars().nth(1).is_some())
 }
 
 #[cfg(test)]
@@ -81,7 +94,14 @@ mod tests {
         check("jürgen@müller.de и иван@почта.рф", &["jürgen@müller.de", "иван@почта.рф"]);
         check("请联系john@example.com谢谢", &["john@example.com"]);
         check("a@b.com...", &["a@b.com"]);
+        check("john@example.com.2 and john@example.com-1", &["john@example.com", "john@example.com"]);
+        check("a@b.com-x.org-", &["a@b.com-x.org"]);
         check("user@xn--bcher-kva.example", &["user@xn--bcher-kva.example"]);
+    }
+
+    #[test]
+    fn what_follows_an_address_hides_it_from_nobody() {
+        assert_eq!(found(Kind::Email, &format!("a@b.com{}", ".1".repeat(200))), ["a@b.com"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A key may be longer than a stream may hold back, so one that is sure is reported open and swallowed as it
 //! comes.
 
-use super::DOTTED_KEY_RULE;
+use super::{DOTTED_KEY_RULE, is_word};
 use tidegate_plugin_sdk::scan::{Place, Step};
 
 /// Shorter words are no keys. (A web token's parts may be shorter; dots stand between them.)
@@ -45,7 +45,7 @@ const MIN_MIXED_BYTES: usize = 32;
 const MAX_MIXED_BYTES: usize = 200;
 
 pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
-    if at.before.is_some_and(|c| c.is_alphanumeric() || c == '_') || !at.rest.starts_with(is_key) {
+    if at.before.is_some_and(is_word) || !at.rest.starts_with(is_key) {
         return Step::No;
     }
     if let Some(step) = web_token(at) {

@@ -1,17 +1,20 @@
-//! A screen on prompts: every text of the chosen roles, and arguments of earlier tool calls.
+//! A screen on prompts: every text of the chosen roles, and arguments of earlier tool calls. Text parts of a message are
+//! one text to the model, so they are to the screen: what stands half in one and half in the next is found.
 
-use super::json::{InJson, JsonPlace};
+use super::json;
 use super::{OnMatch, Rules, Screen};
+use crate::changes::Changes;
 use crate::findings::Findings;
 use crate::scan::{Hit, Scanner, find_all};
-use crate::stages::{Edit, Prompt, Verdict};
+use crate::stages::{Prompt, Verdict};
 use crate::types::{Message, Part, Span, ToolCall};
-use serde::de::IgnoredAny;
+use std::borrow::Cow;
+use std::ops::Range;
 
 #[derive(Default)]
-struct Seen {
+struct Seen<'a> {
     findings: Findings,
-    edits: Vec<Edit>,
+    changes: Changes<'a>,
     /// The rule of the first match.
     first: Option<usize>,
 }
@@ -26,71 +29,109 @@ impl<R: Rules> Screen<R> {
         self.count(seen.findings.count());
         let verdict = match (self.config.action, seen.first) {
             (OnMatch::Block, Some(rule)) => Verdict::refuse(self.rules.refusal(rule)),
-            (OnMatch::Redact, _) => Verdict::rewrite(seen.edits),
+            (OnMatch::Redact, Some(rule)) => match seen.changes.into_edits() {
+                Some(edits) => Verdict::rewrite(edits),
+                // A failure would be the caller's doing, and where it lets text pass, all of it would.
+                None => Verdict::refuse(self.rules.refusal(rule).because("more is found than a verdict can redact")),
+            },
             _ => Verdict::allow(),
         };
         verdict.with(seen.findings.into_list())
     }
 
-    fn see_message(&self, message: &Message, seen: &mut Seen) {
-        // A finding's span counts in the message's text parts, joined.
-        let mut joined = 0;
+    fn see_message<'a>(&self, message: &'a Message, seen: &mut Seen<'a>) {
+        self.see_joined(message, seen);
         for (idx, part) in message.parts.iter().enumerate() {
-            if let Some(text) = part.as_text() {
-                let offset = matches!(part, Part::Text(_)).then_some(joined);
-                self.see_text(message, idx, text, offset, seen);
-            }
             match part {
-                Part::Text(text) => joined += text.len(),
+                Part::Text(_) => {}
                 Part::ToolCall(call) if self.config.tool_arguments => self.see_arguments(message, call, seen),
-                _ => {}
+                _ => part.as_text().into_iter().for_each(|text| self.see_alone(message, idx, text, seen)),
             }
         }
     }
 
-    fn see_text(&self, message: &Message, part: usize, text: &str, offset: Option<usize>, seen: &mut Seen) {
-        for hit in whole_matches(&self.rules, text) {
-            let finding = self.rules.finding(hit.rule).in_message(&message.id);
-            seen.findings.push(match offset {
-                Some(offset) => finding.at(Span::of(offset + hit.range.start..offset + hit.range.end)),
-                None => finding,
-            });
+    /// The message's text parts, in whose joined text a finding's span counts.
+    fn see_joined<'a>(&self, message: &'a Message, seen: &mut Seen<'a>) {
+        let texts = Texts::of(message);
+        for hit in self.matches_of(&texts) {
+            seen.findings.push(self.rules.finding(hit.rule).in_message(&message.id).at(Span::of(hit.range.clone())));
             seen.first.get_or_insert(hit.rule);
-            seen.edits.push(Edit::ReplaceText {
-                message_id: message.id.clone(),
-                part: u32::try_from(part).unwrap_or(u32::MAX),
-                span: Span::of(hit.range),
-                text: self.rules.replacement(hit.rule),
-            });
+            let mut new = self.rules.replacement(hit.rule);
+            for (part, old, range) in texts.within(&hit.range) {
+                seen.changes.replace(&message.id, part, old, range, std::mem::take(&mut new));
+            }
         }
     }
 
-    fn see_arguments(&self, message: &Message, call: &ToolCall, seen: &mut Seen) {
-        let hits = whole_matches(&InJson(&self.rules), &call.arguments);
-        if hits.is_empty() {
-            return;
+    /// Of parts that are several, each is looked at alone as well: what is found there is not hidden by what another part
+    /// ends with.
+    fn matches_of(&self, texts: &Texts<'_>) -> Vec<Hit> {
+        let mut hits = whole_matches(&self.rules, &texts.joined);
+        if texts.parts.len() > 1 {
+            for (_, old, start) in &texts.parts {
+                let moved = |hit: Hit| Hit { range: start + hit.range.start..start + hit.range.end, ..hit };
+                hits.extend(whole_matches(&self.rules, old).into_iter().map(moved));
+            }
         }
-        let (mut redacted, mut place, mut from) = (String::new(), JsonPlace::default(), 0);
-        for hit in hits {
+        apart(hits)
+    }
+
+    fn see_alone<'a>(&self, message: &'a Message, part: usize, text: &'a str, seen: &mut Seen<'a>) {
+        for hit in whole_matches(&self.rules, text) {
             seen.findings.push(self.rules.finding(hit.rule).in_message(&message.id));
             seen.first.get_or_insert(hit.rule);
-            let kept = &call.arguments[from..hit.range.start];
-            place.pass(kept);
-            redacted.push_str(kept);
-            redacted.push_str(&place.replacement(self.rules.replacement(hit.rule)));
-            from = hit.range.end;
+            seen.changes.replace(&message.id, part, text, hit.range, self.rules.replacement(hit.rule));
         }
-        redacted.push_str(&call.arguments[from..]);
-        // A model may have written arguments that are no JSON; as a JSON string they are.
-        if serde_json::from_str::<IgnoredAny>(&redacted).is_err() {
-            redacted = crate::json::quote(&redacted);
+    }
+
+    fn see_arguments(&self, message: &Message, call: &ToolCall, seen: &mut Seen<'_>) {
+        let hits = json::matches(&self.rules, &call.arguments);
+        let Some(first) = hits.first() else { return };
+        seen.first.get_or_insert(first.rule);
+        for hit in &hits {
+            seen.findings.push(self.rules.finding(hit.rule).in_message(&message.id));
         }
-        seen.edits.push(Edit::SetArguments(call.id.clone(), redacted));
+        let redacted = json::replaced(&call.arguments, &hits, |rule| self.rules.replacement(rule));
+        seen.changes.set_arguments(&call.id, redacted);
+    }
+}
+
+/// The text parts of a message, and what they are together.
+struct Texts<'a> {
+    joined: Cow<'a, str>,
+    /// Index in the message, text, and where that begins in the joined one.
+    parts: Vec<(usize, &'a str, usize)>,
+}
+
+impl<'a> Texts<'a> {
+    fn of(message: &'a Message) -> Self {
+        let (mut parts, mut len) = (Vec::new(), 0);
+        for (idx, part) in message.parts.iter().enumerate() {
+            if let Part::Text(text) = part {
+                parts.push((idx, text.as_str(), len));
+                len += text.len();
+            }
+        }
+        let joined = match parts[..] {
+            [(_, only, _)] => Cow::Borrowed(only),
+            _ => Cow::Owned(parts.iter().map(|(_, text, _)| *text).collect()),
+        };
+        Self { joined, parts }
+    }
+
+    /// What a range of the joined text is in each part that has some of it.
+    fn within(&self, range: &Range<usize>) -> impl Iterator<Item = (usize, &'a str, Range<usize>)> {
+        let first = self.parts.partition_point(|(_, text, start)| start + text.len() <= range.start);
+        let touched = self.parts[first..].iter().take_while(move |(_, _, start)| *start < range.end);
+        touched.filter(|(_, text, _)| !text.is_empty()).map(move |(idx, text, start)| {
+            let end = range.end.min(start + text.len()) - start;
+            (*idx, *text, range.start.saturating_sub(*start)..end)
+        })
     }
 }
 
 /// Matches of a whole text, with the pieces of open ones joined.
-fn whole_matches(scanner: &impl Scanner, text: &str) -> Vec<Hit> {
+pub(super) fn whole_matches(scanner: &impl Scanner, text: &str) -> Vec<Hit> {
     let mut joined: Vec<Hit> = Vec::new();
     for hit in find_all(scanner, text) {
         match joined.last_mut() {
@@ -99,4 +140,17 @@ fn whole_matches(scanner: &impl Scanner, text: &str) -> Vec<Hit> {
         }
     }
     joined
+}
+
+/// Matches in order, those that overlap as one.
+fn apart(mut hits: Vec<Hit>) -> Vec<Hit> {
+    hits.sort_by_key(|hit| (hit.range.start, usize::MAX - hit.range.end));
+    let mut kept: Vec<Hit> = Vec::new();
+    for hit in hits {
+        match kept.last_mut().filter(|last| hit.range.start < last.range.end) {
+            Some(last) => last.range.end = last.range.end.max(hit.range.end),
+            None => kept.push(hit),
+        }
+    }
+    kept
 }

@@ -1,7 +1,7 @@
-//! A screen on streams.
+//! A screen on streams. Text is judged as it comes; arguments of a tool call are judged as a whole, since the host keeps
+//! them until they are.
 
-use super::json::InJson;
-use super::{OnMatch, Rules, Screen, ScreenState};
+use super::{OnMatch, Rules, Screen, ScreenState, json};
 use crate::findings::Findings;
 use crate::scan::{Hit, scan};
 use crate::stages::{Channel, Inspection, Window};
@@ -11,27 +11,45 @@ use std::ops::Range;
 impl<R: Rules> Screen<R> {
     /// The answer to a window.
     pub fn window(&self, state: &mut ScreenState, window: &Window) -> Inspection {
-        let is_json = matches!(window.channel, Channel::ToolArguments(_));
-        if is_json && !self.config.tool_arguments {
-            return Inspection::pass(window.text.len());
+        match window.channel {
+            Channel::ToolArguments(_) => self.arguments(window),
+            _ => self.text(state, window),
         }
-        let (resume, text, from) = (&mut state.resume, window.text.as_str(), window.start());
-        let scanned = if is_json {
-            scan(&InJson(&self.rules), resume, text, from, window.is_last())
-        } else {
-            scan(&self.rules, resume, text, from, window.is_last())
-        };
+    }
+
+    fn text(&self, state: &mut ScreenState, window: &Window) -> Inspection {
+        let scanned = scan(&self.rules, &mut state.resume, &window.text, window.start(), window.is_last());
         let inspection = match (self.config.action, scanned.hits.first()) {
             (OnMatch::Block, Some(hit)) => {
                 Inspection::halt_at(window, hit.range.start, &[], self.rules.refusal(hit.rule), "")
             }
-            (OnMatch::Redact, _) if is_json => {
-                Inspection::redact(scanned.safe, self.replaced_in_json(state, window, &scanned.hits, scanned.safe))
-            }
             (OnMatch::Redact, Some(_)) => Inspection::redact(scanned.safe, self.replaced(&scanned.hits)),
             _ => Inspection::pass(scanned.safe),
         };
-        inspection.with(self.findings(&scanned.hits))
+        let begun = scanned.hits.iter().filter(|hit| !hit.continues);
+        inspection.with(self.findings(begun.map(|hit| (hit.rule, hit.range.clone()))))
+    }
+
+    fn arguments(&self, window: &Window) -> Inspection {
+        if !self.config.tool_arguments {
+            return Inspection::pass(window.text.len());
+        }
+        if !window.is_last() {
+            return Inspection::pass(window.start());
+        }
+        let mut hits = json::matches(&self.rules, window.pending());
+        for hit in &mut hits {
+            hit.range = window.start() + hit.range.start..window.start() + hit.range.end;
+        }
+        let inspection = match (self.config.action, hits.first()) {
+            (OnMatch::Block, Some(hit)) => Inspection::halt(window, self.rules.refusal(hit.rule), None),
+            (OnMatch::Redact, _) => {
+                let text = |hit: &json::JsonHit| hit.replacement(self.rules.replacement(hit.rule));
+                Inspection::redact(window.text.len(), hits.iter().map(|hit| (hit.range.clone(), text(hit))).collect())
+            }
+            _ => Inspection::pass(window.text.len()),
+        };
+        inspection.with(self.findings(hits.into_iter().map(|hit| (hit.rule, hit.range))))
     }
 
     /// The first piece of a match is replaced, later ones vanish.
@@ -40,31 +58,9 @@ impl<R: Rules> Screen<R> {
         hits.iter().map(|hit| (hit.range.clone(), text(hit))).collect()
     }
 
-    fn replaced_in_json(
-        &self,
-        state: &mut ScreenState,
-        window: &Window,
-        hits: &[Hit],
-        safe: usize,
-    ) -> Vec<(Range<usize>, String)> {
-        let mut replaced = self.replaced(hits);
-        let mut from = window.start();
-        for (hit, (range, text)) in hits.iter().zip(&mut replaced) {
-            state.place.pass(&window.text[from..range.start]);
-            if !hit.continues {
-                *text = state.place.replacement(std::mem::take(text));
-            }
-            from = range.end;
-        }
-        state.place.pass(&window.text[from..safe]);
-        replaced
-    }
-
-    fn findings(&self, hits: &[Hit]) -> Vec<Finding> {
+    fn findings(&self, matches: impl Iterator<Item = (usize, Range<usize>)>) -> Vec<Finding> {
         let mut findings = Findings::default();
-        for hit in hits.iter().filter(|hit| !hit.continues) {
-            findings.push(self.rules.finding(hit.rule).at(Span::of(hit.range.clone())));
-        }
+        matches.for_each(|(rule, range)| findings.push(self.rules.finding(rule).at(Span::of(range))));
         self.count(findings.count());
         findings.into_list()
     }

@@ -120,7 +120,7 @@ async fn many_findings_and_long_redactions_are_followed_or_refused_but_never_let
     let gateway = Gateway::start(&guarded(&service, "\"prompt-guard\"", "")).await;
     assert_eq!(gateway.chat(ask("short")).await.status, 400);
     let long = gateway.chat(ask(&"a".repeat(8_000))).await;
-    assert_eq!((long.status, long.error().2), (503, "plugin_failed".into()));
+    assert_eq!((long.status, long.error().2), (400, "content_filter".into()));
     assert!(gateway.chat(ask(&"a".repeat(20))).await.text().starts_with("bbb"));
 }
 
