@@ -8,6 +8,9 @@ use tidegate_plugin_sdk::{Context, Message, Part, Prompt, Role};
 /// Parameters that change nothing about an answer.
 const HARMLESS: [&str; 3] = ["metadata", "store", "service_tier"];
 
+/// The parameter by which the host names other memories of the caller: what they bring comes behind every guard.
+const MEMORIES: &str = "tidegate_memories";
+
 /// The temperature of a request that names none.
 const DEFAULT_TEMPERATURE: f32 = 1.0;
 
@@ -38,7 +41,8 @@ impl Asked {
         }
         let mut digest = Fields::default();
         digest.add(&config.generation);
-        digest.add(if config.scope == "caller" { &ctx.caller } else { "" });
+        let is_remembered = prompt.params.iter().any(|(name, _)| name == MEMORIES);
+        digest.add(if config.scope == "caller" || is_remembered { &ctx.caller } else { "" });
         let mut params: Vec<_> = prompt.params.iter().filter(|(name, _)| !HARMLESS.contains(&name.as_str())).collect();
         params.sort();
         digest.list(&params, |digest, (name, json)| {

@@ -136,6 +136,23 @@ fn callers_share_answers_where_the_operator_says_so() {
     }
 }
 
+/// What the host tells of what it brings behind the guards.
+#[test]
+fn callers_whose_answers_are_made_of_other_things_share_none() {
+    embeds();
+    let cache: SemanticCache = plugin("");
+    let told = |name: &str, json: &str| Prompt { params: params(&[(name, json)]), ..prompt("When do you open?") };
+    let (staff, guest) = (prompt("When do you open?"), told("tidegate_plugins", "[]"));
+    learn(&cache, &staff, "At nine.");
+    assert!(asked(&cache, &by("guest"), &guest).is_err(), "passages of the staff's");
+    learn(&cache, &guest, "I do not know.");
+    assert_eq!(asked(&cache, &by("other"), &guest).as_deref(), Ok("I do not know."));
+    let with_memory = told("tidegate_memories", r#"["diary"]"#);
+    learn(&cache, &with_memory, "At nine, Jo.");
+    assert!(asked(&cache, &by("q"), &with_memory).is_err(), "memories of another");
+    assert_eq!(asked(&cache, &by("p"), &with_memory).as_deref(), Ok("At nine, Jo."));
+}
+
 /// Not looked up, not kept, and no model asked: the script of vectors fails the test.
 #[test]
 fn requests_that_the_settings_keep_out_pass() {

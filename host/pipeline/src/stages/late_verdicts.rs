@@ -23,7 +23,8 @@ impl Pipeline {
         }
         let (pipeline, cx, chat) = (Arc::clone(self), request.cx.clone(), request.chat.clone());
         let asking = tokio::spawn(async move {
-            join_all(pipeline.stages.late_guards.iter().map(|stage| inspect(stage, &cx, &chat))).await
+            let stages = &pipeline.stages;
+            join_all(stages.late_guards.iter().map(|stage| inspect(stages, stage, &cx, &chat))).await
         });
         Some(PendingVerdicts(AbortOnDropHandle::new(asking)))
     }

@@ -1,10 +1,28 @@
 //! What prompt guards are told about a request beside its messages: every parameter that can change the answer.
 
+use crate::chat::Stages;
+use crate::stage::Stage;
 use serde_json::Value;
-use tidegate_types::{Chat, Form, Sampling, ToolChoice};
+use tidegate_types::{Chat, Form, Sampling, Scope, ToolChoice};
+
+/// What `stage` is told of a request: [`of_chat`], and what is added behind the guards that is not for every caller alike.
+/// `tidegate_plugins` names the plugins of a key that has not all, `tidegate_memories` other memories than its own.
+pub(super) fn of(chat: &Chat, scope: &Scope, stages: &Stages, stage: &Stage) -> Vec<(String, String)> {
+    let mut params = of_chat(chat);
+    if let Some(plugins) = &scope.plugins {
+        params.push(("tidegate_plugins".into(), Value::from_iter(plugins.iter().map(String::as_str)).to_string()));
+    }
+    let memories = stages.memories.iter().map(|memory| &memory.stage.name);
+    let others: Vec<&str> =
+        memories.filter(|name| **name != stage.name && scope.has(name)).map(|name| name.as_ref()).collect();
+    if !others.is_empty() {
+        params.push(("tidegate_memories".into(), Value::from(others).to_string()));
+    }
+    params
+}
 
 /// Names and JSON: `model` and `form` always, of the others what the caller gave; names are OpenAI's.
-pub(super) fn of(chat: &Chat) -> Vec<(String, String)> {
+fn of_chat(chat: &Chat) -> Vec<(String, String)> {
     let mut params = vec![("model".to_owned(), Value::from(chat.model.as_str()).to_string())];
     match chat.form {
         Form::Chat => params.push(("form".into(), "\"chat\"".into())),
@@ -63,7 +81,7 @@ mod tests {
             demands: Vec::new(),
         };
         let told = |chat: &Chat| {
-            let pairs = of(chat).into_iter().map(|(name, value)| (name, serde_json::from_str(&value).unwrap()));
+            let pairs = of_chat(chat).into_iter().map(|(name, value)| (name, serde_json::from_str(&value).unwrap()));
             Value::Object(pairs.collect())
         };
         assert_eq!(told(&chat), json!({"model": "a \"model\"", "form": "chat"}));

@@ -1,7 +1,7 @@
 //! Prompt guards, in the config's order; each sees what those before it left.
 
 use crate::account::Record;
-use crate::chat::Pipeline;
+use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::stage::Stage;
@@ -22,7 +22,8 @@ impl Pipeline {
         let Loaded(mut request) = loaded;
         // Guards that follow each other and change nothing are asked beside each other.
         for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
-            let verdicts = join_all(batch.iter().map(|stage| inspect(stage, &request.cx, &request.chat))).await;
+            let verdicts =
+                join_all(batch.iter().map(|stage| inspect(&self.stages, stage, &request.cx, &request.chat))).await;
             for (stage, verdict) in batch.iter().zip(verdicts) {
                 let verdict = verdict?;
                 request.cx.judged(stage, About::Prompt, verdict.as_ref());
@@ -110,11 +111,16 @@ impl Request {
 }
 
 /// One guard's verdict on a prompt.
-pub(super) async fn inspect(stage: &Stage, cx: &RequestContext, chat: &Chat) -> Result<Option<Verdict>, Reject> {
+pub(super) async fn inspect(
+    stages: &Stages,
+    stage: &Stage,
+    cx: &RequestContext,
+    chat: &Chat,
+) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(chat.stream, stage.wall);
     stage
         .call(StageKind::PromptGuard, &call, async |plugin| {
-            let params = params::of(chat);
+            let params = params::of(chat, &cx.caller.scope, stages, stage);
             let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
             plugin.inspect_prompt(&call, prompt).await
         })

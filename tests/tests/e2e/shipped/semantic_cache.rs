@@ -191,6 +191,31 @@ async fn tenants_share_nothing_and_one_request_id_mixes_nothing_up() {
     panic!("not all are kept");
 }
 
+/// One may have passages that the other may not; each has memories of the own.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_whose_answers_are_made_of_other_things_share_none() {
+    let service = server(embeddings).await;
+    let ((one, first), (two, second)) = (key("one"), key("two"));
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+    for (kind, more) in [("retriever", "plugins = []\n"), ("memory", "")] {
+        let (keys, cache) =
+            (format!("{first}tenant = \"acme\"\n{second}tenant = \"acme\"\n{more}"), cached(&service, ""));
+        let brings = stage("own-brings", &format!("file = {file:?}\nstages = [\"{kind}\"]"));
+        let gateway = Gateway::start(&format!("{keys}{brings}{cache}")).await;
+        let question = "When does the museum open?";
+        let mut hits = 0;
+        for _ in 0..500 {
+            hits += u32::from(is_hit(&asked_by(&gateway, &one, "a", question).await));
+            if hits > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(hits, 1, "{kind}: the one's own answer is kept");
+        assert!(!is_hit(&asked_by(&gateway, &two, "b", question).await), "{kind}");
+    }
+}
+
 /// What the model was asked is in the books, what the cache answered is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_the_cache_is_not_billed() {
