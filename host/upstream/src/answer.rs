@@ -1,8 +1,8 @@
 //! An answer of one of a model's servers. Until its first event it can begin anew at another; behind that a failure is
 //! the answer's end, since what was said cannot be taken back.
 
+use crate::attempt::Attempt;
 use crate::failure::Failed;
-use crate::replicas::Attempt;
 use crate::retry::Run;
 use crate::stream::{UpstreamEvent, UpstreamStream};
 use std::borrow::Cow;

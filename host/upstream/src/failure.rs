@@ -21,8 +21,10 @@ pub(crate) enum Trouble {
     Gateway,
     /// The connection broke before the answer was complete.
     Broken,
-    /// Nothing came in time.
+    /// Nothing came in the time that a server has.
     Silent,
+    /// Nothing came in what was left of the time that all attempts have together.
+    Late,
     /// The server tried and failed, or talks nonsense; another one might fail at the same request.
     Failed,
     /// It is a matter of the request or of the config.
@@ -85,7 +87,7 @@ impl Failures {
 
     /// All attempts together have taken as long as they may.
     pub(crate) fn late(&self, limit: Duration) -> Failed {
-        self.failed(Trouble::Silent, late(), format_args!("no answer within {limit:?}, all attempts together"))
+        self.failed(Trouble::Late, late(), format_args!("no answer within {limit:?}, all attempts together"))
     }
 
     /// An answer outside of the protocol, cut, or with an error in it.

@@ -30,6 +30,7 @@ impl Ending {
                 Trouble::Gateway => "gateway",
                 Trouble::Broken => "broken",
                 Trouble::Silent => "silent",
+                Trouble::Late => "late",
                 Trouble::Failed => "failed",
                 Trouble::Refused => "refused",
             },

@@ -6,9 +6,10 @@
 //! names neither the server nor its key; dropping an [`Answer`] closes the connection, which stops the work there.
 //!
 //! Read `upstream.rs`, then `stream.rs`; `failure.rs` is the table of what goes wrong and who must act, `retry.rs` that
-//! of what is sent again. `replicas.rs` chooses the server.
+//! of what is sent again. `replicas.rs` chooses the server, `attempt.rs` judges it.
 
 mod answer;
+mod attempt;
 mod breaker;
 mod budget;
 mod chance;

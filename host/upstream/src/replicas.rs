@@ -3,15 +3,15 @@
 //! (`retry.rs`), there or elsewhere, within the budget of the model (`budget.rs`).
 
 use crate::answer::{Answer, Asking, Sending};
-use crate::breaker::{Breaker, BreakerConfig, Claim};
+use crate::attempt::Attempt;
+use crate::breaker::{Breaker, BreakerConfig};
 use crate::budget::RetryBudget;
 use crate::chance;
 use crate::config::{UpstreamConfig, UpstreamError};
-use crate::failure::Trouble;
-use crate::figures::{Ending, ServerFigures};
+use crate::figures::ServerFigures;
 use crate::retry::{Attempts, RetryConfig, Run};
 use crate::upstream::Upstream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_types::{Chat, Fault, Reject};
@@ -26,16 +26,18 @@ pub struct Replicas(pub(crate) Arc<Shared>);
 pub(crate) struct Shared {
     pub(crate) model: String,
     pub(crate) retry: RetryConfig,
-    servers: Vec<Server>,
+    pub(crate) servers: Vec<Server>,
     budget: Mutex<RetryBudget>,
     begun: Instant,
 }
 
-struct Server {
-    upstream: Upstream,
-    outstanding: AtomicUsize,
+pub(crate) struct Server {
+    pub(crate) upstream: Upstream,
+    pub(crate) outstanding: AtomicUsize,
     breaker: Mutex<Breaker>,
-    figures: ServerFigures,
+    pub(crate) figures: ServerFigures,
+    /// Signs of life so far: answers that began or ended, and failures that it told of.
+    pub(crate) heard: AtomicU64,
 }
 
 /// Servers by their index: those that a request has been to.
@@ -68,7 +70,7 @@ impl Replicas {
             let upstream = Upstream::new(config)?;
             let figures = ServerFigures::new(model, upstream.origin());
             let breaker = Mutex::new(Breaker::new(breaker.clone()));
-            Ok(Server { upstream, outstanding: AtomicUsize::new(0), breaker, figures })
+            Ok(Server { upstream, outstanding: AtomicUsize::new(0), breaker, figures, heard: AtomicU64::new(0) })
         };
         let servers = servers.into_iter().map(server).collect::<Result<_, UpstreamError>>()?;
         let budget = Mutex::new(RetryBudget::new(retry.budget_percent, retry.budget_min));
@@ -127,17 +129,12 @@ impl Replicas {
         self.admits(Instant::now(), |index| !tried.has(index))
     }
 
-    /// Begins an attempt at a server that the request has not been to, or else at any that is not left alone.
+    /// Begins an attempt at a server that the request has not been to and that is not left alone.
     pub(crate) fn choose(&self, tried: Tried) -> Option<Attempt> {
-        let now = Instant::now();
-        self.choose_among(now, |index| !tried.has(index)).or_else(|| self.choose_among(now, |_| true))
-    }
-
-    fn choose_among(&self, now: Instant, may: impl Fn(usize) -> bool) -> Option<Attempt> {
-        let servers = &self.0.servers;
+        let (servers, now) = (&self.0.servers, Instant::now());
         loop {
-            let open: Vec<usize> =
-                (0..servers.len()).filter(|index| may(*index) && servers[*index].breaker().admits(now)).collect();
+            let may = |index: &usize| !tried.has(*index) && servers[*index].breaker().admits(now);
+            let open: Vec<usize> = (0..servers.len()).filter(may).collect();
             let first = chance::below(open.len().max(1));
             let second = first + 1 + chance::below(open.len().saturating_sub(1).max(1));
             let (one, other) = (*open.get(first)?, open[second % open.len()]);
@@ -183,109 +180,30 @@ impl Replicas {
 }
 
 impl Server {
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+    pub(crate) fn breaker(&self) -> MutexGuard<'_, Breaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One request at one server. Dropping it without a word means that nobody wanted it any more.
-pub(crate) struct Attempt {
-    replicas: Replicas,
-    index: usize,
-    claim: Claim,
-    /// Something of an answer has come.
-    began: bool,
-    ending: Option<Ending>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Trouble;
 
-impl Attempt {
-    fn new(replicas: &Replicas, index: usize, claim: Claim) -> Self {
-        let attempt = Self { replicas: replicas.clone(), index, claim, began: false, ending: None };
-        let server = attempt.server();
-        server.outstanding.fetch_add(1, Ordering::Relaxed);
-        server.figures.began();
-        attempt.show_breaker();
-        attempt
-    }
-
-    pub(crate) fn index(&self) -> usize {
-        self.index
-    }
-
-    pub(crate) fn upstream(&self) -> &Upstream {
-        &self.server().upstream
-    }
-
-    /// Something of an answer has come: a probe that got so far is a good one.
-    pub(crate) fn begin(&mut self) {
-        if std::mem::replace(&mut self.began, true) || self.claim == Claim::Ordinary {
-            return;
-        }
-        self.server().breaker().succeed(self.claim);
-        self.claim = Claim::Ordinary;
-        tracing::info!(model = %self.replicas.0.model, upstream = self.upstream().origin(), "answers again");
-        self.show_breaker();
-    }
-
-    /// The answer is complete.
-    pub(crate) fn answered<T>(mut self, answer: T) -> T {
-        self.ending = Some(Ending::Answered);
-        answer
-    }
-
-    /// It failed.
-    pub(crate) fn fail(mut self, trouble: Trouble) {
-        self.ending = Some(if self.began { Ending::Cut } else { Ending::Failed(trouble) });
-    }
-
-    fn server(&self) -> &Server {
-        &self.replicas.0.servers[self.index]
-    }
-
-    /// Tells the breaker; true when that opened it.
-    fn judge(&self, ending: Ending) -> bool {
-        let now = Instant::now();
-        let fails = |trouble: Trouble| {
-            let mut tried = Tried::default();
-            tried.add(self.index);
-            let counts = match trouble {
-                Trouble::Unreachable | Trouble::Overloaded | Trouble::Silent => true,
-                // Perhaps the request's own doing. Nobody's requests shall take the last server away from others.
-                Trouble::Gateway | Trouble::Broken | Trouble::Failed => self.replicas.has_other(tried),
-                Trouble::Busy | Trouble::Refused => false,
-            };
-            let mut breaker = self.server().breaker();
-            if counts {
-                return breaker.fail(self.claim, now, chance::fraction());
-            }
-            breaker.release(self.claim, now);
-            false
-        };
-        match ending {
-            Ending::Answered => self.server().breaker().succeed(self.claim),
-            Ending::Left if self.began => self.server().breaker().succeed(self.claim),
-            Ending::Left => self.server().breaker().release(self.claim, now),
-            Ending::Cut => return fails(Trouble::Broken),
-            Ending::Failed(trouble) => return fails(trouble),
-        }
-        false
-    }
-
-    fn show_breaker(&self) {
-        let figure = self.server().breaker().figure();
-        self.server().figures.breaker(figure);
-    }
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        let ending = self.ending.unwrap_or(Ending::Left);
-        self.server().outstanding.fetch_sub(1, Ordering::Relaxed);
-        self.server().figures.ended(ending);
-        if self.judge(ending) {
-            tracing::warn!(model = %self.replicas.0.model, upstream = self.upstream().origin(),
-                "keeps failing and is left alone for a while");
-        }
-        self.show_breaker();
+    /// Another request may take a server out between the look for it and the choice of it.
+    #[test]
+    fn what_is_to_go_elsewhere_goes_to_no_server_that_was_tried() {
+        let at = |port: u16| UpstreamConfig::new("u", format!("http://127.0.0.1:{port}/v1"), "m");
+        let breaker = BreakerConfig { failures: 1, ..BreakerConfig::default() };
+        let replicas = Replicas::new("m", vec![at(1), at(2)], RetryConfig::default(), &breaker).unwrap();
+        let mut tried = Tried::default();
+        let first = replicas.choose(tried).unwrap();
+        tried.add(first.index());
+        assert!(replicas.has_other(tried));
+        let other = replicas.choose(tried).unwrap();
+        assert_ne!(first.index(), other.index());
+        other.fail(Trouble::Unreachable);
+        assert!(replicas.choose(tried).is_none());
+        assert_eq!(replicas.choose(Tried::default()).unwrap().index(), first.index());
     }
 }

@@ -12,10 +12,11 @@
 //!
 //! And never without room in the budget, past the deadline, or when the caller is gone: dropping the future ends it all.
 
+use crate::attempt::Attempt;
 use crate::chance;
 use crate::failure::{Failed, Trouble};
 use crate::figures;
-use crate::replicas::{Attempt, Replicas, Tried};
+use crate::replicas::{Replicas, Tried};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -98,6 +99,8 @@ pub(crate) struct Run {
     sent: u32,
     attempts: Attempts,
     last: Option<Failed>,
+    /// When the first of the servers that were asked takes a request again, as far as they said so.
+    soonest_s: Option<u32>,
 }
 
 impl Run {
@@ -112,6 +115,7 @@ impl Run {
             sent: 0,
             attempts,
             last: None,
+            soonest_s: None,
             replicas: replicas.clone(),
         }
     }
@@ -124,23 +128,19 @@ impl Run {
     /// The next attempt, after a pause where there was one before; the failure of that where there is to be no other.
     pub(crate) async fn next(&mut self) -> Result<Attempt, Reject> {
         let failed = self.last.take();
-        match &failed {
-            Some(last) if !self.repeats(last).await => return Err(self.give_up(failed)),
-            _ => {}
+        let attempt = match &failed {
+            None => self.replicas.choose(Tried::default()),
+            Some(last) => self.again(last).await,
+        };
+        let Some(attempt) = attempt else { return Err(self.give_up(failed)) };
+        // One that no server was asked for earns no retries.
+        if failed.is_none() {
+            self.replicas.count_request();
         }
-        match self.replicas.choose(self.tried) {
-            Some(attempt) => {
-                // One that no server was asked for earns no retries.
-                if failed.is_none() {
-                    self.replicas.count_request();
-                }
-                self.tried.add(attempt.index());
-                self.sent += 1;
-                self.attempts.0.fetch_add(1, Ordering::Relaxed);
-                Ok(attempt)
-            }
-            None => Err(self.give_up(failed)),
-        }
+        self.tried.add(attempt.index());
+        self.sent += 1;
+        self.attempts.0.fetch_add(1, Ordering::Relaxed);
+        Ok(attempt)
     }
 
     /// Notes how an attempt failed, for [`Self::next`] to decide about.
@@ -149,6 +149,7 @@ impl Run {
         let (kind, cause) = (failed.reject.kind, failed.reject.cause.as_deref());
         tracing::debug!(upstream = attempt.upstream().origin(), trouble = ?failed.trouble, ?kind, cause, "failed");
         attempt.fail(failed.trouble);
+        self.soonest_s = self.soonest_s.into_iter().chain(failed.reject.retry_after_s).min();
         self.last = Some(failed);
     }
 
@@ -163,38 +164,61 @@ impl Run {
     }
 
     fn give_up(&self, failed: Option<Failed>) -> Reject {
-        failed.map_or_else(|| self.replicas.left_alone(), |failed| failed.after(self.sent))
+        let Some(failed) = failed else { return self.replicas.left_alone() };
+        match failed.trouble {
+            // Whenever it comes again, it is refused again.
+            Trouble::Refused => failed.after(self.sent),
+            _ => Reject { retry_after_s: self.soonest_s, ..failed.after(self.sent) },
+        }
     }
 
-    /// Whether the request is to be sent again, once it may be.
-    async fn repeats(&mut self, failed: &Failed) -> bool {
-        let elsewhere = self.replicas.has_other(self.tried);
-        if failed.trouble == Trouble::Unreachable && elsewhere {
-            return Instant::now() < self.deadline;
+    /// Another attempt, once there may be one: at a server that the request has not been to, or else, behind a pause, at any.
+    async fn again(&mut self, failed: &Failed) -> Option<Attempt> {
+        if failed.trouble == Trouble::Unreachable
+            && Instant::now() < self.deadline
+            && let Some(attempt) = self.replicas.choose(self.tried)
+        {
+            return Some(attempt);
         }
+        loop {
+            let elsewhere = self.replicas.has_other(self.tried);
+            let pause = self.permit(failed, elsewhere)?;
+            sleep(pause).await;
+            // What was to go elsewhere at once is not for a server that has failed at it. Where others were faster and
+            // no other server is open any more, it is for a pause to decide, while there are retries.
+            let not = if elsewhere { self.tried } else { Tried::default() };
+            if let Some(attempt) = self.replicas.choose(not) {
+                return Some(attempt);
+            }
+        }
+    }
+
+    /// Counts another retry and gives the pause before it, where the request is to be sent again.
+    fn permit(&mut self, failed: &Failed, elsewhere: bool) -> Option<Duration> {
         let may = match failed.trouble {
             Trouble::Unreachable | Trouble::Busy | Trouble::Overloaded => true,
             Trouble::Gateway | Trouble::Broken => self.repeatable,
             Trouble::Silent => self.repeatable && elsewhere,
-            Trouble::Failed | Trouble::Refused => false,
+            Trouble::Late | Trouble::Failed | Trouble::Refused => false,
         };
         if !may || self.retries >= self.max_retries || !(elsewhere || self.replicas.is_available()) {
-            return false;
+            return None;
         }
         let retry = &self.replicas.0.retry;
         let pause = match elsewhere {
-            true => Some(Duration::ZERO),
-            false => retry.pause_after(self.retries, failed.reject.retry_after_s, chance::fraction()),
+            true => Duration::ZERO,
+            false => retry.pause_after(self.retries, failed.reject.retry_after_s, chance::fraction())?,
         };
-        let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.deadline) else { return false };
+        if Instant::now() + pause >= self.deadline {
+            return None;
+        }
         if !self.replicas.count_retry() {
             figures::budget_exhausted(&self.replicas.0.model);
-            return false;
+            return None;
         }
         figures::retried(&self.replicas.0.model);
         self.retries += 1;
-        sleep(pause).await;
-        true
+        Some(pause)
     }
 }
 

@@ -1,0 +1,87 @@
+//! Servers that hang, clients that do not wait for them, and when to come back.
+
+// Helpers of tests may fail like tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::time::Duration;
+use support::*;
+use tidegate_upstream::{BreakerConfig, Replicas, RetryConfig};
+use tokio::time::timeout;
+
+/// A server may take two seconds, so that what nobody waited a tenth of one for says nothing of it.
+fn slow() -> RetryConfig {
+    RetryConfig { start_timeout: Duration::from_secs(2), ..quick() }
+}
+
+/// Whether the request was answered in the time that its client has.
+async fn answered(replicas: &Replicas, patience: Duration) -> bool {
+    match timeout(patience, ask(replicas, true, 1)).await {
+        Ok(outcome) => {
+            assert_eq!((outcome.events, outcome.error), (whole(), None));
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_left_alone_though_its_clients_give_up_first() {
+    let (hangs, well) = (Server::start(|_| Act::Hang("")).await, Server::start(|_| good()).await);
+    let breaker = BreakerConfig { failures: 3, pause: Duration::from_secs(600) };
+    let both = replicas(&[hangs.address, well.address], slow(), &breaker);
+    // Who leaves at once says nothing of it.
+    let mut left = 0;
+    while left < 6 {
+        left += usize::from(!answered(&both, Duration::from_millis(20)).await);
+    }
+    assert!(both.is_available());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let before = hangs.seen();
+    for _ in 0..60 {
+        answered(&both, Duration::from_millis(300)).await;
+    }
+    assert_eq!(hangs.seen() - before, 3);
+}
+
+/// Nobody's requests shall take the last server away from others.
+#[tokio::test]
+async fn the_only_server_is_not_left_alone_because_its_clients_leave() {
+    let alone = Server::start(|_| Act::Hang("")).await;
+    let breaker = BreakerConfig { failures: 1, pause: Duration::from_secs(600) };
+    let alone = replicas(&[alone.address], slow(), &breaker);
+    for _ in 0..3 {
+        assert!(!answered(&alone, Duration::from_millis(150)).await);
+    }
+    assert!(alone.is_available());
+}
+
+#[tokio::test]
+async fn an_attempt_that_got_little_of_the_time_of_all_says_nothing_of_its_server() {
+    let servers = [Server::start(|_| Act::Hang("")).await, Server::start(|_| Act::Hang("")).await];
+    let retry = RetryConfig {
+        start_timeout: Duration::from_millis(1500),
+        deadline: Duration::from_millis(1550),
+        budget_percent: 100,
+        ..quick()
+    };
+    let breaker = BreakerConfig { failures: 1, pause: Duration::from_secs(600) };
+    let both = replicas(&[servers[0].address, servers[1].address], retry, &breaker);
+    let outcome = ask(&both, true, 1).await;
+    assert!(outcome.error.is_some() && outcome.attempts <= 2);
+    assert!(both.is_available(), "one had its time, the other had not");
+}
+
+#[tokio::test]
+async fn of_all_servers_that_say_when_to_come_back_the_first_is_told() {
+    for seconds in [[60, 7], [7, 60]] {
+        let [one, other] = seconds.map(|seconds| status(&format!("503 Busy\r\nretry-after: {seconds}")));
+        let servers = [Server::start(move |_| one.clone()).await, Server::start(move |_| other.clone()).await];
+        let both = replicas(&[servers[0].address, servers[1].address], quick(), &never());
+        for _ in 0..4 {
+            let outcome = ask(&both, true, 1).await;
+            assert_eq!((outcome.attempts, outcome.error.unwrap().retry_after_s), (2, Some(7)));
+        }
+    }
+}
