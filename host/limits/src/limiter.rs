@@ -68,6 +68,11 @@ impl Limiter {
 
     /// Lets a request in that may cost up to `tokens`.
     pub fn reserve(&mut self, claims: &[Claim<'_>], tokens: u64, now: Duration) -> Result<Reservation, Box<Denial>> {
+        // Making room for one may sweep away what is idle, which another of the same request is until it is charged: so
+        // there is room for all of them before any is counted.
+        for claim in claims {
+            self.table.enter(&claim.subject, now);
+        }
         let mut subjects = Vec::with_capacity(claims.len());
         let mut denial: Option<Denial> = None;
         for claim in claims {

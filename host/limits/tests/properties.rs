@@ -215,3 +215,19 @@ fn users_that_there_is_no_room_for_share_one_limit_and_others_keep_theirs() {
     ask(user("b", 101)).unwrap();
     assert!(ask(user("a", 5)).is_err());
 }
+
+/// Looking for room for one subject must not forget another that the same request is about to be counted for.
+#[test]
+fn making_room_for_a_user_forgets_nothing_of_the_request_that_brings_it() {
+    let mut limiter = Limiter::new(Bounds { users_per_tenant: 1 });
+    let [one, many] = [1, 1000].map(|rate| Quota { requests_per_minute: Some(rate), ..Quota::default() });
+    let user = |id| Subject::User(TenantId::new("t"), id);
+    let _busy = limiter.reserve(&[claim(&user(0), &many)], 0, ms(0)).unwrap();
+    let mut ask = |id, at| limiter.reserve(&[claim(&key("k"), &one), claim(&user(id), &many)], 0, ms(at));
+    let first = ask(1, 2000).unwrap();
+    let denied = ask(2, 4000).unwrap_err();
+    assert_eq!((denied.subject, denied.counted), (key("k"), Counted::Requests));
+    limiter.settle(first, 0, ms(5000));
+    let both = [claim(&key("k"), &one), claim(&user(3), &many)];
+    assert!(limiter.reserve(&both, 0, ms(6000)).is_err(), "the end of a request gives back no request");
+}
