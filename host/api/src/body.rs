@@ -1,6 +1,7 @@
 //! The bodies of responses.
 
 use crate::events::EventBody;
+use crate::flow;
 use crate::record::Record;
 use crate::replay::ReplayBody;
 use bytes::Bytes;
@@ -84,7 +85,7 @@ impl hyper::body::Body for Body {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
-        match &mut this.kind {
+        let polled = match &mut this.kind {
             Kind::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Kind::Events(events) => {
                 events.poll_bytes(cx, this.record.as_mut()).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
@@ -92,7 +93,9 @@ impl hyper::body::Body for Body {
             Kind::Replay(replay) => {
                 replay.poll_bytes(cx, this.record.as_mut()).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
             }
-        }
+        };
+        flow::note(&polled);
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -93,7 +93,8 @@ where
     let io = TokioIo::new(stream);
     if http2 {
         dispatch.activity.set_multiplexed();
-        let mut builder = http2::Builder::new(Spread(api.shared.clone()));
+        let spread = Spread { runtime: api.shared.clone(), patience: api.limits.write_timeout };
+        let mut builder = http2::Builder::new(spread);
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS)

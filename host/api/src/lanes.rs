@@ -4,9 +4,11 @@
 //! connection goes to the thread with the fewest. Streams of HTTP/2, of which one connection may have a hundred, run on
 //! the shared runtime, so that one client is not bound to one core.
 
+use crate::flow;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -67,16 +69,20 @@ impl Drop for Open {
     }
 }
 
-/// Spawns on a given runtime.
+/// Spawns the tasks of streams on a given runtime.
 #[derive(Clone)]
-pub(crate) struct Spread(pub(crate) Handle);
+pub(crate) struct Spread {
+    pub(crate) runtime: Handle,
+    /// How long the client of a stream may take nothing of it.
+    pub(crate) patience: Duration,
+}
 
 impl<F> hyper::rt::Executor<F> for Spread
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     fn execute(&self, future: F) {
-        self.0.spawn(future);
+        self.runtime.spawn(flow::watched(future, self.patience));
     }
 }
 

@@ -24,6 +24,7 @@ mod endpoints;
 mod error;
 mod events;
 mod exchange;
+mod flow;
 mod generation;
 mod grant;
 mod idempotency;

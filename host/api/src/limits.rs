@@ -18,7 +18,7 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// For a request's body to arrive.
     pub body_timeout: Duration,
-    /// How long a client may take no bytes of an answer.
+    /// How long a client may take no bytes of an answer; over HTTP/2, of any one of its streams.
     pub write_timeout: Duration,
     /// How long a connection may be idle between requests. Longer than the 60 s of common load balancers, which
     /// would otherwise send a request into a connection that is being closed.

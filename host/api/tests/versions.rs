@@ -12,8 +12,9 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::{CertificateDer, ServerName};
 use std::sync::Arc;
+use std::time::Duration;
 use support::{Running, chat_body, limits, start, text};
-use tidegate_api::Tls;
+use tidegate_api::{Limits, Tls};
 use tokio::net::TcpStream;
 
 fn request(model: &str, more: &str) -> Request<Full<Bytes>> {
@@ -73,6 +74,43 @@ async fn http2_streams_each_event_when_it_comes_and_a_reset_stops_the_work() {
     drop(response);
     running.all_dropped().await;
     assert_eq!(sender.send_request(request("m", "")).await.unwrap().status(), StatusCode::OK, "the connection lives");
+}
+
+/// Its connection, which others may share, goes on.
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_a_stream_is_given_up_over_http2_too() {
+    let mut running = start(Limits { write_timeout: Duration::from_millis(100), ..limits() }, Vec::new(), None);
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let mut client = http2::Builder::new(TokioExecutor::new());
+    client.initial_stream_window_size(0);
+    let (mut sender, connection) = client.handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    // A stream without an end, and a whole answer.
+    for (model, more) in [("flood", r#","stream":true"#), ("hang", r#","stream":true"#), ("m", "")] {
+        let response = sender.send_request(request(model, more)).await.unwrap();
+        running.asked.recv().await.unwrap();
+        running.all_dropped().await;
+        let mut body = response.into_body();
+        let ended = tokio::time::timeout(Duration::from_secs(20), body.frame()).await;
+        assert!(ended.unwrap().unwrap().is_err(), "{model}: a stream that was given up looks whole");
+    }
+    let head = Request::head("http://localhost/livez").body(Full::default()).unwrap();
+    assert_eq!(sender.send_request(head).await.unwrap().status(), StatusCode::OK, "the connection lives");
+}
+
+#[tokio::test]
+async fn a_stream_over_http2_that_waits_for_its_model_is_not_given_up() {
+    let mut running = start(Limits { write_timeout: Duration::from_millis(100), ..limits() }, Vec::new(), None);
+    let mut sender = h2(&running).await;
+    let asked = tokio::spawn(async move { sender.send_request(request("gated", r#","stream":true"#)).await.unwrap() });
+    running.asked.recv().await.unwrap();
+    running.gate.send(text("one")).await.unwrap();
+    let mut response = asked.await.unwrap();
+    response.frame().await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    running.gate.send(text("two")).await.unwrap();
+    let second = response.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&second).contains("\"two\""));
 }
 
 #[tokio::test]
