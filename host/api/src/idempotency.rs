@@ -58,7 +58,9 @@ pub(crate) async fn once(route: &'static Route, mut exchange: Exchange) -> Resul
     let body = receive::any(&api, &parts.headers, body).await?;
     exchange.request = Request::from_parts(parts, Inbound::Whole(body.clone()));
     let asked = Asked { id: id(route, &exchange, &key), fingerprint: *blake3::hash(&body).as_bytes() };
-    let (claim, word) = match api.answers.claim(asked.id, asked.fingerprint, Instant::now()) {
+    // Who logs out is no caller, and anyone may ask for that.
+    let whose = (!route.access.is_open()).then_some(&exchange.caller.tenant);
+    let (claim, word) = match api.answers.claim(asked.id, asked.fingerprint, whose, Instant::now()) {
         Claim::New(begun) => {
             let waiting = begun.waiting();
             api.tasks.spawn(make(route, exchange, asked, begun).in_current_span());

@@ -2,15 +2,18 @@
 //! time is given.
 //!
 //! Invariants: a key has one request that makes its answer; answers have a bound in bytes and an age, past which the key
-//! still refuses to make another; keys have a bound in number and an age of a day.
+//! still refuses to make another; keys have a bound in number and an age of a day; who has the most makes room.
+
+mod shares;
+mod table;
 
 use bytes::Bytes;
 use hyper::{HeaderMap, StatusCode};
-use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use table::{State, Table};
 use tidegate_streams::Log;
-use tidegate_types::Reject;
+use tidegate_types::{Reject, TenantId};
 use tokio::sync::watch;
 
 /// Names what a key stands for: a hash of whose it is, where it was sent to, and of itself.
@@ -22,9 +25,10 @@ pub(crate) const KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Bounds of what is kept for callers' idempotency keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencyLimits {
-    /// Keys that are remembered; the oldest make room.
+    /// Keys that are remembered; the oldest of the tenant with the most make room.
     pub keys: usize,
-    /// Bytes of answers that are kept to be given again; the oldest make room, and their keys are refused then.
+    /// Bytes of answers that are kept to be given again; those of the tenant with the most make room, and their keys are
+    /// refused then.
     pub bytes: usize,
 }
 
@@ -81,37 +85,14 @@ pub(crate) struct Answers {
     table: Mutex<Table>,
 }
 
-#[derive(Default)]
-struct Table {
-    entries: HashMap<Id, Entry>,
-    /// In the order of their claims; one that is no longer there is passed over.
-    order: VecDeque<(Id, u64)>,
-    /// Those whose answer is kept, by the time that it is kept until.
-    kept: BTreeMap<(Instant, u64), Id>,
-    bytes: usize,
-    serial: u64,
-}
-
-struct Entry {
-    serial: u64,
-    fingerprint: Id,
-    begun: Instant,
-    state: State,
-}
-
-enum State {
-    Runs(Waiting),
-    Kept { waiting: Waiting, bytes: usize, until: Instant },
-    Gone,
-}
-
 impl Answers {
     pub(crate) fn new(limits: IdempotencyLimits) -> Self {
         Self { limits, table: Mutex::default() }
     }
 
-    /// Claims a key for a request that `fingerprint` tells from others.
-    pub(crate) fn claim(self: &Arc<Self>, id: Id, fingerprint: Id, now: Instant) -> Claim {
+    /// Claims a key for a request that `fingerprint` tells from others. `whose` it is says who makes room for it; `None` is
+    /// nobody, whose keys go first.
+    pub(crate) fn claim(self: &Arc<Self>, id: Id, fingerprint: Id, whose: Option<&TenantId>, now: Instant) -> Claim {
         let mut table = self.lock();
         table.expire(now);
         if let Some(entry) = table.entries.get(&id) {
@@ -124,10 +105,8 @@ impl Answers {
         if table.entries.len() >= self.limits.keys && !table.drop_oldest() {
             return Claim::Full;
         }
-        table.serial += 1;
-        let (serial, (answer, waiting)) = (table.serial, watch::channel(None));
-        table.entries.insert(id, Entry { serial, fingerprint, begun: now, state: State::Runs(waiting) });
-        table.order.push_back((id, serial));
+        let (answer, waiting) = watch::channel(None);
+        let serial = table.begin(id, fingerprint, whose, now, waiting);
         Claim::New(Begun { answers: Arc::clone(self), id, serial, answer, kept: false })
     }
 
@@ -165,16 +144,8 @@ impl Begun {
     pub(crate) fn keep(mut self, bytes: usize, until: Instant) {
         self.kept = true;
         let mut table = self.answers.lock();
-        let waiting = self.answer.subscribe();
-        let Some(entry) = table.entry(self.id, self.serial) else { return };
-        entry.state = State::Kept { waiting, bytes, until };
-        table.bytes += bytes;
-        table.kept.insert((until, self.serial), self.id);
-        while table.bytes > self.answers.limits.bytes
-            && let Some((&(_, serial), &id)) = table.kept.first_key_value()
-        {
-            table.forget_answer(id, serial);
-        }
+        table.keep(self.id, self.serial, self.answer.subscribe(), bytes, until);
+        table.shrink(self.answers.limits.bytes);
     }
 }
 
@@ -184,59 +155,6 @@ impl Drop for Begun {
             return;
         }
         self.answers.lock().remove(self.id, self.serial);
-    }
-}
-
-impl Table {
-    /// Forgets keys that are a day old, and answers whose time is over.
-    fn expire(&mut self, now: Instant) {
-        while let Some((id, serial)) = self.order.front().copied() {
-            // One that has run for a day is not forgotten while it runs; those behind it wait with it.
-            let stays =
-                |entry: &Entry| now.duration_since(entry.begun) < KEY_AGE || matches!(entry.state, State::Runs(_));
-            if self.entry(id, serial).is_some_and(|entry| stays(entry)) {
-                break;
-            }
-            self.order.pop_front();
-            self.remove(id, serial);
-        }
-        while let Some((&(until, serial), &id)) = self.kept.first_key_value()
-            && until <= now
-        {
-            self.forget_answer(id, serial);
-        }
-    }
-
-    /// Drops the oldest key that does not run; whether there was one.
-    fn drop_oldest(&mut self) -> bool {
-        let runs = |(id, serial): &(Id, u64)| {
-            self.entries.get(id).is_some_and(|entry| entry.serial == *serial && matches!(entry.state, State::Runs(_)))
-        };
-        self.order.retain(|(id, serial)| self.entries.get(id).is_some_and(|entry| entry.serial == *serial));
-        let Some(at) = self.order.iter().position(|place| !runs(place)) else { return false };
-        let Some((id, serial)) = self.order.remove(at) else { return false };
-        self.remove(id, serial);
-        true
-    }
-
-    fn entry(&mut self, id: Id, serial: u64) -> Option<&mut Entry> {
-        self.entries.get_mut(&id).filter(|entry| entry.serial == serial)
-    }
-
-    fn remove(&mut self, id: Id, serial: u64) {
-        self.forget_answer(id, serial);
-        if self.entry(id, serial).is_some() {
-            self.entries.remove(&id);
-        }
-    }
-
-    /// The key stays.
-    fn forget_answer(&mut self, id: Id, serial: u64) {
-        let Some(entry) = self.entry(id, serial) else { return };
-        if let State::Kept { bytes, until, .. } = std::mem::replace(&mut entry.state, State::Gone) {
-            self.bytes -= bytes;
-            self.kept.remove(&(until, serial));
-        }
     }
 }
 
