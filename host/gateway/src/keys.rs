@@ -258,17 +258,25 @@ impl Taken {
 
 /// Looks for keys that other gateways made, for ever. The store's absence changes nothing: who was let in goes on.
 pub(crate) async fn watch(desk: Arc<KeyDesk>, books: Arc<Books>) {
+    let mut fails = false;
     loop {
         tokio::time::sleep(LOOK).await;
-        if let Err(error) = desk.look(&books).await {
-            tracing::debug!("keys are not looked for: {error:#}");
+        let looked = desk.look(&books).await;
+        match &looked {
+            Err(error) if !fails => tracing::warn!("changes of keys and projects are not seen for now: {error:#}"),
+            Ok(()) if fails => tracing::info!("changes of keys and projects are seen again"),
+            _ => {}
         }
+        fails = looked.is_err();
     }
 }
 
 fn parsed(key: &KeptKey) -> anyhow::Result<KeyConfig> {
     let mut parsed = entry(&serde_json::from_str(&key.settings)?, &key.hash)?;
     parsed.expires = key.expires_ms.map(|ms| Expiry(UNIX_EPOCH + Duration::from_millis(ms)));
+    // A newer program may know of more. What callers and budgets are made of must not fail for all because of one.
+    parsed.groups()?;
+    parsed.budget.map(|budget| budget.to_budget(&parsed.name)).transpose()?;
     Ok(parsed)
 }
 

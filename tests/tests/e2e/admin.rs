@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command};
+use tidegate_store::{Db, KeptKey, Keys, Place};
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 
 fn config(folder: &Path, more: &str) -> String {
@@ -115,6 +116,42 @@ async fn what_makes_no_key_is_refused_by_name() {
     }
     assert_eq!(call(&gateway, "tg-root", "POST", "/admin/keys/nobody/rotate", Some(json!({}))).await.status, 404);
     assert_eq!(call(&gateway, "tg-root", "POST", "/admin/keys/taken", Some(json!({}))).await.status, 404);
+}
+
+/// As after a gateway of a newer version has made one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_key_that_is_not_understood_lets_nobody_in_and_keeps_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+    for (name, more) in [
+        ("endpoint", json!({"endpoints": ["chat", "future"]})),
+        ("budget", json!({"budget": {"daily": -1.0}})),
+        ("field", json!({"future": true})),
+    ] {
+        let mut settings = json!({"name": name});
+        settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let kept = KeptKey {
+            name: name.into(),
+            tenant: name.into(),
+            hash: format!("blake3:{}", blake3::hash(name.as_bytes())),
+            settings: settings.to_string(),
+            created_ms: 1,
+            created_by: "root".into(),
+            expires_ms: None,
+            revoked_ms: None,
+        };
+        assert!(Keys::new(db.clone()).add(&kept).await.unwrap());
+    }
+    db.close().await;
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    for name in ["endpoint", "budget", "field"] {
+        assert_eq!(chat(&gateway, name).await.status, 401, "{name}");
+    }
+    let key = make(&gateway, "tg-root", json!({"name": "shop"})).await;
+    assert_eq!(chat(&gateway, &key).await.status, 200);
+    assert_eq!(call(&gateway, "tg-root", "DELETE", "/admin/keys/shop", None).await.status, 200);
+    assert_eq!(chat(&gateway, &key).await.status, 401);
+    assert_eq!(call(&gateway, "tg-root", "DELETE", "/admin/keys/endpoint", None).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

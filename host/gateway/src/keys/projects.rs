@@ -160,15 +160,22 @@ impl Taken {
     /// Adds the projects that are kept and not archived to the config's.
     pub(super) fn add_projects(&self, config: &mut Config) {
         for project in self.projects.iter().filter(|project| project.archived_ms.is_none()) {
-            match serde_json::from_str::<ProjectConfig>(&project.settings) {
+            match understood(project) {
                 Ok(settings) => {
                     let tenant = config.tenants.entry(project.tenant.clone()).or_default();
                     tenant.projects.insert(project.id.clone(), settings);
                 }
-                Err(error) => tracing::error!(project = project.id, "a kept project is not understood: {error}"),
+                Err(error) => tracing::error!(project = project.id, "a kept project is not understood: {error:#}"),
             }
         }
     }
+}
+
+/// Its settings, of which nothing fails for all others.
+fn understood(project: &KeptProject) -> anyhow::Result<ProjectConfig> {
+    let settings: ProjectConfig = serde_json::from_str(&project.settings)?;
+    settings.budget.map(|budget| budget.to_budget(&project.id)).transpose()?;
+    Ok(settings)
 }
 
 fn of_config(config: &Config) -> Vec<Seen> {
