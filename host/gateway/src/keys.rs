@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_api::SharedAuth;
-use tidegate_store::{KeptKey, KeptProject, Keys, Projects, StoreError};
+use tidegate_store::{Ended, KeptKey, KeptProject, Keys, Projects, StoreError};
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
 /// The keys and projects of a running server.
@@ -138,9 +138,11 @@ impl KeyDesk {
         if !by.admin {
             bounds::check_known(by, &self.newest(name).await?)?;
         }
-        self.keep_an_administrator(|key| key.name == name, name)?;
-        if !self.keys.revoke(name, now_ms()).await.map_err(|error| away(&error))? {
-            return Err(unknown(name));
+        let may = self.lock().keeps_an_administrator(|key| key.name == name);
+        match self.keys.revoke(name, now_ms(), may).await.map_err(|error| away(&error))? {
+            Ended::Done => {}
+            Ended::Unknown => return Err(unknown(name)),
+            Ended::Refused => return Err(last_administrator(name)),
         }
         self.apply(books).await?;
         Ok(json!({"object": "api_key.deleted", "name": name, "deleted": true}))
@@ -211,22 +213,25 @@ impl KeyDesk {
         Ok(key)
     }
 
-    /// Refuses what would end every administrator's key: those for which `ends` says so.
-    fn keep_an_administrator(&self, ends: impl Fn(&KeyConfig) -> bool, what: &str) -> Result<(), Reject> {
-        let taken = self.lock();
-        if taken.has_administrator(ends) || !taken.has_administrator(|_| false) {
-            return Ok(());
-        }
-        let message = format!("`{what}` has the last administrator's key; make another before you end it");
-        Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("last_administrator"))
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Taken {
+    /// Says of the keys and projects that the store has then whether an administrator's key is left without those for which
+    /// `ends` says so. A server that has none to lose loses none.
+    fn keeps_an_administrator<F: Fn(&KeyConfig) -> bool + Send>(
+        &self,
+        ends: F,
+    ) -> impl FnOnce(Vec<KeptKey>, Vec<KeptProject>) -> bool + Send + use<F> {
+        let config = self.config.clone();
+        move |kept, projects| {
+            let then = Self { config, kept, projects };
+            then.has_administrator(ends) || !then.has_administrator(|_| false)
+        }
+    }
+
     /// Whether a valid key may administer; but for those of the store that are about to end.
     fn has_administrator(&self, ends: impl Fn(&KeyConfig) -> bool) -> bool {
         let now = SystemTime::now();
@@ -324,6 +329,11 @@ fn invalid(message: String) -> Reject {
 fn unknown(name: &str) -> Reject {
     let message = format!("there is no valid key `{name}` that was made here; a key of the config ends with its entry");
     Reject::new(RejectKind::NotFound, Fault::Client, message).code("key_not_found")
+}
+
+fn last_administrator(what: &str) -> Reject {
+    let message = format!("`{what}` has the last administrator's key; make another before you end it");
+    Reject::new(RejectKind::Conflict, Fault::Client, message).code("last_administrator")
 }
 
 /// The store's own words are for the log.

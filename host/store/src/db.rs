@@ -81,6 +81,16 @@ impl Db {
         })
     }
 
+    /// As [`Self::write`], with nothing else that writes keys or projects beside it: what is read of them stays so until it
+    /// ends.
+    pub(crate) async fn write_keys_alone(&self) -> Result<Transaction<'static, Any>, StoreError> {
+        let mut tx = self.write().await?;
+        if self.kind == Kind::Postgres {
+            sqlx::query("LOCK TABLE api_keys, projects IN SHARE ROW EXCLUSIVE MODE").execute(&mut *tx).await?;
+        }
+        Ok(tx)
+    }
+
     /// Moves what was written into the database's own file, and empties SQLite's log.
     pub(crate) async fn checkpoint(&self) -> Result<(), StoreError> {
         if self.kind == Kind::Sqlite {

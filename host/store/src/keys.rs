@@ -2,8 +2,9 @@
 
 use crate::db::Db;
 use crate::error::StoreError;
+use crate::projects::{self, KeptProject};
 use crate::usage::{signed, unsigned};
-use sqlx::{Any, Row, Transaction};
+use sqlx::{Any, Executor, Row, Transaction};
 
 /// A key as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,17 @@ pub struct KeptKey {
     pub expires_ms: Option<u64>,
     /// Since when it is refused, where somebody took it back.
     pub revoked_ms: Option<u64>,
+}
+
+/// What became of the wish to end something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It is over from now on.
+    Done,
+    /// There was nothing to end.
+    Unknown,
+    /// What would be left is not enough.
+    Refused,
 }
 
 /// The keys that are kept.
@@ -67,26 +79,47 @@ impl Keys {
         Ok(known)
     }
 
-    /// Refuses all keys of a name from now on; says whether there was one that was not refused yet.
-    pub async fn revoke(&self, name: &str, now_ms: u64) -> Result<bool, StoreError> {
-        let done = sqlx::query("UPDATE api_keys SET revoked_ms = $1 WHERE name = $2 AND revoked_ms IS NULL")
-            .bind(signed(now_ms))
-            .bind(name)
-            .execute(self.0.pool())
-            .await?;
-        Ok(done.rows_affected() > 0)
+    /// Refuses all keys of a name from now on, where `may` agrees. It is asked about all keys and projects that there are,
+    /// and of several who end some of them each sees what the one before has left.
+    pub async fn revoke(
+        &self,
+        name: &str,
+        now_ms: u64,
+        may: impl FnOnce(Vec<KeptKey>, Vec<KeptProject>) -> bool + Send,
+    ) -> Result<Ended, StoreError> {
+        let mut tx = self.0.write_keys_alone().await?;
+        let (keys, projects) = (read_all(&mut *tx).await?, projects::read_all(&mut *tx).await?);
+        let known = keys.iter().any(|key| key.name == name && key.revoked_ms.is_none());
+        let ended = match known {
+            false => Ended::Unknown,
+            true if may(keys, projects) => Ended::Done,
+            true => Ended::Refused,
+        };
+        if ended == Ended::Done {
+            sqlx::query("UPDATE api_keys SET revoked_ms = $1 WHERE name = $2 AND revoked_ms IS NULL")
+                .bind(signed(now_ms))
+                .bind(name)
+                .execute(&mut *tx)
+                .await?;
+        }
+        tx.commit().await?;
+        Ok(ended)
     }
 
     /// All keys, those that are refused included: by name, the newest first.
     pub async fn all(&self) -> Result<Vec<KeptKey>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT name, tenant, hash, settings, created_ms, created_by, expires_ms, revoked_ms \
-             FROM api_keys ORDER BY name, created_ms DESC, hash",
-        )
-        .fetch_all(self.0.pool())
-        .await?;
-        rows.iter().map(|row| Ok(key(row)?)).collect()
+        read_all(self.0.pool()).await
     }
+}
+
+pub(crate) async fn read_all<'c>(from: impl Executor<'c, Database = Any>) -> Result<Vec<KeptKey>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT name, tenant, hash, settings, created_ms, created_by, expires_ms, revoked_ms \
+         FROM api_keys ORDER BY name, created_ms DESC, hash",
+    )
+    .fetch_all(from)
+    .await?;
+    rows.iter().map(|row| Ok(key(row)?)).collect()
 }
 
 async fn is_taken(tx: &mut Transaction<'static, Any>, name: &str, now_ms: u64) -> Result<bool, StoreError> {

@@ -24,7 +24,7 @@ pub use audit::{Billed, Books, Counted};
 pub use conversations::Conversations;
 pub use db::{Db, Place};
 pub use error::StoreError;
-pub use keys::{KeptKey, Keys};
+pub use keys::{Ended, KeptKey, Keys};
 pub use outbox::{Outbox, Waiting};
 pub use projects::{KeptProject, Projects};
 pub use sessions::{KeptSession, Sessions};

@@ -2,9 +2,10 @@
 
 use crate::db::Db;
 use crate::error::StoreError;
+use crate::keys::{self, Ended, KeptKey};
 use crate::usage::{signed, unsigned};
-use sqlx::Row;
 use sqlx::any::AnyRow;
+use sqlx::{Any, Executor, Row};
 
 /// A project as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,25 +70,45 @@ impl Projects {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Nobody may use it from now on; says whether somebody might until now.
-    pub async fn archive(&self, id: &str, now_ms: u64) -> Result<bool, StoreError> {
-        let done = sqlx::query("UPDATE projects SET archived_ms = $1 WHERE id = $2 AND archived_ms IS NULL")
-            .bind(signed(now_ms))
-            .bind(id)
-            .execute(self.0.pool())
-            .await?;
-        Ok(done.rows_affected() > 0)
+    /// Nobody may use it from now on, where `may` agrees; that is asked as by [`crate::Keys::revoke`].
+    pub async fn archive(
+        &self,
+        id: &str,
+        now_ms: u64,
+        may: impl FnOnce(Vec<KeptKey>, Vec<KeptProject>) -> bool + Send,
+    ) -> Result<Ended, StoreError> {
+        let mut tx = self.0.write_keys_alone().await?;
+        let (keys, projects) = (keys::read_all(&mut *tx).await?, read_all(&mut *tx).await?);
+        let known = projects.iter().any(|project| project.id == id && project.archived_ms.is_none());
+        let ended = match known {
+            false => Ended::Unknown,
+            true if may(keys, projects) => Ended::Done,
+            true => Ended::Refused,
+        };
+        if ended == Ended::Done {
+            sqlx::query("UPDATE projects SET archived_ms = $1 WHERE id = $2 AND archived_ms IS NULL")
+                .bind(signed(now_ms))
+                .bind(id)
+                .execute(&mut *tx)
+                .await?;
+        }
+        tx.commit().await?;
+        Ok(ended)
     }
 
     /// All projects, the archived ones included, the oldest first.
     pub async fn all(&self) -> Result<Vec<KeptProject>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id, tenant, settings, created_ms, created_by, archived_ms FROM projects ORDER BY created_ms, id",
-        )
-        .fetch_all(self.0.pool())
-        .await?;
-        rows.iter().map(|row| Ok(project(row)?)).collect()
+        read_all(self.0.pool()).await
     }
+}
+
+pub(crate) async fn read_all<'c>(from: impl Executor<'c, Database = Any>) -> Result<Vec<KeptProject>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT id, tenant, settings, created_ms, created_by, archived_ms FROM projects ORDER BY created_ms, id",
+    )
+    .fetch_all(from)
+    .await?;
+    rows.iter().map(|row| Ok(project(row)?)).collect()
 }
 
 fn project(row: &AnyRow) -> Result<KeptProject, sqlx::Error> {

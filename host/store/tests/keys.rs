@@ -3,7 +3,7 @@
 mod support;
 
 use support::on_each;
-use tidegate_store::{KeptKey, Keys};
+use tidegate_store::{Ended, KeptKey, KeptProject, Keys, Projects};
 
 fn key(name: &str, hash: &str) -> KeptKey {
     KeptKey {
@@ -28,9 +28,10 @@ async fn a_name_is_taken_while_its_key_is_valid() {
         let all = keys.all().await.unwrap();
         assert_eq!(all, [KeptKey { expires_ms: Some(9), ..key("a", "h2") }, key("b", "h1")], "{}", fresh.name);
         assert!(keys.add(&KeptKey { created_ms: 10, ..key("a", "h4") }).await.unwrap(), "the other has expired");
-        assert!(keys.revoke("b", 7).await.unwrap());
-        assert!(!keys.revoke("b", 8).await.unwrap());
-        assert!(!keys.revoke("nobody", 8).await.unwrap());
+        assert_eq!(keys.revoke("b", 6, |_, _| false).await.unwrap(), Ended::Refused);
+        assert_eq!(keys.revoke("b", 7, |_, _| true).await.unwrap(), Ended::Done);
+        assert_eq!(keys.revoke("b", 8, |_, _| true).await.unwrap(), Ended::Unknown);
+        assert_eq!(keys.revoke("nobody", 8, |_, _| true).await.unwrap(), Ended::Unknown);
         assert!(keys.add(&key("b", "h3")).await.unwrap(), "the other was taken back");
     })
     .await;
@@ -47,6 +48,54 @@ async fn a_key_takes_anothers_place_and_leaves_it_some_time() {
         let ends: Vec<_> = keys.all().await.unwrap().into_iter().map(|key| (key.hash, key.expires_ms)).collect();
         let expected = [("h3", None), ("h2", Some(70)), ("h1", Some(50))];
         assert_eq!(ends, expected.map(|(hash, end)| (hash.to_owned(), end)), "{}", fresh.name);
+    })
+    .await;
+}
+
+/// Of what several end at once, however many do, the last is still there: a key of its own, or one of a project.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_ends_keys_and_projects_at_once_leaves_what_has_to_be_left() {
+    on_each(|fresh| async move {
+        let (keys, projects) = (Keys::new(fresh.db.clone()), Projects::new(fresh.db.clone()));
+        for round in 0..8 {
+            let (tenant, own, id) = (format!("t{round}"), format!("own{round}"), format!("proj_{round}"));
+            let project = KeptProject {
+                id: id.clone(),
+                tenant: tenant.clone(),
+                settings: "{}".into(),
+                created_ms: 5,
+                created_by: "root".into(),
+                archived_ms: None,
+            };
+            assert!(projects.add(&project, 10).await.unwrap());
+            let of = |name: &str, settings: &str| KeptKey {
+                tenant: tenant.clone(),
+                settings: settings.into(),
+                ..key(name, &format!("{name}-{tenant}"))
+            };
+            assert!(keys.add(&of(&own, "own")).await.unwrap());
+            assert!(keys.add(&of(&format!("in{round}"), &id)).await.unwrap());
+            // Whether somebody is left who is neither of the name nor in the project that is to end.
+            let left = |ends: String, tenant: String| {
+                move |keys: Vec<KeptKey>, projects: Vec<KeptProject>| {
+                    let over = |key: &KeptKey| {
+                        let archived = |p: &KeptProject| p.id == key.settings && p.archived_ms.is_some();
+                        key.revoked_ms.is_some()
+                            || key.name == ends
+                            || key.settings == ends
+                            || projects.iter().any(archived)
+                    };
+                    keys.iter().any(|key| key.tenant == tenant && !over(key))
+                }
+            };
+            let (one, other) = tokio::join!(
+                keys.revoke(&own, 7, left(own.clone(), tenant.clone())),
+                projects.archive(&id, 7, left(id.clone(), tenant.clone())),
+            );
+            let ended = [one.unwrap(), other.unwrap()];
+            assert_eq!(ended.iter().filter(|ended| **ended == Ended::Done).count(), 1, "{}: {ended:?}", fresh.name);
+            assert!(ended.contains(&Ended::Refused), "{}: {ended:?}", fresh.name);
+        }
     })
     .await;
 }

@@ -3,7 +3,7 @@
 mod support;
 
 use support::on_each;
-use tidegate_store::{KeptProject, Projects};
+use tidegate_store::{Ended, KeptProject, Projects};
 
 fn project(id: &str, created_ms: u64) -> KeptProject {
     KeptProject {
@@ -26,8 +26,8 @@ async fn projects_are_kept_changed_and_archived_once() {
         assert!(projects.update("proj_a", "{}", "{\"name\":\"A\"}").await.unwrap());
         assert!(!projects.update("proj_a", "{}", "{}").await.unwrap(), "somebody was faster");
         assert!(!projects.update("proj_x", "{}", "{}").await.unwrap());
-        assert!(projects.archive("proj_b", 9).await.unwrap());
-        assert!(!projects.archive("proj_b", 10).await.unwrap());
+        assert_eq!(projects.archive("proj_b", 9, |_, _| true).await.unwrap(), Ended::Done);
+        assert_eq!(projects.archive("proj_b", 10, |_, _| true).await.unwrap(), Ended::Unknown);
         assert!(!projects.update("proj_b", "{}", "{\"name\":\"B\"}").await.unwrap(), "it is archived");
         assert!(projects.add(&project("proj_c", 7), 2).await.unwrap(), "there is room again");
         let expected = [

@@ -170,6 +170,31 @@ async fn an_open_server_is_closed_by_an_administrators_key_first_and_never_locke
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_two_administrators_who_end_their_keys_at_once_one_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("[store]\npath = {:?}\n[pipeline]\n", folder.path().display().to_string());
+    let gateway = Gateway::start(&text).await;
+    let mut root = make(&gateway, "", json!({"name": "root0", "admin": true})).await;
+    let mut name = "root0".to_owned();
+    for round in 1..=5 {
+        let other_name = format!("root{round}");
+        let other = make(&gateway, &root, json!({"name": other_name, "admin": true})).await;
+        let end = async |key: &str, name: &str| {
+            let answer = call(&gateway, key, "DELETE", &format!("/admin/keys/{name}"), None).await;
+            (answer.status, if answer.status == 200 { Value::Null } else { answer.error().2 })
+        };
+        let (one, two) = tokio::join!(end(&root, &name), end(&other, &other_name));
+        let mut both = [&one, &two];
+        both.sort_by_key(|(status, _)| *status);
+        assert_eq!(both, [&(200, Value::Null), &(409, json!("last_administrator"))], "{round}");
+        if one.0 == 200 {
+            (root, name) = (other, other_name);
+        }
+    }
+    assert_eq!(call(&gateway, &root, "GET", "/admin/keys", None).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_made_key_has_its_own_budget() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&config(folder.path(), "")).await;

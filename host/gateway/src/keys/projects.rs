@@ -1,12 +1,12 @@
 //! Projects that are made while the server runs (`/v1/organization/projects`), beside those of its config, in the form of
 //! OpenAI's with what else they have here. The store keeps them; gateways of one store have the same ones.
 
-use super::{KeyDesk, Taken, away, invalid};
+use super::{KeyDesk, Taken, away, invalid, last_administrator};
 use crate::books::{Books, now_ms};
 use crate::config::{Config, ProjectConfig, is_tenant, project_id};
 use serde_json::{Map, Value, json};
 use tidegate_api::ProjectPage;
-use tidegate_store::KeptProject;
+use tidegate_store::{Ended, KeptProject};
 use tidegate_types::{Caller, Fault, ProjectId, Reject, RejectKind};
 
 /// Projects of a tenant that are made here and not archived.
@@ -111,9 +111,12 @@ impl KeyDesk {
     /// Ends a project: its keys let nobody in from now on. What was used for it stays in the books.
     pub(crate) async fn archive_project(&self, id: &str, by: &Caller, books: &Books) -> Result<Value, Reject> {
         self.to_change(id, by).await?;
-        self.keep_an_administrator(|key| key.project.as_deref() == Some(id), id)?;
-        // Whoever was faster wanted the same.
-        self.projects.archive(id, now_ms()).await.map_err(|error| away(&error))?;
+        let may = self.lock().keeps_an_administrator(|key| key.project.as_deref() == Some(id));
+        match self.projects.archive(id, now_ms(), may).await.map_err(|error| away(&error))? {
+            // Whoever was faster wanted the same.
+            Ended::Done | Ended::Unknown => {}
+            Ended::Refused => return Err(last_administrator(id)),
+        }
         self.apply(books).await?;
         self.project(id, by).await
     }
