@@ -107,6 +107,25 @@ def stream():
         assert helper.get_final_response().output_text == text
 
 
+def logprobs():
+    ask = dict(model=model, input=QUESTION, temperature=0.0, top_logprobs=2, include=["message.output_text.logprobs"])
+    answer = client.responses.create(**ask)
+    tokens = answer.output[-1].content[0].logprobs
+    assert "".join(token.token for token in tokens) == answer.output_text, answer
+    assert all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in tokens), tokens
+    assert client.responses.retrieve(answer.id) == answer
+    events = list(client.responses.create(stream=True, **ask))
+    said = [token for event in events if event.type == "response.output_text.delta" for token in event.logprobs]
+    done = next(event for event in events if event.type == "response.output_text.done")
+    last = events[-1].response.output[-1].content[0].logprobs
+    names = lambda all: [(token.token, token.logprob) for token in all]
+    assert names(said) == names(done.logprobs) == names(last) == names(tokens), (said, last)
+    # Included without alternatives.
+    alone = client.responses.create(model=model, input=QUESTION, include=ask["include"], max_output_tokens=4)
+    assert [token.top_logprobs for token in alone.output[-1].content[0].logprobs] == [[]] * 4, alone
+    assert client.responses.create(model=model, input=QUESTION).output[-1].content[0].logprobs in ([], None)
+
+
 def chain():
     first = client.responses.create(model=model, input="My name is Ada.", temperature=0.0)
     second = client.responses.create(
@@ -202,6 +221,6 @@ def not_kept():
     assert refused(openai.NotFoundError, lambda: bare.conversations.create()).code == "store_not_configured"
 
 
-for step in [conversations, create, stream, chain, in_conversation, tools, background, not_kept]:
+for step in [conversations, create, stream, logprobs, chain, in_conversation, tools, background, not_kept]:
     step()
     print("ok", step.__name__)

@@ -5,8 +5,10 @@
 
 mod kind;
 mod simple;
+mod tokens;
 
 use self::kind::Kind;
+use self::tokens::Tokens;
 use super::object::{Ended, Head};
 use crate::items::item;
 use crate::logprobs;
@@ -36,6 +38,7 @@ pub struct ResponseEncoder {
     unique: String,
     sequence: u64,
     items: Vec<Item>,
+    tokens: Tokens,
     /// Whether the last item may still grow.
     open: bool,
     usage: Option<Usage>,
@@ -61,6 +64,7 @@ impl ResponseEncoder {
             unique: unique.to_owned(),
             sequence: 0,
             items: Vec::new(),
+            tokens: Tokens::default(),
             open: false,
             usage: None,
             report: Report::default(),
@@ -134,6 +138,9 @@ impl ResponseEncoder {
         match &delta.kind {
             DeltaKind::Text { text, logprobs } => {
                 self.grow(Kind::Text, text, out)?;
+                let (item, part) = self.place_of_last();
+                let bytes = self.tokens.add(item, part, logprobs);
+                self.count(bytes)?;
                 self.text_delta(Kind::Text, text, logprobs, out);
             }
             DeltaKind::Reasoning(text) => {
@@ -222,10 +229,17 @@ impl ResponseEncoder {
     fn shown(&self, index: usize, status: &str) -> Value {
         let Some(Item { id, message }) = self.items.get(index) else { return Value::Null };
         let mut shown = item(id, message, status);
+        self.tokens.show(index, &mut shown);
         if self.cited_item() == Some(index) {
             report::annotate(&mut shown, &self.report.citations);
         }
         shown
+    }
+
+    /// Of the last part of all: which item, and which of its parts.
+    fn place_of_last(&self) -> (usize, usize) {
+        let parts = self.items.last().map_or(0, |item| item.message.parts.len());
+        (self.items.len().saturating_sub(1), parts.saturating_sub(1))
     }
 
     fn next_id(&self, prefix: &str) -> String {
@@ -294,6 +308,11 @@ impl ResponseEncoder {
         };
         let ((name, member), text) = (kind.words(), text.clone());
         let mut part = kind.part(&text);
+        let (index, last) = self.place_of_last();
+        let tokens = self.tokens.of(index, last);
+        if kind == Kind::Text {
+            part["logprobs"] = tokens.clone();
+        }
         if kind == Kind::Text && self.annotates_here() {
             let notes = report::annotations(&self.report.citations);
             for (n, note) in notes.iter().enumerate() {
@@ -306,7 +325,7 @@ impl ResponseEncoder {
         self.place(out, &format!("{name}.done"), |body| {
             body[member] = text.into();
             if kind == Kind::Text {
-                body["logprobs"] = json!([]);
+                body["logprobs"] = tokens;
             }
         });
         self.place(out, "response.content_part.done", |body| body["part"] = part);
@@ -333,11 +352,8 @@ impl ResponseEncoder {
 
     /// An event that says where it belongs.
     fn place(&mut self, out: &mut BytesMut, name: &str, fill: impl FnOnce(&mut Value)) {
-        let index = self.items.len().saturating_sub(1);
-        let (id, part) = match self.items.last() {
-            Some(item) => (item.id.clone(), item.message.parts.len().saturating_sub(1)),
-            None => return,
-        };
+        let Some(id) = self.items.last().map(|item| item.id.clone()) else { return };
+        let (index, part) = self.place_of_last();
         let mut body = json!({"item_id": id, "output_index": index, "content_index": part});
         fill(&mut body);
         self.event(out, name, body);

@@ -69,6 +69,7 @@ struct Draft {
     parallel: Option<bool>,
     max_output_tokens: Option<u32>,
     top_logprobs: Option<u8>,
+    include_logprobs: bool,
     text: Option<Value>,
     reasoning: Option<Value>,
     demands: Vec<String>,
@@ -105,7 +106,7 @@ impl Draft {
             "top_logprobs" => self.top_logprobs = Some(small_integer(&node, at, 0, MAX_TOP_LOGPROBS)? as u8),
             "text" => self.read_text(node, at)?,
             "reasoning" => self.read_reasoning(node, at)?,
-            "include" => read_include(node, at)?,
+            "include" => self.include_logprobs = read_include(node, at)?,
             "messages" => return Err(unsupported(at, "send `input`, or use /v1/chat/completions")),
             "max_tokens" | "max_completion_tokens" => return Err(unsupported(at, "send `max_output_tokens`")),
             "n" | "prompt" | "max_tool_calls" | "context_management" => {
@@ -198,7 +199,7 @@ impl Draft {
         number(&mut messages);
         let echo = self.echo(instructions);
         let mut sampling = self.common.sampling.clone();
-        sampling.logprobs = self.top_logprobs;
+        sampling.logprobs = self.top_logprobs.or(self.include_logprobs.then_some(0));
         let rest = Chat {
             form: Form::Chat,
             model: String::new(),
@@ -309,16 +310,18 @@ fn read_truncation(node: Node<'_>, at: &Path<'_>) -> Result<Truncation, Reject> 
     }
 }
 
-/// What could be included is included anyway, or there is none of it here.
-fn read_include(node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+/// Whether log-probabilities are asked for. What else could be included is included anyway, or there is none of it here.
+fn read_include(node: Node<'_>, at: &Path<'_>) -> Result<bool, Reject> {
+    let mut logprobs = false;
     for (i, each) in list(node, at)?.into_iter().enumerate() {
         let at = at.index(i);
         match string(each, &at)?.as_str() {
-            "message.output_text.logprobs" | "message.input_image.image_url" | "reasoning.encrypted_content" => {}
+            "message.output_text.logprobs" => logprobs = true,
+            "message.input_image.image_url" | "reasoning.encrypted_content" => {}
             _ => return Err(unsupported(&at, "this server has nothing of the kind to include; leave it out")),
         }
     }
-    Ok(())
+    Ok(logprobs)
 }
 
 #[cfg(test)]

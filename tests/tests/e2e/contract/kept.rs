@@ -77,7 +77,8 @@ pub async fn responses(contract: &mut Contract<'_>) {
         json!({"instructions": "Be brief.", "metadata": {"a": "b"}, "temperature": 0.5, "top_p": 0.9, "top_logprobs": 1,
             "reasoning": {"effort": null}, "text": {"format": {"type": "text"}}, "truncation": "auto"}),
         json!({"max_output_tokens": 1, "store": false}),
-        json!({"stream": true, "top_logprobs": 1}),
+        json!({"stream": true, "top_logprobs": 1, "include": ["message.output_text.logprobs"]}),
+        json!({"include": ["message.output_text.logprobs"]}),
         json!({"stream": true, "max_output_tokens": 1}),
         json!({"background": true}),
     ] {

@@ -1,6 +1,6 @@
 use super::*;
 use serde_json::Map;
-use tidegate_types::{Citation, ToolCall};
+use tidegate_types::{Citation, TextLogprob, ToolCall, TopLogprob};
 
 fn encoder(skin: Skin) -> ResponseEncoder {
     let (id, model, echo) = ("resp_1".into(), "m".into(), Map::new());
@@ -84,6 +84,59 @@ fn typed_events_build_what_the_last_one_says() {
     assert_eq!((&last["usage"]["total_tokens"], &last["completed_at"]), (&json!(5), &json!(2)));
     assert_eq!(last["output"].as_array().unwrap().len(), encoder.output().count());
     assert_eq!(last.to_string(), encoder.object(&ended, 2));
+}
+
+/// Each where its text is said: in the deltas, and wherever those are said again.
+#[test]
+fn log_probabilities_are_said_with_their_text_each_time() {
+    let token = |text: &str, logprob| TopLogprob { token: text.into(), logprob, bytes: text.as_bytes().to_vec() };
+    let delta = |text: &str| DeltaKind::Text {
+        text: text.into(),
+        logprobs: vec![TextLogprob { chosen: token(text, -0.1), top: vec![token(text, -0.1), token("x", -2.5)] }],
+    };
+    let deltas = vec![
+        delta("a"),
+        delta("b"),
+        DeltaKind::Refusal("no".into()),
+        delta("c"),
+        DeltaKind::Finish(FinishReason::Stop),
+    ];
+    let mut encoder = ResponseEncoder { limit_bytes: 10_000, ..encoder(Skin::Typed) };
+    let mut out = BytesMut::new();
+    for kind in deltas.clone() {
+        encoder.delta(&Delta { choice: 0, kind }, &mut out).unwrap();
+    }
+    let ended = encoder.end(Ok(()), &mut out);
+    encoder.terminal(&ended, 2, &mut out);
+    let events = events(std::str::from_utf8(&out).unwrap());
+    let all = |kind: &str| events.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+    let said: Vec<&Value> = all("response.output_text.delta").iter().map(|event| &event["logprobs"][0]).collect();
+    assert_eq!(
+        said[0],
+        &json!({"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": [
+        {"token": "a", "logprob": -0.1, "bytes": [97]}, {"token": "x", "logprob": -2.5, "bytes": [120]}]})
+    );
+    let texts = [json!([said[0], said[1]]), json!([said[2]])];
+    for (event, tokens) in all("response.output_text.done").iter().zip(&texts) {
+        assert_eq!(&event["logprobs"], tokens);
+    }
+    let parts = all("response.content_part.done");
+    assert_eq!([&parts[0]["part"]["logprobs"], &parts[2]["part"]["logprobs"]], [&texts[0], &texts[1]]);
+    assert_eq!(parts[1]["part"].get("logprobs"), None, "a refusal has none");
+    let last = &events.last().unwrap()["response"];
+    let content = &last["output"][0]["content"];
+    assert_eq!([&content[0]["logprobs"], &content[2]["logprobs"]], [&texts[0], &texts[1]]);
+    assert_eq!(all("response.output_item.done")[0]["item"]["content"], *content);
+    // Read whole it says the same, and they count for how long an answer may be.
+    let mut silent = ResponseEncoder { limit_bytes: 10_000, ..self::encoder(Skin::Silent) };
+    for kind in deltas.clone() {
+        silent.delta(&Delta { choice: 0, kind }, &mut out).unwrap();
+    }
+    let ended = silent.end(Ok(()), &mut out);
+    assert_eq!(silent.object(&ended, 2), last.to_string());
+    let mut short = self::encoder(Skin::Silent);
+    let outcome = deltas.into_iter().try_for_each(|kind| short.delta(&Delta { choice: 0, kind }, &mut out));
+    assert_eq!(outcome.unwrap_err().code.as_deref(), Some("answer_too_long"));
 }
 
 #[test]

@@ -51,6 +51,22 @@ fn wrong_requests_are_refused_by_their_field() {
 }
 
 #[test]
+fn log_probabilities_are_asked_for_by_their_number_or_by_including_them() {
+    let include = json!(["message.output_text.logprobs"]);
+    for (more, wanted) in [
+        (json!({}), None),
+        (json!({"include": ["reasoning.encrypted_content"]}), None),
+        (json!({"include": include}), Some(0)),
+        (json!({"top_logprobs": 2}), Some(2)),
+        (json!({"top_logprobs": 2, "include": include}), Some(2)),
+    ] {
+        let mut body = json!({"model": "m", "input": "hi"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        assert_eq!(read(&body).unwrap().chat.sampling.logprobs, wanted, "{body}");
+    }
+}
+
+#[test]
 fn what_changes_the_answer_travels_under_chats_names() {
     let read = read(&json!({"model": "m", "input": "hi", "user": "u", "reasoning": {"effort": "low"},
         "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}}}))
