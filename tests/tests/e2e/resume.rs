@@ -1,6 +1,9 @@
 //! Streams that are cut anywhere and gone on with: nothing is lost, nothing comes twice.
 
+use crate::conversations::Keeping;
+use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_tests::{BARE, Gateway, ask, with_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -133,4 +136,28 @@ async fn a_client_that_left_comes_back_to_a_whole_answer() {
     };
     assert!(late.len() > 60, "{} events", late.len());
     assert!(said(&late).starts_with(&said(&first.events)));
+}
+
+/// A request whose body comes while the server stops: another gateway can still take it.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_new_is_begun_in_the_background_while_the_server_stops() {
+    let Keeping { gateway, folder: _folder, .. } = Keeping::start("[pipeline]\n").await;
+    let body = json!({"model": "tidegate-starter", "input": "Hello!", "background": true}).to_string();
+    let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
+    let head = format!(
+        "POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    socket.write_all(format!("{head}{}", &body[..10]).as_bytes()).await.unwrap();
+    // Until it is in work: a connection without a request is closed at once.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (address, stop) = (gateway.addr, tokio::spawn(gateway.running.stop(Duration::from_secs(20))));
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    socket.write_all(&body.as_bytes()[10..]).await.unwrap();
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 503"), "{}", String::from_utf8_lossy(&answer));
+    stop.await.unwrap();
 }

@@ -60,6 +60,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     };
     let name = store.then_some(id.as_str());
     if asked.background {
+        refuse_while_stopping(&api)?;
         let log = open(&api, caller.owner(), name)?;
         let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(log), notebook };
         return in_background(answering, asked.chat, context, stream, &id).await;
@@ -296,7 +297,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
     // Events are numbered from 0 in what they say, and from 1 in their ids.
     let by_header = exchange.request.headers().contains_key("last-event-id");
     let is_first = exchange.param("starting_after")?.is_none();
-    let seen = seen(&exchange)? + u64::from(!by_header && !is_first);
+    let seen = seen(&exchange)?.saturating_add(u64::from(!by_header && !is_first));
     Ok(event_stream(Body::replay(ReplayBody::new(api, log.read_after(seen).map_err(gone)?))))
 }
 
@@ -348,7 +349,7 @@ pub(super) async fn find(api: &Api, tenant: &TenantId, id: &str) -> Result<Store
     found.ok_or_else(|| not_found("response"))
 }
 
-/// The same while the server stops: nothing new in the background.
+/// While the server stops, nothing new is begun in the background.
 pub(super) fn refuse_while_stopping(api: &Api) -> Result<(), Reject> {
     if api.phase.draining.is_cancelled() {
         return Err(Reject::new(RejectKind::Unavailable, Fault::Operator, "the server is stopping; ask again"));

@@ -98,6 +98,8 @@ pub async fn responses(contract: &mut Contract<'_>) {
     let (first, background) = (ids[0].as_str(), ids.last().unwrap().as_str());
     contract.good(Ask::get(one, &[background]).query("stream=true")).await;
     contract.good(Ask::get(one, &[background]).query("stream=true&starting_after=3")).await;
+    let behind = Ask::get(one, &[background]).query(&format!("stream=true&starting_after={}", u64::MAX));
+    assert_eq!(contract.ask(behind).await.status, 200);
     contract.good(Ask::get(one, &[first])).await;
     contract.good(Ask::get("/v1/responses/{response_id}/input_items", &[first]).query("order=asc")).await;
     contract.good(Ask::new(Method::POST, "/v1/responses/{response_id}/cancel", &[background])).await;
