@@ -29,7 +29,7 @@ pub struct ApiKey {
     pub hash: String,
     /// Who asks with it.
     pub caller: Caller,
-    /// The endpoints that it may use; `None` for all but the administrator's.
+    /// The endpoints that it may use; `None` for all but the administrator's and the metrics.
     pub endpoints: Option<Vec<Group>>,
     /// From then on it is refused.
     pub expires: Option<SystemTime>,

@@ -13,7 +13,7 @@ use tidegate_types::{Act, Caller, CallerRole, Fault, Reach, Reject, RejectKind};
 pub struct Grant {
     /// Who asks.
     pub caller: Arc<Caller>,
-    /// The endpoints that it may use; `None` for all but the administrator's.
+    /// The endpoints that it may use; `None` for all but the administrator's and the metrics.
     pub endpoints: Option<Vec<Group>>,
 }
 
@@ -89,6 +89,12 @@ impl Grant {
             Access::Admin(_) if self.caller.admin => return Ok(()),
             Access::Keyed(group, _) if self.endpoints.as_ref().is_some_and(|groups| !groups.contains(&group)) => {
                 return Err(self.not_among_endpoints(route, group));
+            }
+            Access::Keyed(Group::Metrics, _) if self.caller.admin || self.endpoints.is_some() => return Ok(()),
+            Access::Keyed(Group::Metrics, _) => {
+                let message = "the server's metrics are of all its tenants; they are for administrators, and for keys \
+                               that name `metrics` among the `endpoints` of their entry in the config";
+                return Err(denied("endpoint", message.into(), "not_admin"));
             }
             Access::Admin(_) if act == Act::Operate || self.endpoints.is_some() => {
                 let message = "this caller may not administer the server; set `admin = true` on the entry of a key in the \

@@ -49,7 +49,7 @@ pub enum Group {
     Memories,
     /// `/v1/usage` and what is below it, by OpenAI's names too.
     Usage,
-    /// `/metrics`
+    /// `/metrics`, which say something of all tenants: they are for administrators, and for keys that name them.
     Metrics,
 }
 

@@ -42,7 +42,7 @@ pub enum Act {
     Change,
     /// Reads what the tenant used.
     Usage,
-    /// Reads the server's metrics.
+    /// Reads the server's metrics, which are of all tenants: no role in one of them is enough.
     Metrics,
     /// Makes, replaces and takes back keys.
     Keys,
@@ -61,7 +61,7 @@ const TABLE: [(Act, &str, [bool; 5], bool); 9] = [
     (Act::Read, "read models, streams, conversations, responses", [true, true, true, true, true], true),
     (Act::Change, "make, change and delete them", [true, true, true, true, false], true),
     (Act::Usage, "read what was used", [true, true, false, true, true], true),
-    (Act::Metrics, "read the server's metrics", [true, true, false, true, false], false),
+    (Act::Metrics, "read the server's metrics (`/metrics`)", [false, false, false, false, false], false),
     (Act::Keys, "make and end keys (`/admin/keys`)", [true, true, false, false, false], true),
     (Act::Members, "see a project, and say who is in it", [true, true, false, false, false], true),
     (Act::Projects, "make, change and archive projects of the tenant", [true, true, false, false, false], false),

@@ -296,9 +296,10 @@ async fn keys_are_listed_replaced_and_taken_back_by_commands() {
     assert_eq!(list.split_whitespace().collect::<Vec<_>>()[..3], ["NAME", "TENANT", "PROJECT"]);
     assert!(run(&["rotate", "nobody"]).await.unwrap_err().to_string().contains("nobody"));
     assert!(run(&["revoke", "nobody"]).await.unwrap_err().to_string().contains("nobody"));
-    let made = run(&["new", "root", "--admin", "--json"]).await.unwrap();
+    let made = run(&["new", "root", "--admin", "--endpoint", "metrics", "--json"]).await.unwrap();
     let made: Value = serde_json::from_str(&made).unwrap();
-    assert_eq!((&made["name"], &made["admin"]), (&json!("root"), &json!(true)));
+    let said = (&made["name"], &made["admin"], &made["endpoints"]);
+    assert_eq!(said, (&json!("root"), &json!(true), &json!(["metrics"])));
     // `key NAME` alone makes one for the config.
     let Cli { command: Some(Command::Key(args)), .. } = Cli::try_parse_from(["tidegate", "key", "shop"]).unwrap()
     else {

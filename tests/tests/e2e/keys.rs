@@ -8,7 +8,8 @@ fn config() -> String {
     let key = |name: &str, key: &str| {
         format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{}\"\n", blake3::hash(key.as_bytes()))
     };
-    format!("{}{}[pipeline]\n", key("alpha", "tg-alpha"), key("beta", "tg-beta"))
+    let metrics = key("prometheus", "tg-prometheus") + "endpoints = [\"metrics\"]\n";
+    format!("{}{}{metrics}[pipeline]\n", key("alpha", "tg-alpha"), key("beta", "tg-beta"))
 }
 
 async fn chat(gateway: &Gateway, authorization: Option<&str>, question: &str) -> tidegate_tests::Answer {
@@ -20,6 +21,11 @@ async fn chat(gateway: &Gateway, authorization: Option<&str>, question: &str) ->
         request.headers_mut().insert("authorization", value.parse().unwrap());
     }
     collect(gateway.send(request).await).await
+}
+
+async fn read(gateway: &Gateway, authorization: &str, path: &str) -> tidegate_tests::Answer {
+    let request = Request::get(gateway.url(path)).header("authorization", authorization);
+    collect(gateway.send(request.body(Default::default()).unwrap()).await).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,8 +57,17 @@ async fn one_tenant_never_finds_anothers_prompt_in_the_cache() {
 async fn metrics_and_records_carry_the_tenant() {
     let gateway = Gateway::start(&config()).await;
     chat(&gateway, Some("Bearer tg-beta"), "Hello!").await;
-    let mut request = Request::get(gateway.url("/metrics")).body(Default::default()).unwrap();
-    request.headers_mut().insert("authorization", "Bearer tg-beta".parse().unwrap());
-    let metrics = collect(gateway.send(request).await).await;
+    let metrics = read(&gateway, "Bearer tg-prometheus", "/metrics").await;
     assert!(String::from_utf8_lossy(&metrics.body).contains("tenant=\"beta\""));
+}
+
+/// They name every tenant.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_for_keys_that_name_them_and_those_read_nothing_else() {
+    let gateway = Gateway::start(&config()).await;
+    let refused = read(&gateway, "Bearer tg-beta", "/metrics").await;
+    assert_eq!((refused.status, refused.error().2), (403, json!("not_admin")));
+    assert!(refused.error().0.contains("`metrics` among the `endpoints`"));
+    assert_eq!(read(&gateway, "Bearer tg-prometheus", "/metrics").await.status, 200);
+    assert_eq!(read(&gateway, "Bearer tg-prometheus", "/v1/models").await.status, 403);
 }

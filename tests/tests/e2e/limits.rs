@@ -51,7 +51,9 @@ fn usage(answer: &Answer) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_over_the_limit_are_told_which_limit_and_when_to_come_back() {
-    let gateway = start(&key("ann", "limits = { requests_per_minute = 2 }")).await;
+    let gateway =
+        start(&(key("ann", "limits = { requests_per_minute = 2 }") + &key("prometheus", "endpoints = [\"metrics\"]")))
+            .await;
     let first = chat(&gateway, "ann", json!({})).await;
     assert_eq!(first.status, 200);
     assert_eq!(header(&first, "x-ratelimit-limit-requests"), "2");
@@ -72,7 +74,7 @@ async fn requests_over_the_limit_are_told_which_limit_and_when_to_come_back() {
     let (seconds, milliseconds) = (number(&third, "retry-after"), number(&third, "retry-after-ms"));
     assert!((20..=38).contains(&seconds) && seconds == milliseconds.div_ceil(1000), "{seconds} {milliseconds}");
     assert_eq!(header(&third, "x-ratelimit-remaining-requests"), "0");
-    let metrics = get(&gateway, "ann", "/metrics").await;
+    let metrics = get(&gateway, "prometheus", "/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body);
     assert!(metrics.contains("tidegate_limit_denials_total{reason=\"requests\",limit=\"key\"}"), "{metrics}");
 }

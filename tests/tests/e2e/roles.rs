@@ -93,6 +93,7 @@ async fn keys_of_a_tenant_are_its_owners_and_nobody_makes_one_that_may_do_more()
         ("owner", with(json!({"class": "interactive"})), "class"),
         ("owner", with(json!({"models": null})), "models"),
         ("owner", with(json!({"models": ["tidegate-starter", "auto"]})), "models"),
+        ("owner", with(json!({"endpoints": ["chat", "metrics"]})), "endpoints"),
         ("admin", with(json!({"role": "owner"})), "role"),
         ("admin", with(json!({"role": "admin"})), "role"),
     ] {
@@ -133,6 +134,7 @@ async fn keys_of_a_tenant_are_its_owners_and_nobody_makes_one_that_may_do_more()
         ("acme.all", json!({"models": null}), Some("models")),
         ("acme.fast", json!({"class": "interactive"}), Some("class")),
         ("acme.heavy", json!({"weight": 3}), Some("class")),
+        ("acme.seer", json!({"endpoints": ["metrics"], "class": "standard"}), Some("endpoints")),
         ("acme.like", json!({"class": "standard", "weight": 2}), None),
     ] {
         let mut body = with(more);

@@ -17,8 +17,10 @@ async fn gateways<const N: usize>(redis: &Redis, limits: &str) -> [Arc<Gateway>;
     let config = format!(
         "[shared]\nurl = \"{}\"\ngateways = {N}\nlease_ms = 8000\ndeadline_ms = 2000\n[limits]\nreserve_output_tokens = 100\n\
          [engine]\nkv_cache_mib = 16\n[pipeline]\n[[keys]]\nname = \"ann\"\nhash = \"blake3:{hash}\"\nlimits = {limits}\n\
-         [[keys]]\nname = \"bob\"\nhash = \"blake3:{other}\"\n",
-        redis.url()
+         [[keys]]\nname = \"bob\"\nhash = \"blake3:{other}\"\n[[keys]]\nname = \"prometheus\"\nhash = \"blake3:{}\"\n\
+         endpoints = [\"metrics\"]\n",
+        redis.url(),
+        blake3::hash(b"tg-prometheus"),
     );
     let mut all = Vec::new();
     for _ in 0..N {
@@ -34,14 +36,19 @@ async fn chat(gateway: &Gateway) -> Answer {
     collect(gateway.send(as_ann(gateway.json_request("/v1/chat/completions", &body))).await).await
 }
 
-fn as_ann(mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
-    request.headers_mut().insert("authorization", "Bearer tg-ann".parse().unwrap());
+fn as_ann(request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    with_key(request, "tg-ann")
+}
+
+fn with_key(mut request: Request<Full<Bytes>>, key: &str) -> Request<Full<Bytes>> {
+    request.headers_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
     request
 }
 
 /// A metric without labels, which all gateways of this process share.
 async fn metric(gateway: &Gateway, name: &str) -> f64 {
-    let request = as_ann(Request::get(gateway.url("/metrics")).body(Full::default()).unwrap());
+    let request = Request::get(gateway.url("/metrics")).body(Full::default()).unwrap();
+    let request = with_key(request, "tg-prometheus");
     let answer = collect(gateway.send(request).await).await;
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -31,7 +31,10 @@ fn without(claims: &Value, name: &str) -> Value {
 
 /// A key of a program beside an issuer of `tenant`.
 async fn gateway(issuer: &TestIssuer, more: &str) -> Gateway {
-    let key = format!("[[keys]]\nname = \"shop\"\nhash = \"blake3:{}\"\n", blake3::hash(b"tg-shop"));
+    let key = |name: &str, secret: &str| {
+        format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{}\"\n", blake3::hash(secret.as_bytes()))
+    };
+    let key = key("shop", "tg-shop") + &key("prometheus", "tg-prometheus") + "endpoints = [\"metrics\"]\n";
     let pipeline = if more.contains("[pipeline]") { "" } else { "[pipeline]\n" };
     Gateway::start(&format!("{key}{}{pipeline}", issuer.entry("corp", more))).await
 }
@@ -54,7 +57,7 @@ async fn a_token_names_its_user_and_keys_go_on_beside_it() {
     };
     // The limit is the token's user's, whatever name the request gives.
     assert_eq!((chat("ann", "a").await, chat("ann", "b").await, chat("bob", "a").await), (200, 429, 200));
-    let metrics = get(&gateway, "/metrics", "tg-shop").await;
+    let metrics = get(&gateway, "/metrics", "tg-prometheus").await;
     assert!(String::from_utf8_lossy(&metrics.body).contains("tenant=\"acme\""));
     assert_eq!(issuer.fetches(), 1);
 }

@@ -84,6 +84,9 @@ pub struct NewKeyArgs {
     /// case.
     #[arg(long = "plugin", requires = "server")]
     pub plugins: Vec<String>,
+    /// An endpoint that it may use, such as `metrics`; may be given again; default: all but the metrics.
+    #[arg(long = "endpoint", requires = "server")]
+    pub endpoints: Vec<String>,
     /// From then on it is refused: 2027-01-31, or 2027-01-31T18:00:00Z.
     #[arg(long, requires = "server")]
     pub expires: Option<String>,

@@ -37,7 +37,7 @@ pub struct KeyConfig {
     pub models: Option<Vec<String>>,
     /// The plugins whose tools, passages and memories it has; default: all. Guards see its requests in any case.
     pub plugins: Option<Vec<String>>,
-    /// The endpoints that it may use; default: all but the administrator's.
+    /// The endpoints that it may use; default: all but the administrator's and the metrics.
     pub endpoints: Option<Vec<String>>,
     /// From then on it is refused.
     pub expires: Option<Expiry>,

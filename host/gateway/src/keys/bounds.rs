@@ -4,6 +4,7 @@
 use super::unknown;
 use crate::config::{KeyConfig, project_id};
 use serde_json::{Map, Value};
+use tidegate_api::Group;
 use tidegate_store::KeptKey;
 use tidegate_types::{Act, Caller, CallerRole, Fault, Reach, Reject, RejectKind};
 
@@ -59,6 +60,9 @@ pub(super) fn check_reach(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
         && !key.plugins.as_ref().is_some_and(|plugins| plugins.iter().all(|plugin| allowed.contains(plugin)))
     {
         return Err(too_much("plugins", "name `plugins`, of those that you may use yourself"));
+    }
+    if key.endpoints.iter().flatten().any(|name| name == Group::Metrics.as_str()) {
+        return Err(too_much("endpoints", "the server's metrics are of all its tenants; leave `metrics` out"));
     }
     if key.class < by.class || key.weight > by.weight {
         return Err(too_much("class", "its `class` and `weight` must not come before your own"));

@@ -58,6 +58,7 @@ fn description(args: &NewKeyArgs) -> Value {
     add("role", args.role.clone().map(Into::into));
     add("project_role", args.project_role.clone().map(Into::into));
     add("models", (!args.models.is_empty()).then(|| args.models.clone().into()));
+    add("endpoints", (!args.endpoints.is_empty()).then(|| args.endpoints.clone().into()));
     add("plugins", (!args.plugins.is_empty()).then(|| args.plugins.clone().into()));
     Value::Object(body)
 }
