@@ -8,8 +8,9 @@
 use crate::credential::{self, unauthenticated};
 use crate::error::ApiError;
 use crate::grant::{CertificateGrant, Grant, GrantTokens, agreed, choose_project, no_project};
+use crate::pages;
 use crate::routes::{Group, Route};
-use crate::session::{self, People, SESSION_COOKIE};
+use crate::session::{self, People, SESSION_COOKIE, Session};
 use arc_swap::ArcSwap;
 use hyper::Method;
 use hyper::header::HeaderMap;
@@ -139,6 +140,7 @@ impl Auth {
         let project = credential::project(shown.headers)?;
         if self.is_local_only() {
             let local = self.local_caller(shown.host, shown.peer)?;
+            pages::check(shown)?;
             let fits = project.is_none_or(|project| project == local.owner().as_str());
             return if fits { Ok(local) } else { Err(no_project()) };
         }
@@ -150,32 +152,35 @@ impl Auth {
             None => None,
         };
         let by_certificate = shown.certificate.and_then(|certificate| self.certificate(certificate)).cloned();
-        let by_cookie = self.session(shown, project).await?;
-        let ended = matches!(by_cookie, Session::Over);
-        let by_session = match by_cookie {
-            Session::Of(grant) => Some(grant),
-            Session::None | Session::Over => None,
-        };
-        if let (None, Some(_), Some(people)) = (&by_header, &by_session, &self.people) {
-            people.check_origin(shown.method, shown.headers)?;
-        }
+        let session = self.session(shown, project).await?;
+        let by_session = session.as_ref().and_then(|session| session.grant.as_ref().ok()).cloned();
+        self.check_page(shown, [&by_header, &by_session, &by_certificate])?;
         let grants = [by_header, by_session, by_certificate];
-        if ended && grants.iter().all(Option::is_none) {
-            return Err(session::over());
-        }
         grants.iter().flatten().try_for_each(|grant| grant.check_project(project))?;
-        let grant = agreed(grants)?;
+        let grant = agreed(grants, session)?;
         grant.check(route)?;
         Ok(grant.caller)
     }
 
     /// What the cookie of a browser stands for.
-    async fn session(&self, shown: &Shown<'_>, project: Option<&str>) -> Result<Session, Reject> {
-        let Some(people) = &self.people else { return Ok(Session::None) };
-        let Some(token) = session::cookie(shown.headers, SESSION_COOKIE)? else { return Ok(Session::None) };
+    async fn session(&self, shown: &Shown<'_>, project: Option<&str>) -> Result<Option<Session>, Reject> {
+        let Some(people) = &self.people else { return Ok(None) };
+        let Some(token) = session::cookie(shown.headers, SESSION_COOKIE)? else { return Ok(None) };
         // Boxed, so that requests without a cookie do not carry its size.
-        let Some(found) = Box::pin(people.find(token)).await? else { return Ok(Session::Over) };
-        people.grant(&found.person, project).map(Session::Of)
+        let found = Box::pin(people.find(token)).await.and_then(|found| found.ok_or_else(session::over));
+        let tenant = found.as_ref().ok().map(|open| open.person.claimed.tenant.clone());
+        let grant = found.and_then(|open| people.grant(&open.person, project));
+        Ok(Some(Session { tenant, grant: grant.map_err(Box::new) }))
+    }
+
+    /// Refuses what changes something and may be of another site's page: browsers send cookies and certificates by
+    /// themselves, a key they do not.
+    fn check_page(&self, shown: &Shown<'_>, grants: [&Option<Grant>; 3]) -> Result<(), Reject> {
+        match (grants, &self.people) {
+            ([Some(_), ..] | [None, None, None], _) => Ok(()),
+            ([None, Some(_), _], Some(people)) => people.check_origin(shown.method, shown.headers),
+            ([None, ..], _) => pages::check(shown),
+        }
     }
 
     fn certificate(&self, certificate: &Certificate) -> Option<&Grant> {
@@ -216,14 +221,6 @@ impl Auth {
         };
         Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("local_only"))
     }
-}
-
-/// A browser's login.
-enum Session {
-    None,
-    Of(Grant),
-    /// There was one.
-    Over,
 }
 
 fn prefix(hash: &[u8; 32]) -> [u8; 8] {

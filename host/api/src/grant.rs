@@ -2,6 +2,7 @@
 
 use crate::credential;
 use crate::routes::{Access, Group, Route};
+use crate::session::Session;
 use metrics::counter;
 use serde::Serialize;
 use std::sync::Arc;
@@ -63,11 +64,13 @@ pub(crate) fn choose_project(tokens: &dyn GrantTokens, claimed: &Claimed) -> Rej
     Reject::new(RejectKind::Invalid, Fault::Client, message).code("project_required")
 }
 
-/// The first that there is; all must be of one tenant.
-pub(crate) fn agreed<const N: usize>(grants: [Option<Grant>; N]) -> Result<Grant, Reject> {
+/// The first that there is; all must be of one tenant, and so must be a login that lets nobody in: why it does not is said
+/// where nothing else does.
+pub(crate) fn agreed<const N: usize>(grants: [Option<Grant>; N], session: Option<Session>) -> Result<Grant, Reject> {
+    let (tenant, refused) = session.map_or((None, None), |session| (session.tenant, session.grant.err()));
     let mut grants = grants.into_iter().flatten();
-    let first = grants.next().ok_or_else(credential::missing)?;
-    if grants.any(|other| other.caller.tenant != first.caller.tenant) {
+    let Some(first) = grants.next() else { return Err(refused.map_or_else(credential::missing, |why| *why)) };
+    if grants.map(|other| other.caller.tenant.clone()).chain(tenant).any(|other| other != first.caller.tenant) {
         return Err(credential::different_tenants());
     }
     Ok(first)

@@ -33,6 +33,7 @@ mod kept;
 mod lanes;
 mod limits;
 mod openapi;
+mod pages;
 mod query;
 mod rate_headers;
 mod receive;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_identity::{Claimed, Login};
 use tidegate_store::{KeptSession, Sessions};
-use tidegate_types::{Fault, Reject, RejectKind};
+use tidegate_types::{Fault, Reject, RejectKind, TenantId};
 
 /// The cookie of a person who is logged in.
 pub(crate) const SESSION_COOKIE: &str = "__Host-tidegate-session";
@@ -55,6 +55,14 @@ pub(crate) struct Person {
 pub(crate) struct Open {
     pub(crate) person: Person,
     pub(crate) session: KeptSession,
+}
+
+/// What a cookie of a request stands for.
+pub(crate) struct Session {
+    /// Whose login it is, where there is one.
+    pub(crate) tenant: Option<TenantId>,
+    /// What it is for, or why it lets nobody in.
+    pub(crate) grant: Result<Grant, Box<Reject>>,
 }
 
 impl People {
@@ -189,7 +197,7 @@ mod tests {
     use serde_json::json;
     use tidegate_identity::{Issuers, LoginTerms, Tenants, Trust};
     use tidegate_store::{Db, Place};
-    use tidegate_types::{Caller, TenantId};
+    use tidegate_types::Caller;
 
     #[test]
     fn a_cookie_is_found_by_its_whole_name_and_once() {

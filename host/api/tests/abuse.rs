@@ -213,6 +213,14 @@ async fn a_page_in_a_browser_cannot_reach_a_server_without_keys() {
     let rebound = String::from_utf8(chat("m", "")).unwrap().replacen("host: localhost", "host: evil.example", 1);
     let refused = running.ask(rebound).await;
     assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &json!("local_only")));
+    // Nor by the name that it has, where a form may be sent without being asked first.
+    let from =
+        |origin: &str| format!("POST /admin/reload HTTP/1.1\r\nhost: localhost\r\n{origin}content-length: 0\r\n\r\n");
+    let refused = running.ask(from("origin: https://evil.example\r\n")).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (403, &json!("cross_site")));
+    for own in ["", "origin: http://localhost\r\n"] {
+        assert_ne!(running.ask(from(own)).await.status, 403, "{own}");
+    }
 }
 
 #[tokio::test]

@@ -195,6 +195,38 @@ async fn a_person_chooses_one_of_the_own_projects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_login_outlives_its_project_and_a_key_beside_it_goes_on() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let gateway = start(&provider, &folder, None).await;
+    let (mut ann, mut bob) = (Browser::new(&gateway), Browser::new(&gateway));
+    bob.log_in(&provider, "bob", json!({"role": "admin"})).await;
+    let (all, ours) = ("/v1/organization/projects", [("origin", "https://ai.example")]);
+    let made = bob.send(Method::POST, all, &ours, Some(json!({"name": "Web"}))).await.json();
+    let id = made["id"].as_str().unwrap().to_owned();
+    let member = Some(json!({"user_id": "corp/ann", "role": "member"}));
+    assert_eq!(bob.send(Method::POST, &format!("{all}/{id}/users"), &ours, member).await.status, 200);
+    let page = ann.get(&format!("/auth/login?project={id}")).await;
+    let page = page.headers["location"].to_str().unwrap().to_owned();
+    assert_eq!(ann.back(&provider.log_in(&page, "ann", json!({}))).await.status, 303);
+    assert_eq!(ann.get("/auth/me").await.json()["project"], json!(id));
+    assert_eq!(bob.send(Method::POST, &format!("{all}/{id}/archive"), &ours, None).await.status, 200);
+    // She is told who she is, and chooses another.
+    let me = ann.get("/auth/me").await;
+    assert_eq!((me.status, &me.json()["user"], &me.json()["project"]), (200, &json!("ann"), &Value::Null));
+    let mut get = async |path: &str, header: Option<(&str, &str)>| {
+        let answer = ann.send(Method::GET, path, header.as_slice(), None).await;
+        (answer.status, if answer.status == 200 { Value::Null } else { answer.error().2 })
+    };
+    let gone = (403, json!("project_not_found"));
+    assert_eq!(get("/v1/models", None).await, gone);
+    assert_eq!(get("/auth/me", Some(("openai-project", &id))).await, gone);
+    assert_eq!(get("/v1/models", Some(("openai-project", "acme"))).await.0, 200);
+    // What her browser sends beside a key that is good takes nothing from that, but is still of one tenant with it.
+    assert_eq!(get("/v1/models", Some(("x-api-key", "acme"))).await.0, 200);
+    assert_eq!(get("/v1/models", Some(("x-api-key", "other"))).await, (400, json!("conflicting_credentials")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_login_gives_a_new_cookie_and_ends_the_one_before() {
     let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
     let gateway = start(&provider, &folder, Some(SECRET)).await;

@@ -73,6 +73,17 @@ async fn start(folder: &Path, authority: &Authority, clients: &Authority, auth: 
 
 /// Asks for the models; the error is that of the connection.
 async fn ask(gateway: &Gateway, roots: &Authority, shown: Option<&Made>, key: Option<&str>) -> Result<Answer, String> {
+    let request = Request::get("/v1/models");
+    let request = key.into_iter().fold(request, |request, key| request.header("x-api-key", key));
+    send(gateway, roots, shown, request).await
+}
+
+async fn send(
+    gateway: &Gateway,
+    roots: &Authority,
+    shown: Option<&Made>,
+    request: hyper::http::request::Builder,
+) -> Result<Answer, String> {
     let mut store = rustls::RootCertStore::empty();
     store.add(roots.certificate.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -91,9 +102,8 @@ async fn ask(gateway: &Gateway, roots: &Authority, shown: Option<&Made>, key: Op
     let stream = connector.connect(name, stream).await.map_err(|error| error.to_string())?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     tokio::spawn(connection);
-    let request = Request::get("/v1/models").header("host", "localhost");
-    let request = key.into_iter().fold(request, |request, key| request.header("x-api-key", key));
-    let response = sender.send_request(request.body(Full::<Bytes>::default()).unwrap()).await;
+    let request = request.header("host", "localhost").body(Full::<Bytes>::default()).unwrap();
+    let response = sender.send_request(request).await;
     Ok(collect(response.map_err(|error| format!("{error:?}"))?).await)
 }
 
@@ -135,6 +145,30 @@ async fn a_certificate_names_its_caller_and_conflicts_are_refused() {
     let server = ours.make("batch.example", None, ExtendedKeyUsagePurpose::ServerAuth);
     for bad in [&forged, &server] {
         assert!(ask(&gateway, &ours, Some(bad), Some("acme")).await.is_err());
+    }
+}
+
+/// Browsers send it with whatever any page asks them to.
+#[tokio::test(flavor = "multi_thread")]
+async fn by_a_certificate_another_sites_page_changes_nothing() {
+    let (folder, ours) = (tempfile::tempdir().unwrap(), Authority::new());
+    let gateway = start(folder.path(), &ours, &ours, "optional", ENTRIES).await;
+    let batch = ours.client("batch.example");
+    for (name, value, key, status) in [
+        ("origin", "https://evil.example", None, 403),
+        ("sec-fetch-site", "cross-site", None, 403),
+        ("origin", "https://localhost", None, 404),
+        ("x-program", "says nothing of a page", None, 404),
+        // No browser sends a key by itself.
+        ("origin", "https://evil.example", Some("acme"), 404),
+    ] {
+        let request = Request::post("/v1/streams/none/cancel").header(name, value);
+        let request = key.into_iter().fold(request, |request, key: &str| request.header("x-api-key", key));
+        let answer = send(&gateway, &ours, Some(&batch), request).await.unwrap();
+        assert_eq!(answer.status, status, "{name}: {value}: {:?}", answer.body);
+        if status == 403 {
+            assert_eq!(answer.error().2, json!("cross_site"));
+        }
     }
 }
 

@@ -85,7 +85,12 @@ pub(crate) async fn me(exchange: Exchange) -> Result<Response, Reject> {
     let headers: &HeaderMap = exchange.request.headers();
     let token = cookie(headers, SESSION_COOKIE)?.ok_or_else(over)?.to_owned();
     let Open { person, session } = people.find(&token).await?.ok_or_else(over)?;
-    let standing = people.standing(&person, credential::project(headers)?)?;
+    let asked = credential::project(headers)?;
+    let standing = match people.standing(&person, asked) {
+        // The login's own project is no more, or is another's: who is logged in can choose one of those below.
+        Err(gone) if asked.is_none() && gone.code.as_deref() == Some("project_not_found") => None,
+        standing => standing?,
+    };
     let caller = standing.as_ref().map(|grant| &grant.caller);
     let (project, role) =
         (caller.map(|caller| caller.owner()), caller.map_or(person.claimed.role, |caller| caller.role));
