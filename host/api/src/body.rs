@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tidegate_types::{Fault, Reject};
+use tracing::Span;
 
 pub(crate) type Response = hyper::Response<Body>;
 
@@ -17,6 +18,8 @@ pub(crate) type Response = hyper::Response<Body>;
 pub(crate) struct Body {
     kind: Kind,
     record: Option<Record>,
+    /// What happens while the body is made is a part of its request.
+    span: Span,
 }
 
 enum Kind {
@@ -31,19 +34,24 @@ enum Kind {
 impl Body {
     pub(crate) fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self { kind: Kind::Full((!bytes.is_empty()).then_some(bytes)), record: None }
+        Self::of(Kind::Full((!bytes.is_empty()).then_some(bytes)))
     }
 
     pub(crate) fn events(events: EventBody) -> Self {
-        Self { kind: Kind::Events(Box::new(events)), record: None }
+        Self::of(Kind::Events(Box::new(events)))
     }
 
     pub(crate) fn replay(replay: ReplayBody) -> Self {
-        Self { kind: Kind::Replay(Box::new(replay)), record: None }
+        Self::of(Kind::Replay(Box::new(replay)))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, record: None, span: Span::none() }
     }
 
     /// Makes the record live as long as the body.
     pub(crate) fn keep(&mut self, record: Record) {
+        self.span = record.span.clone();
         self.record = Some(record);
     }
 
@@ -84,16 +92,13 @@ impl hyper::body::Body for Body {
     type Error = Infallible;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = self.get_mut();
-        let polled = match &mut this.kind {
-            Kind::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Kind::Events(events) => {
-                events.poll_bytes(cx, this.record.as_mut()).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-            }
-            Kind::Replay(replay) => {
-                replay.poll_bytes(cx, this.record.as_mut()).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-            }
-        };
+        let Self { kind, record, span } = self.get_mut();
+        let bytes = span.in_scope(|| match kind {
+            Kind::Full(bytes) => Poll::Ready(bytes.take()),
+            Kind::Events(events) => events.poll_bytes(cx, record.as_mut()),
+            Kind::Replay(replay) => replay.poll_bytes(cx, record.as_mut()),
+        });
+        let polled = bytes.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))));
         flow::note(&polled);
         polled
     }

@@ -48,9 +48,13 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
         let unique = ids::unique();
         let id = ids::request_id(request.headers().get(&REQUEST_ID).map(HeaderValue::as_bytes), &unique);
         let span = tracing::info_span!("request", %id);
-        let record = Record::new(id, request.method().clone(), running);
+        let headers = request.headers();
+        let traced =
+            span.in_scope(|| tidegate_trace::server(|name| headers.get(name).and_then(|value| value.to_str().ok())));
+        let record = Record::new(id, request.method().clone(), running, traced.clone());
         let dispatch = self.clone();
-        Box::pin(async move { Ok(dispatch.respond(request, unique, record).await) }.instrument(span))
+        let answer = async move { Ok(dispatch.respond(request, unique, record).await) };
+        Box::pin(answer.instrument(traced).instrument(span))
     }
 }
 

@@ -9,7 +9,9 @@ use metrics::{Counter, Histogram, counter, histogram};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+use tidegate_trace as trace;
 use tidegate_types::{Caller, Fault, Reject, RequestId, Retention};
+use tracing::Span;
 
 /// What became of a request.
 enum Outcome {
@@ -31,11 +33,13 @@ pub(crate) struct Record {
     first_event: Option<Duration>,
     events: u64,
     outcome: Outcome,
+    /// What the request's part in a trace is told in.
+    pub(crate) span: Span,
     _running: Running,
 }
 
 impl Record {
-    pub(crate) fn new(request_id: RequestId, method: Method, running: Running) -> Self {
+    pub(crate) fn new(request_id: RequestId, method: Method, running: Running, span: Span) -> Self {
         Self {
             request_id,
             method,
@@ -46,6 +50,7 @@ impl Record {
             first_event: None,
             events: 0,
             outcome: Outcome::ClientGone,
+            span,
             _running: running,
         }
     }
@@ -79,10 +84,38 @@ impl Drop for Record {
         count.increment(1);
         duration.record(seconds);
         self.log(outcome, status, seconds);
+        if !self.span.is_disabled() {
+            self.trace(outcome);
+        }
     }
 }
 
 impl Record {
+    /// Names of OpenTelemetry's conventions, where it has some.
+    fn trace(&self, outcome: &'static str) {
+        let span = &self.span;
+        trace::name(span, &format!("{} {}", self.method, self.route));
+        trace::note(span, "http.request.method", self.method.to_string());
+        trace::note(span, "http.route", self.route);
+        trace::note(span, "tidegate.request_id", self.request_id.as_str().to_owned());
+        trace::note(span, "tidegate.outcome", outcome);
+        if let Some(status) = self.status {
+            trace::note(span, "http.response.status_code", i64::from(status.as_u16()));
+        }
+        if let Some(caller) = &self.caller {
+            trace::note(span, "tidegate.tenant", caller.tenant.as_str().to_owned());
+            trace::note(span, "tidegate.key", caller.key_name.to_string());
+        }
+        if let Outcome::Rejected(reject) = &self.outcome {
+            let code = reject.code.as_deref().unwrap_or("error");
+            match reject.fault {
+                // As the conventions have it, a server has not failed where its client was wrong.
+                Fault::Client => trace::note(span, "error.type", code.to_owned()),
+                _ => trace::fail(span, code),
+            }
+        }
+    }
+
     fn log(&self, outcome: &str, status: &str, seconds: f64) {
         let (id, method, route) = (self.request_id.as_str(), self.method.as_str(), self.route);
         let (tenant, key) = match &self.caller {

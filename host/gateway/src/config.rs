@@ -21,6 +21,7 @@ mod quota;
 mod shared;
 mod store;
 mod streams;
+mod traces;
 mod upstream;
 
 pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
@@ -45,6 +46,7 @@ pub use quota::AdmissionConfig;
 pub use shared::SharedConfig;
 pub use store::{BudgetConfig, EventsConfig, KafkaConfig, StoreConfig, SummariesConfig, TitlesConfig};
 pub use streams::StreamsConfig;
+pub use traces::TracesConfig;
 pub use upstream::{UpstreamBreakerConfig, UpstreamRetryConfig};
 
 use crate::bundled::STARTER_NAME;
@@ -82,6 +84,8 @@ pub struct Config {
     pub limits: AdmissionConfig,
     /// What is shared with other gateways; absent means nothing.
     pub shared: Option<SharedConfig>,
+    /// Where spans of requests go; absent means nowhere.
+    pub traces: Option<TracesConfig>,
     /// What differs for some tenants.
     pub tenants: BTreeMap<String, TenantConfig>,
     /// Where compiled plugins and unpacked assets are kept; default: the user's cache folder.
@@ -315,6 +319,7 @@ impl Config {
         self.engine.check()?;
         self.store.as_ref().map_or(Ok(()), |store| store.check(&self.model_names()))?;
         self.shared.as_ref().map_or(Ok(()), SharedConfig::check)?;
+        self.traces.as_ref().map_or(Ok(()), TracesConfig::check)?;
         self.check_money()
     }
 

@@ -12,7 +12,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command, KeyArgs, KeyCommand, ServeArgs};
 use tidegate::config::Config;
+use tidegate_trace::Traces;
 use tokio::signal::unix::Signal;
+use tracing::Subscriber;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -33,7 +38,7 @@ fn main() -> ExitCode {
             runtime().and_then(|runtime| runtime.block_on(tidegate::remote::usage(args, &mut std::io::stdout())))
         }
         Some(Command::Plugin(command)) => tidegate::plugin::run(command, &mut std::io::stdout()),
-        Some(Command::EngineWorker(args)) => start_logging().and_then(|()| tidegate::assemble::run_worker(args)),
+        Some(Command::EngineWorker(args)) => start_logging(None).and_then(|()| tidegate::assemble::run_worker(args)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -45,16 +50,21 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: ServeArgs) -> anyhow::Result<()> {
-    start_logging()?;
     let config = args.to_config()?;
+    let runtime = runtime()?;
+    let traces = config.traces.as_ref().map(|traces| Traces::start(&traces.to_traces(), runtime.handle().clone()));
+    let traces = traces.transpose()?;
+    start_logging(traces.as_ref())?;
     let drain = Duration::from_millis(config.server.drain_timeout_ms);
     let hangup = Hangup::of(config.source.is_some());
-    runtime()?.block_on(async {
+    let collector =
+        config.traces.as_ref().map(|traces| format!("traces    to {} as {}", traces.endpoint, traces.service));
+    let served = runtime.block_on(async {
         // Large models take minutes, in which a config may well change.
         let requests = hangup.requests()?;
         let running = tidegate::start(config).await?;
         let mut stops = Stops::listen(hangup)?;
-        for fact in &running.facts {
+        for fact in collector.iter().chain(&running.facts) {
             say(&mut std::io::stdout(), fact);
         }
         run_until_stopped(&running, &mut stops, requests).await;
@@ -64,7 +74,12 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
             () = stops.next() => {}
         }
         Ok(())
-    })
+    });
+    // The runtime sends what is left.
+    if let Some(traces) = traces {
+        traces.stop();
+    }
+    served
 }
 
 /// Fails where the books are wrong, for whoever runs it by a clock.
@@ -120,17 +135,26 @@ async fn run_until_stopped(running: &tidegate::Running, stops: &mut Stops, mut r
 /// target `plugin`) have to say.
 const LOGGED: &str = "warn,tidegate=info,plugin=info";
 
-/// To standard error, at the level of `RUST_LOG`.
-fn start_logging() -> anyhow::Result<()> {
+/// To standard error, at the level of `RUST_LOG`. Spans to a collector, where there is one.
+fn start_logging(traces: Option<&Traces>) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // Escape codes are for eyes; in a file they are noise.
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init()
-        .map_err(|error| anyhow::anyhow!("logging does not start: {error}"))
+    let registry = tracing_subscriber::registry();
+    let started = match traces {
+        // One filter for all is the cheaper one.
+        None => registry.with(filter).with(lines()).try_init(),
+        Some(traces) => registry.with(lines().with_filter(filter)).with(traces.layer()).try_init(),
+    };
+    started.map_err(|error| anyhow::anyhow!("logging does not start: {error}"))
+}
+
+fn lines<S>() -> impl Layer<S>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // Escape codes are for eyes; in a file they are noise.
+    layer.with_ansi(std::io::stderr().is_terminal())
 }
 
 /// A closed pipe is no reason to panic.

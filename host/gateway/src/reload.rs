@@ -158,6 +158,7 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         ("[engine]", old.engine == new.engine),
         ("[store]", old.store == new.store),
         ("[shared]", old.shared == new.shared),
+        ("[traces]", old.traces == new.traces),
         ("cache_dir", old.cache_dir == new.cache_dir),
     ];
     match sections.iter().find(|(_, same)| !same) {

@@ -77,7 +77,9 @@ fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
     }
     assert_eq!(in_files(folder.path(), CANARY), 0);
     for (id, stage) in [("asked-0", "prompt-guard"), ("asked-2", "stream-guard")] {
-        let span = format!("request{{id={id}}}:plugin{{name=pii-guard stage=\"{stage}\" outcome=\"ok\"}}");
+        let span = format!(
+            "request{{id={id}}}:server{{otel.kind=\"server\"}}:plugin{{name=pii-guard stage=\"{stage}\" outcome=\"ok\""
+        );
         assert!(in_files(folder.path(), &span) > 0, "{span} is in the log");
     }
 }

@@ -8,8 +8,10 @@ use crate::stages::Ending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_ledger::Charge;
+use tidegate_trace as trace;
 use tidegate_types::{DeltaKind, Finding, FinishReason, Reject, Usage};
 use tidegate_upstream::Attempts;
+use tracing::Span;
 
 /// Watches one reply and writes its record when it ends, or is dropped before.
 pub(crate) struct Record {
@@ -24,6 +26,8 @@ pub(crate) struct Record {
     observed: Option<(Arc<Pipeline>, Findings)>,
     charge: Option<Arc<Charge>>,
     attempts: Attempts,
+    /// Of the request, in a trace.
+    span: Span,
 }
 
 /// What the guards of one answer saw, left where its record finds it.
@@ -45,6 +49,7 @@ impl Record {
             observed: None,
             charge: None,
             attempts: Attempts::default(),
+            span: Span::current(),
         }
     }
 
@@ -118,7 +123,24 @@ impl Record {
             upstream_attempts = self.attempts.count(),
             "request"
         );
+        self.trace(detail, usage);
         self.tell(outcome.as_str(), detail, usage, total);
+    }
+
+    /// What was asked and what it used, by the names of OpenTelemetry's conventions for generative models.
+    fn trace(&self, detail: &str, usage: Usage) {
+        if self.span.is_disabled() {
+            return;
+        }
+        let whole = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        trace::note(&self.span, "gen_ai.provider.name", "tidegate");
+        trace::note(&self.span, "gen_ai.request.model", self.model.clone());
+        trace::note(&self.span, "gen_ai.usage.input_tokens", whole(usage.input_tokens));
+        trace::note(&self.span, "gen_ai.usage.output_tokens", whole(usage.output_tokens));
+        trace::note(&self.span, "tidegate.finish", detail.to_owned());
+        if let Some(first) = self.first {
+            trace::note(&self.span, "tidegate.first_ms", first.as_secs_f64() * 1e3);
+        }
     }
 
     fn tell(&mut self, outcome: &'static str, detail: &str, usage: Usage, total: Duration) {

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind};
 use tidegate_types::{Fault, Reject, RejectKind};
-use tracing::Instrument;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 /// What a failure of the plugin means for the request; load failure included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +61,7 @@ impl Stage {
         if !self.breaker.admits(tenant, started) {
             return self.failed(kind, "paused", "it failed too often and is left out for a while");
         }
-        let span =
-            tracing::debug_span!("plugin", name = %self.name, stage = kind.as_str(), outcome = tracing::field::Empty);
+        let span = self.span(kind);
         let outcome = call(plugin).instrument(span.clone()).await;
         span.record("outcome", outcome.as_ref().map_or_else(case, |_| "ok"));
         let took = started.elapsed();
@@ -80,6 +80,16 @@ impl Stage {
                 }
                 self.failed(kind, case(&error), &error.to_string())
             }
+        }
+    }
+
+    /// Of one call; those about a stream's windows are too many to be exported, and have one for each text
+    /// (`ask_guard.rs`).
+    fn span(&self, kind: StageKind) -> Span {
+        let (name, stage) = (&self.name, kind.as_str());
+        match kind {
+            StageKind::StreamGuard => tracing::trace_span!("window", %name, stage, outcome = Empty),
+            _ => tracing::debug_span!("plugin", %name, stage, outcome = Empty),
         }
     }
 

@@ -10,6 +10,7 @@ use tidegate_egress::Response;
 use tidegate_types::{Delta, DeltaKind, Reject, Usage};
 use tidegate_wire::client::{AnswerReader, Received, WireError};
 use tidegate_wire::sse::SseReader;
+use tracing::Span;
 
 /// Bytes of one event: a whole tool call or a token's alternatives fit many times over.
 const MAX_EVENT_BYTES: usize = 4 << 20;
@@ -47,6 +48,8 @@ pub struct UpstreamStream {
     received: VecDeque<Received>,
     bounds: Bounds,
     failures: Arc<Failures>,
+    /// Open for as long as the answer is read.
+    _span: Span,
 }
 
 impl UpstreamStream {
@@ -57,7 +60,14 @@ impl UpstreamStream {
         bounds: Bounds,
         failures: Arc<Failures>,
     ) -> Self {
-        Self { response: Some(response), shape, reader, received: VecDeque::new(), bounds, failures }
+        let (response, received) = (Some(response), VecDeque::new());
+        Self { response, shape, reader, received, bounds, failures, _span: Span::none() }
+    }
+
+    /// Makes the span last as long as this.
+    pub(crate) fn within(mut self, span: Span) -> Self {
+        self._span = span;
+        self
     }
 
     /// What the upstream calls the model that answers, once it has said something.

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_egress::{Connector, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use tidegate_trace as trace;
 use tidegate_types::{Chat, Reject, RequestId};
 use tidegate_wire::client::{
     AnswerReader, Failure, TokenBound, embeddings, endpoint_path, labels, model_names, request_body, texts_body,
 };
+use tracing::{Instrument, Span};
 
 /// Bytes of an error that are read, and how long that may take.
 const MAX_FAILURE_BYTES: u64 = 64 << 10;
@@ -80,10 +82,28 @@ impl Upstream {
         if hops > 0 {
             request.headers.insert(HeaderName::from_static("x-tidegate-hops"), HeaderValue::from(u16::from(hops)));
         }
-        let response = self.send(&request).await?;
+        let span = self.traced(&mut request);
+        let response =
+            self.send(&request).instrument(span.clone()).await.inspect_err(|_| trace::fail(&span, "upstream"))?;
         let shape = self.shape(&response)?;
         let reader = AnswerReader::new(chat, new_call_id);
-        Ok(UpstreamStream::new(response, shape, reader, bounds, Arc::clone(&self.failures)))
+        Ok(UpstreamStream::new(response, shape, reader, bounds, Arc::clone(&self.failures)).within(span))
+    }
+
+    /// The request's own span, which the server is told of, so that its work is seen in the same trace.
+    fn traced(&self, request: &mut Request) -> Span {
+        let span = tracing::debug_span!(
+            "upstream",
+            otel.kind = "client",
+            server.address = self.origin(),
+            gen_ai.request.model = &*self.model
+        );
+        for (name, value) in trace::outgoing(&span) {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                request.headers.insert(HeaderName::from_static(name), value);
+            }
+        }
+        span
     }
 
     /// The names of the server's models; also a probe of whether it is there and takes our key.

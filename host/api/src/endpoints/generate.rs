@@ -21,6 +21,7 @@ use tidegate_streams::{Full, StreamId, Writer};
 use tidegate_types::{Caller, Fault, Reject, Retention};
 use tidegate_wire::stream::UsageChunk;
 use tidegate_wire::{Answer, Head, ParsedRequest, StreamEncoder};
+use tracing::Instrument;
 
 /// Answers a request whose body `parse` reads.
 pub(crate) async fn answer(
@@ -133,7 +134,7 @@ async fn streamed(
         return Ok(event_stream(Body::events(EventBody::new(api, encoder, reply, first))));
     };
     let cursor = writer.log().read_after(0).map_err(gone)?;
-    api.tasks.spawn(generation::run(Arc::clone(api), writer, encoder, reply, first));
+    api.tasks.spawn(generation::run(Arc::clone(api), writer, encoder, reply, first).in_current_span());
     let mut response = event_stream(Body::replay(ReplayBody::new(api, cursor)));
     if let Ok(id) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(STREAM_ID, id);

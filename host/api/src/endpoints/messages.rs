@@ -21,6 +21,7 @@ use tidegate_streams::Full;
 use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, Role};
 use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple, plain_chat};
 use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
+use tracing::Instrument;
 
 pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     let context = exchange.context();
@@ -114,7 +115,7 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let (shared, notebook) = (Arc::clone(api), Notebook::default());
     let answering = Answering { api: shared, encoder, keep: Some(keep), writer: Some(writer), notebook };
     // In a task, since whoever asked may go away: what the store knows to be made here is made.
-    let making = api.tasks.spawn(make(answering, stream, plain_chat(model), context));
+    let making = api.tasks.spawn(make(answering, stream, plain_chat(model), context).in_current_span());
     match making.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?? {
         Maker::This | Maker::Other => Ok(()),
         Maker::Nobody => Err(not_found("conversation")),
@@ -128,7 +129,7 @@ async fn make(answering: Answering, stream: String, chat: Chat, context: Request
     let maker = keep.conversations.begin(&keep.tenant, &keep.turn).await.map_err(|error| store_failed(&error))?;
     if maker == Maker::This {
         api.streams.tell(&stream, writer);
-        api.tasks.spawn(answering.ask(chat, context));
+        api.tasks.spawn(answering.ask(chat, context).in_current_span());
     }
     Ok(maker)
 }

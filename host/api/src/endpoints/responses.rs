@@ -20,6 +20,7 @@ use tidegate_streams::{Found, Writer};
 use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Retention, TenantId};
 use tidegate_wire::conversations::deleted;
 use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response, status_of};
+use tracing::Instrument;
 
 pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     // Whoever asks again with the same key may be at another gateway, and finds the log there.
@@ -88,7 +89,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
             }
             let cursor = writer.log().read_after(0).map_err(gone)?;
             let answering = Answering { api: Arc::clone(&api), encoder, keep, writer: Some(writer), notebook };
-            api.tasks.spawn(async move { answering.run(reply, first).await });
+            api.tasks.spawn(async move { answering.run(reply, first).await }.in_current_span());
             event_stream(Body::replay(ReplayBody::new(&api, cursor).owning()))
         }
         writer => {
@@ -264,7 +265,7 @@ async fn in_background(
         api.streams.tell(name, writer);
         cursor = stream.then(|| writer.log().read_after(0).map_err(gone)).transpose()?;
     }
-    api.tasks.spawn(async move { answering.ask(chat, context).await });
+    api.tasks.spawn(async move { answering.ask(chat, context).await }.in_current_span());
     Ok(match cursor {
         Some(cursor) => event_stream(Body::replay(ReplayBody::new(&api, cursor))),
         None => json(Bytes::from(begun)),

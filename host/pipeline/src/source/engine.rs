@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use tidegate_engine::JobStream;
 use tidegate_ledger::Tally;
 use tidegate_types::{Caller, Delta, DeltaKind, Fault, FinishReason, Job, JobEvent, Reject, SamplingParams, Usage};
+use tracing::Span;
 
 /// What one turn asks of the engine: one job for each entry of `sampling`.
 pub(crate) struct EngineTurn {
@@ -39,6 +40,8 @@ pub(crate) struct EngineSource {
     usage: Usage,
     single_call: bool,
     tally: Option<Arc<Tally>>,
+    /// From the queue to the last token.
+    _span: Span,
 }
 
 struct Choice {
@@ -77,7 +80,8 @@ impl EngineSource {
         if let Some(tally) = &tally {
             tally.add_input(usage.input_tokens);
         }
-        Ok(Self { choices, turn: 0, ready: VecDeque::new(), usage, single_call: turn.single_call, tally })
+        let span = tracing::debug_span!("engine", prompt_tokens = usage.input_tokens, choices = choices.len());
+        Ok(Self { choices, turn: 0, ready: VecDeque::new(), usage, single_call: turn.single_call, tally, _span: span })
     }
 
     /// Ends a choice; its job is cancelled by dropping the stream.
@@ -213,7 +217,15 @@ mod tests {
         let text = ChoiceText::new(Arc::clone(&model), &turn).expect("a choice");
         let choice = Choice { stream: None, text, cached_tokens: 0, output_tokens: 0 };
         let (ready, usage) = (VecDeque::new(), Usage::default());
-        let mut source = EngineSource { choices: vec![choice], turn: 0, ready, usage, single_call, tally: None };
+        let mut source = EngineSource {
+            choices: vec![choice],
+            turn: 0,
+            ready,
+            usage,
+            single_call,
+            tally: None,
+            _span: Span::none(),
+        };
         let ids = model.encode(said, AddSpecial::No).expect("text encodes");
         let tokens = ids.into_iter().map(|id| JobEvent::Token(SampledToken { id, logprob: None, top: Vec::new() }));
         let end = JobEvent::Finished { reason: FinishReason::Stop, usage };

@@ -8,6 +8,8 @@ use metrics::counter;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{CallContext, Channel, Inspection, StageKind, Window, WindowAction};
 use tidegate_types::{About, Fault, Finding, FinishReason, GuardAction, Reject};
+use tracing::Span;
+use tracing::field::Empty;
 
 /// A guard that takes longer than this sees coalesced text.
 const SLOW_GUARD: Duration = Duration::from_millis(2);
@@ -35,6 +37,43 @@ pub(super) struct Withheld {
     since: Option<Instant>,
     /// What every call about it carries, made once: what it counts references of, other threads count too.
     call: Option<CallContext>,
+    watched: Option<Watched>,
+}
+
+/// The calls about one text, as one span: a call for each token would fill any trace.
+#[derive(Debug)]
+struct Watched {
+    span: Span,
+    calls: u64,
+    failed: bool,
+    took: Duration,
+}
+
+impl Watched {
+    fn begin(stage: &Stage) -> Self {
+        let (name, kind) = (&stage.name, StageKind::StreamGuard.as_str());
+        let span = tracing::debug_span!("plugin", %name, stage = kind, outcome = Empty, calls = Empty, us = Empty);
+        Self { span, calls: 0, failed: false, took: Duration::ZERO }
+    }
+
+    fn note(&mut self, failed: bool, took: Duration) {
+        self.calls += 1;
+        self.failed |= failed;
+        self.took += took;
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.span.is_disabled() {
+            return;
+        }
+        self.span.record("outcome", if self.failed { "failed" } else { "ok" });
+        self.span.record("calls", self.calls);
+        self.span.record("us", self.took.as_micros() as u64);
+        // A span that nothing is said in is not seen in a log.
+        self.span.in_scope(|| tracing::debug!("asked"));
+    }
 }
 
 /// A guard's answer, followed.
@@ -62,9 +101,10 @@ impl Asking<'_> {
     /// Asks `stage` about what waits in `held`.
     pub(super) async fn ask(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         let Self { cx, streaming, choice, channel, ending } = self;
-        let Withheld { text, call, .. } = &mut *held;
+        let Withheld { text, call, watched, .. } = &mut *held;
         let window = text.window();
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
+        let watched = watched.get_or_insert_with(|| Watched::begin(stage));
         let started = Instant::now();
         let opinion = stage
             .call(StageKind::StreamGuard, call, async |plugin| {
@@ -72,8 +112,10 @@ impl Asking<'_> {
                     Window { seq: text.seq(), choice, channel, text: &window.text, settled: window.settled, ending };
                 plugin.inspect_window(call, text.carry(), window).await
             })
-            .await?;
-        let slow = started.elapsed() > SLOW_GUARD;
+            .await;
+        let took = started.elapsed();
+        watched.note(!matches!(opinion, Ok(Some(_))), took);
+        let (opinion, slow) = (opinion?, took > SLOW_GUARD);
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
             return Ok(Asked { judged: released(stage, held.text.release_unjudged()), findings: Vec::new(), slow });

@@ -1,0 +1,171 @@
+//! Traces: the program's spans as a collector gets them, in the client's trace, with the upstream told of it, and
+//! without a word that anybody wrote.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+const CANARY: &str = "canary5b20fe";
+
+/// Takes every request, answers each with `answer`, and hands on head and body.
+fn taking(answer: &'static str) -> (String, Receiver<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let (sender, receiver) = sync_channel(256);
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut reader = BufReader::new(socket.unwrap());
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap() > 0 {}
+            let head = head.to_ascii_lowercase();
+            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+            let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
+            reader.read_exact(&mut body).unwrap();
+            sender.send((head, body)).unwrap();
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length:";
+            write!(reader.get_mut(), "{head} {}\r\n\r\n{answer}", answer.len()).unwrap();
+        }
+    });
+    (addr, receiver)
+}
+
+fn start(folder: &std::path::Path, config: &str) -> (Child, String) {
+    std::fs::write(folder.join("tidegate.toml"), format!("[server]\nlisten = \"127.0.0.1:0\"\n{config}")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command
+        .args(["serve", "--config"])
+        .arg(folder.join("tidegate.toml"))
+        .env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"))
+        .env_remove("RUST_LOG");
+    let mut program = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut said = BufReader::new(program.stdout.take().unwrap()).lines();
+    let line = said.find_map(|line| line.unwrap().strip_prefix("listening http://").map(str::to_owned)).unwrap();
+    std::thread::spawn(move || said.for_each(drop));
+    (program, line.split(' ').next().unwrap().to_owned())
+}
+
+fn ask(addr: &str, model: &str, stream: bool, more: &str) {
+    let body = format!(
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":24,\
+         \"messages\":[{{\"role\":\"user\",\"content\":\"What is Tidegate? {CANARY}\"}}]}}"
+    );
+    let mut socket = TcpStream::connect(addr).unwrap();
+    write!(
+        socket,
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n{more}\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// Asks the program to stop, which sends what is left; gives all spans that the collector got.
+fn spans(mut program: Child, collector: &Receiver<(String, Vec<u8>)>) -> Vec<Span> {
+    Command::new("kill").arg(program.id().to_string()).status().unwrap();
+    program.wait().unwrap();
+    let mut spans = Vec::new();
+    while let Ok((head, body)) = collector.recv_timeout(Duration::from_millis(500)) {
+        assert!(head.starts_with("post /v1/traces"), "{head}");
+        assert!(!body.windows(CANARY.len()).any(|at| at == CANARY.as_bytes()), "a span repeats what a caller wrote");
+        let request = ExportTraceServiceRequest::decode(&*body).unwrap();
+        let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
+        spans.extend(scopes.flat_map(|scope| scope.spans));
+    }
+    spans
+}
+
+fn text(span: &Span, key: &str) -> String {
+    let value = span.attributes.iter().find(|attribute| attribute.key == key);
+    match value.and_then(|attribute| attribute.value.as_ref()?.value.as_ref()) {
+        Some(Value::StringValue(text)) => text.clone(),
+        Some(Value::IntValue(n)) => n.to_string(),
+        Some(other) => format!("{other:?}"),
+        None => String::new(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn traceparent(sampled: bool) -> String {
+    format!("traceparent: 00-{TRACE}-{PARENT}-0{}\r\n", u8::from(sampled))
+}
+
+#[test]
+fn a_request_and_its_parts_are_spans_in_the_clients_trace() {
+    let (addr, collector) = taking("");
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[traces]\nendpoint = \"http://{addr}\"\nservice = \"gate\"\n[[pipeline.stage]]\nplugin = \"pii-guard\"\n"
+    );
+    let (program, gateway) = start(folder.path(), &config);
+    ask(&gateway, "tidegate-starter", true, &traceparent(true));
+    let spans = spans(program, &collector);
+    assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE), "{spans:#?}");
+    let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
+    assert_eq!(server.name, "POST /v1/chat/completions");
+    assert_eq!(text(server, "http.response.status_code"), "200");
+    assert_eq!(text(server, "gen_ai.request.model"), "tidegate-starter");
+    assert_eq!(text(server, "tidegate.tenant"), "local");
+    assert!(text(server, "gen_ai.usage.output_tokens").parse::<u32>().unwrap() > 1, "{server:#?}");
+    let below = |name: &str, stage: &str| {
+        let of = |span: &&Span| span.name == name && text(span, "stage") == stage;
+        let found: Vec<_> = spans.iter().filter(of).collect();
+        assert_eq!(found.len(), 1, "{name} {stage}: {spans:#?}");
+        assert_eq!(found[0].parent_span_id, server.span_id, "{name} {stage}");
+        assert!(found[0].end_time_unix_nano <= server.end_time_unix_nano);
+        found[0]
+    };
+    assert_eq!(text(below("plugin", "prompt-guard"), "outcome"), "ok");
+    let guard = below("plugin", "stream-guard");
+    assert!(text(guard, "calls").parse::<u32>().unwrap() > 1, "one span for all windows: {guard:#?}");
+    below("engine", "");
+}
+
+#[test]
+fn an_upstream_is_told_of_the_trace_and_a_client_may_leave_it() {
+    const ANSWER: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
+        "message":{"role":"assistant","content":"Here."},"finish_reason":"stop"}]}"#;
+    let (addr, collector) = taking("");
+    let (upstream, asked) = taking(ANSWER);
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[traces]\nendpoint = \"http://{addr}\"\n[pipeline]\n[[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n"
+    );
+    let (program, gateway) = start(folder.path(), &config);
+    ask(&gateway, "m", false, &traceparent(true));
+    ask(&gateway, "m", false, &traceparent(false));
+    let spans = spans(program, &collector);
+    // The span of the one that was sampled, told to the upstream as the parent of what it does.
+    let client = spans.iter().find(|span| span.name == "upstream").expect("the upstream's span");
+    let posts: Vec<_> = asked.try_iter().filter(|(head, _)| head.starts_with("post ")).collect();
+    assert_eq!(posts.len(), 2);
+    assert!(posts[0].0.contains(&format!("traceparent: 00-{TRACE}-{}-01", hex(&client.span_id))), "{}", posts[0].0);
+    assert!(posts[1].0.contains(&format!("traceparent: 00-{TRACE}-")), "{}", posts[1].0);
+    assert_eq!(spans.iter().filter(|span| span.name == "upstream").count(), 1, "the other was not sampled");
+}
+
+#[test]
+fn a_collector_that_is_away_holds_nobody_up() {
+    let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (mut program, gateway) = start(folder.path(), &format!("[traces]\nendpoint = \"http://{away}\"\n[pipeline]\n"));
+    ask(&gateway, "tidegate-starter", false, "");
+    let stopping = std::time::Instant::now();
+    Command::new("kill").arg(program.id().to_string()).status().unwrap();
+    assert!(program.wait().unwrap().success());
+    assert!(stopping.elapsed() < Duration::from_secs(30), "it ends without the collector");
+}
