@@ -1,11 +1,11 @@
-//! What a guard changes in a prompt in one call, within the host's caps. Where changes are many, neighbours become one:
+//! What a guard changes in a prompt in one call, within what a result may have. Where changes are many, neighbours become one:
 //! what stands between them is written again as it is. So however often something is found in a prompt, all of it goes.
 
 use crate::stages::Edit;
 use crate::types::Span;
 use std::ops::Range;
 
-/// The host takes this many edits of one call.
+/// So many edits leave most of a stage's `output_bytes` to their texts; the first hosts took no more of one call.
 pub const MAX_EDITS: usize = 4096;
 
 /// Below this many, each change is an edit of its own.
@@ -45,7 +45,7 @@ impl<'a> Changes<'a> {
         self.arguments.push((call_id.into(), json));
     }
 
-    /// The edits; `None` where they are more than the host takes of one call, however they are put.
+    /// The edits; `None` where they are more than one result may have, however they are put.
     pub fn into_edits(self) -> Option<Vec<Edit>> {
         let texts = joined(self.texts, MAX_EDITS.saturating_sub(self.arguments.len()));
         let arguments = self.arguments.into_iter().map(|(call, json)| Edit::SetArguments(call, json));

@@ -43,6 +43,8 @@
 
 extern crate self as tidegate_plugin_sdk;
 
+#[cfg(any(target_arch = "wasm32", test))]
+mod alloc;
 pub mod changes;
 pub mod descriptor;
 pub mod findings;

@@ -1,5 +1,10 @@
 //! What all guests have in common, so that a guest's file shows its one misbehaviour and little else.
 
+// As every plugin made with the SDK: `cargo xtask bench plugins` measures such a guest.
+#[cfg(target_arch = "wasm32")]
+#[path = "../../../../plugins/sdk/src/alloc.rs"]
+mod alloc;
+
 /// A descriptor without capabilities, of a guest that takes any config.
 pub fn descriptor(name: &str, mutates: bool) -> String {
     descriptor_with(name, mutates, "")
