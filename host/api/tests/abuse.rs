@@ -18,7 +18,8 @@ async fn bodies_that_are_no_request_are_refused_and_the_connection_goes_on() {
     let mut running = start(limits(), Vec::new(), None);
     let mut client = running.connect().await;
     let deep = format!(r#"{{"model":{}1{}}}"#, "[".repeat(5000), "]".repeat(5000));
-    let wide = format!(r#"{{"model":"m","messages":[{}]}}"#, vec!["{}"; 50_000].join(","));
+    let messages = |n: usize| format!(r#"{{"model":"m","messages":[{}]}}"#, vec!["{}"; n].join(","));
+    let (many, too_many) = (messages(4_000), messages(50_000));
     let cases: &[(&[u8], &str)] = &[
         (b"", "invalid_json"),
         (b"{", "invalid_json"),
@@ -27,7 +28,8 @@ async fn bodies_that_are_no_request_are_refused_and_the_connection_goes_on() {
         (b"\x00\x01\x02", "invalid_json"),
         (deep.as_bytes(), "invalid_json"),
         (br#"{"model":"m","model":"n"}"#, "invalid_json"),
-        (wide.as_bytes(), "missing_required_parameter"),
+        (many.as_bytes(), "missing_required_parameter"),
+        (too_many.as_bytes(), "array_above_max_length"),
         (b"[]", "invalid_type"),
         (br#"{"model":7,"messages":[]}"#, "invalid_type"),
         (br#"{"model":"m","messages":"hi"}"#, "invalid_type"),
