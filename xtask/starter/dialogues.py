@@ -31,9 +31,11 @@ SYSTEMS = [
     "You are a knowledgeable assistant that answers questions clearly.", "Please answer in English.",
 ]
 LENGTHS = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5]  # segments of a dialogue
-TOOL_LENGTHS = [3, 3, 4, 4, 5]  # where a long list of tools was read first
+QUIZ_LENGTHS = [5, 6, 7, 8]
+TOOL_LENGTHS = [3, 4, 5, 5, 6, 7]  # where a long list of tools was read first
 TOOLS_SHARE = 0.26
 BUNDLED_SHARE = 0.08  # with nothing but the bundled calculator, as every request to a server without a config
+QUIZ_SHARE = 0.12  # of the dialogues: many short questions, for what is learned by heart takes few tokens
 PAIRS_SHARE = 0.10
 ASKED_IN_THE_END = 0.7  # what was told and not asked for
 FOLLOW_UP = 0.6  # once something was told, how often the next segment asks for it
@@ -97,12 +99,13 @@ def calculate(rng, split, state):
 
 # Shares of the segments early (first fifth), in the middle, and late (last two fifths).
 SEGMENTS = {
-    talk.small_talk: (8, 12, 15), talk.fact: (14, 17, 20), talk.world: (3, 3, 4), talk.unknown: (5, 7, 8),
-    calculate: (4, 4, 4), grounded: (28, 32, 30), story: (8, 9, 9), recall.tell: (15, 14, 13),
-    recall.recall: (4, 4, 4), recall.about_chat: (4, 3, 3), echo: (24, 8, 5),
+    talk.small_talk: (12, 18, 22), talk.fact: (16, 22, 26), talk.world: (3, 3, 4), talk.unknown: (5, 7, 8),
+    calculate: (4, 4, 4), grounded: (28, 32, 30), story: (8, 9, 9), recall.tell: (16, 18, 18),
+    recall.recall: (6, 6, 6), recall.about_chat: (4, 4, 4), echo: (24, 12, 9),
 }
+QUIZ = {talk.small_talk: (4, 4, 4), talk.fact: (4, 4, 4), talk.world: (1, 1, 1), talk.unknown: (2, 2, 2)}
 WITH_TOOLS = {
-    toolcalls.calculate: (20, 18, 18), use_tool: (58, 66, 62), talk.small_talk: (8, 10, 12), talk.fact: (4, 6, 8),
+    toolcalls.calculate: (20, 16, 16), use_tool: (58, 66, 62), talk.small_talk: (8, 10, 12), talk.fact: (4, 6, 8),
     talk.unknown: (3, 3, 3), story: (2, 2, 2), recall.tell: (4, 4, 3), recall.recall: (3, 3, 2), grounded: (3, 3, 3),
 }
 
@@ -121,10 +124,13 @@ def chain(rng, split, progress):
         state.tools, state.tasks = toolcalls.offer(rng, split)
     elif kind < TOOLS_SHARE + BUNDLED_SHARE:
         state.tools = [toolcalls.DATA["bundled_calculator"]]
+    elif kind < TOOLS_SHARE + BUNDLED_SHARE + QUIZ_SHARE:
+        table = QUIZ
     if rng.random() < 0.4:
         state.system = rng.choice(SYSTEMS)
         messages.append({"role": "system", "content": state.system})
-    for _ in range(rng.choice(TOOL_LENGTHS if state.tools else LENGTHS)):
+    lengths = TOOL_LENGTHS if state.tasks else QUIZ_LENGTHS if table is QUIZ else LENGTHS
+    for _ in range(rng.choice(lengths)):
         follow_up = state.told and rng.random() < FOLLOW_UP
         segment = recall.recall if follow_up else rng.choices(list(table), shares(table, progress))[0]
         part = segment(rng, split, state)

@@ -20,7 +20,8 @@ FRAMES = tomllib.loads((pathlib.Path(__file__).parent / "frames.toml").read_text
 DECLINED = "(?i)(text|passage|context) does not (say|mention|tell)|not in the text"
 UNANSWERED_SHARE = 0.3  # of the questions in a chain; the pairs and short texts add theirs
 ENOUGH_SHARE = 0.6  # how often the questions end when all sentences were asked for
-QUESTIONS = [1, 2, 3, 3, 4, 5]  # about one passage
+QUESTIONS = [2, 3, 4, 4, 5, 6, 7]  # about one passage
+AGAIN_SHARE = 0.5  # of the sentences that are asked for with another question, too
 REWORDED_SHARE = 0.35  # of the questions that use other words than the text
 CLAIM_SHARE = 0.07  # of the answered questions that ask whether something is so
 LED_SHARE = 0.12
@@ -39,6 +40,7 @@ class Item:
     other: str | None = None  # the sentence with another value
     group: str | None = None  # of the frame
     answer: str | None = None  # what to say, where that is not the sentence
+    again: tuple | None = None  # another question that it answers, and that value
 
     def __post_init__(self):
         self.sentence, self.question = capital(self.sentence), capital(self.question)
@@ -67,9 +69,10 @@ def record_items(rng, split, record):
         def put(pattern, value=value):
             return fill(rng, split, pattern, e=entity, E=capital(entity), v=value)
 
-        question = reworded(rng, put(hold(rng, fact["ask"], split)))
+        question, again = (reworded(rng, put(hold(rng, fact["ask"], split))) for _ in range(2))
         items.append(Item(put(tell), question, value, entity in question, "{e}" in tell.lower(),
-                          put(tell, false) if false != value else None))
+                          put(tell, false) if false != value else None,
+                          again=(again, value) if (entity in again) == (entity in question) else None))
     return items
 
 
@@ -79,12 +82,14 @@ def frame_item(rng, split, frame, names=()):
     for slot, pattern in frame["v"].items():
         known = pattern in ("{full_name}", "{person}") and names and rng.random() < 0.6
         values[slot] = rng.choice(names) if known else fill(rng, split, pattern)
-    asked_for = rng.choice(sorted(frame["ask"]))
+    asked_for, also = rng.choice(sorted(frame["ask"])), rng.choice(sorted(frame["ask"]))
     tell = expand_one(rng, rng.choice(frame["tell"]))
-    question = reworded(rng, fill(rng, split, hold(rng, frame["ask"][asked_for], split), **values))
+    question, again = (reworded(rng, fill(rng, split, hold(rng, frame["ask"][slot], split), **values))
+                       for slot in (asked_for, also))
     other = values | {asked_for: fill(rng, split, frame["v"][asked_for])}
     return Item(fill(rng, split, tell, **values), question, values[asked_for], True, True,
-                fill(rng, split, tell, **other) if other != values else None, frame.get("group"))
+                fill(rng, split, tell, **other) if other != values else None, frame.get("group"),
+                again=(again, values[also]))
 
 
 def frame_items(rng, split):
@@ -147,10 +152,11 @@ def action_items(rng, split):
             (f"who {past} {what}?", who), (f"[what did {who} {base}|what was it that {who} {past}]?", what),
             (f"where did {who} {base} {what}?", where), (f"when did {who} {base} {what}?", when),
         ]
-        question, value = rng.choice(asks if when else asks[:3])
+        (question, value), (again, also) = rng.choices(asks if when else asks[:3], k=2)
         whole = rng.choice([f"{who} {past} {what} {where} {when}", f"{where} {who} {past} {what} {when}",
                             f"{when} {who} {past} {what} {where}"]).strip() + "."
-        items.append(Item(whole, reworded(rng, expand_one(rng, question)), value, True))
+        items.append(Item(whole, reworded(rng, expand_one(rng, question)), value, True,
+                          again=(reworded(rng, expand_one(rng, again)), also)))
     return items
 
 
@@ -281,6 +287,13 @@ def user(text):
     return {"role": "user", "content": text}
 
 
+def asked_again(item):
+    """The item with its other question, or None."""
+    if not item.again or capital(item.again[0]) == item.question:
+        return None
+    return dataclasses.replace(item, question=item.again[0], value=item.again[1], again=None)
+
+
 def _follow(rng, question):
     """A later question about the same text."""
     return rng.choice(["And ", "Also, ", "Then, ", "Okay, ", "Thanks. "]) + small(question) if rng.random() < 0.15 else question
@@ -294,7 +307,10 @@ def in_chain(rng, split, state, sentences):
     if in_system:
         form = expand_one(rng, rng.choice(DATA["system_forms"])).replace("«", "[").replace("»", "]")
         out.append({"role": "system", "content": form.replace("{p}", text)})
-    left, gone = rng.sample(shown.items, len(shown.items)), rng.sample(shown.missing, len(shown.missing))
+    again = [asked_again(item) for item in shown.items if rng.random() < AGAIN_SHARE]
+    left, gone = shown.items + [item for item in again if item], list(shown.missing)
+    rng.shuffle(left)
+    rng.shuffle(gone)
     for turn in range(rng.choice(QUESTIONS)):
         missing = gone and (not left or rng.random() < UNANSWERED_SHARE)
         item = gone.pop() if missing else left.pop() if left else None

@@ -25,6 +25,7 @@ GIVEN = [
     "Okay, noted! Anything else?", "That is interesting!", "Alright, I've saved that.", "Cool!", "How can I help you with that?",
 ]
 GIVEN_SHARE = 0.3
+TOLD_SHARE = 0.7  # of the questions for something, once something was told
 SHARED_SHARE = 0.12  # of the things told that are about somebody or something else
 REMEMBER = [
     "remember this: {s}", "please remember: {s}", "note: {s}", "{s}", "{s}", "by the way, {l}", "just so you know: {s}", "keep this in mind: {s}",
@@ -177,7 +178,7 @@ def recall(rng, split, state):
     if known and rng.random() < 0.05:
         said = [capital(fill(rng, split, state.kept[key]["say"][0], v=state.told[key])) for key in known[:3]]
         return [user(surface(rng, expand_one(rng, ABOUT_ME))), says(" ".join(said), kind="recall_all", all=said)]
-    key = rng.choice(known) if known and rng.random() < 0.85 else rng.choice(["name", "name", *MEMORIES])
+    key = rng.choice(known) if known and rng.random() < TOLD_SHARE else rng.choice(["name", "name", *MEMORIES])
     memory = state.kept.get(key) or MEMORIES[key]
     ask = surface(rng, expand_one(rng, rng.choice(memory["ask"])), loose=False)
     if key not in state.told:

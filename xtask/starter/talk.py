@@ -75,18 +75,35 @@ def fact(rng, split, state):
     return turns
 
 
+CAPITAL_ASKS = (
+    "[what is|what's|tell me|do you know|name|give me|which city is|what city is|can you tell me|I need] the capital"
+    " [city |]of {x}?"
+)
+CAPITAL_SHORT = (
+    "[capital of {x}|{x}, capital|{x}'s capital|which city is {x}'s capital|what is {x}'s capital|what capital does {x} have]?"
+)
+OPPOSITE_ASKS = (
+    "[[what is|what's|tell me|do you know|name|give me] the [opposite|contrary] of {x}?|what is the reverse of {x}?"
+    "|{x} is the opposite of what?|opposite of {x}?]"
+)
+SOUND_ASKS = (
+    "[what [sound|noise] does a {x} make|what does [a|the] {x} say|how does a {x} [sound|go]|what is the sound of a {x}"
+    "|what do {x}s say]?"
+)
+
+
 def world(rng, split, state):
     kind, names = rng.random(), {name: sorted(table.items()) for name, table in WORLD.items()}
     if kind < 0.4:
         country, must = rng.choice(names["capital"])
-        ask = f"[what is|what's|tell me|do you know] the capital [city |]of {country}?"
-        answer = f"The capital of {country} is {must}."
+        asks = CAPITAL_ASKS if rng.random() < 0.7 else CAPITAL_SHORT
+        ask, answer = asks.replace("{x}", country), f"The capital of {country} is {must.rstrip('.')}."
     elif kind < 0.5:
         word, must = rng.choice(names["opposite"])[::rng.choice([1, -1])]
-        ask, answer = f"what is the opposite of {word}?", f"The opposite of {word} is {must}."
+        ask, answer = OPPOSITE_ASKS.replace("{x}", word), f"The opposite of {word} is {must}."
     elif kind < 0.56:
         animal, must = rng.choice(names["sound"])
-        ask, answer = f"[what sound does a {animal} make|what does a {animal} say]?", f"A {animal} says {must}."
+        ask, answer = SOUND_ASKS.replace("{x}", animal), f"A {animal} says {must}."
     else:
         ask, answer = rng.choice(names["qa"])
         must = answer

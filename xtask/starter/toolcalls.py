@@ -96,59 +96,80 @@ def _cased(rng, name):
                        "".join(map(str.capitalize, parts))])
 
 
+def _times(rng):
+    """How often a tool is asked for: reading the schemas is what costs."""
+    return rng.choice([1, 1, 2, 2, 3])
+
+
 def _getter(rng, split):
-    """Asks for a property of something."""
+    """Asks for a property of things."""
     data = DATA["getter"]
     noun, pattern = rng.choice(sorted(DATA["nouns"].items()))
     if rng.random() < 0.3:
         noun = coined(rng, split).lower()
     key, value_pattern = rng.choice(sorted(DATA["subjects_of"].items()))
-    value, result = fill(rng, split, value_pattern), fill(rng, split, pattern)
-    slots = {"x": noun, "X": capital(noun), "k": key, "v": value, "r": result}
-    name = fill(rng, split, rng.choice(data["names"]), **slots)
+    slots = {"x": noun, "X": capital(noun), "k": key}
+    name = _cased(rng, fill(rng, split, rng.choice(data["names"]), **slots))
     description = fill(rng, split, rng.choice(data["descriptions"]), **slots)
-    ask, answer = fill(rng, split, rng.choice(data["asks"]), **slots), fill(rng, split, data["say"], **slots)
     if rng.random() < 0.15:
         key = rng.choice(["input", "value", "q", coined(rng, split).lower()])
-    return Task(_schema(rng, _cased(rng, name), description, {key: value}), ask, {key: value}, result, answer, noun)
+    schema = _schema(rng, name, description, {key: fill(rng, split, value_pattern)})
+    tasks = []
+    for _ in range(_times(rng)):
+        value, result = fill(rng, split, value_pattern), fill(rng, split, pattern)
+        given = slots | {"v": value, "r": result}
+        ask, answer = fill(rng, split, rng.choice(data["asks"]), **given), fill(rng, split, data["say"], **given)
+        tasks.append(Task(schema, ask, {key: value}, result, answer, noun))
+    return tasks
+
+
+def _values(rng, split, patterns):
+    """Arguments by name; a pattern says with its first character what is no text."""
+    values = {}
+    for key, pattern in patterns.items():
+        text = fill(rng, split, pattern)
+        values[key] = int(text[1:]) if text.startswith("#") else text == "?true" if text.startswith("?") else text
+    return values
 
 
 def _action(rng, split):
-    """Asks for something to be done."""
+    """Asks for things to be done."""
     data = rng.choice(DATA["action"])
-    arguments = {}
-    for key, pattern in data["arguments"].items():
-        text = fill(rng, split, pattern)
-        arguments[key] = int(text[1:]) if text.startswith("#") else text == "?true" if text.startswith("?") else text
     made = {"v": fill(rng, split, data.get("verb", "")), "o": fill(rng, split, data.get("object", ""))}
     made["V"] = capital(made["v"])
-    result = fill(rng, split, data.get("result", "[ok|done|success]"))
-    slots = made | arguments | {"r": result}
-    name = fill(rng, split, rng.choice(data["names"]), **made)
-    ask, answer = fill(rng, split, rng.choice(data["asks"]), **slots), fill(rng, split, data["say"], **slots)
-    given, patterns = {}, {}
-    for key, value in arguments.items():
-        other = _renamed(rng, key, given.keys() | arguments.keys())
-        given[other], patterns[other] = value, data["arguments"][key]
+    known, names = data["arguments"], {}
+    for key in known:
+        names[key] = _renamed(rng, key, known.keys() | set(names.values()))
+    name = _cased(rng, fill(rng, split, rng.choice(data["names"]), **made))
     description = fill(rng, split, data["description"], **made) if rng.random() < 0.93 else ""
-    schema = _schema(rng, _cased(rng, name), description, given, patterns)
-    order = {key: given[key] for key in schema["parameters"]["properties"] if key in given}
-    return Task(schema, ask, order, result, answer)
+    example = _values(rng, split, known)
+    schema = _schema(rng, name, description, {names[key]: example[key] for key in known},
+                     {names[key]: pattern for key, pattern in known.items()})
+    tasks = []
+    for _ in range(_times(rng)):
+        arguments, result = _values(rng, split, known), fill(rng, split, data.get("result", "[ok|done|success]"))
+        slots = made | arguments | {"r": result}
+        ask, answer = fill(rng, split, rng.choice(data["asks"]), **slots), fill(rng, split, data["say"], **slots)
+        given = {names[key]: arguments[key] for key in known}
+        order = {key: given[key] for key in schema["parameters"]["properties"] if key in given}
+        tasks.append(Task(schema, ask, order, result, answer))
+    return tasks
 
 
-def task(rng, split):
+def tasks_of_one(rng, split):
     return _getter(rng, split) if rng.random() < 0.3 else _action(rng, split)
 
 
 def offer(rng, split):
     """The tools of a dialogue, in random order, and the tasks among them; the calculator is mostly there."""
-    tasks = [task(rng, split) for _ in range(rng.choice([1, 2, 2, 3, 3]))]
+    tasks = [task for _ in range(rng.choice([1, 2, 2, 3, 3])) for task in tasks_of_one(rng, split)]
     schemas = {t.schema["name"]: t.schema for t in tasks}
     if rng.random() < 0.85 or not schemas:
         description = rng.choice(DATA["calculator_descriptions"])
         schemas["calculator"] = _schema(rng, "calculator", description, {"expression": ""})
     tools = list(schemas.values())
     rng.shuffle(tools)
+    rng.shuffle(tasks)
     return tools, [t for t in tasks if schemas[t.schema["name"]] is t.schema]
 
 

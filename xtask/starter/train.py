@@ -191,7 +191,8 @@ def train(run, source):
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stopped", True))
     while run.progress() < 1 and not run.stopped:
         run.pool += 1
-        for batches in together(source.batches(run.pool, run.progress()), args.accumulate):
+        mix = args.mix_from + (1 - args.mix_from) * run.progress()
+        for batches in together(source.batches(run.pool, mix), args.accumulate):
             progress = run.progress()
             losses.append(run.learn(batches, progress))
             if len(losses) == args.show:
@@ -233,6 +234,7 @@ def arguments():
     args.add_argument("--minutes", type=float, help="budget of time, earlier runs of this state included")
     args.add_argument("--until", help="budget of time: run until this HH:MM")
     args.add_argument("--tokens", type=count, help="budget of tokens, e.g. 400M")
+    args.add_argument("--mix-from", type=float, default=0.0, help="the progress that the mix of dialogues begins with")
     args.add_argument("--decay", type=float, default=0.4, help="part of the budget in which the learning rate falls")
     args.add_argument("--device", default="cpu", help="cpu or cuda")
     args.add_argument("--threads", type=int, default=1, help="threads of the CPU; two that meet in every operator lose")

@@ -28,7 +28,7 @@ class Pool:
 
 
 OPEN_POOLS = ("animal", "folk", "place", "object", "color", "food", "job", "hobby", "material", "thing", "trait")
-OPEN_SHARE = 0.12
+OPEN_SHARE = 0.25
 
 
 def listed(rng, split, pool):
