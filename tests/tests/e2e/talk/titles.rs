@@ -73,8 +73,8 @@ async fn without_a_namer_that_works_answers_are_as_ever() {
         let begun = std::time::Instant::now();
         for n in 0..8 {
             let id = if n % 2 == 0 { id.clone() } else { new_conversation(&gateway).await };
-            let asked = json!({"message_id": n.to_string(), "content": "When is high water?"});
-            let done = talk(&gateway, &id, asked).await;
+            let question = json!({"message_id": n.to_string(), "content": "When is high water?"});
+            let done = talk(&gateway, &id, question).await;
             assert_eq!((&done["type"], &done["stored"]), (&json!("done"), &json!(true)));
             if n == 0 {
                 until("it is tried", async || (!asked(&upstream, "broken").is_empty()).then_some(())).await;
