@@ -38,12 +38,13 @@ pub(crate) async fn run(program: &Path, report: &mut Report) -> anyhow::Result<(
     write_config(folder.path(), addr, upstream.addr)?;
     let began = SystemTime::now();
     let clients = clients::start(addr, CLIENTS);
-    let (mut random, mut restarts) = (gateway::Random(7), Vec::new());
+    let (mut random, mut restarts, mut killed) = (gateway::Random(7), Vec::new(), Vec::new());
     for _ in 0..kills {
         let mut child = spawn(program, folder.path())?;
         restarts.push(wait_ready(addr).await?);
         let life = LIFE_MS.start + random.below(LIFE_MS.end - LIFE_MS.start);
         tokio::time::sleep(Duration::from_millis(life)).await;
+        killed.push(Instant::now());
         child.kill()?;
         child.wait()?;
     }
@@ -53,7 +54,7 @@ pub(crate) async fn run(program: &Path, report: &mut Report) -> anyhow::Result<(
     let billed = billed_of_all(addr, began).await;
     let _ = child.kill();
     let _ = child.wait();
-    compare(&heard, &upstream.generated(), &billed?, report)?;
+    compare(&cut_by(&killed, heard), &upstream.generated(), &billed?, report)?;
     report.add("times killed", kills as f64, "", None);
     report.add("p50 from start to ready", median(restarts.clone()), "ms", None);
     report.add("longest from start to ready", restarts.iter().copied().fold(0.0, f64::max), "ms", Some(2000.0));
@@ -126,6 +127,17 @@ async fn billed(addr: SocketAddr, began: SystemTime) -> anyhow::Result<Billed> {
         page = next.parse()?;
     }
     Ok(billed)
+}
+
+/// Who left within a mark of a kill may have left a gateway that was no more, with what it had sent still to be read.
+fn cut_by(killed: &[Instant], mut heard: BTreeMap<String, Heard>) -> BTreeMap<String, Heard> {
+    let apart = |one: Instant, other: Instant| one.max(other).duration_since(one.min(other)).as_secs_f64() * 1e3;
+    for heard in heard.values_mut().filter(|heard| heard.ended == Ended::Left) {
+        if killed.iter().any(|kill| apart(*kill, heard.at) < MARK_MS) {
+            heard.ended = Ended::Cut;
+        }
+    }
+    heard
 }
 
 fn compare(

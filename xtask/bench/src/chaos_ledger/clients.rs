@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -30,6 +30,8 @@ pub(crate) enum Ended {
 pub(crate) struct Heard {
     pub(crate) tokens: u64,
     pub(crate) ended: Ended,
+    /// When it ended, or had begun.
+    pub(crate) at: Instant,
 }
 
 pub(crate) struct Clients {
@@ -74,7 +76,7 @@ pub(crate) fn start(addr: SocketAddr, count: usize) -> Clients {
 
 /// Streams one answer and counts its tokens; goes away after `leave` of them.
 async fn stream(addr: SocketAddr, name: &str, leave: Option<u64>) -> Heard {
-    let mut heard = Heard { tokens: 0, ended: Ended::Refused };
+    let mut heard = Heard { tokens: 0, ended: Ended::Refused, at: Instant::now() };
     let body = format!(
         "{{\"model\":\"m\",\"stream\":true,\"user\":\"{name}\",\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}]}}"
     );
@@ -106,7 +108,7 @@ async fn stream(addr: SocketAddr, name: &str, leave: Option<u64>) -> Heard {
             return heard;
         }
         if heard.ended == Ended::Cut && leave.is_some_and(|leave| heard.tokens >= leave) {
-            heard.ended = Ended::Left;
+            (heard.ended, heard.at) = (Ended::Left, Instant::now());
             return heard;
         }
     }
