@@ -94,9 +94,8 @@ impl Answer {
                 },
                 State::Begun { stream, attempt, asking } => match ready!(stream.poll_event(cx)) {
                     Some(Ok(event)) => {
-                        if asking.take().is_some() {
-                            attempt.begin();
-                        }
+                        *asking = None;
+                        attempt.hear();
                         return Poll::Ready(Some(Ok(event)));
                     }
                     Some(Err(failed)) => {

@@ -5,6 +5,7 @@ use crate::chance;
 use crate::failure::Trouble;
 use crate::figures::Ending;
 use crate::replicas::{Replicas, Server, Tried};
+use crate::retry::Asked;
 use crate::upstream::Upstream;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -18,6 +19,7 @@ pub(crate) struct Attempt {
     replicas: Replicas,
     index: usize,
     claim: Claim,
+    asked: Asked,
     since: Instant,
     /// Of the server's signs of life, those before this.
     heard: u64,
@@ -34,9 +36,9 @@ enum Verdict {
 }
 
 impl Attempt {
-    pub(crate) fn new(replicas: &Replicas, index: usize, claim: Claim) -> Self {
+    pub(crate) fn new(replicas: &Replicas, index: usize, claim: Claim, asked: Asked) -> Self {
         let (replicas, since) = (replicas.clone(), Instant::now());
-        let mut attempt = Self { replicas, index, claim, since, heard: 0, began: false, ending: None };
+        let mut attempt = Self { replicas, index, claim, asked, since, heard: 0, began: false, ending: None };
         attempt.heard = attempt.server().heard.load(Ordering::Relaxed);
         attempt.server().outstanding.fetch_add(1, Ordering::Relaxed);
         attempt.server().figures.began();
@@ -52,12 +54,10 @@ impl Attempt {
         &self.server().upstream
     }
 
-    /// Something of an answer has come: a probe that got so far is a good one.
-    pub(crate) fn begin(&mut self) {
-        if std::mem::replace(&mut self.began, true) {
-            return;
-        }
+    /// Something of an answer has come, the first of it or more: a probe that got so far is a good one.
+    pub(crate) fn hear(&mut self) {
         self.server().heard.fetch_add(1, Ordering::Relaxed);
+        self.began = true;
         if self.claim == Claim::Ordinary {
             return;
         }
@@ -105,9 +105,11 @@ impl Attempt {
         match ending {
             Ending::Answered => Verdict::Good,
             Ending::Left if self.began => Verdict::Good,
-            Ending::Left | Ending::Failed(Trouble::Late) if !self.is_in_vain() => Verdict::Nothing,
+            Ending::Left | Ending::Failed(Trouble::Silent | Trouble::Late) if !self.is_in_vain() => Verdict::Nothing,
             Ending::Failed(Trouble::Busy | Trouble::Refused) => Verdict::Nothing,
-            Ending::Failed(Trouble::Unreachable | Trouble::Overloaded | Trouble::Silent) => Verdict::Bad,
+            Ending::Failed(Trouble::Unreachable | Trouble::Overloaded) => Verdict::Bad,
+            // Nothing of a stream, nor of anybody else's answer. What comes in one piece may only be long.
+            Ending::Failed(Trouble::Silent) if self.asked == Asked::Stream => Verdict::Bad,
             // Perhaps the request's own doing. Nobody's requests shall take the last server away from others.
             Ending::Left | Ending::Cut | Ending::Failed(_) if self.has_other() => Verdict::Bad,
             Ending::Left | Ending::Cut | Ending::Failed(_) => Verdict::Nothing,

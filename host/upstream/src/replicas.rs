@@ -9,7 +9,7 @@ use crate::budget::RetryBudget;
 use crate::chance;
 use crate::config::{UpstreamConfig, UpstreamError};
 use crate::figures::ServerFigures;
-use crate::retry::{Attempts, RetryConfig, Run};
+use crate::retry::{Asked, Attempts, RetryConfig, Run};
 use crate::upstream::Upstream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,7 +36,7 @@ pub(crate) struct Server {
     pub(crate) outstanding: AtomicUsize,
     breaker: Mutex<Breaker>,
     pub(crate) figures: ServerFigures,
-    /// Signs of life so far: answers that began or ended, and failures that it told of.
+    /// Signs of life so far: events and ends of answers, and failures that it told of.
     pub(crate) heard: AtomicU64,
 }
 
@@ -81,8 +81,8 @@ impl Replicas {
     /// Asks for an answer, until a server has begun one. What fails between that and the first event is asked again
     /// while the answer is read. `attempts` counts how often it was sent.
     pub async fn generate(&self, chat: Box<Chat>, sending: Sending, attempts: &Attempts) -> Result<Answer, Reject> {
-        // Only a stream shows by what has not come that it was not made.
-        let mut run = Run::new(self, chat.stream, attempts.clone());
+        let asked = if chat.stream { Asked::Stream } else { Asked::Whole };
+        let mut run = Run::new(self, asked, attempts.clone());
         if sending.hops > 1 {
             // Each gateway of a chain that sent everything again would multiply with the others: the first one does.
             run.never_retry();
@@ -92,7 +92,7 @@ impl Replicas {
 
     /// One vector for each text.
     pub async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Reject> {
-        let mut run = Run::new(self, true, Attempts::default());
+        let mut run = Run::new(self, Asked::Texts, Attempts::default());
         loop {
             let attempt = run.next().await?;
             match run.bounded(&attempt, attempt.upstream().embed(texts)).await {
@@ -104,7 +104,7 @@ impl Replicas {
 
     /// The labels of each text with their scores, highest first.
     pub async fn classify(&self, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Reject> {
-        let mut run = Run::new(self, true, Attempts::default());
+        let mut run = Run::new(self, Asked::Texts, Attempts::default());
         loop {
             let attempt = run.next().await?;
             match run.bounded(&attempt, attempt.upstream().classify(texts)).await {
@@ -130,7 +130,7 @@ impl Replicas {
     }
 
     /// Begins an attempt at a server that the request has not been to and that is not left alone.
-    pub(crate) fn choose(&self, tried: Tried) -> Option<Attempt> {
+    pub(crate) fn choose(&self, tried: Tried, asked: Asked) -> Option<Attempt> {
         let (servers, now) = (&self.0.servers, Instant::now());
         loop {
             let may = |index: &usize| !tried.has(*index) && servers[*index].breaker().admits(now);
@@ -143,7 +143,7 @@ impl Replicas {
             // Another request may have become the probe meanwhile.
             let claim = servers[index].breaker().claim(now);
             if let Some(claim) = claim {
-                return Some(Attempt::new(self, index, claim));
+                return Some(Attempt::new(self, index, claim, asked));
             }
         }
     }
@@ -197,13 +197,13 @@ mod tests {
         let breaker = BreakerConfig { failures: 1, ..BreakerConfig::default() };
         let replicas = Replicas::new("m", vec![at(1), at(2)], RetryConfig::default(), &breaker).unwrap();
         let mut tried = Tried::default();
-        let first = replicas.choose(tried).unwrap();
+        let first = replicas.choose(tried, Asked::Stream).unwrap();
         tried.add(first.index());
         assert!(replicas.has_other(tried));
-        let other = replicas.choose(tried).unwrap();
+        let other = replicas.choose(tried, Asked::Stream).unwrap();
         assert_ne!(first.index(), other.index());
         other.fail(Trouble::Unreachable);
-        assert!(replicas.choose(tried).is_none());
-        assert_eq!(replicas.choose(Tried::default()).unwrap().index(), first.index());
+        assert!(replicas.choose(tried, Asked::Stream).is_none());
+        assert_eq!(replicas.choose(Tried::default(), Asked::Stream).unwrap().index(), first.index());
     }
 }

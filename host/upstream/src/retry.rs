@@ -86,11 +86,21 @@ impl Attempts {
     }
 }
 
+/// What a request is for, which decides what silence and a broken connection say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// A stream: it shows by what has not come that it was not made.
+    Stream,
+    /// An answer in one piece, which is made before its head comes, however long that takes.
+    Whole,
+    /// Vectors or labels: in one piece too, but another one does no harm.
+    Texts,
+}
+
 /// One request on its way to an answer, over however many attempts.
 pub(crate) struct Run {
     replicas: Replicas,
-    /// Whether a broken connection shows that no answer was made, or another one does no harm.
-    repeatable: bool,
+    asked: Asked,
     max_retries: u32,
     retries: u32,
     tried: Tried,
@@ -104,10 +114,10 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(replicas: &Replicas, repeatable: bool, attempts: Attempts) -> Self {
+    pub(crate) fn new(replicas: &Replicas, asked: Asked, attempts: Attempts) -> Self {
         let retry = &replicas.0.retry;
         Self {
-            repeatable,
+            asked,
             max_retries: retry.retries,
             retries: 0,
             tried: Tried::default(),
@@ -129,7 +139,7 @@ impl Run {
     pub(crate) async fn next(&mut self) -> Result<Attempt, Reject> {
         let failed = self.last.take();
         let attempt = match &failed {
-            None => self.replicas.choose(Tried::default()),
+            None => self.replicas.choose(Tried::default(), self.asked),
             Some(last) => self.again(last).await,
         };
         let Some(attempt) = attempt else { return Err(self.give_up(failed)) };
@@ -176,7 +186,7 @@ impl Run {
     async fn again(&mut self, failed: &Failed) -> Option<Attempt> {
         if failed.trouble == Trouble::Unreachable
             && Instant::now() < self.deadline
-            && let Some(attempt) = self.replicas.choose(self.tried)
+            && let Some(attempt) = self.replicas.choose(self.tried, self.asked)
         {
             return Some(attempt);
         }
@@ -187,7 +197,7 @@ impl Run {
             // What was to go elsewhere at once is not for a server that has failed at it. Where others were faster and
             // no other server is open any more, it is for a pause to decide, while there are retries.
             let not = if elsewhere { self.tried } else { Tried::default() };
-            if let Some(attempt) = self.replicas.choose(not) {
+            if let Some(attempt) = self.replicas.choose(not, self.asked) {
                 return Some(attempt);
             }
         }
@@ -195,10 +205,11 @@ impl Run {
 
     /// Counts another retry and gives the pause before it, where the request is to be sent again.
     fn permit(&mut self, failed: &Failed, elsewhere: bool) -> Option<Duration> {
+        let repeatable = self.asked != Asked::Whole;
         let may = match failed.trouble {
             Trouble::Unreachable | Trouble::Busy | Trouble::Overloaded => true,
-            Trouble::Gateway | Trouble::Broken => self.repeatable,
-            Trouble::Silent => self.repeatable && elsewhere,
+            Trouble::Gateway | Trouble::Broken => repeatable,
+            Trouble::Silent => repeatable && elsewhere,
             Trouble::Late | Trouble::Failed | Trouble::Refused => false,
         };
         if !may || self.retries >= self.max_retries || !(elsewhere || self.replicas.is_available()) {

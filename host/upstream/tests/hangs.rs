@@ -7,7 +7,8 @@ mod support;
 
 use std::time::Duration;
 use support::*;
-use tidegate_upstream::{BreakerConfig, Replicas, RetryConfig};
+use tidegate_types::RejectKind;
+use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig};
 use tokio::time::timeout;
 
 /// A server may take two seconds, so that what nobody waited a tenth of one for says nothing of it.
@@ -55,6 +56,56 @@ async fn the_only_server_is_not_left_alone_because_its_clients_leave() {
         assert!(!answered(&alone, Duration::from_millis(150)).await);
     }
     assert!(alone.is_available());
+}
+
+/// One failure opens the breaker, and nobody waits for long.
+fn strict() -> (RetryConfig, BreakerConfig) {
+    let retry = RetryConfig { start_timeout: Duration::from_millis(200), retries: 0, ..quick() };
+    (retry, BreakerConfig { failures: 1, pause: Duration::from_secs(600) })
+}
+
+async fn is_timed_out(replicas: &Replicas, stream: bool) -> bool {
+    ask(replicas, stream, 1).await.error.is_some_and(|reject| reject.kind == RejectKind::UpstreamTimeout)
+}
+
+/// It has no head before all of it is made: who asks for long ones shall take the last server from nobody.
+#[tokio::test]
+async fn what_comes_in_one_piece_and_takes_too_long_leaves_the_last_server_to_others() {
+    let servers = [Server::start(|_| Act::Hang("")).await, Server::start(|_| Act::Hang("")).await];
+    let (retry, breaker) = strict();
+    let both = replicas(&[servers[0].address, servers[1].address], retry, &breaker);
+    for _ in 0..3 {
+        assert!(is_timed_out(&both, false).await);
+    }
+    assert_eq!(both.embed(&["x".into()]).await.unwrap_err().kind, RejectKind::UpstreamTimeout);
+    let seen = [servers[0].seen(), servers[1].seen()];
+    assert!(seen == [1, 3] || seen == [3, 1], "the first to fail is left alone, the last one is not: {seen:?}");
+    assert!(both.is_available());
+    // A stream that does not begin, where nothing else does, is the server's own failure.
+    assert!(is_timed_out(&both, true).await);
+    assert!(!both.is_available());
+}
+
+/// Prompts that take long are no sign of a server that hangs, while others see their tokens come.
+#[tokio::test]
+async fn a_server_that_streams_to_others_is_not_left_alone_because_some_wait_in_vain() {
+    let busy = Server::start(|n| if n == 0 { Act::Talk } else { Act::Hang("") }).await;
+    let (retry, breaker) = strict();
+    let alone = replicas(&[busy.address], retry, &breaker);
+    let mut answer = alone.generate(chat(true), sending(1), &Attempts::default()).await.unwrap();
+    let mut next = async || assert!(answer.next().await.unwrap().is_ok());
+    next().await;
+    for _ in 0..2 {
+        let waiting = is_timed_out(&alone, true);
+        tokio::pin!(waiting);
+        let timed_out = loop {
+            tokio::select! {
+                timed_out = &mut waiting => break timed_out,
+                () = next() => {}
+            }
+        };
+        assert!(timed_out && alone.is_available());
+    }
 }
 
 #[tokio::test]

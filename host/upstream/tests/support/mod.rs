@@ -21,6 +21,8 @@ pub enum Act {
     Reset,
     /// Says nothing more behind this.
     Hang(&'static str),
+    /// Streams text for as long as it is read.
+    Talk,
 }
 
 pub struct Server {
@@ -72,6 +74,13 @@ async fn serve(mut stream: TcpStream, count: &AtomicUsize, script: &(dyn Fn(usiz
             let _ = stream.write_all(text.as_bytes()).await;
             // Until the other side is gone.
             let _ = stream.read(&mut [0; 16]).await;
+        }
+        Act::Talk => {
+            let mut written = stream.write_all(HEAD.as_bytes()).await;
+            while written.is_ok() {
+                written = stream.write_all(format!("data: {A}\n\n").as_bytes()).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
         }
         Act::Reset => {}
     }
