@@ -141,7 +141,7 @@ impl Drop for Attempt {
         self.server().figures.ended(ending);
         if self.judge(ending) {
             tracing::warn!(model = %self.replicas.0.model, upstream = self.upstream().origin(),
-                "keeps failing and is left alone for a while");
+                outcome = ending.as_str(), "keeps failing and is left alone for a while");
         }
         self.show_breaker();
     }

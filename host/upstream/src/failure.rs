@@ -27,6 +27,8 @@ pub(crate) enum Trouble {
     Late,
     /// The server tried and failed, or talks nonsense; another one might fail at the same request.
     Failed,
+    /// It is a matter of how this server is set up: another one may be set up well.
+    Misconfigured,
     /// It is a matter of the request or of the config.
     Refused,
 }
@@ -124,12 +126,12 @@ impl Failures {
         let (trouble, mut reject) = match status.as_u16() {
             // The upstream has read the request and names what is wrong with it: the caller can act.
             400 | 409 | 413 | 415 | 422 => (Trouble::Refused, self.passed_on(&failure)),
-            401..=403 => (Trouble::Refused, self.operator("the model's server refuses this gateway")),
+            401..=403 => (Trouble::Misconfigured, self.operator("the model's server refuses this gateway")),
             404 | 405 => {
-                (Trouble::Refused, self.operator("the model's server does not know the model or the endpoint"))
+                (Trouble::Misconfigured, self.operator("the model's server does not know the model or the endpoint"))
             }
             300..=399 => {
-                (Trouble::Refused, self.operator("the model's server redirects elsewhere, which is not followed"))
+                (Trouble::Misconfigured, self.operator("the model's server redirects elsewhere, which is not followed"))
             }
             408 => (Trouble::Busy, out_of_time()),
             429 => {

@@ -18,7 +18,7 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Answered => "answered",
             Self::Cut => "cut",
@@ -32,6 +32,7 @@ impl Ending {
                 Trouble::Silent => "silent",
                 Trouble::Late => "late",
                 Trouble::Failed => "failed",
+                Trouble::Misconfigured => "misconfigured",
                 Trouble::Refused => "refused",
             },
         }

@@ -8,6 +8,7 @@
 //! | 408, 429, 503, 529 | yes: the server says that it gives no answer |
 //! | 502, 504, the connection broke | where a stream was asked for: of an answer nothing had come, and none goes on behind it |
 //! | silence for too long | as before, and only at another server: this one may be slow, and twice the work will not help it |
+//! | 401 to 405, redirects | only at another server: they are about how this one is set up |
 //! | other statuses, nonsense, a document that is cut | no: there was an answer, or there will not be one |
 //!
 //! And never without room in the budget, past the deadline, or when the caller is gone: dropping the future ends it all.
@@ -210,6 +211,7 @@ impl Run {
             Trouble::Unreachable | Trouble::Busy | Trouble::Overloaded => true,
             Trouble::Gateway | Trouble::Broken => repeatable,
             Trouble::Silent => repeatable && elsewhere,
+            Trouble::Misconfigured => elsewhere,
             Trouble::Late | Trouble::Failed | Trouble::Refused => false,
         };
         if !may || self.retries >= self.max_retries || !(elsewhere || self.replicas.is_available()) {

@@ -235,6 +235,29 @@ async fn requests_go_past_a_server_that_keeps_failing() {
     assert!(two.is_available());
 }
 
+/// It answers at once, and so has always the least to do.
+#[tokio::test]
+async fn requests_go_past_a_server_that_is_set_up_wrongly() {
+    for wrong in ["401 Whose", "402 Pay", "403 Not You", "404 No Model", "405 No Such", "301 Moved"] {
+        let (sick, well) = (Server::start(move |_| status(wrong)).await, Server::start(|_| good()).await);
+        let both = replicas(&[sick.address, well.address], quick(), &BreakerConfig::default());
+        for n in 0..60 {
+            let outcome = ask(&both, n % 2 == 0, 1).await;
+            assert_eq!((outcome.events, outcome.error), (whole(), None), "{wrong}");
+        }
+        assert_eq!((sick.seen(), well.seen()), (5, 60), "{wrong}");
+    }
+    // Where all are, the last one is there for everybody, and says what is wrong.
+    let sick = [Server::start(|_| status("401 Whose")).await, Server::start(|_| status("404 No Model")).await];
+    let breaker = BreakerConfig { failures: 1, ..BreakerConfig::default() };
+    let both = replicas(&[sick[0].address, sick[1].address], quick(), &breaker);
+    for attempts in [2, 1, 1] {
+        let outcome = ask(&both, true, 1).await;
+        assert_eq!((outcome.code(), outcome.attempts), ("upstream_misconfigured", attempts));
+    }
+    assert!(both.is_available());
+}
+
 #[tokio::test]
 async fn requests_go_where_there_is_less_to_do() {
     const BEGUN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
