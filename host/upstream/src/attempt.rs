@@ -42,7 +42,6 @@ impl Attempt {
         attempt.heard = attempt.server().heard.load(Ordering::Relaxed);
         attempt.server().outstanding.fetch_add(1, Ordering::Relaxed);
         attempt.server().figures.began();
-        attempt.show_breaker();
         attempt
     }
 
@@ -61,10 +60,9 @@ impl Attempt {
         if self.claim == Claim::Ordinary {
             return;
         }
-        self.server().breaker().succeed(self.claim);
+        self.server().tell(|breaker| breaker.succeed(self.claim));
         self.claim = Claim::Ordinary;
         tracing::info!(model = %self.replicas.0.model, upstream = self.upstream().origin(), "answers again");
-        self.show_breaker();
     }
 
     /// The answer is complete.
@@ -92,13 +90,17 @@ impl Attempt {
                 self.server().heard.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let mut breaker = self.server().breaker();
-        match verdict {
-            Verdict::Good => breaker.succeed(self.claim),
-            Verdict::Bad => return breaker.fail(self.claim, Instant::now(), chance::fraction()),
-            Verdict::Nothing => breaker.release(self.claim, Instant::now()),
-        }
-        false
+        self.server().tell(|breaker| match verdict {
+            Verdict::Bad => breaker.fail(self.claim, Instant::now(), chance::fraction()),
+            Verdict::Good => {
+                breaker.succeed(self.claim);
+                false
+            }
+            Verdict::Nothing => {
+                breaker.release(self.claim, Instant::now());
+                false
+            }
+        })
     }
 
     fn verdict(&self, ending: Ending) -> Verdict {
@@ -127,11 +129,6 @@ impl Attempt {
         tried.add(self.index);
         self.replicas.has_other(tried)
     }
-
-    fn show_breaker(&self) {
-        let figure = self.server().breaker().figure();
-        self.server().figures.breaker(figure);
-    }
 }
 
 impl Drop for Attempt {
@@ -143,6 +140,5 @@ impl Drop for Attempt {
             tracing::warn!(model = %self.replicas.0.model, upstream = self.upstream().origin(),
                 outcome = ending.as_str(), "keeps failing and is left alone for a while");
         }
-        self.show_breaker();
     }
 }

@@ -71,7 +71,7 @@ impl ServerFigures {
         }
     }
 
-    /// The breaker's state may have changed.
+    /// The breaker's state has changed; it is closed until then.
     pub(crate) fn breaker(&self, figure: f64) {
         self.handles().breaker.set(figure);
     }

@@ -132,6 +132,12 @@ impl Replicas {
     /// Begins an attempt at a server that the request has not been to and that is not left alone.
     pub(crate) fn choose(&self, tried: Tried, asked: Asked) -> Option<Attempt> {
         let (servers, now) = (&self.0.servers, Instant::now());
+        if let [only] = &servers[..] {
+            if tried.has(0) {
+                return None;
+            }
+            return Some(Attempt::new(self, 0, only.tell(|breaker| breaker.claim(now))?, asked));
+        }
         loop {
             let may = |index: &usize| !tried.has(*index) && servers[*index].breaker().admits(now);
             let open: Vec<usize> = (0..servers.len()).filter(may).collect();
@@ -141,7 +147,7 @@ impl Replicas {
             let busy = |index: usize| servers[index].outstanding.load(Ordering::Relaxed);
             let index = if busy(other) < busy(one) { other } else { one };
             // Another request may have become the probe meanwhile.
-            let claim = servers[index].breaker().claim(now);
+            let claim = servers[index].tell(|breaker| breaker.claim(now));
             if let Some(claim) = claim {
                 return Some(Attempt::new(self, index, claim, asked));
             }
@@ -180,7 +186,20 @@ impl Replicas {
 }
 
 impl Server {
-    pub(crate) fn breaker(&self) -> MutexGuard<'_, Breaker> {
+    /// Tells the breaker of a request, and shows its state where that changed it.
+    pub(crate) fn tell<T>(&self, of: impl FnOnce(&mut Breaker) -> T) -> T {
+        let mut breaker = self.breaker();
+        let before = breaker.figure();
+        let told = of(&mut breaker);
+        let after = breaker.figure();
+        // Under the lock: of two changes the later one is shown.
+        if after != before {
+            self.figures.breaker(after);
+        }
+        told
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -152,9 +152,9 @@ impl Upstream {
 
     fn shape(&self, response: &Response) -> Result<Shape, Failed> {
         let kind = response.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
-        match kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
-            "text/event-stream" | "" => Ok(Shape::events()),
-            "application/json" => Ok(Shape::Whole(Vec::new())),
+        match kind.split(';').next().unwrap_or_default().trim() {
+            kind if kind.is_empty() || kind.eq_ignore_ascii_case("text/event-stream") => Ok(Shape::events()),
+            kind if kind.eq_ignore_ascii_case("application/json") => Ok(Shape::Whole(Vec::new())),
             other => Err(self.failures.unexpected(format_args!("an answer of the type {other:?}"))),
         }
     }
