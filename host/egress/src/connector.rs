@@ -30,7 +30,7 @@ pub struct ConnectorConfig {
     pub max_response_bytes: u64,
     /// Idle HTTP/1.1 connections that are kept for each runtime that opens some.
     pub max_idle: usize,
-    /// How long they are kept; below what common servers keep theirs.
+    /// How long they, and HTTP/2 connections without requests, are kept; below what common servers keep theirs.
     pub keep_idle: Duration,
     /// Certificates that are trusted besides the public ones.
     pub extra_roots: Vec<CertificateDer<'static>>,
@@ -126,20 +126,31 @@ impl Connector {
     /// A reused connection may have been closed by the other side while it was idle, which shows only when it
     /// is used, and then soon. The request is then sent again on a fresh one, as RFC 9110 (9.2.2) allows where the
     /// failure is known to be of the connection. One that breaks later may have had the request, and begun an answer.
+    /// A request that the server says it did not process is sent again, too.
     async fn send_unbounded(&self, request: &Request) -> Result<Response, EgressError> {
-        if let Some(connection) = self.0.pool.take() {
-            let begun = Instant::now();
-            match self.exchange(connection, request).await? {
-                Err(error) if was_stale(&error) && begun.elapsed() < STALE => {}
-                Err(error) => return Err(self.broken(&error)),
-                Ok(response) => return Ok(response),
-            }
+        let kept = self.0.pool.take();
+        let was_kept = kept.is_some();
+        let connection = match kept {
+            Some(connection) => connection,
+            None => self.dial().await?,
+        };
+        let begun = Instant::now();
+        match self.exchange(connection, request).await? {
+            Ok(response) => return Ok(response),
+            Err(error) if is_unprocessed(&error) => {}
+            Err(error) if was_kept && was_stale(&error) && begun.elapsed() < STALE => {}
+            Err(error) => return Err(self.broken(&error)),
         }
-        let connection = self.0.dialer.dial(&self.0.origin).await?;
-        if let Connection::H2(sender) = &connection {
-            self.0.pool.share(sender);
-        }
+        let connection = self.dial().await?;
         self.exchange(connection, request).await?.map_err(|error| self.broken(&error))
+    }
+
+    async fn dial(&self) -> Result<Connection, EgressError> {
+        let connection = self.0.dialer.dial(&self.0.origin).await?;
+        if let Connection::H2(shared, _) = &connection {
+            self.0.pool.share(shared);
+        }
+        Ok(connection)
     }
 
     async fn exchange(
@@ -147,23 +158,29 @@ impl Connector {
         connection: Connection,
         request: &Request,
     ) -> Result<hyper::Result<Response>, EgressError> {
-        let (head, connection) = match connection {
+        let (head, held) = match connection {
             Connection::H1(mut connection) => {
-                (connection.send(self.message(request, Version::HTTP_11)?).await, Some(connection))
+                (connection.send(self.message(request, Version::HTTP_11)?).await, (Some(connection), None))
             }
-            Connection::H2(mut sender) => (sender.send_request(self.message(request, Version::HTTP_2)?).await, None),
+            Connection::H2(mut shared, stream) => {
+                let head = shared.send(self.message(request, Version::HTTP_2)?).await;
+                if head.as_ref().is_err_and(is_unprocessed) {
+                    shared.retire();
+                }
+                (head, (None, Some(stream)))
+            }
         };
-        Ok(head.map(|head| Response::new(head, connection, Arc::clone(&self.0), self.0.idle_timeout)))
+        Ok(head.map(|head| Response::new(head, held, Arc::clone(&self.0), self.0.idle_timeout)))
     }
 
     fn message(&self, request: &Request, version: Version) -> Result<hyper::Request<Body>, EgressError> {
         let origin = &self.0.origin;
-        let path = origin.path(&request.path);
-        let uri = if version == Version::HTTP_2 { [&origin.name, path.as_str()].concat() } else { path };
+        let path = || origin.path(&request.path);
+        let uri = if version == Version::HTTP_2 { [&origin.name, path().as_str()].concat() } else { path() };
         let mut message = hyper::Request::new(Body::new(request.body.clone()));
         *message.method_mut() = request.method.clone();
         *message.uri_mut() =
-            Uri::try_from(&uri).map_err(|_| EgressError::BadUrl { url: uri, why: "its path is no path" })?;
+            Uri::try_from(uri).map_err(|_| EgressError::BadUrl { url: path(), why: "its path is no path" })?;
         *message.headers_mut() = request.headers.clone();
         if version != Version::HTTP_2 {
             message.headers_mut().insert(HOST, origin.authority.clone());
@@ -183,4 +200,12 @@ const STALE: Duration = Duration::from_secs(1);
 fn was_stale(error: &hyper::Error) -> bool {
     let io = std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>());
     error.is_canceled() || error.is_closed() || error.is_incomplete_message() || io
+}
+
+/// Whether the server says that it has not processed the request (RFC 9113, 8.7). Streams that it was still to answer
+/// when it said `GOAWAY` fail otherwise, if at all.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    let http2 = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+    let says_so = |error: &h2::Error| error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    http2.is_some_and(|error| error.is_remote() && says_so(error))
 }

@@ -3,10 +3,11 @@
 use crate::address::AddressPolicy;
 use crate::connector::ConnectorConfig;
 use crate::error::{EgressError, describe};
+use crate::http2::Http2;
 use crate::origin::Origin;
 use crate::pool::{Connection, H1, Wire};
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use std::future::Future;
 use std::io;
@@ -34,12 +35,6 @@ pub(crate) struct Dialer {
 }
 
 const H2: &[u8] = b"h2";
-/// One stream may hold this much unread text: enough for any burst of events.
-const H2_STREAM_WINDOW: u32 = 1 << 20;
-const H2_CONNECTION_WINDOW: u32 = 4 << 20;
-/// A dead connection is noticed within the sum of the two, while streams are open.
-const H2_PING_INTERVAL: Duration = Duration::from_secs(15);
-const H2_PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// Bounds the head of a response.
 const H1_BUFFER_BYTES: usize = 64 << 10;
 
@@ -130,18 +125,9 @@ async fn handshake(stream: Box<dyn Wire>, http2: bool) -> io::Result<Connection>
             http1::Builder::new().max_buf_size(H1_BUFFER_BYTES).handshake(io).await.map_err(io::Error::other)?;
         return Ok(Connection::H1(H1::new(sender, connection)));
     }
-    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(H2_STREAM_WINDOW)
-        .initial_connection_window_size(H2_CONNECTION_WINDOW)
-        .keep_alive_interval(H2_PING_INTERVAL)
-        .keep_alive_timeout(H2_PING_TIMEOUT)
-        .handshake(io)
-        .await
-        .map_err(io::Error::other)?;
-    // Ends by itself when the last stream and the pool's sender are gone; streams report its errors.
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(Connection::H2(sender))
+    let shared = Http2::handshake(io).await.map_err(io::Error::other)?;
+    let stream = shared.open();
+    Ok(Connection::H2(shared, stream))
 }
 
 fn tls_connector(config: &ConnectorConfig) -> Result<TlsConnector, EgressError> {

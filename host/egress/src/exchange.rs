@@ -3,6 +3,7 @@
 
 use crate::connector::Shared;
 use crate::error::{EgressError, describe};
+use crate::http2::Stream;
 use crate::idle::IdleTimer;
 use crate::pool::H1;
 use bytes::Bytes;
@@ -26,6 +27,8 @@ pub struct Response {
     body: Incoming,
     /// The connection to read from; none for HTTP/2, which is driven by a task of its own.
     connection: Option<H1>,
+    /// Counts on its connection for as long as it is read; none for HTTP/1.1.
+    _stream: Option<Stream>,
     shared: Arc<Shared>,
     idle: IdleTimer,
     received: u64,
@@ -35,13 +38,23 @@ pub struct Response {
 impl Response {
     pub(crate) fn new(
         head: hyper::Response<Incoming>,
-        connection: Option<H1>,
+        (connection, stream): (Option<H1>, Option<Stream>),
         shared: Arc<Shared>,
         idle: Duration,
     ) -> Self {
         let (head, body) = head.into_parts();
         let idle = IdleTimer::new(idle);
-        Self { status: head.status, headers: head.headers, body, connection, shared, idle, received: 0, ended: false }
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body,
+            connection,
+            _stream: stream,
+            shared,
+            idle,
+            received: 0,
+            ended: false,
+        }
     }
 
     /// The next bytes of the body; `None` at its end, which is a clean one: a body that was cut is an error.

@@ -14,6 +14,7 @@ mod connector;
 mod dial;
 mod error;
 mod exchange;
+mod http2;
 mod idle;
 mod origin;
 mod outlet;

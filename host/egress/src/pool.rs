@@ -1,12 +1,15 @@
 //! Connections of one origin between requests: a bounded stack of idle HTTP/1.1 connections, newest first so
-//! that a pool shrinks when traffic does, and at most one shared HTTP/2 connection. Each runtime has its own, since the
-//! runtime that opened a connection hears from it: another one would be woken across threads for every piece.
+//! that a pool shrinks when traffic does, and as many shared HTTP/2 connections as their streams need. Each runtime has
+//! its own, since the runtime that opened a connection hears from it: another one would be woken across threads for every
+//! piece. What was idle for too long is not taken: what stands between may have forgotten it.
 
+use crate::http2::{Http2, Stream};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http1;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +29,8 @@ type H1Driver = http1::Connection<TokioIo<Box<dyn Wire>>, Body>;
 /// A connection that can take a request.
 pub(crate) enum Connection {
     H1(H1),
-    H2(http2::SendRequest<Body>),
+    /// A shared one, and the request's place on it.
+    H2(Http2, Stream),
 }
 
 /// An HTTP/1.1 connection together with what drives it. Nobody else polls it: whoever reads the response does.
@@ -86,8 +90,19 @@ type Home = Option<tokio::runtime::Id>;
 
 #[derive(Default)]
 struct Kept {
-    idle: Vec<(H1, Instant)>,
-    shared: Option<http2::SendRequest<Body>>,
+    /// With the time since when, oldest first.
+    idle: VecDeque<(H1, Instant)>,
+    shared: Vec<Http2>,
+}
+
+impl Kept {
+    /// Closes what is dead or was idle for longer than `keep_idle`.
+    fn prune(&mut self, now: Instant, keep_idle: Duration) {
+        while self.idle.front().is_some_and(|(_, since)| now.duration_since(*since) > keep_idle) {
+            self.idle.pop_front();
+        }
+        self.shared.retain(|shared| shared.is_fresh(now, keep_idle));
+    }
 }
 
 impl Pool {
@@ -97,31 +112,38 @@ impl Pool {
 
     /// A connection that was used before and still looks alive.
     pub(crate) fn take(&self) -> Option<Connection> {
-        let mut homes = self.lock();
-        let kept = here(&mut homes);
-        if let Some(shared) = &kept.shared {
-            if shared.is_ready() {
-                return Some(Connection::H2(shared.clone()));
-            }
-            kept.shared = None;
-        }
-        while let Some((mut connection, since)) = kept.idle.pop() {
-            if since.elapsed() > self.keep_idle {
-                // Those below are older still.
-                kept.idle.clear();
-                continue;
-            }
-            connection.look();
-            if connection.is_ready() {
-                return Some(Connection::H1(connection));
+        loop {
+            match self.newest()? {
+                // Without the lock: this is a call of the kernel.
+                Connection::H1(mut connection) => {
+                    connection.look();
+                    if connection.is_ready() {
+                        return Some(Connection::H1(connection));
+                    }
+                }
+                shared @ Connection::H2(..) => return Some(shared),
             }
         }
-        None
     }
 
-    /// Makes a new HTTP/2 connection the shared one.
-    pub(crate) fn share(&self, sender: &http2::SendRequest<Body>) {
-        here(&mut self.lock()).shared = Some(sender.clone());
+    fn newest(&self) -> Option<Connection> {
+        let mut homes = self.lock();
+        let kept = here(&mut homes);
+        kept.prune(Instant::now(), self.keep_idle);
+        if let Some(shared) = kept.shared.iter().find(|shared| shared.has_room()) {
+            return Some(Connection::H2(shared.clone(), shared.open()));
+        }
+        kept.idle.pop_back().map(|(connection, _)| Connection::H1(connection))
+    }
+
+    /// Shares a new HTTP/2 connection, unless others that were dialled meanwhile have room.
+    pub(crate) fn share(&self, connection: &Http2) {
+        let mut homes = self.lock();
+        let kept = here(&mut homes);
+        kept.prune(Instant::now(), self.keep_idle);
+        if !kept.shared.iter().any(Http2::has_room) {
+            kept.shared.push(connection.clone());
+        }
     }
 
     /// Keeps a connection whose response was read to its end; closes it when it cannot take another request or
@@ -135,12 +157,13 @@ impl Pool {
             return;
         }
         let mut homes = self.lock();
+        let now = Instant::now();
         for (_, kept) in homes.iter_mut() {
-            kept.idle.retain(|(_, since)| since.elapsed() <= self.keep_idle);
+            kept.prune(now, self.keep_idle);
         }
         let kept = here(&mut homes);
         if kept.idle.len() < self.max_idle {
-            kept.idle.push((connection, Instant::now()));
+            kept.idle.push_back((connection, now));
         }
     }
 

@@ -43,6 +43,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("wasmtime", &["sandbox"], "only `sandbox` knows the plugin runtime; use its types"),
     ("hyper", &["api", "upstream", "egress"], "only `api`, `upstream` and `egress` know HTTP; use their types"),
     ("hyper-util", &["api", "upstream", "egress"], "only `api`, `upstream` and `egress` know HTTP; use their types"),
+    ("h2", &["egress"], "only `api`, `upstream` and `egress` know HTTP; use their types"),
     ("redis", &["shared"], "only `shared` speaks to Valkey and Redis; use the traits of `limits` and `streams`"),
     ("cudarc", &["kernels"], "only `kernels` knows CUDA, behind its probe; use its types"),
 ];
