@@ -135,7 +135,8 @@ async fn no_attempt_begins_behind_the_deadline() {
     };
     let begun = Instant::now();
     let outcome = ask(&replicas(&[server.address], retry, &never()), true, 1).await;
-    assert!(begun.elapsed() < Duration::from_millis(300));
+    // One that began just before it is given up at it; waiting out the pause could take 400 ms.
+    assert!(begun.elapsed() < Duration::from_millis(350));
     assert!(outcome.attempts <= 2 && outcome.error.is_some(), "{}", outcome.attempts);
     assert_eq!(server.seen() as u32, outcome.attempts);
 }
