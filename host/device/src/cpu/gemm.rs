@@ -130,7 +130,10 @@ impl Op for LinearUnit<'_> {
         match self.linear.matrix.layout.dtype {
             DType::BF16 => {
                 self.blocks::<S, Bf16>(s);
-                s.release_tiles();
+                // A processor without tiles does not know the instruction.
+                if S::TILES {
+                    s.release_tiles();
+                }
             }
             DType::F16 => self.blocks::<S::Exact, F16>(s.exact()),
             DType::F32 => self.blocks::<S::Exact, F32>(s.exact()),

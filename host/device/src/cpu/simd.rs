@@ -169,9 +169,11 @@ pub(super) trait Simd: Copy + Send + Sync + 'static {
         debug_assert!(Self::TILES, "only where there are tiles");
     }
 
-    /// Lets the tile registers go: a switch to another thread then need not save them.
+    /// Lets the tile registers go, where [`Self::TILES`]: a switch to another thread then need not save them.
     #[inline(always)]
-    fn release_tiles(self) {}
+    fn release_tiles(self) {
+        debug_assert!(Self::TILES, "only where there are tiles");
+    }
 
     /// The sum of the lanes, always in the same order.
     #[inline(always)]

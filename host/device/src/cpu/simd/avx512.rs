@@ -192,6 +192,7 @@ impl<const LEVEL: u8> Simd for Avx512<LEVEL> {
     }
     #[inline(always)]
     fn release_tiles(self) {
+        debug_assert!(Self::TILES, "only where there are tiles");
         // SAFETY: `self` proves the tiles.
         unsafe { amx::release() }
     }
