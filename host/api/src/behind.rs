@@ -23,8 +23,7 @@ use metrics::counter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_store::conversations::StoredMessage;
-use tidegate_types::{Caller, CallerRole, Class, Fault, Message, Part, Reject, RejectKind, Role, Scope};
-use tidegate_wire::conversations::plain_chat;
+use tidegate_types::{Caller, CallerRole, Chat, Class, Fault, Message, Part, Reject, RejectKind, Role, Scope};
 
 /// What is written behind answers, and by whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -173,9 +172,8 @@ fn too_long() -> Reject {
 /// Has a model write, in the name of the conversation's tenant.
 async fn ask(api: &Api, kept: &Kept, task: Ask<'_>) -> Result<String, Reject> {
     let Ask { kind, model, max_tokens, instructions, text } = task;
-    let mut chat = plain_chat(model.to_owned());
-    chat.messages = vec![Message::text("m0", Role::System, instructions), Message::text("m1", Role::User, text)];
-    chat.max_tokens = Some(max_tokens);
+    let messages = vec![Message::text("m0", Role::System, instructions), Message::text("m1", Role::User, text)];
+    let chat = Chat { max_tokens: Some(max_tokens), stream: true, ..Chat::new(model, messages) };
     let context = RequestContext {
         generation: format!("{kind}-{}", ids::secret()?).into(),
         caller: Arc::new(server_for(&kept.context.caller)),

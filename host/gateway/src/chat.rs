@@ -3,7 +3,7 @@
 use crate::cli::ChatArgs;
 use anyhow::{Context, bail};
 use std::io::{BufRead, Write};
-use tidegate_types::{Chat, DeltaKind, Form, Message, Reject, RequestId, Role, Sampling, ToolChoice};
+use tidegate_types::{Chat, DeltaKind, Message, Reject, RequestId, Role};
 use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig, UpstreamEvent};
 
 /// Reads lines until the end of input; each is a message, and each answer streams to standard output.
@@ -83,19 +83,5 @@ async fn answer(
 }
 
 fn request(model: &str, messages: &[Message]) -> Chat {
-    Chat {
-        form: Form::Chat,
-        model: model.to_owned(),
-        messages: messages.to_vec(),
-        tools: Vec::new(),
-        tool_choice: ToolChoice::Auto,
-        parallel_tool_calls: true,
-        sampling: Sampling::default(),
-        stop: Vec::new(),
-        max_tokens: None,
-        n: 1,
-        stream: true,
-        extra: serde_json::Map::new(),
-        demands: Vec::new(),
-    }
+    Chat { stream: true, ..Chat::new(model, messages.to_vec()) }
 }

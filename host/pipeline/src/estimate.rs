@@ -53,24 +53,11 @@ pub(crate) fn estimated_input<'a>(chat: &'a Chat, defs: impl IntoIterator<Item =
 mod tests {
     use super::*;
     use serde_json::json;
-    use tidegate_types::{Form, Message, Role, Sampling, ToolChoice, ToolHints};
+    use tidegate_types::{Message, Role, ToolHints};
 
     fn chat(num_messages: usize, tools: Vec<ToolDef>) -> Chat {
-        Chat {
-            form: Form::Chat,
-            model: "m".into(),
-            messages: (0..num_messages).map(|i| Message::text(format!("m{i}"), Role::User, "x")).collect(),
-            tools,
-            tool_choice: ToolChoice::Auto,
-            parallel_tool_calls: true,
-            sampling: Sampling::default(),
-            stop: Vec::new(),
-            max_tokens: None,
-            n: 1,
-            stream: false,
-            extra: serde_json::Map::new(),
-            demands: Vec::new(),
-        }
+        let messages = (0..num_messages).map(|i| Message::text(format!("m{i}"), Role::User, "x")).collect();
+        Chat { tools, ..Chat::new("m", messages) }
     }
 
     fn tool(description: &str, input_schema: Value) -> ToolDef {

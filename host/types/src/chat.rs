@@ -209,3 +209,24 @@ pub struct Chat {
     /// Names of those in `extra` that change the answer: who does not know them must refuse the request.
     pub demands: Vec<String>,
 }
+
+impl Chat {
+    /// What a request that says nothing else asks for: one whole answer of `model` by its chat template.
+    pub fn new(model: impl Into<String>, messages: Vec<Message>) -> Self {
+        Self {
+            form: Form::Chat,
+            model: model.into(),
+            messages,
+            tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            parallel_tool_calls: true,
+            sampling: Sampling::default(),
+            stop: Vec::new(),
+            max_tokens: None,
+            n: 1,
+            stream: false,
+            extra: serde_json::Map::new(),
+            demands: Vec::new(),
+        }
+    }
+}

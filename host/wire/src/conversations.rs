@@ -7,7 +7,7 @@ use crate::items::{read_content, read_list};
 use crate::json::{Entries, Node, parse};
 use crate::path::Path;
 use serde_json::{Map, Value, json};
-use tidegate_types::{Chat, Form, Message, Reject, Role, Sampling, ToolChoice};
+use tidegate_types::{Message, Reject, Role};
 
 /// OpenAI's bounds of `metadata`.
 const MAX_LABELS: usize = 16;
@@ -79,25 +79,6 @@ pub struct SimpleMessage {
     pub model: Option<String>,
     /// The message that this one follows, where that is not the last: `""` for a new beginning.
     pub parent_id: Option<String>,
-}
-
-/// A chat with `model` about nothing but what a conversation holds.
-pub fn plain_chat(model: String) -> Chat {
-    Chat {
-        form: Form::Chat,
-        model,
-        messages: Vec::new(),
-        tools: Vec::new(),
-        tool_choice: ToolChoice::Auto,
-        parallel_tool_calls: true,
-        sampling: Sampling::default(),
-        stop: Vec::new(),
-        max_tokens: None,
-        n: 1,
-        stream: true,
-        extra: Map::new(),
-        demands: Vec::new(),
-    }
 }
 
 /// Reads the body of `POST /v1/conversations/{id}/items/{item}/regenerate`: the model that shall answer, where one is

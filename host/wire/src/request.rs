@@ -18,7 +18,7 @@ use crate::field::{boolean, missing, object, refuse, small_integer, unsupported}
 use crate::json::{Node, parse};
 use crate::path::Path;
 use common::Common;
-use tidegate_types::{Chat, Form, Message, Reject, ToolChoice, ToolDef};
+use tidegate_types::{Chat, Message, Reject, ToolChoice, ToolDef};
 
 pub use completion::parse_completion;
 pub use extra::changes_answer;
@@ -105,19 +105,13 @@ impl ChatDraft {
         let mut sampling = self.common.sampling.clone();
         sampling.logprobs = self.logprobs.then(|| self.top_logprobs.unwrap_or(0));
         let rest = Chat {
-            form: Form::Chat,
-            model: String::new(),
-            messages,
             demands: strict_tool(&self.tools),
             tools: self.tools,
             tool_choice: self.tool_choice,
             parallel_tool_calls: self.parallel_tool_calls,
             sampling,
-            stop: Vec::new(),
             max_tokens,
-            n: 1,
-            stream: false,
-            extra: serde_json::Map::new(),
+            ..Chat::new("", messages)
         };
         self.common.finish(rest, root)
     }

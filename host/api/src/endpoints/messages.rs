@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tidegate_store::conversations::{At, Maker, NewResponse, Origin, Turn};
 use tidegate_streams::Full;
 use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, Role};
-use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple, plain_chat};
+use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple};
 use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
 use tracing::Instrument;
 
@@ -115,7 +115,9 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let (shared, notebook) = (Arc::clone(api), Notebook::default());
     let answering = Answering { api: shared, encoder, keep: Some(keep), writer: Some(writer), notebook };
     // In a task, since whoever asked may go away: what the store knows to be made here is made.
-    let making = api.tasks.spawn(make(answering, stream, plain_chat(model), context).in_current_span());
+    // The message is in the history.
+    let chat = Chat { stream: true, ..Chat::new(model, Vec::new()) };
+    let making = api.tasks.spawn(make(answering, stream, chat, context).in_current_span());
     match making.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?? {
         Maker::This | Maker::Other => Ok(()),
         Maker::Nobody => Err(not_found("conversation")),

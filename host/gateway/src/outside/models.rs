@@ -7,7 +7,7 @@ use tidegate_ledger::Ledger;
 use tidegate_pipeline::ask::{self, Asked};
 use tidegate_pipeline::{Gate, Model, Models, RequestContext};
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, Labels, ModelAsk, ModelReply, ModelService};
-use tidegate_types::{Chat, Form, Message, Reject, RejectKind, Retention, Sampling, ToolChoice};
+use tidegate_types::{Chat, Message, Reject, RejectKind, Retention, ToolChoice};
 
 /// Tokens of an answer where the plugin gives no bound.
 const MAX_TOKENS: u32 = 1024;
@@ -110,19 +110,11 @@ impl ModelService for KnownModels {
 
 fn chat(model: &str, messages: Vec<Message>, params: Map<String, Value>) -> Result<Chat, CapabilityError> {
     let mut chat = Chat {
-        form: Form::Chat,
-        model: model.to_owned(),
-        messages,
-        tools: Vec::new(),
         tool_choice: ToolChoice::None,
         parallel_tool_calls: false,
-        sampling: Sampling::default(),
-        stop: Vec::new(),
         max_tokens: Some(MAX_TOKENS),
-        n: 1,
         stream: true,
-        extra: Map::new(),
-        demands: Vec::new(),
+        ..Chat::new(model, messages)
     };
     if chat.messages.is_empty() {
         return Err(CapabilityError::Invalid("there are no messages".into()));

@@ -65,21 +65,7 @@ mod tests {
 
     #[test]
     fn what_can_change_an_answer_is_told_and_what_was_not_given_is_not() {
-        let mut chat = Chat {
-            form: Form::Chat,
-            model: "a \"model\"".into(),
-            messages: vec![Message::text("m0", Role::User, "hi")],
-            tools: Vec::new(),
-            tool_choice: ToolChoice::Auto,
-            parallel_tool_calls: true,
-            sampling: Sampling::default(),
-            stop: Vec::new(),
-            max_tokens: None,
-            n: 1,
-            stream: true,
-            extra: serde_json::Map::new(),
-            demands: Vec::new(),
-        };
+        let mut chat = Chat { stream: true, ..Chat::new("a \"model\"", vec![Message::text("m0", Role::User, "hi")]) };
         let told = |chat: &Chat| {
             let pairs = of_chat(chat).into_iter().map(|(name, value)| (name, serde_json::from_str(&value).unwrap()));
             Value::Object(pairs.collect())

@@ -5,7 +5,7 @@ use crate::json::{Node, parse};
 use crate::path::Path;
 use crate::request::common::Common;
 use crate::request::{ParsedRequest, extra, not_an_object};
-use tidegate_types::{Chat, Form, Message, Reject, Role, ToolChoice};
+use tidegate_types::{Chat, Form, Message, Reject, Role};
 
 /// OpenAI's default for this endpoint when the caller names no bound.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -66,18 +66,9 @@ impl CompletionDraft {
         let prompt = self.prompt.ok_or_else(|| missing(&root.key("prompt"), "a string"))?;
         let chat = Chat {
             form: Form::Completion { echo: self.echo },
-            model: String::new(),
-            messages: vec![Message::text("m0", Role::User, prompt)],
-            tools: Vec::new(),
-            tool_choice: ToolChoice::Auto,
-            parallel_tool_calls: true,
             sampling: self.common.sampling.clone(),
-            stop: Vec::new(),
             max_tokens: Some(self.common.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
-            n: 1,
-            stream: false,
-            extra: serde_json::Map::new(),
-            demands: Vec::new(),
+            ..Chat::new("", vec![Message::text("m0", Role::User, prompt)])
         };
         self.common.finish(chat, root)
     }

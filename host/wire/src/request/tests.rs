@@ -2,7 +2,7 @@
 
 use super::*;
 use serde_json::{Value, json};
-use tidegate_types::{Part, RejectKind, Role, ToolOutcome};
+use tidegate_types::{Form, Part, RejectKind, Role, ToolOutcome};
 
 /// A small valid request with `key` set to `value`.
 fn chat_with(key: &str, value: Value) -> Result<ParsedRequest, Reject> {

@@ -13,7 +13,7 @@ use crate::request::common::Common;
 use crate::request::extra;
 use functions::{read_choice, read_tools, written_tool};
 use serde_json::{Map, Value, json};
-use tidegate_types::{Chat, Form, Message, Part, Reject, Role, ToolChoice, ToolDef};
+use tidegate_types::{Chat, Message, Part, Reject, Role, ToolChoice, ToolDef};
 
 const MAX_ID_BYTES: usize = 128;
 const MAX_TOP_LOGPROBS: u32 = 20;
@@ -201,19 +201,13 @@ impl Draft {
         let mut sampling = self.common.sampling.clone();
         sampling.logprobs = self.top_logprobs.or(self.include_logprobs.then_some(0));
         let rest = Chat {
-            form: Form::Chat,
-            model: String::new(),
-            messages,
             demands: self.demands,
             tools: self.tools,
             tool_choice: self.tool_choice,
             parallel_tool_calls: self.parallel.unwrap_or(true),
             sampling,
-            stop: Vec::new(),
             max_tokens: self.max_output_tokens,
-            n: 1,
-            stream: false,
-            extra: Map::new(),
+            ..Chat::new("", messages)
         };
         let ParsedRequest { chat, include_obfuscation, .. } = self.common.finish(rest, root)?;
         Ok(ResponseRequest {
