@@ -4,17 +4,17 @@
 //! Invariant: the items are what the deltas of the events say, whichever way the response is read.
 
 mod kind;
+mod parts;
 mod simple;
 mod tokens;
+mod typed;
 
 use self::kind::Kind;
 use self::tokens::Tokens;
 use super::object::{Ended, Head};
 use crate::items::item;
-use crate::logprobs;
 use crate::padding::Padding;
 use crate::report;
-use crate::write::{raw, string, uint};
 use bytes::BytesMut;
 use serde_json::{Value, json};
 use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Message, Part, Reject, RejectKind, Report, Role, Usage};
@@ -253,193 +253,6 @@ impl ResponseEncoder {
         }
         let message = format!("the answer is longer than {} bytes; ask for fewer tokens", self.limit_bytes);
         Err(Reject::new(RejectKind::BadUpstream, Fault::Upstream, message).code("answer_too_long"))
-    }
-
-    /// Adds text to the open part, or to a new one.
-    fn grow(&mut self, kind: Kind, text: &str, out: &mut BytesMut) -> Result<(), Reject> {
-        self.count(text.len())?;
-        self.open_for(kind, out);
-        let part = self.items.last_mut().and_then(|item| item.message.parts.last_mut());
-        if let Some(Part::Text(whole) | Part::Refusal(whole) | Part::Reasoning(whole)) = part {
-            whole.push_str(text);
-        }
-        Ok(())
-    }
-
-    fn open_for(&mut self, kind: Kind, out: &mut BytesMut) {
-        let now = self.open_kind();
-        if now == Some(kind) {
-            return;
-        }
-        let same_item = matches!((now, kind), (Some(Kind::Text | Kind::Refusal), Kind::Text | Kind::Refusal));
-        if same_item {
-            self.close_part(out);
-        } else {
-            self.close(out);
-            let id = self.next_id(if kind == Kind::Reasoning { "rs" } else { "msg" });
-            let mut message = said(kind.empty());
-            message.parts.clear();
-            let mut added = item(&id, &message, "in_progress");
-            if kind == Kind::Reasoning {
-                added = json!({"id": id, "type": "reasoning", "summary": [], "content": [], "status": "in_progress"});
-            }
-            let index = self.items.len();
-            self.event(out, "response.output_item.added", json!({"output_index": index, "item": added}));
-            self.items.push(Item { id, message });
-            self.open = true;
-        }
-        if let Some(item) = self.items.last_mut() {
-            item.message.parts.push(kind.empty());
-        }
-        let part = kind.part("");
-        self.place(out, "response.content_part.added", |body| body["part"] = part);
-    }
-
-    fn open_kind(&self) -> Option<Kind> {
-        self.items.last().filter(|_| self.open)?.message.parts.last().and_then(Kind::of)
-    }
-
-    fn close_part(&mut self, out: &mut BytesMut) {
-        let Some(kind) = self.open_kind() else { return };
-        let Some(Part::Text(text) | Part::Refusal(text) | Part::Reasoning(text)) =
-            self.items.last().and_then(|item| item.message.parts.last())
-        else {
-            return;
-        };
-        let ((name, member), text) = (kind.words(), text.clone());
-        let mut part = kind.part(&text);
-        let (index, last) = self.place_of_last();
-        let tokens = self.tokens.of(index, last);
-        if kind == Kind::Text {
-            part["logprobs"] = tokens.clone();
-        }
-        if kind == Kind::Text && self.annotates_here() {
-            let notes = report::annotations(&self.report.citations);
-            for (n, note) in notes.iter().enumerate() {
-                self.place(out, "response.output_text.annotation.added", |body| {
-                    (body["annotation_index"], body["annotation"]) = (n.into(), note.clone());
-                });
-            }
-            part["annotations"] = notes.into();
-        }
-        self.place(out, &format!("{name}.done"), |body| {
-            body[member] = text.into();
-            if kind == Kind::Text {
-                body["logprobs"] = tokens;
-            }
-        });
-        self.place(out, "response.content_part.done", |body| body["part"] = part);
-    }
-
-    /// Whether the last part of all is the first text.
-    fn annotates_here(&self) -> bool {
-        let is_text = |part: &&Part| matches!(part, Part::Text(_));
-        self.cited_item() == Some(self.items.len().saturating_sub(1))
-            && self.items.last().is_some_and(|item| item.message.parts.iter().filter(is_text).count() == 1)
-    }
-
-    fn close(&mut self, out: &mut BytesMut) {
-        if !self.open {
-            return;
-        }
-        self.close_part(out);
-        self.open = false;
-        let index = self.items.len() - 1;
-        let cut = matches!(self.finish, Some(FinishReason::Length | FinishReason::ContentFilter));
-        let done = self.shown(index, if cut { "incomplete" } else { "completed" });
-        self.event(out, "response.output_item.done", json!({"output_index": index, "item": done}));
-    }
-
-    /// An event that says where it belongs.
-    fn place(&mut self, out: &mut BytesMut, name: &str, fill: impl FnOnce(&mut Value)) {
-        let Some(id) = self.items.last().map(|item| item.id.clone()) else { return };
-        let (index, part) = self.place_of_last();
-        let mut body = json!({"item_id": id, "output_index": index, "content_index": part});
-        fill(&mut body);
-        self.event(out, name, body);
-    }
-
-    fn call_events(&mut self, id: &str, index: usize, message: &Message, out: &mut BytesMut) {
-        if self.skin != Skin::Typed {
-            return self.simple_call(message, out);
-        }
-        let whole = item(id, message, "completed");
-        let mut added = whole.clone();
-        added["arguments"] = "".into();
-        added["status"] = "in_progress".into();
-        let arguments = whole["arguments"].clone();
-        self.event(out, "response.output_item.added", json!({"output_index": index, "item": added}));
-        let name = "response.function_call_arguments.delta";
-        self.event(out, name, json!({"item_id": id, "output_index": index, "delta": arguments}));
-        let name = "response.function_call_arguments.done";
-        let called = whole["name"].clone();
-        self.event(out, name, json!({"item_id": id, "output_index": index, "name": called, "arguments": arguments}));
-        self.event(out, "response.output_item.done", json!({"output_index": index, "item": whole}));
-    }
-
-    fn event(&mut self, out: &mut BytesMut, name: &str, body: Value) {
-        if self.skin != Skin::Typed {
-            return;
-        }
-        let mut whole = json!({"type": name, "sequence_number": self.sequence});
-        if let (Value::Object(whole), Value::Object(body)) = (&mut whole, body) {
-            whole.extend(body);
-        }
-        self.sequence += 1;
-        raw(out, "event: ");
-        raw(out, name);
-        raw(out, "\ndata: ");
-        crate::write::value(out, &whole);
-        raw(out, "\n\n");
-    }
-
-    /// The event that comes for every token, written without a tree.
-    fn text_delta(&mut self, kind: Kind, text: &str, tokens: &[tidegate_types::TextLogprob], out: &mut BytesMut) {
-        match self.skin {
-            Skin::Silent => return,
-            Skin::Simple => {
-                let name = match kind {
-                    Kind::Text | Kind::Refusal => "token",
-                    Kind::Reasoning => "reasoning",
-                };
-                return self.simple_token(name, text, out);
-            }
-            Skin::Typed => {}
-        }
-        let Some(item) = self.items.last() else { return };
-        let (name, _) = kind.words();
-        raw(out, "event: ");
-        raw(out, name);
-        raw(out, ".delta\ndata: {\"type\":\"");
-        raw(out, name);
-        raw(out, r#".delta","sequence_number":"#);
-        uint(out, self.sequence);
-        raw(out, r#","item_id":"#);
-        string(out, &item.id);
-        raw(out, r#","output_index":"#);
-        uint(out, self.items.len() as u64 - 1);
-        raw(out, r#","content_index":"#);
-        uint(out, item.message.parts.len() as u64 - 1);
-        raw(out, r#","delta":"#);
-        let start = out.len();
-        string(out, text);
-        let mut bytes = out.len() - start;
-        if kind == Kind::Text {
-            raw(out, r#","logprobs":"#);
-            let start = out.len();
-            logprobs::tokens(out, tokens);
-            bytes += out.len() - start;
-        }
-        self.pad(bytes, out);
-        raw(out, "}\n\n");
-        self.sequence += 1;
-    }
-
-    /// Behind what differs from event to event, so many bytes.
-    fn pad(&mut self, bytes: usize, out: &mut BytesMut) {
-        if let Some(padding) = &mut self.padding {
-            padding.write(bytes, out);
-        }
     }
 }
 
