@@ -1,8 +1,9 @@
 //! API keys that are made while the server runs. A key is shown to whoever makes it and kept as its hash only.
 
 use crate::db::Db;
+use crate::ended::{Ended, Ending};
 use crate::error::StoreError;
-use crate::projects::{self, KeptProject};
+use crate::projects::KeptProject;
 use crate::usage::{signed, unsigned};
 use sqlx::{Any, Executor, Row, Transaction};
 
@@ -25,17 +26,6 @@ pub struct KeptKey {
     pub expires_ms: Option<u64>,
     /// Since when it is refused, where somebody took it back.
     pub revoked_ms: Option<u64>,
-}
-
-/// What became of the wish to end something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It is over from now on.
-    Done,
-    /// There was nothing to end.
-    Unknown,
-    /// What would be left is not enough.
-    Refused,
 }
 
 /// The keys that are kept.
@@ -87,23 +77,9 @@ impl Keys {
         now_ms: u64,
         may: impl FnOnce(Vec<KeptKey>, Vec<KeptProject>) -> bool + Send,
     ) -> Result<Ended, StoreError> {
-        let mut tx = self.0.write_keys_alone().await?;
-        let (keys, projects) = (read_all(&mut *tx).await?, projects::read_all(&mut *tx).await?);
-        let known = keys.iter().any(|key| key.name == name && key.revoked_ms.is_none());
-        let ended = match known {
-            false => Ended::Unknown,
-            true if may(keys, projects) => Ended::Done,
-            true => Ended::Refused,
-        };
-        if ended == Ended::Done {
-            sqlx::query("UPDATE api_keys SET revoked_ms = $1 WHERE name = $2 AND revoked_ms IS NULL")
-                .bind(signed(now_ms))
-                .bind(name)
-                .execute(&mut *tx)
-                .await?;
-        }
-        tx.commit().await?;
-        Ok(ended)
+        let statement = "UPDATE api_keys SET revoked_ms = $1 WHERE name = $2 AND revoked_ms IS NULL";
+        let known = |keys: &[KeptKey], _: &[_]| keys.iter().any(|key| key.name == name && key.revoked_ms.is_none());
+        Ending { statement, name, now_ms }.run(&self.0, known, may).await
     }
 
     /// All keys, those that are refused included: by name, the newest first.

@@ -12,6 +12,7 @@
 mod audit;
 pub mod conversations;
 mod db;
+mod ended;
 mod error;
 mod keys;
 mod migrations;
@@ -23,8 +24,9 @@ mod usage;
 pub use audit::{Billed, Books, Counted};
 pub use conversations::Conversations;
 pub use db::{Db, Place};
+pub use ended::Ended;
 pub use error::StoreError;
-pub use keys::{Ended, KeptKey, Keys};
+pub use keys::{KeptKey, Keys};
 pub use outbox::{Outbox, Waiting};
 pub use projects::{KeptProject, Projects};
 pub use sessions::{KeptSession, Sessions};

@@ -1,8 +1,9 @@
 //! Projects that are made while the server runs.
 
 use crate::db::Db;
+use crate::ended::{Ended, Ending};
 use crate::error::StoreError;
-use crate::keys::{self, Ended, KeptKey};
+use crate::keys::KeptKey;
 use crate::usage::{signed, unsigned};
 use sqlx::any::AnyRow;
 use sqlx::{Any, Executor, Row};
@@ -77,23 +78,10 @@ impl Projects {
         now_ms: u64,
         may: impl FnOnce(Vec<KeptKey>, Vec<KeptProject>) -> bool + Send,
     ) -> Result<Ended, StoreError> {
-        let mut tx = self.0.write_keys_alone().await?;
-        let (keys, projects) = (keys::read_all(&mut *tx).await?, read_all(&mut *tx).await?);
-        let known = projects.iter().any(|project| project.id == id && project.archived_ms.is_none());
-        let ended = match known {
-            false => Ended::Unknown,
-            true if may(keys, projects) => Ended::Done,
-            true => Ended::Refused,
-        };
-        if ended == Ended::Done {
-            sqlx::query("UPDATE projects SET archived_ms = $1 WHERE id = $2 AND archived_ms IS NULL")
-                .bind(signed(now_ms))
-                .bind(id)
-                .execute(&mut *tx)
-                .await?;
-        }
-        tx.commit().await?;
-        Ok(ended)
+        let statement = "UPDATE projects SET archived_ms = $1 WHERE id = $2 AND archived_ms IS NULL";
+        let is_it = |project: &KeptProject| project.id == id && project.archived_ms.is_none();
+        let known = |_: &[_], projects: &[KeptProject]| projects.iter().any(is_it);
+        Ending { statement, name: id, now_ms }.run(&self.0, known, may).await
     }
 
     /// All projects, the archived ones included, the oldest first.
