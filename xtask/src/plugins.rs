@@ -67,18 +67,21 @@ pub fn build(root: &Path, target_dir: Option<&Path>, names: &[String]) -> Result
 
 /// The shipped plugins, and the guests of the sandbox's tests where they are.
 fn workspaces(root: &Path) -> Result<Vec<Workspace>> {
-    let contract = root.join("wit");
+    // The guests' kit takes the SDK's allocator without the SDK.
+    let common: Vec<PathBuf> =
+        ["wit", "plugins/sdk/src/alloc.rs"].iter().map(|path| root.join(path)).filter(|path| path.exists()).collect();
     let folders = [root.join("plugins"), root.join("tests/guests")];
     let present = folders.iter().filter(|folder| folder.join("Cargo.toml").exists());
-    present.map(|folder| Workspace::read(folder, &contract)).collect()
+    present.map(|folder| Workspace::read(folder, &common)).collect()
 }
 
 impl Workspace {
-    fn read(folder: &Path, contract: &Path) -> Result<Self> {
+    fn read(folder: &Path, common: &[PathBuf]) -> Result<Self> {
         let manifest = read_toml(&folder.join("Cargo.toml"))?;
         let members = manifest.get("workspace").and_then(|w| w.get("members")).and_then(toml::Value::as_array);
         let mut plugins = Vec::new();
-        let mut shared = vec![folder.join("Cargo.toml"), folder.join("Cargo.lock"), contract.to_owned()];
+        let mut shared = vec![folder.join("Cargo.toml"), folder.join("Cargo.lock")];
+        shared.extend_from_slice(common);
         for member in members.into_iter().flatten().filter_map(toml::Value::as_str) {
             // A member that is no plugin is a library of theirs: the SDK, the guests' kit.
             match Plugin::read(&folder.join(member))? {
@@ -214,15 +217,16 @@ mod tests {
 
     /// As `build` would leave it.
     fn lock_as_built(root: &Path) {
-        let workspace = &workspaces(root).unwrap()[0];
-        fs::create_dir_all(root.join("plugins/dist")).unwrap();
-        let mut lock = Lock::default();
-        for plugin in &workspace.plugins {
-            fs::write(workspace.component(plugin), COMPONENT_MAGIC).unwrap();
-            let source = workspace.source_digest(root, plugin).unwrap();
-            lock.plugins.insert(plugin.name.clone(), Entry { source, component: lock::digest(&COMPONENT_MAGIC) });
+        for workspace in workspaces(root).unwrap() {
+            fs::create_dir_all(workspace.folder.join("dist")).unwrap();
+            let mut lock = Lock::default();
+            for plugin in &workspace.plugins {
+                fs::write(workspace.component(plugin), COMPONENT_MAGIC).unwrap();
+                let source = workspace.source_digest(root, plugin).unwrap();
+                lock.plugins.insert(plugin.name.clone(), Entry { source, component: lock::digest(&COMPONENT_MAGIC) });
+            }
+            lock.write(&workspace.folder.join("dist/plugins.lock")).unwrap();
         }
-        lock.write(&root.join("plugins/dist/plugins.lock")).unwrap();
     }
 
     #[test]
@@ -248,6 +252,29 @@ mod tests {
         fs::create_dir_all(root.join("plugins/one/examples")).unwrap();
         fs::write(root.join("plugins/one/examples/two.rs"), "fn main() {}").unwrap();
         assert!(check(&root).unwrap().is_empty(), "neither a README nor an example is a source");
+    }
+
+    #[test]
+    fn guests_are_stale_when_the_allocator_changes_and_not_when_the_rest_of_the_sdk_does() {
+        let root = repository("allocator");
+        for (path, text) in [
+            ("plugins/sdk/src/alloc.rs", "//! Allocates."),
+            ("plugins/sdk/src/lib.rs", "mod alloc;"),
+            ("tests/guests/Cargo.toml", "[workspace]\nmembers = [\"guest\"]\n"),
+            ("tests/guests/Cargo.lock", "version = 4"),
+            ("tests/guests/guest/Cargo.toml", "[package]\nname = \"guest\"\n[lib]\ncrate-type = [\"cdylib\"]\n"),
+        ] {
+            fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
+            fs::write(root.join(path), text).unwrap();
+        }
+        lock_as_built(&root);
+        assert!(check(&root).unwrap().is_empty());
+        let guest =
+            "tests/guests/dist/plugins.lock: the sources of `guest` changed; run `cargo xtask plugins`".to_owned();
+        fs::write(root.join("plugins/sdk/src/lib.rs"), "pub mod alloc;").unwrap();
+        assert!(!check(&root).unwrap().contains(&guest));
+        fs::write(root.join("plugins/sdk/src/alloc.rs"), "//! Allocates otherwise.").unwrap();
+        assert!(check(&root).unwrap().contains(&guest));
     }
 
     #[test]

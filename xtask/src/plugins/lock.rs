@@ -56,6 +56,7 @@ pub fn source_digest(root: &Path, paths: &[&Path]) -> Result<String> {
         collect(path, &mut files).with_context(|| format!("cannot read {}", path.display()))?;
     }
     files.sort();
+    files.dedup();
     let mut hasher = blake3::Hasher::new();
     for file in files {
         let content = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
