@@ -6,7 +6,7 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanLimits};
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use std::time::Duration;
 use tidegate_egress::{Connector, ConnectorConfig, EgressError};
 use tokio::runtime::Handle;
@@ -80,7 +80,6 @@ impl Traces {
             SdkTracerProvider::builder()
                 .with_batch_exporter(exporter)
                 .with_sampler(sampler)
-                .with_span_limits(SpanLimits::default())
                 .with_resource(resource)
                 .build(),
         ))
