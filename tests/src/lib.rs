@@ -17,8 +17,10 @@ use tidegate::config::Config;
 pub mod issuer;
 pub mod kafka;
 pub mod nats;
+pub mod postgres;
 pub mod redis;
 pub mod schema;
+pub mod stalling;
 pub mod stand_in;
 
 /// A gateway on a free port of this machine, and a client of it.

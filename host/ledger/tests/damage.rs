@@ -7,20 +7,8 @@ mod support;
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use support::{Shelf, charge, drained, ledger, prices};
-use tidegate_ledger::{Budgets, Charge, Journal, JournalLimits, Ledger, Who, read_journal};
-
-fn charge_for(ledger: &Arc<Ledger>, generation: &str, end_user: String) -> Charge {
-    ledger.follow(Who {
-        generation: generation.into(),
-        request_id: "r".into(),
-        project: None,
-        tenant: "t".into(),
-        key_name: "k".into(),
-        end_user: Some(end_user),
-    })
-}
+use support::{Shelf, charge, charge_of, drained, ledger, prices};
+use tidegate_ledger::{Budgets, Charge, Journal, JournalLimits, Ledger, read_journal};
 
 fn settle(charge: &Charge) {
     charge.reserve("m", 10, 100).unwrap();
@@ -33,7 +21,7 @@ async fn what_is_too_long_to_be_read_back_is_refused_and_stops_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let (ledger, shelf) = (ledger(folder.path(), 1 << 20, Budgets::default()), Shelf::default());
     settle(&charge(&ledger, "before"));
-    let long = charge_for(&ledger, "long", "x".repeat(70_000));
+    let long = charge_of(&ledger, "long", Some("x".repeat(70_000)));
     long.reserve("m", 10, 100).unwrap_err();
     drop(long);
     settle(&charge(&ledger, "after"));
@@ -68,7 +56,7 @@ async fn behind_damage_nothing_of_a_file_is_believed_and_the_next_file_is() {
     settle(&charge(&ledger, "before"));
     let path = newest(folder.path());
     let damaged_at = std::fs::metadata(&path).unwrap().len();
-    settle(&charge_for(&ledger, "damaged", "x".repeat(2 * READ as usize)));
+    settle(&charge_of(&ledger, "damaged", Some("x".repeat(2 * READ as usize))));
     let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     // Where the next read would begin, a text that its caller chose has what is a record everywhere else.
     for (at, bytes) in [(damaged_at, vec![0xff; 4]), (READ, end_of_another())] {

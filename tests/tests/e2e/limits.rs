@@ -6,9 +6,8 @@ use hyper::Request;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidegate::config::Config;
+use tidegate_tests::stalling::Stalling;
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 
 /// A key `tg-NAME`, with more lines of its entry.
 fn key(name: &str, more: &str) -> String {
@@ -105,25 +104,6 @@ async fn tokens_are_reserved_and_given_back_when_the_answer_has_ended_whatever_w
     assert!(large.error().0.contains("Request too large for key `ann` on tokens per minute (TPM): limit 2000"));
 }
 
-/// A server that answers with one word and then nothing until its client is gone.
-pub(crate) async fn stalling_upstream() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut socket, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut request = vec![0; 16 << 10];
-                let _ = socket.read(&mut request).await;
-                let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"}}]}\n\n";
-                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
-                let _ = socket.write_all(format!("{head}{event}").as_bytes()).await;
-                let _ = socket.read(&mut request).await;
-            });
-        }
-    });
-    format!("[[models]]\nname = \"slow\"\nupstream = \"http://{addr}/v1\"\n")
-}
-
 /// Begins a stream of the stalling upstream and reads its first word.
 async fn begin(gateway: &Gateway, name: &str) -> (u16, hyper::body::Incoming) {
     let mut body = ask("Hello!");
@@ -138,7 +118,7 @@ async fn begin(gateway: &Gateway, name: &str) -> (u16, hyper::body::Incoming) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_at_once_are_limited_and_a_client_that_is_gone_counts_no_more() {
-    let slow = stalling_upstream().await;
+    let slow = Stalling::start().await.model;
     let limits = "limits = { concurrency = 2, tokens_per_minute = 5000 }";
     let gateway = start(&format!("{slow}{}", key("ann", limits))).await;
     let (one, two) = (begin(&gateway, "ann").await, begin(&gateway, "ann").await);
@@ -212,7 +192,7 @@ async fn a_models_limits_are_of_all_its_callers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_longer_than_a_caller_may_ask_for_are_refused_by_name() {
     let ann = key("ann", "limits = { max_context_tokens = 40, max_output_tokens = 8 }");
-    let gateway = start(&format!("{ann}{}", stalling_upstream().await.replace("slow", "remote"))).await;
+    let gateway = start(&format!("{ann}{}", Stalling::start().await.model.replace("slow", "remote"))).await;
     let model = json!({"model": "remote"});
     let refused = chat(&gateway, "ann", json!({"model": "remote", "max_tokens": 9})).await;
     assert_eq!((refused.status, refused.error().1), (400, json!("max_tokens")));
@@ -314,7 +294,7 @@ async fn one_key_is_read_from_one_place() {
 async fn keys_and_limits_are_taken_by_a_reload_and_counts_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tidegate.toml");
-    let slow = stalling_upstream().await;
+    let slow = Stalling::start().await.model;
     let write = |keys: &str, model: &str| std::fs::write(&path, format!("{slow}{model}\n{keys}[pipeline]\n")).unwrap();
     let root = key("root", "admin = true");
     write(&format!("{root}{}", key("ann", "limits = { requests_per_minute = 4 }")), "");

@@ -6,7 +6,9 @@ use http_body_util::Full;
 use hyper::Request;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_tests::postgres::Database;
 use tidegate_tests::redis::Redis;
+use tidegate_tests::stalling::Stalling;
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -311,64 +313,12 @@ async fn a_redis_that_is_cut_within_a_stream_costs_its_reader_nothing() {
     assert!(there.contains("[DONE]"), "{there}");
 }
 
-/// A Postgres database of a test's own, dropped with this.
-pub struct Database {
-    server: String,
-    name: String,
-}
-
-impl Database {
-    /// `None`, said loudly, where there is no server.
-    pub fn new(test: &str) -> Option<Self> {
-        let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-            eprintln!("NOT TESTED on Postgres: {test}, since TIDEGATE_TEST_POSTGRES names no server");
-            return None;
-        };
-        let database = Self { server, name: format!("tidegate_{test}_{}", std::process::id()) };
-        database.run("CREATE DATABASE", "");
-        Some(database)
-    }
-
-    fn run(&self, verb: &str, more: &str) {
-        psql(&self.server, &format!("{verb} {} {more}", self.name));
-    }
-
-    /// Runs statements within it.
-    pub fn inside(&self, statements: &str) {
-        psql(&self.url(), statements);
-    }
-
-    pub fn url(&self) -> String {
-        let (base, _) = self.server.rsplit_once('/').unwrap();
-        format!("{base}/{}", self.name)
-    }
-
-    /// A gateway that keeps what lasts here.
-    pub async fn gateway(&self, config: &str, folder: &std::path::Path) -> Gateway {
-        let store = format!("[store]\npath = {:?}\n", folder.display().to_string());
-        let mut config = tidegate::config::Config::parse(&format!("{config}{store}[pipeline]\n")).unwrap();
-        config.store.as_mut().unwrap().postgres = Some(self.url());
-        Gateway::start_with(config).await
-    }
-}
-
-fn psql(url: &str, statements: &str) {
-    let psql = std::process::Command::new("psql").arg(url).args(["-qc", statements]).status();
-    assert!(psql.unwrap().success(), "{statements}");
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        self.run("DROP DATABASE", "WITH (FORCE)");
-    }
-}
-
 /// Money that one gateway has set aside for an answer that runs is not there for another.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_is_one_for_gateways_with_one_store() {
     let Some(redis) = Redis::start() else { return };
     let Some(database) = Database::new("budget") else { return };
-    let slow = crate::limits::stalling_upstream().await;
+    let slow = Stalling::start().await.model;
     let config = format!(
         "{slow}price = {{ input = 0.0, output = 1.0 }}\n[shared]\nurl = \"{}\"\n\
          [[keys]]\nname = \"ann\"\nhash = \"blake3:{}\"\nbudget = {{ daily = 0.0012 }}\n",
@@ -411,7 +361,7 @@ async fn a_budget_is_one_for_gateways_with_one_store() {
 async fn a_response_is_read_and_cancelled_at_any_gateway_with_the_same_store() {
     let Some(redis) = Redis::start() else { return };
     let Some(database) = Database::new("responses") else { return };
-    let (slow, starter) = (crate::limits::stalling_upstream().await, tidegate::bundled::STARTER_NAME);
+    let (slow, starter) = (Stalling::start().await.model, tidegate::bundled::STARTER_NAME);
     let config = format!(
         "[shared]\nurl = \"{}\"\nlease_ms = 8000\ndeadline_ms = 2000\n{slow}\
          [[models]]\nname = \"{starter}\"\npath = \"bundled\"\n",

@@ -8,10 +8,10 @@ mod titles;
 mod twice;
 
 use crate::conversations::{ask, heard};
-use crate::several_gateways::Database;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tidegate_tests::Gateway;
+use tidegate_tests::postgres::Database;
 use tidegate_tests::stand_in::{Said, StandIn};
 
 /// Where a gateway of a test keeps things: more than one after another may.

@@ -91,13 +91,17 @@ pub fn prices() -> Prices {
 }
 
 pub fn charge(ledger: &Arc<Ledger>, generation: &str) -> Charge {
+    charge_of(ledger, generation, None)
+}
+
+pub fn charge_of(ledger: &Arc<Ledger>, generation: &str, end_user: Option<String>) -> Charge {
     ledger.follow(Who {
         generation: generation.into(),
         request_id: "r".into(),
         project: None,
         tenant: "t".into(),
         key_name: "k".into(),
-        end_user: None,
+        end_user,
     })
 }
 

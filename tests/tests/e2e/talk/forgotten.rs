@@ -6,11 +6,9 @@ use http_body_util::BodyExt;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use std::time::Duration;
+use tidegate_tests::stalling::Stalling;
 use tidegate_tests::stand_in::StandIn;
 use tidegate_tests::{Gateway, collect};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 
 const CANARY: &str = "canary2c8d40";
 
@@ -66,33 +64,10 @@ async fn the_words_of_a_deleted_item_are_gone_wherever_they_were_repeated() {
     .await;
 }
 
-/// A model that says one word and then nothing; tells when its client has gone.
-async fn hanging() -> (String, mpsc::Receiver<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let model = format!("[[models]]\nname = \"slow\"\nupstream = \"http://{}/v1\"\n", listener.local_addr().unwrap());
-    let (gone, told) = mpsc::channel(8);
-    tokio::spawn(async move {
-        while let Ok((mut socket, _)) = listener.accept().await {
-            let gone = gone.clone();
-            tokio::spawn(async move {
-                let mut request = vec![0; 16 << 10];
-                let _ = socket.read(&mut request).await;
-                let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word\"}}]}\n\n";
-                let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
-                let _ = socket.write_all(format!("{head}{event}").as_bytes()).await;
-                // The request may have come in pieces.
-                while socket.read(&mut request).await.is_ok_and(|read| read > 0) {}
-                let _ = gone.send(()).await;
-            });
-        }
-    });
-    (model, told)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_deleted_is_streamed_no_more_and_made_no_further() {
     on_each("streamed_no_more", |store| async move {
-        let (slow, mut gone) = hanging().await;
+        let Stalling { model: slow, mut gone } = Stalling::start().await;
         let upstream = StandIn::start(|_, body| said(body, "At noon.")).await;
         let gateway = store.gateway(&format!("{slow}{}", upstream.model("chat")), "[pipeline]\n").await;
         let message = json!({"message_id": "1", "content": "When?", "model": "slow"});
@@ -150,7 +125,7 @@ async fn what_is_deleted_is_streamed_no_more_and_made_no_further() {
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_and_ended_streams_are_in_nobodys_way() {
     on_each("in_nobodys_way", |store| async move {
-        let (slow, _gone) = hanging().await;
+        let slow = Stalling::start().await.model;
         let upstream = StandIn::start(|_, body| said(body, "At noon.")).await;
         let top = format!("[server.streams]\nper_tenant = 2\n{slow}{}", upstream.model("chat"));
         let gateway = store.gateway(&top, "[pipeline]\n").await;

@@ -1,10 +1,10 @@
 //! A message that is sent twice, at two gateways.
 
 use super::said;
-use crate::several_gateways::Database;
 use serde_json::json;
 use std::time::{Duration, Instant};
 use tidegate_tests::Gateway;
+use tidegate_tests::postgres::Database;
 use tidegate_tests::stand_in::StandIn;
 
 /// The client that does not know whether it got through sends its message again, and the balancer to another gateway; there
