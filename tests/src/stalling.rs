@@ -11,20 +11,20 @@ pub struct Stalling {
     /// It as the model `slow` of a config.
     pub model: String,
     /// Tells of each client that has gone.
-    pub gone: mpsc::UnboundedReceiver<()>,
+    pub gone: mpsc::Receiver<()>,
 }
 
 impl Stalling {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (leave, gone) = mpsc::unbounded_channel();
+        let (leave, gone) = mpsc::channel(8);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let leave = leave.clone();
                 tokio::spawn(async move {
                     say_one_word(socket).await;
-                    let _ = leave.send(());
+                    let _ = leave.send(()).await;
                 });
             }
         });
