@@ -14,6 +14,10 @@ use tracing::Span;
 
 pub(crate) type Response = hyper::Response<Body>;
 
+/// Of a whole answer that is handed out at once, in bytes: a frame of HTTP/2 holds no more, where nobody asks for larger
+/// ones. The next piece is asked for when the client has taken from the last, so that `flow.rs` sees who takes nothing.
+const PIECE_BYTES: usize = 16 << 10;
+
 /// A response's body, with the record of its request, which is written when the body is dropped.
 pub(crate) struct Body {
     kind: Kind,
@@ -23,7 +27,7 @@ pub(crate) struct Body {
 }
 
 enum Kind {
-    /// In one piece; `None` once it was sent.
+    /// What is left of an answer that is there as a whole; `None` once all of it was handed out.
     Full(Option<Bytes>),
     /// As events come.
     Events(Box<EventBody>),
@@ -63,7 +67,7 @@ impl Body {
         }
     }
 
-    /// Takes the bytes of a body in one piece; any other has none.
+    /// Takes the bytes of a body that is there as a whole; any other has none.
     pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
         match &mut self.kind {
             Kind::Full(bytes) => Some(bytes.take().unwrap_or_default()),
@@ -94,7 +98,7 @@ impl hyper::body::Body for Body {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let Self { kind, record, span } = self.get_mut();
         let bytes = span.in_scope(|| match kind {
-            Kind::Full(bytes) => Poll::Ready(bytes.take()),
+            Kind::Full(left) => Poll::Ready(next_piece(left)),
             Kind::Events(events) => events.poll_bytes(cx, record.as_mut()),
             Kind::Replay(replay) => replay.poll_bytes(cx, record.as_mut()),
         });
@@ -113,5 +117,40 @@ impl hyper::body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         self.len().map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// The next bytes of an answer. Behind each piece but the last something is left, so that the last is known as such.
+fn next_piece(left: &mut Option<Bytes>) -> Option<Bytes> {
+    match left {
+        Some(bytes) if bytes.len() > PIECE_BYTES => Some(bytes.split_to(PIECE_BYTES)),
+        _ => left.take(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::body::Body as _;
+
+    /// Each piece of a whole answer, with what the body says of itself behind it: how much is left, and whether that is all.
+    fn pieces(len: usize) -> Vec<(usize, u64, bool)> {
+        let mut body = Body::full(vec![b'x'; len]);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut said = Vec::new();
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut cx) {
+            let piece = frame.into_data().unwrap().len();
+            said.push((piece, body.size_hint().exact().unwrap(), body.is_end_stream()));
+        }
+        said
+    }
+
+    #[test]
+    fn a_small_answer_is_one_piece_and_a_large_one_says_exactly_what_is_left() {
+        const PIECE: u64 = PIECE_BYTES as u64;
+        assert!(pieces(0).is_empty());
+        assert_eq!(pieces(PIECE_BYTES), [(PIECE_BYTES, 0, true)]);
+        let large = [(PIECE_BYTES, PIECE + 1, false), (PIECE_BYTES, 1, false), (1, 0, true)];
+        assert_eq!(pieces(2 * PIECE_BYTES + 1), large);
     }
 }

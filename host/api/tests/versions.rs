@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{Running, chat_body, limits, start, text};
 use tidegate_api::{Limits, Tls};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 fn request(model: &str, more: &str) -> Request<Full<Bytes>> {
@@ -96,6 +97,60 @@ async fn a_client_that_takes_nothing_of_a_stream_is_given_up_over_http2_too() {
     }
     let head = Request::head("http://localhost/livez").body(Full::default()).unwrap();
     assert_eq!(sender.send_request(head).await.unwrap().status(), StatusCode::OK, "the connection lives");
+}
+
+/// The kind of the next frame, and its payload.
+async fn frame(socket: &mut TcpStream) -> (u8, Vec<u8>) {
+    let mut head = [0; 9];
+    socket.read_exact(&mut head).await.unwrap();
+    let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+    socket.read_exact(&mut payload).await.unwrap();
+    (head[3], payload)
+}
+
+/// A window of one byte lets the first piece through to the connection, which holds it; further ones must wait, and not
+/// the whole answer be held for as long as the client likes.
+#[tokio::test]
+async fn a_whole_answer_of_which_a_client_takes_one_byte_is_given_up_over_http2() {
+    const DATA: u8 = 0;
+    const RST_STREAM: u8 = 3;
+    let running = start(Limits { write_timeout: Duration::from_millis(100), ..limits() }, Vec::new(), None);
+    let mut socket = TcpStream::connect(running.address).await.unwrap();
+    let head = b"\x82\x86\x04\x0d/openapi.json\x01\x09localhost";
+    let opening = [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        // SETTINGS_INITIAL_WINDOW_SIZE is 1.
+        b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\x01",
+        // HEADERS of the stream 1: END_STREAM, END_HEADERS.
+        &[0, 0, head.len() as u8, 1, 5, 0, 0, 0, 1],
+        head,
+    ];
+    socket.write_all(&opening.concat()).await.unwrap();
+    let taken = async {
+        let mut taken = 0;
+        loop {
+            match frame(&mut socket).await {
+                (DATA, bytes) => taken += bytes.len(),
+                (RST_STREAM, _) => return taken,
+                _ => {}
+            }
+        }
+    };
+    let taken = tokio::time::timeout(Duration::from_secs(20), taken).await;
+    assert_eq!(taken.expect("the answer is held for good"), 1);
+}
+
+#[tokio::test]
+async fn a_large_whole_answer_arrives_as_it_is_over_both_versions() {
+    let running = start(limits(), Vec::new(), None);
+    let answered = running.ask(support::get("/openapi.json")).await;
+    let request = Request::get("http://localhost/openapi.json").body(Full::default()).unwrap();
+    let mut sender = h2(&running).await;
+    let response = sender.send_request(request).await.unwrap();
+    let length = response.headers()["content-length"].to_str().unwrap().to_owned();
+    assert_eq!((answered.header("content-length"), &*length), (Some(&*length), &*answered.body.len().to_string()));
+    assert!(answered.body.len() > 50_000, "no large answer");
+    assert_eq!(text_of(response).await, answered.body);
 }
 
 #[tokio::test]
