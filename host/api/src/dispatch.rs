@@ -51,7 +51,7 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
         let headers = request.headers();
         let traced =
             span.in_scope(|| tidegate_trace::server(|name| headers.get(name).and_then(|value| value.to_str().ok())));
-        let record = Record::new(id, request.method().clone(), running, traced.clone());
+        let record = Record::new(id, request.method(), running, traced.clone());
         let dispatch = self.clone();
         let answer = async move { Ok(dispatch.respond(request, unique, record).await) };
         Box::pin(answer.instrument(traced).instrument(span))

@@ -24,7 +24,7 @@ enum Outcome {
 /// The record of one request.
 pub(crate) struct Record {
     pub(crate) request_id: RequestId,
-    method: Method,
+    method: &'static str,
     /// The pattern of the route; paths that callers make up would be labels without end.
     pub(crate) route: &'static str,
     pub(crate) caller: Option<Arc<Caller>>,
@@ -39,10 +39,10 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(request_id: RequestId, method: Method, running: Running, span: Span) -> Self {
+    pub(crate) fn new(request_id: RequestId, method: &Method, running: Running, span: Span) -> Self {
         Self {
             request_id,
-            method,
+            method: method_label(method),
             route: "none",
             caller: None,
             status: None,
@@ -94,8 +94,9 @@ impl Record {
     /// Names of OpenTelemetry's conventions, where it has some.
     fn trace(&self, outcome: &'static str) {
         let span = &self.span;
-        trace::name(span, &format!("{} {}", self.method, self.route));
-        trace::note(span, "http.request.method", self.method.to_string());
+        let named = if self.method == OTHER_METHOD { "HTTP" } else { self.method };
+        trace::name(span, &format!("{named} {}", self.route));
+        trace::note(span, "http.request.method", self.method);
         trace::note(span, "http.route", self.route);
         trace::note(span, "tidegate.request_id", self.request_id.as_str().to_owned());
         trace::note(span, "tidegate.outcome", outcome);
@@ -117,7 +118,7 @@ impl Record {
     }
 
     fn log(&self, outcome: &str, status: &str, seconds: f64) {
-        let (id, method, route) = (self.request_id.as_str(), self.method.as_str(), self.route);
+        let (id, method, route) = (self.request_id.as_str(), self.method, self.route);
         let (tenant, key) = match &self.caller {
             Some(caller) => (caller.tenant.as_str(), &*caller.key_name),
             None => ("none", "none"),
@@ -159,6 +160,25 @@ fn figures(route: &'static str, status: &'static str, outcome: &'static str) -> 
         (count, histogram!("tidegate_http_request_duration_seconds", "route" => route))
     };
     KNOWN.write().unwrap_or_else(PoisonError::into_inner).entry(name).or_insert_with(make).clone()
+}
+
+/// What OpenTelemetry's conventions call a method that nobody defined; a span of it is named by `HTTP`.
+const OTHER_METHOD: &str = "_OTHER";
+
+/// The methods of RFC 9110 and RFC 5789 by their names. Any other is what a stranger wrote.
+fn method_label(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        "CONNECT" => "CONNECT",
+        "OPTIONS" => "OPTIONS",
+        "TRACE" => "TRACE",
+        "PATCH" => "PATCH",
+        _ => OTHER_METHOD,
+    }
 }
 
 /// The statuses that are answered, as labels.

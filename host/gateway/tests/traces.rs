@@ -71,6 +71,15 @@ fn ask(addr: &str, model: &str, stream: bool, more: &str) {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
+/// A request with a method that its sender made up.
+fn ask_strangely(addr: &str, path: &str) {
+    let mut socket = TcpStream::connect(addr).unwrap();
+    write!(socket, "{CANARY} {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 40"), "{answer}");
+}
+
 /// Asks the program to stop, which sends what is left; gives all spans that the collector got.
 fn spans(mut program: Child, collector: &Receiver<(String, Vec<u8>)>) -> Vec<Span> {
     Command::new("kill").arg(program.id().to_string()).status().unwrap();
@@ -100,8 +109,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn traceparent(sampled: bool) -> String {
-    format!("traceparent: 00-{TRACE}-{PARENT}-0{}\r\n", u8::from(sampled))
+/// The headers of a client's trace, of which the second is whatever somebody wrote.
+fn trace_headers(sampled: bool) -> String {
+    format!("traceparent: 00-{TRACE}-{PARENT}-0{}\r\ntracestate: a={CANARY}\r\n", u8::from(sampled))
 }
 
 #[test]
@@ -112,7 +122,7 @@ fn a_request_and_its_parts_are_spans_in_the_clients_trace() {
         "[traces]\nendpoint = \"http://{addr}\"\nservice = \"gate\"\n[[pipeline.stage]]\nplugin = \"pii-guard\"\n"
     );
     let (program, gateway) = start(folder.path(), &config);
-    ask(&gateway, "tidegate-starter", true, &traceparent(true));
+    ask(&gateway, "tidegate-starter", true, &trace_headers(true));
     let spans = spans(program, &collector);
     assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE), "{spans:#?}");
     let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
@@ -146,16 +156,30 @@ fn an_upstream_is_told_of_the_trace_and_a_client_may_leave_it() {
         "[traces]\nendpoint = \"http://{addr}\"\n[pipeline]\n[[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n"
     );
     let (program, gateway) = start(folder.path(), &config);
-    ask(&gateway, "m", false, &traceparent(true));
-    ask(&gateway, "m", false, &traceparent(false));
+    ask(&gateway, "m", false, &trace_headers(true));
+    ask(&gateway, "m", false, &trace_headers(false));
     let spans = spans(program, &collector);
     // The span of the one that was sampled, told to the upstream as the parent of what it does.
     let client = spans.iter().find(|span| span.name == "upstream").expect("the upstream's span");
     let posts: Vec<_> = asked.try_iter().filter(|(head, _)| head.starts_with("post ")).collect();
     assert_eq!(posts.len(), 2);
+    assert!(posts.iter().all(|(head, _)| !head.contains(CANARY)), "{posts:?}");
     assert!(posts[0].0.contains(&format!("traceparent: 00-{TRACE}-{}-01", hex(&client.span_id))), "{}", posts[0].0);
     assert!(posts[1].0.contains(&format!("traceparent: 00-{TRACE}-")), "{}", posts[1].0);
     assert_eq!(spans.iter().filter(|span| span.name == "upstream").count(), 1, "the other was not sampled");
+}
+
+#[test]
+fn a_method_that_somebody_made_up_is_in_no_span() {
+    let (addr, collector) = taking("");
+    let folder = tempfile::tempdir().unwrap();
+    let (program, gateway) = start(folder.path(), &format!("[traces]\nendpoint = \"http://{addr}\"\n[pipeline]\n"));
+    ask_strangely(&gateway, "/v1/models");
+    ask_strangely(&gateway, "/nowhere");
+    let spans = spans(program, &collector);
+    let methods: Vec<_> = spans.iter().map(|span| text(span, "http.request.method")).collect();
+    assert_eq!(methods, ["_OTHER", "_OTHER"], "{spans:#?}");
+    assert!(spans.iter().all(|span| span.name == "HTTP none"), "{spans:#?}");
 }
 
 #[test]

@@ -1,4 +1,8 @@
-//! Spans and the headers by which traces go from program to program (W3C Trace Context).
+//! Spans and the header by which traces go from program to program (W3C Trace Context).
+//!
+//! The standard's other header, `tracestate`, is left where it arrives: it is text that anybody may write, and would reach
+//! the collector and every upstream. The standard lets who guards against that remove it ("Privacy of the tracestate
+//! field"); the trace goes on by `traceparent`, which holds numbers only.
 
 use opentelemetry::Value;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
@@ -7,14 +11,14 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// The headers of a trace: where it is, and what other programs on its way have to say of it.
-const HEADERS: [&str; 2] = ["traceparent", "tracestate"];
+/// Says where in a trace a request is.
+const HEADER: &str = "traceparent";
 
-/// The span of a request that came in, within the trace that its headers name, or one of its own.
+/// The span of a request that came in, within the trace that its header names, or one of its own.
 pub fn server<'a>(header: impl Fn(&'static str) -> Option<&'a str>) -> Span {
     let span = tracing::debug_span!("server", otel.kind = "server");
     if !span.is_disabled() {
-        let parent = TraceContextPropagator::new().extract(&Incoming(HEADERS.map(|name| (name, header(name)))));
+        let parent = TraceContextPropagator::new().extract(&Incoming(header(HEADER)));
         // It fails where spans are logged and not exported.
         let _ = span.set_parent(parent);
     }
@@ -52,15 +56,15 @@ pub fn outgoing(span: &Span) -> Vec<(&'static str, String)> {
     headers.0
 }
 
-struct Incoming<'a>([(&'static str, Option<&'a str>); 2]);
+struct Incoming<'a>(Option<&'a str>);
 
 impl Extractor for Incoming<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(name, _)| name.eq_ignore_ascii_case(key))?.1
+        self.0.filter(|_| key.eq_ignore_ascii_case(HEADER))
     }
 
     fn keys(&self) -> Vec<&str> {
-        HEADERS.to_vec()
+        vec![HEADER]
     }
 }
 
@@ -68,9 +72,8 @@ struct Outgoing(Vec<(&'static str, String)>);
 
 impl Injector for Outgoing {
     fn set(&mut self, key: &str, value: String) {
-        let known = HEADERS.iter().find(|name| name.eq_ignore_ascii_case(key));
-        if let Some(name) = known.filter(|_| !value.is_empty()) {
-            self.0.push((name, value));
+        if key.eq_ignore_ascii_case(HEADER) {
+            self.0.push((HEADER, value));
         }
     }
 }
