@@ -2,6 +2,10 @@
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+/// How often what histograms were told is added to their buckets.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Upper bounds, in seconds, that resolve a plugin's microseconds and a long answer alike.
 const SECONDS: [f64; 18] = [
@@ -17,4 +21,36 @@ pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
         builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| error.to_string())
     };
     HANDLE.get_or_init(install).clone().map_err(|error| anyhow::anyhow!("metrics do not start: {error}"))
+}
+
+/// Keeps histograms small, for ever: the recorder holds each observation until then, or until somebody reads the metrics,
+/// which nobody may ever do.
+pub(crate) async fn upkeep(metrics: PrometheusHandle) {
+    every(UPKEEP_EVERY, || metrics.run_upkeep()).await;
+}
+
+async fn every(pause: Duration, work: impl Fn()) {
+    loop {
+        tokio::time::sleep(pause).await;
+        work();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::Notify;
+
+    #[tokio::test]
+    async fn what_is_done_every_so_often_is_done_again() {
+        let done = Notify::new();
+        let twice = async {
+            done.notified().await;
+            done.notified().await;
+        };
+        tokio::select! {
+            () = every(Duration::from_millis(1), || done.notify_one()) => {}
+            outcome = tokio::time::timeout(Duration::from_secs(20), twice) => outcome.unwrap(),
+        }
+    }
 }

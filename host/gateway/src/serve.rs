@@ -36,7 +36,7 @@ pub struct Running {
     reloader: Arc<Reloader>,
     /// Tidies what is kept.
     tidying: Option<JoinHandle<()>>,
-    /// Look for changed files, where that is wanted, and for keys of others.
+    /// Look for changed files, where that is wanted, and for keys of others; tend the metrics.
     watchers: Vec<JoinHandle<()>>,
     /// Let go of at the very end.
     shared: Option<Shared>,
@@ -114,7 +114,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         Some(keeping) => keeping.stay().await,
         None => None,
     };
-    let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books.clone(), metrics));
+    let service = Arc::new(PipelineService::new(Arc::clone(&pipeline), books.clone(), metrics.clone()));
     let telling = shared.as_ref().zip(books.as_ref().filter(|books| books.is_shared));
     let telling =
         telling.map(|(shared, books)| tokio::spawn(books::tell_set_aside(Arc::clone(&books.ledger), shared.board())));
@@ -123,7 +123,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone()));
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
-    let watchers = watcher.into_iter().chain(key_watcher).chain(telling).chain(staying).collect();
+    let upkeep = tokio::spawn(observe::upkeep(metrics));
+    let watchers = [upkeep].into_iter().chain(watcher).chain(key_watcher).chain(telling).chain(staying).collect();
     let api: Arc<dyn tidegate_api::Service> = service.clone();
     let kept = keeping.as_ref().map(Keeping::kept);
     let tidying = keeping.as_ref().map(Keeping::tidy);
