@@ -50,9 +50,9 @@ fn people(login: &LoginConfig, issuers: &Issuers, db: &Db, grants: &Arc<dyn Gran
 fn api_key(config: &Config, key: &KeyConfig) -> anyhow::Result<ApiKey> {
     let own = Own { models: set(key.models.as_ref()), plugins: set(key.plugins.as_ref()), limits: &key.limits };
     let place = Place::new(config, key.tenant(), key.project.as_deref(), own)?;
-    let ((role, reach), admin) = (key.role(), key.admin);
-    let caller = Caller { role, reach, admin, class: key.class, weight: key.weight, ..place.caller(&key.name) };
-    let expires = key.expires.map(|expiry| expiry.0);
+    let ((role, reach), admin, expires) = (key.role(), key.admin, key.expires.map(|expiry| expiry.0));
+    let caller =
+        Caller { role, reach, admin, expires, class: key.class, weight: key.weight, ..place.caller(&key.name) };
     Ok(ApiKey { hash: key.hash.clone(), caller, endpoints: key.groups()?, expires })
 }
 

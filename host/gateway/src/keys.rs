@@ -124,6 +124,7 @@ impl KeyDesk {
         bounds::check_known(by, &newest)?;
         let entry = parsed(&newest).map_err(|error| invalid(format!("{error:#}")))?;
         bounds::check_reach(by, &entry)?;
+        bounds::check_end(self.end_for(by), &entry)?;
         self.check_usable(&entry)?;
         let kept = KeptKey { hash, created_ms: now, created_by: by.name(), ..newest };
         let end = now.saturating_add(grace_s.saturating_mul(1000));
@@ -146,6 +147,13 @@ impl KeyDesk {
         }
         self.apply(books).await?;
         Ok(json!({"object": "api_key.deleted", "name": name, "deleted": true}))
+    }
+
+    /// By when the keys that `by` makes must end: with its own. Those of the config are the operator's, who ends what they
+    /// made.
+    fn end_for(&self, by: &Caller) -> Option<SystemTime> {
+        let of_config = || self.lock().config.keys.iter().any(|key| *key.name == *by.key_name);
+        by.expires.filter(|_| !of_config())
     }
 
     /// Refuses to make a key anew that would let nobody in.
@@ -181,6 +189,7 @@ impl KeyDesk {
             return Err(invalid(message).at("name"));
         }
         bounds::check_new(by, &key)?;
+        bounds::check_end(self.end_for(by), &key)?;
         if !is_tenant(key.tenant()) {
             return Err(invalid("a tenant's name must not look like the id of a project".into()).at("tenant"));
         }

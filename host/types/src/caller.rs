@@ -5,6 +5,7 @@ use crate::role::{Act, CallerRole, Reach};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The unit of isolation: prefix-cache keys, plugin pools and fair share are per tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -89,6 +90,8 @@ pub struct Caller {
     pub reach: Reach,
     /// It administers the server.
     pub admin: bool,
+    /// When its key ends, if that is a key with an end.
+    pub expires: Option<SystemTime>,
     /// Priority class.
     pub class: Class,
     /// Share of the engine relative to other tenants of the class, at least 1.
@@ -139,6 +142,7 @@ impl Caller {
             role: CallerRole::Owner,
             reach: Reach::Tenant,
             admin: true,
+            expires: None,
             class: Class::default(),
             weight: 1,
             scope: Arc::default(),

@@ -154,6 +154,70 @@ async fn keys_of_a_tenant_are_its_owners_and_nobody_makes_one_that_may_do_more()
     assert!(!CallerRole::Owner.may(Act::Operate));
 }
 
+/// Also where one tenant's name begins with another's.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_takes_or_learns_of_a_key_name_of_another_tenant() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = [
+        key("root", "admin = true"),
+        key("owner", "tenant = \"acme\"\nrole = \"owner\""),
+        key("eu-owner", "tenant = \"acme.eu\"\nrole = \"owner\""),
+    ];
+    let gateway = start(&folder, &keys.concat()).await;
+    let make = async |by: &str, name: &str| {
+        call(&gateway, by, &Method::POST, "/admin/keys", Some(json!({"name": name}))).await
+    };
+    assert_eq!(make("eu-owner", "acme.eu.there").await.status, 200);
+    let there = make("owner", "acme.eu.there").await;
+    assert_eq!((there.status, there.error().1), (400, json!("name")));
+    for name in ["acme.eu.not-there", "acme.none.x", "acme..x"] {
+        assert_eq!(make("owner", name).await.body, there.body, "{name}");
+    }
+    for (by, name) in [("owner", "acme.eu"), ("owner", "acme.one"), ("eu-owner", "acme.eu.two")] {
+        assert_eq!(make(by, name).await.status, 200, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_ends_makes_none_that_outlives_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = [key("root", "admin = true\nexpires = 2150-01-01"), key("boss", "tenant = \"acme\"\nrole = \"owner\"")];
+    let gateway = start(&folder, &keys.concat()).await;
+    let make = async |by: &str, body: Value| call(&gateway, by, &Method::POST, "/admin/keys", Some(body)).await;
+    let rotate = async |by: &str, name: &str| {
+        call(&gateway, by, &Method::POST, &format!("/admin/keys/{name}/rotate"), Some(json!({}))).await
+    };
+    let secret = |answer: Answer| answer.json()["key"].as_str().unwrap().to_owned();
+    // Of the config: whoever has such a key is trusted by the operator for longer than it lasts.
+    assert_eq!(make("root", json!({"name": "acme.always", "tenant": "acme"})).await.status, 200);
+    let ends = json!("2100-01-01");
+    let terms = json!({"name": "acme.ends", "tenant": "acme", "role": "owner", "expires": ends});
+    let owner = secret(make("root", terms).await);
+    let terms = json!({"name": "admin.ends", "tenant": "ops", "admin": true, "expires": ends});
+    let admin = secret(make("root", terms).await);
+    for by in [&owner, &admin] {
+        for expires in [Value::Null, json!("2100-01-01T00:00:01Z")] {
+            let refused = make(by, json!({"name": "acme.x", "tenant": "acme", "expires": expires})).await;
+            assert_eq!((refused.status, refused.error().1), (403, json!("expires")), "{expires}");
+            assert!(refused.error().0.contains("4102444800"), "{:?}", refused.error());
+        }
+        let refused = rotate(by, "acme.always").await;
+        assert_eq!((refused.status, refused.error().1), (403, json!("expires")));
+    }
+    let first = secret(make(&owner, json!({"name": "acme.first", "role": "admin", "expires": ends})).await);
+    assert_eq!(make(&first, json!({"name": "acme.second", "expires": "2099-01-01"})).await.status, 200);
+    assert_eq!(rotate(&owner, "acme.second").await.status, 200);
+    assert_eq!(make("boss", json!({"name": "acme.lasts"})).await.status, 200);
+    assert_eq!(rotate("boss", "acme.first").await.status, 200);
+    // For as long as the old one goes on beside the new one, it makes nothing for longer than that.
+    assert_eq!(
+        call(&gateway, "root", &Method::POST, "/admin/keys/acme.ends/rotate?grace_s=600", Some(json!({}))).await.status,
+        200
+    );
+    let refused = make(&owner, json!({"name": "acme.late", "expires": ends})).await;
+    assert_eq!((refused.status, refused.error().1), (403, json!("expires")));
+}
+
 /// What is made for the test below: keys of two projects of one tenant, and of the tenant.
 async fn projects(folder: &tempfile::TempDir) -> Gateway {
     let of =

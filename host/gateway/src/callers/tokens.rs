@@ -130,6 +130,7 @@ impl GrantTokens for TokenTerms {
             role,
             reach,
             admin: false,
+            expires: None,
             class: claimed.class.unwrap_or(terms.config.class),
             weight: terms.config.weight,
             scope: scope(&self.tenants, &claimed.tenant, settings, own),

@@ -4,6 +4,7 @@
 use super::unknown;
 use crate::config::{KeyConfig, project_id};
 use serde_json::{Map, Value};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_api::Group;
 use tidegate_store::KeptKey;
 use tidegate_types::{Act, Caller, CallerRole, Fault, Reach, Reject, RejectKind};
@@ -70,8 +71,20 @@ pub(super) fn check_reach(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
     Ok(())
 }
 
+/// Refuses a key that would be valid past `last`, when the key that makes it ends.
+pub(super) fn check_end(last: Option<SystemTime>, key: &KeyConfig) -> Result<(), Reject> {
+    match last {
+        Some(last) if key.expires.is_none_or(|end| end.0 > last) => {
+            let at = last.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            Err(too_much("expires", &format!("its `expires` must be no later than your own key's `expires_at`, {at}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whose the key is, and what it is called: names are shared by all, and one must neither take another's nor find out
-/// about it.
+/// about it. So what stands behind the last dot is the key's own and what stands before it whose it is, also where one
+/// tenant's name begins with another's and a dot.
 fn check_place(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
     let (own, what) = match (by.reach, &by.project) {
         (Reach::Tenant, _) => (by.tenant.as_str(), "tenant"),
@@ -85,8 +98,8 @@ fn check_place(by: &Caller, key: &KeyConfig) -> Result<(), Reject> {
         }
         (Reach::Project, None) => return Err(forbidden("this key is of no project".into(), "insufficient_role")),
     };
-    if !key.name.strip_prefix(own).is_some_and(|rest| rest.len() > 1 && rest.starts_with('.')) {
-        let message = format!("the names of keys of this {what} begin with `{own}.`");
+    if !key.name.rsplit_once('.').is_some_and(|(whose, word)| whose == own && !word.is_empty()) {
+        let message = format!("the names of keys of this {what} are `{own}.` and a word without a dot");
         return Err(Reject::invalid("name", message).code("invalid_value"));
     }
     Ok(())
