@@ -2,13 +2,15 @@
 //!
 //! Keys are fetched at the first token, again behind a token once they are older than `refresh`, and at once for a token
 //! that names a key which is not among them: but that at most once in `pause`, so that made-up names cost the issuer
-//! nothing. One fetch runs at a time. While the issuer is away its last keys go on, for `stale` at most.
+//! nothing. One fetch runs at a time (`turn.rs`). While the issuer is away its last keys go on, for `stale` at most. What its
+//! discovery document said goes on in the same way.
 
 use crate::claims::{ClaimNames, Tenants};
 use crate::document::{fetch, is_safe};
 use crate::error::TokenError;
 use crate::json;
 use crate::keys::Keys;
+use crate::turn::Turn;
 use arc_swap::ArcSwapOption;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use metrics::counter;
@@ -17,7 +19,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_egress::AddressPolicy;
 use tidegate_types::CallerRole;
-use tokio::sync::Mutex;
 
 /// Whom to believe, and about what.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,18 +103,18 @@ impl Trust {
 pub(crate) struct Issuer {
     pub(crate) trust: Trust,
     fetched: ArcSwapOption<FetchedKeys>,
-    /// When a fetch was last begun. Held while one runs.
-    begun: Mutex<Option<Instant>>,
-    /// What its discovery document says, and since when that is known.
-    discovered: Mutex<Option<(Instant, Arc<Discovered>)>>,
+    keys_turn: Turn,
+    discovered: ArcSwapOption<Discovered>,
+    discovery_turn: Turn,
 }
 
 /// Where things are at an issuer (OpenID Connect Discovery 1.0, section 3).
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Discovered {
     jwks_uri: Option<String>,
     pub(crate) authorization_endpoint: Option<String>,
     pub(crate) token_endpoint: Option<String>,
+    at: Instant,
 }
 
 struct FetchedKeys {
@@ -127,7 +128,8 @@ struct FetchedKeys {
 
 impl Issuer {
     pub(crate) fn new(trust: Trust) -> Self {
-        Self { trust, fetched: ArcSwapOption::empty(), begun: Mutex::default(), discovered: Mutex::default() }
+        let (fetched, discovered) = (ArcSwapOption::empty(), ArcSwapOption::empty());
+        Self { trust, fetched, keys_turn: Turn::default(), discovered, discovery_turn: Turn::default() }
     }
 
     /// Whether keys of that version still hold. Looks for newer ones behind the caller's back where it is time.
@@ -143,7 +145,6 @@ impl Issuer {
         kid: Option<&str>,
         algorithm: Algorithm,
     ) -> Result<(DecodingKey, u64), TokenError> {
-        let seen = self.fetched.load_full().map(|fetched| fetched.at);
         if let Some(fetched) = &self.usable()
             && let Some(key) = fetched.keys.find(kid, algorithm)
         {
@@ -151,7 +152,7 @@ impl Issuer {
             return Ok((key.clone(), fetched.version));
         }
         // Boxed, so that requests whose key is known do not carry its size.
-        Box::pin(self.fetch(seen)).await;
+        Box::pin(self.fetch()).await;
         let fetched = self.usable().ok_or(TokenError::Away)?;
         let key = fetched.keys.find(kid, algorithm).ok_or(TokenError::UnknownKey)?;
         Ok((key.clone(), fetched.version))
@@ -162,38 +163,32 @@ impl Issuer {
     }
 
     fn look_behind(self: &Arc<Self>, fetched: &FetchedKeys) {
-        let due = fetched.at.elapsed() >= self.trust.refresh && self.may_begin();
-        if due {
-            let (issuer, seen) = (Arc::clone(self), fetched.at);
-            // Bounded by its time limit; one at a time.
-            tokio::spawn(async move { issuer.fetch(Some(seen)).await });
+        if fetched.at.elapsed() >= self.trust.refresh && self.keys_turn.is_free(self.trust.pause) {
+            let issuer = Arc::clone(self);
+            // Bounded by its time limits; one at a time.
+            tokio::spawn(async move { issuer.fetch().await });
         }
     }
 
-    /// Whether no fetch runs, and none began a moment ago.
-    fn may_begin(&self) -> bool {
-        self.begun.try_lock().is_ok_and(|begun| begun.is_none_or(|begun| begun.elapsed() >= self.trust.pause))
+    /// Fetches the keys, unless somebody did meanwhile, or a moment ago.
+    async fn fetch(self: &Arc<Self>) {
+        let issuer = Arc::clone(self);
+        // What went wrong was logged.
+        let _ = self.keys_turn.take(self.trust.pause, async move { issuer.fetch_keys().await }).await;
     }
 
-    /// Fetches the keys, unless somebody did since those of `seen`, or a moment ago.
-    async fn fetch(&self, seen: Option<Instant>) {
-        let mut begun = self.begun.lock().await;
-        let last = self.fetched.load_full();
-        let newer = last.as_ref().map(|last| last.at) > seen;
-        if newer || begun.is_some_and(|begun| begun.elapsed() < self.trust.pause) {
-            return;
-        }
-        *begun = Some(Instant::now());
-        let outcome = self.take(last.as_deref()).await;
+    async fn fetch_keys(self: &Arc<Self>) -> Result<(), String> {
+        let outcome = self.take_keys().await;
         let label = if outcome.is_ok() { "taken" } else { "failed" };
         counter!("tidegate_issuer_fetches_total", "issuer" => self.trust.name.to_string(), "outcome" => label)
             .increment(1);
-        if let Err(why) = outcome {
+        if let Err(why) = &outcome {
             tracing::warn!(issuer = &*self.trust.name, "the issuer's keys cannot be fetched: {why}");
         }
+        outcome
     }
 
-    async fn take(&self, last: Option<&FetchedKeys>) -> Result<(), String> {
+    async fn take_keys(self: &Arc<Self>) -> Result<(), String> {
         let url = match &self.trust.jwks_url {
             Some(url) => url.clone(),
             None => self
@@ -205,7 +200,8 @@ impl Issuer {
         };
         let sent = fetch(&url, &self.trust.addresses, self.trust.timeout).await?;
         let keys = Keys::read(&sent).ok_or_else(|| format!("{url} is no set of keys"))?;
-        let version = last.map_or(0, |last| last.version + u64::from(last.sent != sent));
+        let last = self.fetched.load_full();
+        let version = last.as_ref().map_or(0, |last| last.version + u64::from(last.sent != sent));
         if last.is_none_or(|last| last.version != version) {
             tracing::info!(issuer = &*self.trust.name, keys = keys.len(), "the issuer's keys were taken");
         }
@@ -213,21 +209,42 @@ impl Issuer {
         Ok(())
     }
 
-    /// What the issuer says of itself, which is asked for as often as its keys.
-    pub(crate) async fn discovered(&self) -> Result<Arc<Discovered>, String> {
-        let mut known = self.discovered.lock().await;
-        if let Some((at, discovered)) = &*known
-            && at.elapsed() < self.trust.refresh
-        {
-            return Ok(Arc::clone(discovered));
+    /// What the issuer says of itself: what it said before, which is looked for anew behind the caller's back where it is
+    /// time; past `stale` whoever asks waits for it. The error is for the log.
+    pub(crate) async fn discovered(self: &Arc<Self>) -> Result<Arc<Discovered>, String> {
+        if let Some(known) = self.usable_discovery() {
+            if known.at.elapsed() >= self.trust.refresh && self.discovery_turn.is_free(self.trust.pause) {
+                let issuer = Arc::clone(self);
+                // Bounded by its time limit; one at a time.
+                tokio::spawn(async move { issuer.discover_anew().await });
+            }
+            return Ok(known);
         }
-        let discovered = Arc::new(self.discover().await?);
-        *known = Some((Instant::now(), Arc::clone(&discovered)));
-        Ok(discovered)
+        self.discover().await?;
+        self.usable_discovery().ok_or_else(|| "what the issuer says of itself is too old".into())
+    }
+
+    fn usable_discovery(&self) -> Option<Arc<Discovered>> {
+        self.discovered.load_full().filter(|known| known.at.elapsed() < self.trust.stale)
+    }
+
+    async fn discover_anew(self: &Arc<Self>) {
+        if let Err(why) = self.discover().await {
+            tracing::warn!(issuer = &*self.trust.name, "the issuer's discovery document cannot be fetched: {why}");
+        }
+    }
+
+    async fn discover(self: &Arc<Self>) -> Result<(), String> {
+        let issuer = Arc::clone(self);
+        let fetch = async move {
+            issuer.discovered.store(Some(Arc::new(issuer.read_discovery().await?)));
+            Ok(())
+        };
+        self.discovery_turn.take(self.trust.pause, fetch).await
     }
 
     /// OpenID Connect Discovery 1.0, section 4: the document must be about the issuer that was asked for.
-    async fn discover(&self) -> Result<Discovered, String> {
+    async fn read_discovery(&self) -> Result<Discovered, String> {
         let issuer = &self.trust.issuer;
         let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         let sent = fetch(&url, &self.trust.addresses, self.trust.timeout).await?;
@@ -243,6 +260,7 @@ impl Issuer {
             jwks_uri: place("jwks_uri"),
             authorization_endpoint: place("authorization_endpoint"),
             token_endpoint: place("token_endpoint"),
+            at: Instant::now(),
         })
     }
 }

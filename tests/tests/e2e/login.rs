@@ -2,8 +2,11 @@
 
 use hyper::{Method, Request};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tidegate_tests::issuer::{CLIENT, Provider, SECRET, Signer, encoded, now_s};
+use tidegate_tests::stand_in::{Said, StandIn};
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 
 /// A gateway whose people log in at `provider`.
@@ -322,6 +325,61 @@ async fn no_forged_login_gets_a_cookie() {
         refused(answer, &Browser::new(&gateway), next);
     }
     println!("{checked} forged logins, none taken");
+}
+
+/// Logins of an issuer that is away are refused together, not one after another; what it said before goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn logins_do_not_queue_behind_an_issuer_that_is_away() {
+    const DOCUMENT: &str = "/.well-known/openid-configuration";
+    let away = Arc::new(AtomicBool::new(true));
+    let origin = Arc::new(std::sync::OnceLock::<String>::new());
+    let script = {
+        let (away, origin) = (Arc::clone(&away), Arc::clone(&origin));
+        move |path: &str, _: &Value| match path {
+            DOCUMENT if !away.load(Ordering::SeqCst) => {
+                let origin = origin.get().unwrap();
+                Said::json(&json!({"issuer": origin, "authorization_endpoint": format!("{origin}/authorize")}))
+            }
+            _ => Said::raw(503, "").after(Duration::from_secs(1)),
+        }
+    };
+    let server = StandIn::start(script).await;
+    origin.set(server.origin()).unwrap();
+    let start = async |folder: &tempfile::TempDir, pause_s: u64| {
+        Gateway::start(&format!(
+            "[[auth.issuer]]\nname = \"corp\"\nissuer = \"{}\"\naudience = [\"tidegate\"]\ntenant = \"acme\"\n\
+             networks = [\"127.0.0.1\"]\njwks_refresh_s = 1\njwks_pause_s = {pause_s}\n[auth.login]\nissuer = \"corp\"\n\
+             client_id = \"x\"\npublic_url = \"https://ai.example\"\n[store]\npath = {:?}\n[pipeline]\n",
+            server.origin(),
+            folder.path().display().to_string()
+        ))
+        .await
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = start(&folder, 60).await;
+    let began = Instant::now();
+    let many = futures_util::future::join_all((0..30).map(|_| gateway.get("/auth/login"))).await;
+    for refused in many.into_iter().chain([gateway.get("/auth/login").await]) {
+        assert_eq!((refused.status, refused.error().2), (503, json!("issuer_away")));
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert_eq!(server.asked(DOCUMENT).len(), 1);
+
+    away.store(false, Ordering::SeqCst);
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = start(&folder, 0).await;
+    assert_eq!(gateway.get("/auth/login").await.status, 303);
+    away.store(true, Ordering::SeqCst);
+    let asked = server.asked(DOCUMENT).len();
+    let goes_on = async {
+        // Until the document is old enough to be asked for anew.
+        while server.asked(DOCUMENT).len() == asked {
+            assert_eq!(gateway.get("/auth/login").await.status, 303);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), goes_on).await.unwrap();
+    assert_eq!(gateway.get("/auth/login").await.status, 303);
 }
 
 #[tokio::test(flavor = "multi_thread")]
