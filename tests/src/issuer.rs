@@ -8,7 +8,7 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A P-256 key with a name.
 pub struct Signer {
@@ -192,7 +192,7 @@ impl Provider {
     }
 }
 
-/// A code is good once, for whoever began and proves it.
+/// A code is good once, for whoever began and proves it. One that begins with `slow` is looked for a while.
 fn exchange(taken: &mut [Taken], body: &Value) -> Said {
     let form = fields(body["form"].as_str().unwrap_or_default());
     let field = |name: &str| form.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);
@@ -202,7 +202,8 @@ fn exchange(taken: &mut [Taken], body: &Value) -> Said {
         body["authorization"] == json!(basic) || body["authorization"].is_null() && field("client_id") == CLIENT;
     let found = taken.iter_mut().find(|login| !login.code.is_empty() && login.code == field("code"));
     let Some(login) = found.filter(|_| known && field("grant_type") == "authorization_code") else {
-        return Said::raw(400, "{\"error\":\"invalid_grant\"}");
+        let pause = Duration::from_secs(u64::from(field("code").starts_with("slow")));
+        return Said::raw(400, "{\"error\":\"invalid_grant\"}").after(pause);
     };
     let proof = ring::digest::digest(&ring::digest::SHA256, field("code_verifier").as_bytes());
     if encoded(proof) != login.challenge || field("redirect_uri") != login.redirect_uri {

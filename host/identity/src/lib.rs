@@ -3,7 +3,8 @@
 //!
 //! Read `verify.rs` for a token's path. `issuer.rs` keeps the keys of one issuer (`keys.rs`) and fetches them anew, one
 //! fetch at a time (`turn.rs`), `claims.rs` reads what a verified token says, `cache.rs` remembers the tokens that were
-//! verified, `json.rs` reads JSON without a doubt about what it says. `login.rs` is the flow by which people get a token.
+//! verified, `json.rs` reads JSON without a doubt about what it says. `login.rs` is the flow by which people get a token,
+//! and `exchanges.rs` bounds it.
 //!
 //! Invariants: a token is taken only with the signature of a key that its configured issuer publishes at the place that
 //! the config names, by an algorithm that the config allows; nothing in the token chooses where keys come from. What a
@@ -16,6 +17,7 @@ mod claims;
 mod crypto;
 mod document;
 mod error;
+mod exchanges;
 mod issuer;
 mod json;
 mod keys;

@@ -6,6 +6,7 @@
 use crate::claims::{Claimed, Verified};
 use crate::document::send;
 use crate::error::TokenError;
+use crate::exchanges::Exchanges;
 use crate::issuer::Issuer;
 use crate::json;
 use crate::verify::{Issuers, MAX_TOKEN_BYTES, Parts, now_s};
@@ -14,13 +15,13 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_types::{Fault, Reject, RejectKind};
-use tokio::sync::Semaphore;
 
-/// Codes that are exchanged at once: whoever calls back with made-up ones must not make us a burden to the issuer.
-const MAX_EXCHANGES: usize = 16;
+/// For a place among those whose codes are exchanged.
+const PLACE_WAIT: Duration = Duration::from_secs(5);
 /// For an exchange.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -86,14 +87,14 @@ pub struct Begun {
 pub struct Login {
     terms: LoginTerms,
     issuer: Arc<Issuer>,
-    exchanges: Semaphore,
+    exchanges: Exchanges,
 }
 
 impl Issuers {
     /// Logs people in at the issuer that `terms` name; `None` where there is none of that name.
     pub fn login(&self, terms: LoginTerms) -> Option<Login> {
         let issuer = self.named(&terms.issuer)?;
-        Some(Login { terms, issuer, exchanges: Semaphore::new(MAX_EXCHANGES) })
+        Some(Login { terms, issuer, exchanges: Exchanges::new() })
     }
 }
 
@@ -124,9 +125,15 @@ impl Login {
         Ok(Begun { url: format!("{endpoint}{joint}{query}"), state, nonce, verifier })
     }
 
-    /// Exchanges the code that a browser brought back for an ID token, and reads that.
-    pub async fn finish(&self, code: &str, verifier: &str, nonce: &str) -> Result<Arc<Claimed>, LoginError> {
-        let _permit = self.exchanges.try_acquire().map_err(|_| LoginError::Busy)?;
+    /// Exchanges the code that the browser at `peer` brought back for an ID token, and reads that.
+    pub async fn finish(
+        &self,
+        code: &str,
+        verifier: &str,
+        nonce: &str,
+        peer: IpAddr,
+    ) -> Result<Arc<Claimed>, LoginError> {
+        let _place = self.exchanges.enter(peer, PLACE_WAIT).await.ok_or(LoginError::Busy)?;
         let token = self.exchange(code, verifier).await?;
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong { bytes: token.len(), limit: MAX_TOKEN_BYTES }.into());

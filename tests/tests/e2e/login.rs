@@ -327,6 +327,28 @@ async fn no_forged_login_gets_a_cookie() {
     println!("{checked} forged logins, none taken");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn made_up_codes_keep_nobody_from_logging_in() {
+    let (provider, folder) = (Provider::start().await, tempfile::tempdir().unwrap());
+    let gateway = start(&provider, &folder, None).await;
+    // As many as are exchanged at once.
+    let made_up = (0..16).map(|_| async {
+        let mut eve = Browser::new(&gateway);
+        let page = eve.begin().await;
+        let state = page.split("state=").nth(1).unwrap().split('&').next().unwrap();
+        eve.back(&format!("code=slow&state={state}")).await.status
+    });
+    let honest = async {
+        while provider.server.asked("/token").len() < 16 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Browser::new(&gateway).log_in(&provider, "ann", json!({})).await;
+    };
+    let both = futures_util::future::join(futures_util::future::join_all(made_up), honest);
+    let (refused, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
+    assert!(refused.iter().all(|status| *status == 401), "{refused:?}");
+}
+
 /// Logins of an issuer that is away are refused together, not one after another; what it said before goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn logins_do_not_queue_behind_an_issuer_that_is_away() {

@@ -14,7 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("limits", &["types"]),
     ("egress", &["types"]),
     ("trace", &["egress"]),
-    ("identity", &["types", "egress"]),
+    ("identity", &["types", "fair", "egress"]),
     ("wire", &["types"]),
     ("text", &["types"]),
     ("device", &["types"]),

@@ -55,7 +55,7 @@ pub(crate) async fn callback(exchange: Exchange) -> Result<Response, Reject> {
         return Err(foreign());
     }
     let code = parameter(uri, "code")?.ok_or(LoginError::Refused)?;
-    let claimed = people.login.finish(&code, verifier, nonce).await?;
+    let claimed = people.login.finish(&code, verifier, nonce, exchange.peer.ip()).await?;
     let project = percent_decoded(project).filter(|project| !project.is_empty());
     let person = Person { claimed: claimed.as_ref().clone(), project };
     let token = people.enter(&person, cookie(headers, SESSION_COOKIE)?).await?;
