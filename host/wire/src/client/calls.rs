@@ -1,5 +1,6 @@
 //! Tool calls arrive in pieces and leave whole. Servers differ in what a piece says: the id only on the first
-//! piece, on each, or never; no `index`, or index 0 for each of several calls; a whole call in one piece.
+//! piece, on each, a new one on each, or never; no `index`, or index 0 for each of several calls; a whole call in one
+//! piece.
 
 use crate::client::WireError;
 use serde::Deserialize;
@@ -22,6 +23,13 @@ struct FunctionPiece {
     arguments: Option<String>,
 }
 
+impl CallPiece {
+    fn is_named(&self) -> bool {
+        let name = self.function.as_ref().and_then(|function| function.name.as_deref());
+        name.is_some_and(|name| !name.is_empty())
+    }
+}
+
 /// The calls of one choice so far, in the order they began.
 #[derive(Default)]
 pub(super) struct Calls {
@@ -41,13 +49,13 @@ impl Calls {
     }
 
     pub(super) fn add(&mut self, piece: CallPiece) -> Result<(), WireError> {
-        let id = piece.id.unwrap_or_default();
-        let at = match self.find(piece.index, &id) {
+        let at = match self.find(&piece) {
             Some(at) => at,
             None if self.calls.len() == MAX_CALLS => {
                 return Err(WireError::Malformed(format!("more than {MAX_CALLS} tool calls in one answer")));
             }
             None => {
+                let id = piece.id.unwrap_or_default();
                 let call = Partial { index: piece.index, id, name: String::new(), arguments: String::new() };
                 self.calls.push(call);
                 self.calls.len() - 1
@@ -63,15 +71,18 @@ impl Calls {
         Ok(())
     }
 
-    /// The call that a piece continues. An id says most: the same id is the same call, another id another
-    /// call even under the same index. Without an id the index decides, without both the last call goes on.
-    fn find(&self, index: Option<u32>, id: &str) -> Option<usize> {
-        if !id.is_empty() {
-            return self.calls.iter().position(|call| call.id == id);
-        }
-        match index {
-            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
-            None => self.calls.len().checked_sub(1),
+    /// The call that a piece continues. An id says most: the same id is the same call, another id another call even
+    /// under the same index, if it says what is called: else the server gives each piece an id. Without an id the index
+    /// decides, without both the last call goes on.
+    fn find(&self, piece: &CallPiece) -> Option<usize> {
+        let of_index = |index: u32| self.calls.iter().rposition(|call| call.index == Some(index));
+        match (piece.id.as_deref().filter(|id| !id.is_empty()), piece.index) {
+            (Some(id), index) => {
+                let known = self.calls.iter().position(|call| call.id == id);
+                known.or_else(|| index.filter(|_| !piece.is_named()).and_then(of_index))
+            }
+            (None, Some(index)) => of_index(index),
+            (None, None) => self.calls.len().checked_sub(1),
         }
     }
 
@@ -147,6 +158,18 @@ mod tests {
             r#"[{"index":0,"id":"a","function":{"name":"f","arguments":"1"}},
                 {"index":0,"id":"a","function":{"name":"f","arguments":"2"}}]"#,
             &[("a", "f", "12")],
+        );
+    }
+
+    #[test]
+    fn a_new_id_on_every_piece_is_one_call() {
+        check(
+            r#"[{"index":0,"id":"a","function":{"name":"f","arguments":""}},
+                {"index":0,"id":"b","function":{"arguments":"{\"x\""}},
+                {"index":1,"id":"c","function":{"name":"g"}},
+                {"index":0,"id":"d","function":{"name":"","arguments":":1}"}},
+                {"index":1,"id":"e","function":{"name":null,"arguments":"[2]"}}]"#,
+            &[("a", "f", r#"{"x":1}"#), ("c", "g", "[2]")],
         );
     }
 
