@@ -4,6 +4,9 @@
 //! Invariant: what comes out is a valid sequence of deltas (nothing after a choice's `Finish`, calls whole,
 //! text never empty), or an error.
 
+mod content;
+
+use self::content::Content;
 use crate::client::WireError;
 use crate::client::calls::{CallPiece, Calls};
 use crate::client::failure::Failure;
@@ -13,7 +16,7 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
+use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, Form, TextLogprob, TopLogprob, Usage};
 
 /// What an upstream said.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +84,7 @@ struct Choice {
 
 #[derive(serde::Deserialize)]
 struct Body {
-    content: Option<String>,
+    content: Option<Content>,
     reasoning_content: Option<String>,
     reasoning: Option<String>,
     refusal: Option<String>,
@@ -128,6 +131,7 @@ struct WireTop {
 
 /// Reads the answer to one request.
 pub struct AnswerReader {
+    form: Form,
     choices: Vec<ChoiceState>,
     /// Who answers, as the server names it.
     model: Option<String>,
@@ -147,7 +151,7 @@ impl AnswerReader {
     /// be unique within a conversation, so not only within this answer.
     pub fn new(chat: &Chat, new_call_id: fn() -> String) -> Self {
         let choices = (0..chat.n).map(|_| ChoiceState::default()).collect();
-        Self { choices, model: None, new_call_id }
+        Self { form: chat.form, choices, model: None, new_call_id }
     }
 
     /// What the server calls the model that answers; a name of reasonable length, once it was said.
@@ -199,8 +203,14 @@ impl AnswerReader {
         Ok(())
     }
 
-    fn choice(&mut self, choice: Choice, out: &mut VecDeque<Received>) -> Result<(), WireError> {
+    fn choice(&mut self, mut choice: Choice, out: &mut VecDeque<Received>) -> Result<(), WireError> {
         let n = self.choices.len();
+        // Together AI says each text twice; what counts is what the request's endpoint says it in.
+        match self.form {
+            Form::Chat if choice.delta.is_some() => choice.text = None,
+            Form::Completion { .. } if choice.text.is_some() => choice.delta = None,
+            Form::Chat | Form::Completion { .. } => {}
+        }
         let Some(state) = self.choices.get_mut(choice.index as usize) else {
             return Err(WireError::Malformed(format!("choice {} of {n} that were asked for", choice.index)));
         };
@@ -209,8 +219,10 @@ impl AnswerReader {
             state.held_logprobs.append(&mut logprobs.into_tokens());
         }
         if let Some(body) = choice.delta {
+            let content = body.content.unwrap_or_default();
             emit.text(body.reasoning_content.or(body.reasoning), DeltaKind::Reasoning)?;
-            emit.answer_text(body.content, state)?;
+            emit.text(Some(content.reasoning), DeltaKind::Reasoning)?;
+            emit.answer_text(Some(content.text), state)?;
             emit.text(body.refusal, DeltaKind::Refusal)?;
             body.tool_calls.unwrap_or_default().into_iter().try_for_each(|piece| state.calls.add(piece))?;
         }
@@ -274,7 +286,7 @@ impl Emit<'_> {
 fn finish_reason(word: &str) -> Result<FinishReason, WireError> {
     match word {
         "stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn" => Ok(FinishReason::Stop),
-        "length" | "max_tokens" => Ok(FinishReason::Length),
+        "length" | "max_tokens" | "model_length" => Ok(FinishReason::Length),
         "tool_calls" | "function_call" => Ok(FinishReason::ToolCalls),
         "content_filter" => Ok(FinishReason::ContentFilter),
         other => Err(WireError::Malformed(format!("the answer ended with the unknown reason {:?}", shorten(other)))),

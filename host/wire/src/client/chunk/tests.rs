@@ -21,6 +21,10 @@ fn read(n: u32, events: &[&str]) -> Result<Vec<Received>, WireError> {
     Ok(out.into())
 }
 
+fn reasoning(text: &str) -> Received {
+    delta(DeltaKind::Reasoning(text.into()))
+}
+
 fn text(text: &str) -> Received {
     delta(DeltaKind::Text { text: text.into(), logprobs: Vec::new() })
 }
@@ -68,6 +72,31 @@ fn variants_of_servers_are_read() {
 }
 
 #[test]
+fn what_a_chunk_says_twice_is_read_once() {
+    let twice = r#"{"choices":[{"index":0,"text":"Hello","delta":{"role":"assistant","content":"Hello"}}]}"#;
+    assert_eq!(read(1, &[twice]).unwrap(), [text("Hello")]);
+    let reasons = r#"{"choices":[{"index":0,"text":"hm","delta":{"content":"","reasoning":"hm"}}]}"#;
+    assert_eq!(read(1, &[reasons]).unwrap(), [reasoning("hm")]);
+    let chat = crate::parse_completion(br#"{"model":"m","prompt":"x"}"#).unwrap().chat;
+    let mut out = VecDeque::new();
+    AnswerReader::new(&chat, String::new).event(twice.as_bytes(), &mut out).unwrap();
+    assert_eq!(out, [text("Hello")]);
+}
+
+#[test]
+fn content_in_parts_is_text_and_reasoning() {
+    let parts = r#"[{"type":"thinking","thinking":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+        {"type":"text","text":"c"},{"type":"reference","reference_ids":[1]},{"type":"text","text":"d"}]"#;
+    let event = format!(r#"{{"choices":[{{"index":0,"delta":{{"content":{parts}}}}}]}}"#);
+    assert_eq!(read(1, &[&event]).unwrap(), [reasoning("ab"), text("cd")]);
+    let whole = format!(r#"{{"choices":[{{"message":{{"content":{parts}}},"finish_reason":"model_length"}}]}}"#);
+    let mut out = VecDeque::new();
+    reader(1).whole(whole.as_bytes(), &mut out).unwrap();
+    let end = delta(DeltaKind::Finish(FinishReason::Length));
+    assert_eq!(out, [reasoning("ab"), text("cd"), end, Received::Done]);
+}
+
+#[test]
 fn tool_calls_leave_whole_before_the_end_and_correct_a_wrong_reason() {
     let got = read(
         1,
@@ -110,6 +139,7 @@ fn what_is_outside_of_the_protocol_is_an_error() {
     };
     malformed(&["not json"], "not OpenAI's");
     malformed(&[r#"{"choices":[{"index":0,"delta":{"content":5}}]}"#], "not OpenAI's");
+    malformed(&[r#"{"choices":[{"index":0,"delta":{"content":[{"type":"audio"}]}}]}"#], "a part of the type \"audio\"");
     malformed(&[r#"{"choices":[{"index":1,"delta":{"content":"x"}}]}"#], "choice 1 of 1");
     malformed(&[r#"{"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#], "\"abort\"");
     malformed(&[STOP, r#"{"choices":[{"index":0,"delta":{"content":"x"}}]}"#], "after the end");
