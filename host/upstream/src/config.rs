@@ -2,7 +2,7 @@
 
 use std::fmt;
 use tidegate_egress::{ConnectorConfig, EgressError, HeaderValue};
-use tidegate_wire::client::TokenBound;
+use tidegate_wire::client::RequestOptions;
 
 /// One model at one server.
 #[derive(Clone, Debug)]
@@ -15,8 +15,8 @@ pub struct UpstreamConfig {
     pub api_key: Option<ApiKey>,
     /// The model's name there.
     pub model: String,
-    /// Which field carries the bound on generated tokens.
-    pub token_bound: TokenBound,
+    /// What it wants to be asked otherwise than others.
+    pub options: RequestOptions,
 }
 
 impl UpstreamConfig {
@@ -27,7 +27,7 @@ impl UpstreamConfig {
             connector: ConnectorConfig::new(base_url),
             api_key: None,
             model: model.into(),
-            token_bound: TokenBound::default(),
+            options: RequestOptions::default(),
         }
     }
 }

@@ -12,7 +12,7 @@ use tidegate_egress::{Connector, HeaderMap, HeaderName, HeaderValue, Method, Req
 use tidegate_trace as trace;
 use tidegate_types::{Chat, Reject, RequestId};
 use tidegate_wire::client::{
-    AnswerReader, Failure, TokenBound, embeddings, endpoint_path, labels, model_names, request_body, texts_body,
+    AnswerReader, Failure, RequestOptions, embeddings, endpoint_path, labels, model_names, request_body, texts_body,
 };
 use tracing::{Instrument, Span};
 
@@ -29,7 +29,7 @@ pub struct Upstream {
     connector: Connector,
     headers: HeaderMap,
     model: Arc<str>,
-    token_bound: TokenBound,
+    options: RequestOptions,
     pub(crate) failures: Arc<Failures>,
 }
 
@@ -46,7 +46,7 @@ impl Upstream {
             connector: Connector::new(config.connector)?,
             headers,
             model: config.model.into(),
-            token_bound: config.token_bound,
+            options: config.options,
             failures: Arc::new(Failures { upstream: config.name, api_key: config.api_key, words: true }),
         })
     }
@@ -73,7 +73,7 @@ impl Upstream {
 
     /// As [`Self::generate`], with what a failure says of the server.
     pub(crate) async fn begin(&self, chat: &Chat, request_id: &RequestId, hops: u8) -> Result<UpstreamStream, Failed> {
-        let body = request_body(chat, &self.model, self.token_bound);
+        let body = request_body(chat, &self.model, self.options);
         let bounds = Bounds::new(chat, body.len());
         let mut request = self.request(Method::POST, endpoint_path(chat.form), body);
         if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {

@@ -13,7 +13,7 @@ mod texts;
 
 pub use chunk::{AnswerReader, Received};
 pub use failure::Failure;
-pub use request::{TokenBound, endpoint_path, request_body};
+pub use request::{RequestOptions, TokenBound, endpoint_path, request_body};
 pub use texts::{embeddings, labels, texts_body};
 
 /// How an upstream's answer can be unusable.

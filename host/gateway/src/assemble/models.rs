@@ -196,7 +196,8 @@ fn replicas(entry: &ModelConfig, key: Option<ApiKey>) -> anyhow::Result<Replicas
     let urls = entry.urls();
     let server = |url: &&str| {
         let name = if urls.len() > 1 { format!("{} at {url}", entry.name) } else { entry.name.clone() };
-        UpstreamConfig { api_key: key.clone(), ..UpstreamConfig::new(name, *url, remote_name) }
+        let options = entry.request_options();
+        UpstreamConfig { api_key: key.clone(), options, ..UpstreamConfig::new(name, *url, remote_name) }
     };
     let servers = urls.iter().map(server).collect();
     let retry = entry.retry.clone().unwrap_or_default().to_retry();

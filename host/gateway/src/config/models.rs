@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::path::PathBuf;
 use tidegate_types::Quota;
-use tidegate_upstream::MAX_SERVERS;
+use tidegate_upstream::{MAX_SERVERS, RequestOptions, TokenBound};
 
 /// `[[models]]`: a folder for the own engine, or an upstream.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -24,6 +24,10 @@ pub struct ModelConfig {
     pub upstream_model: Option<String>,
     /// Environment variable that holds the upstream's API key.
     pub api_key_env: Option<String>,
+    /// The field that bounds what is generated there; default: `max_tokens`.
+    pub token_bound: Option<TokenBound>,
+    /// Whether what the model reasoned earlier is sent there; default: true.
+    pub send_reasoning: Option<bool>,
     /// When what fails there is sent again.
     pub retry: Option<UpstreamRetryConfig>,
     /// When a server there is left alone for a while.
@@ -50,6 +54,8 @@ impl ModelConfig {
             upstreams: Vec::new(),
             upstream_model: None,
             api_key_env: None,
+            token_bound: None,
+            send_reasoning: None,
             retry: None,
             breaker: None,
             fallbacks: Vec::new(),
@@ -70,6 +76,8 @@ impl ModelConfig {
         }
         let remote = self.upstream_model.is_some()
             || self.api_key_env.is_some()
+            || self.token_bound.is_some()
+            || self.send_reasoning.is_some()
             || self.retry.is_some()
             || self.breaker.is_some();
         match (&self.path, &self.upstream, &self.upstreams[..]) {
@@ -80,8 +88,8 @@ impl ModelConfig {
             (Some(_), None, [_, ..]) => bail!("model `{name}` has both `path` and `upstreams`; keep one"),
             (None, Some(_), [_, ..]) => bail!("model `{name}` has both `upstream` and `upstreams`; keep one"),
             (Some(_), None, []) if remote => bail!(
-                "model `{name}`: `upstream_model`, `api_key_env`, `retry` and `breaker` go with `upstream`, not with \
-                 `path`"
+                "model `{name}`: `upstream_model`, `api_key_env`, `token_bound`, `send_reasoning`, `retry` and \
+                 `breaker` go with `upstream`, not with `path`"
             ),
             _ => self.check_upstreams().with_context(|| format!("model `{name}`")),
         }
@@ -114,6 +122,15 @@ impl ModelConfig {
         Ok(())
     }
 
+    /// How its servers want to be asked.
+    pub(crate) fn request_options(&self) -> RequestOptions {
+        let default = RequestOptions::default();
+        RequestOptions {
+            token_bound: self.token_bound.unwrap_or(default.token_bound),
+            send_reasoning: self.send_reasoning.unwrap_or(default.send_reasoning),
+        }
+    }
+
     /// The URLs of its servers; none for a model of the own engine.
     pub(crate) fn urls(&self) -> Vec<&str> {
         self.upstream.iter().chain(&self.upstreams).map(String::as_str).collect()
@@ -123,11 +140,29 @@ impl ModelConfig {
 #[cfg(test)]
 mod tests {
     use crate::config::Config;
+    use tidegate_upstream::{RequestOptions, TokenBound};
 
     #[test]
     fn a_model_has_a_folder_or_an_upstream() {
         let why = |more: &str| Config::parse(&format!("[[models]]\nname = \"m\"\n{more}")).unwrap_err().to_string();
         assert!(why("").contains("needs `path`"));
         assert!(why("path = \"a\"\nupstream = \"http://b\"").contains("both"));
+    }
+
+    #[test]
+    fn how_servers_are_asked_is_written_beside_where_they_are() {
+        let parse = |more: &str| Config::parse(&format!("[[models]]\nname = \"m\"\n{more}"));
+        let options = |more: &str| {
+            let config = parse(&format!("upstream = \"http://b\"\n{more}")).unwrap();
+            config.models[0].request_options()
+        };
+        assert_eq!(options(""), RequestOptions::default());
+        let expected = RequestOptions { token_bound: TokenBound::MaxCompletionTokens, send_reasoning: false };
+        assert_eq!(options("token_bound = \"max_completion_tokens\"\nsend_reasoning = false"), expected);
+        assert!(parse("upstream = \"http://b\"\ntoken_bound = \"tokens\"").is_err());
+        for key in ["token_bound = \"max_tokens\"", "send_reasoning = true"] {
+            let why = parse(&format!("path = \"a\"\n{key}")).unwrap_err().to_string();
+            assert!(why.contains("go with `upstream`"), "{why}");
+        }
     }
 }

@@ -4,17 +4,34 @@
 use crate::stream::tool_call;
 use crate::write::{float, list, optional_string, raw, string, uint, value};
 use bytes::{Bytes, BytesMut};
-use tidegate_types::{Chat, Form, Message, Part, Role, ToolCall, ToolChoice, ToolDef, ToolOutcome};
+use tidegate_types::{Chat, Form, Message, Part, ToolCall, ToolChoice, ToolDef, ToolOutcome};
 
 /// Which field names the bound on generated tokens. Most servers know both; OpenAI's newer models refuse the
 /// old one, older servers do not know the new one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TokenBound {
     /// `max_tokens`.
     #[default]
     MaxTokens,
     /// `max_completion_tokens`.
     MaxCompletionTokens,
+}
+
+/// What servers differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestOptions {
+    /// Which field carries the bound on generated tokens of a chat.
+    pub token_bound: TokenBound,
+    /// Whether what a model reasoned earlier goes back to it, as `reasoning_content`. Some models need it to go on
+    /// (DeepSeek's, Kimi), some servers refuse the field (Groq, Cerebras).
+    pub send_reasoning: bool,
+}
+
+impl Default for RequestOptions {
+    fn default() -> Self {
+        Self { token_bound: TokenBound::default(), send_reasoning: true }
+    }
 }
 
 /// The path below an upstream's base URL.
@@ -26,13 +43,13 @@ pub fn endpoint_path(form: Form) -> &'static str {
 }
 
 /// The body that asks `model` for `chat`.
-pub fn request_body(chat: &Chat, model: &str, bound: TokenBound) -> Bytes {
+pub fn request_body(chat: &Chat, model: &str, options: RequestOptions) -> Bytes {
     let mut out = BytesMut::with_capacity(512 + chat.messages.len() * 128);
     raw(&mut out, r#"{"model":"#);
     string(&mut out, model);
     match chat.form {
         Form::Chat => {
-            write_messages(&mut out, chat);
+            write_messages(&mut out, chat, options.send_reasoning);
             write_tools(&mut out, chat);
         }
         // The wire of our own side repeats the prompt where the caller wants it, so `echo` is never sent.
@@ -42,7 +59,7 @@ pub fn request_body(chat: &Chat, model: &str, bound: TokenBound) -> Bytes {
         }
     }
     write_sampling(&mut out, chat);
-    write_bounds(&mut out, chat, bound);
+    write_bounds(&mut out, chat, options.token_bound);
     if chat.stream {
         raw(&mut out, r#","stream":true,"stream_options":{"include_usage":true}"#);
     }
@@ -155,7 +172,7 @@ fn write_tool(out: &mut BytesMut, tool: &ToolDef) {
 }
 
 /// One message of ours is one on the wire, except that each outcome of a tool is a message of its own.
-fn write_messages(out: &mut BytesMut, chat: &Chat) {
+fn write_messages(out: &mut BytesMut, chat: &Chat, send_reasoning: bool) {
     raw(out, r#","messages":["#);
     let mut first = true;
     for message in &chat.messages {
@@ -171,7 +188,7 @@ fn write_messages(out: &mut BytesMut, chat: &Chat) {
         }
         if !only_outcomes || message.parts.iter().any(|part| !matches!(part, Part::ToolOutcome(_))) {
             comma(out, &mut first);
-            write_message(out, message);
+            write_message(out, message, send_reasoning);
         }
     }
     raw(out, "]");
@@ -191,7 +208,7 @@ fn write_outcome(out: &mut BytesMut, outcome: &ToolOutcome) {
     raw(out, "}");
 }
 
-fn write_message(out: &mut BytesMut, message: &Message) {
+fn write_message(out: &mut BytesMut, message: &Message, send_reasoning: bool) {
     raw(out, r#"{"role":"#);
     string(out, message.role.as_str());
     if let Some(name) = &message.name {
@@ -202,7 +219,7 @@ fn write_message(out: &mut BytesMut, message: &Message) {
     write_content(out, message);
     let texts = |pick: fn(&Part) -> Option<&str>| message.parts.iter().filter_map(pick).collect::<Vec<_>>().concat();
     let reasoning = texts(|part| if let Part::Reasoning(text) = part { Some(text) } else { None });
-    if !reasoning.is_empty() {
+    if send_reasoning && !reasoning.is_empty() {
         raw(out, r#","reasoning_content":"#);
         string(out, &reasoning);
     }
@@ -231,13 +248,14 @@ fn write_calls(out: &mut BytesMut, message: &Message) {
     });
 }
 
-/// A string for one text, which every server reads; parts for several or for other kinds; null for an
-/// assistant that only called tools.
+/// A string for one text, which every server reads; parts for several or for other kinds; null for an assistant that
+/// only called tools or declined: in any other message servers refuse null.
 fn write_content(out: &mut BytesMut, message: &Message) {
+    let stands_alone = |part: &Part| matches!(part, Part::ToolCall(_) | Part::Refusal(_));
     let content: Vec<&Part> =
         message.parts.iter().filter(|part| matches!(part, Part::Text(_) | Part::Opaque { .. })).collect();
     match content.as_slice() {
-        [] => optional_string(out, (message.role != Role::Assistant).then_some("")),
+        [] => optional_string(out, (!message.parts.iter().any(stands_alone)).then_some("")),
         [Part::Text(text)] => string(out, text),
         parts => list(out, parts, |out, part| match part {
             Part::Opaque { body, .. } => value(out, body),

@@ -3,11 +3,13 @@
 use super::*;
 use crate::request::{parse_chat, parse_completion};
 use serde_json::{Value, json};
+use tidegate_types::Role;
 
 fn check_round_trip(body: Value) {
     let chat = parse_chat(&serde_json::to_vec(&body).unwrap()).unwrap().chat;
-    for bound in [TokenBound::MaxTokens, TokenBound::MaxCompletionTokens] {
-        let written = request_body(&chat, "upstream-name", bound);
+    for token_bound in [TokenBound::MaxTokens, TokenBound::MaxCompletionTokens] {
+        let options = RequestOptions { token_bound, ..RequestOptions::default() };
+        let written = request_body(&chat, "upstream-name", options);
         let parsed = parse_chat(&written).unwrap();
         assert_eq!(parsed.include_usage, chat.stream);
         let expected = Chat { model: "upstream-name".into(), ..chat.clone() };
@@ -42,10 +44,10 @@ fn a_small_request_stays_small() {
     let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
     check_round_trip(body.clone());
     let chat = parse_chat(&serde_json::to_vec(&body).unwrap()).unwrap().chat;
-    let written: Value = serde_json::from_slice(&request_body(&chat, "m", TokenBound::MaxTokens)).unwrap();
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap();
     assert_eq!(written, body);
     let streamed = Chat { stream: true, ..chat };
-    let written: Value = serde_json::from_slice(&request_body(&streamed, "m", TokenBound::MaxTokens)).unwrap();
+    let written: Value = serde_json::from_slice(&request_body(&streamed, "m", RequestOptions::default())).unwrap();
     let expected = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": true,
         "stream_options": {"include_usage": true}});
     assert_eq!(written, expected);
@@ -59,7 +61,7 @@ fn outcomes_of_one_message_become_messages_of_their_own() {
     };
     let parts = vec![outcome("a"), outcome("b")];
     chat.messages.push(Message { id: "m1".into(), role: Role::Tool, name: None, parts, provenance: None });
-    let written: Value = serde_json::from_slice(&request_body(&chat, "m", TokenBound::MaxTokens)).unwrap();
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap();
     let expected = json!([{"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "a", "content": "a"},
         {"role": "tool", "tool_call_id": "b", "content": "b"}]);
     assert_eq!(written["messages"], expected);
@@ -69,8 +71,41 @@ fn outcomes_of_one_message_become_messages_of_their_own() {
 fn a_completion_never_asks_the_upstream_to_echo() {
     let body = br#"{"model":"m","prompt":"p\"","echo":true,"max_tokens":3}"#;
     let chat = parse_completion(body).unwrap().chat;
-    let written: Value = serde_json::from_slice(&request_body(&chat, "m", TokenBound::MaxTokens)).unwrap();
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap();
     let expected = json!({"model": "m", "prompt": "p\"", "max_tokens": 3});
     assert_eq!(written, expected);
     assert_eq!(endpoint_path(chat.form), "/completions");
+}
+
+#[test]
+fn the_bound_has_the_name_that_the_server_knows() {
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":7}"#;
+    let chat = parse_chat(body).unwrap().chat;
+    let options = RequestOptions { token_bound: TokenBound::MaxCompletionTokens, ..RequestOptions::default() };
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", options)).unwrap();
+    assert_eq!((&written["max_completion_tokens"], written.get("max_tokens")), (&json!(7), None));
+    // This endpoint has no other name for it.
+    let chat = parse_completion(br#"{"model":"m","prompt":"p","max_tokens":7}"#).unwrap().chat;
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", options)).unwrap();
+    assert_eq!((&written["max_tokens"], written.get("max_completion_tokens")), (&json!(7), None));
+}
+
+#[test]
+fn reasoning_stays_here_where_the_server_refuses_it() {
+    let said = json!([{"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "yes", "reasoning_content": "hm"},
+        {"role": "assistant", "content": "", "reasoning_content": "cut"}]);
+    let body = json!({"model": "m", "messages": said});
+    let mut chat = parse_chat(body.to_string().as_bytes()).unwrap().chat;
+    // As an item of its own, reasoning has no text beside it.
+    chat.messages[2].parts.retain(|part| matches!(part, Part::Reasoning(_)));
+    let messages = |send_reasoning| {
+        let options = RequestOptions { send_reasoning, ..RequestOptions::default() };
+        let written: Value = serde_json::from_slice(&request_body(&chat, "m", options)).unwrap();
+        written["messages"].clone()
+    };
+    assert_eq!(messages(true), said);
+    let without = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"},
+        {"role": "assistant", "content": ""}]);
+    assert_eq!(messages(false), without);
 }
