@@ -159,6 +159,27 @@ def in_conversation():
     assert len(list(client.conversations.items.list(conversation.id))) == 4
 
 
+def listed_items():
+    """What a session of the Agents SDK does in each turn: it lists the items and sends them as input."""
+    def session(question, **ask):
+        conversation = client.conversations.create()
+        client.responses.create(model=model, input=question, conversation=conversation.id, temperature=0.0, **ask)
+        listed = client.conversations.items.list(conversation.id, order="asc")
+        items = [item.model_dump(exclude_unset=True) for item in listed]
+        assert items[-1]["response_id"] and items[-1]["usage"] and "sibling" in items[0], items
+        return items
+
+    items = session(QUESTION)
+    more = {"role": "user", "content": "And what is it for?"}
+    assert client.responses.create(model=model, input=[*items, more], store=False).output_text
+    copy = client.conversations.create(items=items)
+    assert len(list(client.conversations.items.list(copy.id))) == len(items)
+    items = session("What is 12*12?", tools=[CALCULATOR])
+    output = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "144"}
+    answer = client.responses.create(model=model, input=[*items, output], tools=[CALCULATOR], temperature=0.0)
+    assert "144" in answer.output_text, answer
+
+
 def tools():
     question = "What is 12*12?"
     answer = client.responses.create(model=model, input=question, tools=[CALCULATOR], temperature=0.0)
@@ -221,6 +242,6 @@ def not_kept():
     assert refused(openai.NotFoundError, lambda: bare.conversations.create()).code == "store_not_configured"
 
 
-for step in [conversations, create, stream, logprobs, chain, in_conversation, tools, background, not_kept]:
+for step in [conversations, create, stream, logprobs, chain, in_conversation, listed_items, tools, background, not_kept]:
     step()
     print("ok", step.__name__)

@@ -42,7 +42,8 @@ fn read(node: Node<'_>, at: &Path<'_>) -> Result<Message, Reject> {
     }
 }
 
-/// Gives each member but `type`, and but those of an item that was an answer once and comes back: it gets a new id.
+/// Gives each member but `type`, and but those of an item that comes back: it gets a new id, and what was known of it is
+/// not taken from a caller.
 fn members<'a>(
     entries: Entries<'a>,
     at: &Path<'_>,
@@ -50,7 +51,7 @@ fn members<'a>(
 ) -> Result<(), Reject> {
     for (key, node) in entries {
         let at = at.key(&key);
-        if matches!(node, Node::Null) || matches!(key.as_ref(), "type" | "id" | "status" | "phase") {
+        if matches!(node, Node::Null) || is_told(&key) {
             continue;
         }
         if !take(&key, node, &at)? {
@@ -58,6 +59,11 @@ fn members<'a>(
         }
     }
     Ok(())
+}
+
+/// Whether a member says something of an item, and nothing to a model.
+fn is_told(key: &str) -> bool {
+    matches!(key, "type" | "id" | "status" | "phase") || DETAILS.contains(&key) || report::MEMBERS.contains(&key)
 }
 
 fn read_message(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> {
@@ -277,15 +283,27 @@ pub struct Details<'a> {
     pub created_ms: i64,
 }
 
+/// The members that tell the details but for the report. Clients send items back as they were listed, so reading skips
+/// what is written under these names.
+const DETAILS: [&str; 9] =
+    ["parent_id", "sibling", "pinned", "created_at", "message_id", "response_id", "model", "finish_reason", "usage"];
+
 /// An item with all that is known of it.
 pub fn detailed(mut item: Value, details: Details<'_>) -> Value {
-    let some = |text: &str| if text.is_empty() { Value::Null } else { text.into() };
-    let tree = json!({"parent_id": some(details.parent_id), "sibling": details.sibling, "pinned": details.pinned,
-        "created_at": details.created_ms / 1000, "message_id": some(details.message_id),
-        "response_id": some(details.response_id), "model": some(details.model),
-        "finish_reason": some(details.finish_reason), "usage": details.usage.map(usage)});
-    if let (Value::Object(item), Value::Object(tree)) = (&mut item, tree) {
-        item.extend(tree.into_iter().filter(|(_, value)| !value.is_null()));
+    let some = |text: &str| (!text.is_empty()).then(|| Value::from(text));
+    let values = [
+        some(details.parent_id),
+        Some(details.sibling.into()),
+        Some(details.pinned.into()),
+        Some((details.created_ms / 1000).into()),
+        some(details.message_id),
+        some(details.response_id),
+        some(details.model),
+        some(details.finish_reason),
+        details.usage.map(usage),
+    ];
+    if let Value::Object(item) = &mut item {
+        item.extend(DETAILS.into_iter().zip(values).filter_map(|(name, value)| Some((name.to_owned(), value?))));
         item.extend(details.report.map(|report| report::members(report, details.currency)).unwrap_or_default());
     }
     if let Some(report) = details.report.filter(|report| !report.citations.is_empty()) {
@@ -324,6 +342,7 @@ fn part(part: &Part, role: &Role) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_types::{About, Citation, GuardAction, ToolRun};
 
     fn read_text(text: &str) -> Result<Vec<Message>, Reject> {
         let body = text.to_owned();
@@ -348,6 +367,39 @@ mod tests {
             let members = written.as_object_mut().unwrap();
             assert_eq!((members.remove("id"), members.remove("status")), (Some("i".into()), Some("completed".into())));
             assert_eq!(written, given);
+        }
+    }
+
+    #[test]
+    fn an_item_comes_back_with_all_that_was_told_of_it() {
+        let mut known = Report { cost: Some(1), model_version: "m-1".into(), omitted: 1, ..Report::default() };
+        known.judged("g", About::Answer, GuardAction::Allow, None, &[]);
+        let (call_id, name, arguments) = ("c".to_owned(), "f".to_owned(), "{}".to_owned());
+        known.tool_runs.push(ToolRun { call_id, name, arguments, source: "p".into(), is_error: false });
+        known.citations.push(Citation { source: "s".into(), file: "a.md".into(), title: None, bytes: None });
+        let call = ToolCall { id: "c1".into(), name: "f".into(), arguments: "{}".into() };
+        let outcome = ToolOutcome { call_id: "c1".into(), content: "4".into(), structured: None, is_error: false };
+        for message in [
+            one(Role::User, Part::Text("hi".into())),
+            one(Role::Assistant, Part::Text("yes".into())),
+            one(Role::Assistant, Part::ToolCall(call)),
+            one(Role::Tool, Part::ToolOutcome(outcome)),
+            one(Role::Assistant, Part::Reasoning("hm".into())),
+        ] {
+            let details = Details {
+                parent_id: "p",
+                message_id: "1",
+                response_id: "r",
+                model: "m",
+                finish_reason: "stop",
+                usage: Some(Usage::default()),
+                report: Some(&known),
+                ..Details::default()
+            };
+            let listed = detailed(item("i", &message, "completed"), details);
+            let missing = DETAILS.iter().chain(&report::MEMBERS).find(|name| listed.get(**name).is_none());
+            assert_eq!(missing, None, "{listed}");
+            assert_eq!(read_text(&json!([listed]).to_string()).unwrap(), [message]);
         }
     }
 

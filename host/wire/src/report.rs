@@ -47,28 +47,20 @@ pub(crate) fn annotate(item: &mut Value, citations: &[Citation]) -> bool {
     }
 }
 
-/// The members that tell a report, but for citations, which are where the text is.
+/// The members that tell a report, but for citations, which are where the text is. Reading an item skips them.
+pub(crate) const MEMBERS: [&str; 5] = ["cost", "model_version", "moderation", "tool_calls", "omitted"];
+
+/// Those of [`MEMBERS`] that there is something to tell under.
 pub(crate) fn members(report: &Report, currency: &str) -> Map<String, Value> {
-    let mut members = Map::new();
-    if let Some(billionths) = report.cost {
-        members.insert("cost".into(), cost(billionths, currency));
-    }
-    if !report.model_version.is_empty() {
-        members.insert("model_version".into(), report.model_version.as_str().into());
-    }
-    let lists = [
-        ("moderation", report.moderation.iter().map(outcome).collect::<Vec<Value>>()),
-        ("tool_calls", report.tool_runs.iter().map(tool_run).collect()),
+    let list = |values: Vec<Value>| (!values.is_empty()).then(|| Value::from(values));
+    let values = [
+        report.cost.map(|billionths| cost(billionths, currency)),
+        (!report.model_version.is_empty()).then(|| report.model_version.as_str().into()),
+        list(report.moderation.iter().map(outcome).collect()),
+        list(report.tool_runs.iter().map(tool_run).collect()),
+        (report.omitted > 0).then(|| report.omitted.into()),
     ];
-    for (name, list) in lists {
-        if !list.is_empty() {
-            members.insert(name.into(), list.into());
-        }
-    }
-    if report.omitted > 0 {
-        members.insert("omitted".into(), report.omitted.into());
-    }
-    members
+    MEMBERS.into_iter().zip(values).filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 fn outcome(outcome: &GuardOutcome) -> Value {
