@@ -76,6 +76,8 @@ pub fn costs_page(buckets: &[UsageBucket], next: Option<u64>, currency: &str) ->
             "line_item": result.model,
             "project_id": result.project,
             "api_key_id": result.key,
+            "user_id": result.user,
+            "kind": result.kind,
         })
     })
 }
@@ -149,6 +151,7 @@ mod tests {
         let result = UsageResult {
             project: Some("a,b".into()),
             user: Some("=1+1".into()),
+            kind: Some("generation".into()),
             requests: 2,
             input_tokens: 30,
             cached_tokens: 10,
@@ -175,11 +178,16 @@ mod tests {
         assert_eq!(costs["data"][0]["results"][0]["amount"], json!({"value": 1.500_000_001, "currency": "usd"}));
         assert_eq!(costs["data"][0]["results"][0]["calls_amount"]["value"], json!(0.5));
         assert_eq!(costs["next_page"], Value::Null);
+        let sum = &costs["data"][0]["results"][0];
+        assert_eq!((&sum["user_id"], &sum["kind"]), (&json!("=1+1"), &json!("generation")));
     }
 
     #[test]
     fn csv_quotes_what_would_break_it_and_has_no_formulas() {
         let csv = String::from_utf8(usage_csv(&[bucket()]).to_vec()).unwrap();
-        assert_eq!(csv.lines().nth(1).unwrap(), "60,120,\"a,b\",,\"'=1+1\",,2,30,10,7,1.500000001,,3,0,0.500000000");
+        assert_eq!(
+            csv.lines().nth(1).unwrap(),
+            "60,120,\"a,b\",,\"'=1+1\",,2,30,10,7,1.500000001,generation,3,0,0.500000000"
+        );
     }
 }

@@ -87,6 +87,11 @@ async fn what_the_answers_say_is_what_is_billed_and_each_sees_its_own() {
     let value = costs["data"][0]["results"][0]["amount"]["value"].as_f64().unwrap();
     assert!((value - micros / 1e6).abs() < 1e-9, "{value} and {micros}");
 
+    let told = get(&gateway, "alpha", &format!("{path}&group_by=user_id,kind&limit=180")).await.json();
+    let sum = &told["data"][0]["results"][0];
+    assert_eq!((&sum["user_id"], &sum["kind"]), (&json!("u1"), &json!("generation")));
+    assert_eq!(sum["amount"], costs["data"][0]["results"][0]["amount"]);
+
     let others = get(&gateway, "beta", &path).await.json();
     assert_eq!(others["data"][0]["results"], json!([]));
     let all = used(&gateway, "root", 2, "&group_by=project_id").await;
@@ -116,6 +121,11 @@ async fn questions_about_usage_that_make_no_sense_are_refused_by_name() {
     ] {
         let answer = get(&gateway, "alpha", &format!("/v1/usage{query}")).await;
         assert_eq!((answer.status, answer.error().1), (400, json!(param)), "{query}");
+    }
+    // OpenAI's costs have longer pages.
+    for (path, limit, status) in [("usage/costs", 180, 200), ("usage/costs", 181, 400), ("usage", 32, 400)] {
+        let answer = get(&gateway, "alpha", &format!("/v1/{path}?start_time=1&limit={limit}")).await;
+        assert_eq!(answer.status, status, "{path} {limit}: {:?}", answer.body);
     }
     let foreign = get(&gateway, "alpha", "/v1/usage?start_time=1&project_ids=beta").await;
     assert_eq!(foreign.status, 403);

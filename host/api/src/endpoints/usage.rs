@@ -11,7 +11,7 @@ use tidegate_types::{Act, Caller, Fault, Reject, RejectKind};
 use tidegate_wire::usage::{UsageBucket, UsageResult, costs_page, usage_csv, usage_page};
 
 pub(crate) async fn usage(exchange: Exchange) -> Result<Response, Reject> {
-    let asked = Asked::read(&exchange)?;
+    let asked = Asked::read(&exchange, WIDTHS)?;
     let (buckets, next) = asked.answer(&exchange).await?;
     Ok(match asked.csv {
         true => csv(&buckets, next),
@@ -20,7 +20,7 @@ pub(crate) async fn usage(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 pub(crate) async fn costs(exchange: Exchange) -> Result<Response, Reject> {
-    let asked = Asked::read(&exchange)?;
+    let asked = Asked::read(&exchange, COSTS_WIDTHS)?;
     let (buckets, next) = asked.answer(&exchange).await?;
     Ok(match asked.csv {
         true => csv(&buckets, next),
@@ -54,7 +54,10 @@ const KNOWN: [&str; 11] = [
 ];
 
 /// Widths of a bucket: the name, seconds, and how many there are by default and at most.
-const WIDTHS: [(&str, u64, u64, u64); 3] = [("1m", 60, 60, 1440), ("1h", 3600, 24, 168), ("1d", 86_400, 7, 31)];
+type Widths = [(&'static str, u64, u64, u64); 3];
+const WIDTHS: Widths = [("1m", 60, 60, 1440), ("1h", 3600, 24, 168), ("1d", 86_400, 7, 31)];
+/// OpenAI's costs have more days.
+const COSTS_WIDTHS: Widths = [WIDTHS[0], WIDTHS[1], ("1d", 86_400, 7, 180)];
 
 /// Sums in one answer.
 const MOST_SUMS: u32 = 10_000;
@@ -79,9 +82,9 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(exchange: &Exchange) -> Result<Self, Reject> {
+    fn read(exchange: &Exchange, widths: Widths) -> Result<Self, Reject> {
         let query = Query::read(exchange.request.uri(), &KNOWN)?;
-        let width = width(&query)?;
+        let width = width(&query, widths)?;
         let start = query.number("start_time")?.ok_or_else(|| {
             invalid("start_time", "`start_time` is required: Unix seconds of when the first bucket begins")
         })?;
@@ -182,9 +185,9 @@ struct Width {
     limit: Option<u64>,
 }
 
-fn width(query: &Query) -> Result<Width, Reject> {
+fn width(query: &Query, widths: Widths) -> Result<Width, Reject> {
     let asked = query.get("bucket_width").unwrap_or("1d");
-    let Some((name, seconds, default, most)) = WIDTHS.into_iter().find(|(known, ..)| *known == asked) else {
+    let Some((name, seconds, default, most)) = widths.into_iter().find(|(known, ..)| *known == asked) else {
         return Err(invalid("bucket_width", "`bucket_width` must be 1m, 1h or 1d"));
     };
     let limit = query.number("limit")?;
