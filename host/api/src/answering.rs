@@ -78,6 +78,7 @@ impl Answering {
 
     /// Makes the answer that `reply` is.
     pub(crate) async fn run(mut self, reply: Reply, first: First) -> Answered {
+        self.encoder.answered_by(&reply.model);
         let out = self.begin();
         self.make(reply, first, out).await
     }

@@ -123,6 +123,24 @@ async fn another_model_stands_in_and_is_the_one_that_is_named_and_billed() {
     assert_eq!(well.asked(CHAT).len(), 1);
 }
 
+/// From the first event on, not only in the last.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_event_of_a_response_names_the_model_that_stands_in() {
+    let (sick, well) = (failing(usize::MAX).await, failing(0).await);
+    let config = format!(
+        "{}{QUICK}fallbacks = [\"told-well\"]\n{}[pipeline]\n",
+        sick.model("told-sick"),
+        well.model("told-well")
+    );
+    let gateway = Gateway::start(&config).await;
+    let body = json!({"model": "told-sick", "input": "Hello!", "stream": true});
+    let answer = gateway.post("/v1/responses", &body).await;
+    let text = String::from_utf8(answer.body.to_vec()).unwrap();
+    let named = |data: &str| serde_json::from_str::<Value>(data).unwrap()["response"].get("model").cloned();
+    let named: Vec<Value> = text.lines().filter_map(|line| named(line.strip_prefix("data: ")?)).collect();
+    assert_eq!(named, ["told-well"; 3], "{text}");
+}
+
 /// Who asked for one model is told of that one: the fallback's window, or what it cannot do, is not their mistake.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_fallback_refuses_is_no_news_to_who_asked_for_another_model() {
