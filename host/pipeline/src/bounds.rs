@@ -44,8 +44,9 @@ impl LengthBounds {
         if asked <= tokens {
             return Ok(());
         }
-        let message = format!("max_tokens is {asked}; the limit of this {of} is {tokens}; ask for at most that");
-        Err(Reject::invalid("max_tokens", message).code("max_tokens_exceeded"))
+        let field = chat.fields.max_tokens;
+        let message = format!("{field} is {asked}; the limit of this {of} is {tokens}; ask for at most that");
+        Err(Reject::invalid(field, message).code("max_tokens_exceeded"))
     }
 
     /// Refuses a prompt of `num_tokens`, counted or `about` as many, that leaves no room for an answer.
@@ -63,6 +64,19 @@ impl LengthBounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_types::FieldNames;
+
+    #[test]
+    fn a_longer_answer_is_refused_by_the_field_that_asked_for_it() {
+        let bounds = LengthBounds::of_model(&Quota { max_output_tokens: Some(10), ..Quota::default() });
+        for field in ["max_tokens", "max_output_tokens"] {
+            let fields = FieldNames { max_tokens: field, ..FieldNames::default() };
+            let chat = Chat { max_tokens: Some(11), fields, ..Chat::new("m", Vec::new()) };
+            let refused = bounds.check_output(&chat).unwrap_err();
+            assert_eq!(refused.param.as_deref(), Some(field));
+            assert!(refused.message.starts_with(&format!("{field} is 11;")), "{refused}");
+        }
+    }
 
     #[test]
     fn the_tightest_bound_counts_and_is_named() {

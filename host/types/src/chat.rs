@@ -208,6 +208,23 @@ pub struct Chat {
     pub extra: serde_json::Map<String, Value>,
     /// Names of those in `extra` that change the answer: who does not know them must refuse the request.
     pub demands: Vec<String>,
+    /// What a refusal calls what is not in `extra`.
+    pub fields: FieldNames,
+}
+
+/// Fields as the caller's endpoint has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldNames {
+    /// What `messages` were made of.
+    pub messages: &'static str,
+    /// The bound on generated tokens.
+    pub max_tokens: &'static str,
+}
+
+impl Default for FieldNames {
+    fn default() -> Self {
+        Self { messages: "messages", max_tokens: "max_tokens" }
+    }
 }
 
 impl Chat {
@@ -227,6 +244,7 @@ impl Chat {
             stream: false,
             extra: serde_json::Map::new(),
             demands: Vec::new(),
+            fields: FieldNames::default(),
         }
     }
 }

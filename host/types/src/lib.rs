@@ -19,7 +19,9 @@ pub mod sampling;
 pub mod transcript;
 
 pub use caller::{Caller, Class, ProjectId, TenantId};
-pub use chat::{Chat, Form, Message, Part, Provenance, Role, ToolCall, ToolChoice, ToolDef, ToolHints, ToolOutcome};
+pub use chat::{
+    Chat, FieldNames, Form, Message, Part, Provenance, Role, ToolCall, ToolChoice, ToolDef, ToolHints, ToolOutcome,
+};
 pub use delta::{Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
 pub use finding::{Finding, Severity, Span};
 pub use ids::{JobId, RequestId};

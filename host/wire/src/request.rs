@@ -18,7 +18,7 @@ use crate::field::{boolean, missing, object, refuse, small_integer, unsupported}
 use crate::json::{Node, parse};
 use crate::path::Path;
 use common::Common;
-use tidegate_types::{Chat, Message, Reject, ToolChoice, ToolDef};
+use tidegate_types::{Chat, FieldNames, Message, Reject, ToolChoice, ToolDef};
 
 pub use completion::parse_completion;
 pub use extra::changes_answer;
@@ -101,6 +101,7 @@ impl ChatDraft {
             }
             (old, new) => new.or(old),
         };
+        let bound = if self.max_completion_tokens.is_some() { "max_completion_tokens" } else { "max_tokens" };
         let messages = self.messages.ok_or_else(|| missing(&root.key("messages"), "the conversation, as a list"))?;
         let mut sampling = self.common.sampling.clone();
         sampling.logprobs = self.logprobs.then(|| self.top_logprobs.unwrap_or(0));
@@ -111,6 +112,7 @@ impl ChatDraft {
             parallel_tool_calls: self.parallel_tool_calls,
             sampling,
             max_tokens,
+            fields: FieldNames { max_tokens: bound, ..FieldNames::default() },
             ..Chat::new("", messages)
         };
         self.common.finish(rest, root)

@@ -89,6 +89,26 @@ async fn what_the_model_cannot_do_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_response_cannot_have_is_refused_by_the_name_that_it_has_there() {
+    let model = "[[models]]\nname = \"tidegate-starter\"\npath = \"bundled\"\nlimits = { max_output_tokens = 9 }\n";
+    let gateway = Gateway::start(&format!("{model}{BARE}")).await;
+    let image = json!([{"role": "user", "content": [{"type": "input_image", "image_url": "https://a.example/b.png"}]}]);
+    for (field, value, param) in [
+        ("text", json!({"format": {"type": "json_object"}}), "text.format"),
+        ("text", json!({"verbosity": "low"}), "text.verbosity"),
+        ("reasoning", json!({"effort": "high"}), "reasoning.effort"),
+        ("max_output_tokens", json!(10), "max_output_tokens"),
+        ("input", image, "input"),
+        ("input", json!("word ".repeat(5000)), "input"),
+    ] {
+        let mut request = with_model(json!({"input": "Hello!"}));
+        request[field] = value;
+        let answer = gateway.post("/v1/responses", &request).await;
+        assert_eq!((answer.status, answer.error().1), (400, json!(param)), "{:?}", answer.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_callers_switches_reach_the_template_and_texts_do_not() {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models/qwen3");
     let gateway = Gateway::start(&format!("[[models]]\nname = \"q\"\npath = {model:?}\n[pipeline]\n")).await;

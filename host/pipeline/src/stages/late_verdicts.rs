@@ -42,7 +42,7 @@ impl Pipeline {
             match verdict.action {
                 Action::Allow => {}
                 Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, stage, *request, parts)))),
-                Action::Refuse(refusal) => return Err(refused(&request.cx, stage, refusal).into()),
+                Action::Refuse(refusal) => return Err(refused(&request.cx, &request.chat, stage, refusal).into()),
                 Action::Rewrite(_) => {
                     let cause = format!("`{}` rewrites a prompt that the model has read already", stage.name);
                     return Err(Reject::internal(Fault::Plugin, cause).into());

@@ -41,7 +41,7 @@ impl Pipeline {
                         let request = self.settled(request).await?;
                         return Err(Ended::Answered(Box::new(respond(self, stage, *request, parts))));
                     }
-                    Action::Refuse(refusal) => return Err(refused(&request.cx, stage, refusal).into()),
+                    Action::Refuse(refusal) => return Err(refused(&request.cx, &request.chat, stage, refusal).into()),
                 }
             }
         }
@@ -127,10 +127,10 @@ pub(super) async fn inspect(
         .await
 }
 
-pub(super) fn refused(cx: &RequestContext, stage: &Stage, refusal: Refusal) -> Reject {
+pub(super) fn refused(cx: &RequestContext, chat: &Chat, stage: &Stage, refusal: Refusal) -> Reject {
     let cause = cx.for_log(refusal.private_reason).unwrap_or_default();
     Reject::new(RejectKind::ContentFilter, Fault::Client, refusal.public_message)
-        .at("messages")
+        .at(chat.fields.messages)
         .code("content_filter")
         .because(format!("prompt guard `{}` refused ({}): {cause}", stage.name, refusal.code))
 }

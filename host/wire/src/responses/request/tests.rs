@@ -15,6 +15,7 @@ fn a_request_becomes_a_chat() {
     let said: Vec<_> = chat.messages.iter().map(|m| (m.id.as_str(), m.role.as_str(), m.joined_text())).collect();
     assert_eq!(said, [("m0", "system", "be short".to_owned()), ("m1", "user", "hi".to_owned())]);
     assert_eq!((chat.max_tokens, chat.stream, chat.sampling.seed), (Some(9), true, Some(3)));
+    assert_eq!((chat.fields.messages, chat.fields.max_tokens), ("input", "max_output_tokens"));
     assert_eq!(chat.tool_choice, ToolChoice::Named("f".into()));
     assert!(read.instructed && read.store == Some(false) && read.truncation == Truncation::Auto);
     assert_eq!((&read.echo["temperature"], &read.echo["tools"][0]["name"]), (&json!(0.7), &json!("f")));
@@ -68,12 +69,12 @@ fn log_probabilities_are_asked_for_by_their_number_or_by_including_them() {
 
 #[test]
 fn what_changes_the_answer_travels_under_chats_names() {
-    let read = read(&json!({"model": "m", "input": "hi", "user": "u", "reasoning": {"effort": "low"},
-        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}}}))
-    .unwrap();
+    let body = json!({"model": "m", "input": "hi", "user": "u", "reasoning": {"effort": "low"},
+        "text": {"verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}}});
+    let read = read(&body).unwrap();
     let format = &read.chat.extra["response_format"];
     assert_eq!(format["json_schema"], json!({"name": "n", "schema": {"type": "object"}, "strict": true}));
     let mut demands = read.chat.demands.clone();
     demands.sort();
-    assert_eq!(demands, ["reasoning_effort", "response_format"]);
+    assert_eq!(demands, ["reasoning.effort", "text.format", "text.verbosity"], "refusals name what the caller wrote");
 }
