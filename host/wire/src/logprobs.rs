@@ -54,7 +54,8 @@ pub(crate) fn completion(out: &mut BytesMut, tokens: &[TextLogprob], offset: usi
     let mut offset = offset;
     list(out, tokens, |out, token| {
         uint(out, offset as u64);
-        offset += token.chosen.token.chars().count();
+        // A character begins once, however many tokens it takes.
+        offset += token.chosen.bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
     });
     raw(out, "}");
 }
@@ -118,5 +119,18 @@ mod tests {
         assert_eq!(got["top_logprobs"], serde_json::json!([{"bytes:\\xe2": -0.5, "bytes:\\x80": -1.0}]));
         assert_eq!((&token.top[1].bytes, token.top[1].token.as_str()), (&vec![0x80], "\u{fffd}"));
         assert_eq!(named("bytes: x".into(), 0.0).bytes, b"bytes: x");
+    }
+
+    #[test]
+    fn offsets_count_a_character_of_several_tokens_once() {
+        let token = |bytes: &[u8]| {
+            let chosen =
+                TopLogprob { token: String::from_utf8_lossy(bytes).into(), logprob: -0.5, bytes: bytes.into() };
+            TextLogprob { chosen, top: Vec::new() }
+        };
+        let mut out = BytesMut::new();
+        completion(&mut out, &[token(b"\xe2"), token(b"\x82"), token(b"\xacx"), token(b"y"), token(b"z")], 3);
+        let got: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(got["text_offset"], serde_json::json!([3, 4, 4, 5, 6]));
     }
 }
