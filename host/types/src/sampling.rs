@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Sampling {
     /// 0..=2; 0 is greedy.
     pub temperature: Option<f32>,
-    /// 0 < p <= 1.
+    /// 0 < p <= 1. The wire takes 0 as the smallest positive value, which is greedy.
     pub top_p: Option<f32>,
     /// 0 disables.
     pub top_k: Option<u32>,

@@ -118,30 +118,16 @@ pub(crate) fn small_integer(node: &Node<'_>, at: &Path<'_>, min: u32, max: u32) 
     u32::try_from(value).map_err(|_| wrong_type(at, "an integer", node))
 }
 
-/// The numbers a field allows.
+/// The numbers a field allows, both ends among them.
 #[derive(Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) min: f64,
     pub(crate) max: f64,
-    /// Whether `min` itself is allowed.
-    pub(crate) min_allowed: bool,
 }
 
 impl Range {
     pub(crate) const fn closed(min: f64, max: f64) -> Self {
-        Self { min, max, min_allowed: true }
-    }
-
-    pub(crate) const fn above(min: f64, max: f64) -> Self {
-        Self { min, max, min_allowed: false }
-    }
-
-    fn describe(self) -> String {
-        if self.min_allowed {
-            format!("between {} and {}", self.min, self.max)
-        } else {
-            format!("above {} and at most {}", self.min, self.max)
-        }
+        Self { min, max }
     }
 }
 
@@ -152,10 +138,10 @@ pub(crate) fn number(node: &Node<'_>, at: &Path<'_>, range: Range) -> Result<f32
         Node::Float(value) => *value,
         other => return Err(wrong_type(at, "a number", other)),
     };
-    let below = if range.min_allowed { value < range.min } else { value <= range.min };
-    if below || value > range.max {
-        let code = if below { "decimal_below_min_value" } else { "decimal_above_max_value" };
-        return Err(refuse(at, code, |param| format!("`{param}` must be {}, not {value}", range.describe())));
+    let Range { min, max } = range;
+    if !(min..=max).contains(&value) {
+        let code = if value < min { "decimal_below_min_value" } else { "decimal_above_max_value" };
+        return Err(refuse(at, code, |param| format!("`{param}` must be between {min} and {max}, not {value}")));
     }
     // A positive value must not become zero where zero means something else (greedy, off).
     let narrow = value as f32;
@@ -173,10 +159,9 @@ mod tests {
         assert_eq!(number(&Node::Int(0), &at, closed).unwrap(), 0.0);
         assert_eq!(number(&Node::Float(2.0), &at, closed).unwrap(), 2.0);
         assert!(number(&Node::Float(2.0000001), &at, closed).is_err());
-        let open = Range::above(0.0, 1.0);
-        let reject = number(&Node::Int(0), &at, open).unwrap_err();
-        assert_eq!(reject.message, "`x` must be above 0 and at most 1, not 0");
-        assert!(number(&Node::Float(1e-60), &at, open).unwrap() > 0.0);
+        let reject = number(&Node::Int(-1), &at, closed).unwrap_err();
+        assert_eq!(reject.message, "`x` must be between 0 and 2, not -1");
+        assert!(number(&Node::Float(1e-60), &at, closed).unwrap() > 0.0);
     }
 
     #[test]

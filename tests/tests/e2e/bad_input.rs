@@ -34,7 +34,7 @@ async fn a_wrong_type_or_range_names_its_field() {
         ("messages[0].content", json!([{"role": "user", "content": 7}])),
         ("temperature", json!("hot")),
         ("temperature", json!(9)),
-        ("top_p", json!(0)),
+        ("top_p", json!(-1)),
         ("n", json!(0)),
         ("n", json!(1000)),
         ("max_tokens", json!(-1)),

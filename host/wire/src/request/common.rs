@@ -47,7 +47,8 @@ impl Common {
         let sampling = &mut self.sampling;
         match key {
             "temperature" => sampling.temperature = Some(number(&node, at, Range::closed(0.0, 2.0))?),
-            "top_p" => sampling.top_p = Some(number(&node, at, Range::above(0.0, 1.0))?),
+            // OpenAI's range begins at 0; as the smallest positive value does, it keeps the likeliest token alone.
+            "top_p" => sampling.top_p = Some(number(&node, at, Range::closed(0.0, 1.0))?.max(f32::MIN_POSITIVE)),
             "top_k" => sampling.top_k = read_top_k(&node, at)?,
             "min_p" => sampling.min_p = Some(number(&node, at, Range::closed(0.0, 1.0))?),
             "presence_penalty" => sampling.presence_penalty = Some(number(&node, at, penalty)?),

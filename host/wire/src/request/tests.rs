@@ -52,8 +52,8 @@ fn every_wrong_top_level_field_is_named() {
         ("temperature", json!("hot"), "a number, not a string"),
         ("temperature", json!(2.5), "between 0 and 2, not 2.5"),
         ("temperature", json!(-0.1), "between 0 and 2"),
-        ("top_p", json!(0), "above 0 and at most 1, not 0"),
-        ("top_p", json!(1.1), "at most 1"),
+        ("top_p", json!(-0.1), "between 0 and 1, not -0.1"),
+        ("top_p", json!(1.1), "between 0 and 1, not 1.1"),
         ("top_k", json!(1.5), "an integer, not the number 1.5"),
         ("top_k", json!(-2), "between -1 and"),
         ("min_p", json!(2), "between 0 and 1"),
@@ -232,6 +232,7 @@ fn sampling_is_read() {
     let parsed = parse_chat(&serde_json::to_vec(&body).unwrap()).unwrap();
     let sampling = parsed.chat.sampling;
     assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (Some(0.0), Some(1.0), Some(40)));
+    assert_eq!(chat_with("top_p", json!(0)).unwrap().chat.sampling.top_p, Some(f32::MIN_POSITIVE));
     assert_eq!((sampling.seed, sampling.logprobs), (Some(u64::MAX), Some(20)));
     assert_eq!(sampling.logit_bias, [(7, -100.0), (8, 1.5)]);
     assert_eq!((parsed.chat.n, parsed.chat.max_tokens, parsed.chat.stream), (16, Some(5), true));
