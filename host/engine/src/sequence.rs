@@ -217,6 +217,8 @@ impl Sequence {
             input_tokens: self.prompt_len as u64,
             cached_tokens: self.cached_tokens.unwrap_or(0) as u64,
             output_tokens: self.output().len() as u64,
+            // The engine reads no text.
+            reasoning_tokens: None,
         }
     }
 }

@@ -115,7 +115,7 @@ async fn a_job_streams_its_tokens_and_ends_with_its_usage() {
     let (expected, _) = toy::answer(VOCAB, CONTEXT, &job);
     let (tokens, last) = read(engine.submit(job).unwrap()).await;
     assert_eq!(tokens, expected);
-    let usage = Usage { input_tokens: 3, cached_tokens: 0, output_tokens: 20 };
+    let usage = Usage { input_tokens: 3, cached_tokens: 0, output_tokens: 20, ..Default::default() };
     assert_eq!(last, JobEvent::Finished { reason: FinishReason::Length, usage });
 }
 

@@ -88,8 +88,8 @@ mod tests {
         let tally = Tally::default();
         tally.add_input(10);
         tally.add_output(7);
-        let counted = Usage { input_tokens: 10, cached_tokens: 0, output_tokens: 7 };
-        tally.correct(counted, Usage { input_tokens: 12, cached_tokens: 8, output_tokens: 5 });
+        let counted = Usage { input_tokens: 10, cached_tokens: 0, output_tokens: 7, ..Default::default() };
+        tally.correct(counted, Usage { input_tokens: 12, cached_tokens: 8, output_tokens: 5, ..Default::default() });
         assert_eq!(tally.tokens(), Tokens { input: 12, cached: 8, output: 5 });
     }
 }

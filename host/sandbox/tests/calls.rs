@@ -211,7 +211,8 @@ async fn a_stage_that_the_config_leaves_out_cannot_be_called() {
 #[tokio::test]
 async fn an_output_guard_sees_the_whole_answer_and_decides() {
     let choices = [Message::text("choice-0", Role::Assistant, "hello")];
-    let usage = Some(tidegate_types::Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2 });
+    let usage =
+        Some(tidegate_types::Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2, ..Default::default() });
     let attrs = [("model".to_owned(), "\"m\"".to_owned())];
     let output = Output { choices: &choices, finish_reasons: &["stop"], usage, attrs: &attrs };
     let asked = async |config: &str| {
@@ -276,7 +277,7 @@ async fn an_observer_is_told_everything_about_the_end() {
         outcome: "answered",
         detail: "stop",
         model: "m",
-        usage: tidegate_types::Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2 },
+        usage: tidegate_types::Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2, ..Default::default() },
         first: Some(std::time::Duration::from_millis(5)),
         total: std::time::Duration::from_millis(9),
         findings: &findings,

@@ -68,7 +68,7 @@ impl ModelService for Outside {
     ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
         Box::pin(async move {
             let text = format!("{} {} {} {params:?}", ask.model, ask.caller.tenant, messages[0].joined_text());
-            let usage = Usage { input_tokens: 3, cached_tokens: 0, output_tokens: 2 };
+            let usage = Usage { input_tokens: 3, cached_tokens: 0, output_tokens: 2, ..Default::default() };
             Ok(ModelReply { text, finish_reason: "stop".into(), usage })
         })
     }

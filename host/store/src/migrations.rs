@@ -16,6 +16,7 @@ const STEPS: &[(&str, &str)] = &[
     ("alerts", include_str!("migrations/0008_alerts.sql")),
     ("makers", include_str!("migrations/0009_makers.sql")),
     ("swipes", include_str!("migrations/0010_swipes.sql")),
+    ("reasoning", include_str!("migrations/0011_reasoning.sql")),
 ];
 
 /// All steps, in order.

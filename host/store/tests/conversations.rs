@@ -129,7 +129,7 @@ async fn a_message_that_its_client_sends_again_is_written_once() {
 async fn what_was_written_is_read_back_whole() {
     on_each(|fresh| async move {
         let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
-        let usage = Usage { input_tokens: 12, cached_tokens: 4, output_tokens: 7 };
+        let usage = Usage { input_tokens: 12, cached_tokens: 4, output_tokens: 7, reasoning_tokens: Some(3) };
         let mut new = says("a", Role::Assistant, "zero \0, quote ', percent % and \u{1f30a}");
         new.status = MessageStatus::Incomplete;
         let mut report = Report { cost: Some(17), model_version: "m-1".into(), ..Report::default() };

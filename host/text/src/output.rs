@@ -149,6 +149,11 @@ impl OutputParser {
         self.num_calls
     }
 
+    /// Whether the next text continues reasoning, as far as is decided.
+    pub fn is_reasoning(&self) -> bool {
+        matches!(self.phase, Phase::Opened | Phase::ReasoningStart | Phase::Reasoning)
+    }
+
     fn run(&mut self) -> Vec<Parsed> {
         while let Step::Next = self.step() {}
         std::mem::take(&mut self.events)

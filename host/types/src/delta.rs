@@ -12,6 +12,8 @@ pub struct Usage {
     pub cached_tokens: u64,
     /// Generated tokens.
     pub output_tokens: u64,
+    /// Of those, reasoning; `None` where nobody tells it from the rest.
+    pub reasoning_tokens: Option<u64>,
 }
 
 impl std::ops::AddAssign for Usage {
@@ -19,6 +21,10 @@ impl std::ops::AddAssign for Usage {
         self.input_tokens += other.input_tokens;
         self.cached_tokens += other.cached_tokens;
         self.output_tokens += other.output_tokens;
+        self.reasoning_tokens = match (self.reasoning_tokens, other.reasoning_tokens) {
+            (Some(known), Some(more)) => Some(known + more),
+            (known, more) => known.or(more),
+        };
     }
 }
 

@@ -30,7 +30,7 @@ impl Bounds {
 
     /// Says which figure cannot be true.
     pub(crate) fn check(&self, usage: &Usage) -> Result<(), String> {
-        let Usage { input_tokens, cached_tokens, output_tokens } = *usage;
+        let Usage { input_tokens, cached_tokens, output_tokens, .. } = *usage;
         match self.max_input {
             Some(max) if input_tokens > max => return Err(format!("{input_tokens} prompt tokens, at most {max}")),
             _ => {}
@@ -59,7 +59,7 @@ mod tests {
     }
 
     fn usage(input_tokens: u64, cached_tokens: u64, output_tokens: u64) -> Usage {
-        Usage { input_tokens, cached_tokens, output_tokens }
+        Usage { input_tokens, cached_tokens, output_tokens, ..Usage::default() }
     }
 
     #[test]

@@ -134,7 +134,8 @@ async fn an_answer_streams_through_whatever_the_pieces_of_the_network() {
     for step in [1, 7, 100_000] {
         let server = server(stream(&[ROLE, A, B, STOP, USAGE, "[DONE]"], true), step).await;
         let (events, error) = ask(&upstream(server.address)).await;
-        let usage = UpstreamEvent::Usage(Usage { input_tokens: 9, cached_tokens: 0, output_tokens: 2 });
+        let usage =
+            UpstreamEvent::Usage(Usage { input_tokens: 9, cached_tokens: 0, output_tokens: 2, ..Default::default() });
         assert_eq!((events, error), (vec![text("a"), text("b"), stop(), usage], None));
     }
 }

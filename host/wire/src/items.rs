@@ -312,11 +312,13 @@ pub fn detailed(mut item: Value, details: Details<'_>) -> Value {
     item
 }
 
-/// What an answer cost, as the newer endpoints say it. Reasoning is counted with the output.
+/// What an answer cost, as the newer endpoints say it. Reasoning is counted with the output; its own count is required,
+/// and 0 where nobody told it from the rest.
 pub(crate) fn usage(usage: Usage) -> Value {
     json!({"input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": usage.output_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens": usage.output_tokens, 
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens.unwrap_or(0)},
         "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens)})
 }
 

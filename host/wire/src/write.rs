@@ -139,7 +139,13 @@ pub(crate) fn usage(out: &mut BytesMut, usage: Option<&Usage>) {
     uint(out, usage.input_tokens.saturating_add(usage.output_tokens));
     raw(out, r#","prompt_tokens_details":{"cached_tokens":"#);
     uint(out, usage.cached_tokens);
-    raw(out, "}}");
+    raw(out, "}");
+    if let Some(reasoning_tokens) = usage.reasoning_tokens {
+        raw(out, r#","completion_tokens_details":{"reasoning_tokens":"#);
+        uint(out, reasoning_tokens);
+        raw(out, "}");
+    }
+    raw(out, "}");
 }
 
 #[cfg(test)]

@@ -107,7 +107,8 @@ impl Service for FakeService {
                 return Err(Reject::unavailable(Fault::Engine, "the queue is full", 3));
             }
             let hello = [ReplyEvent::Delta(text("hel")), ReplyEvent::Delta(text("lo"))];
-            let usage = ReplyEvent::Usage(Usage { input_tokens: 1, cached_tokens: 0, output_tokens: 2 });
+            let usage =
+                ReplyEvent::Usage(Usage { input_tokens: 1, cached_tokens: 0, output_tokens: 2, ..Default::default() });
             let whole: Vec<ReplyEvent> =
                 hello.iter().cloned().chain((0..n).map(|i| ReplyEvent::Delta(finish(i)))).collect();
             let (events, then) = match model.as_str() {

@@ -141,6 +141,7 @@ impl Entry {
                 input_tokens: job.prompt.len() as u64,
                 cached_tokens: u64::from(self.cached_tokens.unwrap_or(0)),
                 output_tokens: num_output as u64,
+                reasoning_tokens: None,
             };
             return Some(JobEvent::Finished { reason: FinishReason::Length, usage });
         }

@@ -148,7 +148,7 @@ fn summary(outcome: &str) -> Summary<'_> {
         outcome,
         detail: "stop",
         model: "model",
-        usage: Usage { input_tokens: 10, cached_tokens: 0, output_tokens: 20 },
+        usage: Usage { input_tokens: 10, cached_tokens: 0, output_tokens: 20, ..Default::default() },
         first: Some(Duration::from_millis(5)),
         total: Duration::from_millis(50),
         findings: &[],

@@ -17,6 +17,8 @@ pub(super) struct ChoiceText {
     said: usize,
     logprobs: LogprobQueue,
     num_calls: u32,
+    /// `None` where reasoning is not told from the rest.
+    reasoning_tokens: Option<u64>,
 }
 
 /// Log-probabilities that wait for the text of their tokens.
@@ -50,11 +52,18 @@ impl ChoiceText {
             None => (Specials::Hide, Place::Continuation),
         };
         let detokenizer = Detokenizer::new(Arc::clone(&text), specials, place);
-        Ok(Self { text, detokenizer, stops, parser, said: 0, logprobs: LogprobQueue::default(), num_calls: 0 })
+        let reasoning_tokens = (parser.is_some() && text.dialect().reasoning.is_some()).then_some(0);
+        let logprobs = LogprobQueue::default();
+        Ok(Self { text, detokenizer, stops, parser, said: 0, logprobs, num_calls: 0, reasoning_tokens })
     }
 
     pub(super) fn num_calls(&self) -> u32 {
         self.num_calls
+    }
+
+    /// Tokens behind which the model still reasoned.
+    pub(super) fn reasoning_tokens(&self) -> Option<u64> {
+        self.reasoning_tokens
     }
 
     /// Adds a token; true when a stop string ends the answer.
@@ -65,6 +74,9 @@ impl ChoiceText {
         }
         let piece = self.detokenizer.push(token.id);
         let events = self.read(piece);
+        if let Some(count) = &mut self.reasoning_tokens {
+            *count += u64::from(self.parser.as_ref().is_some_and(OutputParser::is_reasoning));
+        }
         self.tell(events, out)
     }
 

@@ -184,6 +184,7 @@ impl EngineSource {
         let choices = std::mem::take(&mut self.choices);
         self.usage.cached_tokens = choices.first()?.cached_tokens;
         self.usage.output_tokens = choices.iter().map(|choice| choice.output_tokens).sum();
+        self.usage.reasoning_tokens = choices.iter().map(|choice| choice.text.reasoning_tokens()).sum();
         Some(SourceEvent::Usage(self.usage))
     }
 }

@@ -144,6 +144,7 @@ fn read(row: &AnyRow) -> Result<StoredMessage, StoreError> {
                 input_tokens: tokens("input_tokens")?,
                 cached_tokens: tokens("cached_tokens")?,
                 output_tokens: tokens("output_tokens")?,
+                reasoning_tokens: row.try_get::<Option<i64>, _>("reasoning_tokens")?.map(|count| count.max(0) as u64),
             },
             report: report(&row.try_get::<String, _>("report")?)?,
         },

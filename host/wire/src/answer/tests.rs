@@ -18,7 +18,7 @@ fn render(head: &Head, n: u32, deltas: Vec<Delta>) -> Result<Value, Reject> {
     for delta in deltas {
         answer.push(delta)?;
     }
-    let usage = Usage { input_tokens: 1, cached_tokens: 0, output_tokens: 2 };
+    let usage = Usage { input_tokens: 1, cached_tokens: 0, output_tokens: 2, ..Default::default() };
     answer.render(head, Some(&usage)).map(|body| serde_json::from_slice(&body).unwrap())
 }
 

@@ -98,11 +98,17 @@ struct WireUsage {
     #[serde(default)]
     completion_tokens: u64,
     prompt_tokens_details: Option<PromptDetails>,
+    completion_tokens_details: Option<CompletionDetails>,
 }
 
 #[derive(serde::Deserialize)]
 struct PromptDetails {
     cached_tokens: Option<u64>,
+}
+
+#[derive(serde::Deserialize)]
+struct CompletionDetails {
+    reasoning_tokens: Option<u64>,
 }
 
 /// Both shapes: `content` is chat's, the lists are legacy completions'.
@@ -299,10 +305,13 @@ fn shorten(word: &str) -> String {
 
 impl From<WireUsage> for Usage {
     fn from(usage: WireUsage) -> Self {
+        let reasoning_tokens = usage.completion_tokens_details.and_then(|details| details.reasoning_tokens);
         Self {
             input_tokens: usage.prompt_tokens,
             cached_tokens: usage.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0),
             output_tokens: usage.completion_tokens,
+            // Servers that count reasoning beside what is generated (xAI) do not say what part of it is.
+            reasoning_tokens: reasoning_tokens.filter(|reasoning| *reasoning <= usage.completion_tokens),
         }
     }
 }

@@ -29,7 +29,7 @@ fn encode(form: Form, echo: Option<&str>, usage_chunk: UsageChunk, deltas: &[Del
     let mut out = BytesMut::new();
     let mut encoder = StreamEncoder::new(head(form, echo), 2, usage_chunk);
     deltas.iter().for_each(|delta| encoder.delta(delta, &mut out).unwrap());
-    encoder.usage(Some(&Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 4 }), &mut out);
+    encoder.usage(Some(&Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 4, ..Default::default() }), &mut out);
     encoder.done(&mut out);
     events(&out)
 }
@@ -76,6 +76,16 @@ fn usage_stays_out_unless_asked_for() {
     let got = encode(Form::Chat, None, UsageChunk::Omit, &[text(0, "x")]);
     assert_eq!(got.len(), 3);
     assert!(got.iter().all(|event| event.get("usage").is_none()));
+}
+
+#[test]
+fn reasoning_is_counted_where_it_is_known() {
+    let mut out = BytesMut::new();
+    let usage = Usage { output_tokens: 5, reasoning_tokens: Some(3), ..Usage::default() };
+    StreamEncoder::new(head(Form::Chat, None), 1, UsageChunk::Include).usage(Some(&usage), &mut out);
+    let told = &events(&out)[0]["usage"];
+    assert_eq!(told["completion_tokens_details"], json!({"reasoning_tokens": 3}));
+    assert_eq!((&told["completion_tokens"], &told["total_tokens"]), (&json!(5), &json!(5)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use std::path::Path;
 use std::sync::OnceLock;
-use tidegate_text::AddSpecial;
+use tidegate_text::{AddSpecial, Dialect, ReasoningTags, ToolFormat};
 
 fn starter() -> Arc<TextModel> {
     static MODEL: OnceLock<Arc<TextModel>> = OnceLock::new();
@@ -91,4 +91,32 @@ fn logprobs_go_with_their_text() {
 fn a_stop_string_that_waited_behind_white_space_is_found_at_the_end() {
     let told = tell("Done.\n\n", &["\n\n"], false);
     assert_eq!((told.text.as_str(), told.stopped), ("Done.", true));
+}
+
+#[test]
+fn tokens_of_reasoning_are_counted_where_it_is_told_from_the_rest() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway/assets/starter");
+    let count = |said: &str, reading, tags: Option<ReasoningTags>| {
+        let model = TextModel::open(&dir).expect("the starter model opens");
+        let model = Arc::new(model.with_dialect(Dialect { tools: ToolFormat::None, reasoning: tags }));
+        let (prompt, sampling, stop) = (Vec::new(), Vec::new(), Vec::new());
+        let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call: false };
+        let mut choice = ChoiceText::new(Arc::clone(&model), &turn).expect("a choice");
+        let ids = model.encode(said, AddSpecial::No).expect("text encodes");
+        let total = ids.len() as u64;
+        for id in ids {
+            choice.push(&SampledToken { id, logprob: None, top: Vec::new() }, &mut Vec::new());
+        }
+        (choice.reasoning_tokens(), total)
+    };
+    let chat = Reading::Chat { tools: false };
+    let tags = || Some(ReasoningTags { open: "<think>".into(), close: "</think>".into() });
+    assert_eq!(count("Four.", chat, tags()).0, Some(0));
+    assert_eq!((count("Four.", chat, None).0, count("Four.", Reading::Verbatim, tags()).0), (None, None));
+    let (_, thought) = count("two and two", chat, None);
+    let (reasoned, total) = count("<think>two and two</think>Four.", chat, tags());
+    assert!(reasoned.is_some_and(|reasoned| reasoned >= thought && reasoned < total), "{reasoned:?} of {total}");
+    // What follows the reasoning counts no more.
+    let (longer, _) = count("<think>two and two</think>Four. And four more.", chat, tags());
+    assert_eq!(longer, reasoned);
 }

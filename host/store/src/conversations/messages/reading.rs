@@ -10,7 +10,7 @@ use tidegate_types::TenantId;
 macro_rules! columns {
     () => {
         "m.id, m.parent, m.sibling, m.client_id, m.response, m.body, m.status, m.pinned, m.model, m.finish, \
-         m.input_tokens, m.cached_tokens, m.output_tokens, m.report, m.created_ms"
+         m.input_tokens, m.cached_tokens, m.output_tokens, m.reasoning_tokens, m.report, m.created_ms"
     };
 }
 

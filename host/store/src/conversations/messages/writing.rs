@@ -214,9 +214,9 @@ async fn write(
 ) -> Result<(), StoreError> {
     const INSERT: &str = "INSERT INTO messages (tenant, conversation, id, parent, sibling, position, client_id, \
          response, origin, body, folded, status, pinned, model, finish, input_tokens, cached_tokens, output_tokens, \
-         report, created_ms, deleted_ms) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, $13, $14, $15, $16, $17, $18, $19, 0)";
-    let Usage { input_tokens, cached_tokens, output_tokens } = new.made.usage;
+         reasoning_tokens, report, created_ms, deleted_ms) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0, $13, $14, $15, $16, $17, $18, $19, $20, 0)";
+    let Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens } = new.made.usage;
     sqlx::query(INSERT)
         .bind(tenant.as_str())
         .bind(conversation)
@@ -235,6 +235,7 @@ async fn write(
         .bind(input_tokens as i64)
         .bind(cached_tokens as i64)
         .bind(output_tokens as i64)
+        .bind(reasoning_tokens.map(|count| count as i64))
         .bind(report_text(&new.made.report)?)
         .bind(now_ms())
         .execute(&mut **tx)

@@ -43,11 +43,11 @@ fn a_common_stream_is_read() {
             r#"{"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}"#,
             r#"{"choices":[{"index":0,"delta":{"content":"a\n"},"finish_reason":null}]}"#,
             r#"{"choices":[{"index":0,"delta":{"content":"b"},"finish_reason":"length"}]}"#,
-            r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4}}}"#,
+            r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":1}}}"#,
             "[DONE]",
         ],
     );
-    let usage = Usage { input_tokens: 5, cached_tokens: 4, output_tokens: 2 };
+    let usage = Usage { input_tokens: 5, cached_tokens: 4, output_tokens: 2, reasoning_tokens: Some(1) };
     let expected = [
         text("a\n"),
         text("b"),
@@ -94,6 +94,14 @@ fn content_in_parts_is_text_and_reasoning() {
     reader(1).whole(whole.as_bytes(), &mut out).unwrap();
     let end = delta(DeltaKind::Finish(FinishReason::Length));
     assert_eq!(out, [reasoning("ab"), text("cd"), end, Received::Done]);
+}
+
+#[test]
+fn more_reasoning_than_was_generated_is_not_part_of_it() {
+    let usage =
+        r#"{"usage":{"prompt_tokens":1,"completion_tokens":2,"completion_tokens_details":{"reasoning_tokens":3}}}"#;
+    let expected = Usage { input_tokens: 1, output_tokens: 2, ..Usage::default() };
+    assert_eq!(read(1, &[usage]).unwrap(), [Received::Usage(expected)]);
 }
 
 #[test]
@@ -175,6 +183,7 @@ proptest! {
     fn our_own_streams_read_back(
         kinds in prop::collection::vec((0u32..2, any_delta()), 0..20),
         arguments in "[ -~]{1,20}",
+        reasoning_tokens in prop::option::of(0u64..=2),
         step in 1usize..90,
     ) {
         let call = ToolCall { id: "c".into(), name: "f".into(), arguments: format!("x{arguments}") };
@@ -182,7 +191,7 @@ proptest! {
         deltas.push(Delta { choice: 0, kind: DeltaKind::ToolCall { index: 0, call } });
         deltas.push(Delta { choice: 0, kind: DeltaKind::Finish(FinishReason::ToolCalls) });
         deltas.push(Delta { choice: 1, kind: DeltaKind::Finish(FinishReason::Length) });
-        let usage = Usage { input_tokens: 1, cached_tokens: 1, output_tokens: 2 };
+        let usage = Usage { input_tokens: 1, cached_tokens: 1, output_tokens: 2, reasoning_tokens };
 
         let head = Head { form: Form::Chat, id: "i".into(), created: 1, model: "m".into(), echo: None };
         let mut encoder = StreamEncoder::new(head, 2, UsageChunk::Include);

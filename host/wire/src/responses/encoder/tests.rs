@@ -26,7 +26,7 @@ fn run(skin: Skin, deltas: Vec<DeltaKind>, outcome: Result<(), Reject>) -> (Resp
     for kind in deltas {
         encoder.delta(&Delta { choice: 0, kind }, &mut out).unwrap();
     }
-    encoder.usage(Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2 });
+    encoder.usage(Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2, reasoning_tokens: Some(1) });
     let ended = encoder.end(outcome, &mut out);
     encoder.terminal(&ended, 2, &mut out);
     (encoder, ended, String::from_utf8(out.to_vec()).unwrap())
@@ -82,6 +82,7 @@ fn typed_events_build_what_the_last_one_says() {
     assert_eq!(done, last["output"].as_array().unwrap().iter().collect::<Vec<_>>());
     assert_eq!(last["output"][1]["content"][0]["text"], "a \"b\"\nc");
     assert_eq!((&last["usage"]["total_tokens"], &last["completed_at"]), (&json!(5), &json!(2)));
+    assert_eq!(last["usage"]["output_tokens_details"], json!({"reasoning_tokens": 1}));
     assert_eq!(last["output"].as_array().unwrap().len(), encoder.output().count());
     assert_eq!(last.to_string(), encoder.object(&ended, 2));
 }
