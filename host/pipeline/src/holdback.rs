@@ -3,7 +3,8 @@
 //! Text comes in by [`Holdback::push`], goes to the guard as a [`WindowText`], and leaves by
 //! [`Holdback::apply`] up to the guard's watermark. Invariants, each a property test: windows tile the text
 //! exactly; nothing past the watermark leaves (but for the cap of an open stage); no character is split;
-//! log-probabilities leave with the text they belong to, and not at all where their text was redacted.
+//! log-probabilities leave with the text they belong to, and not at all where their text was redacted. Events that
+//! came together are judged together, and what leaves of them says where each ended.
 
 use std::collections::VecDeque;
 use tidegate_sandbox::stage::{Inspection, Redaction, WindowAction};
@@ -39,6 +40,17 @@ pub struct Released {
     pub logprobs: Vec<TextLogprob>,
     /// Bytes that left without a verdict because of the cap.
     pub unjudged_bytes: usize,
+    /// Between the events that `text` is of, where several came together. One that was redacted is not there.
+    pub borders: Vec<Border>,
+}
+
+/// Where an event ends and the next begins, in what leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Border {
+    /// Bytes of text before it.
+    pub text: usize,
+    /// Log-probabilities before it.
+    pub logprobs: usize,
 }
 
 /// The guard's answer cannot be followed.
@@ -64,6 +76,8 @@ pub struct Holdback {
     pending: String,
     /// Where in `pending` each token's text ends.
     marks: VecDeque<(usize, TextLogprob)>,
+    /// Where in `pending`, and behind how many tokens, events end that others came together with.
+    borders: Vec<(usize, usize)>,
     carry: Vec<u8>,
     seq: u32,
 }
@@ -80,6 +94,12 @@ impl Holdback {
         }
     }
 
+    /// Adds text that came together with what was added last, as an event of its own.
+    pub fn push_next(&mut self, text: &str, logprobs: Vec<TextLogprob>) {
+        self.borders.push((self.pending.len(), self.marks.len()));
+        self.push(text, logprobs);
+    }
+
     fn mark_end(&self, start: usize, logprob: &TextLogprob) -> usize {
         let mut end = (start + logprob.chosen.bytes.len()).min(self.pending.len());
         while !self.pending.is_char_boundary(end) {
@@ -93,6 +113,7 @@ impl Holdback {
         self.pending.clear();
         self.pending.push_str(text);
         self.marks.clear();
+        self.borders.clear();
     }
 
     /// The text that waits.
@@ -204,20 +225,34 @@ impl Holdback {
             from = cut.end;
         }
         text.push_str(&self.pending[from..through]);
-        let logprobs = self.release_marks(through, cuts);
+        let mut borders = self.release_borders(through, cuts);
+        let logprobs = self.release_marks(through, cuts, &mut borders);
         self.pending.drain(..through);
         self.remember(&text);
-        Released { text, logprobs, unjudged_bytes }
+        let borders = borders.into_iter().map(|(_, border)| border).collect();
+        Released { text, logprobs, unjudged_bytes, borders }
     }
 
-    fn release_marks(&mut self, through: usize, cuts: &[Cut]) -> Vec<TextLogprob> {
+    /// The borders in what leaves, each behind how many tokens it was. Those in what stays are forgotten: it leaves with
+    /// the event that comes next, so that never more events leave than came.
+    fn release_borders(&mut self, through: usize, cuts: &[Cut]) -> Vec<(usize, Border)> {
+        let within = self.borders.drain(..).filter(|(at, _)| (1..through).contains(at));
+        within.filter_map(|(at, marks)| Some((marks, Border { text: moved(at, cuts)?, logprobs: 0 }))).collect()
+    }
+
+    fn release_marks(&mut self, through: usize, cuts: &[Cut], borders: &mut [(usize, Border)]) -> Vec<TextLogprob> {
         let mut released = Vec::new();
-        let mut start = 0;
+        let mut borders = borders.iter_mut().peekable();
+        let (mut start, mut popped) = (0, 0);
         while let Some((end, _)) = self.marks.front() {
             let end = *end;
             if end > through {
                 break;
             }
+            while let Some((_, border)) = borders.next_if(|(marks, _)| *marks <= popped) {
+                border.logprobs = released.len();
+            }
+            popped += 1;
             if let Some((_, logprob)) = self.marks.pop_front()
                 && !cuts.iter().any(|cut| start < cut.end && cut.start < end)
             {
@@ -225,6 +260,7 @@ impl Holdback {
             }
             start = end;
         }
+        borders.for_each(|(_, border)| border.logprobs = released.len());
         for (end, _) in &mut self.marks {
             *end -= through;
         }
@@ -253,4 +289,10 @@ struct Cut {
     start: usize,
     end: usize,
     text: String,
+}
+
+/// Where a place is once the cuts are made; `None` for one within a cut.
+fn moved(at: usize, cuts: &[Cut]) -> Option<usize> {
+    let mut before = cuts.iter().take_while(|cut| cut.start < at);
+    before.try_fold(at, |moved, cut| (cut.end <= at).then(|| moved + cut.text.len() - (cut.end - cut.start)))
 }

@@ -54,7 +54,8 @@ impl Source {
         }
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
+    /// As [`Self::next`].
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
         match self {
             Self::Engine(source) => source.poll_next(cx),
             Self::Upstream(source) => source.poll_next(cx),

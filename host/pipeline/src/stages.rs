@@ -11,6 +11,7 @@ mod load;
 mod observe;
 mod offer_tools;
 mod params;
+mod reads;
 mod recall;
 mod remember;
 mod route;

@@ -1,7 +1,7 @@
 //! The promises of the stream guard's host side, for any text, any chunking and any guard.
 
 use proptest::prelude::*;
-use tidegate_pipeline::holdback::{AtCap, Holdback, HoldbackError};
+use tidegate_pipeline::holdback::{AtCap, Border, Holdback, HoldbackError, Released};
 use tidegate_sandbox::stage::{Inspection, Redaction, Refusal, WindowAction};
 use tidegate_types::{Span, TextLogprob, TopLogprob};
 
@@ -27,7 +27,119 @@ fn script() -> impl Strategy<Value = Vec<(String, u8)>> {
     prop::collection::vec(("[a-zäß€😀 ]{1,12}", any::<u8>()), 1..40)
 }
 
+/// Text of an event, and the tokens of its log-probabilities.
+type Event = (String, Vec<String>);
+
+/// So many at once, again and again.
+fn groups<'a, T>(all: &'a [T], sizes: &'a [usize]) -> impl Iterator<Item = &'a [T]> {
+    let mut rest = all;
+    sizes.iter().cycle().map_while(move |size| {
+        let (group, behind) = rest.split_at((*size).min(rest.len()));
+        rest = behind;
+        (!group.is_empty()).then_some(group)
+    })
+}
+
+/// Adds events that came together.
+fn push_together(held: &mut Holdback, events: &[Event], logprob: impl Fn(&String) -> TextLogprob) {
+    for (idx, (text, tokens)) in events.iter().enumerate() {
+        let logprobs = tokens.iter().map(&logprob).collect();
+        if idx == 0 { held.push(text, logprobs) } else { held.push_next(text, logprobs) }
+    }
+}
+
+/// What leaves, event by event.
+fn events(released: Released) -> Vec<Event> {
+    let Released { text, logprobs, borders, .. } = released;
+    let tokens: Vec<String> = logprobs.into_iter().map(|logprob| logprob.chosen.token).collect();
+    let end = Border { text: text.len(), logprobs: tokens.len() };
+    let mut from = Border::default();
+    let event = |to: Border| {
+        let event = (text[from.text..to.text].to_owned(), tokens[from.logprobs..to.logprobs].to_vec());
+        from = to;
+        event
+    };
+    borders.into_iter().chain([end]).map(event).collect()
+}
+
+/// A guard that redacts one word, and halts at another with what was before it: what it makes of what waits.
+fn redacts_and_halts(pending: &str, settled: usize, last: bool) -> Result<Inspection, String> {
+    if pending.contains("halt") {
+        return Err(left_of(pending));
+    }
+    let is_begun =
+        |len: &usize| ["secret", "halt"].iter().any(|word| word.get(..*len).is_some_and(|of| pending.ends_with(of)));
+    let kept = if last { 0 } else { (1..6).rev().find(is_begun).unwrap_or(0) };
+    let through = pending.len() - kept;
+    let redact = |(at, word): (usize, &str)| {
+        let (start, end) = ((settled + at) as u32, (settled + at + word.len()) as u32);
+        Redaction { span: Span { start, end }, text: "[x]".into() }
+    };
+    Ok(inspection(settled + through, pending[..through].match_indices("secret").map(redact).collect()))
+}
+
+/// What that guard leaves of a whole text.
+fn left_of(text: &str) -> String {
+    let (before, farewell) = text.split_once("halt").map_or((text, ""), |(before, _)| (before, "[bye]"));
+    format!("{}{farewell}", before.replace("secret", "[x]"))
+}
+
 proptest! {
+    #[test]
+    fn events_that_come_together_leave_as_they_came(
+        sent in prop::collection::vec(prop::collection::vec("[a-zé€]{1,5}", 1..4), 1..20),
+        together in prop::collection::vec(1_usize..7, 1..6),
+        bytes in prop::option::of(0_usize..9),
+    ) {
+        let sent: Vec<Event> = sent.into_iter().map(|tokens| (tokens.concat(), tokens)).collect();
+        let mut held = Holdback::default();
+        let mut got = Vec::new();
+        for group in groups(&sent, &together) {
+            // What an upstream says of a token's bytes may not be true: its event is still its own.
+            push_together(&mut held, group, |token| {
+                let mut logprob = logprob(token);
+                logprob.chosen.bytes = bytes.map_or(logprob.chosen.bytes, |bytes| vec![0; bytes]);
+                logprob
+            });
+            let all = held.window().text.len();
+            got.extend(events(held.apply(inspection(all, vec![]), false, 0, AtCap::Halt).unwrap()));
+        }
+        prop_assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn however_text_is_cut_and_comes_together_the_client_reads_the_same(
+        words in prop::collection::vec(
+            prop::sample::select(vec!["secret", "se", "cret ", "secre", "ha", "é€", "ab c", "secret", "lt ", "halt"]), 0..20
+        ),
+        cuts in prop::collection::vec(1_usize..5, 1..10),
+        together in prop::collection::vec(1_usize..7, 1..6),
+    ) {
+        let text = words.concat();
+        let chars: Vec<char> = text.chars().collect();
+        let sent: Vec<Event> = groups(&chars, &cuts).map(|piece| (piece.iter().collect(), Vec::new())).collect();
+        let (mut held, mut got, mut farewell) = (Holdback::default(), String::new(), None);
+        for group in groups(&sent, &together) {
+            push_together(&mut held, group, |token| logprob(token));
+            let settled = held.window().settled as usize;
+            let inspection = match redacts_and_halts(held.pending(), settled, false) {
+                Ok(inspection) => inspection,
+                Err(said) => {
+                    farewell = Some(said);
+                    break;
+                }
+            };
+            let left = events(held.apply(inspection, false, usize::MAX, AtCap::Halt).unwrap());
+            prop_assert!(left.len() <= group.len(), "{left:?} of {group:?}");
+            left.into_iter().for_each(|(text, _)| got.push_str(&text));
+        }
+        let rest = farewell.unwrap_or_else(|| {
+            let last = redacts_and_halts(held.pending(), held.window().settled as usize, true).unwrap();
+            held.apply(last, true, 0, AtCap::Halt).unwrap().text
+        });
+        prop_assert_eq!(got + &rest, left_of(&text));
+    }
+
     #[test]
     fn windows_tile_the_text_and_nothing_passes_the_watermark(script in script()) {
         let mut held = Holdback::default();
@@ -166,4 +278,30 @@ fn a_halt_is_not_followed_as_a_release() {
     let action = WindowAction::Halt { refusal, farewell: None };
     let halt = Inspection { action, safe_through: 4, carry: vec![], findings: vec![] };
     assert!(held.apply(halt, false, 512, AtCap::Release).is_err());
+}
+
+#[test]
+fn what_is_redacted_leaves_the_other_events_of_its_read_as_they_came() {
+    let sent = ["mail ", "a@", "b.c", " now", "!"].map(|text| (text.to_owned(), vec![text.to_owned()]));
+    let mut held = Holdback::default();
+    push_together(&mut held, &sent, |token| logprob(token));
+    let redaction = Redaction { span: Span { start: 5, end: 10 }, text: "[email]".into() };
+    let left = events(held.apply(inspection(15, vec![redaction]), false, 0, AtCap::Halt).unwrap());
+    let left: Vec<(&str, Vec<&str>)> =
+        left.iter().map(|(text, tokens)| (text.as_str(), tokens.iter().map(String::as_str).collect())).collect();
+    assert_eq!(left, [("mail ", vec!["mail "]), ("[email]", vec![]), (" now", vec![" now"]), ("!", vec!["!"])]);
+}
+
+#[test]
+fn what_is_kept_back_of_a_read_leaves_with_the_next_event() {
+    let mut held = Holdback::default();
+    let sent = |texts: &[&str]| texts.iter().map(|text| ((*text).to_owned(), Vec::new())).collect::<Vec<Event>>();
+    let mut texts = |events_in: &[&str], through: usize| {
+        push_together(&mut held, &sent(events_in), |token| logprob(token));
+        let settled = held.window().settled as usize;
+        let released = held.apply(inspection(settled + through, vec![]), false, 512, AtCap::Halt).unwrap();
+        events(released).into_iter().map(|(text, _)| text).collect::<Vec<String>>()
+    };
+    assert_eq!(texts(&["ab", "cd", "ef"], 3), ["ab", "c"]);
+    assert_eq!(texts(&["gh", "ij"], 7), ["defgh", "ij"]);
 }

@@ -40,13 +40,13 @@ fn cuts(text: &str) -> [Vec<String>; 4] {
     })
 }
 
-fn stage(plugin: &str, config: &str) -> String {
+pub(crate) fn stage(plugin: &str, config: &str) -> String {
     format!(
         "[[pipeline.stage]]\nplugin = \"{plugin}\"\n{config}\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n"
     )
 }
 
-fn blocks(word: &str) -> String {
+pub(crate) fn blocks(word: &str) -> String {
     stage("word-guard", &format!("config = {{ words = [\"{word}\"], action = \"block\" }}"))
 }
 

@@ -30,6 +30,7 @@ mod members;
 mod memories;
 mod mtls;
 mod once;
+mod one_read;
 mod outside;
 mod padding;
 mod pipeline;

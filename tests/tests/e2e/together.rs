@@ -21,7 +21,7 @@ fn stage(guest: &str, name: &str, stages: &str, more: &str) -> String {
     )
 }
 
-fn watches(name: &str, config: &str) -> String {
+pub(crate) fn watches(name: &str, config: &str) -> String {
     stage("watches", name, "stream-guard", &format!("config = {{ {config} }}"))
 }
 

@@ -173,9 +173,10 @@ fn released(stage: &Stage, released: Released) -> Judged {
         counter!("tidegate_unjudged_bytes_total", "plugin" => stage.name.clone())
             .increment(released.unjudged_bytes as u64);
     }
-    Judged { text: released.text, logprobs: released.logprobs, halted: false }
+    let Released { text, logprobs, borders, .. } = released;
+    Judged { text, logprobs, halted: false, borders }
 }
 
 fn halt(farewell: Option<String>) -> Judged {
-    Judged { text: farewell.unwrap_or_default(), logprobs: Vec::new(), halted: true }
+    Judged { text: farewell.unwrap_or_default(), halted: true, ..Judged::default() }
 }

@@ -49,7 +49,7 @@ impl Beside {
         together.judged = match halted {
             Some((by, farewell)) => {
                 let last = self.last_words(stages, asking.of_the_last(), by, &farewell, &mut together.findings);
-                Judged { text: Box::pin(last).await?, logprobs: Vec::new(), halted: true }
+                Judged { text: Box::pin(last).await?, halted: true, ..Judged::default() }
             }
             None => self.let_go()?,
         };
@@ -98,7 +98,7 @@ impl Beside {
         };
         let released = self.all.apply(pass, false, usize::MAX, AtCap::Halt);
         let released = released.map_err(|error| Reject::internal(Fault::Plugin, error.to_string()))?;
-        Ok(Judged { text: released.text, logprobs: released.logprobs, halted: false })
+        Ok(Judged { text: released.text, logprobs: released.logprobs, ..Judged::default() })
     }
 }
 

@@ -5,9 +5,10 @@ use crate::chat::Pipeline;
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::source::{Source, SourceEvent};
 use crate::stages::Started;
+use crate::stages::reads::Reads;
 use crate::stages::run_tools::is_json;
 use crate::stages::screen_answer::{self, HeldAnswer};
-use crate::stages::screen_output::OutputScreen;
+use crate::stages::screen_output::{OutputScreen, Piece};
 use crate::stages::start::TurnPlan;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -155,7 +156,8 @@ impl Conversation {
         let mut own_calls = Vec::new();
         let mut halted: Vec<u32> = Vec::new();
         let mut usage = None;
-        let mut next = source.next().await;
+        let mut reads = Reads::default();
+        let mut next = reads.next(&mut source).await;
         // Whoever answers has said its name with its first word.
         self.turn.request.cx.note(|report| {
             report.model_version = source.version().or(self.turn.model.version()).unwrap_or_default().to_owned();
@@ -168,23 +170,19 @@ impl Conversation {
                     DeltaKind::ToolCall { call, .. } => calls.entry(choice).or_default().push(call),
                     DeltaKind::Finish(reason) => {
                         let calls = calls.remove(&choice).unwrap_or_default();
-                        own_calls = self.finish(choice, reason, calls).await?;
+                        own_calls = Box::pin(self.finish(choice, reason, calls)).await?;
                     }
-                    kind => {
-                        let (kind, behind) = self.coalesce(choice, kind, &mut source);
-                        if self.say(choice, kind, None).await? {
+                    mut kind => {
+                        let more = reads.gather(self.screen.joining(), choice, &mut kind, &mut source);
+                        if self.say(choice, kind, more, None).await? {
                             self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
                             source.stop(choice);
                             halted.push(choice);
                         }
-                        if let Some(behind) = behind {
-                            next = Some(behind);
-                            continue;
-                        }
                     }
                 },
             }
-            next = source.next().await;
+            next = reads.next(&mut source).await;
         }
         if let Some(usage) = usage {
             *self.usage.get_or_insert_default() += usage;
@@ -192,44 +190,26 @@ impl Conversation {
         Ok(if own_calls.is_empty() { TurnEnd::Answered } else { TurnEnd::Calls(own_calls) })
     }
 
-    /// Joins text of one kind that is there already; gives back the first event that does not fit.
-    fn coalesce(
-        &self,
+    /// Judges text, with `more` that came together with it, and lets it out; true when a guard halts the answer.
+    async fn say(
+        &mut self,
         choice: u32,
-        mut kind: DeltaKind,
-        source: &mut Source,
-    ) -> (DeltaKind, Option<Result<SourceEvent, Reject>>) {
-        while self.screen.coalesces() {
-            match source.ready() {
-                None => break,
-                Some(Ok(SourceEvent::Delta(delta))) if delta.choice == choice => match (&mut kind, delta.kind) {
-                    (DeltaKind::Text { text, logprobs }, DeltaKind::Text { text: more, logprobs: mut others }) => {
-                        text.push_str(&more);
-                        logprobs.append(&mut others);
-                    }
-                    (DeltaKind::Reasoning(text), DeltaKind::Reasoning(more)) => text.push_str(&more),
-                    (_, other) => return (kind, Some(Ok(SourceEvent::Delta(Delta { choice, kind: other })))),
-                },
-                Some(other) => return (kind, Some(other)),
-            }
-        }
-        (kind, None)
-    }
-
-    /// Judges text and lets it out; true when a guard halts the answer.
-    async fn say(&mut self, choice: u32, kind: DeltaKind, ending: Option<&str>) -> Result<bool, Reject> {
+        kind: DeltaKind,
+        more: Vec<Piece>,
+        ending: Option<&str>,
+    ) -> Result<bool, Reject> {
         let (channel, text, logprobs) = match kind {
             DeltaKind::Text { text, logprobs } => (Channel::Text, text, logprobs),
             DeltaKind::Reasoning(text) => (Channel::Reasoning, text, Vec::new()),
             DeltaKind::Refusal(text) => (Channel::Refusal, text, Vec::new()),
             DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => return Ok(false),
         };
-        let judged = self.screen.judge(choice, &channel, text, logprobs, ending).await?;
-        // A farewell too is said where the text was: it may have the model's words before it.
-        if !judged.text.is_empty() || !judged.logprobs.is_empty() {
-            self.emit_text(choice, &channel, judged.text, judged.logprobs).await;
+        let judged = self.screen.judge(choice, &channel, Piece { text, logprobs }, more, ending).await?;
+        let halted = judged.halted;
+        for Piece { text, logprobs } in judged.pieces() {
+            self.emit_text(choice, &channel, text, logprobs).await;
         }
-        Ok(judged.halted)
+        Ok(halted)
     }
 
     /// Ends a choice: lets the guards judge what they hold, then its tool calls. Gives the calls that the
@@ -246,7 +226,7 @@ impl Conversation {
             DeltaKind::Text { text: String::new(), logprobs: Vec::new() },
             DeltaKind::Refusal(String::new()),
         ] {
-            if !self.screen.is_off() && self.say(choice, kind, ending).await? {
+            if !self.screen.is_off() && self.say(choice, kind, Vec::new(), ending).await? {
                 self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
                 return Ok(Vec::new());
             }
@@ -283,7 +263,8 @@ impl Conversation {
         for mut call in calls {
             let channel = Channel::ToolArguments(call.id.clone());
             let was_json = !self.screen.is_off() && is_json(&call.arguments);
-            let verdict = self.screen.judge(choice, &channel, call.arguments, Vec::new(), ending).await?;
+            let arguments = Piece { text: call.arguments, logprobs: Vec::new() };
+            let verdict = self.screen.judge(choice, &channel, arguments, Vec::new(), ending).await?;
             if verdict.halted {
                 return Ok(None);
             }

@@ -1,11 +1,12 @@
 //! Stream guards: every text of every choice goes through them in the config's order before it leaves.
 //!
-//! A guard is called when text is there. A guard that answers within 2 ms sees every event; behind a slower one what
-//! arrives meanwhile is coalesced into the next window. Read next: `ask_guard.rs` for one guard, `beside.rs` for
-//! several at once.
+//! A guard is called when text is there. A guard that answers within 2 ms sees every event, those of one read at once;
+//! behind a slower one what arrives meanwhile is coalesced into the next window (`docs/decisions/0025`). Read next:
+//! `reads.rs` for what comes together, `ask_guard.rs` for one guard, `beside.rs` for several at once.
 
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
+use crate::holdback::Border;
 use crate::stage::Stage;
 use crate::stages::ask_guard::{Asked, Asking, Withheld};
 use crate::stages::beside::Beside;
@@ -13,12 +14,62 @@ use std::sync::Arc;
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{Fault, Finding, Reject, TextLogprob};
 
+/// The text of one event.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Piece {
+    pub(super) text: String,
+    pub(super) logprobs: Vec<TextLogprob>,
+}
+
 /// What may leave of a text, and whether the answer ends with it.
 #[derive(Default)]
 pub(super) struct Judged {
     pub(super) text: String,
     pub(super) logprobs: Vec<TextLogprob>,
     pub(super) halted: bool,
+    /// Where events end of which it is the text, but for the last.
+    pub(super) borders: Vec<Border>,
+}
+
+impl Judged {
+    /// What leaves, event by event.
+    pub(super) fn pieces(self) -> impl Iterator<Item = Piece> {
+        let Self { mut text, logprobs, borders, .. } = self;
+        let (mut logprobs, mut from) = (logprobs.into_iter(), Border::default());
+        let end = Border { text: text.len(), logprobs: logprobs.len() };
+        let pieces = borders.into_iter().chain([end]).map(move |to| {
+            let is_whole = from == Border::default() && to == end;
+            let part = || text.get(from.text..to.text).unwrap_or_default().to_owned();
+            let part = if is_whole { std::mem::take(&mut text) } else { part() };
+            let num_logprobs = to.logprobs.saturating_sub(from.logprobs);
+            from = to;
+            Piece { text: part, logprobs: logprobs.by_ref().take(num_logprobs).collect() }
+        });
+        // A farewell too is said where the text was: it may have the model's words before it.
+        pieces.filter(|piece| *piece != Piece::default())
+    }
+
+    /// With the events that came together with it, as one text.
+    fn joined(mut self, more: Vec<Piece>) -> Self {
+        for Piece { text, mut logprobs } in more {
+            self.text.push_str(&text);
+            self.logprobs.append(&mut logprobs);
+        }
+        self
+    }
+}
+
+/// How text is judged that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joining {
+    /// Each event for itself.
+    Never,
+    /// The events of one read at once; they leave as they came.
+    OneRead,
+    /// As [`Self::OneRead`], all that arrived while the guard was busy.
+    Events,
+    /// All of it at once; it leaves as one event.
+    Text,
 }
 
 /// The guards' memory of one answer.
@@ -49,23 +100,31 @@ impl OutputScreen {
         self.pipeline.stages.stream_guards.is_empty()
     }
 
-    /// Whether text that is there already should be joined before it is judged.
-    pub(super) fn coalesces(&self) -> bool {
-        !self.is_off() && (self.slow || !self.streaming)
+    /// How text that is there already is joined before it is judged. Several guards hand on what each lets go: only one
+    /// alone knows which event that is of.
+    pub(super) fn joining(&self) -> Joining {
+        match self.pipeline.stages.stream_guards.len() {
+            0 => Joining::Never,
+            _ if !self.streaming => Joining::Text,
+            1 if self.slow => Joining::Events,
+            1 => Joining::OneRead,
+            _ if self.slow => Joining::Text,
+            _ => Joining::Never,
+        }
     }
 
-    /// Judges new text of a channel; `ending` says that it is the last.
+    /// Judges new text of a channel, with `more` that came together with it; `ending` says that it is the last.
     pub(super) async fn judge(
         &mut self,
         choice: u32,
         channel: &Channel,
-        text: String,
-        logprobs: Vec<TextLogprob>,
+        Piece { text, logprobs }: Piece,
+        mut more: Vec<Piece>,
         ending: Option<&str>,
     ) -> Result<Judged, Reject> {
-        let mut judged = Judged { text, logprobs, halted: false };
+        let mut judged = Judged { text, logprobs, ..Judged::default() };
         if self.is_off() {
-            return Ok(judged);
+            return Ok(judged.joined(more));
         }
         let guards = &self.pipeline.stages.stream_guards;
         let known = self.held.iter().position(|held| held.choice == choice && held.channel == *channel);
@@ -77,7 +136,8 @@ impl OutputScreen {
         let mut asking = Asking { cx: &self.cx, streaming: self.streaming, choice, channel, ending };
         for (batch, link) in batches(guards).zip(&mut self.held[at].chain) {
             let was_halted = judged.halted;
-            let Asked { judged: next, mut findings, slow } = link.pass(batch, asking, judged).await?;
+            let Asked { judged: next, mut findings, slow } =
+                link.pass(batch, asking, judged, std::mem::take(&mut more)).await?;
             self.findings.append(&mut findings);
             self.slow |= slow;
             judged = Judged { halted: next.halted || was_halted, ..next };
@@ -117,17 +177,24 @@ impl Link {
     }
 
     /// What the guards of this batch let go of what they hold and what is new.
-    async fn pass(&mut self, stages: &[Stage], asking: Asking<'_>, new: Judged) -> Result<Asked, Reject> {
+    async fn pass(
+        &mut self,
+        stages: &[Stage],
+        asking: Asking<'_>,
+        new: Judged,
+        more: Vec<Piece>,
+    ) -> Result<Asked, Reject> {
         match (self, stages) {
             (Self::Alone(held), [stage]) => {
-                let nothing_new = new.text.is_empty();
+                let nothing_new = new.text.is_empty() && more.iter().all(|piece| piece.text.is_empty());
                 held.text.push(&new.text, new.logprobs);
+                more.into_iter().for_each(|piece| held.text.push_next(&piece.text, piece.logprobs));
                 if asking.may_wait(&held.text, nothing_new) {
                     return Ok(Asked::default());
                 }
                 asking.ask(stage, held).await
             }
-            (Self::Beside(several), stages) => several.judge(stages, asking, new).await,
+            (Self::Beside(several), stages) => several.judge(stages, asking, new.joined(more)).await,
             (Self::Alone(_), _) => Err(Reject::internal(Fault::Plugin, "a guard without a place")),
         }
     }
