@@ -47,13 +47,13 @@ pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
 impl Stage {
     /// Calls the plugin, counts and times the call, and turns a failure into what `on_error` says.
-    pub(crate) async fn call<T, F, Fut>(&self, kind: StageKind, cx: &CallContext, call: F) -> Opinion<T>
+    pub(crate) async fn call<'a, T, F, Fut>(&'a self, kind: StageKind, cx: &CallContext, call: F) -> Opinion<T>
     where
-        F: FnOnce(Arc<Plugin>) -> Fut,
+        F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
         let plugin = match &self.plugin {
-            Ok(plugin) => plugin.clone(),
+            Ok(plugin) => plugin.as_ref(),
             Err(why) => return self.failed(kind, "load", why),
         };
         let started = Instant::now();

@@ -38,5 +38,5 @@ mod ticker;
 pub use config::{Fixed, SandboxConfig};
 pub use error::{LoadCause, LoadError, SandboxError};
 pub use inspect::{Anatomy, Import};
-pub use plugin::Plugin;
+pub use plugin::{Plugin, StreamPool};
 pub use sandbox::{PluginSpec, Sandbox, Usage};

@@ -34,6 +34,16 @@ pub struct Plugin {
     everyone: TenantId,
 }
 
+/// Where the windows of one text are judged, from the first one on. Begins empty.
+#[derive(Default)]
+pub struct StreamPool(Option<Arc<Pool>>);
+
+impl std::fmt::Debug for StreamPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StreamPool")
+    }
+}
+
 impl Plugin {
     pub(crate) fn new(core: Arc<Core>, blueprint: Arc<Blueprint>, descriptor: Descriptor) -> Self {
         let stages = blueprint.stages.kinds();
@@ -89,6 +99,20 @@ impl Plugin {
         self.call(ctx, InspectWindow { carry, window }).await
     }
 
+    /// As [`Self::inspect_window`] for the windows of one text, whose instances are looked up once.
+    pub async fn inspect_window_in(
+        &self,
+        pool: &mut StreamPool,
+        ctx: &CallContext,
+        carry: &[u8],
+        window: Window<'_>,
+    ) -> Result<Inspection, CallError> {
+        let owner = self.owner(ctx);
+        pool.0.take_if(|pool| !pool.serves(&self.blueprint, owner));
+        let pool = pool.0.get_or_insert_with(|| self.pool(owner));
+        self.call_in(pool, ctx, InspectWindow { carry, window }).await
+    }
+
     /// `router.route`
     pub async fn route(
         &self,
@@ -140,6 +164,11 @@ impl Plugin {
     }
 
     async fn call<C: StageCall>(&self, ctx: &CallContext, call: C) -> Result<C::Out, CallError> {
+        let pool = self.pool(self.owner(ctx));
+        self.call_in(&pool, ctx, call).await
+    }
+
+    async fn call_in<C: StageCall>(&self, pool: &Arc<Pool>, ctx: &CallContext, call: C) -> Result<C::Out, CallError> {
         if !self.stages.contains(&C::STAGE) {
             let message = format!("the stage {} is not exported or not configured", C::STAGE.as_str());
             return Err(CallError::Plugin { plugin: self.name().into(), case: "unsupported", message });
@@ -148,11 +177,11 @@ impl Plugin {
         let until = Instant::now() + wall;
         let _running = self.core.ticker.clock().running();
         let retention = retention::<C>(ctx);
-        let mut lease = self.pool(ctx.caller.owner()).lease(until).await?;
+        let mut lease = pool.lease(until).await?;
         let answer = self.enter(&mut lease.instance, ctx, &call, until, wall).await;
         let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
-        let settle = |lease: Lease| match retention {
-            Retention::Kept => lease.keep(),
+        let settle = |lease: Lease<'_>| match retention {
+            Retention::Kept => lease.keep(Instant::now()),
             // Its memory has what it saw.
             Retention::Nothing => drop(lease),
         };
@@ -205,19 +234,23 @@ impl Plugin {
         answer.map_err(|_| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall })
     }
 
-    /// The owner's pool, or that of all. There are as many as tenants, which the config names or an issuer that it trusts,
-    /// and their projects.
-    fn pool(&self, tenant: &TenantId) -> Arc<Pool> {
-        let tenant = if self.blueprint.shared { &self.everyone } else { tenant };
-        if let Some(pool) = self.pools.read().get(tenant) {
+    /// Whose instances serve a call: the caller's own, or everyone's.
+    fn owner<'a>(&'a self, ctx: &'a CallContext) -> &'a TenantId {
+        if self.blueprint.shared { &self.everyone } else { ctx.caller.owner() }
+    }
+
+    /// The owner's pool. There are as many as tenants, which the config names or an issuer that it trusts, and their
+    /// projects.
+    fn pool(&self, owner: &TenantId) -> Arc<Pool> {
+        if let Some(pool) = self.pools.read().get(owner) {
             return pool.clone();
         }
         let mut pools = self.pools.write();
         let make = || {
-            let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: tenant.clone() };
+            let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: owner.clone() };
             Pool::new(self.blueprint.clone(), namespace, &self.core)
         };
-        pools.entry(tenant.clone()).or_insert_with(make).clone()
+        pools.entry(owner.clone()).or_insert_with(make).clone()
     }
 
     /// Who calls, as the guest sees it: the same for every request of one key, or of one person behind an issuer's tokens,

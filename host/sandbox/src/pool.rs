@@ -1,6 +1,9 @@
 //! The instances of one plugin and one owner: a tenant, or a project of one. A call leases an instance; a lease that is dropped without
 //! [`Lease::keep`] drops the instance with it, which is what happens after a trap, a deadline or a caller that went
 //! away. Invariant: no instance ever serves two owners, nor a call after one that did not end well, or of which nothing may be kept.
+//!
+//! A call takes its place and its instance under one lock, and leaves both under one. Places are given in the order in which
+//! they were asked for: what a call leaves goes to whoever waits longest, and is free for all only where nobody waits.
 
 use crate::blueprint::Blueprint;
 use crate::capability::{KvStore, Namespace};
@@ -10,94 +13,219 @@ use crate::sandbox::Core;
 use crate::stage::CallError;
 use crate::ticker::Clock;
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tidegate_types::TenantId;
+use tokio::sync::oneshot;
 
-/// Idle instances, most recently used last, and the permits that bound the live ones.
+/// Idle instances, and the places that bound the live ones.
 pub(crate) struct Pool {
     blueprint: Arc<Blueprint>,
     namespace: Namespace,
     kv: Arc<dyn KvStore>,
     registry: Arc<Registry>,
     clock: Clock,
-    permits: Arc<Semaphore>,
-    idle: Mutex<Vec<Idle>>,
+    places: Mutex<Places>,
+}
+
+struct Places {
+    /// Instances without work, most recently used last. They hold no place.
+    idle: Vec<Idle>,
+    /// Places that nobody holds: none while somebody waits.
+    free: usize,
+    waiters: VecDeque<oneshot::Sender<OwnedPlace>>,
 }
 
 struct Idle {
     instance: Box<Instance>,
     since: Instant,
+    /// The thread that used it last.
+    lane: u32,
 }
+
+/// The right to one live instance, of a call.
+struct Place<'p>(&'p Arc<Pool>);
+
+/// The same beyond a call: on its way to whoever waits, or of an instance whose making may outlast its call. `None` once
+/// it is a [`Place`] or was given back.
+struct OwnedPlace(Option<Arc<Pool>>);
 
 /// The use of one instance by one call.
-pub(crate) struct Lease {
-    /// Boxed: it moves between pool and call each time.
+pub(crate) struct Lease<'p> {
+    /// Boxed: it moves between pool and call each time. Dropped before its place is another's.
     pub(crate) instance: Box<Instance>,
-    pool: Arc<Pool>,
-    _permit: OwnedSemaphorePermit,
+    place: Place<'p>,
 }
 
-impl Lease {
-    /// Ends a call that went well: the instance may serve the next one.
-    pub(crate) fn keep(self) {
-        let now = Instant::now();
-        if self.pool.registry.may_idle(self.pool.work(), self.instance.calls, self.instance.born, now) {
-            self.pool.idle.lock().push(Idle { instance: self.instance, since: now });
+impl Lease<'_> {
+    /// Ends a call that went well, at `now`: the instance may serve the next one.
+    pub(crate) fn keep(self, now: Instant) {
+        let Self { instance, place } = self;
+        let pool = place.0;
+        let kept = pool.may_idle(instance, now);
+        std::mem::forget(place);
+        pool.give_back(kept);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.give_back(None);
+    }
+}
+
+impl Place<'_> {
+    fn into_owned(self) -> OwnedPlace {
+        let pool = Arc::clone(self.0);
+        std::mem::forget(self);
+        OwnedPlace(Some(pool))
+    }
+}
+
+impl Drop for OwnedPlace {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.take() {
+            pool.give_back(None);
         }
     }
+}
+
+impl OwnedPlace {
+    /// For a call of its pool.
+    fn lend(mut self, pool: &Arc<Pool>) -> Place<'_> {
+        debug_assert!(self.0.as_ref().is_some_and(|own| Arc::ptr_eq(own, pool)), "a place of another pool");
+        self.0 = None;
+        Place(pool)
+    }
+
+    /// Leaves an instance to the next call.
+    fn keep(mut self, instance: Box<Instance>) {
+        if let Some(pool) = self.0.take() {
+            let kept = pool.may_idle(instance, Instant::now());
+            pool.give_back(kept);
+        }
+    }
+}
+
+impl Places {
+    /// The instance that this thread used last, which has the best chance to be in its caches; else the one that was used
+    /// last by any.
+    fn pop_idle(&mut self) -> Option<Box<Instance>> {
+        let own = lane();
+        let at = self.idle.iter().rposition(|idle| idle.lane == own).or(self.idle.len().checked_sub(1))?;
+        Some(self.idle.remove(at).instance)
+    }
+}
+
+/// A number of this thread.
+fn lane() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local! {
+        static LANE: u32 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    LANE.with(|lane| *lane)
 }
 
 impl Pool {
     pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, core: &Core) -> Arc<Self> {
-        let permits = Arc::new(Semaphore::new(blueprint.max_instances()));
+        let places = Places { idle: Vec::new(), free: blueprint.max_instances(), waiters: VecDeque::new() };
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
         let clock = core.ticker.clock().clone();
-        let pool = Arc::new(Self { blueprint, namespace, kv, registry, clock, permits, idle: Mutex::default() });
+        let pool = Arc::new(Self { blueprint, namespace, kv, registry, clock, places: Mutex::new(places) });
         pool.registry.enroll(&pool);
         pool
     }
 
+    /// Whether it has the instances of this plugin that serve `owner`.
+    pub(crate) fn serves(&self, blueprint: &Arc<Blueprint>, owner: &TenantId) -> bool {
+        Arc::ptr_eq(&self.blueprint, blueprint) && self.namespace.tenant == *owner
+    }
+
     /// An instance for one call: an idle one, or a new one. Waits until `until` for another call to end.
-    pub(crate) async fn lease(self: &Arc<Self>, until: Instant) -> Result<Lease, CallError> {
-        let permit = self.permit(until).await?;
-        let idle = self.idle.lock().pop();
+    pub(crate) async fn lease(self: &Arc<Self>, until: Instant) -> Result<Lease<'_>, CallError> {
+        let (place, idle) = match self.take() {
+            Ok(taken) => taken,
+            Err(waiting) => {
+                let handed = tokio::time::timeout_at(until.into(), waiting).await;
+                let place = handed.ok().and_then(Result::ok).ok_or_else(|| self.busy())?.lend(self);
+                let idle = self.places.lock().pop_idle();
+                (place, idle)
+            }
+        };
         match idle {
-            Some(Idle { instance, .. }) => Ok(Lease { instance, pool: self.clone(), _permit: permit }),
-            None => self.new_lease(permit, until).await,
+            Some(instance) => Ok(Lease { instance, place }),
+            None => Box::pin(self.new_lease(place, until)).await,
         }
     }
 
-    async fn permit(&self, until: Instant) -> Result<OwnedSemaphorePermit, CallError> {
-        if let Ok(permit) = self.permits.clone().try_acquire_owned() {
-            return Ok(permit);
+    /// A place, with an instance where one is idle; or the end of a queue.
+    fn take(self: &Arc<Self>) -> Result<(Place<'_>, Option<Box<Instance>>), oneshot::Receiver<OwnedPlace>> {
+        let mut places = self.places.lock();
+        if let Some(left) = places.free.checked_sub(1) {
+            places.free = left;
+            return Ok((Place(self), places.pop_idle()));
         }
-        let permit = tokio::time::timeout_at(until.into(), self.permits.clone().acquire_owned()).await;
-        permit.ok().and_then(Result::ok).ok_or_else(|| self.busy())
+        // Who gave up is passed over in any case; this keeps a queue in which all do so from growing.
+        while places.waiters.front().is_some_and(oneshot::Sender::is_closed) {
+            places.waiters.pop_front();
+        }
+        let (waiter, waiting) = oneshot::channel();
+        places.waiters.push_back(waiter);
+        Err(waiting)
+    }
+
+    /// Leaves a place, and the instance where it may serve another call, to whoever waits longest.
+    fn give_back(self: &Arc<Self>, mut kept: Option<Idle>) {
+        // Handed on without the lock: who has given up drops it, and who is woken may do anything.
+        while let Some(waiter) = self.next_waiter(kept.take()) {
+            match waiter.send(OwnedPlace(Some(Arc::clone(self)))) {
+                Ok(()) => return,
+                Err(mut unheard) => unheard.0 = None,
+            }
+        }
+    }
+
+    /// Who waits longest for a place; where nobody does, the place is free.
+    fn next_waiter(&self, kept: Option<Idle>) -> Option<oneshot::Sender<OwnedPlace>> {
+        let mut places = self.places.lock();
+        places.idle.extend(kept);
+        let next = places.waiters.pop_front();
+        places.free += usize::from(next.is_none());
+        next
+    }
+
+    /// An instance that may wait for the next call; another is dropped here.
+    fn may_idle(&self, instance: Box<Instance>, now: Instant) -> Option<Idle> {
+        let may = self.registry.may_idle(self.work(), instance.calls, instance.born, now);
+        may.then(|| Idle { instance, since: now, lane: lane() })
     }
 
     /// Makes an instance. One that is not configured in time is finished in the background and serves the next
     /// call, so that a plugin whose `configure` outlasts a call's limit starts all the same.
-    async fn new_lease(self: &Arc<Self>, permit: OwnedSemaphorePermit, until: Instant) -> Result<Lease, CallError> {
+    async fn new_lease<'p>(self: &'p Arc<Self>, place: Place<'p>, until: Instant) -> Result<Lease<'p>, CallError> {
         let Some(slot) = self.registry.slot(self.work(), until).await else {
             let (what, limit) = ("instances", self.registry.max_instances(self.work()));
             return Err(CallError::Full { plugin: self.blueprint.name.to_string(), what, limit });
         };
         let state = self.blueprint.serving_state(self.namespace.clone(), self.kv.clone(), self.registry.clone());
-        let pool = self.clone();
+        // The caller may be gone before this is done.
+        let (place, clock) = (place.into_owned(), self.clock.clone());
         let mut making = Box::pin(async move {
-            // The caller may be gone before this is done.
-            let clock = pool.clock.clone();
             let _running = clock.running();
             let instance = Box::new(Instance::configured(state, Some(slot)).await?);
-            Ok(Lease { instance, pool, _permit: permit })
+            Ok::<_, CallError>((instance, place))
         });
         match tokio::time::timeout_at(until.into(), &mut making).await {
-            Ok(made) => made,
+            Ok(made) => {
+                let (instance, place) = made?;
+                Ok(Lease { instance, place: place.lend(self) })
+            }
             Err(_) => {
                 tokio::spawn(async move {
                     match making.await {
-                        Ok(lease) => lease.keep(),
+                        Ok((instance, place)) => place.keep(instance),
                         Err(error) => tracing::warn!(target: "plugin", "{error}"),
                     }
                 });
@@ -117,14 +245,14 @@ impl Pool {
 
     /// Since when the instance that waits longest is idle.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
-        self.idle.lock().first().map(|idle| idle.since)
+        self.places.lock().idle.first().map(|idle| idle.since)
     }
 
     /// Drops the instance that waits longest.
     pub(crate) fn drop_oldest(&self) -> bool {
         let oldest = {
-            let mut idle = self.idle.lock();
-            (!idle.is_empty()).then(|| idle.remove(0))
+            let mut places = self.places.lock();
+            (!places.idle.is_empty()).then(|| places.idle.remove(0))
         };
         oldest.is_some()
     }
@@ -135,7 +263,7 @@ impl Pool {
             now.saturating_duration_since(idle.since) >= max_idle
                 || now.saturating_duration_since(idle.instance.born) >= max_age
         };
-        let stale: Vec<Idle> = self.idle.lock().extract_if(.., is_stale).collect();
+        let stale: Vec<Idle> = self.places.lock().idle.extract_if(.., is_stale).collect();
         drop(stale);
     }
 }

@@ -1,10 +1,13 @@
 //! Who gets an instance: reuse, replacement, bounds, and that no instance crosses a tenant.
 
 use crate::support::{by, ctx, inspect, load, small, spec};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tidegate_sandbox::stage::{Action, CallError, Limits};
-use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig, StreamPool};
 use tidegate_types::Part;
 
 /// Which call of its instance this was.
@@ -114,6 +117,97 @@ async fn nothing_runs(plugin: &Plugin) -> bool {
     let mut hurried = by("busy");
     hurried.deadline = Duration::from_millis(20);
     inspect(plugin, &hurried, "go on").await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_wait_get_their_instance_in_the_order_in_which_they_came() {
+    let limits = Limits { instances: 1, ..spec("loops").limits };
+    let plugin = crate::support::shared().load(PluginSpec { limits, ..spec("loops") }).unwrap();
+    let spinning = {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { inspect(&plugin, &by("busy"), "loop").await })
+    };
+    while nothing_runs(&plugin).await {
+        tokio::task::yield_now().await;
+    }
+    let served = Mutex::new(Vec::new());
+    let wait = |n: u32| {
+        let (plugin, served) = (&plugin, &served);
+        async move {
+            inspect(plugin, &by("busy"), "go on").await.unwrap();
+            served.lock().push(n);
+        }
+    };
+    // Each is asked for its future once, in order, before anything else is.
+    futures_util::future::join(join_all((0..8).map(wait)), async { spinning.abort() }).await;
+    assert_eq!(*served.lock(), (0..8).collect::<Vec<u32>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_way_to_end_a_call_costs_its_place() {
+    let limits = Limits { instances: 1, ..spec("honest").limits };
+    let plugin = crate::support::shared().load(PluginSpec { limits, ..spec("honest") }).unwrap();
+    let call = |n: u64| {
+        let plugin = plugin.clone();
+        tokio::spawn(async move {
+            let mut ctx = by("places");
+            if n.is_multiple_of(3) {
+                ctx.deadline = Duration::from_micros(20 * n);
+            }
+            let _ = inspect(&plugin, &ctx, "calls").await;
+        })
+    };
+    let calls: Vec<_> = (0..400).map(call).collect();
+    for (n, call) in calls.into_iter().enumerate() {
+        if n % 4 == 0 {
+            call.abort();
+        }
+        let _ = call.await;
+    }
+    inspect(&plugin, &by("places"), "calls").await.unwrap();
+}
+
+/// A thread that makes a call each time that it is told to, and says which of its instance it was.
+struct Calling {
+    go: SyncSender<()>,
+    counts: Receiver<u32>,
+}
+
+impl Calling {
+    fn start(plugin: &Arc<Plugin>) -> Self {
+        let ((go, told), (tell, counts), plugin) = (sync_channel(1), sync_channel(1), plugin.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            while let Ok(()) = told.recv() {
+                tell.send(runtime.block_on(nth_call(&plugin, "a"))).unwrap();
+            }
+        });
+        Self { go, counts }
+    }
+
+    fn call(&self) -> u32 {
+        self.go.send(()).unwrap();
+        self.counts.recv().unwrap()
+    }
+}
+
+#[test]
+fn a_thread_gets_the_instance_that_it_used_last_and_any_other_before_a_new_one() {
+    let sandbox = sandbox(|_| ());
+    let plugin = sandbox.load(spec("honest")).unwrap();
+    let [a, b, c] = [(); 3].map(|()| Calling::start(&plugin));
+    while sandbox.usage().instances < 2 {
+        a.go.send(()).unwrap();
+        b.go.send(()).unwrap();
+        for calling in [&a, &b] {
+            calling.counts.recv().unwrap();
+        }
+    }
+    let first = [a.call(), b.call()];
+    assert_eq!([a.call(), b.call()], first.map(|count| count + 1));
+    assert_eq!(c.call(), first[1] + 2, "the one that was used last");
+    assert_eq!(a.call(), first[0] + 2);
+    assert_eq!(sandbox.usage().instances, 2);
 }
 
 #[tokio::test]
@@ -244,4 +338,19 @@ fn a_snapshot_is_refused_where_it_could_hold_what_is_a_tenants() {
     let grants = tidegate_sandbox::stage::Grants { kv_bytes: Some(1024), ..Default::default() };
     let refused = sandbox(|_| ()).load(PluginSpec { snapshot: true, grants, ..spec("remembers") }).unwrap_err();
     assert_eq!(refused.cause, tidegate_sandbox::LoadCause::Snapshot);
+}
+
+#[tokio::test]
+async fn a_pool_that_is_kept_for_a_stream_serves_its_own_plugin_and_owner_only() {
+    let sandbox = sandbox(|_| ());
+    let [plugin, other] =
+        ["one", "other"].map(|name| sandbox.load(PluginSpec { name: name.into(), ..spec("honest") }).unwrap());
+    let mut pool = StreamPool::default();
+    for (plugin, tenant) in [(&plugin, "a"), (&plugin, "a"), (&plugin, "b"), (&other, "b"), (&plugin, "a")] {
+        let window = crate::support::window("hello", 0);
+        plugin.inspect_window_in(&mut pool, &by(tenant), &[], window).await.unwrap();
+    }
+    assert_eq!(nth_call(&plugin, "a").await, 4, "three windows");
+    assert_eq!(nth_call(&plugin, "b").await, 2);
+    assert_eq!(nth_call(&other, "b").await, 2);
 }

@@ -6,6 +6,7 @@ use crate::stage::{OnError, Stage};
 use crate::stages::screen_output::Judged;
 use metrics::counter;
 use std::time::{Duration, Instant};
+use tidegate_sandbox::StreamPool;
 use tidegate_sandbox::stage::{CallContext, Channel, Inspection, StageKind, Window, WindowAction};
 use tidegate_types::{About, Fault, Finding, FinishReason, GuardAction, Reject};
 use tracing::Span;
@@ -37,6 +38,8 @@ pub(super) struct Withheld {
     since: Option<Instant>,
     /// What every call about it carries, made once: what it counts references of, other threads count too.
     call: Option<CallContext>,
+    /// Whose instances judge it.
+    pool: StreamPool,
     watched: Option<Watched>,
 }
 
@@ -101,7 +104,7 @@ impl Asking<'_> {
     /// Asks `stage` about what waits in `held`.
     pub(super) async fn ask(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         let Self { cx, streaming, choice, channel, ending } = self;
-        let Withheld { text, call, watched, .. } = &mut *held;
+        let Withheld { text, call, pool, watched, .. } = &mut *held;
         let window = text.window();
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
         let watched = watched.get_or_insert_with(|| Watched::begin(stage));
@@ -110,7 +113,7 @@ impl Asking<'_> {
             .call(StageKind::StreamGuard, call, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: &window.text, settled: window.settled, ending };
-                plugin.inspect_window(call, text.carry(), window).await
+                plugin.inspect_window_in(pool, call, text.carry(), window).await
             })
             .await;
         let took = started.elapsed();

@@ -167,13 +167,13 @@ struct Held {
 
 /// The text of one channel at one batch of guards.
 enum Link {
-    Alone(Withheld),
+    Alone(Box<Withheld>),
     Beside(Beside),
 }
 
 impl Link {
     fn new(batch: &[Stage]) -> Self {
-        if batch.len() == 1 { Self::Alone(Withheld::default()) } else { Self::Beside(Beside::default()) }
+        if batch.len() == 1 { Self::Alone(Box::default()) } else { Self::Beside(Beside::default()) }
     }
 
     /// What the guards of this batch let go of what they hold and what is new.
