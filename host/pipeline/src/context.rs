@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::CallContext;
 use tidegate_types::{Caller, Message, Notebook, Reject, RequestId, Retention, Transcript};
 
@@ -49,13 +49,14 @@ impl RequestContext {
         said.filter(|_| self.retention == Retention::Kept)
     }
 
-    /// The context of a plugin's call that may take `wall`.
+    /// The context of a plugin's call that begins now and may take `wall`.
     pub(crate) fn call(&self, streaming: bool, wall: Duration) -> CallContext {
         CallContext {
             request_id: self.request_id.clone(),
             caller: self.caller.as_ref().clone(),
             retention: self.retention,
             deadline: wall,
+            began: Some(Instant::now()),
             streaming,
         }
     }

@@ -52,14 +52,32 @@ impl Stage {
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
+        let (opinion, took) = self.timed(kind, cx, call).await;
+        if let Some(took) = took {
+            self.figures.calls(&self.name, kind).record(took.as_secs_f64());
+        }
+        opinion
+    }
+
+    /// As [`Self::call`], for one who counts the calls: how long this one took, where one was made.
+    pub(crate) async fn timed<'a, T, F, Fut>(
+        &'a self,
+        kind: StageKind,
+        cx: &CallContext,
+        call: F,
+    ) -> (Opinion<T>, Option<Duration>)
+    where
+        F: FnOnce(&'a Plugin) -> Fut,
+        Fut: Future<Output = Result<T, CallError>>,
+    {
         let plugin = match &self.plugin {
             Ok(plugin) => plugin.as_ref(),
-            Err(why) => return self.failed(kind, "load", why),
+            Err(why) => return (self.failed(kind, "load", why), None),
         };
-        let started = Instant::now();
+        let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
         if !self.breaker.admits(tenant, started) {
-            return self.failed(kind, "paused", "it failed too often and is left out for a while");
+            return (self.failed(kind, "paused", "it failed too often and is left out for a while"), None);
         }
         let span = self.span(kind);
         let outcome = call(plugin).instrument(span.clone()).await;
@@ -67,8 +85,7 @@ impl Stage {
         let took = started.elapsed();
         // A span that nothing is said in is not seen in a log.
         span.in_scope(|| tracing::debug!(us = took.as_micros(), "called"));
-        self.figures.calls(&self.name, kind).record(took.as_secs_f64());
-        match outcome {
+        let opinion = match outcome {
             Ok(result) => {
                 self.breaker.note(tenant, Outcome::Fine, started);
                 Ok(Some(result))
@@ -80,7 +97,8 @@ impl Stage {
                 }
                 self.failed(kind, case(&error), &error.to_string())
             }
-        }
+        };
+        (opinion, Some(took))
     }
 
     /// Of one call; those about a stream's windows are too many to be exported, and have one for each text

@@ -55,7 +55,7 @@ fn context() -> CallContext {
     }
     let (caller, request_id) = (CALLER.with(Caller::clone), ID.with(RequestId::clone));
     let retention = Retention::Kept;
-    CallContext { request_id, caller, retention, deadline: Duration::from_secs(10), streaming: true }
+    CallContext { request_id, caller, retention, deadline: Duration::from_secs(10), began: None, streaming: true }
 }
 
 async fn window(plugin: &Plugin, text: &str) -> Result<(), CallError> {

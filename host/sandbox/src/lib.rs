@@ -34,6 +34,7 @@ pub mod stage;
 mod stages;
 mod state;
 mod ticker;
+mod within;
 
 pub use config::{Fixed, SandboxConfig};
 pub use error::{LoadCause, LoadError, SandboxError};

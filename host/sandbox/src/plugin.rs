@@ -17,6 +17,7 @@ use crate::stages::{
     Answer, CallTool, Forget, InspectOutput, InspectPrompt, InspectWindow, ListTools, OnComplete, Recall, Remember,
     Retrieve, Route, StageCall,
 };
+use crate::within::{Within, within};
 use parking_lot::RwLock;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -174,14 +175,20 @@ impl Plugin {
             return Err(CallError::Plugin { plugin: self.name().into(), case: "unsupported", message });
         }
         let wall = ctx.deadline.min(self.blueprint.limits.wall);
-        let until = Instant::now() + wall;
+        let began = ctx.began.unwrap_or_else(Instant::now);
+        let until = began + wall;
         let _running = self.core.ticker.clock().running();
         let retention = retention::<C>(ctx);
         let mut lease = pool.lease(until).await?;
-        let answer = self.enter(&mut lease.instance, ctx, &call, until, wall).await;
+        let left = if lease.is_late { until.saturating_duration_since(Instant::now()) } else { wall };
+        let Within { answer, waited } = self.enter(&mut lease.instance, ctx, &call, until, left).await;
+        let answer =
+            answer.ok_or_else(|| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall });
         let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
         let settle = |lease: Lease<'_>| match retention {
-            Retention::Kept => lease.keep(Instant::now()),
+            // A call that waited for nothing has just begun.
+            Retention::Kept if waited || lease.is_late => lease.keep(Instant::now()),
+            Retention::Kept => lease.keep(began),
             // Its memory has what it saw.
             Retention::Nothing => drop(lease),
         };
@@ -203,15 +210,15 @@ impl Plugin {
         }
     }
 
-    /// Runs the guest until it answers, fails or is out of time.
+    /// Runs the guest until it answers, fails or is out of time, of which it has `left`.
     async fn enter<C: StageCall>(
         &self,
         instance: &mut Instance,
         ctx: &CallContext,
         call: &C,
         until: Instant,
-        wall: Duration,
-    ) -> Result<Answer<C::Raw>, CallError> {
+        left: Duration,
+    ) -> Within<Answer<C::Raw>> {
         instance.restart(self.blueprint.call_ticks(C::STAGE));
         let Instance { store, guests, caller, .. } = instance;
         let state = store.data_mut();
@@ -225,13 +232,11 @@ impl Plugin {
         let context = crate::bindings::tidegate::plugin::types::Context {
             request_id: ctx.request_id.as_str(),
             caller: self.pseudonym(caller, ctx),
-            deadline_ms: until.saturating_duration_since(Instant::now()).as_millis().try_into().unwrap_or(u32::MAX),
+            deadline_ms: left.as_millis().try_into().unwrap_or(u32::MAX),
             streaming: ctx.streaming,
             attrs: &[],
         };
-        let call = std::pin::pin!(call.enter(store, guests, context));
-        let answer = tokio::time::timeout_at(until.into(), call).await;
-        answer.map_err(|_| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall })
+        within(until, call.enter(store, guests, context)).await
     }
 
     /// Whose instances serve a call: the caller's own, or everyone's.

@@ -56,13 +56,15 @@ struct OwnedPlace(Option<Arc<Pool>>);
 pub(crate) struct Lease<'p> {
     /// Boxed: it moves between pool and call each time. Dropped before its place is another's.
     pub(crate) instance: Box<Instance>,
+    /// It was waited for or made: time has passed.
+    pub(crate) is_late: bool,
     place: Place<'p>,
 }
 
 impl Lease<'_> {
     /// Ends a call that went well, at `now`: the instance may serve the next one.
     pub(crate) fn keep(self, now: Instant) {
-        let Self { instance, place } = self;
+        let Self { instance, place, .. } = self;
         let pool = place.0;
         let kept = pool.may_idle(instance, now);
         std::mem::forget(place);
@@ -145,17 +147,16 @@ impl Pool {
 
     /// An instance for one call: an idle one, or a new one. Waits until `until` for another call to end.
     pub(crate) async fn lease(self: &Arc<Self>, until: Instant) -> Result<Lease<'_>, CallError> {
-        let (place, idle) = match self.take() {
-            Ok(taken) => taken,
+        let (place, idle, is_late) = match self.take() {
+            Ok((place, idle)) => (place, idle, false),
             Err(waiting) => {
                 let handed = tokio::time::timeout_at(until.into(), waiting).await;
                 let place = handed.ok().and_then(Result::ok).ok_or_else(|| self.busy())?.lend(self);
-                let idle = self.places.lock().pop_idle();
-                (place, idle)
+                (place, self.places.lock().pop_idle(), true)
             }
         };
         match idle {
-            Some(instance) => Ok(Lease { instance, place }),
+            Some(instance) => Ok(Lease { instance, is_late, place }),
             None => Box::pin(self.new_lease(place, until)).await,
         }
     }
@@ -220,7 +221,7 @@ impl Pool {
         match tokio::time::timeout_at(until.into(), &mut making).await {
             Ok(made) => {
                 let (instance, place) = made?;
-                Ok(Lease { instance, place: place.lend(self) })
+                Ok(Lease { instance, is_late: true, place: place.lend(self) })
             }
             Err(_) => {
                 tokio::spawn(async move {

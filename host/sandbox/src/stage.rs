@@ -9,7 +9,7 @@ pub use grants::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
 
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_types::{Caller, Finding, Message, Part, RequestId, Retention, Span, ToolDef};
 
 /// The kinds of stage that a component may export.
@@ -77,6 +77,8 @@ pub struct CallContext {
     pub retention: Retention,
     /// Wall time that this call may take; the stage's own limit still holds.
     pub deadline: Duration,
+    /// When it began, where somebody has looked at the clock; else when the plugin is asked.
+    pub began: Option<Instant>,
     /// The client reads a stream.
     pub streaming: bool,
 }

@@ -88,7 +88,7 @@ fn grants(http: HttpGrant) -> Grants {
 fn call_context() -> CallContext {
     let deadline = Duration::from_secs(60);
     let (request_id, caller, retention) = (RequestId::new("r"), Caller::local(), Retention::Kept);
-    CallContext { request_id, caller, retention, deadline, streaming: false }
+    CallContext { request_id, caller, retention, deadline, began: None, streaming: false }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,6 +79,7 @@ pub(super) fn context() -> CallContext {
         caller: Caller::local(),
         retention: Retention::Kept,
         deadline: Duration::from_secs(60),
+        began: None,
         streaming: true,
     }
 }

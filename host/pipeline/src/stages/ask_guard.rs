@@ -109,16 +109,20 @@ impl Asking<'_> {
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
         let watched = watched.get_or_insert_with(|| Watched::begin(stage));
         let started = Instant::now();
-        let opinion = stage
-            .call(StageKind::StreamGuard, call, async |plugin| {
+        call.began = Some(started);
+        let call = &*call;
+        let (opinion, took) = stage
+            .timed(StageKind::StreamGuard, call, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: &window.text, settled: window.settled, ending };
                 plugin.inspect_window_in(pool, call, text.carry(), window).await
             })
             .await;
-        let took = started.elapsed();
-        watched.note(!matches!(opinion, Ok(Some(_))), took);
-        let (opinion, slow) = (opinion?, took > SLOW_GUARD);
+        watched.note(!matches!(opinion, Ok(Some(_))), took.unwrap_or_default());
+        if let Some(took) = took {
+            stage.figures.calls(&stage.name, StageKind::StreamGuard).record(took.as_secs_f64());
+        }
+        let (opinion, slow) = (opinion?, took.is_some_and(|took| took > SLOW_GUARD));
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
             return Ok(Asked { judged: released(stage, held.text.release_unjudged()), findings: Vec::new(), slow });
