@@ -1,6 +1,7 @@
 //! Asks one stream guard about what waits for it, and follows its answer.
 
 use crate::context::RequestContext;
+use crate::figures::CallTimes;
 use crate::holdback::{AtCap, Holdback, HoldbackError, Released};
 use crate::stage::{OnError, Stage};
 use crate::stages::screen_output::Judged;
@@ -50,19 +51,25 @@ struct Watched {
     calls: u64,
     failed: bool,
     took: Duration,
+    times: CallTimes,
 }
 
 impl Watched {
     fn begin(stage: &Stage) -> Self {
         let (name, kind) = (&stage.name, StageKind::StreamGuard.as_str());
         let span = tracing::debug_span!("plugin", %name, stage = kind, outcome = Empty, calls = Empty, us = Empty);
-        Self { span, calls: 0, failed: false, took: Duration::ZERO }
+        let times = CallTimes::of(stage.figures.calls(&stage.name, StageKind::StreamGuard));
+        Self { span, calls: 0, failed: false, took: Duration::ZERO, times }
     }
 
-    fn note(&mut self, failed: bool, took: Duration) {
+    /// Of a call that began then; `took` is `None` where none was made.
+    fn note(&mut self, failed: bool, began: Instant, took: Option<Duration>) {
         self.calls += 1;
         self.failed |= failed;
-        self.took += took;
+        if let Some(took) = took {
+            self.took += took;
+            self.times.note(began, took);
+        }
     }
 }
 
@@ -118,10 +125,7 @@ impl Asking<'_> {
                 plugin.inspect_window_in(pool, call, text.carry(), window).await
             })
             .await;
-        watched.note(!matches!(opinion, Ok(Some(_))), took.unwrap_or_default());
-        if let Some(took) = took {
-            stage.figures.calls(&stage.name, StageKind::StreamGuard).record(took.as_secs_f64());
-        }
+        watched.note(!matches!(opinion, Ok(Some(_))), started, took);
         let (opinion, slow) = (opinion?, took.is_some_and(|took| took > SLOW_GUARD));
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
