@@ -13,6 +13,9 @@ use tidegate_types::TextLogprob;
 /// Bytes of released text that a guard sees again as context.
 const LOOK_BEHIND_BYTES: usize = 256;
 
+/// Bytes that nobody sees any more before they are taken out.
+const STALE_BYTES: usize = 512;
+
 /// What happens when a guard withholds more than the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtCap {
@@ -24,9 +27,9 @@ pub enum AtCap {
 
 /// Text for the guard: look-behind of `settled` bytes, then all that waits.
 #[derive(Debug, PartialEq, Eq)]
-pub struct WindowText {
+pub struct WindowText<'a> {
     /// Look-behind and pending text.
-    pub text: String,
+    pub text: &'a str,
     /// Bytes of look-behind.
     pub settled: u32,
 }
@@ -72,11 +75,15 @@ pub enum HoldbackError {
 /// Text of one channel between generation and client.
 #[derive(Debug, Default)]
 pub struct Holdback {
-    look_behind: String,
-    pending: String,
-    /// Where in `pending` each token's text ends.
+    /// What has left, look-behind last, and what waits: a window is a part of it.
+    text: String,
+    /// Where in `text` the look-behind begins.
+    seen_from: usize,
+    /// Where in `text` begins what waits.
+    pending_from: usize,
+    /// Where in what waits each token's text ends.
     marks: VecDeque<(usize, TextLogprob)>,
-    /// Where in `pending`, and behind how many tokens, events end that others came together with.
+    /// Where in what waits, and behind how many tokens, events end that others came together with.
     borders: Vec<(usize, usize)>,
     carry: Vec<u8>,
     seq: u32,
@@ -85,58 +92,56 @@ pub struct Holdback {
 impl Holdback {
     /// Adds generated text.
     pub fn push(&mut self, text: &str, logprobs: Vec<TextLogprob>) {
-        let mut end = self.pending.len();
-        self.pending.push_str(text);
+        let mut end = self.pending_bytes();
+        self.text.push_str(text);
         let count = logprobs.len();
         for (i, logprob) in logprobs.into_iter().enumerate() {
-            end = if i + 1 == count { self.pending.len() } else { self.mark_end(end, &logprob) };
+            end = if i + 1 == count { self.pending_bytes() } else { self.mark_end(end, &logprob) };
             self.marks.push_back((end, logprob));
         }
     }
 
     /// Adds text that came together with what was added last, as an event of its own.
     pub fn push_next(&mut self, text: &str, logprobs: Vec<TextLogprob>) {
-        self.borders.push((self.pending.len(), self.marks.len()));
+        self.borders.push((self.pending_bytes(), self.marks.len()));
         self.push(text, logprobs);
     }
 
     fn mark_end(&self, start: usize, logprob: &TextLogprob) -> usize {
-        let mut end = (start + logprob.chosen.bytes.len()).min(self.pending.len());
-        while !self.pending.is_char_boundary(end) {
-            end += 1;
-        }
-        end
+        let pending = self.pending();
+        pending.ceil_char_boundary((start + logprob.chosen.bytes.len()).min(pending.len()))
     }
 
     /// Has `text` wait in the place of what waits.
     pub fn replace(&mut self, text: &str) {
-        self.pending.clear();
-        self.pending.push_str(text);
+        self.text.truncate(self.pending_from);
+        self.text.push_str(text);
         self.marks.clear();
         self.borders.clear();
     }
 
     /// The text that waits.
     pub fn pending(&self) -> &str {
-        &self.pending
+        &self.text[self.pending_from..]
     }
 
     /// Whether text waits.
     pub fn is_empty(&self) -> bool {
-        self.pending.is_empty()
+        self.pending_bytes() == 0
     }
 
     /// Bytes that wait.
     pub fn pending_bytes(&self) -> usize {
-        self.pending.len()
+        self.text.len() - self.pending_from
     }
 
     /// What the guard shall see.
-    pub fn window(&self) -> WindowText {
-        let mut text = String::with_capacity(self.look_behind.len() + self.pending.len());
-        text.push_str(&self.look_behind);
-        text.push_str(&self.pending);
-        WindowText { text, settled: self.look_behind.len() as u32 }
+    pub fn window(&self) -> WindowText<'_> {
+        WindowText { text: &self.text[self.seen_from..], settled: self.settled() as u32 }
+    }
+
+    fn settled(&self) -> usize {
+        self.pending_from - self.seen_from
     }
 
     /// The guard's memory of this channel.
@@ -164,13 +169,13 @@ impl Holdback {
             WindowAction::Redact(redactions) => self.to_pending(redactions, through)?,
             WindowAction::Halt { .. } => return Err(HoldbackError::BadInspection("a halt releases nothing")),
         };
-        let withheld = self.pending.len() - through;
+        let withheld = self.pending_bytes() - through;
         let allowed = if last { 0 } else { cap };
         let mut forced = through;
         if withheld > allowed {
             match at_cap {
                 AtCap::Halt => return Err(HoldbackError::OverCap { withheld, cap: allowed }),
-                AtCap::Release => forced = self.ceil_boundary(self.pending.len() - allowed),
+                AtCap::Release => forced = self.pending().ceil_char_boundary(self.pending_bytes() - allowed),
             }
         }
         self.carry = inspection.carry;
@@ -180,34 +185,34 @@ impl Holdback {
 
     /// Lets everything go unjudged: the guard failed and its stage is open.
     pub fn release_unjudged(&mut self) -> Released {
-        let all = self.pending.len();
+        let all = self.pending_bytes();
         self.release(all, &[], all)
     }
 
     fn watermark(&self, safe_through: u32) -> Result<usize, HoldbackError> {
         let through = (safe_through as usize)
-            .checked_sub(self.look_behind.len())
+            .checked_sub(self.settled())
             .ok_or(HoldbackError::BadInspection("`safe-through` lies before `settled`"))?;
-        if through > self.pending.len() || !self.pending.is_char_boundary(through) {
+        if !self.pending().is_char_boundary(through) {
             return Err(HoldbackError::BadInspection("`safe-through` is past the window or inside a character"));
         }
         Ok(through)
     }
 
-    /// Window spans to spans of `pending`, checked.
+    /// Window spans to spans of what waits, checked.
     fn to_pending(&self, redactions: Vec<Redaction>, through: usize) -> Result<Vec<Cut>, HoldbackError> {
         let mut cuts = Vec::with_capacity(redactions.len());
         let mut previous_end = 0;
         for redaction in redactions {
-            let start = (redaction.span.start as usize).checked_sub(self.look_behind.len());
-            let end = (redaction.span.end as usize).checked_sub(self.look_behind.len());
+            let start = (redaction.span.start as usize).checked_sub(self.settled());
+            let end = (redaction.span.end as usize).checked_sub(self.settled());
             let (Some(start), Some(end)) = (start, end) else {
                 return Err(HoldbackError::BadInspection("a redaction starts before `settled`"));
             };
             if start < previous_end || end < start || end > through {
                 return Err(HoldbackError::BadInspection("redactions overlap or pass `safe-through`"));
             }
-            if !self.pending.is_char_boundary(start) || !self.pending.is_char_boundary(end) {
+            if !self.pending().is_char_boundary(start) || !self.pending().is_char_boundary(end) {
                 return Err(HoldbackError::BadInspection("a redaction cuts a character"));
             }
             previous_end = end;
@@ -217,18 +222,14 @@ impl Holdback {
     }
 
     fn release(&mut self, through: usize, cuts: &[Cut], unjudged_bytes: usize) -> Released {
-        let mut text = String::with_capacity(through);
-        let mut from = 0;
-        for cut in cuts {
-            text.push_str(&self.pending[from..cut.start]);
-            text.push_str(&cut.text);
-            from = cut.end;
+        let mut text = self.pending()[..through].to_owned();
+        if !cuts.is_empty() {
+            text = redacted(&text, cuts);
+            self.text.replace_range(self.pending_from..self.pending_from + through, &text);
         }
-        text.push_str(&self.pending[from..through]);
         let mut borders = self.release_borders(through, cuts);
         let logprobs = self.release_marks(through, cuts, &mut borders);
-        self.pending.drain(..through);
-        self.remember(&text);
+        self.settle(text.len());
         let borders = borders.into_iter().map(|(_, border)| border).collect();
         Released { text, logprobs, unjudged_bytes, borders }
     }
@@ -267,21 +268,16 @@ impl Holdback {
         released
     }
 
-    fn remember(&mut self, text: &str) {
-        self.look_behind.push_str(text);
-        let excess = self.look_behind.len().saturating_sub(LOOK_BEHIND_BYTES);
-        let mut cut = excess;
-        while !self.look_behind.is_char_boundary(cut) {
-            cut += 1;
+    /// The first bytes of what waited have left.
+    fn settle(&mut self, bytes: usize) {
+        self.pending_from += bytes;
+        let oldest = self.pending_from.saturating_sub(LOOK_BEHIND_BYTES).max(self.seen_from);
+        self.seen_from = self.text.ceil_char_boundary(oldest);
+        if self.seen_from >= STALE_BYTES {
+            self.text.drain(..self.seen_from);
+            self.pending_from -= self.seen_from;
+            self.seen_from = 0;
         }
-        self.look_behind.drain(..cut);
-    }
-
-    fn ceil_boundary(&self, mut at: usize) -> usize {
-        while !self.pending.is_char_boundary(at) {
-            at += 1;
-        }
-        at
     }
 }
 
@@ -289,6 +285,19 @@ struct Cut {
     start: usize,
     end: usize,
     text: String,
+}
+
+/// Text with its cuts made.
+fn redacted(text: &str, cuts: &[Cut]) -> String {
+    let mut left = String::with_capacity(text.len());
+    let mut from = 0;
+    for cut in cuts {
+        left.push_str(&text[from..cut.start]);
+        left.push_str(&cut.text);
+        from = cut.end;
+    }
+    left.push_str(&text[from..]);
+    left
 }
 
 /// Where a place is once the cuts are made; `None` for one within a cut.

@@ -147,19 +147,39 @@ proptest! {
         for (piece, share) in &script {
             held.push(piece, Vec::new());
             sent.push_str(piece);
-            let window = held.window();
-            let settled = window.settled as usize;
-            prop_assert!(settled <= 256 && got.ends_with(&window.text[..settled]));
-            prop_assert_eq!(&window.text[settled..], &sent[got.len()..]);
-            let pending = window.text.len() - settled;
-            let through = floor(&window.text, settled + pending * usize::from(*share) / 255);
+            let (window, settled) = (held.window().text.to_owned(), held.window().settled as usize);
+            prop_assert!(settled <= 256 && got.ends_with(&window[..settled]));
+            prop_assert_eq!(&window[settled..], &sent[got.len()..]);
+            let pending = window.len() - settled;
+            let through = floor(&window, settled + pending * usize::from(*share) / 255);
             let released = held.apply(inspection(through, vec![]), false, usize::MAX, AtCap::Halt).unwrap();
-            prop_assert_eq!(&released.text, &window.text[settled..through]);
+            prop_assert_eq!(&released.text, &window[settled..through]);
             got.push_str(&released.text);
         }
         let all = held.window().text.len();
         got.push_str(&held.apply(inspection(all, vec![]), true, 0, AtCap::Halt).unwrap().text);
         prop_assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn a_guard_sees_the_last_of_what_left_however_long_the_text(
+        pieces in prop::collection::vec(("[a-zé€😀]{1,120}", any::<u8>(), any::<bool>()), 20..60),
+    ) {
+        let mut held = Holdback::default();
+        let mut got = String::new();
+        for (piece, share, is_redacted) in &pieces {
+            held.push(piece, Vec::new());
+            let window = held.window();
+            let settled = window.settled as usize;
+            let far = got.len().saturating_sub(256);
+            prop_assert_eq!(&window.text[..settled], &got[got.ceil_char_boundary(far)..]);
+            let through = floor(window.text, settled + (window.text.len() - settled) * usize::from(*share) / 255);
+            let span = Span { start: settled as u32, end: through as u32 };
+            let redactions = is_redacted.then(|| Redaction { span, text: "[a long word instead]".into() });
+            let redactions = redactions.into_iter().collect();
+            let released = held.apply(inspection(through, redactions), false, usize::MAX, AtCap::Halt).unwrap();
+            got.push_str(&released.text);
+        }
     }
 
     #[test]
@@ -206,7 +226,7 @@ proptest! {
             let window = held.window();
             let settled = window.settled as usize;
             let share = usize::from(cuts[i]);
-            let mut through = floor(&window.text, settled + (window.text.len() - settled) * share / 255);
+            let mut through = floor(window.text, settled + (window.text.len() - settled) * share / 255);
             // A guard that redacts a span must release it whole.
             let span = (victim_span.0.max(released_bytes), victim_span.1);
             let inside = i >= victim && victim_span.1 > released_bytes;

@@ -75,7 +75,7 @@ async fn one(plugin: &Plugin, channel: &Channel, pieces: &[&str], apart: bool) -
             seq: held.seq(),
             choice: 0,
             channel,
-            text: &window.text,
+            text: window.text,
             settled: window.settled,
             ending: ends.then_some("stop"),
         };

@@ -121,7 +121,7 @@ impl Asking<'_> {
         let (opinion, took) = stage
             .timed(StageKind::StreamGuard, call, async |plugin| {
                 let window =
-                    Window { seq: text.seq(), choice, channel, text: &window.text, settled: window.settled, ending };
+                    Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
                 plugin.inspect_window_in(pool, call, text.carry(), window).await
             })
             .await;
