@@ -53,7 +53,7 @@ impl RequestContext {
     pub(crate) fn call(&self, streaming: bool, wall: Duration) -> CallContext {
         CallContext {
             request_id: self.request_id.clone(),
-            caller: self.caller.as_ref().clone(),
+            caller: Arc::clone(&self.caller),
             retention: self.retention,
             deadline: wall,
             began: Some(Instant::now()),

@@ -50,10 +50,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn context() -> CallContext {
     thread_local! {
-        static CALLER: Caller = Caller::local();
+        static CALLER: Arc<Caller> = Arc::new(Caller::local());
         static ID: RequestId = RequestId::new("req-0123456789abcdef");
     }
-    let (caller, request_id) = (CALLER.with(Caller::clone), ID.with(RequestId::clone));
+    let (caller, request_id) = (CALLER.with(Arc::clone), ID.with(RequestId::clone));
     let retention = Retention::Kept;
     CallContext { request_id, caller, retention, deadline: Duration::from_secs(10), began: None, streaming: true }
 }

@@ -222,12 +222,17 @@ impl Plugin {
         instance.restart(self.blueprint.call_ticks(C::STAGE));
         let Instance { store, guests, caller, .. } = instance;
         let state = store.data_mut();
-        state.request = Some(ctx.request_id.clone());
+        // Mostly those of the call before: what is counted by several threads is left alone then.
+        if state.request.as_ref() != Some(&ctx.request_id) {
+            state.request = Some(ctx.request_id.clone());
+        }
+        if state.tenant != ctx.caller.tenant {
+            state.tenant = ctx.caller.tenant.clone();
+        }
         state.until = until;
-        state.tenant = ctx.caller.tenant.clone();
         state.retention = retention::<C>(ctx);
         if !self.blueprint.grants.models.is_empty() {
-            state.caller = Some(ctx.caller.clone());
+            state.caller = Some(Arc::clone(&ctx.caller));
         }
         let context = crate::bindings::tidegate::plugin::types::Context {
             request_id: ctx.request_id.as_str(),

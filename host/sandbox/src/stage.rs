@@ -9,6 +9,7 @@ pub use grants::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
 
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_types::{Caller, Finding, Message, Part, RequestId, Retention, Span, ToolDef};
 
@@ -72,7 +73,7 @@ pub struct CallContext {
     /// For the plugin's logs.
     pub request_id: RequestId,
     /// Selects the pool; the guest sees a pseudonym only.
-    pub caller: Caller,
+    pub caller: Arc<Caller>,
     /// Whether the plugin may keep something of what it sees.
     pub retention: Retention,
     /// Wall time that this call may take; the stage's own limit still holds.

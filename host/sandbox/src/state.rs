@@ -23,7 +23,7 @@ pub(crate) struct HostState {
     pub(crate) meters: Meters,
     pub(crate) request: Option<RequestId>,
     /// Whose work the call is; set where models may be asked.
-    pub(crate) caller: Option<Caller>,
+    pub(crate) caller: Option<Arc<Caller>>,
     /// Who may be denied what; the namespace is of a project of it.
     pub(crate) tenant: TenantId,
     /// Whether something of what the call sees may be kept.

@@ -1,6 +1,7 @@
 //! Every function of every stage, with a guest that keeps the contract: what goes in arrives, what comes out is whole.
 
 use crate::support::{by, ctx, inspect, load, shared, spec, user, window};
+use std::sync::Arc;
 use tidegate_sandbox::stage::{
     Action, CallError, Candidate, Edit, Exchange, Inspection, MemoryItem, Output, Prompt, Query, Question, Redaction,
     RouteRequest, StageKind, Summary, WindowAction,
@@ -104,7 +105,7 @@ async fn the_guest_sees_a_pseudonym_that_is_stable_per_plugin_and_caller() {
         async |plugin: &tidegate_sandbox::Plugin, ctx| responded(inspect(plugin, ctx, "context").await.unwrap().action);
     let (a, b) = (by("acme"), by("globex"));
     let mut second = by("acme");
-    second.caller.key_name = "second".into();
+    Arc::make_mut(&mut second.caller).key_name = "second".into();
     let seen = context(&plugin, &a).await;
     let [id, caller, deadline, streaming] = seen.split(' ').collect::<Vec<_>>()[..] else { panic!("{seen}") };
     assert_eq!((id, streaming), ("r1", "true"));
@@ -251,7 +252,7 @@ async fn a_memory_in_kv_keeps_callers_and_tenants_apart() {
     let grants = tidegate_sandbox::stage::Grants { kv_bytes: Some(1 << 20), ..Default::default() };
     let plugin = shared().load(tidegate_sandbox::PluginSpec { grants, ..spec("remembers") }).unwrap();
     let mut other = by("acme");
-    other.caller.key_name = "other".into();
+    Arc::make_mut(&mut other.caller).key_name = "other".into();
     let said = [Message::text("m0", Role::User, "the harbour opens at nine")];
     plugin.remember(&by("acme"), Exchange { messages: &said, attrs: &[] }).await.unwrap();
     let question = Question { text: "when does the harbour open", limit: 3 };

@@ -145,7 +145,7 @@ async fn a_project_keeps_apart_from_its_tenant_and_has_no_more_than_it() {
     let kv = Scanned::new();
     let in_project = |id: &str| {
         let mut ctx = by("acme");
-        ctx.caller.project = ProjectId::new(id);
+        Arc::make_mut(&mut ctx.caller).project = ProjectId::new(id);
         ctx
     };
     let plugin = keeper(&kv, Grants::default());

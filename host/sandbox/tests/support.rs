@@ -39,7 +39,7 @@ pub fn load(name: &str) -> Arc<Plugin> {
 
 /// A call of tenant `tenant`.
 pub fn by(tenant: &str) -> CallContext {
-    let caller = Caller { tenant: TenantId::new(tenant), ..Caller::local() };
+    let caller = Arc::new(Caller { tenant: TenantId::new(tenant), ..Caller::local() });
     let (retention, deadline) = (Retention::Kept, Duration::from_secs(60));
     CallContext { request_id: RequestId::new("r1"), caller, retention, deadline, began: None, streaming: true }
 }

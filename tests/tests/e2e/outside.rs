@@ -87,7 +87,7 @@ fn grants(http: HttpGrant) -> Grants {
 
 fn call_context() -> CallContext {
     let deadline = Duration::from_secs(60);
-    let (request_id, caller, retention) = (RequestId::new("r"), Caller::local(), Retention::Kept);
+    let (request_id, caller, retention) = (RequestId::new("r"), Arc::new(Caller::local()), Retention::Kept);
     CallContext { request_id, caller, retention, deadline, began: None, streaming: false }
 }
 

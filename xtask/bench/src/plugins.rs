@@ -130,7 +130,7 @@ fn component(name: &str) -> PathBuf {
 }
 
 fn context(tenant: usize) -> CallContext {
-    let caller = Caller { tenant: TenantId::new(format!("t{tenant}")), ..Caller::local() };
+    let caller = Arc::new(Caller { tenant: TenantId::new(format!("t{tenant}")), ..Caller::local() });
     let (request_id, retention) = (RequestId::new("bench"), Retention::Kept);
     CallContext { request_id, caller, retention, deadline: Duration::from_secs(60), began: None, streaming: true }
 }

@@ -50,7 +50,7 @@ impl ModelService for PluginModels {
             let cx = RequestContext {
                 request_id: ask.request_id,
                 generation,
-                caller: Arc::new(ask.caller),
+                caller: ask.caller,
                 // Nothing follows it that could keep anything.
                 retention: Retention::Nothing,
                 hops: 0,

@@ -76,7 +76,7 @@ fn fill(kv: &dyn KvStore, pairs: &BTreeMap<String, String>) -> anyhow::Result<()
 pub(super) fn context() -> CallContext {
     CallContext {
         request_id: RequestId::new("test"),
-        caller: Caller::local(),
+        caller: Caller::local().into(),
         retention: Retention::Kept,
         deadline: Duration::from_secs(60),
         began: None,

@@ -8,6 +8,7 @@ use crate::bindings::tidegate::plugin::types as wit_types;
 use crate::convert;
 use crate::state::HostState;
 use serde_json::{Map, Value};
+use std::sync::Arc;
 use std::time::Instant;
 use tidegate_types::{Caller, Message, RequestId, Usage};
 
@@ -20,7 +21,7 @@ pub struct ModelAsk {
     /// The model's name in the config.
     pub model: String,
     /// The caller whose request the plugin works on.
-    pub caller: Caller,
+    pub caller: Arc<Caller>,
     /// That request.
     pub request_id: RequestId,
     /// When nobody waits any more.
