@@ -17,7 +17,7 @@ use metrics::counter;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::conversations::{Made, MessageStatus, NewMessage, StoredMessage, StoredSummary, Turn};
+use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Put, StoredMessage, StoredSummary, Turn};
 use tidegate_store::{Conversations, StoreError};
 use tidegate_streams::Writer;
 use tidegate_types::{Chat, FinishReason, Notebook, Reject, Report, Summary, TenantId, Transcript, Usage};
@@ -50,6 +50,14 @@ pub(crate) struct Keep {
     pub(crate) context: RequestContext,
     /// What is written at its end; without the answer yet.
     pub(crate) turn: Turn,
+}
+
+/// Whose log under an answer's names nobody comes back to, where it was not kept.
+enum Forgotten {
+    /// Every gateway's: it was deleted.
+    Everywhere(TenantId, Vec<String>),
+    /// This one's: under the same names another gateway writes its own.
+    Here(TenantId, Vec<String>),
 }
 
 /// An answer that was made.
@@ -139,28 +147,33 @@ impl Answering {
                 Ended::Cancelled => Err(cancelled()),
             });
         }
-        if let Some((tenant, names)) = forgotten {
-            self.api.streams.forget(&tenant, names);
+        match forgotten {
+            Some(Forgotten::Everywhere(tenant, names)) => self.api.streams.forget(&tenant, names),
+            Some(Forgotten::Here(tenant, names)) => self.api.streams.forget_here(&tenant, &names),
+            None => {}
         }
         Answered { body: self.encoder.object(&ended, at), ended }
     }
 
-    /// In a task of its own, so that whoever waits may go away meanwhile. Of what was deleted meanwhile nobody comes back to
-    /// the log, which is named here.
-    async fn keep_it(&mut self, mut keep: Keep, ended: &Ended, at: u64) -> Option<(TenantId, Vec<String>)> {
+    /// In a task of its own, so that whoever waits may go away meanwhile. Of what is not this gateway's to keep nobody comes
+    /// back to the log.
+    async fn keep_it(&mut self, mut keep: Keep, ended: &Ended, at: u64) -> Option<Forgotten> {
         keep.turn.response.status = ended.status().to_owned();
         keep.turn.response.body = self.encoder.object(ended, at);
         keep.turn.output = output(&self.encoder, ended);
         let behind = self.behind(&keep, ended);
-        let names = (keep.tenant.clone(), streams_of(&keep.turn.response.id).to_vec());
+        let (tenant, names) = (keep.tenant.clone(), streams_of(&keep.turn.response.id).to_vec());
         let written = self.api.tasks.spawn(async move { keep.write().await }).await;
         let (why, forgotten) = match written {
-            Ok(Ok(true)) => {
+            Ok(Ok(Put::Written)) => {
                 behind.into_iter().for_each(|kept| behind::begin(&self.api, kept));
                 return None;
             }
-            Ok(Ok(false)) => {
-                ("it was deleted, or taken over by another gateway, while it was made".to_owned(), Some(names))
+            Ok(Ok(Put::Deleted)) => {
+                ("it was deleted while it was made".to_owned(), Some(Forgotten::Everywhere(tenant, names)))
+            }
+            Ok(Ok(Put::Taken)) => {
+                ("another gateway took it over while it was made".to_owned(), Some(Forgotten::Here(tenant, names)))
             }
             Ok(Err(error)) => (store_failed(&error).message, None),
             Err(_) => ("the server failed to write it".to_owned(), None),
@@ -207,14 +220,15 @@ async fn stopped(writer: &mut Option<Writer>) {
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 
 impl Keep {
-    /// Writes the turn; says whether it could. A failure is logged and counted here.
-    pub(crate) async fn write(&self) -> Result<bool, StoreError> {
+    /// Writes the turn, where that is still this gateway's to do. A failure is logged and counted here.
+    pub(crate) async fn write(&self) -> Result<Put, StoreError> {
         let mut pauses = PAUSES.iter();
         loop {
             let written = self.conversations.put(&self.tenant, &self.turn).await;
             let label = match &written {
-                Ok(true) => "written",
-                Ok(false) => "deleted",
+                Ok(Put::Written) => "written",
+                Ok(Put::Deleted) => "deleted",
+                Ok(Put::Taken) => "taken",
                 Err(_) => "failed",
             };
             counter!("tidegate_store_writes_total", "outcome" => label).increment(1);

@@ -6,7 +6,7 @@ mod support;
 use support::on_each;
 use tidegate_store::Conversations;
 use tidegate_store::conversations::{
-    At, Claim, Conversation, Feedback, Made, MessageStatus, NewMessage, NewResponse, Order, Origin, Page,
+    At, Claim, Conversation, Feedback, Made, MessageStatus, NewMessage, NewResponse, Order, Origin, Page, Put,
     StoredMessage, Turn,
 };
 use tidegate_types::{About, Citation, GuardAction, Message, Report, Role, TenantId, Usage};
@@ -232,10 +232,10 @@ async fn a_history_is_the_recent_messages_and_the_pinned() {
 async fn responses_that_name_each_other_are_one_tree() {
     on_each(|fresh| async move {
         let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
-        assert!(store.put(&ann, &turn("t", false, "r1", "", At::Leaf)).await.unwrap());
+        assert_eq!(store.put(&ann, &turn("t", false, "r1", "", At::Leaf)).await.unwrap(), Put::Written);
         for (id, previous) in [("r2", "r1"), ("r3", "r2"), ("other", "r1")] {
             let at = At::Behind(store.response(&ann, previous).await.unwrap().unwrap().leaf);
-            assert!(store.put(&ann, &turn("t", false, id, previous, at)).await.unwrap());
+            assert_eq!(store.put(&ann, &turn("t", false, id, previous, at)).await.unwrap(), Put::Written);
         }
         let leaf = |id: &'static str| {
             let (store, ann) = (store.clone(), ann.clone());
@@ -256,7 +256,7 @@ async fn responses_that_name_each_other_are_one_tree() {
         assert!(store.response(&ann, "r3").await.unwrap().is_none());
         assert!(store.of_response(&ann, "r3", Origin::Output).await.unwrap().is_empty());
         assert!(store.response(&ann, "other").await.unwrap().is_some());
-        assert!(!store.put(&ann, &turn("t", false, "r2", "r1", At::Leaf)).await.unwrap(), "it was deleted");
+        assert_eq!(store.put(&ann, &turn("t", false, "r2", "r1", At::Leaf)).await.unwrap(), Put::Deleted);
     })
     .await;
 }
@@ -268,12 +268,12 @@ async fn a_response_is_begun_and_ended_and_what_never_ends_is_found() {
         let mut begun = turn("t", false, "r", "", At::Leaf);
         begun.response.status = "in_progress".into();
         let (input, output) = (std::mem::take(&mut begun.input), std::mem::take(&mut begun.output));
-        assert!(store.put(&ann, &begun).await.unwrap());
+        assert_eq!(store.put(&ann, &begun).await.unwrap(), Put::Written);
         let abandoned = store.abandoned(i64::MAX).await.unwrap();
         assert_eq!(abandoned, [(ann.clone(), "r".to_owned(), "{\"id\":\"r\"}".to_owned())], "{}", fresh.name);
         assert!(store.abandoned(0).await.unwrap().is_empty());
         let response = NewResponse { status: "completed".into(), ..begun.response.clone() };
-        assert!(store.put(&ann, &Turn { input, output, response, ..begun }).await.unwrap());
+        assert_eq!(store.put(&ann, &Turn { input, output, response, ..begun }).await.unwrap(), Put::Written);
         store.close_response(&ann, "r", "failed", "{}").await.unwrap();
         let stored = store.response(&ann, "r").await.unwrap().unwrap();
         assert_eq!((stored.status.as_str(), stored.leaf.as_str()), ("completed", "r-out"));
@@ -313,7 +313,7 @@ async fn nothing_of_a_tenant_is_there_for_another() {
     on_each(|fresh| async move {
         let (store, ann, eve) = (Conversations::new(fresh.db.clone()), tenant("ann"), tenant("eve"));
         store.create(&ann, &conversation("c", "title", 1), &[user("m")]).await.unwrap();
-        assert!(store.put(&ann, &turn("c", true, "r", "", At::Leaf)).await.unwrap());
+        assert_eq!(store.put(&ann, &turn("c", true, "r", "", At::Leaf)).await.unwrap(), Put::Written);
         let given = opinion("m", 1, "");
         store.rate(&ann, "c", &given).await.unwrap();
         assert!(store.get(&eve, "c").await.unwrap().is_none());
@@ -329,7 +329,7 @@ async fn nothing_of_a_tenant_is_there_for_another() {
         assert!(!store.delete_message(&eve, "c", "m", |_| String::new()).await.unwrap());
         assert!(!store.pin(&eve, "c", "m", true).await.unwrap());
         assert!(!store.select(&eve, "c", "m").await.unwrap());
-        assert!(!store.put(&eve, &turn("c", true, "r2", "", At::Leaf)).await.unwrap());
+        assert_eq!(store.put(&eve, &turn("c", true, "r2", "", At::Leaf)).await.unwrap(), Put::Deleted);
         assert!(store.response(&eve, "r").await.unwrap().is_none());
         assert!(store.delete_response(&eve, "r").await.unwrap().is_empty());
         assert!(store.feedback(&eve, "c").await.unwrap().is_empty());
@@ -371,13 +371,13 @@ async fn what_was_purged_is_gone_from_the_files() {
             let mut turn = turn(&id, true, &format!("r{i}"), "", At::Leaf);
             turn.response.body = format!("{{\"output\":\"{CANARY}\"}}");
             turn.output.push(secret(&format!("o{i}")));
-            assert!(store.put(&ann, &turn).await.unwrap());
+            assert_eq!(store.put(&ann, &turn).await.unwrap(), Put::Written);
             store.rate(&ann, &id, &opinion("a", 1, CANARY)).await.unwrap();
         }
         let mut alone = turn("t", false, "alone", "", At::Leaf);
         alone.response.body = CANARY.into();
         alone.input.push(secret("s"));
-        assert!(store.put(&ann, &alone).await.unwrap());
+        assert_eq!(store.put(&ann, &alone).await.unwrap(), Put::Written);
         store.create(&ann, &conversation("kept", "", 1), &[secret("a"), user("b")]).await.unwrap();
         for i in 0..20 {
             assert_eq!(store.delete(&ann, &format!("c{i}")).await.unwrap().unwrap()[0].id, format!("r{i}"));

@@ -7,7 +7,8 @@ use std::time::Duration;
 use support::on_each;
 use tidegate_store::Conversations;
 use tidegate_store::conversations::{
-    At, Conversation, Feedback, Made, Maker, MessageStatus, NewMessage, NewResponse, Order, Origin, Page, Turn,
+    At, Conversation, Feedback, Made, Maker, MessageStatus, NewMessage, NewResponse, Order, Origin, Page, Put,
+    Turn,
 };
 use tidegate_types::{Message, Role, TenantId};
 
@@ -50,7 +51,7 @@ async fn a_response_that_said_nothing_goes_on_from_where_it_began() {
             ("leaf", At::Leaf, "b"),
             ("first", At::Behind(String::new()), ""),
         ] {
-            assert!(store.put(&ann(), &begun("c", id, at)).await.unwrap());
+            assert_eq!(store.put(&ann(), &begun("c", id, at)).await.unwrap(), Put::Written);
             store.close_response(&ann(), id, "failed", "{}").await.unwrap();
             assert_eq!(leaf(id).await, expected, "{}: {id}", fresh.name);
         }
@@ -77,14 +78,19 @@ async fn one_gateway_makes_an_answer_and_another_when_that_is_no_more() {
             let expected = if std::ptr::eq(nth(n), winner) { Maker::This } else { Maker::Other };
             assert_eq!(*maker, expected, "{}: {n} of {first:?}", fresh.name);
         }
-        assert!(!other.put(&ann(), &ended(&turn, "theirs")).await.unwrap());
+        assert_eq!(other.put(&ann(), &ended(&turn, "theirs")).await.unwrap(), Put::Taken);
         // Silent for longer than it said it would be there.
         winner.stay(Duration::ZERO).await.unwrap();
         assert_eq!(begin(other).await, Maker::This, "{}", fresh.name);
-        assert!(!winner.put(&ann(), &ended(&turn, "late")).await.unwrap());
+        assert_eq!(winner.put(&ann(), &ended(&turn, "late")).await.unwrap(), Put::Taken);
         winner.stay(Duration::from_secs(60)).await.unwrap();
         assert_eq!(begin(winner).await, Maker::Other);
-        assert!(other.put(&ann(), &ended(&turn, "answer")).await.unwrap());
+        assert_eq!(other.put(&ann(), &ended(&turn, "answer")).await.unwrap(), Put::Written);
+        // What was deleted is so for whoever made it.
+        one.delete_response(&ann(), "r").await.unwrap();
+        for store in [&one, &two] {
+            assert_eq!(store.put(&ann(), &ended(&turn, "late")).await.unwrap(), Put::Deleted, "{}", fresh.name);
+        }
         other.stay(Duration::ZERO).await.unwrap();
         assert_eq!((begin(winner).await, begin(other).await), (Maker::Other, Maker::Other), "it was made");
         let made = one.of_response(&ann(), "r", Origin::Output).await.unwrap();
@@ -151,7 +157,7 @@ async fn reads_what_it_wrote(store: &Conversations, id: &str) {
     let turn = begun(id, &format!("r-{id}"), At::Behind("b".into()));
     store.begin(&ann, &turn).await.unwrap();
     assert_eq!(store.response(&ann, &turn.response.id).await.unwrap().unwrap().status, "in_progress");
-    assert!(store.put(&ann, &ended(&turn, "answer")).await.unwrap());
+    assert_eq!(store.put(&ann, &ended(&turn, "answer")).await.unwrap(), Put::Written);
     assert_eq!(store.response(&ann, &turn.response.id).await.unwrap().unwrap().leaf, "answer");
     assert_eq!(store.history(&ann, id, "answer", 9, 1 << 20).await.unwrap().0.len(), 3);
     store.delete_message(&ann, id, "a", str::to_owned).await.unwrap();

@@ -6,7 +6,7 @@ mod support;
 use support::on_each;
 use tidegate_store::Conversations;
 use tidegate_store::conversations::{
-    At, Conversation, Made, MessageStatus, NewMessage, NewResponse, Order, Page, StoredSummary, Turn,
+    At, Conversation, Made, MessageStatus, NewMessage, NewResponse, Order, Page, Put, StoredSummary, Turn,
 };
 use tidegate_types::{Message, Role, TenantId};
 
@@ -100,7 +100,7 @@ async fn a_purge_removes_the_summaries_of_what_was_deleted() {
             NewResponse { id: "r".into(), previous: String::new(), status: "completed".into(), body: "{}".into() };
         let (input, output) = (vec![user("in")], vec![user("out")]);
         let turn = Turn { conversation: "hidden".into(), at: At::Leaf, response, input, output, listed: false };
-        assert!(store.put(&ann, &turn).await.unwrap());
+        assert_eq!(store.put(&ann, &turn).await.unwrap(), Put::Written);
         store.put_summary(&ann, "hidden", &summary("out", 2), "").await.unwrap();
         store.delete(&ann, "gone").await.unwrap();
         store.delete_message(&ann, "c", "c1", |_| String::new()).await.unwrap();

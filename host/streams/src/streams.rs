@@ -182,7 +182,15 @@ impl Streams {
 
     /// Ends and drops logs of the tenant's, wherever they are written: nobody finds them any more.
     pub fn forget(&self, tenant: &TenantId, ids: Vec<String>) {
-        for id in &ids {
+        self.forget_here(tenant, &ids);
+        if let Some(shared) = &self.shared {
+            shared.forget(tenant, ids);
+        }
+    }
+
+    /// The same with those of this process alone: what other gateways write under these names goes on, and is found.
+    pub fn forget_here(&self, tenant: &TenantId, ids: &[String]) {
+        for id in ids {
             let mut kept = self.kept.lock();
             let log = kept.logs.get(id).filter(|log| log.tenant() == tenant).cloned();
             if let Some(log) = log {
@@ -190,9 +198,6 @@ impl Streams {
                 drop(kept);
                 log.stop();
             }
-        }
-        if let Some(shared) = &self.shared {
-            shared.forget(tenant, ids);
         }
     }
 

@@ -3,7 +3,7 @@
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use std::path::Path;
-use tidegate_store::conversations::{At, NewResponse, Turn};
+use tidegate_store::conversations::{At, NewResponse, Put, Turn};
 use tidegate_store::{Conversations, Db, Place};
 use tidegate_tests::{Answer, Gateway, collect};
 use tidegate_types::TenantId;
@@ -374,7 +374,7 @@ async fn a_response_that_a_crash_cut_off_has_failed() {
     };
     let (input, output) = (Vec::new(), Vec::new());
     let turn = Turn { conversation: "thread_1".into(), at: At::Leaf, response, input, output, listed: false };
-    assert!(Conversations::new(db.clone()).put(&TenantId::new("local"), &turn).await.unwrap());
+    assert_eq!(Conversations::new(db.clone()).put(&TenantId::new("local"), &turn).await.unwrap(), Put::Written);
     db.close().await;
     let gateway = Gateway::start(&format!("[store]\npath = {:?}\n[pipeline]\n", folder.path())).await;
     for _ in 0..200 {

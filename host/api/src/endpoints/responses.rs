@@ -15,7 +15,7 @@ use crate::server::Api;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::conversations::{At, NewResponse, Order, Origin, StoredResponse, Turn};
+use tidegate_store::conversations::{At, NewResponse, Order, Origin, Put, StoredResponse, Turn};
 use tidegate_streams::{Found, Writer};
 use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Retention, TenantId};
 use tidegate_wire::conversations::deleted;
@@ -279,8 +279,8 @@ async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
     turn.input.clear();
     turn.response.body = begun.to_owned();
     match keep.conversations.put(&keep.tenant, &turn).await.map_err(|error| store_failed(&error))? {
-        true => Ok(()),
-        false => Err(not_found("conversation")),
+        Put::Written => Ok(()),
+        Put::Deleted | Put::Taken => Err(not_found("conversation")),
     }
 }
 

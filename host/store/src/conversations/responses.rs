@@ -49,6 +49,17 @@ pub struct Deleted {
     pub created_ms: i64,
 }
 
+/// What came of writing a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is there.
+    Written,
+    /// Its conversation, its response or what it goes on from was deleted meanwhile.
+    Deleted,
+    /// Another gateway makes the response by now.
+    Taken,
+}
+
 /// What one response leaves behind, written together or not at all.
 #[derive(Clone, Debug)]
 pub struct Turn {
@@ -74,28 +85,27 @@ impl StoredResponse {
 }
 
 impl Conversations {
-    /// Writes a turn; says whether it could: not in a conversation, nor for a response, that was deleted meanwhile, or that
-    /// another gateway makes by now.
-    pub async fn put(&self, tenant: &TenantId, turn: &Turn) -> Result<bool, StoreError> {
+    /// Writes a turn, unless what it belongs to was deleted meanwhile, or another gateway makes it by now.
+    pub async fn put(&self, tenant: &TenantId, turn: &Turn) -> Result<Put, StoreError> {
         let mut tx = self.db.write().await?;
         if !turn.listed {
             make_hidden(&mut tx, tenant, &turn.conversation).await?;
         }
-        let Some(current) = lock(&mut tx, tenant, &turn.conversation).await? else { return Ok(false) };
+        let Some(current) = lock(&mut tx, tenant, &turn.conversation).await? else { return Ok(Put::Deleted) };
         let last = turn.output.last().or(turn.input.last());
         let leaf = last.map_or(turn.at.parent(&current), |message| &message.id);
         if !self.upsert(&mut tx, tenant, &turn.conversation, leaf, &turn.response).await? {
-            return Ok(false);
+            return not_written(&mut tx, tenant, &turn.response.id).await;
         }
         let messages: Vec<(Origin, &NewMessage)> = (turn.input.iter().map(|message| (Origin::Input, message)))
             .chain(turn.output.iter().map(|message| (Origin::Output, message)))
             .collect();
         let at = (&turn.conversation, &turn.at, &turn.response.id);
-        let written = append_of(&mut tx, tenant, at.0, at.1, at.2, &messages).await?.is_some();
-        if written {
-            tx.commit().await?;
+        if append_of(&mut tx, tenant, at.0, at.1, at.2, &messages).await?.is_none() {
+            return Ok(Put::Deleted);
         }
-        Ok(written)
+        tx.commit().await?;
+        Ok(Put::Written)
     }
 
     /// False where it was deleted, or is another's to write.
@@ -190,6 +200,13 @@ impl Conversations {
         query.execute(self.db.pool()).await?;
         Ok(())
     }
+}
+
+/// Why a response that is there could not be written.
+async fn not_written(tx: &mut Tx, tenant: &TenantId, id: &str) -> Result<Put, StoreError> {
+    const DELETED: &str = "SELECT deleted_ms FROM responses WHERE tenant = $1 AND id = $2";
+    let row = sqlx::query(DELETED).bind(tenant.as_str()).bind(id).fetch_one(&mut **tx).await?;
+    Ok(if row.try_get::<i64, _>("deleted_ms")? == 0 { Put::Taken } else { Put::Deleted })
 }
 
 async fn make_hidden(tx: &mut Tx, tenant: &TenantId, id: &str) -> Result<(), StoreError> {

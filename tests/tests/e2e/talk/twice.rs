@@ -1,10 +1,13 @@
 //! A message that is sent twice, at two gateways.
 
-use super::said;
+use super::{said, until};
+use crate::conversations::{heard, items, texts};
 use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_tests::Gateway;
 use tidegate_tests::postgres::Database;
+use tidegate_tests::redis::Redis;
 use tidegate_tests::stand_in::StandIn;
 
 /// The client that does not know whether it got through sends its message again, and the balancer to another gateway; there
@@ -41,6 +44,44 @@ async fn a_message_that_comes_to_two_gateways_is_answered_once_and_read_at_both(
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(upstream.asked("/v1/chat/completions").len(), 1);
     assert_eq!(items(&one).await["data"].as_array().unwrap().len(), 2);
+    for gateway in [one, two] {
+        gateway.running.stop(Duration::from_secs(5)).await;
+    }
+}
+
+/// The first has not said for long enough that it is there, and goes on all the same: it ends its own log, not the one of
+/// whoever took over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_whose_answer_was_taken_over_leaves_the_others_alone() {
+    let Some(redis) = Redis::start() else { return };
+    let Some(database) = Database::new("taken") else { return };
+    // The first is answered once the second was asked, and the second when the first has long ended.
+    let asked = AtomicUsize::new(0);
+    let upstream = StandIn::holding(2, move |_, body| match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => said(body, "Never mind."),
+        _ => said(body, "At noon.").after(Duration::from_secs(3)),
+    })
+    .await;
+    let config = format!(
+        "[shared]\nurl = \"{}\"\nlease_ms = 8000\ndeadline_ms = 2000\n{}",
+        redis.url(),
+        upstream.model("chat")
+    );
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (one, two) =
+        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
+    let id = one.post("/v1/conversations", &json!({})).await.json()["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/conversations/{id}/messages");
+    let message = json!({"message_id": "1", "content": "When?", "model": "chat"});
+    let accepted = one.post(&path, &message).await.json();
+    until("the first asks", async || (upstream.asked("/v1/chat/completions").len() == 1).then_some(())).await;
+    database.inside("UPDATE responses SET gateway = 'gone'");
+    assert_eq!(two.post(&path, &message).await.json(), accepted);
+    let there = heard(&two, &accepted["stream_id"], 0).await;
+    let done = &there.last().unwrap().1;
+    assert_eq!((&done["finish_reason"], &done["stored"]), (&json!("stop"), &json!(true)), "{there:?}");
+    assert_eq!(heard(&one, &accepted["stream_id"], 0).await, there, "the first reads what the second made");
+    assert_eq!(texts(&items(&two, &id, "").await), ["When?", "At noon."]);
     for gateway in [one, two] {
         gateway.running.stop(Duration::from_secs(5)).await;
     }
