@@ -71,7 +71,10 @@ impl Answering {
     /// Asks for the answer and makes it.
     pub(crate) async fn ask(mut self, chat: Chat, context: RequestContext) -> Answered {
         let api = Arc::clone(&self.api);
-        let mut out = self.begin();
+        let mut out = BytesMut::new();
+        if let Err(reject) = self.begin(&mut out) {
+            return self.end(Err(reject), &mut out).await;
+        }
         let context = RequestContext { notebook: Some(self.notebook.clone()), ..context };
         let reply = tokio::select! {
             reply = api.service.chat(chat, context) => reply,
@@ -87,15 +90,19 @@ impl Answering {
     /// Makes the answer that `reply` is.
     pub(crate) async fn run(mut self, reply: Reply, first: First) -> Answered {
         self.encoder.answered_by(&reply.model);
-        let out = self.begin();
-        self.make(reply, first, out).await
+        let mut out = BytesMut::new();
+        match self.begin(&mut out) {
+            Ok(()) => self.make(reply, first, out).await,
+            Err(reject) => {
+                drop(reply);
+                self.end(Err(reject), &mut out).await
+            }
+        }
     }
 
-    fn begin(&mut self) -> BytesMut {
-        let mut out = BytesMut::new();
-        self.encoder.begin(&mut out);
-        self.flush(&mut out);
-        out
+    fn begin(&mut self, out: &mut BytesMut) -> Result<(), Reject> {
+        self.encoder.begin(out);
+        self.flush(out)
     }
 
     async fn make(mut self, mut reply: Reply, mut first: First, mut out: BytesMut) -> Answered {
@@ -121,7 +128,9 @@ impl Answering {
                 Some(Err(reject)) => break Err(reject),
                 None => break Ok(()),
             }
-            self.flush(&mut out);
+            if let Err(reject) = self.flush(&mut out) {
+                break Err(reject);
+            }
         };
         // What it holds is free before anything waits for the store.
         drop(reply);
@@ -131,7 +140,8 @@ impl Answering {
     async fn end(mut self, outcome: Result<(), Reject>, out: &mut BytesMut) -> Answered {
         let ended = self.encoder.end(outcome, out);
         self.encoder.report(self.notebook.read());
-        self.flush(out);
+        // The answer is there, whether or not its last events are small enough to be told: the log says so to its readers.
+        let _ = self.flush(out);
         // One time for what is kept and what is told.
         let at = now();
         let forgotten = match self.keep.take() {
@@ -139,7 +149,7 @@ impl Answering {
             None => None,
         };
         self.encoder.terminal(&ended, at, out);
-        self.flush(out);
+        let _ = self.flush(out);
         if let Some(writer) = self.writer.take() {
             writer.end(match &ended {
                 Ended::Finished(_) => Ok(()),
@@ -197,14 +207,15 @@ impl Answering {
         })
     }
 
-    fn flush(&mut self, out: &mut BytesMut) {
+    fn flush(&mut self, out: &mut BytesMut) -> Result<(), Reject> {
         if out.is_empty() {
-            return;
+            return Ok(());
         }
         match &mut self.writer {
-            Some(writer) => append(writer, out.split().freeze()),
+            Some(writer) => append(writer, out.split().freeze())?,
             None => out.clear(),
         }
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
 //! A generation that outlives its connection (`x-tidegate-resumable`): a task reads the reply and writes a log, and
-//! connections read the log. Invariant: the log's last event is `[DONE]` or an error, whatever happens here.
+//! connections read the log. Invariant: the log's last event is `[DONE]` or an error, whatever happens here, or its outcome is.
 
 use crate::backend::Reply;
 use crate::error;
@@ -8,7 +8,7 @@ use crate::server::Api;
 use bytes::{Bytes, BytesMut};
 use std::future::poll_fn;
 use std::sync::Arc;
-use tidegate_streams::Writer;
+use tidegate_streams::{TooLarge, Writer};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::StreamEncoder;
 
@@ -27,19 +27,23 @@ pub(crate) async fn run(api: Arc<Api>, mut writer: Writer, encoder: StreamEncode
             },
         };
         let written = encoding.write(event, &mut buffer);
-        append(&mut writer, buffer.split().freeze());
-        if let Written::End(outcome) = written {
-            drop(reply);
-            return writer.end(outcome);
-        }
+        let outcome = match (append(&mut writer, buffer.split().freeze()), written) {
+            (Err(too_large), _) => Err(too_large.into()),
+            (Ok(()), Written::End(outcome)) => outcome,
+            (Ok(()), Written::Later | Written::Part) => continue,
+        };
+        drop(reply);
+        return writer.end(outcome);
     }
 }
 
-/// An event ends with an empty line, and has none inside: JSON escapes them.
-pub(crate) fn append(writer: &mut Writer, mut events: Bytes) {
+/// An event ends with an empty line, and has none inside: JSON escapes them. Of an event that the log does not take its
+/// readers are told, and there is no more to be said.
+pub(crate) fn append(writer: &mut Writer, mut events: Bytes) -> Result<(), TooLarge> {
     while let Some(at) = events.windows(2).position(|pair| pair == b"\n\n") {
-        writer.append(events.split_to(at + 2));
+        writer.append(events.split_to(at + 2))?;
     }
+    Ok(())
 }
 
 pub(crate) fn cancelled() -> Reject {

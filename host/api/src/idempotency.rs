@@ -191,7 +191,9 @@ async fn write(mut body: Body, mut writer: Writer) -> Ended {
     while let Some(Ok(frame)) = poll_fn(|cx| hyper::body::Body::poll_frame(Pin::new(&mut body), cx)).await {
         if let Ok(data) = frame.into_data() {
             bytes += data.len();
-            generation::append(&mut writer, data);
+            if let Err(too_large) = generation::append(&mut writer, data) {
+                return Ended { outcome: Err(too_large.into()), bytes, log: Some(writer) };
+            }
         }
     }
     Ended { outcome: body.outcome(), bytes, log: Some(writer) }

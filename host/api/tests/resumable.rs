@@ -171,6 +171,22 @@ async fn a_reader_that_comes_too_late_is_told_what_is_left() {
 }
 
 #[tokio::test]
+async fn an_event_that_no_log_holds_is_refused_before_the_answer_or_within_it() {
+    let streams = |log_bytes: usize| StreamLimits { log_bytes, ..StreamLimits::default() };
+    let mut running = start(Limits { streams: streams(3000), ..limits() }, Vec::new(), None);
+    let instructions = "x".repeat(4000);
+    let body = |more: &str| format!(r#"{{"model":"m","input":"Hello!","instructions":"{instructions}"{more}}}"#);
+    let refused = running.ask(support::post("/v1/responses", body(r#","stream":true"#))).await;
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (413, Some("event_too_large")));
+    assert!(running.asked.try_recv().is_err(), "nothing was asked of the model");
+    assert_eq!(running.ask(support::post("/v1/responses", body(""))).await.status, 200);
+    let running = start(Limits { streams: streams(50), ..limits() }, Vec::new(), None);
+    let broken = running.ask(resumable("m")).await;
+    assert!(broken.body.contains("\"code\":\"event_too_large\"") && !broken.body.contains("[DONE]"), "{}", broken.body);
+    running.all_dropped().await;
+}
+
+#[tokio::test]
 async fn a_server_that_stops_waits_for_generations_without_readers() {
     let running = start(limits(), Vec::new(), None);
     let mut client = running.connect().await;

@@ -63,7 +63,7 @@ fn event(number: u64) -> Bytes {
 }
 
 fn append(writer: &mut Writer, numbers: std::ops::RangeInclusive<u64>) {
-    numbers.for_each(|number| writer.append(event(number)));
+    numbers.for_each(|number| writer.append(event(number)).unwrap());
 }
 
 /// Everything to the end, and what the end is: the code of its error, or nothing.

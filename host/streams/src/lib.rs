@@ -6,17 +6,19 @@
 //! - the writer never waits: a reader that is too slow for the log's bound is told what it missed, and nobody else is
 //!   held up;
 //! - a log belongs to a tenant; for every other it does not exist;
-//! - memory is bounded: each log, and all together; what has ended gives way to what begins;
+//! - memory is bounded: each log, and all together; what has ended gives way to what begins, and whoever holds more than
+//!   its share of all is refused alone;
 //! - a log says its end, and one into which nobody wrote was never there.
 //!
-//! In memory, and nothing but it: no task, no clock of its own, no IO. Read `log.rs`, then `streams.rs`. Where several
+//! In memory, and nothing but it: no task, no clock of its own, no IO. Read `log.rs`, `memory.rs`, `streams.rs`. Where several
 //! gateways share their logs, [`shared`] says what is asked of whoever carries them.
 
 mod found;
 mod log;
+mod memory;
 pub mod shared;
 mod streams;
 
 pub use found::{Elsewhere, Found};
-pub use log::{Cursor, LOST, Log, Missed, Numbered, Writer};
+pub use log::{Cursor, LOST, Log, Missed, Numbered, TOO_LARGE, TooLarge, Writer};
 pub use streams::{Full, Limits, StreamId, Streams};

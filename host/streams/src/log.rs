@@ -1,17 +1,39 @@
 //! One log: a queue of events with numbers, and who waits for more.
 
+use crate::memory::Holding;
 use crate::shared::Follow;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
-use tidegate_types::{Fault, Reject, TenantId};
+use tidegate_types::{Fault, Reject, RejectKind, TenantId};
 
 /// The code of the end of a log whose writer is no more.
 pub const LOST: &str = "stream_lost";
+
+/// The code of the end of a log whose writer had an event that no log holds.
+pub const TOO_LARGE: &str = "event_too_large";
+
+/// An event that no log holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an event of this stream has {bytes} bytes, and the server keeps none of more than {limit_bytes} \
+     (`[server.streams] log_kib`); send less that it has to repeat, or ask without `stream`"
+)]
+pub struct TooLarge {
+    /// Of the event.
+    pub bytes: usize,
+    /// Of one log.
+    pub limit_bytes: usize,
+}
+
+impl From<TooLarge> for Reject {
+    fn from(error: TooLarge) -> Self {
+        Self::new(RejectKind::TooLarge, Fault::Client, error.to_string()).code(TOO_LARGE)
+    }
+}
 
 /// An event and its number; the first is 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +56,8 @@ pub struct Missed {
 pub struct Log {
     tenant: TenantId,
     limit_bytes: usize,
-    /// What all logs hold together.
-    total: Arc<AtomicUsize>,
+    /// What its tenant's logs hold together.
+    holding: Arc<Holding>,
     state: Mutex<State>,
 }
 
@@ -48,6 +70,8 @@ struct State {
     end: Option<(Instant, Result<(), Reject>)>,
     /// Its writer went away before the end.
     dropped_by_writer: bool,
+    /// An event that was not taken; none was behind it.
+    refused: Option<TooLarge>,
     stopped: bool,
     waiting: Vec<Waker>,
     /// The writer's task, woken by a stop.
@@ -55,8 +79,12 @@ struct State {
 }
 
 impl Log {
-    pub(crate) fn new(tenant: TenantId, limit_bytes: usize, total: Arc<AtomicUsize>) -> Self {
-        Self { tenant, limit_bytes, total, state: Mutex::default() }
+    pub(crate) fn new(tenant: TenantId, limit_bytes: usize, holding: Arc<Holding>) -> Self {
+        Self { tenant, limit_bytes, holding, state: Mutex::default() }
+    }
+
+    pub(crate) fn holding(&self) -> &Arc<Holding> {
+        &self.holding
     }
 
     pub(crate) fn tenant(&self) -> &TenantId {
@@ -82,7 +110,7 @@ impl Log {
     /// The end, where no event says it.
     fn unsaid(&self) -> Option<Reject> {
         let state = self.state.lock();
-        let is_said = !state.dropped_by_writer && state.num_written() > 0;
+        let is_said = !state.dropped_by_writer && state.refused.is_none() && state.num_written() > 0;
         state.end.as_ref().filter(|_| !is_said)?.1.clone().err()
     }
 
@@ -121,7 +149,7 @@ impl State {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.total.fetch_sub(self.state.get_mut().bytes, Ordering::Relaxed);
+        self.holding.give_back(self.state.get_mut().bytes);
     }
 }
 
@@ -141,28 +169,33 @@ impl Writer {
         &self.log
     }
 
-    /// Appends an event; the oldest make room where the log is full.
-    pub fn append(&mut self, event: Bytes) {
+    /// Appends an event; the oldest make room where the log is full, or its tenant holds too much. One that no log holds
+    /// ends what is written here: nothing is taken behind it, and its error is the outcome that readers are told.
+    pub fn append(&mut self, event: Bytes) -> Result<(), TooLarge> {
+        let Log { limit_bytes, holding, .. } = &*self.log;
         let mut state = self.log.state.lock();
+        if state.refused.is_none() && event.len() > *limit_bytes {
+            state.refused = Some(TooLarge { bytes: event.len(), limit_bytes: *limit_bytes });
+        }
+        if let Some(refused) = state.refused {
+            return Err(refused);
+        }
         state.bytes += event.len();
-        let (mut grown, mut freed) = (event.len(), 0);
+        holding.add(event.len());
         state.events.push_back(event);
-        while state.bytes > self.log.limit_bytes && state.events.len() > 1 {
+        while (state.bytes > *limit_bytes || holding.must_not_grow()) && state.events.len() > 1 {
             if let Some(oldest) = state.events.pop_front() {
                 state.bytes -= oldest.len();
                 state.dropped += 1;
-                freed += oldest.len();
+                holding.give_back(oldest.len());
             }
         }
-        let both = grown.min(freed);
-        (grown, freed) = (grown - both, freed - both);
-        self.log.total.fetch_add(grown, Ordering::Relaxed);
-        self.log.total.fetch_sub(freed, Ordering::Relaxed);
         wake(state);
+        Ok(())
     }
 
-    /// Ends the log; what its last event says is the writer's to append before. Of one without any event readers are told
-    /// the outcome.
+    /// Ends the log; what its last event says is the writer's to append before. Of one without any event, or that refused
+    /// one, readers are told the outcome.
     pub fn end(mut self, outcome: Result<(), Reject>) {
         self.close(outcome);
     }
@@ -180,6 +213,7 @@ impl Writer {
     fn close(&mut self, outcome: Result<(), Reject>) {
         self.ended = true;
         let mut state = self.log.state.lock();
+        let outcome = state.refused.map_or(outcome, |refused| Err(refused.into()));
         state.end = Some((Instant::now(), outcome));
         wake(state);
     }

@@ -1,12 +1,12 @@
 //! All logs of this process, by id.
 
 use crate::log::{Log, Writer};
+use crate::memory::{Holding, Memory};
 use crate::shared::SharedLogs;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tidegate_types::TenantId;
 
@@ -15,9 +15,10 @@ use tidegate_types::TenantId;
 pub struct Limits {
     /// How long an ended log can still be read.
     pub keep: Duration,
-    /// Bytes of one log's events; past that its oldest are dropped.
+    /// Bytes of one log's events; past that its oldest are dropped. An event of more is refused.
     pub log_bytes: usize,
-    /// Bytes of all logs' events; past that ended logs are dropped early, and then no new one is opened.
+    /// Bytes of all logs' events; past that those that have ended are dropped early, of whoever holds the most, and then
+    /// whoever holds more than its share opens none.
     pub total_bytes: usize,
     /// Logs of one tenant; past that those that ended first are dropped early, and none is opened while all of them run.
     pub per_tenant: usize,
@@ -55,9 +56,14 @@ impl fmt::Display for StreamId {
 /// Why no log can be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
-    /// Running logs hold all the memory that logs may.
-    #[error("running streams hold all {0} bytes that logs may")]
-    Bytes(usize),
+    /// Running logs hold all the memory that logs may, and the tenant's as much as its share of it.
+    #[error("the tenant's streams hold {bytes} bytes, and its share of what all may is {share}")]
+    Bytes {
+        /// What the tenant's hold.
+        bytes: usize,
+        /// What they may, while all logs hold as much as they may.
+        share: usize,
+    },
     /// The tenant has as many as it may.
     #[error("the tenant has {0} logs, its limit")]
     Tenant(usize),
@@ -78,7 +84,7 @@ const GIVE_WAY: usize = 16;
 /// The logs that can be read.
 pub struct Streams {
     limits: Limits,
-    total: Arc<AtomicUsize>,
+    memory: Arc<Memory>,
     kept: Mutex<Kept>,
     /// Where other gateways find those that have a name.
     shared: Option<Arc<dyn SharedLogs>>,
@@ -87,14 +93,23 @@ pub struct Streams {
 struct Kept {
     logs: HashMap<String, Arc<Log>>,
     of_tenant: HashMap<TenantId, usize>,
+    /// Of tenants that have logs, those without a name too.
+    holdings: HashMap<TenantId, Weak<Holding>>,
     swept: Instant,
+}
+
+/// Logs of one tenant that have ended, in that order.
+struct Ended {
+    holding: Arc<Holding>,
+    logs: BTreeSet<(Instant, String)>,
 }
 
 impl Streams {
     /// None yet.
     pub fn new(limits: Limits) -> Self {
-        let kept = Kept { logs: HashMap::new(), of_tenant: HashMap::new(), swept: Instant::now() };
-        Self { limits, total: Arc::default(), kept: Mutex::new(kept), shared: None }
+        let (logs, of_tenant, holdings) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let kept = Kept { logs, of_tenant, holdings, swept: Instant::now() };
+        Self { memory: Memory::new(limits.total_bytes), limits, kept: Mutex::new(kept), shared: None }
     }
 
     /// Shares logs that are opened from now on.
@@ -122,11 +137,8 @@ impl Streams {
 
     /// Opens a log that nobody can find by a name: gone with its last reader.
     pub fn open_unnamed(&self, tenant: &TenantId) -> Result<Writer, Full> {
-        if self.is_full() {
-            return Err(Full::Bytes(self.limits.total_bytes));
-        }
-        let log = Log::new(tenant.clone(), self.limits.log_bytes, Arc::clone(&self.total));
-        Ok(Writer::new(Arc::new(log)))
+        let holding = self.room(&mut self.kept.lock(), tenant)?;
+        Ok(Writer::new(Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, holding))))
     }
 
     /// Opens a log under a name that its owner made, which must not be one to guess either.
@@ -151,10 +163,7 @@ impl Streams {
 
     fn enter(&self, tenant: &TenantId, id: &str) -> Result<Arc<Log>, Full> {
         let mut kept = self.kept.lock();
-        self.sweep(&mut kept, Instant::now());
-        if self.is_full() {
-            return Err(Full::Bytes(self.limits.total_bytes));
-        }
+        let holding = self.room(&mut kept, tenant)?;
         match kept.logs.get(id) {
             Some(log) if log.is_void() => kept.forget(id),
             Some(_) => return Err(Full::Taken),
@@ -167,10 +176,20 @@ impl Streams {
         if kept.num_of(tenant) >= most {
             return Err(Full::Tenant(most));
         }
-        let log = Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, Arc::clone(&self.total)));
+        let log = Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, holding));
         kept.logs.insert(id.to_owned(), Arc::clone(&log));
         *kept.of_tenant.entry(tenant.clone()).or_default() += 1;
         Ok(log)
+    }
+
+    /// What the tenant's logs hold, where there is room for another.
+    fn room(&self, kept: &mut Kept, tenant: &TenantId) -> Result<Arc<Holding>, Full> {
+        let holding = kept.holding(tenant, &self.memory);
+        self.sweep(kept, Instant::now());
+        if self.memory.is_full() && holding.is_share() {
+            return Err(Full::Bytes { bytes: holding.bytes(), share: self.memory.share() });
+        }
+        Ok(holding)
     }
 
     /// The log of this name, where it is the tenant's. Another's is as one that never was.
@@ -203,36 +222,57 @@ impl Streams {
 
     /// Bytes of all logs' events.
     pub fn bytes(&self) -> usize {
-        self.total.load(Ordering::Relaxed)
-    }
-
-    fn is_full(&self) -> bool {
-        self.bytes() >= self.limits.total_bytes
+        self.memory.bytes()
     }
 
     fn is_over(&self, log: &Log, now: Instant) -> bool {
         log.is_void() || log.ended_at().is_some_and(|ended| now.saturating_duration_since(ended) >= self.limits.keep)
     }
 
-    /// Drops what ended long ago; and, while all together hold too much, what ended first.
+    /// Drops what ended long ago; and, while all together hold too much, what ended first of whoever holds the most.
     fn sweep(&self, kept: &mut Kept, now: Instant) {
-        if now.saturating_duration_since(kept.swept) < SWEEP && !self.is_full() {
+        if now.saturating_duration_since(kept.swept) < SWEEP && !self.memory.is_full() {
             return;
         }
         kept.swept = now;
         let over: Vec<String> =
             kept.logs.iter().filter(|(_, log)| self.is_over(log, now)).map(|(id, _)| id.clone()).collect();
         over.iter().for_each(|id| kept.forget(id));
-        if self.is_full() {
-            let mut ended: Vec<(Instant, String)> =
-                kept.logs.iter().filter_map(|(id, log)| Some((log.ended_at()?, id.clone()))).collect();
-            ended.sort();
-            ended.iter().take_while(|_| self.is_full()).for_each(|(_, id)| kept.forget(id));
+        kept.holdings.retain(|_, holding| holding.strong_count() > 0);
+        if self.memory.is_full() {
+            kept.make_room(&self.memory);
         }
     }
 }
 
 impl Kept {
+    fn holding(&mut self, tenant: &TenantId, memory: &Arc<Memory>) -> Arc<Holding> {
+        let known = self.holdings.get(tenant).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let holding = Holding::new(memory);
+            self.holdings.insert(tenant.clone(), Arc::downgrade(&holding));
+            holding
+        })
+    }
+
+    /// Drops logs that have ended until there is room: of whoever holds the most, and more than its share, those first
+    /// that ended first.
+    fn make_room(&mut self, memory: &Memory) {
+        let mut ended: HashMap<&TenantId, Ended> = HashMap::new();
+        for (id, log) in &self.logs {
+            let Some(at) = log.ended_at() else { continue };
+            let of = ended.entry(log.tenant());
+            let of = of.or_insert_with(|| Ended { holding: Arc::clone(log.holding()), logs: BTreeSet::new() });
+            of.logs.insert((at, id.clone()));
+        }
+        let mut ended: Vec<Ended> = ended.into_values().collect();
+        while memory.is_full() {
+            let can = ended.iter_mut().filter(|of| of.holding.is_share() && !of.logs.is_empty());
+            let Some(heaviest) = can.max_by_key(|of| of.holding.bytes()) else { return };
+            heaviest.logs.pop_first().into_iter().for_each(|(_, id)| self.forget(&id));
+        }
+    }
+
     fn num_of(&self, tenant: &TenantId) -> usize {
         self.of_tenant.get(tenant).copied().unwrap_or_default()
     }

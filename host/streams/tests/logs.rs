@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tidegate_streams::{Cursor, Full, LOST, Limits, Missed, Streams};
+use tidegate_streams::{Cursor, Full, LOST, Limits, Missed, StreamId, Streams, TOO_LARGE, TooLarge};
 use tidegate_types::{Reject, TenantId};
 
 fn tenant(name: &str) -> TenantId {
@@ -51,7 +51,7 @@ fn a_reader_waits_is_woken_and_sees_the_end() {
     let waker = Waker::from(Arc::clone(&counter));
     assert!(cursor.poll_next(&mut Context::from_waker(&waker)).is_pending());
     assert!(cursor.poll_next(&mut Context::from_waker(&waker)).is_pending());
-    writer.append(event(1));
+    writer.append(event(1)).unwrap();
     assert_eq!(counter.0.load(Ordering::SeqCst), 1, "one reader is woken once");
     assert_eq!(poll(&mut cursor), Poll::Ready(Some(Ok((1, event(1))))));
     assert!(cursor.poll_next(&mut Context::from_waker(&waker)).is_pending());
@@ -71,7 +71,7 @@ fn a_writer_that_vanishes_ends_its_log_with_an_error() {
     let (id, mut writer) = streams.open(&tenant("a")).unwrap();
     let log = Arc::clone(writer.log());
     let mut cursor = log.read_after(0).unwrap();
-    writer.append(event(1));
+    writer.append(event(1)).unwrap();
     drop(writer);
     assert_eq!(drain(&mut cursor), [(1, event(1))]);
     assert_eq!(poll(&mut cursor), Poll::Ready(None));
@@ -92,7 +92,7 @@ fn a_log_that_came_to_nothing_was_never_there() {
     assert_eq!(poll(&mut early), Poll::Ready(None));
     assert!(early.unsaid().is_some(), "who was there is told");
     let mut again = streams.open_as(&tenant("a"), "stream_a").unwrap();
-    again.append(event(1));
+    again.append(event(1)).unwrap();
     again.end(Ok(()));
     let log = streams.find(&tenant("a"), "stream_a").unwrap();
     assert_eq!(drain(&mut log.read_after(0).unwrap()), [(1, event(1))]);
@@ -105,7 +105,7 @@ fn an_end_that_no_event_says_is_told_to_readers() {
     for (events, unsaid) in [(0, Some(reject.clone())), (1, None)] {
         let (_, mut writer) = streams.open(&tenant("a")).unwrap();
         let mut cursor = writer.log().read_after(0).unwrap();
-        (0..events).for_each(|i| writer.append(event(i)));
+        (0..events).for_each(|i| writer.append(event(i)).unwrap());
         assert_eq!(cursor.unsaid(), None, "it runs");
         writer.end(Err(reject.clone()));
         drain(&mut cursor);
@@ -129,7 +129,7 @@ fn a_stop_reaches_the_writer() {
 fn who_is_forgotten_ends_and_is_found_no_more() {
     let streams = Streams::new(Limits::default());
     let mut writer = streams.open_as(&tenant("a"), "stream_a").unwrap();
-    writer.append(event(1));
+    writer.append(event(1)).unwrap();
     streams.forget(&tenant("b"), vec!["stream_a".into()]);
     assert!(streams.find(&tenant("a"), "stream_a").is_some(), "another's is as one that never was");
     assert!(writer.poll_stopped(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -155,7 +155,7 @@ fn of_a_tenant_that_has_as_many_as_it_may_those_that_ended_first_give_way() {
     let streams = Streams::new(Limits { per_tenant: 2, ..Limits::default() });
     let ended = |id: &str| {
         let mut writer = streams.open_as(&tenant("a"), id).unwrap();
-        writer.append(event(1));
+        writer.append(event(1)).unwrap();
         writer.end(Ok(()));
     };
     ["one", "two", "three"].into_iter().for_each(ended);
@@ -182,7 +182,7 @@ fn all_logs_together_are_bounded_and_what_ended_first_gives_way() {
     let mut ids = Vec::new();
     for _ in 0..3 {
         let (id, mut writer) = streams.open(&tenant("a")).unwrap();
-        writer.append(Bytes::from(vec![b'x'; 40]));
+        writer.append(Bytes::from(vec![b'x'; 40])).unwrap();
         writer.end(Ok(()));
         ids.push(id);
     }
@@ -191,10 +191,73 @@ fn all_logs_together_are_bounded_and_what_ended_first_gives_way() {
     assert_eq!(streams.bytes(), 80);
     assert!(streams.find(&tenant("a"), ids[0].as_str()).is_none(), "the oldest gave way");
     assert!(streams.find(&tenant("a"), ids[2].as_str()).is_some());
-    running.append(Bytes::from(vec![b'x'; 200]));
-    assert!(matches!(streams.open(&tenant("b")), Err(Full::Bytes(100))), "running logs do not give way");
+    running.append(Bytes::from(vec![b'x'; 200])).unwrap();
+    let refused = streams.open(&tenant("a")).err();
+    assert_eq!(refused, Some(Full::Bytes { bytes: 200, share: 100 }), "running logs do not give way");
     drop(running);
-    assert!(streams.open(&tenant("b")).is_ok());
+    assert!(streams.open(&tenant("a")).is_ok());
+}
+
+/// Each tenant has half of what all may hold; whoever holds more pays for it alone.
+#[test]
+fn a_tenant_whose_logs_fill_all_there_is_gives_way_and_is_refused_alone() {
+    let streams = Streams::new(Limits { total_bytes: 100, ..Limits::default() });
+    let holds = |of: &str, bytes: usize| {
+        let (id, mut writer) = streams.open(&tenant(of)).unwrap();
+        writer.append(Bytes::from(vec![b'x'; bytes])).unwrap();
+        (id, writer)
+    };
+    let ended = |of: &str, bytes: usize| {
+        let (id, writer) = holds(of, bytes);
+        writer.end(Ok(()));
+        id
+    };
+    let is_there = |of: &str, id: &StreamId| streams.find(&tenant(of), id.as_str()).is_some();
+    let (theirs, first, second) = (ended("b", 40), ended("a", 30), ended("a", 40));
+    // Of whoever holds the most, though what is another's ended before.
+    let (_, one) = holds("a", 60);
+    assert!(is_there("b", &theirs) && !is_there("a", &first) && is_there("a", &second));
+    let (_, two) = holds("b", 5);
+    assert!(is_there("b", &theirs) && !is_there("a", &second));
+    for _ in 0..2 {
+        let refused = streams.open(&tenant("a")).err();
+        assert_eq!(refused, Some(Full::Bytes { bytes: 60, share: 50 }));
+        assert!(matches!(streams.open_unnamed(&tenant("a")), Err(Full::Bytes { .. })));
+    }
+    let (_, three) = holds("b", 4);
+    drop((one, two, three));
+}
+
+#[test]
+fn logs_that_run_grow_to_twice_of_what_there_is_and_then_in_place_of_what_they_hold() {
+    let streams = Streams::new(Limits { total_bytes: 100, ..Limits::default() });
+    let (_, mut greedy) = streams.open(&tenant("a")).unwrap();
+    let (_, mut modest) = streams.open(&tenant("b")).unwrap();
+    for _ in 0..100 {
+        greedy.append(Bytes::from(vec![b'x'; 10])).unwrap();
+        assert!(streams.bytes() <= 200);
+    }
+    (0..4).for_each(|_| modest.append(Bytes::from(vec![b'x'; 10])).unwrap());
+    assert_eq!(modest.log().first_kept(), 1, "who has less than its share keeps all of it");
+    assert!(greedy.log().first_kept() > 70);
+}
+
+#[test]
+fn an_event_that_no_log_holds_is_refused_and_readers_are_told() {
+    let streams = Streams::new(Limits { log_bytes: 30, ..Limits::default() });
+    for events in [0, 2] {
+        let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+        let mut cursor = writer.log().read_after(0).unwrap();
+        (0..events).for_each(|i| writer.append(event(i)).unwrap());
+        let refused = TooLarge { bytes: 31, limit_bytes: 30 };
+        assert_eq!(writer.append(Bytes::from(vec![b'x'; 31])), Err(refused));
+        assert_eq!(writer.append(event(9)), Err(refused), "nothing is said behind what is missing");
+        assert_eq!(drain(&mut cursor).len(), events);
+        writer.end(Ok(()));
+        assert_eq!(poll(&mut cursor), Poll::Ready(None));
+        assert_eq!(cursor.unsaid().unwrap().code.as_deref(), Some(TOO_LARGE));
+        assert_eq!(cursor.outcome(), Some(Err(cursor.unsaid().unwrap())));
+    }
 }
 
 #[test]
@@ -203,7 +266,7 @@ fn a_log_that_is_full_drops_its_oldest_events_and_says_so() {
     let (_, mut writer) = streams.open(&tenant("a")).unwrap();
     let log = Arc::clone(writer.log());
     let mut slow = log.read_after(0).unwrap();
-    (1..=10).for_each(|i| writer.append(event(i)));
+    (1..=10).for_each(|i| writer.append(event(i)).unwrap());
     assert!(streams.bytes() <= 30);
     let Poll::Ready(Some(Err(Missed { first_kept }))) = poll(&mut slow) else { panic!("it missed nothing") };
     assert!(log.read_after(first_kept - 2).is_err());
@@ -226,7 +289,7 @@ proptest! {
         for (appended, read, cut) in steps {
             for _ in 0..appended {
                 written += 1;
-                writer.append(event(written));
+                writer.append(event(written)).unwrap();
             }
             for _ in 0..read {
                 if let Poll::Ready(Some(Ok(event))) = poll(&mut cursor) {
@@ -245,13 +308,13 @@ proptest! {
 
     /// The count of bytes is exact, whatever is appended, dropped and forgotten.
     #[test]
-    fn bytes_are_counted_exactly(sizes in prop::collection::vec(0_usize..50, 0..40), log_bytes in 1_usize..200) {
+    fn bytes_are_counted_exactly(sizes in prop::collection::vec(0_usize..50, 0..40), log_bytes in 50_usize..200) {
         let streams = Streams::new(Limits { log_bytes, keep: Duration::ZERO, ..Limits::default() });
         let (_, mut writer) = streams.open(&tenant("a")).unwrap();
         let log = Arc::clone(writer.log());
         for size in &sizes {
-            writer.append(Bytes::from(vec![0; *size]));
-            prop_assert!(streams.bytes() <= log_bytes.max(*size));
+            writer.append(Bytes::from(vec![0; *size])).unwrap();
+            prop_assert!(streams.bytes() <= log_bytes);
         }
         let missed = log.read_after(0).err().map_or(0, |missed| missed.first_kept - 1) as usize;
         prop_assert_eq!(streams.bytes(), sizes[missed..].iter().sum::<usize>());

@@ -147,7 +147,13 @@ pub(crate) fn full(full: Full) -> Reject {
         Full::Tenant(most) => {
             format!("{most} streams of this project run, and no more may; try again when one has ended")
         }
-        _ => "the server has no room for another stream that can be come back to; try again later".to_owned(),
+        Full::Bytes { share, .. } => format!(
+            "the streams of this project hold its share of what the server keeps of all, {share} bytes; try again when \
+             one has ended"
+        ),
+        Full::Taken | Full::NoRandomness(_) => {
+            "the server has no room for another stream that can be come back to; try again later".to_owned()
+        }
     };
     Reject::unavailable(Fault::Operator, message, 5).code("streams_full").because(full)
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_store::conversations::{At, NewResponse, Order, Origin, Put, StoredResponse, Turn};
-use tidegate_streams::{Found, Writer};
+use tidegate_streams::{Found, TooLarge, Writer};
 use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Retention, TenantId};
 use tidegate_wire::conversations::deleted;
 use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response, status_of};
@@ -55,6 +55,9 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let skin = if stream || asked.background || claimed { Skin::Typed } else { Skin::Silent };
     let padded = asked.include_obfuscation.unwrap_or(api.limits.obfuscation);
     let encoder = ResponseEncoder::new(head, &unique, skin, api.limits.max_answer_bytes).padded(padded);
+    if skin == Skin::Typed {
+        refuse_unsayable(&api, &encoder, body.len())?;
+    }
     let keep = match store {
         true => Some(keep(&api, &context, &place, &id, &asked)?),
         false => None,
@@ -240,6 +243,19 @@ fn open(api: &Api, tenant: &TenantId, name: Option<&str>) -> Result<Writer, Reje
         None => api.streams.open_unnamed(tenant),
     }
     .map_err(full)
+}
+
+/// What a log could not be told of at its end is refused before it costs anything: its events repeat the request.
+fn refuse_unsayable(api: &Api, encoder: &ResponseEncoder, body_bytes: usize) -> Result<(), Reject> {
+    let limit_bytes = api.limits.streams.log_bytes;
+    // What is repeated is hardly longer than it was sent: most requests need not be written out.
+    if body_bytes < limit_bytes / 2 {
+        return Ok(());
+    }
+    match encoder.begun().len() {
+        bytes if bytes > limit_bytes => Err(TooLarge { bytes, limit_bytes }.into()),
+        _ => Ok(()),
+    }
 }
 
 /// A request that was not accepted; whoever waits elsewhere for the same one hears it from its log.

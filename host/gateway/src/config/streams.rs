@@ -11,7 +11,7 @@ use tidegate_api::StreamLimits;
 pub struct StreamsConfig {
     /// How long a stream that has ended can still be read.
     pub keep_s: u64,
-    /// What one log holds; past that its oldest events are dropped.
+    /// What one log holds; past that its oldest events are dropped. A larger event is refused.
     pub log_kib: usize,
     /// What all logs hold together.
     pub total_mib: usize,
@@ -36,6 +36,9 @@ impl Default for StreamsConfig {
 
 impl StreamsConfig {
     pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.log_kib == 0 {
+            bail!("server.streams.log_kib is 0, and no event fits into that; it must be at least 1");
+        }
         if self.log_kib > self.total_mib << 10 {
             let (one, all) = (self.log_kib, self.total_mib);
             bail!(

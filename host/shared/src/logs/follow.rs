@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tidegate_streams::shared::Follow;
-use tidegate_streams::{LOST, Missed, Numbered};
+use tidegate_streams::{LOST, Missed, Numbered, TOO_LARGE};
 use tidegate_types::Reject;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -110,10 +110,7 @@ async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>
             Ok(Some(found)) => {
                 known = Instant::now();
                 match found.outcome {
-                    // Who writes no event cannot say its end, and whose writer is lost has not.
-                    Some(Err(reject)) if found.first == 0 || reject.code.as_deref() == Some(LOST) => {
-                        break Lot::Broken(reject);
-                    }
+                    Some(Err(reject)) if found.first == 0 || is_unsaid(&reject) => break Lot::Broken(reject),
                     Some(outcome) => break Lot::End(outcome),
                     None => {}
                 }
@@ -127,6 +124,12 @@ async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>
     };
     // A reader that is gone wants no last word.
     let _ = lots.send(last).await;
+}
+
+/// Whether no event says this end: who writes none cannot, whose writer is lost has not, and what a log does not take is
+/// not in it.
+fn is_unsaid(reject: &Reject) -> bool {
+    matches!(reject.code.as_deref(), Some(LOST | TOO_LARGE))
 }
 
 /// The events behind `seen`, none of which may be missing.
