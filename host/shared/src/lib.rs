@@ -3,7 +3,7 @@
 //!
 //! Invariants, each with a test on a server of its own:
 //! - gateways together let no more through than one would (`tests/limits.rs`), and what one holds ends with it;
-//! - a request waits for the server no longer than the deadline, and a stream not at all;
+//! - a request waits for the server no longer than the deadline, whatever streams carry, and a stream not at all;
 //! - a stream is read from any gateway as from its own, and ends for its readers when that is no more
 //!   (`tests/logs.rs`);
 //! - without the server each gateway goes on with its part of the limits and its own streams, says so, and comes back by
@@ -73,15 +73,12 @@ impl Shared {
     pub fn start(config: Config, settings: LogSettings) -> Result<Self, SharedError> {
         let link = Arc::new(Link::new(config)?);
         let (limits, settling) = Limits::new(Arc::clone(&link));
-        let (limits, logs) = (Arc::new(limits), Logs::new(Arc::clone(&link), settings));
+        let (limits, logs) = (Arc::new(limits), Logs::new(Arc::new(link.of_logs()), settings));
         let board = Board::new(Arc::clone(&link));
-        let mut prepare = redis::pipe();
-        for script in limits.scripts().chain(logs.scripts()).chain([board.script()]) {
-            prepare.add_command(script.load()).ignore();
-        }
-        prepare.add_command(link.lease()).ignore();
+        let prepare = link.prepare(limits.scripts().chain([board.script()]));
         let keeping = tokio::spawn(keep(Arc::clone(&link), prepare, Arc::clone(&limits)));
-        let work = vec![keeping, tokio::spawn(settling), tokio::spawn(logs.clone().take_stops())];
+        let logs_work = [tokio::spawn(logs.clone().keep()), tokio::spawn(logs.clone().take_stops())];
+        let work = [keeping, tokio::spawn(settling)].into_iter().chain(logs_work).collect();
         Ok(Self { limits, logs, board, link, work })
     }
 
@@ -121,7 +118,7 @@ impl Drop for Shared {
     }
 }
 
-/// Keeps the connection, and what this gateway holds, for as long as it runs.
+/// Keeps the connection of the limits, and what this gateway holds, for as long as it runs.
 async fn keep(link: Arc<Link>, prepare: redis::Pipeline, limits: Arc<Limits>) {
     loop {
         link.connect(&prepare).await;

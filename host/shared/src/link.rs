@@ -1,6 +1,8 @@
-//! The way to the server that is shared. One connection carries everything of the path of a request; it is there, or it
-//! is not, and nobody waits for it: who finds it too slow or broken gives it up, and a task of its own makes a new one.
+//! The way to the server that is shared. One connection carries everything of the path of a request, and another the logs,
+//! whose events may be large: no limit is asked for behind them. A connection is there, or it is not, and nobody waits for
+//! it: who finds it too slow or broken gives it up, and a task of its own makes a new one.
 
+use crate::script::Script;
 use crate::{Config, SharedError};
 use metrics::{counter, gauge};
 use parking_lot::Mutex;
@@ -17,7 +19,17 @@ const CONNECTING: Duration = Duration::from_secs(2);
 /// Between attempts to make one.
 const PAUSE: Duration = Duration::from_millis(250);
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carries {
+    /// What requests wait for.
+    Limits,
+    /// What only readers of streams wait for.
+    Logs,
+}
+
 pub(crate) struct Link {
+    carries: Carries,
     client: Client,
     pub(crate) config: Config,
     /// Names this gateway, and this run of it.
@@ -64,7 +76,15 @@ impl Link {
         getrandom::fill(&mut bytes).map_err(|error| SharedError::NoRandomness(error.to_string()))?;
         let gateway = format!("{:016x}", u64::from_le_bytes(bytes));
         gauge!("tidegate_shared_up").set(0.0);
-        Ok(Self { client, config, gateway, state: Mutex::default(), given_up: Notify::new() })
+        let (state, given_up) = (Mutex::default(), Notify::new());
+        Ok(Self { carries: Carries::Limits, client, config, gateway, state, given_up })
+    }
+
+    /// A connection of the same gateway, beside this one.
+    pub(crate) fn of_logs(&self) -> Self {
+        let (client, config, gateway) = (self.client.clone(), self.config.clone(), self.gateway.clone());
+        let (state, given_up) = (Mutex::default(), Notify::new());
+        Self { carries: Carries::Logs, client, config, gateway, state, given_up }
     }
 
     /// A name for something shared. All are of one slot, so that a script may touch several.
@@ -103,12 +123,17 @@ impl Link {
         if state.before == line.number && state.connection.take().is_some() {
             state.before += 1;
             drop(state);
-            gauge!("tidegate_shared_up").set(0.0);
             counter!("tidegate_shared_losses_total").increment(1);
-            tracing::warn!(
-                "what gateways share is out of reach, and this one goes on alone, with 1/{} of the limits: {why}",
-                self.config.gateways
-            );
+            match self.carries {
+                Carries::Limits => {
+                    gauge!("tidegate_shared_up").set(0.0);
+                    tracing::warn!(
+                        "what gateways share is out of reach, and this one goes on alone, with 1/{} of the limits: {why}",
+                        self.config.gateways
+                    );
+                }
+                Carries::Logs => tracing::warn!("streams of other gateways are out of reach: {why}"),
+            }
             self.given_up.notify_one();
         }
         None
@@ -121,21 +146,37 @@ impl Link {
             match timeout(CONNECTING, self.attempt(prepare)).await {
                 Ok(Ok(connection)) => {
                     self.state.lock().connection = Some((connection, Instant::now()));
-                    gauge!("tidegate_shared_up").set(1.0);
-                    tracing::info!(
-                        "limits and streams are shared through {}",
-                        self.client.get_connection_info().addr()
-                    );
+                    let place = self.client.get_connection_info().addr();
+                    match self.carries {
+                        Carries::Limits => {
+                            gauge!("tidegate_shared_up").set(1.0);
+                            tracing::info!("limits are shared through {place}");
+                        }
+                        Carries::Logs => tracing::info!("streams are shared through {place}"),
+                    }
                     return;
                 }
                 Ok(Err(error)) if !told => {
                     told = true;
-                    tracing::warn!("what gateways share is out of reach: {error}");
+                    match self.carries {
+                        Carries::Limits => tracing::warn!("what gateways share is out of reach: {error}"),
+                        Carries::Logs => tracing::warn!("streams of other gateways are out of reach: {error}"),
+                    }
                 }
                 Ok(Err(_)) | Err(_) => {}
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// What a new connection begins with: these scripts are known, and this gateway is there.
+    pub(crate) fn prepare<'a>(&self, scripts: impl Iterator<Item = &'a Script>) -> Pipeline {
+        let mut commands = redis::pipe();
+        for script in scripts {
+            commands.add_command(script.load()).ignore();
+        }
+        commands.add_command(self.lease()).ignore();
+        commands
     }
 
     async fn attempt(&self, prepare: &Pipeline) -> RedisResult<MultiplexedConnection> {

@@ -49,6 +49,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// While the server is away.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Bytes of events that go together, whichever way; or one event, which may have more.
+const MAX_BYTES: usize = 128 << 10;
+
 /// No log has so many events, and the server writes larger numbers in another form.
 const MAX_NUMBER: u64 = 1 << 40;
 
@@ -60,6 +63,8 @@ struct Seen {
     is_owned: bool,
     first: u64,
     events: Vec<(u64, Vec<u8>)>,
+    /// Whether there are events behind these.
+    has_more: bool,
 }
 
 impl Logs {
@@ -78,9 +83,22 @@ impl Logs {
         Self { core: Arc::new(core) }
     }
 
-    pub(crate) fn scripts(&self) -> impl Iterator<Item = &Script> {
-        let Core { append, look, forget, take_back, .. } = &*self.core;
-        [append, look, forget, take_back].into_iter()
+    /// Keeps the connection of the logs. One that has died is so found out before a reader does. Runs for ever.
+    pub(crate) async fn keep(self) {
+        let Core { link, append, look, forget, take_back, .. } = &*self.core;
+        let prepare = link.prepare([append, look, forget, take_back].into_iter());
+        loop {
+            link.connect(&prepare).await;
+            while let Some(mut line) = link.line() {
+                tokio::select! {
+                    () = link.given_up() => {}
+                    () = tokio::time::sleep(link.config.lease / 3) => {
+                        let ping = redis::cmd("PING");
+                        let _ = link.wait(&line.clone(), PATIENCE, ping.exec_async(&mut line.connection)).await;
+                    }
+                }
+            }
+        }
     }
 
     /// Once the server has every log that has ended here.
@@ -123,26 +141,27 @@ impl Core {
         self.link.key("stops", gateway)
     }
 
-    /// What the server has of a log, with up to `most` events behind `seen`. `None` where it has none.
+    /// What the server has of a log, with up to `most` events behind `seen`, of as many bytes as go together. `None` where it
+    /// has none.
     async fn look(&self, line: &Line, id: &str, seen: u64, most: usize) -> Result<Option<Seen>, Away> {
         let mut command = self.look.call(&self.keys(id));
-        command.arg(self.link.key("gateway", "")).arg(seen).arg(most);
+        command.arg(self.link.key("gateway", "")).arg(seen).arg(most).arg(MAX_BYTES);
         let mut connection = line.connection.clone();
         let asking = command.query_async::<redis::Value>(&mut connection);
         let found = self.link.wait(line, PATIENCE, asking).await.ok_or(Away)?;
         if matches!(&found, redis::Value::Array(parts) if parts.is_empty()) {
             return Ok(None);
         }
-        type Parts = (String, String, String, u8, u64, Vec<(u64, Vec<u8>)>);
+        type Parts = (String, String, String, u8, u64, Vec<(u64, Vec<u8>)>, u8);
         let parts: Parts = redis::from_redis_value(found).map_err(|error| {
             tracing::error!("what is shared of a stream cannot be read: {error}");
             Away
         })?;
-        let (tenant, owner, end, owned, first, events) = parts;
+        let (tenant, owner, end, owned, first, events, more) = parts;
         let outcome = serde_json::from_str(&end).ok();
         // Nobody could renew a lease on a server that was away until now.
         let is_owned = owned == 1 || line.since.elapsed() < self.link.config.lease;
-        Ok(Some(Seen { tenant, owner, outcome, is_owned, first, events }))
+        Ok(Some(Seen { tenant, owner, outcome, is_owned, first, events, has_more: more == 1 }))
     }
 
     /// After this time the server has nothing more of a log of which it hears nothing.

@@ -9,9 +9,14 @@ use bytes::Bytes;
 use redis::Redis;
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
+use tidegate_limits::shared::SharedLimits;
+use tidegate_limits::{Claim, Subject};
 use tidegate_shared::{Config, LogSettings, Shared};
 use tidegate_streams::{Cursor, Found, Limits, Streams, Writer};
-use tidegate_types::TenantId;
+use tidegate_types::{Quota, TenantId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 
 const LEASE: Duration = Duration::from_millis(2000);
 
@@ -23,8 +28,12 @@ struct Gateway {
 
 impl Gateway {
     fn start(redis: &Redis, limits: Limits) -> Self {
+        Self::at(redis.url(), limits)
+    }
+
+    fn at(url: String, limits: Limits) -> Self {
         let config = Config {
-            url: redis.url(),
+            url,
             password: None,
             prefix: "test".into(),
             gateways: 2,
@@ -325,4 +334,66 @@ async fn a_slow_reader_is_waited_for_by_nobody() {
     let all: Vec<u64> = (1..=5000).collect();
     assert_eq!(read(quick).await, (all.clone(), None));
     assert_eq!(read(slow).await, (all, None));
+}
+
+/// A way to the server on which each connection takes so many bytes in a millisecond, each way.
+async fn narrow(redis: &Redis, bytes_a_ms: usize) -> String {
+    let server = redis.url().strip_prefix("redis://").unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = TcpStream::connect(&server).await.unwrap();
+            let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
+            tokio::spawn(trickle(from_near, to_far, bytes_a_ms));
+            tokio::spawn(trickle(from_far, to_near, bytes_a_ms));
+        }
+    });
+    url
+}
+
+async fn trickle(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, bytes_a_ms: usize) {
+    let mut piece = vec![0; 8 * bytes_a_ms];
+    while let Ok(read @ 1..) = from.read(&mut piece).await {
+        if to.write_all(&piece[..read]).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis((read / bytes_a_ms) as u64)).await;
+    }
+}
+
+/// An event takes longer to the server than a request may wait for its limits, and than a log is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_events_hold_up_no_request() {
+    let Some(redis) = Redis::start() else { return };
+    let gateway = Gateway::at(narrow(&redis, 2000).await, Limits::default());
+    let quota = Quota { requests_per_minute: Some(1_000_000), ..Quota::default() };
+    let claims = [Claim { subject: Subject::Key("ann".into()), quota: &quota }];
+    let limits = gateway.shared.limits();
+    let started = Instant::now();
+    while limits.reserve(&claims, 0).await.is_none() {
+        assert!(started.elapsed() < Duration::from_secs(20), "the server is not found");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut writer = gateway.open("stream_a");
+    writer.append(Bytes::from(vec![b'x'; 4 << 20])).unwrap();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1500) {
+        assert!(limits.reserve(&claims, 0).await.is_some(), "after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// All of the log at once would take longer than it is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_is_sent_so_many_bytes_at_once_whatever_its_events_have() {
+    let Some(redis) = Redis::start() else { return };
+    let one = Gateway::start(&redis, Limits::default());
+    let two = Gateway::at(narrow(&redis, 1000).await, Limits::default());
+    let mut writer = one.open("stream_a");
+    (0..40).for_each(|_| writer.append(Bytes::from(vec![b'x'; 50_000])).unwrap());
+    writer.end(Ok(()));
+    one.shared.logs().settled().await;
+    let mut cursor = two.find("stream_a").await.read_after(0).unwrap();
+    assert_eq!(first(&mut cursor, 40).await, (1..=40).collect::<Vec<_>>());
 }

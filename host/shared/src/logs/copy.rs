@@ -1,7 +1,7 @@
 //! Copies one log to the server, behind the stream: what is there together goes together, and neither the engine nor a
 //! client waits for it. While the server is away the log itself keeps what is missing, as long as it has room.
 
-use super::{Core, PATIENCE, PAUSE, millis};
+use super::{Core, MAX_BYTES, PATIENCE, PAUSE, millis};
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use tidegate_types::{Reject, TenantId};
 /// How long events wait for others to go with.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// Events, and bytes of them, that go together: more would hold up the requests that use the same connection.
+/// Events that go together, up to the one that passes [`MAX_BYTES`]: more would hold up the logs that use the same
+/// connection.
 const MAX_EVENTS: usize = 256;
-const MAX_BYTES: usize = 128 << 10;
 
 pub(super) struct Copying {
     core: Arc<Core>,
@@ -101,7 +101,7 @@ impl Copying {
     }
 
     fn take_ready(&self, cursor: &mut Cursor, batch: &mut Batch) {
-        let mut bytes = 0;
+        let mut bytes: usize = batch.events.iter().map(Bytes::len).sum();
         while batch.events.len() < MAX_EVENTS && bytes < MAX_BYTES {
             match cursor.poll_next(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Some(Ok(event))) => {

@@ -93,7 +93,6 @@ async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>
             Err(_) | Ok(None) => pause = PAUSES.1,
             Ok(Some(found)) if !found.events.is_empty() => {
                 (known, pause) = (Instant::now(), PAUSES.0);
-                let is_full = found.events.len() == MAX_EVENTS;
                 match numbered(seen, found.events) {
                     Ok(events) => {
                         seen += events.len() as u64;
@@ -103,7 +102,7 @@ async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>
                     }
                     Err(missed) => break Lot::Missed(missed),
                 }
-                if is_full {
+                if found.has_more {
                     continue;
                 }
             }
