@@ -39,9 +39,17 @@ struct Core {
     /// The leases of requests that run here, by the request's number.
     running: Mutex<HashMap<u64, Vec<String>>>,
     next: AtomicU64,
-    settling: mpsc::Sender<Cmd>,
+    settling: mpsc::Sender<Correction>,
     /// Corrections on their way.
     unsent: Arc<AtomicU64>,
+}
+
+/// What is said of a request after it was let in.
+enum Correction {
+    /// It may cost so many tokens more, which are `charged` once the server has taken it.
+    Raise { command: Cmd, tokens: u64, charged: Arc<AtomicU64> },
+    /// It has ended. The command's last argument is what it was charged, as far as the server has taken it.
+    Settle { command: Cmd, charged: Arc<AtomicU64> },
 }
 
 /// Whether the server knows of the requests that run here.
@@ -245,6 +253,8 @@ struct Charged {
     core: Arc<Core>,
     number: u64,
     asked: Asked,
+    /// Tokens that the server has counted for it.
+    charged: Arc<AtomicU64>,
     changes: Vec<i64>,
     used: u64,
 }
@@ -257,30 +267,28 @@ impl Charged {
         if !leases.is_empty() {
             core.running.lock().insert(number, leases);
         }
-        Self { core, number, asked, changes: counts.iter().map(|count| count.change).collect(), used: 0 }
+        let charged = Arc::new(AtomicU64::new(asked.tokens));
+        let changes = counts.iter().map(|count| count.change).collect();
+        Self { core, number, asked, charged, changes, used: 0 }
     }
 
-    fn correction(&self) -> Cmd {
+    fn correction(&self) -> Correction {
         let mut command = self.core.settle.call(&self.asked.keys);
-        command.arg(self.core.name(self.number)).arg(self.asked.tokens).arg(self.used);
+        command.arg(self.core.name(self.number)).arg(self.used);
         for ((_, quota), change) in self.asked.claims.iter().zip(&self.changes) {
             let [requests, tokens] = rates(quota);
             command.arg(requests).arg(tokens).arg(*change);
         }
-        command
+        Correction::Settle { command, charged: Arc::clone(&self.charged) }
     }
-}
 
-impl Charged {
-    /// Has a command sent behind those that wait; says whether there was room.
-    fn send(&self, command: Cmd) -> bool {
+    /// Has a correction sent behind those that wait, where there is room.
+    fn send(&self, correction: Correction) {
         self.core.unsent.fetch_add(1, Ordering::AcqRel);
-        let sent = self.core.settling.try_send(command).is_ok();
-        if !sent {
+        if self.core.settling.try_send(correction).is_err() {
             self.core.unsent.fetch_sub(1, Ordering::AcqRel);
             counter!("tidegate_shared_corrections_lost_total").increment(1);
         }
-        sent
     }
 }
 
@@ -293,9 +301,7 @@ impl Settle for Charged {
             let [requests, tokens] = rates(quota);
             command.arg(requests).arg(tokens);
         }
-        if self.send(command) {
-            self.asked.tokens += tokens;
-        }
+        self.send(Correction::Raise { command, tokens, charged: Arc::clone(&self.charged) });
     }
 
     fn settle(mut self: Box<Self>, used: u64) {
@@ -312,21 +318,36 @@ impl Drop for Charged {
 
 /// Sends corrections, those that wait together. One that the server does not take is lost: what it would have given back
 /// leaks away, and its leases end.
-async fn correct(link: Arc<Link>, mut corrections: mpsc::Receiver<Cmd>, unsent: Arc<AtomicU64>) {
+async fn correct(link: Arc<Link>, mut corrections: mpsc::Receiver<Correction>, unsent: Arc<AtomicU64>) {
     let mut waiting = Vec::with_capacity(BATCH);
     while corrections.recv_many(&mut waiting, BATCH).await > 0 {
         let num = waiting.len() as u64;
-        let mut commands = redis::pipe();
-        for command in waiting.drain(..) {
+        let (mut commands, mut raised) = (redis::pipe(), Vec::new());
+        for correction in waiting.drain(..) {
+            let command = match correction {
+                Correction::Raise { command, tokens, charged } => {
+                    // An end that goes together with it is taken with it, or lost with it.
+                    charged.fetch_add(tokens, Ordering::AcqRel);
+                    raised.push((charged, tokens));
+                    command
+                }
+                Correction::Settle { mut command, charged } => {
+                    command.arg(charged.load(Ordering::Acquire));
+                    command
+                }
+            };
             commands.add_command(command).ignore();
         }
         let sent = match link.line() {
             Some(mut line) => link.within(&line.clone(), commands.exec_async(&mut line.connection)).await,
             None => None,
         };
-        unsent.fetch_sub(num, Ordering::AcqRel);
         if sent.is_none() {
+            for (charged, tokens) in &raised {
+                charged.fetch_sub(*tokens, Ordering::AcqRel);
+            }
             counter!("tidegate_shared_corrections_lost_total").increment(num);
         }
+        unsent.fetch_sub(num, Ordering::AcqRel);
     }
 }

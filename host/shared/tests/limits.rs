@@ -226,6 +226,38 @@ async fn whoever_goes_away_while_it_is_asked_has_taken_nothing() {
     }
 }
 
+/// What a further turn may cost was never counted where the server could not be asked, and is not given back at the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raise_that_the_server_did_not_take_is_not_given_back() {
+    let Some(redis) = Redis::start() else { return };
+    let shared = gateway(&redis).await;
+    // A second of waiting leaks a sixtieth of it.
+    let quota = Quota { tokens_per_minute: Some(1_000_000), ..Quota::default() };
+    let held = admitted(ask(&shared, "ann", &quota, 600_000).await);
+    let mut raised = admitted(ask(&shared, "ann", &quota, 1000).await);
+    redis.stall();
+    assert!(ask(&shared, "ann", &quota, 0).await.is_none());
+    raised.charged.raise(300_000);
+    shared.limits().settled().await;
+    redis.go_on();
+    found(&shared.limits()).await;
+    raised.charged.settle(1000);
+    shared.limits().settled().await;
+    let left = admitted(ask(&shared, "ann", &quota, 0).await).allowances.tokens.unwrap().remaining;
+    assert!(left < 600_000, "{left}");
+    // One that was taken is.
+    let mut raised = admitted(ask(&shared, "ann", &quota, 0).await);
+    raised.charged.raise(200_000);
+    shared.limits().settled().await;
+    let less = admitted(ask(&shared, "ann", &quota, 0).await).allowances.tokens.unwrap().remaining;
+    assert!(less + 150_000 < left, "{less}");
+    raised.charged.settle(0);
+    shared.limits().settled().await;
+    let back = admitted(ask(&shared, "ann", &quota, 0).await).allowances.tokens.unwrap().remaining;
+    assert!(back > less + 150_000, "{back}");
+    drop(held);
+}
+
 /// Nobody waits for long, the first one neither, and nobody waits again until it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_or_stalled_is_done_without_and_found_again() {

@@ -1,8 +1,8 @@
--- A request has ended. KEYS: as it was let in with. ARGV: its name, tokens reserved, tokens used; then for each subject
--- requests and tokens a minute, and the change that charged its tokens.
-local name, reserved, used = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- A request has ended. KEYS: as it was let in with. ARGV: its name, tokens used; then for each subject requests and tokens a
+-- minute, and the change that charged its tokens; at last the tokens that it was charged.
+local name, used, reserved = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[#ARGV])
 for i = 1, #KEYS / 2 do
-  local requests, tokens, since = tonumber(ARGV[3 * i + 1]), tonumber(ARGV[3 * i + 2]), tonumber(ARGV[3 * i + 3])
+  local requests, tokens, since = tonumber(ARGV[3 * i]), tonumber(ARGV[3 * i + 1]), tonumber(ARGV[3 * i + 2])
   redis.call('ZREM', KEYS[2 * i], name)
   if tokens > 0 then
     local meter = load(KEYS[2 * i - 1], requests, tokens)
