@@ -17,6 +17,7 @@ const STEPS: &[(&str, &str)] = &[
     ("makers", include_str!("migrations/0009_makers.sql")),
     ("swipes", include_str!("migrations/0010_swipes.sql")),
     ("reasoning", include_str!("migrations/0011_reasoning.sql")),
+    ("answers", include_str!("migrations/0012_answers.sql")),
 ];
 
 /// All steps, in order.

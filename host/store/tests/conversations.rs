@@ -213,7 +213,7 @@ async fn a_history_is_the_recent_messages_and_the_pinned() {
         store.create(&ann, &conversation("c", "", 1), &messages).await.unwrap();
         assert!(store.pin(&ann, "c", "m1", true).await.unwrap());
         assert!(store.pin(&ann, "c", "m8", true).await.unwrap());
-        assert!(store.delete_message(&ann, "c", "m2", |_| String::new()).await.unwrap());
+        assert!(store.delete_message(&ann, "c", "m2", |_| String::new()).await.unwrap().is_some());
         let (history, left_out) = store.history(&ann, "c", "m8", 3, 1 << 20).await.unwrap();
         assert_eq!((ids(&history), left_out), (vec!["m1", "m6", "m7", "m8"], 4), "{}", fresh.name);
         let (whole, left_out) = store.history(&ann, "c", "m8", 100, 1 << 20).await.unwrap();
@@ -326,7 +326,7 @@ async fn nothing_of_a_tenant_is_there_for_another() {
         assert!(store.tree(&eve, "c", &all()).await.unwrap().is_empty());
         assert_eq!(store.history(&eve, "c", "m", 9, 1 << 20).await.unwrap(), (vec![], 0));
         assert!(store.of_response(&eve, "r", Origin::Input).await.unwrap().is_empty());
-        assert!(!store.delete_message(&eve, "c", "m", |_| String::new()).await.unwrap());
+        assert!(store.delete_message(&eve, "c", "m", |_| String::new()).await.unwrap().is_none());
         assert!(!store.pin(&eve, "c", "m", true).await.unwrap());
         assert!(!store.select(&eve, "c", "m").await.unwrap());
         assert_eq!(store.put(&eve, &turn("c", true, "r2", "", At::Leaf)).await.unwrap(), Put::Deleted);
@@ -383,7 +383,7 @@ async fn what_was_purged_is_gone_from_the_files() {
             assert_eq!(store.delete(&ann, &format!("c{i}")).await.unwrap().unwrap()[0].id, format!("r{i}"));
         }
         assert_eq!(store.delete_response(&ann, "alone").await.unwrap().len(), 1);
-        assert!(store.delete_message(&ann, "kept", "a", |_| String::new()).await.unwrap());
+        assert!(store.delete_message(&ann, "kept", "a", |_| String::new()).await.unwrap().is_some());
         assert!(store.list(&ann, &all(), CANARY).await.unwrap().is_empty());
         assert!(
             store.message(&ann, "c1", "a").await.unwrap().is_none()

@@ -100,6 +100,37 @@ async fn one_gateway_makes_an_answer_and_another_when_that_is_no_more() {
     .await;
 }
 
+#[tokio::test]
+async fn an_answer_is_not_made_any_further_without_what_it_answers() {
+    on_each(|fresh| async move {
+        let store = Conversations::new(fresh.db.clone());
+        store.create(&ann(), &conversation("c"), &[says("a", Role::User), says("b", Role::User)]).await.unwrap();
+        let [answer, again, other] = [
+            begun("c", "answer", At::Behind("a".into())),
+            begun("c", "again", At::Branch("a".into())),
+            begun("c", "other", At::Behind("b".into())),
+        ];
+        for turn in [&answer, &again, &other] {
+            assert_eq!(store.begin(&ann(), turn).await.unwrap(), Maker::This);
+        }
+        assert_eq!(store.put(&ann(), &ended(&again, "kept")).await.unwrap(), Put::Written);
+        // In the background, with a question of its own that goes on from there.
+        let question = begun("c", "question", At::Behind("a".into()));
+        assert_eq!(store.put(&ann(), &question).await.unwrap(), Put::Written);
+        let gone = store.delete_message(&ann(), "c", "a", str::to_owned).await.unwrap().unwrap();
+        let gone: Vec<_> = gone.iter().map(|gone| (gone.id.as_str(), gone.is_running)).collect();
+        assert_eq!(gone, [("answer", true)], "{}", fresh.name);
+        assert!(store.response(&ann(), "answer").await.unwrap().is_none());
+        assert_eq!(store.put(&ann(), &ended(&answer, "late")).await.unwrap(), Put::Deleted);
+        for (turn, answer) in [(&question, "to it"), (&other, "to the other")] {
+            assert_eq!(store.put(&ann(), &ended(turn, answer)).await.unwrap(), Put::Written);
+        }
+        assert!(store.message(&ann(), "c", "kept").await.unwrap().is_some(), "what follows it stays");
+        assert_eq!(store.begin(&ann(), &begun("c", "late", At::Branch("a".into()))).await.unwrap(), Maker::Nobody);
+    })
+    .await;
+}
+
 /// A name that a model finds while what it was found in is deleted says nothing of it.
 #[tokio::test]
 async fn a_title_goes_with_what_it_was_found_in() {
@@ -109,12 +140,12 @@ async fn a_title_goes_with_what_it_was_found_in() {
         let found_in = ["a".to_owned(), "b".to_owned()];
         let title = async || store.get(&ann(), "c").await.unwrap().unwrap().title;
         assert!(store.name(&ann(), "c", "Of both", &found_in).await.unwrap());
-        assert!(store.delete_message(&ann(), "c", "a", str::to_owned).await.unwrap());
+        assert!(store.delete_message(&ann(), "c", "a", str::to_owned).await.unwrap().is_some());
         assert_eq!(title().await, "", "{}", fresh.name);
         assert!(!store.name(&ann(), "c", "Of both", &found_in).await.unwrap());
         assert!(store.is_unnamed(&ann(), "c").await.unwrap());
         store.update(&ann(), "c", Some("By hand"), None).await.unwrap();
-        assert!(store.delete_message(&ann(), "c", "b", str::to_owned).await.unwrap());
+        assert!(store.delete_message(&ann(), "c", "b", str::to_owned).await.unwrap().is_some());
         assert_eq!(title().await, "By hand", "a caller's word stays");
     })
     .await;

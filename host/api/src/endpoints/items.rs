@@ -74,9 +74,9 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (api, tenant) = (&exchange.api, exchange.caller.owner());
     let without = |body: &str| without_item(body, &found.id);
     let deleted = api.conversations()?.delete_message(tenant, &conversation.id, &found.id, without).await;
-    if !deleted.map_err(|error| store_failed(&error))? {
-        return Err(not_found("item"));
-    }
+    let answers = deleted.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("item"))?;
+    // What is being made for it ends.
+    api.forget_streams(tenant, &answers);
     if !found.response.is_empty() {
         api.streams.forget(tenant, streams_of(&found.response).into());
     }

@@ -120,7 +120,7 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let making = api.tasks.spawn(make(answering, stream, chat, context).in_current_span());
     match making.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?? {
         Maker::This | Maker::Other => Ok(()),
-        Maker::Nobody => Err(not_found("conversation")),
+        Maker::Nobody => Err(not_found("item")),
     }
 }
 

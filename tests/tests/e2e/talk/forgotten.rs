@@ -121,6 +121,44 @@ async fn what_is_deleted_is_streamed_no_more_and_made_no_further() {
     .await;
 }
 
+/// The answer to a message, and one more to the same, go with it while they are made; an answer that is there stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_message_go_the_answers_that_are_being_made_for_it() {
+    on_each("unanswered", |store| async move {
+        let Stalling { model: slow, mut gone } = Stalling::start().await;
+        let upstream = StandIn::start(|_, body| said(body, "At noon.")).await;
+        let gateway = store.gateway(&format!("{slow}{}", upstream.model("chat")), "[pipeline]\n").await;
+        for is_new in [true, false] {
+            let id = new_conversation(&gateway).await;
+            let path = format!("/v1/conversations/{id}/items");
+            let message = json!({"message_id": "1", "content": "When?", "model": if is_new { "slow" } else { "chat" }});
+            let mut accepted = ask(&gateway, &id, message.clone()).await;
+            let item = format!("{path}/{}", accepted["item_id"].as_str().unwrap());
+            if !is_new {
+                heard(&gateway, &accepted["stream_id"], 0).await;
+                accepted = post(&gateway, &format!("{item}/regenerate"), json!({"model": "slow"})).await;
+            }
+            let running = format!("/v1/streams/{}", accepted["stream_id"].as_str().unwrap());
+            let request = Request::get(gateway.url(&running)).body(Default::default()).unwrap();
+            let mut reading = gateway.send(request).await.into_body();
+            let first = reading.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(String::from_utf8_lossy(&first).contains("word"), "{first:?}");
+            delete(&gateway, &item).await;
+            tokio::time::timeout(Duration::from_secs(20), gone.recv()).await.expect("the model is let go");
+            tokio::time::timeout(Duration::from_secs(20), reading.collect()).await.expect("an end").unwrap();
+            assert_eq!(status(&gateway, &running).await, 404);
+            let left = get(&gateway, &format!("{path}?branch=all")).await;
+            assert_eq!(left["data"].as_array().unwrap().len(), usize::from(!is_new), "{left}");
+            if is_new {
+                let again = gateway.post(&format!("/v1/conversations/{id}/messages"), &message).await;
+                assert_eq!((again.status, again.error().2), (404, json!("item_not_found")));
+            }
+        }
+        gateway.running.stop(Duration::from_secs(5)).await;
+    })
+    .await;
+}
+
 /// Two places for logs, and many requests: what was refused takes none, and what has ended gives its own up.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_and_ended_streams_are_in_nobodys_way() {

@@ -1,5 +1,6 @@
 //! Writing messages, and what can be changed of them.
 
+use super::super::responses::{Deleted, deleted};
 use super::super::summaries::forget;
 use super::super::titles::unname;
 use super::super::{Conversations, Tx, clean, now_ms};
@@ -24,29 +25,34 @@ impl Conversations {
         Ok(written)
     }
 
-    /// Deletes one message, what sums it up, and the title that a model found in what was said; what follows it stays. Of
-    /// the object of its response `without` leaves what there is without the message. Says whether there was one.
+    /// Deletes one message, the answers to it that are being made, what sums it up, and the title that a model found in what
+    /// was said; what follows it stays. Of the object of its response `without` leaves what there is without the message.
+    /// Gives the responses that went with it, or nothing where there was no such message.
     pub async fn delete_message(
         &self,
         tenant: &TenantId,
         conversation: &str,
         id: &str,
         without: impl Fn(&str) -> String + Send,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<Vec<Deleted>>, StoreError> {
+        const ANSWERS: &str = "UPDATE responses SET deleted_ms = $4 WHERE tenant = $1 AND conversation = $2 \
+             AND answers = $3 AND deleted_ms = 0 AND status IN ('queued', 'in_progress') \
+             RETURNING id, status, created_ms";
         const DELETE: &str = "UPDATE messages SET deleted_ms = $4 \
              WHERE tenant = $1 AND conversation = $2 AND id = $3 AND deleted_ms = 0";
         let mut tx = self.db.write().await?;
         // A summary of it that is being written waits here, or is seen below.
         lock(&mut tx, tenant, conversation).await?;
-        let query = sqlx::query(DELETE).bind(tenant.as_str()).bind(conversation).bind(id).bind(now_ms());
-        let found = query.execute(&mut *tx).await?.rows_affected() > 0;
-        if found {
-            forget(&mut tx, tenant, conversation, id).await?;
-            unname(&mut tx, tenant, conversation).await?;
-            leave_out(&mut tx, tenant, conversation, id, without).await?;
+        let bind = |statement| sqlx::query(statement).bind(tenant.as_str()).bind(conversation).bind(id).bind(now_ms());
+        if bind(DELETE).execute(&mut *tx).await?.rows_affected() == 0 {
+            return Ok(None);
         }
+        let answers = deleted(&bind(ANSWERS).fetch_all(&mut *tx).await?)?;
+        forget(&mut tx, tenant, conversation, id).await?;
+        unname(&mut tx, tenant, conversation).await?;
+        leave_out(&mut tx, tenant, conversation, id, without).await?;
         tx.commit().await?;
-        Ok(found)
+        Ok(Some(answers))
     }
 
     /// Keeps a message in the context, or no longer. Says whether there is one.
