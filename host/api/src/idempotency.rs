@@ -118,23 +118,29 @@ async fn make(route: &'static Route, exchange: Exchange, asked: Asked, begun: Be
         Ok(response) => tell(&api, &tenant, &begun, response).await,
         Err(reject) => Ended { outcome: Err(reject), bytes: 0, log: None },
     };
-    match &ended.outcome {
+    let done = match &ended.outcome {
         // What was cancelled has made what there is of it.
         Err(reject) if reject.code.as_deref() != Some("cancelled") => {
             if let Some(claimed) = claimed {
                 claimed.release().await;
             }
             begun.fail(reject);
+            None
         }
         _ => {
             begun.keep(ended.bytes, Instant::now() + age);
             if age < KEY_AGE {
                 forget_later(&api, age);
             }
+            claimed
         }
-    }
+    };
     if let Some(log) = ended.log {
         log.end(ended.outcome);
+    }
+    // Nobody here waits for that.
+    if let Some(claimed) = done {
+        claimed.done().await;
     }
 }
 
@@ -227,6 +233,15 @@ async fn given(api: &Api, mut waiting: Waiting, again: bool) -> Result<Response,
 fn reused() -> Reject {
     let message = "this `Idempotency-Key` came with another body before; use a new key for a new request";
     Reject::new(RejectKind::Conflict, Fault::Client, message).code("idempotency_key_reused")
+}
+
+/// It is another gateway's, and its answer is not to be had here yet. Making it here would be making it twice.
+pub(crate) fn being_made() -> Reject {
+    let message = "what was asked with this `Idempotency-Key` is being made by another gateway; ask again with the same \
+                   key in a moment";
+    let mut reject = Reject::new(RejectKind::Conflict, Fault::Client, message).code("idempotency_in_progress");
+    reject.retry_after_s = Some(2);
+    reject
 }
 
 /// Making it again could be making it twice.

@@ -18,6 +18,7 @@ const STEPS: &[(&str, &str)] = &[
     ("swipes", include_str!("migrations/0010_swipes.sql")),
     ("reasoning", include_str!("migrations/0011_reasoning.sql")),
     ("answers", include_str!("migrations/0012_answers.sql")),
+    ("claims", include_str!("migrations/0013_claims.sql")),
 ];
 
 /// All steps, in order.

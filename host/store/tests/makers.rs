@@ -7,7 +7,7 @@ use std::time::Duration;
 use support::on_each;
 use tidegate_store::Conversations;
 use tidegate_store::conversations::{
-    At, Conversation, Feedback, Made, Maker, MessageStatus, NewMessage, NewResponse, Order, Origin, Page, Put,
+    At, Claim, Conversation, Feedback, Made, Maker, MessageStatus, NewMessage, NewResponse, Order, Origin, Page, Put,
     Turn,
 };
 use tidegate_types::{Message, Role, TenantId};
@@ -127,6 +127,29 @@ async fn an_answer_is_not_made_any_further_without_what_it_answers() {
         }
         assert!(store.message(&ann(), "c", "kept").await.unwrap().is_some(), "what follows it stays");
         assert_eq!(store.begin(&ann(), &begun("c", "late", At::Branch("a".into()))).await.unwrap(), Maker::Nobody);
+    })
+    .await;
+}
+
+/// Until it was done, or the gateway that took it is no more.
+#[tokio::test]
+async fn what_another_gateway_does_for_a_key_is_told_from_what_was_done() {
+    on_each(|fresh| async move {
+        let [one, two] = ["one", "two"].map(|name| Conversations::of_gateway(fresh.db.clone(), name));
+        one.stay(Duration::from_secs(60)).await.unwrap();
+        let claim = async |key: &str| two.claim(&ann(), "responses", key, "r", "theirs").await.unwrap();
+        let same = |is_running| Claim::Same { object: "made".into(), is_running };
+        for key in ["done", "gone"] {
+            assert_eq!(one.claim(&ann(), "responses", key, "r", "made").await.unwrap(), Claim::New);
+            assert_eq!(claim(key).await, same(true), "{}", fresh.name);
+        }
+        // Nobody says that of another's.
+        two.done(&ann(), "responses", "done").await.unwrap();
+        assert_eq!(claim("done").await, same(true));
+        one.done(&ann(), "responses", "done").await.unwrap();
+        assert_eq!((claim("done").await, claim("gone").await), (same(false), same(true)));
+        one.stay(Duration::ZERO).await.unwrap();
+        assert_eq!(claim("gone").await, same(false));
     })
     .await;
 }

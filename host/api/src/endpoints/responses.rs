@@ -8,6 +8,7 @@ use crate::endpoints::generate::{event_stream, extra_headers, full, now};
 use crate::endpoints::items::rendered;
 use crate::endpoints::streams::seen;
 use crate::exchange::{Exchange, json};
+use crate::idempotency::being_made;
 use crate::kept::{not_found, store_failed};
 use crate::receive;
 use crate::replay::{ReplayBody, away, gone};
@@ -128,6 +129,9 @@ async fn attach(api: &Api, tenant: &TenantId, id: &str, stream: bool, wait: bool
         }
         (None, true) => {
             let stored = find(api, tenant, id).await?;
+            if stored.is_running() {
+                return Err(being_made());
+            }
             let message = format!("the events of this response are no longer kept; it is `{id}`, {}", stored.status);
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("events_gone"));
         }

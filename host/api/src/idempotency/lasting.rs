@@ -1,7 +1,7 @@
 //! Requests that make something in the store: the store knows their keys, for a day, whatever becomes of this process. It
 //! knows what was made by its name only, so that nothing of what callers write stays where it was deleted.
 
-use super::{Asked, gone, reused};
+use super::{Asked, being_made, gone, reused};
 use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{conversations, responses};
@@ -51,6 +51,13 @@ impl Claimed {
             tracing::warn!(tenant = %self.tenant, "an idempotency key stays with a request that failed: {error}");
         }
     }
+
+    /// Lets other gateways know that nothing more is made for it.
+    pub(super) async fn done(&self) {
+        if let Err(error) = self.conversations.done(&self.tenant, self.route, &self.key_hash).await {
+            tracing::warn!(tenant = %self.tenant, "an idempotency key stays with a request that was done: {error}");
+        }
+    }
 }
 
 /// Handles a request, once for all gateways where what it makes lasts.
@@ -77,19 +84,26 @@ pub(super) async fn handle(
             exchange.made = Some(made);
             ((route.handler)(exchange).await, Some(claimed))
         }
-        Ok(Claim::Same(made)) => (found(again, exchange, made).await, None),
+        Ok(Claim::Same { object, is_running }) => (found(again, exchange, object, is_running).await, None),
         Ok(Claim::Other) => (Err(reused()), None),
         Err(error) => (Err(store_failed(&error)), None),
     }
 }
 
-/// What was made; it may have been deleted since, or never have been made by a process that was killed.
-async fn found(again: Again, exchange: Exchange, made: String) -> Result<Response, Reject> {
-    match again {
-        Again::Finds(find) => match find(exchange, made).await {
-            Err(reject) if reject.kind == RejectKind::NotFound => Err(gone()),
-            found => found,
-        },
+/// What was made; it may have been deleted since, or never have been made by a process that was killed. What another gateway
+/// is at may not be there yet.
+async fn found(again: Again, exchange: Exchange, made: String, is_running: bool) -> Result<Response, Reject> {
+    let found = match again {
+        Again::Finds(find) => find(exchange, made).await,
         Again::Refuses => Err(gone()),
+    };
+    let is_there = match (&found, again) {
+        (Err(reject), Again::Finds(_)) => reject.kind != RejectKind::NotFound,
+        (found, _) => found.is_ok(),
+    };
+    match is_there {
+        true => found,
+        false if is_running => Err(being_made()),
+        false => Err(gone()),
     }
 }

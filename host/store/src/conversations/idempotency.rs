@@ -13,8 +13,13 @@ const KEPT_MS: i64 = 24 * 3600 * 1000;
 pub enum Claim {
     /// It is new, and stands for this object from now on.
     New,
-    /// The same request made this object before.
-    Same(String),
+    /// The same request came before.
+    Same {
+        /// What it makes, or made.
+        object: String,
+        /// Whether another gateway is still at it, and there.
+        is_running: bool,
+    },
     /// Another request came with it before.
     Other,
 }
@@ -30,24 +35,36 @@ impl Conversations {
         object: &str,
     ) -> Result<Claim, StoreError> {
         const OLD: &str = "DELETE FROM idempotency WHERE created_ms < $1";
-        const CLAIM: &str = "INSERT INTO idempotency (tenant, route, key_hash, fingerprint, object, created_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (tenant, route, key_hash) DO NOTHING";
-        const FIND: &str =
-            "SELECT fingerprint, object FROM idempotency WHERE tenant = $1 AND route = $2 AND key_hash = $3";
-        let mut tx = self.db.write().await?;
-        sqlx::query(OLD).bind(now_ms() - KEPT_MS).execute(&mut *tx).await?;
+        const CLAIM: &str = "INSERT INTO idempotency \
+             (tenant, route, key_hash, fingerprint, object, created_ms, gateway) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (tenant, route, key_hash) DO NOTHING";
+        const FIND: &str = "SELECT fingerprint, object, (SELECT COUNT(*) FROM gateways g \
+                 WHERE g.name = idempotency.gateway AND g.until_ms > $4) AS running \
+             FROM idempotency WHERE tenant = $1 AND route = $2 AND key_hash = $3";
+        let (mut tx, now) = (self.db.write().await?, now_ms());
+        sqlx::query(OLD).bind(now - KEPT_MS).execute(&mut *tx).await?;
         let query = sqlx::query(CLAIM).bind(tenant.as_str()).bind(route).bind(key_hash);
-        let claimed = query.bind(fingerprint).bind(object).bind(now_ms()).execute(&mut *tx).await?.rows_affected();
-        let claim = if claimed > 0 {
+        let query = query.bind(fingerprint).bind(object).bind(now).bind(&*self.gateway);
+        let claim = if query.execute(&mut *tx).await?.rows_affected() > 0 {
             Claim::New
         } else {
-            let query = sqlx::query(FIND).bind(tenant.as_str()).bind(route).bind(key_hash);
+            let query = sqlx::query(FIND).bind(tenant.as_str()).bind(route).bind(key_hash).bind(now);
             let row = query.fetch_one(&mut *tx).await?;
-            let same = row.try_get::<String, _>("fingerprint")? == fingerprint;
-            if same { Claim::Same(row.try_get("object")?) } else { Claim::Other }
+            let is_same = row.try_get::<String, _>("fingerprint")? == fingerprint;
+            let (object, is_running) = (row.try_get("object")?, row.try_get::<i64, _>("running")? > 0);
+            if is_same { Claim::Same { object, is_running } } else { Claim::Other }
         };
         tx.commit().await?;
         Ok(claim)
+    }
+
+    /// Says that what a key was claimed for was done: it is there to be found, or gone.
+    pub async fn done(&self, tenant: &TenantId, route: &str, key_hash: &str) -> Result<(), StoreError> {
+        const DONE: &str =
+            "UPDATE idempotency SET gateway = '' WHERE tenant = $1 AND route = $2 AND key_hash = $3 AND gateway = $4";
+        let query = sqlx::query(DONE).bind(tenant.as_str()).bind(route).bind(key_hash).bind(&*self.gateway);
+        query.execute(self.db.pool()).await?;
+        Ok(())
     }
 
     /// Forgets a key whose request failed, so that it may be tried again.

@@ -67,8 +67,7 @@ impl Conversations {
 }
 
 async fn is_there(tx: &mut Tx, tenant: &TenantId, conversation: &str, id: &str) -> Result<bool, StoreError> {
-    const FIND: &str =
-        "SELECT id FROM messages WHERE tenant = $1 AND conversation = $2 AND id = $3 AND deleted_ms = 0";
+    const FIND: &str = "SELECT id FROM messages WHERE tenant = $1 AND conversation = $2 AND id = $3 AND deleted_ms = 0";
     let query = sqlx::query(FIND).bind(tenant.as_str()).bind(conversation).bind(id);
     Ok(query.fetch_optional(&mut **tx).await?.is_some())
 }

@@ -2,13 +2,13 @@
 
 use super::{said, until};
 use crate::conversations::{heard, items, texts};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tidegate_tests::Gateway;
 use tidegate_tests::postgres::Database;
 use tidegate_tests::redis::Redis;
 use tidegate_tests::stand_in::StandIn;
+use tidegate_tests::{Gateway, collect};
 
 /// The client that does not know whether it got through sends its message again, and the balancer to another gateway; there
 /// is nothing between them but the store.
@@ -62,11 +62,8 @@ async fn a_gateway_whose_answer_was_taken_over_leaves_the_others_alone() {
         _ => said(body, "At noon.").after(Duration::from_secs(3)),
     })
     .await;
-    let config = format!(
-        "[shared]\nurl = \"{}\"\nlease_ms = 8000\ndeadline_ms = 2000\n{}",
-        redis.url(),
-        upstream.model("chat")
-    );
+    let config =
+        format!("[shared]\nurl = \"{}\"\nlease_ms = 8000\ndeadline_ms = 2000\n{}", redis.url(), upstream.model("chat"));
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let (one, two) =
         (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
@@ -82,6 +79,54 @@ async fn a_gateway_whose_answer_was_taken_over_leaves_the_others_alone() {
     assert_eq!((&done["finish_reason"], &done["stored"]), (&json!("stop"), &json!(true)), "{there:?}");
     assert_eq!(heard(&one, &accepted["stream_id"], 0).await, there, "the first reads what the second made");
     assert_eq!(texts(&items(&two, &id, "").await), ["When?", "At noon."]);
+    for gateway in [one, two] {
+        gateway.running.stop(Duration::from_secs(5)).await;
+    }
+}
+
+/// There is nothing between the two but the store, which has nothing of a response before its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone() {
+    let Some(database) = Database::new("claimed") else { return };
+    let upstream = StandIn::start(|_, body| said(body, "At noon.").after(Duration::from_secs(2))).await;
+    let config = upstream.model("chat");
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (one, two) =
+        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
+    let ask = async |gateway: &Gateway, key: &str, more: Value| {
+        let mut body = json!({"model": "chat", "input": "When?"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut request = gateway.json_request("/v1/responses", &body);
+        request.headers_mut().insert("idempotency-key", key.parse().unwrap());
+        collect(gateway.send(request).await).await
+    };
+    let ends = [
+        ("whole", json!({}), 200),
+        ("streamed", json!({"stream": true}), 409),
+        ("unkept", json!({"store": false}), 409),
+    ];
+    for (n, (key, more, end)) in ends.into_iter().enumerate() {
+        let meanwhile = async {
+            until("it is made", async || (upstream.asked("/v1/chat/completions").len() > n).then_some(())).await;
+            ask(&two, key, more.clone()).await
+        };
+        let (made, early) = tokio::join!(ask(&one, key, more.clone()), meanwhile);
+        assert_eq!((made.status, early.status), (200, 409), "{key}: {:?}", early.body);
+        assert_eq!(early.error().2, "idempotency_in_progress", "{key}");
+        assert!(early.headers.contains_key("retry-after"), "{key}");
+        let late = until("it is done", async || {
+            let late = ask(&two, key, more.clone()).await;
+            (late.status != 409 || late.error().2 != "idempotency_in_progress").then_some(late)
+        })
+        .await;
+        assert_eq!(late.status, end, "{key}: {:?}", late.body);
+        match key {
+            "whole" => assert_eq!(late.json()["id"], made.json()["id"]),
+            "streamed" => assert_eq!(late.error().2, "events_gone"),
+            _ => assert_eq!(late.error().2, "idempotency_answer_gone"),
+        }
+    }
+    assert_eq!(upstream.asked("/v1/chat/completions").len(), 3);
     for gateway in [one, two] {
         gateway.running.stop(Duration::from_secs(5)).await;
     }
