@@ -26,7 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_streams::Writer;
-use tidegate_types::{Fault, Reject, RejectKind, Retention, TenantId};
+use tidegate_types::{Act, Fault, Reject, RejectKind, Retention, TenantId};
 use tracing::Instrument;
 
 const HEADER: &str = "idempotency-key";
@@ -112,8 +112,11 @@ fn id(route: &Route, exchange: &Exchange, key: &HeaderValue) -> Id {
 /// Makes the answer, for whoever waits, and keeps it. Before anybody is told that it failed, the key is free again.
 async fn make(route: &'static Route, exchange: Exchange, asked: Asked, begun: Begun) {
     let (api, tenant) = (Arc::clone(&exchange.api), exchange.caller.owner().clone());
-    let age = age(&api, route, exchange.caller.scope.retention);
+    let (keep, retention) = (api.limits.streams.keep, exchange.caller.scope.retention);
     let (outcome, claimed) = lasting::handle(route, exchange, &asked).await;
+    // The request itself may have said so.
+    let asked_for = outcome.as_ref().ok().and_then(|response| response.extensions().get::<Retention>().copied());
+    let age = age(route, asked_for.unwrap_or(retention), keep);
     let ended = match outcome {
         Ok(response) => tell(&api, &tenant, &begun, response).await,
         Err(reject) => Ended { outcome: Err(reject), bytes: 0, log: None },
@@ -153,12 +156,12 @@ struct Ended {
     log: Option<Writer>,
 }
 
-/// How long an answer may be given again.
-fn age(api: &Api, route: &Route, retention: Retention) -> Duration {
+/// How long an answer may be given again; one of which nothing may be kept as long as a stream can be come back to, `keep`.
+fn age(route: &Route, retention: Retention, keep: Duration) -> Duration {
     match route.access {
-        Access::Admin(_) => SECRET_AGE,
-        // As long as a stream can be come back to.
-        _ if retention == Retention::Nothing => api.limits.streams.keep.min(KEY_AGE),
+        // It shows the key that it made.
+        Access::Admin(Act::Keys) => SECRET_AGE,
+        _ if retention == Retention::Nothing => keep.min(KEY_AGE),
         _ => KEY_AGE,
     }
 }
@@ -254,4 +257,27 @@ pub(crate) fn gone() -> Reject {
 fn full() -> Reject {
     let message = "the server makes as many requests with an `Idempotency-Key` as it may; try again in a second";
     Reject::unavailable(Fault::Operator, message, 1).code("idempotency_keys_full")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes::{Door, Found, find};
+
+    #[test]
+    fn what_shows_a_key_is_given_again_for_a_minute_and_anything_else_for_a_day() {
+        for (path, expected) in [
+            ("/admin/keys", SECRET_AGE),
+            ("/admin/keys/ann/rotate", SECRET_AGE),
+            ("/admin/reload", KEY_AGE),
+            ("/v1/organization/projects", KEY_AGE),
+            ("/v1/organization/projects/p/users", KEY_AGE),
+            ("/v1/responses", KEY_AGE),
+        ] {
+            let Found::Route(route, _) = find(Door::Every, &Method::POST, path) else { panic!("no {path}") };
+            let short = Duration::from_secs(1);
+            assert_eq!(age(route, Retention::Kept, short), expected, "{path}");
+            assert_eq!(age(route, Retention::Nothing, short) < expected, expected == KEY_AGE, "{path}");
+        }
+    }
 }

@@ -6,8 +6,9 @@
 mod support;
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use support::{Running, chat, finish, limits, start, text};
-use tidegate_api::{ApiKey, IdempotencyLimits, Limits};
+use tidegate_api::{ApiKey, IdempotencyLimits, Limits, StreamLimits};
 use tidegate_types::{Caller, TenantId};
 
 fn with(request: impl AsRef<[u8]>, headers: &str) -> String {
@@ -135,6 +136,29 @@ async fn a_key_has_a_length_and_is_alone() {
     assert_eq!(running.ask(with(chat("m", ""), &longest)).await.status, 200);
     // What reads only takes no notice.
     assert_eq!(running.ask(with(support::get("/v1/models"), "idempotency-key: k")).await.status, 200);
+}
+
+/// As long as a stream can be come back to, which is not at all here; anything else for a day.
+#[tokio::test]
+async fn an_answer_of_which_nothing_is_to_be_kept_is_not_given_again_for_a_day() {
+    let streams = StreamLimits { keep: Duration::ZERO, ..StreamLimits::default() };
+    let mut running = start(Limits { streams, ..limits() }, Vec::new(), None);
+    let response = |more: &str| support::post("/v1/responses", format!(r#"{{"model":"m","input":"Hello!"{more}}}"#));
+    for (key, request, again) in [
+        ("a", chat("m", ""), 200),
+        ("b", chat("m", r#","store":false"#), 409),
+        ("c", chat("m", r#","store":false,"stream":true"#), 409),
+        ("d", response(""), 200),
+        ("e", response(r#","store":false"#), 409),
+    ] {
+        let request = once(key, request);
+        assert_eq!(running.ask(&request).await.status, 200, "{key}");
+        assert_eq!(asked(&mut running), 1);
+        running.all_dropped().await;
+        let answer = running.ask(&request).await;
+        assert_eq!((answer.status, asked(&mut running)), (again, 0), "{key}: {}", answer.body);
+        assert!(again == 200 || code(&answer) == "idempotency_answer_gone");
+    }
 }
 
 #[tokio::test]

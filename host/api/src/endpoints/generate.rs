@@ -60,6 +60,7 @@ pub(crate) async fn answer(
         }
     };
     response.headers_mut().extend(headers);
+    response.extensions_mut().insert(retention);
     Ok(response)
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     if asked.store == Some(false) {
         context.retention = Retention::Nothing;
     }
-    let id = format!("resp_{unique}");
+    let (id, retention) = (format!("resp_{unique}"), context.retention);
     let store = stores(&api, &caller, &asked)?;
     let place = place(&api, &caller, &asked, &unique).await?;
     if let (Some(leaf), false) = (&place.leaf, place.at == At::Leaf) {
@@ -105,6 +105,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
         }
     };
     response.headers_mut().extend(headers);
+    response.extensions_mut().insert(retention);
     Ok(response)
 }
 
