@@ -6,13 +6,13 @@ use crate::plugins::read_toml;
 use anyhow::{Context, Result};
 use std::path::Path;
 
-/// Every member with what it may depend on, lowest first. A crate that is not here is a violation: a new one
-/// states its place.
+/// Every member with what it depends on, lowest first. A crate that is not here is a violation: a new one states its
+/// place. So is an edge that no manifest has: nobody would notice who takes it up again.
 const EDGES: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("fair", &["types"]),
     ("limits", &["types"]),
-    ("egress", &["types"]),
+    ("egress", &[]),
     ("trace", &["egress"]),
     ("identity", &["types", "fair", "egress"]),
     ("wire", &["types"]),
@@ -20,7 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("device", &["types"]),
     ("kernels", &["types", "device"]),
     ("model", &["types", "device"]),
-    ("engine", &["types", "model", "device", "fair"]),
+    ("engine", &["types", "device", "fair"]),
     ("sandbox", &["types"]),
     ("upstream", &["types", "wire", "egress", "trace"]),
     ("ledger", &["types"]),
@@ -28,12 +28,12 @@ const EDGES: &[(&str, &[&str])] = &[
     ("streams", &["types"]),
     ("shared", &["types", "limits", "streams"]),
     ("store", &["types", "ledger"]),
-    ("api", &["types", "trace", "wire", "identity", "streams", "store", "pipeline"]),
+    ("api", &["types", "trace", "wire", "identity", "streams", "store"]),
     (
         "gateway",
         &[
-            "types", "fair", "limits", "egress", "trace", "identity", "wire", "text", "device", "kernels", "model",
-            "engine", "sandbox", "upstream", "streams", "shared", "ledger", "store", "pipeline", "api",
+            "types", "limits", "egress", "trace", "identity", "wire", "text", "device", "kernels", "model", "engine",
+            "sandbox", "upstream", "shared", "ledger", "store", "pipeline", "api",
         ],
     ),
 ];
@@ -48,7 +48,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("cudarc", &["kernels"], "only `kernels` knows CUDA, behind its probe; use its types"),
 ];
 
-/// Edges that the table does not allow, reserved dependencies elsewhere, and crates without the shared lints.
+/// Edges that the table does not allow or that only it has, reserved dependencies elsewhere, and crates without the shared lints.
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let workspace = read_toml(&root.join("Cargo.toml"))?;
     let members = workspace.get("workspace").and_then(|w| w.get("members")).and_then(toml::Value::as_array);
@@ -58,7 +58,8 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
         let manifest = read_toml(&root.join(&shown))?;
         let name = manifest.get("package").and_then(|p| p.get("name")).and_then(toml::Value::as_str);
         let name = name.with_context(|| format!("{shown}: has no package name"))?;
-        violations.extend(check_member(name, &manifest).into_iter().map(|what| format!("{shown}: {what}")));
+        let found = check_member(name, &manifest).into_iter().chain(unused_edges(name, &manifest));
+        violations.extend(found.map(|what| format!("{shown}: {what}")));
     }
     Ok(violations)
 }
@@ -91,6 +92,14 @@ fn check_member(package: &str, manifest: &toml::Table) -> Vec<String> {
     violations
 }
 
+fn unused_edges(package: &str, manifest: &toml::Table) -> Vec<String> {
+    let crate_name = short(package).unwrap_or(package);
+    let Some((_, allowed)) = EDGES.iter().find(|(name, _)| *name == crate_name) else { return Vec::new() };
+    let taken: Vec<&str> = shipped_dependencies(manifest).into_iter().filter_map(short).collect();
+    let unused = allowed.iter().filter(|edge| !taken.contains(edge));
+    unused.map(|edge| format!("`{crate_name}` does not depend on `{edge}`; take that edge out of EDGES")).collect()
+}
+
 /// The folder of one of our packages: `tidegate-wire` is `wire`, and the program itself is `gateway`.
 fn short(package: &str) -> Option<&str> {
     if package == "tidegate" { Some("gateway") } else { package.strip_prefix("tidegate-") }
@@ -119,6 +128,15 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(violations("tidegate-api", "[dev-dependencies]\ntidegate = {}\n").is_empty());
         assert!(violations("tidegate", "[dependencies]\ntidegate-api.workspace = true\n").is_empty());
+    }
+
+    #[test]
+    fn an_edge_that_no_manifest_has_is_named() {
+        let unused = |manifest: &str| unused_edges("tidegate-trace", &manifest.parse().unwrap());
+        assert_eq!(unused(""), ["`trace` does not depend on `egress`; take that edge out of EDGES"]);
+        assert!(unused("[dependencies]\ntidegate-egress.workspace = true\n").is_empty());
+        assert_eq!(unused("[dev-dependencies]\ntidegate-egress.workspace = true\n").len(), 1);
+        assert!(unused_edges("tidegate-tests", &toml::Table::new()).is_empty());
     }
 
     #[test]
