@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -181,8 +180,6 @@ pub struct RequestContext {
     pub caller: Arc<Caller>,
     /// Whether something of its content may be kept.
     pub retention: Retention,
-    /// The other end of the connection.
-    pub peer: SocketAddr,
     /// Gateways of this kind that the request came through before.
     pub hops: u8,
     /// What was said before, where the request is part of a conversation that is kept.

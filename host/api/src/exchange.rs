@@ -43,7 +43,6 @@ impl Exchange {
             generation: self.unique.as_str().into(),
             caller: Arc::clone(&self.caller),
             retention: self.caller.scope.retention,
-            peer: self.peer,
             hops: hops.unwrap_or(0),
             history: None,
             notebook: None,

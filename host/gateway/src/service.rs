@@ -260,7 +260,7 @@ impl Service for PipelineService {
 }
 
 fn for_pipeline(cx: RequestContext) -> tidegate_pipeline::RequestContext {
-    let RequestContext { request_id, generation, caller, retention, hops, history, notebook, peer: _ } = cx;
+    let RequestContext { request_id, generation, caller, retention, hops, history, notebook } = cx;
     let history = history.map(|history| tidegate_pipeline::History(history.0));
     tidegate_pipeline::RequestContext { request_id, generation, caller, retention, hops, history, notebook }
 }
