@@ -28,11 +28,8 @@ pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
 pub(crate) use cache::variable;
 pub use certificates::CertificateConfig;
 pub(crate) use files::Seen;
-pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig, VectorAccessConfig};
-pub use pipeline::{
-    BreakerConfig, LimitsConfig, OnErrorConfig, PipelineConfig, StageConfig, StageKindConfig, StreamedConfig,
-    WhenConfig,
-};
+pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig};
+pub use pipeline::{BreakerConfig, LimitsConfig, PipelineConfig, StageConfig, WhenConfig};
 pub use plugins::PluginsConfig;
 
 pub use keys::{Expiry, KeyConfig};

@@ -3,6 +3,7 @@
 use crate::breaker::{Breaker, Outcome};
 use crate::figures::StageFigures;
 use metrics::counter;
+use serde::Deserialize;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 /// What a failure of the plugin means for the request; load failure included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 pub enum OnError {
     /// The request ends with an error. Default of guards.
     Closed,

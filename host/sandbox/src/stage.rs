@@ -7,30 +7,32 @@ mod grants;
 pub use answer::{Exchange, MemoryItem, Output, Question, Summary};
 pub use grants::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
 
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_types::{Caller, Finding, Message, Part, RequestId, Retention, Span, ToolDef};
 
-/// The kinds of stage that a component may export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The kinds of stage that a component may export, by their names in the contract and in the config.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
 pub enum StageKind {
-    /// `prompt-guard`
+    /// Decides on prompts, retrieved text and tool results.
     PromptGuard,
-    /// `stream-guard`
+    /// Decides on generated text.
     StreamGuard,
-    /// `router`
+    /// Orders the models for a request that asks for `auto`.
     Router,
-    /// `tool-provider`
+    /// Brings tools.
     ToolProvider,
-    /// `retriever`
+    /// Brings passages.
     Retriever,
-    /// `output-guard`
+    /// Decides on whole answers.
     OutputGuard,
-    /// `memory`
+    /// Remembers callers between conversations.
     Memory,
-    /// `observer`
+    /// Is told how requests ended.
     Observer,
 }
 
@@ -424,4 +426,16 @@ pub enum CallError {
         /// The limit.
         instances: usize,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_read_by_the_name_that_it_is_shown_by() {
+        for kind in StageKind::ALL {
+            assert_eq!(serde_json::from_value::<StageKind>(kind.as_str().into()).unwrap(), kind);
+        }
+    }
 }

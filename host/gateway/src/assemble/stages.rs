@@ -2,16 +2,14 @@
 
 use super::admission::Admission;
 use crate::bundled;
-use crate::config::{
-    BreakerConfig, OnErrorConfig, PipelineConfig, StageConfig, StreamedConfig, TenantConfig, WhenConfig,
-};
+use crate::config::{BreakerConfig, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_pipeline::stage::{OnError, Stage};
-use tidegate_pipeline::{Breaker, MemoryStage, OutputGuardStage, RetrieverStage, Stages, WhenStreamed};
+use tidegate_pipeline::{Breaker, MemoryStage, OutputGuardStage, RetrieverStage, Stages};
 use tidegate_sandbox::stage::StageKind;
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
 
@@ -88,7 +86,7 @@ fn load_one(
         config: serde_json::to_value(&stage.config)?,
         grants: stage.grants.to_grants(tenants)?,
         limits: stage.limits.to_limits(),
-        stages: stage.stages.as_ref().map(|kinds| kinds.iter().map(|kind| (*kind).into()).collect()),
+        stages: stage.stages.clone(),
         shared: stage.shared,
         snapshot: stage.snapshot,
     };
@@ -133,7 +131,7 @@ fn kinds(
     exported: impl FnOnce() -> Option<BTreeSet<StageKind>>,
 ) -> anyhow::Result<Vec<StageKind>> {
     let why = match (&stage.stages, plugin) {
-        (Some(kinds), _) => return Ok(kinds.iter().map(|kind| (*kind).into()).collect()),
+        (Some(kinds), _) => return Ok(kinds.clone()),
         (None, Ok(plugin)) => return Ok(plugin.exported_stages().iter().copied().collect()),
         (None, Err(why)) => why,
     };
@@ -177,13 +175,7 @@ fn place(
     let stage = Stage {
         name: config.plugin.as_str().into(),
         plugin,
-        on_error: match config.on_error {
-            Some(OnErrorConfig::Closed) => OnError::Closed,
-            Some(OnErrorConfig::Open) => OnError::Open,
-            Some(OnErrorConfig::Skip) => OnError::Skip,
-            None if guard => OnError::Closed,
-            None => OnError::Open,
-        },
+        on_error: config.on_error.unwrap_or(if guard { OnError::Closed } else { OnError::Open }),
         wall: config.limits.wall(kind),
         holdback_bytes: config.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES),
         breaker: Arc::clone(breaker),
@@ -200,13 +192,7 @@ fn place(
             top_k: config.top_k.unwrap_or(TOP_K),
             min_score: config.min_score.unwrap_or(0.0),
         }),
-        StageKind::OutputGuard => stages.output_guards.push(OutputGuardStage {
-            stage,
-            streamed: match config.streamed {
-                Some(StreamedConfig::Pass) => WhenStreamed::Pass,
-                Some(StreamedConfig::Hold) | None => WhenStreamed::Hold,
-            },
-        }),
+        StageKind::OutputGuard => stages.output_guards.push(OutputGuardStage { stage, streamed: config.streamed }),
         StageKind::Memory => {
             stages.memories.push(MemoryStage { stage, top_k: config.top_k.unwrap_or(TOP_K) });
         }

@@ -29,7 +29,7 @@ pub struct GrantsConfig {
     /// Models that the plugin may ask: its alias, and the model's name.
     pub models: BTreeMap<String, String>,
     /// Vector collections of the tenant.
-    pub vectors: BTreeMap<String, VectorAccessConfig>,
+    pub vectors: BTreeMap<String, VectorAccess>,
     /// Random bytes.
     pub random: bool,
 }
@@ -51,16 +51,6 @@ pub struct HttpGrantConfig {
     pub request_kib: Option<usize>,
     /// Of an answer's body; the rest is cut off. Default 1024.
     pub response_kib: Option<usize>,
-}
-
-/// What a plugin may do with a collection.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum VectorAccessConfig {
-    /// Search.
-    Read,
-    /// Search, put and delete.
-    Write,
 }
 
 /// `[tenants.NAME]`
@@ -121,7 +111,7 @@ impl GrantsConfig {
             content: self.content,
             secrets: self.secrets.iter().map(secret).collect::<anyhow::Result<_>>()?,
             models: self.models.iter().map(model).collect(),
-            vectors: self.vectors.iter().map(|(name, access)| (name.clone(), (*access).into())).collect(),
+            vectors: self.vectors.clone(),
             random: self.random,
             withheld: withheld.filter(|(_, names)| !names.is_empty()).collect(),
         })
@@ -143,15 +133,6 @@ impl HttpGrantConfig {
             request_bytes: self.request_kib.map_or(default.request_bytes, |kib| kib << 10),
             response_bytes: self.response_kib.map_or(default.response_bytes, |kib| kib << 10),
             ..default
-        }
-    }
-}
-
-impl From<VectorAccessConfig> for VectorAccess {
-    fn from(access: VectorAccessConfig) -> Self {
-        match access {
-            VectorAccessConfig::Read => Self::Read,
-            VectorAccessConfig::Write => Self::Write,
         }
     }
 }

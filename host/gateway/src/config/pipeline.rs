@@ -10,6 +10,7 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tidegate_pipeline::{OnError, WhenStreamed};
 use tidegate_sandbox::stage::{Limits, StageKind};
 
 /// `[pipeline]`
@@ -39,9 +40,9 @@ pub struct StageConfig {
     /// A packed plugin in a registry, `oci://HOST/REPOSITORY:TAG`; `tidegate plugin lock` fetches and pins it.
     pub source: Option<String>,
     /// The stages that it runs in; default: all that the component exports.
-    pub stages: Option<Vec<StageKindConfig>>,
+    pub stages: Option<Vec<StageKind>>,
     /// What its failure means; default: `closed` for guards, `open` for the others.
-    pub on_error: Option<OnErrorConfig>,
+    pub on_error: Option<OnError>,
     /// The plugin's own config.
     #[serde(default)]
     pub config: toml::Table,
@@ -66,7 +67,8 @@ pub struct StageConfig {
     /// For prompt guards: when they are asked. Default `before`.
     pub when: Option<WhenConfig>,
     /// For output guards: what they do about streams. Default `hold`.
-    pub streamed: Option<StreamedConfig>,
+    #[serde(default)]
+    pub streamed: WhenStreamed,
     /// When the plugin is left out because it keeps failing.
     #[serde(default)]
     pub breaker: BreakerConfig,
@@ -80,16 +82,6 @@ pub enum WhenConfig {
     Before,
     /// While the model reads the prompt; the first word waits for the verdict. For guards that rewrite nothing.
     DuringPrefill,
-}
-
-/// `streamed`
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum StreamedConfig {
-    /// A stream is held until the guard has decided on all of it.
-    Hold,
-    /// A stream passes, and the guard is not asked.
-    Pass,
 }
 
 /// `[pipeline.stage.breaker]`
@@ -108,55 +100,6 @@ impl Default for BreakerConfig {
     fn default() -> Self {
         Self { failures: 5, within_ms: 10_000, pause_ms: 10_000 }
     }
-}
-
-/// A kind of stage.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "kebab-case")]
-pub enum StageKindConfig {
-    /// Decides on prompts, retrieved text and tool results.
-    PromptGuard,
-    /// Decides on generated text.
-    StreamGuard,
-    /// Orders the models for a request that asks for `auto`.
-    Router,
-    /// Brings tools.
-    ToolProvider,
-    /// Brings passages.
-    Retriever,
-    /// Decides on whole answers.
-    OutputGuard,
-    /// Remembers callers between conversations.
-    Memory,
-    /// Is told how requests ended.
-    Observer,
-}
-
-impl From<StageKindConfig> for StageKind {
-    fn from(kind: StageKindConfig) -> Self {
-        match kind {
-            StageKindConfig::PromptGuard => Self::PromptGuard,
-            StageKindConfig::StreamGuard => Self::StreamGuard,
-            StageKindConfig::Router => Self::Router,
-            StageKindConfig::ToolProvider => Self::ToolProvider,
-            StageKindConfig::Retriever => Self::Retriever,
-            StageKindConfig::OutputGuard => Self::OutputGuard,
-            StageKindConfig::Memory => Self::Memory,
-            StageKindConfig::Observer => Self::Observer,
-        }
-    }
-}
-
-/// `on_error`
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum OnErrorConfig {
-    /// The request ends with an error.
-    Closed,
-    /// The request goes on; logged and counted.
-    Open,
-    /// The request goes on; counted.
-    Skip,
 }
 
 /// `[pipeline.stage.limits]`; what is absent takes the default.
@@ -212,8 +155,8 @@ impl StageConfig {
     /// Whether it is, or may be, one that brings something to a request: tools, passages, memories. What it is where the
     /// config does not say so is known when it has been loaded.
     pub(super) fn may_bring(&self) -> bool {
-        use StageKindConfig::{Memory, Retriever, ToolProvider};
-        let brings = |kind: &StageKindConfig| matches!(kind, ToolProvider | Retriever | Memory);
+        use StageKind::{Memory, Retriever, ToolProvider};
+        let brings = |kind: &StageKind| matches!(kind, ToolProvider | Retriever | Memory);
         self.stages.as_ref().is_none_or(|kinds| kinds.iter().any(brings))
     }
 }

@@ -5,6 +5,7 @@ use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::stage::Stage;
 use crate::stages::edits;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use tidegate_sandbox::stage::{Action, Output, StageKind, Verdict};
 use tidegate_types::{
@@ -12,7 +13,8 @@ use tidegate_types::{
 };
 
 /// What an output guard does about an answer that the client reads as a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 pub enum WhenStreamed {
     /// The stream is held until the guard has decided.
     #[default]

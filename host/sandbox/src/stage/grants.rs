@@ -1,6 +1,7 @@
 //! What the operator grants a plugin. A grant is checked against the component's imports when it is loaded, and
 //! against tenant and arguments when it is used.
 
+use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
@@ -90,7 +91,8 @@ pub struct ModelGrant {
 }
 
 /// What a plugin may do with a collection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
 pub enum VectorAccess {
     /// Search.
     Read,
