@@ -20,6 +20,7 @@ use crate::ids;
 use crate::server::Api;
 use desk::{NotNow, Place};
 use metrics::counter;
+use serde::Deserialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_store::conversations::StoredMessage;
@@ -35,25 +36,47 @@ pub struct Behind {
 }
 
 /// Who finds titles.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
 pub struct Titles {
     /// A model of this server.
     pub model: String,
     /// Tokens of a title.
+    #[serde(default = "title_tokens")]
     pub max_tokens: u32,
 }
 
+fn title_tokens() -> u32 {
+    24
+}
+
 /// Who sums up, and when.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
 pub struct Summaries {
     /// A model of this server.
     pub model: String,
     /// Tokens of a summary.
+    #[serde(default = "summary_tokens")]
     pub max_tokens: u32,
     /// Turns at the end of a branch that are not summed up.
+    #[serde(default = "two")]
     pub recent_turns: usize,
     /// Percent of the window of the model that answered: from there on there is a summary.
+    #[serde(default = "half")]
     pub from_percent: u32,
+}
+
+fn summary_tokens() -> u32 {
+    256
+}
+
+fn two() -> usize {
+    2
+}
+
+fn half() -> u32 {
+    50
 }
 
 /// An answer that was kept.

@@ -41,7 +41,7 @@ pub use projects::ProjectConfig;
 pub(crate) use projects::{check_member, id as project_id, is_tenant, member_id};
 pub use quota::AdmissionConfig;
 pub use shared::SharedConfig;
-pub use store::{BudgetConfig, EventsConfig, KafkaConfig, StoreConfig, SummariesConfig, TitlesConfig};
+pub use store::{BudgetConfig, EventsConfig, KafkaConfig, StoreConfig};
 pub use streams::StreamsConfig;
 pub use traces::TracesConfig;
 pub use upstream::{UpstreamBreakerConfig, UpstreamRetryConfig};

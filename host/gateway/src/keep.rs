@@ -3,7 +3,7 @@
 use crate::config::{Config, StoreConfig};
 use anyhow::Context;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tidegate_api::Kept;
+use tidegate_api::{Behind, Kept};
 use tidegate_store::{Conversations, Db};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tokio::task::JoinHandle;
@@ -31,7 +31,10 @@ impl Keeping {
         // Of this run: what the one before has begun is nobody's.
         let name = getrandom::u64().context("this machine gives no random numbers")?;
         let store = config.store.as_ref();
-        let behind = store.map(StoreConfig::to_behind).unwrap_or_default();
+        let behind = store.map_or_else(Behind::default, |store| Behind {
+            titles: store.titles.clone(),
+            summaries: store.summaries.clone(),
+        });
         Ok(Self {
             kept: Kept { conversations: Conversations::of_gateway(db, &format!("{name:016x}")), behind },
             shared: store.is_some_and(StoreConfig::is_shared),

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tidegate_api::{Behind, Summaries, Titles};
+use tidegate_api::{Summaries, Titles};
 use tidegate_ledger::Budget;
 use tidegate_store::Place;
 
@@ -30,9 +30,9 @@ pub struct StoreConfig {
     #[serde(default = "a_month")]
     pub purge_after_days: u32,
     /// Who names conversations that nobody has named; absent means nobody.
-    pub titles: Option<TitlesConfig>,
+    pub titles: Option<Titles>,
     /// Who sums up what no longer fits a model; absent means nobody.
-    pub summaries: Option<SummariesConfig>,
+    pub summaries: Option<Summaries>,
 }
 
 fn a_month() -> u32 {
@@ -118,64 +118,10 @@ impl EventsConfig {
     }
 }
 
-/// `[store.titles]`
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct TitlesConfig {
-    /// A model of this config.
-    pub model: String,
-    /// Tokens of a title.
-    #[serde(default = "title_tokens")]
-    pub max_tokens: u32,
-}
-
-fn title_tokens() -> u32 {
-    24
-}
-
-/// `[store.summaries]`
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct SummariesConfig {
-    /// A model of this config.
-    pub model: String,
-    /// Tokens of a summary.
-    #[serde(default = "summary_tokens")]
-    pub max_tokens: u32,
-    /// Turns at the end of a conversation that are not summed up.
-    #[serde(default = "two")]
-    pub recent_turns: usize,
-    /// Percent of the window of the model that answers: from there on there is a summary.
-    #[serde(default = "half")]
-    pub from_percent: u32,
-}
-
-fn summary_tokens() -> u32 {
-    256
-}
-
-fn two() -> usize {
-    2
-}
-
-fn half() -> u32 {
-    50
-}
-
 /// Turns that are looked for at the end of a conversation.
 const MOST_TURNS: usize = 16;
 
 impl StoreConfig {
-    /// What is written behind answers.
-    pub fn to_behind(&self) -> Behind {
-        let titles = self.titles.clone().map(|TitlesConfig { model, max_tokens }| Titles { model, max_tokens });
-        let summaries = self.summaries.clone().map(|config| {
-            let SummariesConfig { model, max_tokens, recent_turns, from_percent } = config;
-            Summaries { model, max_tokens, recent_turns, from_percent }
-        });
-        Behind { titles, summaries }
-    }
-
     pub(super) fn check(&self, models: &[&str]) -> anyhow::Result<()> {
         self.events.as_ref().map_or(Ok(()), EventsConfig::check)?;
         let writers = [
