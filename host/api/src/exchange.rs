@@ -3,6 +3,7 @@
 use crate::backend::RequestContext;
 use crate::body::{Body, Response};
 use crate::ids;
+use crate::receive;
 use crate::server::Api;
 use bytes::Bytes;
 use hyper::Request;
@@ -10,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tidegate_store::Conversations;
 use tidegate_types::{Caller, Reject, RequestId};
 
 /// One request on its way to its answer.
@@ -47,6 +49,17 @@ impl Exchange {
             history: None,
             notebook: None,
         }
+    }
+
+    /// The whole body, which must be JSON. It is there once.
+    pub(crate) async fn body(&mut self) -> Result<Bytes, Reject> {
+        let body = std::mem::replace(self.request.body_mut(), Inbound::Whole(Bytes::new()));
+        receive::json(&self.api, self.request.headers(), body).await
+    }
+
+    /// The conversations, to be written for the caller.
+    pub(crate) fn writable(&self) -> Result<Conversations, Reject> {
+        self.api.writable(&self.caller).cloned()
     }
 
     /// A name for what is made, which nobody can guess.

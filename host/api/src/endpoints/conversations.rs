@@ -5,7 +5,6 @@ use crate::endpoints::items::rendered;
 use crate::exchange::{Exchange, json, with_type};
 use crate::ids;
 use crate::kept::{not_found, store_failed};
-use crate::receive;
 use bytes::Bytes;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,11 +21,8 @@ const EXPORT_PAGE: u32 = 50;
 const MAX_ITEM_BYTES: usize = 1 << 20;
 
 pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
-    let name = exchange.name()?;
-    let Exchange { api, caller, request, .. } = exchange;
-    let conversations = api.writable(&caller)?;
-    let (parts, body) = request.into_parts();
-    let asked = wire::parse_conversation(&receive::json(&api, &parts.headers, body).await?, true)?;
+    let (name, conversations) = (exchange.name()?, exchange.writable()?);
+    let asked = wire::parse_conversation(&exchange.body().await?, true)?;
     let made = Conversation {
         id: format!("conv_{name}"),
         title: asked.title.unwrap_or_default(),
@@ -35,7 +31,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
         created_ms: now_ms(),
     };
     let items = new_messages("items", asked.items)?;
-    conversations.create(caller.owner(), &made, &items).await.map_err(|error| store_failed(&error))?;
+    conversations.create(exchange.caller.owner(), &made, &items).await.map_err(|error| store_failed(&error))?;
     Ok(json(Bytes::from(shown(&made).to_string())))
 }
 
@@ -49,14 +45,11 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
     Ok(json(Bytes::from(shown(&find(&exchange).await?).to_string())))
 }
 
-pub(crate) async fn update(exchange: Exchange) -> Result<Response, Reject> {
-    let id = exchange.word(0).to_owned();
-    let Exchange { api, caller, request, .. } = exchange;
-    let conversations = api.writable(&caller)?;
-    let (parts, body) = request.into_parts();
-    let asked = wire::parse_conversation(&receive::json(&api, &parts.headers, body).await?, false)?;
+pub(crate) async fn update(mut exchange: Exchange) -> Result<Response, Reject> {
+    let conversations = exchange.writable()?;
+    let asked = wire::parse_conversation(&exchange.body().await?, false)?;
     let (title, metadata) = (asked.title.as_deref(), asked.metadata.as_deref());
-    let changed = conversations.update(caller.owner(), &id, title, metadata).await;
+    let changed = conversations.update(exchange.caller.owner(), exchange.word(0), title, metadata).await;
     let changed = changed.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
     Ok(json(Bytes::from(shown(&changed).to_string())))
 }

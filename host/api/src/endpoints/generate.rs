@@ -8,7 +8,6 @@ use crate::exchange::{Exchange, json};
 use crate::generation;
 use crate::kept::nothing_kept;
 use crate::rate_headers;
-use crate::receive;
 use crate::replay::{ReplayBody, gone};
 use crate::server::Api;
 use bytes::Bytes;
@@ -25,16 +24,14 @@ use tracing::Instrument;
 
 /// Answers a request whose body `parse` reads.
 pub(crate) async fn answer(
-    exchange: Exchange,
+    mut exchange: Exchange,
     parse: fn(&[u8]) -> Result<ParsedRequest, Reject>,
 ) -> Result<Response, Reject> {
+    let ParsedRequest { chat, include_usage, include_obfuscation } = parse(&exchange.body().await?)?;
     let mut context = exchange.context();
     let Exchange { api, unique, caller, request, .. } = exchange;
-    let (parts, body) = request.into_parts();
-    let ParsedRequest { chat, include_usage, include_obfuscation } =
-        parse(&receive::json(&api, &parts.headers, body).await?)?;
     let (stream, n) = (chat.stream, chat.n);
-    let resumable = resumable(&parts.headers, stream)?;
+    let resumable = resumable(request.headers(), stream)?;
     match chat.extra.get("store") {
         // An upstream would store it.
         Some(Value::Bool(true)) if context.retention == Retention::Nothing => return Err(nothing_kept().at("store")),

@@ -5,7 +5,6 @@ use crate::body::Response;
 use crate::endpoints::conversations::{find, limited, new_messages, now_ms, shown};
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed, streams_of};
-use crate::receive;
 use bytes::Bytes;
 use serde_json::Value;
 use tidegate_store::conversations::{At, Conversation, Feedback, Page, StoredMessage};
@@ -31,14 +30,11 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// Adds items behind the current leaf.
-pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
-    let id = exchange.word(0).to_owned();
-    let Exchange { api, caller, request, .. } = exchange;
-    let conversations = api.writable(&caller)?;
-    let (parts, body) = request.into_parts();
-    let asked = wire::parse_items(&receive::json(&api, &parts.headers, body).await?)?;
+pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
+    let conversations = exchange.writable()?;
+    let asked = wire::parse_items(&exchange.body().await?)?;
     let new = new_messages("items", asked)?;
-    let written = conversations.append(caller.owner(), &id, &At::Leaf, &new).await;
+    let written = conversations.append(exchange.caller.owner(), exchange.word(0), &At::Leaf, &new).await;
     written.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
     let items: Vec<Value> = new.iter().map(|new| item(&new.id, &new.message, new.status.as_str())).collect();
     Ok(json(Bytes::from(wire::page(items, false).to_string())))
@@ -50,13 +46,11 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// Pins an item, or makes its branch the current one. Not in OpenAI's API.
-pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
+pub(crate) async fn change(mut exchange: Exchange) -> Result<Response, Reject> {
     let (conversation, found) = find_item(&exchange).await?;
-    let Exchange { api, caller, request, .. } = exchange;
-    let conversations = api.writable(&caller)?;
-    let (parts, body) = request.into_parts();
-    let change = wire::parse_item_change(&receive::json(&api, &parts.headers, body).await?)?;
-    let (tenant, conversation, id) = (caller.owner(), &conversation.id, &found.id);
+    let conversations = exchange.writable()?;
+    let change = wire::parse_item_change(&exchange.body().await?)?;
+    let (tenant, conversation, id) = (exchange.caller.owner(), &conversation.id, &found.id);
     if let Some(pinned) = change.pinned {
         conversations.pin(tenant, conversation, id, pinned).await.map_err(|error| store_failed(&error))?;
     }
@@ -65,7 +59,7 @@ pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
     }
     let changed = conversations.message(tenant, conversation, id).await.map_err(|error| store_failed(&error))?;
     let changed = changed.ok_or_else(|| not_found("item"))?;
-    Ok(json(Bytes::from(rendered(&changed, &api.service.currency()).to_string())))
+    Ok(json(Bytes::from(rendered(&changed, &exchange.api.service.currency()).to_string())))
 }
 
 /// Deletes one item; the answer is the conversation, as OpenAI has it.
@@ -85,13 +79,11 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// Keeps what the caller thinks of an item. Not in OpenAI's API.
-pub(crate) async fn rate(exchange: Exchange) -> Result<Response, Reject> {
+pub(crate) async fn rate(mut exchange: Exchange) -> Result<Response, Reject> {
     let (conversation, found) = find_item(&exchange).await?;
-    let Exchange { api, caller, request, .. } = exchange;
-    let conversations = api.writable(&caller)?;
-    let (parts, body) = request.into_parts();
-    let opinion = wire::parse_opinion(&receive::json(&api, &parts.headers, body).await?)?;
-    let tenant = caller.owner();
+    let conversations = exchange.writable()?;
+    let opinion = wire::parse_opinion(&exchange.body().await?)?;
+    let (caller, tenant) = (&exchange.caller, exchange.caller.owner());
     if !opinion.swipe.is_empty() {
         let other = conversations.message(tenant, &conversation.id, &opinion.swipe).await;
         let other = other.map_err(|error| store_failed(&error))?;

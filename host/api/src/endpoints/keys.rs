@@ -4,7 +4,6 @@
 use crate::body::Response;
 use crate::exchange::{Exchange, json};
 use crate::query::{Query, invalid, percent_decoded};
-use crate::receive;
 use tidegate_types::{Fault, Reject, RejectKind};
 
 /// `GET /admin/keys`
@@ -13,11 +12,9 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// `POST /admin/keys`: the body is an entry of `[[keys]]` without its hash; the answer has the key, this once.
-pub(crate) async fn make(exchange: Exchange) -> Result<Response, Reject> {
-    let Exchange { api, caller, request, .. } = exchange;
-    let (parts, body) = request.into_parts();
-    let body = receive::json(&api, &parts.headers, body).await?;
-    Ok(json(api.service.make_key(body, &caller).await?))
+pub(crate) async fn make(mut exchange: Exchange) -> Result<Response, Reject> {
+    let body = exchange.body().await?;
+    Ok(json(exchange.api.service.make_key(body, &exchange.caller).await?))
 }
 
 /// `POST /admin/keys/{name}/rotate?grace_s=N`: another key of the same settings; the old one goes on for a while.

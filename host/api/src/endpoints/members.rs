@@ -5,7 +5,6 @@ use crate::backend::{MemberChange, ProjectPage};
 use crate::body::Response;
 use crate::exchange::{Exchange, json};
 use crate::query::{Query, invalid, percent_decoded};
-use crate::receive;
 use bytes::Bytes;
 use tidegate_types::Reject;
 
@@ -50,14 +49,12 @@ pub(crate) async fn remove(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 async fn change(
-    exchange: Exchange,
+    mut exchange: Exchange,
     id: String,
     change: impl FnOnce(Bytes) -> MemberChange,
 ) -> Result<Response, Reject> {
-    let Exchange { api, caller, request, .. } = exchange;
-    let (parts, body) = request.into_parts();
-    let body = receive::json(&api, &parts.headers, body).await?;
-    Ok(json(api.service.change_member(id, change(body), &caller).await?))
+    let body = exchange.body().await?;
+    Ok(json(exchange.api.service.change_member(id, change(body), &exchange.caller).await?))
 }
 
 fn project(exchange: &Exchange) -> Result<String, Reject> {

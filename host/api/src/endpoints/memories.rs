@@ -3,7 +3,6 @@
 use crate::body::Response;
 use crate::exchange::{Exchange, json};
 use crate::query::{Query, invalid};
-use crate::receive;
 use tidegate_types::Reject;
 use tidegate_wire::memories as wire;
 
@@ -27,10 +26,7 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// `POST /v1/memories/forget`, with the ids that `list` gave.
-pub(crate) async fn forget(exchange: Exchange) -> Result<Response, Reject> {
-    let cx = exchange.context();
-    let Exchange { api, request, .. } = exchange;
-    let (parts, body) = request.into_parts();
-    let ids = wire::parse_forget(&receive::json(&api, &parts.headers, body).await?)?;
-    Ok(json(wire::forgotten_body(api.service.forget(&ids, cx).await?)))
+pub(crate) async fn forget(mut exchange: Exchange) -> Result<Response, Reject> {
+    let ids = wire::parse_forget(&exchange.body().await?)?;
+    Ok(json(wire::forgotten_body(exchange.api.service.forget(&ids, exchange.context()).await?)))
 }

@@ -11,7 +11,6 @@ use crate::endpoints::responses::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
 use crate::ids;
 use crate::kept::{not_found, store_failed};
-use crate::receive;
 use crate::server::Api;
 use bytes::Bytes;
 use serde_json::Map;
@@ -23,14 +22,13 @@ use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple};
 use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
 use tracing::Instrument;
 
-pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
+pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let context = exchange.context();
     let conversation = find(&exchange).await?.id;
-    let Exchange { api, caller, request, .. } = exchange;
-    refuse_while_stopping(&api)?;
-    let conversations = api.writable(&caller)?;
-    let (parts, body) = request.into_parts();
-    let asked = parse_simple(&receive::json(&api, &parts.headers, body).await?)?;
+    refuse_while_stopping(&exchange.api)?;
+    let conversations = exchange.writable()?;
+    let asked = parse_simple(&exchange.body().await?)?;
+    let Exchange { api, caller, .. } = exchange;
     let mut new = new_messages("content", vec![asked.message])?;
     new.iter_mut().for_each(|new| new.client_id.clone_from(&asked.message_id));
     let at = asked.parent_id.map_or(At::Leaf, At::Branch);
@@ -48,14 +46,13 @@ pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// Answers a message of the user anew: the answer is a branch of its own beside the one before, and the current one.
-pub(crate) async fn regenerate(exchange: Exchange) -> Result<Response, Reject> {
+pub(crate) async fn regenerate(mut exchange: Exchange) -> Result<Response, Reject> {
     let context = exchange.context();
     let (conversation, item) = find_item(&exchange).await?;
-    let Exchange { api, caller, request, .. } = exchange;
-    refuse_while_stopping(&api)?;
-    let conversations = api.writable(&caller)?;
-    let (parts, body) = request.into_parts();
-    let model = parse_regenerate(&receive::json(&api, &parts.headers, body).await?)?;
+    refuse_while_stopping(&exchange.api)?;
+    let conversations = exchange.writable()?;
+    let model = parse_regenerate(&exchange.body().await?)?;
+    let Exchange { api, caller, .. } = exchange;
     let leaf = if item.message.role == Role::User {
         item.id.clone()
     } else {

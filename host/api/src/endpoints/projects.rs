@@ -5,7 +5,6 @@ use crate::backend::ProjectPage;
 use crate::body::Response;
 use crate::exchange::{Exchange, json};
 use crate::query::{Query, invalid, percent_decoded};
-use crate::receive;
 use tidegate_types::Reject;
 
 /// Projects of one answer, where nothing else is asked for, and at most.
@@ -29,11 +28,9 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// `POST /v1/organization/projects`
-pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
-    let Exchange { api, caller, request, .. } = exchange;
-    let (parts, body) = request.into_parts();
-    let body = receive::json(&api, &parts.headers, body).await?;
-    Ok(json(api.service.make_project(body, &caller).await?))
+pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
+    let body = exchange.body().await?;
+    Ok(json(exchange.api.service.make_project(body, &exchange.caller).await?))
 }
 
 /// `GET /v1/organization/projects/{id}`
@@ -43,12 +40,9 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// `POST /v1/organization/projects/{id}`
-pub(crate) async fn change(exchange: Exchange) -> Result<Response, Reject> {
-    let id = named(&exchange)?;
-    let Exchange { api, caller, request, .. } = exchange;
-    let (parts, body) = request.into_parts();
-    let body = receive::json(&api, &parts.headers, body).await?;
-    Ok(json(api.service.change_project(id, body, &caller).await?))
+pub(crate) async fn change(mut exchange: Exchange) -> Result<Response, Reject> {
+    let (id, body) = (named(&exchange)?, exchange.body().await?);
+    Ok(json(exchange.api.service.change_project(id, body, &exchange.caller).await?))
 }
 
 /// `POST /v1/organization/projects/{id}/archive`: its keys let nobody in from now on.

@@ -10,7 +10,6 @@ use crate::endpoints::streams::seen;
 use crate::exchange::{Exchange, json};
 use crate::idempotency::being_made;
 use crate::kept::{not_found, store_failed};
-use crate::receive;
 use crate::replay::{ReplayBody, away, gone};
 use crate::server::Api;
 use bytes::Bytes;
@@ -29,10 +28,9 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let (mut context, unique) = (exchange.context(), exchange.name()?);
     let notebook = Notebook::default();
     context.notebook = Some(notebook.clone());
-    let Exchange { api, caller, request, .. } = exchange;
-    let (parts, body) = request.into_parts();
-    let body = receive::json(&api, &parts.headers, body).await?;
+    let body = exchange.body().await?;
     let mut asked = parse_response(&body)?;
+    let Exchange { api, caller, .. } = exchange;
     if asked.store == Some(false) {
         context.retention = Retention::Nothing;
     }
@@ -110,11 +108,10 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
 }
 
 /// The response that the same request made before, or makes.
-pub(crate) async fn again(exchange: Exchange, made: String) -> Result<Response, Reject> {
-    let Exchange { api, caller, request, .. } = exchange;
-    let (parts, body) = request.into_parts();
-    let asked = parse_response(&receive::json(&api, &parts.headers, body).await?)?;
-    attach(&api, caller.owner(), &format!("resp_{made}"), asked.chat.stream, !asked.background).await
+pub(crate) async fn again(mut exchange: Exchange, made: String) -> Result<Response, Reject> {
+    let asked = parse_response(&exchange.body().await?)?;
+    let (api, tenant) = (&exchange.api, exchange.caller.owner());
+    attach(api, tenant, &format!("resp_{made}"), asked.chat.stream, !asked.background).await
 }
 
 /// Answers with a response that is made, or was made, for somebody who asked the same.
