@@ -34,15 +34,20 @@ pub enum StoreError {
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
-        match (&error, code.as_deref().map(condition)) {
-            (_, Some(Condition::Full)) => Self::Full(error),
-            (_, Some(Condition::Away)) => Self::Unavailable(error),
-            (sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::Tls(_), _) => {
-                Self::Unavailable(error)
-            }
+        match code.as_deref().map(condition) {
+            Some(Condition::Full) => Self::Full(error),
+            Some(Condition::Away) => Self::Unavailable(error),
+            _ if is_of_the_connection(&error) => Self::Unavailable(error),
             _ => Self::Statement(error),
         }
     }
+}
+
+/// Whether no statement was at fault. A server that is cut off may be heard to break the protocol: what closes a connection
+/// before it answers has, to a client that asks for TLS, said a zero.
+fn is_of_the_connection(error: &sqlx::Error) -> bool {
+    use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, Tls, WorkerCrashed};
+    matches!(error, Io(_) | PoolClosed | PoolTimedOut | Protocol(_) | Tls(_) | WorkerCrashed)
 }
 
 enum Condition {
@@ -73,6 +78,15 @@ fn condition(code: &str) -> Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_that_breaks_is_no_statements_fault() {
+        let closed = sqlx::Error::Protocol("unexpected response from SSLRequest: 0x00".into());
+        for error in [closed, sqlx::Error::WorkerCrashed, sqlx::Error::PoolTimedOut] {
+            assert!(matches!(StoreError::from(error), StoreError::Unavailable(_)));
+        }
+        assert!(matches!(StoreError::from(sqlx::Error::RowNotFound), StoreError::Statement(_)));
+    }
 
     #[test]
     fn codes_of_both_databases_are_understood() {
