@@ -185,7 +185,7 @@ impl Answering {
             Ok(Ok(Put::Taken)) => {
                 ("another gateway took it over while it was made".to_owned(), Some(Forgotten::Here(tenant, names)))
             }
-            Ok(Err(error)) => (store_failed(&error).message, None),
+            Ok(Err(error)) => (store_failed(error).message, None),
             Err(_) => ("the server failed to write it".to_owned(), None),
         };
         self.encoder.not_kept(&why);
@@ -298,7 +298,7 @@ pub(crate) fn history(
         let (conversation, leaf) = (conversation.clone(), leaf.clone());
         Box::pin(async move {
             let found = conversations.history(&tenant, &conversation, &leaf, RECENT, RECENT_BYTES).await;
-            let (earlier, left_out) = found.map_err(|error| store_failed(&error))?;
+            let (earlier, left_out) = found.map_err(store_failed)?;
             if left_out > 0 && truncation == Truncation::Disabled {
                 let message = format!(
                     "{left_out} messages of the conversation are more than a request reads; \
@@ -310,7 +310,7 @@ pub(crate) fn history(
                 true => conversations.summary(&tenant, &conversation, &leaf).await,
                 false => Ok(None),
             };
-            let summary = summary.map_err(|error| store_failed(&error))?;
+            let summary = summary.map_err(store_failed)?;
             let summary = summary.map(|summary| covering(summary, &earlier, left_out));
             let rest = asked.split_off(usize::from(instructed).min(asked.len()));
             for (n, stored) in earlier.into_iter().enumerate() {

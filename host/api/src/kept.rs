@@ -77,7 +77,7 @@ pub(crate) fn not_found(what: &str) -> Reject {
 }
 
 /// What a caller is told of a database that did not do what was asked.
-pub(crate) fn store_failed(error: &StoreError) -> Reject {
+pub fn store_failed(error: StoreError) -> Reject {
     match error {
         StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::Folder { .. } => {
             let message = "the server's store does not answer now; try again";
@@ -86,5 +86,19 @@ pub(crate) fn store_failed(error: &StoreError) -> Reject {
         StoreError::Body(_) | StoreError::Migration(_) | StoreError::Statement(_) => {
             Reject::internal(Fault::Operator, error.to_string())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_asked_again_says_so_and_a_defect_does_not() {
+        let cause = std::io::Error::other("the disk is gone");
+        let away = store_failed(StoreError::Folder { path: "data".into(), cause });
+        assert_eq!((away.kind, away.retry_after_s), (RejectKind::Unavailable, Some(2)));
+        let defect = serde_json::from_str::<u8>("x").unwrap_err();
+        assert_eq!(store_failed(StoreError::Body(defect)).kind, RejectKind::Internal);
     }
 }

@@ -55,7 +55,7 @@ pub use behind::{Behind, Summaries, Titles};
 pub use error::ApiError;
 pub use grant::{CertificateGrant, Grant, GrantTokens, ProjectChoice, no_project};
 pub use idempotency::answers::IdempotencyLimits;
-pub use kept::Kept;
+pub use kept::{Kept, store_failed};
 pub use lanes::Lanes;
 pub use limits::Limits;
 pub use routes::{Door, Group, routes};

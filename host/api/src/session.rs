@@ -83,21 +83,21 @@ impl People {
         };
         let idle = now.saturating_sub(millis(self.idle));
         let opened = self.sessions.open(&session, before.map(hash).as_deref(), idle).await;
-        opened.map_err(|error| store_failed(&error))?;
+        opened.map_err(store_failed)?;
         Ok(token)
     }
 
     /// Who holds that cookie; `None` where the session is over, or never was.
     pub(crate) async fn find(&self, token: &str) -> Result<Option<Open>, Reject> {
         let hash = hash(token);
-        let found = self.sessions.find(&hash).await.map_err(|error| store_failed(&error))?;
+        let found = self.sessions.find(&hash).await.map_err(store_failed)?;
         let now = now_ms();
         let idle_end = |session: &KeptSession| session.seen_ms.saturating_add(millis(self.idle));
         let Some(session) = found.filter(|session| now < session.ends_ms.min(idle_end(session))) else {
             return Ok(None);
         };
         if now.saturating_sub(session.seen_ms) >= millis(TOUCH.min(self.idle / 4)) {
-            self.sessions.touch(&hash, now).await.map_err(|error| store_failed(&error))?;
+            self.sessions.touch(&hash, now).await.map_err(store_failed)?;
         }
         let person = serde_json::from_str(&session.claims).map_err(|error| failed(&error))?;
         Ok(Some(Open { person, session }))
@@ -120,7 +120,7 @@ impl People {
 
     /// Logs out.
     pub(crate) async fn leave(&self, token: &str) -> Result<(), Reject> {
-        self.sessions.end(&hash(token)).await.map(|_| ()).map_err(|error| store_failed(&error))
+        self.sessions.end(&hash(token)).await.map(|_| ()).map_err(store_failed)
     }
 
     /// Refuses what changes something and does not come from a page of this server.

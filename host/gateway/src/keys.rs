@@ -13,8 +13,8 @@ use crate::key::secret;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tidegate_api::SharedAuth;
-use tidegate_store::{Ended, KeptKey, KeptProject, Keys, Projects, StoreError};
+use tidegate_api::{SharedAuth, store_failed};
+use tidegate_store::{Ended, KeptKey, KeptProject, Keys, Projects};
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
 /// The keys and projects of a running server.
@@ -84,7 +84,7 @@ impl KeyDesk {
 
     /// The keys that were made here and that `by` may see, the refused ones included; none is shown.
     pub(crate) async fn list(&self, by: &Caller) -> Result<Value, Reject> {
-        let kept = self.keys.all().await.map_err(|error| away(&error))?;
+        let kept = self.keys.all().await.map_err(store_failed)?;
         let data: Vec<Value> = kept.iter().filter(|key| bounds::sees(by, key)).map(shown).collect();
         Ok(json!({"object": "list", "data": data}))
     }
@@ -109,7 +109,7 @@ impl KeyDesk {
             created_by: by.name(),
             revoked_ms: None,
         };
-        if !self.keys.add(&kept).await.map_err(|error| away(&error))? {
+        if !self.keys.add(&kept).await.map_err(store_failed)? {
             let message = format!("there is a key `{}` already; rotate it, or take another name", kept.name);
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).at("name").code("key_exists"));
         }
@@ -128,7 +128,7 @@ impl KeyDesk {
         self.check_usable(&entry)?;
         let kept = KeptKey { hash, created_ms: now, created_by: by.name(), ..newest };
         let end = now.saturating_add(grace_s.saturating_mul(1000));
-        if !self.keys.rotate(&kept, end).await.map_err(|error| away(&error))? {
+        if !self.keys.rotate(&kept, end).await.map_err(store_failed)? {
             return Err(unknown(name));
         }
         self.show(&kept, &secret, books).await
@@ -140,7 +140,7 @@ impl KeyDesk {
             bounds::check_known(by, &self.newest(name).await?)?;
         }
         let may = self.lock().keeps_an_administrator(|key| key.name == name);
-        match self.keys.revoke(name, now_ms(), may).await.map_err(|error| away(&error))? {
+        match self.keys.revoke(name, now_ms(), may).await.map_err(store_failed)? {
             Ended::Done => {}
             Ended::Unknown => return Err(unknown(name)),
             Ended::Refused => return Err(last_administrator(name)),
@@ -165,7 +165,7 @@ impl KeyDesk {
     }
 
     async fn newest(&self, name: &str) -> Result<KeptKey, Reject> {
-        let kept = self.keys.all().await.map_err(|error| away(&error))?;
+        let kept = self.keys.all().await.map_err(store_failed)?;
         kept.into_iter().find(|key| key.name == name && key.revoked_ms.is_none()).ok_or_else(|| unknown(name))
     }
 
@@ -343,10 +343,4 @@ fn unknown(name: &str) -> Reject {
 fn last_administrator(what: &str) -> Reject {
     let message = format!("`{what}` has the last administrator's key; make another before you end it");
     Reject::new(RejectKind::Conflict, Fault::Client, message).code("last_administrator")
-}
-
-/// The store's own words are for the log.
-pub(crate) fn away(error: &StoreError) -> Reject {
-    let message = "the server's store does not answer; try again";
-    Reject::unavailable(Fault::Operator, message, 1).code("store_unavailable").because(error)
 }

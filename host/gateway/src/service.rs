@@ -2,7 +2,7 @@
 
 use crate::books::Books;
 use crate::config::ModelConfig;
-use crate::keys::{KeyDesk, away};
+use crate::keys::KeyDesk;
 use crate::reload::Reloader;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tidegate_api::{
     BoxFuture, Events, MemberChange, ModelCard, ModelPricing, ProjectPage, Reply, ReplyEvent, RequestContext, Service,
+    store_failed,
 };
 use tidegate_ledger::{CallPrices, Price};
 use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
@@ -246,7 +247,7 @@ impl Service for PipelineService {
     fn usage(&self, query: UsageQuery) -> BoxFuture<'_, Result<Vec<UsageSum>, Reject>> {
         Box::pin(async move {
             let books = self.books.as_ref().ok_or_else(tidegate_api::no_store)?;
-            Usage::new(books.db.clone()).sums(&query).await.map_err(|error| away(&error))
+            Usage::new(books.db.clone()).sums(&query).await.map_err(store_failed)
         })
     }
 

@@ -34,21 +34,20 @@ pub(super) fn is_due(api: &Api, settings: &Summaries, kept: &Kept) -> bool {
 pub(super) async fn write(api: &Api, settings: &Summaries, kept: &Kept) -> Result<bool, Reject> {
     let (store, tenant) = (api.writable(&kept.context.caller)?, kept.context.caller.owner());
     let conversation = kept.conversation.as_str();
-    let failed = |error: StoreError| store_failed(&error);
-    let Some(end) = last_old(store, tenant, kept, settings.recent_turns).await.map_err(failed)? else {
+    let Some(end) = last_old(store, tenant, kept, settings.recent_turns).await.map_err(store_failed)? else {
         return Ok(false);
     };
-    let mut latest = store.summary(tenant, conversation, &kept.leaf).await.map_err(failed)?;
+    let mut latest = store.summary(tenant, conversation, &kept.leaf).await.map_err(store_failed)?;
     let mut written = false;
     for _ in 0..MAX_PAGES {
-        let known = store.summary(tenant, conversation, &end).await.map_err(failed)?;
+        let known = store.summary(tenant, conversation, &end).await.map_err(store_failed)?;
         if known != latest {
             // It covers more than is old now: the branch was longer.
             break;
         }
         let known = known.unwrap_or_default();
         let page = Page { after: known.message.clone(), limit: PAGE, order: Order::Ascending };
-        let page = whole_turns(store.branch(tenant, conversation, &end, &page).await.map_err(failed)?);
+        let page = whole_turns(store.branch(tenant, conversation, &end, &page).await.map_err(store_failed)?);
         let Some(last) = page.last() else { break };
         let new = StoredSummary {
             message: last.id.clone(),
@@ -57,11 +56,11 @@ pub(super) async fn write(api: &Api, settings: &Summaries, kept: &Kept) -> Resul
             model: settings.model.clone(),
             created_ms: 0,
         };
-        if !store.put_summary(tenant, conversation, &new, &known.message).await.map_err(failed)? {
+        if !store.put_summary(tenant, conversation, &new, &known.message).await.map_err(store_failed)? {
             break;
         }
         written = true;
-        latest = store.summary(tenant, conversation, &kept.leaf).await.map_err(failed)?;
+        latest = store.summary(tenant, conversation, &kept.leaf).await.map_err(store_failed)?;
     }
     Ok(written)
 }

@@ -19,12 +19,12 @@ const INSTRUCTIONS: &str = "You name conversations. You are shown the beginning 
 /// Names the conversation, where nobody has. Says whether it has the name now.
 pub(super) async fn write(api: &Api, settings: &Titles, kept: &Kept) -> Result<bool, Reject> {
     let (store, tenant) = (api.writable(&kept.context.caller)?, kept.context.caller.owner());
-    if !store.is_unnamed(tenant, &kept.conversation).await.map_err(|error| store_failed(&error))? {
+    if !store.is_unnamed(tenant, &kept.conversation).await.map_err(store_failed)? {
         return Ok(false);
     }
     let first = Page { after: String::new(), limit: FIRST, order: Order::Ascending };
     let first = store.branch(tenant, &kept.conversation, &kept.leaf, &first).await;
-    let first = first.map_err(|error| store_failed(&error))?;
+    let first = first.map_err(store_failed)?;
     let said = transcript(&first);
     let Titles { model, max_tokens } = settings;
     let room = room_bytes(api, &kept.context.caller, model, *max_tokens).min(FIRST_BYTES);
@@ -32,7 +32,7 @@ pub(super) async fn write(api: &Api, settings: &Titles, kept: &Kept) -> Result<b
     let task = Ask { kind: "title", model, max_tokens: *max_tokens, instructions: INSTRUCTIONS, text };
     let title = cleaned(&ask(api, kept, task).await?).ok_or_else(|| empty(model, "title"))?;
     let found_in: Vec<String> = first.into_iter().map(|message| message.id).collect();
-    store.name(tenant, &kept.conversation, &title, &found_in).await.map_err(|error| store_failed(&error))
+    store.name(tenant, &kept.conversation, &title, &found_in).await.map_err(store_failed)
 }
 
 /// The first line that says something, without what models put around titles.

@@ -31,7 +31,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
         created_ms: now_ms(),
     };
     let items = new_messages("items", asked.items)?;
-    conversations.create(exchange.caller.owner(), &made, &items).await.map_err(|error| store_failed(&error))?;
+    conversations.create(exchange.caller.owner(), &made, &items).await.map_err(store_failed)?;
     Ok(json(Bytes::from(shown(&made).to_string())))
 }
 
@@ -50,14 +50,14 @@ pub(crate) async fn update(mut exchange: Exchange) -> Result<Response, Reject> {
     let asked = wire::parse_conversation(&exchange.body().await?, false)?;
     let (title, metadata) = (asked.title.as_deref(), asked.metadata.as_deref());
     let changed = conversations.update(exchange.caller.owner(), exchange.word(0), title, metadata).await;
-    let changed = changed.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
+    let changed = changed.map_err(store_failed)?.ok_or_else(|| not_found("conversation"))?;
     Ok(json(Bytes::from(shown(&changed).to_string())))
 }
 
 /// It is gone for everybody at once, and from the files after the time that the operator set.
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
-    let deleted = api.conversations()?.delete(tenant, id).await.map_err(|error| store_failed(&error))?;
+    let deleted = api.conversations()?.delete(tenant, id).await.map_err(store_failed)?;
     // Nobody could keep what is being made for it.
     api.forget_streams(tenant, &deleted.ok_or_else(|| not_found("conversation"))?);
     Ok(json(Bytes::from(wire::deleted(id, "conversation.deleted").to_string())))
@@ -69,7 +69,7 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
     let conversations = exchange.api.conversations()?;
     let one_more = Page { limit: page.limit + 1, ..page.clone() };
     let found = conversations.list(exchange.caller.owner(), &one_more, &words).await;
-    let found = found.map_err(|error| store_failed(&error))?;
+    let found = found.map_err(store_failed)?;
     Ok(json(limited(found.iter().map(shown).collect(), page.limit)))
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
     let (mut lines, currency) = (format!("{}\n", shown(&conversation)), exchange.api.service.currency());
     let mut page = Page { after: String::new(), limit: EXPORT_PAGE, order: Order::Ascending };
     loop {
-        let items = conversations.tree(tenant, &conversation.id, &page).await.map_err(|error| store_failed(&error))?;
+        let items = conversations.tree(tenant, &conversation.id, &page).await.map_err(store_failed)?;
         items.iter().for_each(|item| lines.push_str(&format!("{}\n", rendered(item, &currency))));
         if lines.len() > exchange.api.limits.max_answer_bytes {
             let message = "the conversation is too long to be exported in one piece; read its items page by page";
@@ -92,11 +92,11 @@ pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
             _ => break,
         }
     }
-    for summary in conversations.summaries(tenant, &conversation.id).await.map_err(|error| store_failed(&error))? {
+    for summary in conversations.summaries(tenant, &conversation.id).await.map_err(store_failed)? {
         let StoredSummary { message, covers, text, model, created_ms } = &summary;
         lines.push_str(&format!("{}\n", wire::summary(message, *covers, text, model, *created_ms)));
     }
-    let opinions = conversations.feedback(tenant, &conversation.id).await.map_err(|error| store_failed(&error))?;
+    let opinions = conversations.feedback(tenant, &conversation.id).await.map_err(store_failed)?;
     for Feedback { message, rating, reason, swipe, created_ms, .. } in opinions {
         let shown = wire::opinion(&message, &wire::Opinion { rating, reason, swipe }, created_ms);
         lines.push_str(&format!("{shown}\n"));
@@ -107,7 +107,7 @@ pub(crate) async fn export(exchange: Exchange) -> Result<Response, Reject> {
 /// The conversation that the path names.
 pub(super) async fn find(exchange: &Exchange) -> Result<Conversation, Reject> {
     let found = exchange.api.conversations()?.get(exchange.caller.owner(), exchange.word(0)).await;
-    found.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))
+    found.map_err(store_failed)?.ok_or_else(|| not_found("conversation"))
 }
 
 pub(super) fn shown(conversation: &Conversation) -> Value {

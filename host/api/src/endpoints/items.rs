@@ -25,7 +25,7 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
         Some("all") => conversations.tree(tenant, &conversation.id, &one_more).await,
         Some(_) => return Err(crate::uri::bad("branch", "all, or left out")),
     };
-    let (items, currency) = (items.map_err(|error| store_failed(&error))?, exchange.api.service.currency());
+    let (items, currency) = (items.map_err(store_failed)?, exchange.api.service.currency());
     Ok(json(limited(items.iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let asked = wire::parse_items(&exchange.body().await?)?;
     let new = new_messages("items", asked)?;
     let written = conversations.append(exchange.caller.owner(), exchange.word(0), &At::Leaf, &new).await;
-    written.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("conversation"))?;
+    written.map_err(store_failed)?.ok_or_else(|| not_found("conversation"))?;
     let items: Vec<Value> = new.iter().map(|new| item(&new.id, &new.message, new.status.as_str())).collect();
     Ok(json(Bytes::from(wire::page(items, false).to_string())))
 }
@@ -52,12 +52,12 @@ pub(crate) async fn change(mut exchange: Exchange) -> Result<Response, Reject> {
     let change = wire::parse_item_change(&exchange.body().await?)?;
     let (tenant, conversation, id) = (exchange.caller.owner(), &conversation.id, &found.id);
     if let Some(pinned) = change.pinned {
-        conversations.pin(tenant, conversation, id, pinned).await.map_err(|error| store_failed(&error))?;
+        conversations.pin(tenant, conversation, id, pinned).await.map_err(store_failed)?;
     }
     if change.select {
-        conversations.select(tenant, conversation, id).await.map_err(|error| store_failed(&error))?;
+        conversations.select(tenant, conversation, id).await.map_err(store_failed)?;
     }
-    let changed = conversations.message(tenant, conversation, id).await.map_err(|error| store_failed(&error))?;
+    let changed = conversations.message(tenant, conversation, id).await.map_err(store_failed)?;
     let changed = changed.ok_or_else(|| not_found("item"))?;
     Ok(json(Bytes::from(rendered(&changed, &exchange.api.service.currency()).to_string())))
 }
@@ -68,7 +68,7 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (api, tenant) = (&exchange.api, exchange.caller.owner());
     let without = |body: &str| without_item(body, &found.id);
     let deleted = api.conversations()?.delete_message(tenant, &conversation.id, &found.id, without).await;
-    let answers = deleted.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("item"))?;
+    let answers = deleted.map_err(store_failed)?.ok_or_else(|| not_found("item"))?;
     // What is being made for it ends.
     api.forget_streams(tenant, &answers);
     if !found.response.is_empty() {
@@ -86,12 +86,12 @@ pub(crate) async fn rate(mut exchange: Exchange) -> Result<Response, Reject> {
     let (caller, tenant) = (&exchange.caller, exchange.caller.owner());
     if !opinion.swipe.is_empty() {
         let other = conversations.message(tenant, &conversation.id, &opinion.swipe).await;
-        let other = other.map_err(|error| store_failed(&error))?;
+        let other = other.map_err(store_failed)?;
         other.filter(|other| other.id != found.id).ok_or_else(no_swipe)?;
     }
     let wire::Opinion { rating, reason, swipe } = opinion.clone();
     let given = Feedback { message: found.id, key_name: caller.name(), rating, reason, swipe, created_ms: now_ms() };
-    conversations.rate(tenant, &conversation.id, &given).await.map_err(|error| store_failed(&error))?;
+    conversations.rate(tenant, &conversation.id, &given).await.map_err(store_failed)?;
     Ok(json(Bytes::from(wire::opinion(&given.message, &opinion, given.created_ms).to_string())))
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn find_item(exchange: &Exchange) -> Result<(Conversation, Stor
     let conversation = find(exchange).await?;
     let tenant = exchange.caller.owner();
     let found = exchange.api.conversations()?.message(tenant, &conversation.id, exchange.word(1)).await;
-    let found = found.map_err(|error| store_failed(&error))?.ok_or_else(|| not_found("item"))?;
+    let found = found.map_err(store_failed)?.ok_or_else(|| not_found("item"))?;
     Ok((conversation, found))
 }
 

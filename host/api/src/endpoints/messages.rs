@@ -34,7 +34,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let at = asked.parent_id.map_or(At::Leaf, At::Branch);
     // Written before it is said to be accepted.
     let written = conversations.append(caller.owner(), &conversation, &at, &new).await;
-    let written = written.map_err(|error| store_failed(&error))?;
+    let written = written.map_err(store_failed)?;
     let id = written.and_then(|mut ids| ids.pop()).ok_or_else(|| not_found("item").at("parent_id"))?;
     // The stream is named after the message, so that whoever sends it again finds the same one.
     let unique = id.trim_start_matches("msg_").to_owned();
@@ -58,7 +58,7 @@ pub(crate) async fn regenerate(mut exchange: Exchange) -> Result<Response, Rejec
     } else {
         // An answer may have several items: what it follows is what its first one does.
         let found = conversations.of_response(caller.owner(), &item.response, Origin::Output).await;
-        let all = found.map_err(|error| store_failed(&error))?;
+        let all = found.map_err(store_failed)?;
         let first = if item.response.is_empty() { None } else { all.into_iter().next() };
         first.map_or(item.parent.clone(), |first| first.parent)
     };
@@ -125,7 +125,7 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
 async fn make(answering: Answering, stream: String, chat: Chat, context: RequestContext) -> Result<Maker, Reject> {
     let api = Arc::clone(&answering.api);
     let (Some(keep), Some(writer)) = (&answering.keep, &answering.writer) else { return Ok(Maker::Nobody) };
-    let maker = keep.conversations.begin(&keep.tenant, &keep.turn).await.map_err(|error| store_failed(&error))?;
+    let maker = keep.conversations.begin(&keep.tenant, &keep.turn).await.map_err(store_failed)?;
     if maker == Maker::This {
         api.streams.tell(&stream, writer);
         api.tasks.spawn(answering.ask(chat, context).in_current_span());

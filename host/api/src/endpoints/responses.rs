@@ -199,7 +199,7 @@ async fn place(api: &Api, caller: &Caller, asked: &ResponseRequest, unique: &str
         Place { conversation, leaf: Some(leaf), at, listed }
     };
     if let Some(id) = &asked.conversation {
-        let found = api.conversations()?.get(caller.owner(), id).await.map_err(|error| store_failed(&error))?;
+        let found = api.conversations()?.get(caller.owner(), id).await.map_err(store_failed)?;
         let found = found.ok_or_else(|| not_found("conversation").at("conversation"))?;
         return Ok(behind(found.id, found.leaf, true));
     }
@@ -213,7 +213,7 @@ async fn place(api: &Api, caller: &Caller, asked: &ResponseRequest, unique: &str
         return Err(Reject::invalid("previous_response_id", message).code("response_in_progress"));
     }
     let conversations = api.conversations()?;
-    let listed = conversations.get(caller.owner(), &found.conversation).await.map_err(|error| store_failed(&error))?;
+    let listed = conversations.get(caller.owner(), &found.conversation).await.map_err(store_failed)?;
     Ok(behind(found.conversation, found.leaf, listed.is_some()))
 }
 
@@ -296,7 +296,7 @@ async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
     let mut turn = keep.turn.clone();
     turn.input.clear();
     turn.response.body = begun.to_owned();
-    match keep.conversations.put(&keep.tenant, &turn).await.map_err(|error| store_failed(&error))? {
+    match keep.conversations.put(&keep.tenant, &turn).await.map_err(store_failed)? {
         Put::Written => Ok(()),
         Put::Deleted | Put::Taken => Err(not_found("conversation")),
     }
@@ -323,7 +323,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 /// Deletes the response and those that go on from it.
 pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
-    let gone = api.conversations()?.delete_response(tenant, id).await.map_err(|error| store_failed(&error))?;
+    let gone = api.conversations()?.delete_response(tenant, id).await.map_err(store_failed)?;
     if gone.is_empty() {
         return Err(not_found("response"));
     }
@@ -354,7 +354,7 @@ pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> 
     let page = exchange.page()?;
     find(api, tenant, id).await?;
     let found = api.conversations()?.of_response(tenant, id, Origin::Input).await;
-    let mut items = found.map_err(|error| store_failed(&error))?;
+    let mut items = found.map_err(store_failed)?;
     let currency = api.service.currency();
     if page.order == Order::Descending {
         items.reverse();
@@ -364,7 +364,7 @@ pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> 
 }
 
 pub(super) async fn find(api: &Api, tenant: &TenantId, id: &str) -> Result<StoredResponse, Reject> {
-    let found = api.conversations()?.response(tenant, id).await.map_err(|error| store_failed(&error))?;
+    let found = api.conversations()?.response(tenant, id).await.map_err(store_failed)?;
     found.ok_or_else(|| not_found("response"))
 }
 

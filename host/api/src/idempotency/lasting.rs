@@ -86,7 +86,7 @@ pub(super) async fn handle(
         }
         Ok(Claim::Same { object, is_running }) => (found(again, exchange, object, is_running).await, None),
         Ok(Claim::Other) => (Err(reused()), None),
-        Err(error) => (Err(store_failed(&error)), None),
+        Err(error) => (Err(store_failed(error)), None),
     }
 }
 

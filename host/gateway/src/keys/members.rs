@@ -4,13 +4,13 @@
 //! Invariant: nobody gives a role in a project, or takes one, that is not theirs to give there.
 
 use super::projects::Seen;
-use super::{KeyDesk, away, invalid};
+use super::{KeyDesk, invalid};
 use crate::books::Books;
 use crate::config::check_member;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tidegate_api::{MemberChange, ProjectPage};
+use tidegate_api::{MemberChange, ProjectPage, store_failed};
 use tidegate_types::{Caller, CallerRole, Fault, Reach, Reject, RejectKind};
 
 /// People in one project.
@@ -78,7 +78,7 @@ impl KeyDesk {
             let before = Value::Object(project.settings.clone()).to_string();
             wanted.apply(&mut project, by)?;
             let after = Value::Object(project.settings).to_string();
-            if self.projects.update(id, &before, &after).await.map_err(|error| away(&error))? {
+            if self.projects.update(id, &before, &after).await.map_err(store_failed)? {
                 self.apply(books).await?;
                 return Ok(wanted.done());
             }

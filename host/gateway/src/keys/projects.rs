@@ -1,11 +1,11 @@
 //! Projects that are made while the server runs (`/v1/organization/projects`), beside those of its config, in the form of
 //! OpenAI's with what else they have here. The store keeps them; gateways of one store have the same ones.
 
-use super::{KeyDesk, Taken, away, invalid, last_administrator};
+use super::{KeyDesk, Taken, invalid, last_administrator};
 use crate::books::{Books, now_ms};
 use crate::config::{Config, ProjectConfig, is_tenant, project_id};
 use serde_json::{Map, Value, json};
-use tidegate_api::ProjectPage;
+use tidegate_api::{ProjectPage, store_failed};
 use tidegate_store::{Ended, KeptProject};
 use tidegate_types::{Caller, Fault, ProjectId, Reject, RejectKind};
 
@@ -72,7 +72,7 @@ impl KeyDesk {
             created_by: by.name(),
             archived_ms: None,
         };
-        if !self.projects.add(&project, MOST).await.map_err(|error| away(&error))? {
+        if !self.projects.add(&project, MOST).await.map_err(store_failed)? {
             let message = format!("the tenant has {MOST} projects, the most that it may; archive some");
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("too_many_projects"));
         }
@@ -100,7 +100,7 @@ impl KeyDesk {
         }
         self.check_project(&project.settings)?;
         let after = Value::Object(project.settings.clone()).to_string();
-        if !self.projects.update(id, &before, &after).await.map_err(|error| away(&error))? {
+        if !self.projects.update(id, &before, &after).await.map_err(store_failed)? {
             let message = "somebody else has changed or archived the project meanwhile; look at it and try again";
             return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("project_changed"));
         }
@@ -112,7 +112,7 @@ impl KeyDesk {
     pub(crate) async fn archive_project(&self, id: &str, by: &Caller, books: &Books) -> Result<Value, Reject> {
         self.to_change(id, by).await?;
         let may = self.lock().keeps_an_administrator(|key| key.project.as_deref() == Some(id));
-        match self.projects.archive(id, now_ms(), may).await.map_err(|error| away(&error))? {
+        match self.projects.archive(id, now_ms(), may).await.map_err(store_failed)? {
             // Whoever was faster wanted the same.
             Ended::Done | Ended::Unknown => {}
             Ended::Refused => return Err(last_administrator(id)),
@@ -141,7 +141,7 @@ impl KeyDesk {
     }
 
     async fn seen(&self, by: &Caller) -> Result<Vec<Seen>, Reject> {
-        let made = self.projects.all().await.map_err(|error| away(&error))?;
+        let made = self.projects.all().await.map_err(store_failed)?;
         let mut all = of_config(&self.lock().config);
         all.extend(made.into_iter().map(kept));
         all.retain(|project| by.admin || by.reaches(&project.tenant, Some(&project.id)));
