@@ -2,6 +2,7 @@
 
 use crate::body::{Body, Response};
 use crate::rate_headers;
+use crate::server::Api;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use tidegate_types::{Fault, Reject, RejectKind};
@@ -71,6 +72,11 @@ pub(crate) fn response(reject: &Reject) -> Response {
 /// What a running answer is told when the server has waited long enough for it.
 pub(crate) fn stopping() -> Reject {
     Reject::unavailable(Fault::Operator, "the server is stopping; ask again", 1).code("stopping")
+}
+
+/// While the server stops, nothing new is begun in the background.
+pub(crate) fn refuse_while_stopping(api: &Api) -> Result<(), Reject> {
+    if api.phase.draining.is_cancelled() { Err(stopping()) } else { Ok(()) }
 }
 
 fn status(kind: RejectKind) -> StatusCode {

@@ -71,7 +71,7 @@ impl Exchange {
 /// Counts the gateways on the way; `tidegate-upstream` sends it.
 const HOPS: &str = "x-tidegate-hops";
 
-pub(crate) fn json(body: Bytes) -> Response {
+pub(crate) fn json(body: impl Into<Bytes>) -> Response {
     with_type("application/json", body)
 }
 

@@ -5,7 +5,6 @@ use crate::endpoints::items::rendered;
 use crate::exchange::{Exchange, json, with_type};
 use crate::ids;
 use crate::kept::{not_found, store_failed};
-use bytes::Bytes;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_store::conversations::{
@@ -32,7 +31,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     };
     let items = new_messages("items", asked.items)?;
     conversations.create(exchange.caller.owner(), &made, &items).await.map_err(store_failed)?;
-    Ok(json(Bytes::from(shown(&made).to_string())))
+    Ok(json(shown(&made).to_string()))
 }
 
 /// The conversation that the same request made before.
@@ -42,7 +41,7 @@ pub(crate) async fn again(mut exchange: Exchange, made: String) -> Result<Respon
 }
 
 pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
-    Ok(json(Bytes::from(shown(&find(&exchange).await?).to_string())))
+    Ok(json(shown(&find(&exchange).await?).to_string()))
 }
 
 pub(crate) async fn update(mut exchange: Exchange) -> Result<Response, Reject> {
@@ -51,7 +50,7 @@ pub(crate) async fn update(mut exchange: Exchange) -> Result<Response, Reject> {
     let (title, metadata) = (asked.title.as_deref(), asked.metadata.as_deref());
     let changed = conversations.update(exchange.caller.owner(), exchange.word(0), title, metadata).await;
     let changed = changed.map_err(store_failed)?.ok_or_else(|| not_found("conversation"))?;
-    Ok(json(Bytes::from(shown(&changed).to_string())))
+    Ok(json(shown(&changed).to_string()))
 }
 
 /// It is gone for everybody at once, and from the files after the time that the operator set.
@@ -60,7 +59,7 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     let deleted = api.conversations()?.delete(tenant, id).await.map_err(store_failed)?;
     // Nobody could keep what is being made for it.
     api.forget_streams(tenant, &deleted.ok_or_else(|| not_found("conversation"))?);
-    Ok(json(Bytes::from(wire::deleted(id, "conversation.deleted").to_string())))
+    Ok(json(wire::deleted(id, "conversation.deleted").to_string()))
 }
 
 /// The tenant's conversations, newest first; with `q`, those that have these words. Not in OpenAI's API.
@@ -115,10 +114,10 @@ pub(super) fn shown(conversation: &Conversation) -> Value {
 }
 
 /// A page of at most `limit`, of which one more was asked for.
-pub(super) fn limited(mut data: Vec<Value>, limit: u32) -> Bytes {
+pub(super) fn limited(mut data: Vec<Value>, limit: u32) -> String {
     let has_more = data.len() > limit as usize;
     data.truncate(limit as usize);
-    Bytes::from(wire::page(data, has_more).to_string())
+    wire::page(data, has_more).to_string()
 }
 
 /// Messages of a caller, with ids of their own.

@@ -5,7 +5,6 @@ use crate::body::Response;
 use crate::endpoints::conversations::{find, limited, new_messages, now_ms, shown};
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed, streams_of};
-use bytes::Bytes;
 use serde_json::Value;
 use tidegate_store::conversations::{At, Conversation, Feedback, Page, StoredMessage};
 use tidegate_types::{Reject, Usage};
@@ -37,12 +36,12 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let written = conversations.append(exchange.caller.owner(), exchange.word(0), &At::Leaf, &new).await;
     written.map_err(store_failed)?.ok_or_else(|| not_found("conversation"))?;
     let items: Vec<Value> = new.iter().map(|new| item(&new.id, &new.message, new.status.as_str())).collect();
-    Ok(json(Bytes::from(wire::page(items, false).to_string())))
+    Ok(json(wire::page(items, false).to_string()))
 }
 
 pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
     let (_, found) = find_item(&exchange).await?;
-    Ok(json(Bytes::from(rendered(&found, &exchange.api.service.currency()).to_string())))
+    Ok(json(rendered(&found, &exchange.api.service.currency()).to_string()))
 }
 
 /// Pins an item, or makes its branch the current one. Not in OpenAI's API.
@@ -59,7 +58,7 @@ pub(crate) async fn change(mut exchange: Exchange) -> Result<Response, Reject> {
     }
     let changed = conversations.message(tenant, conversation, id).await.map_err(store_failed)?;
     let changed = changed.ok_or_else(|| not_found("item"))?;
-    Ok(json(Bytes::from(rendered(&changed, &exchange.api.service.currency()).to_string())))
+    Ok(json(rendered(&changed, &exchange.api.service.currency()).to_string()))
 }
 
 /// Deletes one item; the answer is the conversation, as OpenAI has it.
@@ -75,7 +74,7 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
         api.streams.forget(tenant, streams_of(&found.response).into());
     }
     // A title that a model found may have gone with it.
-    Ok(json(Bytes::from(shown(&find(&exchange).await?).to_string())))
+    Ok(json(shown(&find(&exchange).await?).to_string()))
 }
 
 /// Keeps what the caller thinks of an item. Not in OpenAI's API.
@@ -92,7 +91,7 @@ pub(crate) async fn rate(mut exchange: Exchange) -> Result<Response, Reject> {
     let wire::Opinion { rating, reason, swipe } = opinion.clone();
     let given = Feedback { message: found.id, key_name: caller.name(), rating, reason, swipe, created_ms: now_ms() };
     conversations.rate(tenant, &conversation.id, &given).await.map_err(store_failed)?;
-    Ok(json(Bytes::from(wire::opinion(&given.message, &opinion, given.created_ms).to_string())))
+    Ok(json(wire::opinion(&given.message, &opinion, given.created_ms).to_string()))
 }
 
 fn no_swipe() -> Reject {

@@ -99,7 +99,7 @@ pub(crate) async fn me(exchange: Exchange) -> Result<Response, Reject> {
         "project": project, "projects": people.projects(&person),
         "created_at": session.created_ms / 1000, "expires_at": session.ends_ms / 1000,
     });
-    Ok(unstored(json(body.to_string().into())))
+    Ok(unstored(json(body.to_string())))
 }
 
 fn people(exchange: &Exchange) -> Result<Arc<People>, Reject> {

@@ -7,12 +7,11 @@ use crate::body::Response;
 use crate::endpoints::conversations::{find, new_messages};
 use crate::endpoints::generate::now;
 use crate::endpoints::items::find_item;
-use crate::endpoints::responses::refuse_while_stopping;
+use crate::error::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
 use crate::ids;
 use crate::kept::{not_found, store_failed};
 use crate::server::Api;
-use bytes::Bytes;
 use serde_json::Map;
 use std::sync::Arc;
 use tidegate_store::conversations::{At, Maker, NewResponse, Origin, Turn};
@@ -42,7 +41,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let model = asked.model.unwrap_or_else(|| first_model(&api, &caller));
     let answer = Answer { conversation, leaf: id.clone(), at: At::Behind(id.clone()), unique, model };
     begin(&api, &caller, context, answer).await?;
-    Ok(json(Bytes::from(accepted(&asked.message_id, &id, &stream).to_string())))
+    Ok(json(accepted(&asked.message_id, &id, &stream).to_string()))
 }
 
 /// Answers a message of the user anew: the answer is a branch of its own beside the one before, and the current one.
@@ -67,7 +66,7 @@ pub(crate) async fn regenerate(mut exchange: Exchange) -> Result<Response, Rejec
     let model = model.unwrap_or_else(|| first_model(&api, &caller));
     let answer = Answer { conversation: conversation.id, leaf: leaf.clone(), at: At::Branch(leaf), unique, model };
     begin(&api, &caller, context, answer).await?;
-    Ok(json(Bytes::from(accepted(&item.client_id, &item_id, &stream).to_string())))
+    Ok(json(accepted(&item.client_id, &item_id, &stream).to_string()))
 }
 
 /// What a caller who names no model gets: the router's choice, where there is a router.

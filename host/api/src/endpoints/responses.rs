@@ -7,12 +7,12 @@ use crate::endpoints::conversations::{limited, new_messages};
 use crate::endpoints::generate::{event_stream, extra_headers, full, now};
 use crate::endpoints::items::rendered;
 use crate::endpoints::streams::seen;
+use crate::error::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
 use crate::idempotency::being_made;
 use crate::kept::{not_found, store_failed};
 use crate::replay::{ReplayBody, away, gone};
 use crate::server::Api;
-use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_store::conversations::{At, NewResponse, Order, Origin, Put, StoredResponse, Turn};
@@ -98,7 +98,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
             let answered = Answering { api, encoder, keep, writer, notebook }.run(reply, None).await;
             match answered.ended {
                 Ended::Failed(reject) => return Err(reject),
-                Ended::Finished(_) | Ended::Cancelled => json(Bytes::from(answered.body)),
+                Ended::Finished(_) | Ended::Cancelled => json(answered.body),
             }
         }
     };
@@ -141,7 +141,7 @@ async fn attach(api: &Api, tenant: &TenantId, id: &str, stream: bool, wait: bool
     };
     match outcome {
         Some(Err(reject)) if reject.code.as_deref() != Some("cancelled") => Err(reject),
-        _ => Ok(json(Bytes::from(find(api, tenant, id).await?.body))),
+        _ => Ok(json(find(api, tenant, id).await?.body)),
     }
 }
 
@@ -286,7 +286,7 @@ async fn in_background(
     api.tasks.spawn(async move { answering.ask(chat, context).await }.in_current_span());
     Ok(match cursor {
         Some(cursor) => event_stream(Body::replay(ReplayBody::new(&api, cursor))),
-        None => json(Bytes::from(begun)),
+        None => json(begun),
     })
 }
 
@@ -306,7 +306,7 @@ async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
 pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
     let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
     if exchange.param("stream")?.as_deref() != Some("true") {
-        return Ok(json(Bytes::from(find(api, tenant, id).await?.body)));
+        return Ok(json(find(api, tenant, id).await?.body));
     }
     let Some(log) = api.streams.find_anywhere(tenant, id).await.map_err(away)? else {
         find(api, tenant, id).await?;
@@ -329,7 +329,7 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
     }
     // Gone from the store is gone for everybody; what cannot be stopped now has nowhere to write its end to.
     api.forget_streams(tenant, &gone);
-    Ok(json(Bytes::from(deleted(id, "response").to_string())))
+    Ok(json(deleted(id, "response").to_string()))
 }
 
 /// How long a cancelled response is waited for.
@@ -343,10 +343,10 @@ pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
         // One that takes longer is read as it is.
         let _ = tokio::time::timeout(CANCELLING, ended(api, tenant, id, log)).await;
         if api.kept.is_none() {
-            return Ok(json(Bytes::from(status_of(id, "cancelled"))));
+            return Ok(json(status_of(id, "cancelled")));
         }
     }
-    Ok(json(Bytes::from(find(api, tenant, id).await?.body)))
+    Ok(json(find(api, tenant, id).await?.body))
 }
 
 pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> {
@@ -366,12 +366,4 @@ pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> 
 pub(super) async fn find(api: &Api, tenant: &TenantId, id: &str) -> Result<StoredResponse, Reject> {
     let found = api.conversations()?.response(tenant, id).await.map_err(store_failed)?;
     found.ok_or_else(|| not_found("response"))
-}
-
-/// While the server stops, nothing new is begun in the background.
-pub(super) fn refuse_while_stopping(api: &Api) -> Result<(), Reject> {
-    if api.phase.draining.is_cancelled() {
-        return Err(Reject::new(RejectKind::Unavailable, Fault::Operator, "the server is stopping; ask again"));
-    }
-    Ok(())
 }

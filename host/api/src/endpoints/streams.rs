@@ -5,7 +5,6 @@ use crate::body::{Body, Response};
 use crate::endpoints::generate::event_stream;
 use crate::exchange::{Exchange, json};
 use crate::replay::{ReplayBody, away, gone};
-use bytes::Bytes;
 use metrics::counter;
 use tidegate_streams::Found;
 use tidegate_types::{Fault, Reject, RejectKind};
@@ -35,7 +34,7 @@ pub(crate) async fn cancel(exchange: Exchange) -> Result<Response, Reject> {
         Some(Err(reject)) if reject.code.as_deref() == Some("cancelled") => "cancelled",
         Some(Err(_)) => "failed",
     };
-    Ok(json(Bytes::from(stream_body(id, status))))
+    Ok(json(stream_body(id, status)))
 }
 
 async fn find(exchange: &Exchange, id: &str) -> Result<Found, Reject> {
