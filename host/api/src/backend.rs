@@ -1,5 +1,6 @@
 //! What the HTTP side asks of the rest of the program.
 
+use crate::administration::Administration;
 use bytes::Bytes;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -57,73 +58,8 @@ pub trait Service: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(reject)))
     }
 
-    /// The keys that were made while the server ran and that `by` may see, as JSON.
-    fn keys<'a>(&'a self, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// Makes the key that `body` describes; the answer, as JSON, shows it.
-    fn make_key<'a>(&'a self, _body: Bytes, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// Makes another key of the same settings; the old one goes on for `grace_s` seconds.
-    fn rotate_key<'a>(&'a self, _name: String, _grace_s: u64, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// Refuses a key from now on.
-    fn revoke_key<'a>(&'a self, _name: String, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// A page of the projects that `by` may see, as JSON.
-    fn projects<'a>(&'a self, _page: ProjectPage, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// One project.
-    fn project<'a>(&'a self, _id: String, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// Makes the project that `body` describes.
-    fn make_project<'a>(&'a self, _body: Bytes, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// Changes a project as `body` says.
-    fn change_project<'a>(
-        &'a self,
-        _id: String,
-        _body: Bytes,
-        _by: &'a Caller,
-    ) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// Ends a project with its keys.
-    fn archive_project<'a>(&'a self, _id: String, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// A page of the people in a project, as JSON.
-    fn members<'a>(&'a self, _id: String, _page: ProjectPage, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// One of them.
-    fn member<'a>(&'a self, _id: String, _user: String, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(std::future::ready(Err(no_store())))
-    }
-
-    /// Gives the person that `change` names a role in a project, or takes it.
-    fn change_member<'a>(
-        &'a self,
-        _id: String,
-        _change: MemberChange,
-        _by: &'a Caller,
-    ) -> BoxFuture<'a, Result<Bytes, Reject>> {
+    /// Shows or does what is asked for, as far as `by` may see and change it; the answer is JSON.
+    fn administer<'a>(&'a self, _what: Administration, _by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
         Box::pin(std::future::ready(Err(no_store())))
     }
 
@@ -145,28 +81,6 @@ pub trait Service: Send + Sync + 'static {
 pub fn no_store() -> Reject {
     let message = "this server keeps nothing; its operator can change that by `path` in [store] of its config";
     Reject::new(RejectKind::NotFound, Fault::Operator, message).code("store_not_configured")
-}
-
-/// What becomes of somebody in a project.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MemberChange {
-    /// As the body says, which names the person and a role; whether in it already or not.
-    Add(Bytes),
-    /// This person has the role of the body from now on.
-    Role(String, Bytes),
-    /// This person is in it no more.
-    Remove(String),
-}
-
-/// Which projects, or people of one, are listed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProjectPage {
-    /// Those behind this one.
-    pub after: Option<String>,
-    /// How many.
-    pub limit: usize,
-    /// The archived ones too.
-    pub archived: bool,
 }
 
 /// Who asks, under which id.

@@ -1,5 +1,6 @@
 //! What an endpoint gets.
 
+use crate::administration::Administration;
 use crate::backend::RequestContext;
 use crate::body::{Body, Response};
 use crate::ids;
@@ -60,6 +61,11 @@ impl Exchange {
     /// The conversations, to be written for the caller.
     pub(crate) fn writable(&self) -> Result<Conversations, Reject> {
         self.api.writable(&self.caller).cloned()
+    }
+
+    /// What the service says to an administrator's wish.
+    pub(crate) async fn administer(&self, what: Administration) -> Result<Response, Reject> {
+        Ok(json(self.api.service.administer(what, &self.caller).await?))
     }
 
     /// A name for what is made, which nobody can guess.

@@ -11,6 +11,7 @@
 //! bounded; a client that goes away takes its work with it, unless it
 //! asked for a stream that it can come back to.
 
+mod administration;
 mod answering;
 mod auth;
 mod backend;
@@ -47,10 +48,9 @@ mod socket;
 mod tls;
 mod uri;
 
+pub use administration::{Administration, MemberChange, ProjectPage};
 pub use auth::{ApiKey, Auth, SharedAuth};
-pub use backend::{
-    BoxFuture, Events, History, MemberChange, ProjectPage, Reply, ReplyEvent, RequestContext, Service, no_store,
-};
+pub use backend::{BoxFuture, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store};
 pub use behind::{Behind, Summaries, Titles};
 pub use error::ApiError;
 pub use grant::{CertificateGrant, Grant, GrantTokens, ProjectChoice, no_project};

@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tidegate_api::{
-    BoxFuture, Events, MemberChange, ModelCard, ModelPricing, ProjectPage, Reply, ReplyEvent, RequestContext, Service,
+    Administration, BoxFuture, Events, ModelCard, ModelPricing, Reply, ReplyEvent, RequestContext, Service,
     store_failed,
 };
 use tidegate_ledger::{CallPrices, Price};
@@ -155,92 +155,26 @@ impl Service for PipelineService {
         })
     }
 
-    fn keys<'a>(&'a self, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, _) = self.desk()?;
-            Ok(bytes_of(&desk.list(by).await?))
-        })
-    }
-
-    fn make_key<'a>(&'a self, body: Bytes, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
+    fn administer<'a>(&'a self, what: Administration, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
         Box::pin(async move {
             let (desk, books) = self.desk()?;
-            Ok(bytes_of(&desk.make(&body, by, books).await?))
-        })
-    }
-
-    fn rotate_key<'a>(&'a self, name: String, grace_s: u64, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, books) = self.desk()?;
-            Ok(bytes_of(&desk.rotate(&name, grace_s, by, books).await?))
-        })
-    }
-
-    fn revoke_key<'a>(&'a self, name: String, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, books) = self.desk()?;
-            Ok(bytes_of(&desk.revoke(&name, by, books).await?))
-        })
-    }
-
-    fn projects<'a>(&'a self, page: ProjectPage, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, _) = self.desk()?;
-            Ok(bytes_of(&desk.projects(by, &page).await?))
-        })
-    }
-
-    fn project<'a>(&'a self, id: String, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, _) = self.desk()?;
-            Ok(bytes_of(&desk.project(&id, by).await?))
-        })
-    }
-
-    fn make_project<'a>(&'a self, body: Bytes, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, books) = self.desk()?;
-            Ok(bytes_of(&desk.make_project(&body, by, books).await?))
-        })
-    }
-
-    fn change_project<'a>(&'a self, id: String, body: Bytes, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, books) = self.desk()?;
-            Ok(bytes_of(&desk.change_project(&id, &body, by, books).await?))
-        })
-    }
-
-    fn archive_project<'a>(&'a self, id: String, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, books) = self.desk()?;
-            Ok(bytes_of(&desk.archive_project(&id, by, books).await?))
-        })
-    }
-
-    fn members<'a>(&'a self, id: String, page: ProjectPage, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, _) = self.desk()?;
-            Ok(bytes_of(&desk.members(&id, by, &page).await?))
-        })
-    }
-
-    fn member<'a>(&'a self, id: String, user: String, by: &'a Caller) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, _) = self.desk()?;
-            Ok(bytes_of(&desk.member(&id, &user, by).await?))
-        })
-    }
-
-    fn change_member<'a>(
-        &'a self,
-        id: String,
-        change: MemberChange,
-        by: &'a Caller,
-    ) -> BoxFuture<'a, Result<Bytes, Reject>> {
-        Box::pin(async move {
-            let (desk, books) = self.desk()?;
-            Ok(bytes_of(&desk.change_member(&id, change, by, books).await?))
+            let shown = match what {
+                Administration::Keys => desk.list(by).await,
+                Administration::MakeKey(body) => desk.make(&body, by, books).await,
+                Administration::RotateKey { name, grace_s } => desk.rotate(&name, grace_s, by, books).await,
+                Administration::RevokeKey(name) => desk.revoke(&name, by, books).await,
+                Administration::Projects(page) => desk.projects(by, &page).await,
+                Administration::Project(id) => desk.project(&id, by).await,
+                Administration::MakeProject(body) => desk.make_project(&body, by, books).await,
+                Administration::ChangeProject { id, body } => desk.change_project(&id, &body, by, books).await,
+                Administration::ArchiveProject(id) => desk.archive_project(&id, by, books).await,
+                Administration::Members { project, page } => desk.members(&project, by, &page).await,
+                Administration::Member { project, user } => desk.member(&project, &user, by).await,
+                Administration::ChangeMember { project, change } => {
+                    desk.change_member(&project, change, by, books).await
+                }
+            };
+            Ok(Bytes::from(shown?.to_string()))
         })
     }
 
@@ -264,10 +198,6 @@ fn for_pipeline(cx: RequestContext) -> tidegate_pipeline::RequestContext {
     let RequestContext { request_id, generation, caller, retention, hops, history, notebook } = cx;
     let history = history.map(|history| tidegate_pipeline::History(history.0));
     tidegate_pipeline::RequestContext { request_id, generation, caller, retention, hops, history, notebook }
-}
-
-fn bytes_of(value: &serde_json::Value) -> Bytes {
-    value.to_string().into()
 }
 
 fn card(model: &Model) -> ModelCard {

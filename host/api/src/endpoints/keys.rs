@@ -1,20 +1,21 @@
 //! `/admin/keys`: keys that are made, replaced and taken back while the server runs. For administrators, and
 //! for owners and admins of a tenant, who see its keys only.
 
+use crate::administration::Administration;
 use crate::body::Response;
-use crate::exchange::{Exchange, json};
+use crate::exchange::Exchange;
 use crate::query::{Query, invalid, percent_decoded};
 use tidegate_types::{Fault, Reject, RejectKind};
 
 /// `GET /admin/keys`
 pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
-    Ok(json(exchange.api.service.keys(&exchange.caller).await?))
+    exchange.administer(Administration::Keys).await
 }
 
 /// `POST /admin/keys`: the body is an entry of `[[keys]]` without its hash; the answer has the key, this once.
 pub(crate) async fn make(mut exchange: Exchange) -> Result<Response, Reject> {
     let body = exchange.body().await?;
-    Ok(json(exchange.api.service.make_key(body, &exchange.caller).await?))
+    exchange.administer(Administration::MakeKey(body)).await
 }
 
 /// `POST /admin/keys/{name}/rotate?grace_s=N`: another key of the same settings; the old one goes on for a while.
@@ -26,13 +27,13 @@ pub(crate) async fn rotate(exchange: Exchange) -> Result<Response, Reject> {
     let query = Query::read(exchange.request.uri(), &["grace_s"])?;
     let grace_s = query.number("grace_s")?.unwrap_or(0);
     let name = decoded(name)?;
-    Ok(json(exchange.api.service.rotate_key(name, grace_s, &exchange.caller).await?))
+    exchange.administer(Administration::RotateKey { name, grace_s }).await
 }
 
 /// `DELETE /admin/keys/{name}`: refused from now on.
 pub(crate) async fn revoke(exchange: Exchange) -> Result<Response, Reject> {
     let name = decoded(&exchange.rest)?;
-    Ok(json(exchange.api.service.revoke_key(name, &exchange.caller).await?))
+    exchange.administer(Administration::RevokeKey(name)).await
 }
 
 fn decoded(name: &str) -> Result<String, Reject> {

@@ -1,9 +1,9 @@
 //! `/v1/organization/projects/{id}/users`, in the shapes of OpenAI's admin API: the people in a project, and what they may do
 //! there. For owners and admins of the tenant or of the project, and for administrators.
 
-use crate::backend::{MemberChange, ProjectPage};
+use crate::administration::{Administration, MemberChange, ProjectPage};
 use crate::body::Response;
-use crate::exchange::{Exchange, json};
+use crate::exchange::Exchange;
 use crate::query::{Query, invalid, percent_decoded};
 use bytes::Bytes;
 use tidegate_types::Reject;
@@ -14,47 +14,47 @@ const MOST: u64 = 100;
 
 /// `GET /v1/organization/projects/{id}/users?limit=N&after=USER`
 pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
-    let id = project(&exchange)?;
+    let project = project(&exchange)?;
     let query = Query::read(exchange.request.uri(), &["limit", "after"])?;
     let limit = query.number("limit")?.unwrap_or(LIMIT);
     if !(1..=MOST).contains(&limit) {
         return Err(invalid("limit", &format!("`limit` must be from 1 to {MOST}")));
     }
     let page = ProjectPage { after: query.get("after").map(str::to_owned), limit: limit as usize, archived: false };
-    Ok(json(exchange.api.service.members(id, page, &exchange.caller).await?))
+    exchange.administer(Administration::Members { project, page }).await
 }
 
 /// `POST /v1/organization/projects/{id}/users`
 pub(crate) async fn add(exchange: Exchange) -> Result<Response, Reject> {
-    let id = project(&exchange)?;
-    change(exchange, id, MemberChange::Add).await
+    let project = project(&exchange)?;
+    change(exchange, project, MemberChange::Add).await
 }
 
 /// `GET /v1/organization/projects/{id}/users/{user}`
 pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
-    let (id, user) = (project(&exchange)?, user(&exchange)?);
-    Ok(json(exchange.api.service.member(id, user, &exchange.caller).await?))
+    let (project, user) = (project(&exchange)?, user(&exchange)?);
+    exchange.administer(Administration::Member { project, user }).await
 }
 
 /// `POST /v1/organization/projects/{id}/users/{user}`
 pub(crate) async fn role(exchange: Exchange) -> Result<Response, Reject> {
-    let (id, user) = (project(&exchange)?, user(&exchange)?);
-    change(exchange, id, |body| MemberChange::Role(user, body)).await
+    let (project, user) = (project(&exchange)?, user(&exchange)?);
+    change(exchange, project, |body| MemberChange::Role(user, body)).await
 }
 
 /// `DELETE /v1/organization/projects/{id}/users/{user}`
 pub(crate) async fn remove(exchange: Exchange) -> Result<Response, Reject> {
-    let (id, user) = (project(&exchange)?, user(&exchange)?);
-    Ok(json(exchange.api.service.change_member(id, MemberChange::Remove(user), &exchange.caller).await?))
+    let (project, user) = (project(&exchange)?, user(&exchange)?);
+    exchange.administer(Administration::ChangeMember { project, change: MemberChange::Remove(user) }).await
 }
 
 async fn change(
     mut exchange: Exchange,
-    id: String,
+    project: String,
     change: impl FnOnce(Bytes) -> MemberChange,
 ) -> Result<Response, Reject> {
-    let body = exchange.body().await?;
-    Ok(json(exchange.api.service.change_member(id, change(body), &exchange.caller).await?))
+    let change = change(exchange.body().await?);
+    exchange.administer(Administration::ChangeMember { project, change }).await
 }
 
 fn project(exchange: &Exchange) -> Result<String, Reject> {

@@ -1,9 +1,9 @@
 //! `/v1/organization/projects`, in the shapes of OpenAI's admin API: parts of a tenant with limits, a budget and objects of
 //! their own. For owners and admins of the tenant, and for administrators.
 
-use crate::backend::ProjectPage;
+use crate::administration::{Administration, ProjectPage};
 use crate::body::Response;
-use crate::exchange::{Exchange, json};
+use crate::exchange::Exchange;
 use crate::query::{Query, invalid, percent_decoded};
 use tidegate_types::Reject;
 
@@ -24,31 +24,31 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
         Some(_) => return Err(invalid("include_archived", "`include_archived` must be true or false")),
     };
     let page = ProjectPage { after: query.get("after").map(str::to_owned), limit: limit as usize, archived };
-    Ok(json(exchange.api.service.projects(page, &exchange.caller).await?))
+    exchange.administer(Administration::Projects(page)).await
 }
 
 /// `POST /v1/organization/projects`
 pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let body = exchange.body().await?;
-    Ok(json(exchange.api.service.make_project(body, &exchange.caller).await?))
+    exchange.administer(Administration::MakeProject(body)).await
 }
 
 /// `GET /v1/organization/projects/{id}`
 pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
     let id = named(&exchange)?;
-    Ok(json(exchange.api.service.project(id, &exchange.caller).await?))
+    exchange.administer(Administration::Project(id)).await
 }
 
 /// `POST /v1/organization/projects/{id}`
 pub(crate) async fn change(mut exchange: Exchange) -> Result<Response, Reject> {
     let (id, body) = (named(&exchange)?, exchange.body().await?);
-    Ok(json(exchange.api.service.change_project(id, body, &exchange.caller).await?))
+    exchange.administer(Administration::ChangeProject { id, body }).await
 }
 
 /// `POST /v1/organization/projects/{id}/archive`: its keys let nobody in from now on.
 pub(crate) async fn archive(exchange: Exchange) -> Result<Response, Reject> {
     let id = named(&exchange)?;
-    Ok(json(exchange.api.service.archive_project(id, &exchange.caller).await?))
+    exchange.administer(Administration::ArchiveProject(id)).await
 }
 
 fn named(exchange: &Exchange) -> Result<String, Reject> {
