@@ -6,7 +6,6 @@
 
 use crate::backend::{History, Reply, ReplyEvent, RequestContext};
 use crate::behind;
-use crate::endpoints::generate::now;
 use crate::error;
 use crate::events::First;
 use crate::generation::{append, cancelled};
@@ -20,6 +19,7 @@ use std::time::Duration;
 use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Put, StoredMessage, StoredSummary, Turn};
 use tidegate_store::{Conversations, StoreError};
 use tidegate_streams::Writer;
+use tidegate_types::clock::unix_s;
 use tidegate_types::{Chat, FinishReason, Notebook, Reject, Report, Summary, TenantId, Transcript, Usage};
 use tidegate_wire::items::joined;
 use tidegate_wire::responses::{Ended, ResponseEncoder, Truncation};
@@ -143,7 +143,7 @@ impl Answering {
         // The answer is there, whether or not its last events are small enough to be told: the log says so to its readers.
         let _ = self.flush(out);
         // One time for what is kept and what is told.
-        let at = now();
+        let at = unix_s();
         let forgotten = match self.keep.take() {
             Some(keep) => self.keep_it(keep, &ended, at).await,
             None => None,

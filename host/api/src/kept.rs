@@ -2,10 +2,9 @@
 
 use crate::backend::no_store;
 use crate::behind::Behind;
-use crate::endpoints::conversations::now_ms;
 use crate::server::Api;
 use std::time::Duration;
-use tidegate_store::conversations::Deleted;
+use tidegate_store::conversations::{Deleted, ago_ms};
 use tidegate_store::{Conversations, StoreError};
 use tidegate_types::{Caller, Fault, Reject, RejectKind, Retention, TenantId};
 
@@ -35,8 +34,7 @@ impl Api {
     /// Ends the streams of responses that were deleted, and lets nobody read from a log what is gone, at any gateway. Those
     /// that ended long ago have none left.
     pub(crate) fn forget_streams(&self, tenant: &TenantId, responses: &[Deleted]) {
-        let longest = LONGEST_RESPONSE + self.limits.streams.keep;
-        let since = now_ms() - i64::try_from(longest.as_millis()).unwrap_or(i64::MAX);
+        let since = ago_ms(LONGEST_RESPONSE + self.limits.streams.keep);
         let recent = responses.iter().filter(|response| response.is_running || response.created_ms >= since);
         let names: Vec<String> = recent.flat_map(|response| streams_of(&response.id)).collect();
         if !names.is_empty() {

@@ -11,9 +11,10 @@ use hyper::Method;
 use hyper::header::{COOKIE, HeaderMap, ORIGIN};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tidegate_identity::{Claimed, Login};
 use tidegate_store::{KeptSession, Sessions};
+use tidegate_types::clock::{millis, unix_ms};
 use tidegate_types::{Fault, Reject, RejectKind, TenantId};
 
 /// The cookie of a person who is logged in.
@@ -72,7 +73,7 @@ impl People {
         self.grants.grant(&person.claimed, person.project.as_deref())?;
         let token = random()?;
         let claims = serde_json::to_string(person).map_err(|error| failed(&error))?;
-        let now = now_ms();
+        let now = unix_ms();
         let session = KeptSession {
             hash: hash(&token),
             tenant: person.claimed.tenant.to_string(),
@@ -91,7 +92,7 @@ impl People {
     pub(crate) async fn find(&self, token: &str) -> Result<Option<Open>, Reject> {
         let hash = hash(token);
         let found = self.sessions.find(&hash).await.map_err(store_failed)?;
-        let now = now_ms();
+        let now = unix_ms();
         let idle_end = |session: &KeptSession| session.seen_ms.saturating_add(millis(self.idle));
         let Some(session) = found.filter(|session| now < session.ends_ms.min(idle_end(session))) else {
             return Ok(None);
@@ -181,14 +182,6 @@ fn random() -> Result<String, Reject> {
 
 fn failed(error: &dyn std::fmt::Display) -> Reject {
     Reject::internal(Fault::Operator, error.to_string())
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
 }
 
 #[cfg(test)]

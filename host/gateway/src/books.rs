@@ -10,10 +10,11 @@ pub(crate) use events::check as check_events;
 use crate::config::{Config, StoreConfig, project_id};
 use anyhow::Context;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tidegate_ledger::{Budgets, Drain, Journal, JournalLimits, Ledger, SetAside};
 use tidegate_shared::Board;
 use tidegate_store::{Db, Holder, Place, Usage, UsageSink};
+use tidegate_types::clock::unix_ms;
 use tokio::task::JoinHandle;
 
 /// Open books.
@@ -69,7 +70,7 @@ impl Books {
     /// Takes prices and budgets from `config`, with what is spent of them.
     pub(crate) async fn replace(&self, config: &Config) -> anyhow::Result<()> {
         let usage = Usage::new(self.db.clone());
-        let now = now_ms();
+        let now = unix_ms();
         let (day, month) = tidegate_ledger::Budgets::window_starts_ms(now);
         let mut budgets = Budgets::default();
         for (name, tenant) in &config.tenants {
@@ -145,9 +146,4 @@ pub(crate) async fn tell_set_aside(ledger: Arc<Ledger>, board: Board) {
             others.iter().flat_map(|note| serde_json::from_str::<Vec<SetAside>>(note).unwrap_or_default()).collect();
         ledger.set_aside_elsewhere(&all);
     }
-}
-
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -2,8 +2,9 @@
 
 use crate::config::{Config, StoreConfig};
 use anyhow::Context;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tidegate_api::{Behind, Kept};
+use tidegate_store::conversations::{ago_ms, now_ms};
 use tidegate_store::{Conversations, Db};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tokio::task::JoinHandle;
@@ -69,11 +70,11 @@ impl Keeping {
         let begun = now_ms();
         tokio::spawn(async move {
             loop {
-                let before = if grace.is_zero() { begun } else { now_ms() - millis(grace) };
+                let before = if grace.is_zero() { begun } else { ago_ms(grace) };
                 if let Err(error) = close_abandoned(&conversations, before).await {
                     tracing::warn!("responses that were cut off stay as they are for now: {error}");
                 }
-                match conversations.purge(now_ms() - millis(purge_after)).await {
+                match conversations.purge(ago_ms(purge_after)).await {
                     Ok(purged) if purged != Default::default() => tracing::info!(?purged, "removed what was deleted"),
                     Ok(_) => {}
                     Err(error) => tracing::warn!("what was deleted stays for now: {error}"),
@@ -100,12 +101,4 @@ async fn close_abandoned(conversations: &Conversations, before_ms: i64) -> Resul
         tracing::warn!(response = id, %tenant, "it was cut off by a restart, and has failed");
     }
     Ok(())
-}
-
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, millis)
 }

@@ -6,7 +6,7 @@ mod bounds;
 mod members;
 mod projects;
 
-use crate::books::{Books, now_ms};
+use crate::books::Books;
 use crate::callers;
 use crate::config::{Config, Expiry, KeyConfig, is_tenant};
 use crate::key::secret;
@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_api::{SharedAuth, store_failed};
 use tidegate_store::{Ended, KeptKey, KeptProject, Keys, Projects};
+use tidegate_types::clock::{millis, unix_ms};
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
 /// The keys and projects of a running server.
@@ -105,7 +106,7 @@ impl KeyDesk {
             name: key.name,
             hash,
             settings: Value::Object(settings).to_string(),
-            created_ms: now_ms(),
+            created_ms: unix_ms(),
             created_by: by.name(),
             revoked_ms: None,
         };
@@ -119,7 +120,7 @@ impl KeyDesk {
     /// Makes a key in the place of another, which goes on for `grace_s` seconds.
     pub(crate) async fn rotate(&self, name: &str, grace_s: u64, by: &Caller, books: &Books) -> Result<Value, Reject> {
         let (secret, hash) = secret().map_err(|error| Reject::internal(Fault::Operator, format!("{error:#}")))?;
-        let now = now_ms();
+        let now = unix_ms();
         let newest = self.newest(name).await?;
         bounds::check_known(by, &newest)?;
         let entry = parsed(&newest).map_err(|error| invalid(format!("{error:#}")))?;
@@ -140,7 +141,7 @@ impl KeyDesk {
             bounds::check_known(by, &self.newest(name).await?)?;
         }
         let may = self.lock().keeps_an_administrator(|key| key.name == name);
-        match self.keys.revoke(name, now_ms(), may).await.map_err(store_failed)? {
+        match self.keys.revoke(name, unix_ms(), may).await.map_err(store_failed)? {
             Ended::Done => {}
             Ended::Unknown => return Err(unknown(name)),
             Ended::Refused => return Err(last_administrator(name)),
@@ -325,10 +326,6 @@ fn shown(key: &KeptKey) -> Value {
         }
     }
     shown
-}
-
-fn millis(since: Duration) -> u64 {
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn invalid(message: String) -> Reject {

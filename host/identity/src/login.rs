@@ -9,7 +9,7 @@ use crate::error::TokenError;
 use crate::exchanges::Exchanges;
 use crate::issuer::Issuer;
 use crate::json;
-use crate::verify::{Issuers, MAX_TOKEN_BYTES, Parts, now_s};
+use crate::verify::{Issuers, MAX_TOKEN_BYTES, Parts};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ring::digest::{SHA256, digest};
@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_types::clock::unix_s;
 use tidegate_types::{Fault, Reject, RejectKind};
 
 /// For a place among those whose codes are exchanged.
@@ -146,7 +147,7 @@ impl Login {
         self.check_ours(&parts.claims, nonce)?;
         let audience = [self.terms.client_id.clone()];
         let verified = Verified::read(&self.issuer.trust, &audience, &parts.claims)?;
-        verified.check_time(now_s(), self.issuer.trust.clock_skew.as_secs())?;
+        verified.check_time(unix_s(), self.issuer.trust.clock_skew.as_secs())?;
         Ok(verified.claimed)
     }
 

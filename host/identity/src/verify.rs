@@ -16,7 +16,7 @@ use jsonwebtoken::Algorithm;
 use metrics::counter;
 use serde_json::{Map, Value};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use tidegate_types::clock::unix_s;
 
 /// Bytes of a token.
 pub const MAX_TOKEN_BYTES: usize = 16 << 10;
@@ -33,10 +33,6 @@ impl Default for Issuers {
     fn default() -> Self {
         Self { issuers: Vec::new(), verified: Cache::new(REMEMBERED) }
     }
-}
-
-pub(crate) fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Whether a credential that is no key is to be read as a token: it has three parts.
@@ -80,7 +76,7 @@ impl Issuers {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenError::TooLong { bytes: token.len(), limit: MAX_TOKEN_BYTES });
         }
-        let now_s = now_s();
+        let now_s = unix_s();
         let fingerprint = Fingerprint::of(token);
         let known = self.verified.get(&fingerprint).filter(|known| self.issuers[known.issuer].still_has(known.keys));
         if let Some(Known { verified, issuer, .. }) = known {

@@ -2,12 +2,13 @@
 
 use crate::call::Call;
 use crate::entry::{Entry, Opening};
-use crate::ledger::{Ledger, Who, now_ms};
+use crate::ledger::{Ledger, Who};
 use crate::price::{Price, Prices};
 use crate::tally::{Tally, Tokens};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tidegate_types::Reject;
+use tidegate_types::clock::unix_ms;
 
 /// Follows one generation. Settled by [`Charge::settle`], or as `client-gone` when it is dropped before.
 #[derive(Debug)]
@@ -118,7 +119,7 @@ impl Charge {
 
     fn opening(&self, model: &str, price: Price) -> Opening {
         let Who { generation, request_id, tenant, project, key_name, end_user } = self.who.clone();
-        let (model, begun_ms) = (model.to_owned(), now_ms());
+        let (model, begun_ms) = (model.to_owned(), unix_ms());
         Opening { generation, request_id, tenant, project, key_name, end_user, model, price, begun_ms }
     }
 
@@ -131,7 +132,7 @@ impl Charge {
         state.billed = Some(0);
         let Some((number, opening)) = state.opened.take() else { return };
         let (tokens, calls) = (self.tally.tokens(), self.tally.calls());
-        let entry = Entry { opening, tokens, calls, outcome: outcome.into(), ended_ms: now_ms() };
+        let entry = Entry { opening, tokens, calls, outcome: outcome.into(), ended_ms: unix_ms() };
         state.billed = Some(entry.amount());
         self.ledger.end(&self.who, number, entry, state.reserved);
     }

@@ -14,7 +14,8 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+use tidegate_types::clock::unix_ms;
 use tidegate_types::{Fault, Reject, RejectKind};
 
 /// Who generates what, for the books.
@@ -78,7 +79,7 @@ const SYNC: Duration = Duration::from_millis(100);
 impl Ledger {
     /// Settles what a crash left in `journal`, and begins to write down what runs.
     pub fn start(journal: Journal, prices: Prices, budgets: Budgets) -> Result<Arc<Self>, LedgerError> {
-        let recovered = recover::settle_left(&journal, now_ms())?;
+        let recovered = recover::settle_left(&journal, unix_ms())?;
         if recovered > 0 {
             counter!("tidegate_ledger_recovered_total").increment(recovered as u64);
             tracing::warn!(recovered, "settled what the last run left open, as its last marks say");
@@ -108,7 +109,7 @@ impl Ledger {
     pub fn replace(&self, prices: Prices, mut budgets: Budgets) {
         *self.prices.write() = Arc::new(prices);
         let mut current = self.budgets.lock();
-        let alerts = budgets.go_on_from(std::mem::take(&mut current), now_ms());
+        let alerts = budgets.go_on_from(std::mem::take(&mut current), unix_ms());
         *current = budgets;
         drop(current);
         self.alert(alerts);
@@ -157,7 +158,7 @@ impl Ledger {
 
     /// Sets money aside, or says why that is not allowed.
     pub(crate) fn reserve(&self, who: &Who, amount: u64) -> Result<(), Reject> {
-        let allowed = self.budgets.lock().reserve(&who.pays(), amount, now_ms());
+        let allowed = self.budgets.lock().reserve(&who.pays(), amount, unix_ms());
         allowed.map_err(|mut exceeded| {
             self.alert(exceeded.alert.take().map(|alert| *alert).into_iter().collect());
             counter!("tidegate_budget_refusals_total", "scope" => exceeded.scope, "window" => exceeded.window)
@@ -176,7 +177,7 @@ impl Ledger {
 
     /// Gives back what was set aside and was not used.
     pub(crate) fn release(&self, who: &Who, reserved: u64) {
-        let alerts = self.budgets.lock().settle(&who.pays(), reserved, 0, now_ms());
+        let alerts = self.budgets.lock().settle(&who.pays(), reserved, 0, unix_ms());
         self.alert(alerts);
     }
 
@@ -357,11 +358,6 @@ fn money(billionths: u64) -> String {
         digits.pop();
     }
     format!("{units}.{digits}")
-}
-
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

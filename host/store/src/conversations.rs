@@ -27,11 +27,13 @@ pub use summaries::StoredSummary;
 
 use crate::db::Db;
 use crate::error::StoreError;
+use crate::usage::signed;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tidegate_types::TenantId;
+use tidegate_types::clock::{millis, unix_ms};
 
 /// The conversations of all tenants.
 #[derive(Clone, Debug)]
@@ -212,9 +214,14 @@ fn read(row: &AnyRow) -> Result<Conversation, StoreError> {
     })
 }
 
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+/// Now, as conversations are dated: in milliseconds since 1970.
+pub fn now_ms() -> i64 {
+    signed(unix_ms())
+}
+
+/// So long ago, in the same.
+pub fn ago_ms(time: Duration) -> i64 {
+    now_ms().saturating_sub(signed(millis(time)))
 }
 
 /// Postgres has no text with a zero in it.

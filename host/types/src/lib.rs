@@ -1,4 +1,5 @@
-//! Plain data that every crate speaks: no IO, no async, no behaviour beyond small accessors.
+//! Plain data that every crate speaks, and the [`clock`] by which it is dated: no other IO, no async, no behaviour beyond
+//! small accessors.
 //!
 //! Read in the order of a request: [`caller`] asks, [`role`] says what it may and [`quota`] how much, [`chat`] is what was asked,
 //! [`sampling`] how to draw, [`job`] what the engine gets, [`delta`] what streams back, [`reject`] how any of it may
@@ -6,6 +7,7 @@
 
 pub mod caller;
 pub mod chat;
+pub mod clock;
 pub mod delta;
 pub mod finding;
 pub mod ids;

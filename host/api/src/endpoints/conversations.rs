@@ -6,9 +6,8 @@ use crate::exchange::{Exchange, json, with_type};
 use crate::ids;
 use crate::kept::{not_found, store_failed};
 use serde_json::Value;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_store::conversations::{
-    Conversation, Feedback, Made, MessageStatus, NewMessage, Order, Page, StoredSummary,
+    Conversation, Feedback, Made, MessageStatus, NewMessage, Order, Page, StoredSummary, now_ms,
 };
 use tidegate_types::{Fault, Message, Part, Reject, RejectKind};
 use tidegate_wire::conversations as wire;
@@ -142,8 +141,4 @@ fn text_bytes(part: &Part) -> usize {
         Part::ToolOutcome(outcome) => outcome.content.len(),
         Part::Opaque { body, .. } => body.to_string().len(),
     }
-}
-
-pub(crate) fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }

@@ -15,8 +15,8 @@ use hyper::HeaderMap;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_streams::{Full, StreamId, Writer};
+use tidegate_types::clock::unix_s;
 use tidegate_types::{Caller, Fault, Reject, Retention};
 use tidegate_wire::stream::UsageChunk;
 use tidegate_wire::{Answer, Head, ParsedRequest, StreamEncoder};
@@ -39,7 +39,7 @@ pub(crate) async fn answer(
         _ => {}
     }
     let retention = context.retention;
-    let mut head = Head::new(&chat, &unique, now(), "");
+    let mut head = Head::new(&chat, &unique, unix_s(), "");
     let reply = api.service.chat(chat, context).await?;
     head.model.clone_from(&reply.model);
     let headers = extra_headers(&reply);
@@ -59,10 +59,6 @@ pub(crate) async fn answer(
     response.headers_mut().extend(headers);
     response.extensions_mut().insert(retention);
     Ok(response)
-}
-
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Headers of the reply, and what is left to its caller; one that HTTP cannot carry is left out, and said.

@@ -2,11 +2,11 @@
 //! that is read, and that goes on.
 
 use crate::body::Response;
-use crate::endpoints::conversations::{find, limited, new_messages, now_ms, shown};
+use crate::endpoints::conversations::{find, limited, new_messages, shown};
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed, streams_of};
 use serde_json::Value;
-use tidegate_store::conversations::{At, Conversation, Feedback, Page, StoredMessage};
+use tidegate_store::conversations::{At, Conversation, Feedback, Page, StoredMessage, now_ms};
 use tidegate_types::{Reject, Usage};
 use tidegate_wire::conversations as wire;
 use tidegate_wire::items::{Details, detailed, item};

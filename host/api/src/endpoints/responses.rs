@@ -4,7 +4,7 @@ use crate::answering::{Answering, Keep, history};
 use crate::backend::RequestContext;
 use crate::body::{Body, Response};
 use crate::endpoints::conversations::{limited, new_messages};
-use crate::endpoints::generate::{event_stream, extra_headers, full, now};
+use crate::endpoints::generate::{event_stream, extra_headers, full};
 use crate::endpoints::items::rendered;
 use crate::endpoints::streams::seen;
 use crate::error::refuse_while_stopping;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_store::conversations::{At, NewResponse, Order, Origin, Put, StoredResponse, Turn};
 use tidegate_streams::{Found, TooLarge, Writer};
+use tidegate_types::clock::unix_s;
 use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Retention, TenantId};
 use tidegate_wire::conversations::deleted;
 use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response, status_of};
@@ -45,7 +46,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let stream = std::mem::replace(&mut asked.chat.stream, true);
     let head = Head {
         id: id.clone(),
-        created: now(),
+        created: unix_s(),
         model: asked.chat.model.clone(),
         store,
         currency: api.service.currency(),

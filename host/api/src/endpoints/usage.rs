@@ -5,8 +5,8 @@ use crate::body::Response;
 use crate::exchange::{Exchange, json, with_type};
 use crate::query::{Query, invalid};
 use hyper::header::{HeaderName, HeaderValue};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_store::{GroupBy, Only, UsageQuery, UsageSum};
+use tidegate_types::clock::unix_s;
 use tidegate_types::{Act, Caller, Fault, Reject, RejectKind};
 use tidegate_wire::usage::{UsageBucket, UsageResult, costs_page, usage_csv, usage_page};
 
@@ -89,7 +89,7 @@ impl Asked {
             invalid("start_time", "`start_time` is required: Unix seconds of when the first bucket begins")
         })?;
         let page = query.number("page")?;
-        let end_s = query.number("end_time")?.unwrap_or_else(|| now_s() + 1);
+        let end_s = query.number("end_time")?.unwrap_or_else(|| unix_s() + 1);
         let start_s = page.unwrap_or(start).max(start);
         if end_s <= start_s {
             return Err(invalid("end_time", "`end_time` must be after `start_time`"));
@@ -264,8 +264,4 @@ fn whose(exchange: &Exchange, query: &Query) -> Result<Whose, Reject> {
         return Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).at("project_ids").code("not_admin"));
     }
     Ok(Whose { tenant, projects: vec![own.to_owned()] })
-}
-
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -9,11 +9,11 @@ use anyhow::{Context, anyhow, bail};
 use arc_swap::ArcSwap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_device::Backend;
 use tidegate_engine::{EngineHandle, ExecutorFactory, Isolation, ModelFacts, WorkerCommand, worker};
 use tidegate_pipeline::{EngineModel, Model, ModelBackend, Models};
 use tidegate_text::TextModel;
+use tidegate_types::clock::unix_s;
 use tidegate_upstream::{ApiKey, Replicas, UpstreamConfig};
 
 /// Loads all models of the config.
@@ -117,7 +117,7 @@ fn own(
     let backend = ModelBackend::Engine(Box::new(engine));
     let quota = ArcSwap::from_pointee(entry.limits.clone());
     let fallbacks = entry.fallbacks.clone();
-    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, fallbacks, backend })
+    Ok(Model { name: entry.name.clone(), created: unix_s(), context_tokens, quota, fallbacks, backend })
 }
 
 fn model_facts(entry: &ModelConfig, opened: &tidegate_model::Model, backend: &dyn Backend) -> ModelFacts {
@@ -187,7 +187,7 @@ fn upstream(entry: &ModelConfig, facts: &mut Vec<String>) -> anyhow::Result<Mode
     let context_tokens = entry.context_tokens.unwrap_or(0);
     let (quota, backend) = (ArcSwap::from_pointee(entry.limits.clone()), ModelBackend::Upstream(replicas));
     let fallbacks = entry.fallbacks.clone();
-    Ok(Model { name: entry.name.clone(), created: now(), context_tokens, quota, fallbacks, backend })
+    Ok(Model { name: entry.name.clone(), created: unix_s(), context_tokens, quota, fallbacks, backend })
 }
 
 /// The servers of a model, which are asked nothing yet.
@@ -220,10 +220,6 @@ fn upstream_key(entry: &ModelConfig) -> anyhow::Result<Option<ApiKey>> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

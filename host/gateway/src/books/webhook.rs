@@ -7,9 +7,9 @@ use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::hmac;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_egress::{Connector, ConnectorConfig, HeaderMap, HeaderName, HeaderValue, Method, Request};
 use tidegate_store::Waiting;
+use tidegate_types::clock::unix_s;
 
 /// Where events are posted.
 pub(super) struct Webhook {
@@ -48,7 +48,7 @@ impl Webhook {
     }
 
     fn headers(&self, event: &Waiting) -> anyhow::Result<HeaderMap> {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().to_string();
+        let seconds = unix_s().to_string();
         let mut headers = HeaderMap::new();
         let mut add = |name: &'static str, value: &str| -> anyhow::Result<()> {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes())?);

@@ -2,11 +2,12 @@
 //! OpenAI's with what else they have here. The store keeps them; gateways of one store have the same ones.
 
 use super::{KeyDesk, Taken, invalid, last_administrator};
-use crate::books::{Books, now_ms};
+use crate::books::Books;
 use crate::config::{Config, ProjectConfig, is_tenant, project_id};
 use serde_json::{Map, Value, json};
 use tidegate_api::{ProjectPage, store_failed};
 use tidegate_store::{Ended, KeptProject};
+use tidegate_types::clock::unix_ms;
 use tidegate_types::{Caller, Fault, ProjectId, Reject, RejectKind};
 
 /// Projects of a tenant that are made here and not archived.
@@ -68,7 +69,7 @@ impl KeyDesk {
             id: format!("{}{:032x}", ProjectId::PREFIX, u128::from_le_bytes(bytes)),
             tenant,
             settings: Value::Object(settings).to_string(),
-            created_ms: now_ms(),
+            created_ms: unix_ms(),
             created_by: by.name(),
             archived_ms: None,
         };
@@ -112,7 +113,7 @@ impl KeyDesk {
     pub(crate) async fn archive_project(&self, id: &str, by: &Caller, books: &Books) -> Result<Value, Reject> {
         self.to_change(id, by).await?;
         let may = self.lock().keeps_an_administrator(|key| key.project.as_deref() == Some(id));
-        match self.projects.archive(id, now_ms(), may).await.map_err(store_failed)? {
+        match self.projects.archive(id, unix_ms(), may).await.map_err(store_failed)? {
             // Whoever was faster wanted the same.
             Ended::Done | Ended::Unknown => {}
             Ended::Refused => return Err(last_administrator(id)),

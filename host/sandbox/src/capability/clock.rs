@@ -3,7 +3,8 @@
 use crate::bindings::tidegate::plugin::clock::Host;
 use crate::state::HostState;
 use std::sync::LazyLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
+use tidegate_types::clock::unix_ms;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -13,7 +14,7 @@ impl Host for HostState {
         if let Some(fixed) = self.blueprint.fixed {
             return Ok(fixed.now_unix_ms);
         }
-        Ok(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64))
+        Ok(unix_ms())
     }
 
     fn monotonic_ms(&mut self) -> wasmtime::Result<u64> {

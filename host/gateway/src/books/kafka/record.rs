@@ -6,8 +6,8 @@ use kafka_protocol::records::{
     Compression, NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Record, RecordBatchEncoder,
     RecordEncodeOptions, TimestampType,
 };
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_store::Waiting;
+use tidegate_types::clock::unix_ms;
 
 /// The tenant of a use; of a budget, whose it is.
 pub(super) fn key(payload: &str) -> String {
@@ -32,7 +32,7 @@ pub(super) fn batch(event: &Waiting, key: String) -> anyhow::Result<Bytes> {
         timestamp_type: TimestampType::Creation,
         offset: 0,
         sequence: NO_SEQUENCE,
-        timestamp: i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis())?,
+        timestamp: i64::try_from(unix_ms())?,
         key: Some(key.into()),
         value: Some(event.payload.clone().into()),
         headers: [(StrBytes::from_static_str("id"), Some(event.id.clone().into()))].into_iter().collect(),
