@@ -138,11 +138,6 @@ impl BlockPool {
         }
     }
 
-    /// Number of findable blocks.
-    pub fn num_findable(&self) -> usize {
-        self.by_hash.len()
-    }
-
     /// Proves the invariant. `num_held` is how many references the sequences hold together.
     pub fn check(&self, num_held: usize) -> Result<(), PoolError> {
         let refs: usize = self.blocks.iter().map(|block| block.refs as usize).sum();

@@ -118,11 +118,6 @@ impl TextModel {
         self.encoder.encode_literal(text, add)
     }
 
-    /// How many tokens a caller's text has.
-    pub fn count_tokens(&self, text: &str) -> Result<usize, TextError> {
-        Ok(self.encode_literal(text, AddSpecial::No)?.len())
-    }
-
     /// Ids to text at once; the same as a [`Detokenizer`] says over time.
     pub fn decode(self: &Arc<Self>, ids: &[u32], specials: Specials) -> String {
         let mut detokenizer = Detokenizer::new(Arc::clone(self), specials, Place::Start);

@@ -99,13 +99,6 @@ fn added_special_tokens_stand_around_literal_text_too() {
     assert_eq!(model.decode(&literal, Specials::Hide), "<s>hello");
 }
 
-#[test]
-fn token_counts_are_those_of_the_literal_encoding() {
-    let model = starter();
-    assert_eq!(model.count_tokens("").expect("counts"), 0);
-    assert!(model.count_tokens("<|im_end|>").expect("counts") > 1);
-}
-
 proptest! {
     #[test]
     fn any_ids_decode_as_hugging_face_decodes_them(

@@ -164,20 +164,4 @@ impl Conversations {
         let query = sqlx::query(ALL).bind(tenant.as_str()).bind(conversation).bind(page.after.clone());
         query.bind(i64::from(page.limit)).fetch_all(self.db.pool()).await?.iter().map(read).collect()
     }
-
-    /// The message that the caller gave this name.
-    pub async fn by_client_id(
-        &self,
-        tenant: &TenantId,
-        conversation: &str,
-        client_id: &str,
-    ) -> Result<Option<StoredMessage>, StoreError> {
-        const ONE: &str = concat!(
-            "SELECT ",
-            columns!(),
-            " FROM messages m WHERE m.tenant = $1 AND m.conversation = $2 AND m.client_id = $3 AND m.client_id <> ''"
-        );
-        let query = sqlx::query(ONE).bind(tenant.as_str()).bind(conversation).bind(client_id);
-        query.fetch_optional(self.db.pool()).await?.as_ref().map(read).transpose()
-    }
 }
