@@ -8,6 +8,7 @@ use crate::db::Db;
 use crate::error::StoreError;
 use sqlx::Row;
 use tidegate_ledger::Spent;
+use tidegate_types::UsageTotals;
 
 /// What to sum, over which time, by what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,32 +64,8 @@ pub struct GroupBy {
 pub struct UsageSum {
     /// Which span of time, counted from the origin.
     pub bucket: u64,
-    /// Where it is of one.
-    pub project: Option<String>,
-    /// Where it is of one.
-    pub key: Option<String>,
-    /// Where it is of one.
-    pub user: Option<String>,
-    /// Where it is of one.
-    pub model: Option<String>,
-    /// Where it is of one: `generation`, `summary` or `title`.
-    pub kind: Option<String>,
-    /// Generations.
-    pub requests: u64,
-    /// Prompt tokens, cached ones included.
-    pub input_tokens: u64,
-    /// Of those, cached.
-    pub cached_tokens: u64,
-    /// Generated tokens.
-    pub output_tokens: u64,
-    /// Calls of tools.
-    pub tool_calls: u64,
-    /// Calls of retrievers.
-    pub retrieval_calls: u64,
-    /// Billionths of the operator's currency.
-    pub amount: u64,
-    /// Of those, for calls.
-    pub calls_amount: u64,
+    /// What was used in it, of what the query groups by.
+    pub totals: UsageTotals,
 }
 
 /// Sums from the usage table.
@@ -187,8 +164,7 @@ fn list(names: &[String]) -> String {
 fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {
     let number = |i: usize| row.try_get::<i64, _>(i).map(unsigned);
     let name = |i: usize, wanted: bool| if wanted { row.try_get::<String, _>(i).map(Some) } else { Ok(None) };
-    Ok(UsageSum {
-        bucket: number(0)?,
+    let totals = UsageTotals {
         project: name(1, by.project)?,
         key: name(2, by.key)?,
         user: name(3, by.user)?.filter(|user| !user.is_empty()),
@@ -202,7 +178,8 @@ fn sum(row: &sqlx::any::AnyRow, by: GroupBy) -> Result<UsageSum, sqlx::Error> {
         tool_calls: number(11)?,
         retrieval_calls: number(12)?,
         calls_amount: number(13)?,
-    })
+    };
+    Ok(UsageSum { bucket: number(0)?, totals })
 }
 
 /// Databases have no unsigned numbers; none of ours comes near the bound.

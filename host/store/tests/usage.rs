@@ -126,23 +126,26 @@ async fn sums_are_a_tenants_own_by_time_and_what_is_asked_for() {
         let sums = usage.sums(&query(Some("t"), by_model)).await.unwrap();
         let seen: Vec<_> = sums
             .iter()
-            .map(|sum| (sum.bucket, sum.model.as_deref().unwrap(), sum.requests, sum.output_tokens))
+            .map(|sum| {
+                (sum.bucket, sum.totals.model.as_deref().unwrap(), sum.totals.requests, sum.totals.output_tokens)
+            })
             .collect();
         assert_eq!(seen, [(0, "m1", 1, 1), (0, "m2", 1, 2), (1, "m1", 1, 4)], "{}", fresh.name);
-        assert_eq!(sums[0].amount, 6 + 2 + 2);
+        assert_eq!(sums[0].totals.amount, 6 + 2 + 2);
         // A span that began before the start has what came from the start on.
         let late = UsageQuery { start_ms: 1_200, ..query(Some("t"), by_model) };
         let late = usage.sums(&late).await.unwrap();
-        let seen: Vec<_> = late.iter().map(|sum| (sum.bucket, sum.model.as_deref().unwrap())).collect();
+        let seen: Vec<_> = late.iter().map(|sum| (sum.bucket, sum.totals.model.as_deref().unwrap())).collect();
         assert_eq!(seen, [(0, "m2"), (1, "m1")], "{}", fresh.name);
         let by_tenant = GroupBy { project: true, key: true, ..GroupBy::default() };
         let all = usage.sums(&query(None, by_tenant)).await.unwrap();
-        let seen: Vec<_> = all.iter().map(|sum| (sum.bucket, sum.key.as_deref().unwrap(), sum.output_tokens)).collect();
+        let seen: Vec<_> =
+            all.iter().map(|sum| (sum.bucket, sum.totals.key.as_deref().unwrap(), sum.totals.output_tokens)).collect();
         assert_eq!(seen, [(0, "other-key", 100), (0, "t-key", 3), (1, "t-key", 4)]);
         assert!(usage.sums(&query(Some("nobody"), by_model)).await.unwrap().is_empty());
         let outputs = async |only: Only| {
             let sums = usage.sums(&UsageQuery { only, ..query(None, GroupBy::default()) }).await.unwrap();
-            sums.iter().map(|sum| sum.output_tokens).sum::<u64>()
+            sums.iter().map(|sum| sum.totals.output_tokens).sum::<u64>()
         };
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let of = |keys: &[&str], models: &[&str]| Only { keys: names(keys), users: Vec::new(), models: names(models) };
@@ -196,7 +199,7 @@ async fn sums_are_of_projects_where_that_is_asked_for() {
                 limit: 100,
             };
             let sums = usage.sums(&query).await.unwrap();
-            sums.into_iter().map(|sum| (sum.project.unwrap(), sum.output_tokens)).collect::<Vec<_>>()
+            sums.into_iter().map(|sum| (sum.totals.project.unwrap(), sum.totals.output_tokens)).collect::<Vec<_>>()
         };
         let named = |sums: &[(&str, u64)]| sums.iter().map(|(id, n)| ((*id).to_owned(), *n)).collect::<Vec<_>>();
         let all = named(&[("other", 8), ("proj_x", 2), ("proj_y", 4), ("t", 1)]);
@@ -258,8 +261,8 @@ async fn calls_are_kept_with_their_prices_and_summed_beside_tokens() {
         };
         let sums = Usage::new(fresh.db.clone()).sums(&query).await.unwrap();
         let of_tokens = 3 * (6 + 2 + 2);
-        assert_eq!((sums[0].tool_calls, sums[0].retrieval_calls), (3, 4));
-        assert_eq!((sums[0].calls_amount, sums[0].amount), (160, 160 + of_tokens));
+        assert_eq!((sums[0].totals.tool_calls, sums[0].totals.retrieval_calls), (3, 4));
+        assert_eq!((sums[0].totals.calls_amount, sums[0].totals.amount), (160, 160 + of_tokens));
         let waiting = Outbox::new(fresh.db.clone()).oldest(1).await.unwrap();
         let event: serde_json::Value = serde_json::from_str(&waiting[0].payload).unwrap();
         let said = serde_json::json!([{"kind": "tool", "name": "web", "calls": 1, "price_nano": 0},

@@ -18,6 +18,7 @@ pub mod reject;
 pub mod report;
 pub mod role;
 pub mod sampling;
+pub mod totals;
 pub mod transcript;
 
 pub use caller::{Caller, Class, ProjectId, TenantId};
@@ -34,4 +35,5 @@ pub use reject::{Fault, Reject, RejectKind};
 pub use report::{About, Citation, Flag, GuardAction, GuardOutcome, Notebook, Report, ToolRun};
 pub use role::{Act, CallerRole, Reach};
 pub use sampling::{Sampling, SamplingParams};
+pub use totals::UsageTotals;
 pub use transcript::{Summary, Transcript};

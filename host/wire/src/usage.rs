@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
+use tidegate_types::UsageTotals;
 
 /// A span of time, with its sums.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,38 +13,7 @@ pub struct UsageBucket {
     /// Unix seconds, exclusive.
     pub end_s: u64,
     /// One for each group; none where nothing was used.
-    pub results: Vec<UsageResult>,
-}
-
-/// A sum; a name is there where the sum is of one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UsageResult {
-    /// The tenant.
-    pub project: Option<String>,
-    /// The key's name.
-    pub key: Option<String>,
-    /// The end user, as callers named it.
-    pub user: Option<String>,
-    /// The model.
-    pub model: Option<String>,
-    /// What for: `generation`, `summary` or `title`.
-    pub kind: Option<String>,
-    /// Requests to models.
-    pub requests: u64,
-    /// Prompt tokens, cached ones included.
-    pub input_tokens: u64,
-    /// Of those, cached.
-    pub cached_tokens: u64,
-    /// Generated tokens.
-    pub output_tokens: u64,
-    /// Calls of tools.
-    pub tool_calls: u64,
-    /// Calls of retrievers.
-    pub retrieval_calls: u64,
-    /// Billionths of the currency.
-    pub amount: u64,
-    /// Of those, for calls.
-    pub calls_amount: u64,
+    pub results: Vec<UsageTotals>,
 }
 
 /// A page of usage; `next` is where the following one begins.
@@ -82,7 +52,7 @@ pub fn costs_page(buckets: &[UsageBucket], next: Option<u64>, currency: &str) ->
     })
 }
 
-fn page(buckets: &[UsageBucket], next: Option<u64>, result: impl Fn(&UsageResult) -> Value) -> Bytes {
+fn page(buckets: &[UsageBucket], next: Option<u64>, result: impl Fn(&UsageTotals) -> Value) -> Bytes {
     let bucket = |bucket: &UsageBucket| {
         let results: Vec<Value> = bucket.results.iter().map(&result).collect();
         json!({"object": "bucket", "start_time": bucket.start_s, "end_time": bucket.end_s, "results": results})
@@ -148,7 +118,7 @@ mod tests {
     use super::*;
 
     fn bucket() -> UsageBucket {
-        let result = UsageResult {
+        let result = UsageTotals {
             project: Some("a,b".into()),
             user: Some("=1+1".into()),
             kind: Some("generation".into()),
@@ -159,7 +129,7 @@ mod tests {
             tool_calls: 3,
             amount: 1_500_000_001,
             calls_amount: 500_000_000,
-            ..UsageResult::default()
+            ..UsageTotals::default()
         };
         UsageBucket { start_s: 60, end_s: 120, results: vec![result] }
     }

@@ -8,7 +8,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use tidegate_store::{GroupBy, Only, UsageQuery, UsageSum};
 use tidegate_types::clock::unix_s;
 use tidegate_types::{Act, Caller, Fault, Reject, RejectKind};
-use tidegate_wire::usage::{UsageBucket, UsageResult, costs_page, usage_csv, usage_page};
+use tidegate_wire::usage::{UsageBucket, costs_page, usage_csv, usage_page};
 
 pub(crate) async fn usage(exchange: Exchange) -> Result<Response, Reject> {
     let asked = Asked::read(&exchange, WIDTHS)?;
@@ -152,28 +152,11 @@ impl Asked {
             })
             .collect();
         for sum in sums {
-            let bucket = usize::try_from(sum.bucket).ok().and_then(|bucket| buckets.get_mut(bucket));
-            bucket.into_iter().for_each(|bucket| bucket.results.push(result(&sum)));
+            if let Some(bucket) = usize::try_from(sum.bucket).ok().and_then(|bucket| buckets.get_mut(bucket)) {
+                bucket.results.push(sum.totals);
+            }
         }
         buckets
-    }
-}
-
-fn result(sum: &UsageSum) -> UsageResult {
-    UsageResult {
-        project: sum.project.clone(),
-        key: sum.key.clone(),
-        user: sum.user.clone(),
-        model: sum.model.clone(),
-        kind: sum.kind.clone(),
-        requests: sum.requests,
-        input_tokens: sum.input_tokens,
-        cached_tokens: sum.cached_tokens,
-        output_tokens: sum.output_tokens,
-        tool_calls: sum.tool_calls,
-        retrieval_calls: sum.retrieval_calls,
-        amount: sum.amount,
-        calls_amount: sum.calls_amount,
     }
 }
 
