@@ -43,7 +43,6 @@ mod replay;
 mod routes;
 mod server;
 mod session;
-mod settled;
 mod socket;
 mod tls;
 mod uri;

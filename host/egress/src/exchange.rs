@@ -117,15 +117,10 @@ impl Response {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            return Poll::Ready(frame);
-        }
+        let body = &mut self.body;
         match &mut self.connection {
-            Some(connection) => {
-                connection.drive(cx);
-                Pin::new(&mut self.body).poll_frame(cx)
-            }
-            None => Poll::Pending,
+            Some(connection) => connection.driving(cx, |cx| Pin::new(&mut *body).poll_frame(cx)),
+            None => Pin::new(body).poll_frame(cx),
         }
     }
 

@@ -15,6 +15,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tidegate_settled::Turns;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
@@ -36,45 +37,70 @@ pub(crate) enum Connection {
 /// An HTTP/1.1 connection together with what drives it. Nobody else polls it: whoever reads the response does.
 pub(crate) struct H1 {
     sender: http1::SendRequest<Body>,
-    driver: Pin<Box<H1Driver>>,
+    driver: Driver,
+    turns: Turns,
+}
+
+/// What moves the bytes of a connection.
+struct Driver {
+    connection: Pin<Box<H1Driver>>,
     ended: bool,
 }
 
-impl H1 {
-    pub(crate) fn new(sender: http1::SendRequest<Body>, driver: H1Driver) -> Self {
-        Self { sender, driver: Box::pin(driver), ended: false }
+impl Driver {
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        if !self.ended {
+            self.ended = self.connection.as_mut().poll(cx).is_ready();
+        }
     }
 
-    /// Moves bytes; true when the connection is over.
-    pub(crate) fn drive(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.ended {
-            self.ended = self.driver.as_mut().poll(cx).is_ready();
-        }
-        self.ended
+    /// Asks `poll`, which waits for what this connection brings, and drives it where that has nothing yet. Both wake each
+    /// other at every piece; the task hears only of the socket.
+    fn driving<T>(
+        &mut self,
+        turns: &Turns,
+        cx: &mut Context<'_>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        turns.poll(cx, |cx| {
+            if let Poll::Ready(ready) = poll(cx) {
+                return Poll::Ready(ready);
+            }
+            self.drive(cx);
+            poll(cx)
+        })
+    }
+}
+
+impl H1 {
+    pub(crate) fn new(sender: http1::SendRequest<Body>, connection: H1Driver) -> Self {
+        let driver = Driver { connection: Box::pin(connection), ended: false };
+        Self { sender, driver, turns: Turns::default() }
+    }
+
+    /// Asks `poll`, which waits for what this connection brings, and drives it meanwhile.
+    pub(crate) fn driving<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        self.driver.driving(&self.turns, cx, poll)
     }
 
     pub(crate) async fn send(&mut self, request: Request<Body>) -> hyper::Result<Response<Incoming>> {
-        let mut answer = pin!(self.sender.send_request(request));
-        poll_fn(|cx| {
-            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                return Poll::Ready(answer);
-            }
-            if !self.ended {
-                self.ended = self.driver.as_mut().poll(cx).is_ready();
-            }
-            answer.as_mut().poll(cx)
-        })
-        .await
+        let Self { sender, driver, turns } = self;
+        let mut answer = pin!(sender.send_request(request));
+        poll_fn(|cx| driver.driving(turns, cx, |cx| answer.as_mut().poll(cx))).await
     }
 
     /// Whether it can take the next request, as far as is known without looking at the socket.
     fn is_ready(&self) -> bool {
-        !self.ended && self.sender.is_ready()
+        !self.driver.ended && self.sender.is_ready()
     }
 
     /// Looks at the socket, where the other side may have closed or said something unasked.
     fn look(&mut self) {
-        self.drive(&mut Context::from_waker(std::task::Waker::noop()));
+        self.driver.drive(&mut Context::from_waker(std::task::Waker::noop()));
     }
 }
 

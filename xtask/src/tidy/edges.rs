@@ -12,7 +12,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("fair", &["types"]),
     ("limits", &["types"]),
-    ("egress", &[]),
+    ("settled", &[]),
+    ("egress", &["settled"]),
     ("trace", &["egress"]),
     ("identity", &["types", "fair", "egress"]),
     ("wire", &["types"]),
@@ -28,7 +29,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("streams", &["types"]),
     ("shared", &["types", "limits", "streams"]),
     ("store", &["types", "ledger"]),
-    ("api", &["types", "trace", "wire", "identity", "streams", "store"]),
+    ("api", &["types", "settled", "trace", "wire", "identity", "streams", "store"]),
     (
         "gateway",
         &[

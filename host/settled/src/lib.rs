@@ -1,8 +1,11 @@
-//! A task that is polled until it is settled. What serves a connection is several state machines in one task, and
-//! they wake each other while they are polled: hyper's body wakes hyper's connection, the upstream's driver wakes the
-//! answer that reads from it. The runtime takes a task that woke itself for one that yields: it goes to the back of
-//! the queue and a second thread is woken to help, which costs a kernel call on each side and a cold cache. Here such
-//! a wake-up only means another turn of the same poll.
+//! Polling until what is polled is settled. What serves a connection is several state machines in one task, and they
+//! wake each other while they are polled: hyper's body wakes hyper's connection, the driver of an upstream's connection
+//! wakes the answer that reads from it. The runtime takes a task that woke itself for one that yields: it goes to the
+//! back of the queue and a second thread is woken to help, which costs a kernel call on each side and a cold cache. Here
+//! such a wake-up only means another turn of the same poll, and of no more than the part that woke itself.
+//!
+//! Invariant: who wakes while nothing is polled wakes the task; who wakes during a poll that ends with nothing ready
+//! causes another one.
 
 use futures_util::task::AtomicWaker;
 use std::future::Future;
@@ -11,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Turns of one poll. A task that wakes itself more often does yield: it may be a guest that was interrupted so that
+/// Turns of one poll. A part that wakes itself more often does yield: it may be a guest that was interrupted so that
 /// others get their turn.
 const TURNS: usize = 3;
 
@@ -19,42 +22,43 @@ const IDLE: u8 = 0;
 const POLLED: u8 = 1;
 const WOKEN: u8 = 2;
 
-/// Polls a future again, at once, where it woke itself.
-pub(crate) struct Settled<F> {
-    future: Pin<Box<F>>,
+/// Polls again, at once, what woke itself.
+pub struct Turns {
     bell: Arc<Bell>,
     waker: Waker,
 }
 
-/// Who is to be woken, unless the task is being polled.
+/// Who is to be woken, unless it is being polled.
 struct Bell {
     task: AtomicWaker,
     state: AtomicU8,
 }
 
-impl<F: Future> Settled<F> {
-    pub(crate) fn new(future: F) -> Self {
+impl Default for Turns {
+    fn default() -> Self {
         let bell = Arc::new(Bell { task: AtomicWaker::new(), state: AtomicU8::new(IDLE) });
-        Self { future: Box::pin(future), waker: Waker::from(Arc::clone(&bell)), bell }
+        Self { waker: Waker::from(Arc::clone(&bell)), bell }
     }
 }
 
-impl<F: Future> Future for Settled<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Self { future, bell, waker } = &mut *self;
-        bell.task.register(cx.waker());
+impl Turns {
+    /// Polls until something is ready, or nothing woke the poll during it. As with any poll, who is told that something
+    /// is ready polls again.
+    pub fn poll<T>(&self, cx: &mut Context<'_>, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+        let state = &self.bell.state;
+        self.bell.task.register(cx.waker());
         for _ in 0..TURNS {
-            bell.state.store(POLLED, Ordering::SeqCst);
-            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(waker)) {
-                return Poll::Ready(output);
+            state.store(POLLED, Ordering::SeqCst);
+            let polled = poll(&mut Context::from_waker(&self.waker));
+            if polled.is_ready() {
+                state.store(IDLE, Ordering::SeqCst);
+                return polled;
             }
-            if bell.state.compare_exchange(POLLED, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            if state.compare_exchange(POLLED, IDLE, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 return Poll::Pending;
             }
         }
-        bell.state.store(IDLE, Ordering::SeqCst);
+        state.store(IDLE, Ordering::SeqCst);
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -70,6 +74,28 @@ impl Wake for Bell {
         if let Err(IDLE) = self.state.compare_exchange(POLLED, WOKEN, Ordering::SeqCst, Ordering::SeqCst) {
             self.task.wake();
         }
+    }
+}
+
+/// A future that is polled again where it woke itself.
+pub struct Settled<F> {
+    future: Pin<Box<F>>,
+    turns: Turns,
+}
+
+impl<F: Future> Settled<F> {
+    /// Of `future`.
+    pub fn new(future: F) -> Self {
+        Self { future: Box::pin(future), turns: Turns::default() }
+    }
+}
+
+impl<F: Future> Future for Settled<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Self { future, turns } = &mut *self;
+        turns.poll(cx, |cx| future.as_mut().poll(cx))
     }
 }
 
@@ -110,6 +136,22 @@ mod tests {
         assert_eq!(polled(2), (3, 0));
         assert_eq!(polled(3), (3, 1));
         assert_eq!(polled(usize::MAX), (3, 1));
+    }
+
+    /// What is ready is told at once, and who wakes after that is heard: a body whose driver woke it is read on.
+    #[test]
+    fn who_wakes_behind_what_was_ready_wakes_the_task() {
+        let (turns, wakes) = (Turns::default(), Arc::new(Count::default()));
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut kept = None;
+        let polled = turns.poll(&mut Context::from_waker(&waker), |cx| {
+            kept = Some(cx.waker().clone());
+            cx.waker().wake_by_ref();
+            Poll::Ready(())
+        });
+        assert!(polled.is_ready() && wakes.0.load(Ordering::SeqCst) == 0);
+        kept.unwrap().wake();
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
