@@ -17,6 +17,7 @@ use std::time::Duration;
 use tidegate_identity::Certificate;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
 /// Bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -35,7 +36,14 @@ pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Op
         return;
     }
     let activity = Arc::new(Activity::default());
-    let dispatch = Dispatch { api: Arc::clone(&api), activity: Arc::clone(&activity), peer, certificate: None, door };
+    let dispatch = Dispatch {
+        api: Arc::clone(&api),
+        activity: Arc::clone(&activity),
+        cutting: api.phase.cutting.child_token(),
+        peer,
+        certificate: None,
+        door,
+    };
     let Some(tls) = tls else {
         let sniffed = tokio::time::timeout(api.limits.header_timeout, speaks_h2(&tcp)).await;
         let socket = Socket::new(tcp, activity, &api.limits);
@@ -116,17 +124,19 @@ where
 
 /// Runs a connection; when the server stops, the connection ends after the answers that are running.
 async fn drive<C: Future<Output = hyper::Result<()>>>(connection: C, drain: fn(Pin<&mut C>), api: &Api) {
+    // Each look at a token takes its lock, which would be one for all connections of all threads.
+    let [draining, dropping] = [&api.phase.draining, &api.phase.dropping].map(CancellationToken::child_token);
     let mut connection = pin!(connection);
-    let mut draining = false;
+    let mut ending = false;
     loop {
         tokio::select! {
             // A broken connection has no one left to tell; its requests have records of their own.
             _ = connection.as_mut() => return,
-            () = api.phase.draining.cancelled(), if !draining => {
-                draining = true;
+            () = draining.cancelled(), if !ending => {
+                ending = true;
                 drain(connection.as_mut());
             }
-            () = api.phase.dropping.cancelled(), if draining => return,
+            () = dropping.cancelled(), if ending => return,
         }
     }
 }

@@ -23,6 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tidegate_identity::Certificate;
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -32,6 +33,8 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub(crate) struct Dispatch {
     pub(crate) api: Arc<Api>,
     pub(crate) activity: Arc<Activity>,
+    /// Ends running answers. The connection's own, since each look takes its lock.
+    pub(crate) cutting: CancellationToken,
     pub(crate) peer: SocketAddr,
     /// What the client showed of itself by TLS.
     pub(crate) certificate: Option<Arc<Certificate>>,
@@ -54,6 +57,9 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
         let record = Record::new(id, request.method(), running, traced.clone());
         let dispatch = self.clone();
         let answer = async move { Ok(dispatch.respond(request, unique, record).await) };
+        if traced.is_disabled() {
+            return Box::pin(answer.instrument(span));
+        }
         Box::pin(answer.instrument(traced).instrument(span))
     }
 }
@@ -87,10 +93,10 @@ impl Dispatch {
             Err(error) => return reject(&error, record),
         };
         record.caller = Some(Arc::clone(&caller));
-        let (api, peer, request_id) = (self.api, self.peer, record.request_id.clone());
+        let (api, cutting, peer, request_id) = (self.api, self.cutting, self.peer, record.request_id.clone());
         let once = idempotency::is_asked(request.method(), request.headers());
         let request = request.map(Inbound::Arriving);
-        let exchange = Exchange { api, request_id, unique, caller, peer, rest, request, made: None };
+        let exchange = Exchange { api, request_id, unique, caller, peer, rest, request, cutting, made: None };
         // Boxed, so that requests without a key do not carry its size.
         let answer = if once { Box::pin(idempotency::once(route, exchange)) } else { (route.handler)(exchange) };
         match answer.await {

@@ -18,7 +18,7 @@ use tidegate_types::{Reject, Usage};
 use tidegate_wire::StreamEncoder;
 use tidegate_wire::stream::{error_event, keep_alive};
 use tokio::time::{Instant, Sleep, sleep_until};
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Room for some thirty events before the buffer is made anew.
 pub(crate) const BUFFER_BYTES: usize = 8 << 10;
@@ -85,13 +85,20 @@ pub(crate) struct EventBody {
 }
 
 impl EventBody {
-    pub(crate) fn new(api: &Arc<Api>, encoder: StreamEncoder, reply: Reply, first: First) -> Self {
+    /// The answer ends with an error once `cutting` is cancelled.
+    pub(crate) fn new(
+        api: &Arc<Api>,
+        encoder: StreamEncoder,
+        reply: Reply,
+        first: First,
+        cutting: CancellationToken,
+    ) -> Self {
         Self {
             encoding: Encoding::new(encoder),
             reply: Some(reply),
             first,
             buffer: BytesMut::with_capacity(BUFFER_BYTES),
-            cutting: Box::pin(api.phase.cutting.clone().cancelled_owned()),
+            cutting: Box::pin(cutting.cancelled_owned()),
             silence: Silence::new(api.limits.keep_alive),
             outcome: None,
         }

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_store::Conversations;
 use tidegate_types::{Caller, Reject, RequestId};
+use tokio_util::sync::CancellationToken;
 
 /// One request on its way to its answer.
 pub(crate) struct Exchange {
@@ -26,6 +27,8 @@ pub(crate) struct Exchange {
     /// What stands for the `{}` and `*` of the route's path, joined by slashes.
     pub(crate) rest: String,
     pub(crate) request: Request<Inbound>,
+    /// Cancelled when running answers are to end.
+    pub(crate) cutting: CancellationToken,
     /// The name of what is made, where a key was claimed for it.
     pub(crate) made: Option<String>,
 }

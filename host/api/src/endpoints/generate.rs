@@ -20,6 +20,7 @@ use tidegate_types::clock::unix_s;
 use tidegate_types::{Caller, Fault, Reject, Retention};
 use tidegate_wire::stream::UsageChunk;
 use tidegate_wire::{Answer, Head, ParsedRequest, StreamEncoder};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 /// Answers a request whose body `parse` reads.
@@ -29,7 +30,7 @@ pub(crate) async fn answer(
 ) -> Result<Response, Reject> {
     let ParsedRequest { chat, include_usage, include_obfuscation } = parse(&exchange.body().await?)?;
     let mut context = exchange.context();
-    let Exchange { api, unique, caller, request, .. } = exchange;
+    let Exchange { api, unique, caller, request, cutting, .. } = exchange;
     let (stream, n) = (chat.stream, chat.n);
     let resumable = resumable(request.headers(), stream)?;
     match chat.extra.get("store") {
@@ -48,9 +49,8 @@ pub(crate) async fn answer(
         let padded = include_obfuscation.unwrap_or(api.limits.obfuscation);
         let encoder = StreamEncoder::new(head, n, usage).padded(padded);
         let log = resumable.then(|| open(&api, &caller, retention)).transpose()?;
-        streamed(&api, encoder, reply, log).await?
+        streamed(&api, encoder, reply, log, cutting).await?
     } else {
-        let cutting = &api.phase.cutting;
         tokio::select! {
             whole = gathered(&api, &head, n, reply) => json(whole?),
             () = cutting.cancelled() => return Err(error::stopping()),
@@ -118,6 +118,7 @@ async fn streamed(
     encoder: StreamEncoder,
     mut reply: Reply,
     log: Option<(StreamId, Writer)>,
+    cutting: CancellationToken,
 ) -> Result<Response, Reject> {
     let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
         Ok(Some(Err(reject))) => return Err(reject),
@@ -125,7 +126,7 @@ async fn streamed(
         Err(_) => None,
     };
     let Some((id, writer)) = log else {
-        return Ok(event_stream(Body::events(EventBody::new(api, encoder, reply, first))));
+        return Ok(event_stream(Body::events(EventBody::new(api, encoder, reply, first, cutting))));
     };
     let cursor = writer.log().read_after(0).map_err(gone)?;
     api.tasks.spawn(generation::run(Arc::clone(api), writer, encoder, reply, first).in_current_span());
