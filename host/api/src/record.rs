@@ -6,8 +6,9 @@
 use crate::socket::Running;
 use hyper::{Method, StatusCode};
 use metrics::{Counter, Histogram, counter, histogram};
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_trace as trace;
 use tidegate_types::{Caller, Fault, Reject, RequestId, Retention};
@@ -80,9 +81,7 @@ impl Drop for Record {
         };
         let status = status_label(self.status);
         let seconds = self.begun.elapsed().as_secs_f64();
-        let (count, duration) = figures(self.route, status, outcome);
-        count.increment(1);
-        duration.record(seconds);
+        count(self.route, status, outcome, seconds);
         self.log(outcome, status, seconds);
         if !self.span.is_disabled() {
             self.trace(outcome);
@@ -145,21 +144,23 @@ impl Record {
     }
 }
 
-/// The count of requests that ended so, and how long those of the route take, looked up by name once: a look-up builds
-/// labels, hashes them and takes the registry's lock. There are as many as routes, statuses and outcomes.
-fn figures(route: &'static str, status: &'static str, outcome: &'static str) -> (Counter, Histogram) {
-    type Known = RwLock<HashMap<[&'static str; 3], (Counter, Histogram)>>;
-    static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
-    let name = [route, status, outcome];
-    if let Some(figures) = KNOWN.read().unwrap_or_else(PoisonError::into_inner).get(&name) {
-        return figures.clone();
-    }
+/// Counts a request that ended so, and how long it took, in figures that each thread has looked up by name once: a look-up
+/// builds labels, hashes them and takes the registry's lock. There are as many as routes, statuses and outcomes.
+fn count(route: &'static str, status: &'static str, outcome: &'static str, seconds: f64) {
+    type Known = HashMap<[&'static str; 3], (Counter, Histogram)>;
+    thread_local!(static KNOWN: RefCell<Known> = RefCell::default());
     let make = || {
         let count =
             counter!("tidegate_http_requests_total", "route" => route, "status" => status, "outcome" => outcome);
         (count, histogram!("tidegate_http_request_duration_seconds", "route" => route))
     };
-    KNOWN.write().unwrap_or_else(PoisonError::into_inner).entry(name).or_insert_with(make).clone()
+    let note = |(count, duration): &(Counter, Histogram)| {
+        count.increment(1);
+        duration.record(seconds);
+    };
+    let find = |known: &RefCell<Known>| note(known.borrow_mut().entry([route, status, outcome]).or_insert_with(make));
+    // A thread that ends knows nothing any more.
+    KNOWN.try_with(find).unwrap_or_else(|_| note(&make()));
 }
 
 /// What OpenTelemetry's conventions call a method that nobody defined; a span of it is named by `HTTP`.

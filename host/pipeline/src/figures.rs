@@ -2,8 +2,9 @@
 //! labels, hashes them and takes the registry's lock, which costs more than what is counted.
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::StageKind;
 use tidegate_types::{Caller, TenantId};
@@ -127,19 +128,23 @@ impl RequestFigures {
     }
 }
 
-/// The figures of `caller`'s requests to `model`. There are as many as the registry has series, which lives as long.
+/// The figures of `caller`'s requests to `model`, which each thread has looked up once. There are as many as the registry
+/// has series, which lives as long.
 pub(crate) fn of_requests(model: &str, caller: &Caller) -> Arc<RequestFigures> {
-    type Known = RwLock<HashMap<TenantId, HashMap<String, Arc<RequestFigures>>>>;
-    static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
+    type Known = HashMap<TenantId, HashMap<String, Arc<RequestFigures>>>;
+    thread_local!(static KNOWN: RefCell<Known> = RefCell::default());
     let tenant = &caller.tenant;
-    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(figures) = known.get(tenant).and_then(|models| models.get(model)) {
-        return Arc::clone(figures);
-    }
-    drop(known);
-    let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-    let models = known.entry(tenant.clone()).or_default();
-    Arc::clone(models.entry(model.to_owned()).or_insert_with(|| Arc::new(RequestFigures::new(model, tenant))))
+    let make = || Arc::new(RequestFigures::new(model, tenant));
+    let find = |known: &RefCell<Known>| {
+        let mut known = known.borrow_mut();
+        if let Some(figures) = known.get(tenant).and_then(|models| models.get(model)) {
+            return Arc::clone(figures);
+        }
+        let models = known.entry(tenant.clone()).or_default();
+        Arc::clone(models.entry(model.to_owned()).or_insert_with(make))
+    };
+    // A thread that ends knows nothing any more.
+    KNOWN.try_with(find).unwrap_or_else(|_| make())
 }
 
 #[cfg(test)]
