@@ -27,12 +27,11 @@ pub(crate) fn fit(
     bounds: LengthBounds,
 ) -> Result<Fitted, Reject> {
     bounds.check_output(chat)?;
-    let messages = merge_context(&chat.messages);
     match &model.backend {
         ModelBackend::Engine(engine) => {
             refuse_unsupported(model, chat)?;
             let offered = offered(model, engine, chat, tools)?;
-            let prompt = encode(engine, chat, &messages, &offered)?;
+            let prompt = encode(engine, chat, &merge_context(&chat.messages), &offered)?;
             bounds.check_prompt(prompt.len() as u64, "")?;
             let mut turn = engine_turn(model, engine, chat, prompt, seeds, bounds);
             if chat.form == Form::Chat {
@@ -41,7 +40,10 @@ pub(crate) fn fit(
             Ok(Fitted::Engine(turn))
         }
         ModelBackend::Upstream(_) => {
-            let mut chat = Chat { messages, ..chat.clone() };
+            let mut chat = chat.clone();
+            if chat.messages.iter().any(is_passage) {
+                chat.messages = merge_context(&chat.messages);
+            }
             chat.tools.extend(tools.iter().cloned());
             bounds.check_prompt(estimated_input(&chat, []), "about ")?;
             chat.max_tokens = chat.max_tokens.or(bounds.output.map(|bound| bound.tokens));
@@ -90,7 +92,7 @@ fn merge_context(messages: &[Message]) -> Vec<Message> {
     let mut merged: Vec<Message> = Vec::with_capacity(messages.len());
     let mut passages: Vec<String> = Vec::new();
     for message in messages {
-        if message.role == Role::User && message.provenance.is_some() {
+        if is_passage(message) {
             passages.push(message.joined_text());
             continue;
         }
@@ -103,6 +105,10 @@ fn merge_context(messages: &[Message]) -> Vec<Message> {
         merged.push(message);
     }
     merged
+}
+
+fn is_passage(message: &Message) -> bool {
+    message.role == Role::User && message.provenance.is_some()
 }
 
 fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {

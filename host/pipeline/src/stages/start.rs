@@ -156,7 +156,8 @@ impl Ask<'_> {
 /// Begins a turn, with the server's tools `defs`.
 pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, Reject> {
     let Ask { model, chat, cx, seeds, bounds, tally, .. } = ask;
-    let fitted = if rendered_bytes(chat, &defs) > LONG_TEXT_BYTES {
+    let encodes = matches!(model.backend, ModelBackend::Engine(_));
+    let fitted = if encodes && rendered_bytes(chat, &defs) > LONG_TEXT_BYTES {
         let (model, chat, seeds) = (Arc::clone(model), chat.clone(), seeds.to_vec());
         let fit = tokio::task::spawn_blocking(move || fit::fit(&model, &chat, &defs, &seeds, bounds));
         fit.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
