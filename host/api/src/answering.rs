@@ -16,7 +16,9 @@ use metrics::counter;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Put, StoredMessage, StoredSummary, Turn};
+use tidegate_store::conversations::{
+    Made, MessageStatus, NewMessage, Put, StoredMessage, StoredSummary, Turn, Used,
+};
 use tidegate_store::{Conversations, StoreError};
 use tidegate_streams::Writer;
 use tidegate_types::clock::unix_s;
@@ -170,6 +172,11 @@ impl Answering {
     async fn keep_it(&mut self, mut keep: Keep, ended: &Ended, at: u64) -> Option<Forgotten> {
         keep.turn.response.status = ended.status().to_owned();
         keep.turn.response.body = self.encoder.object(ended, at);
+        keep.turn.response.used = self.encoder.counted().map(|usage| Used {
+            generation: keep.context.generation.to_string(),
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+        });
         keep.turn.output = output(&self.encoder, ended);
         let behind = self.behind(&keep, ended);
         let (tenant, names) = (keep.tenant.clone(), streams_of(&keep.turn.response.id).to_vec());

@@ -1,11 +1,12 @@
 //! `tidegate audit FILE`: are the books right? Every row is computed again from its tokens, its calls and their prices, and
-//! every end that the journal still has is looked up.
+//! every end that the journal still has, and every answer that is kept, is looked up.
 
 use crate::config::Config;
 use anyhow::Context;
 use std::fmt;
 use tidegate_ledger::read_journal;
-use tidegate_store::{Billed, Books, Counted, Db};
+use tidegate_store::{Billed, Books, Counted, Db, KeptAnswer};
+use tidegate_types::clock::unix_ms;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Audit {
     pub amount: u128,
     /// Ends in the journal that were compared with their rows.
     pub num_compared: u64,
+    /// Kept answers that were compared with their rows.
+    pub num_answers: u64,
     /// Ends that wait for the store.
     pub num_waiting: u64,
     /// Generations that run, or that a crash left for the next start.
@@ -33,6 +36,8 @@ pub struct Audit {
 }
 
 const PAGE: u32 = 1000;
+/// A kept answer whose row is not here after this time: no journal waits so long where the database took the answer.
+const LATE_MS: u64 = 60 * 60 * 1000;
 
 /// Checks the books that `config` names.
 pub async fn audit(config: &Config) -> anyhow::Result<Audit> {
@@ -41,6 +46,7 @@ pub async fn audit(config: &Config) -> anyhow::Result<Audit> {
     let (books, mut audit) = (Books::new(db.clone()), Audit::default());
     audit.rows(&books).await?;
     audit.strays(&books).await?;
+    audit.answers(&books).await?;
     audit.journal(&books, &store.journal()).await?;
     db.close().await;
     Ok(audit)
@@ -88,6 +94,38 @@ impl Audit {
         Ok(())
     }
 
+    /// What answers say they used, as their callers were told, against what is billed for them.
+    async fn answers(&mut self, books: &Books) -> anyhow::Result<()> {
+        let mut after = String::new();
+        loop {
+            let page = books.answers(&after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after.clone_from(&last.generation);
+            page.iter().for_each(|answer| self.answer(answer));
+        }
+    }
+
+    fn answer(&mut self, answer: &KeptAnswer) {
+        let (name, [input, output]) = (&answer.generation, answer.said);
+        match answer.billed {
+            None if answer.created_ms.saturating_add(LATE_MS) < unix_ms() => {
+                self.drift.push(format!("{name}: its answer is kept, but it is not billed"));
+            }
+            // It may be on its way, in this or another gateway's journal.
+            None => {}
+            Some(billed) => {
+                self.num_answers += 1;
+                if billed != answer.said {
+                    let [billed_input, billed_output] = billed;
+                    self.drift.push(format!(
+                        "{name}: billed {billed_input} tokens read and {billed_output} generated, its answer says {input} \
+                         and {output}"
+                    ));
+                }
+            }
+        }
+    }
+
     async fn journal(&mut self, books: &Books, folder: &std::path::Path) -> anyhow::Result<()> {
         let contents = read_journal(folder).context("the journal cannot be read")?;
         let taken = books.position(&contents.id).await?;
@@ -128,6 +166,7 @@ impl fmt::Display for Audit {
             "journal   {} ends compared, {} wait, {} open",
             self.num_compared, self.num_waiting, self.num_open
         )?;
+        writeln!(f, "answers   {} that are kept compared", self.num_answers)?;
         for line in &self.drift {
             writeln!(f, "DRIFT     {line}")?;
         }

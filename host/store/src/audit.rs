@@ -4,6 +4,7 @@ use crate::db::Db;
 use crate::error::StoreError;
 use crate::usage::{UsageSink, unsigned};
 use sqlx::Row;
+use sqlx::any::AnyRow;
 use std::collections::HashMap;
 use tidegate_ledger::{CallKind, Called, Calls, Position, Price, Sink, Tokens};
 
@@ -41,6 +42,19 @@ impl Counted {
         let [tools, retrievals] = [CallKind::Tool, CallKind::Retrieval].map(|kind| calls.count(kind));
         Self { tools, retrievals, amount: calls.amount() }
     }
+}
+
+/// An answer that is kept, beside the row that bills it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptAnswer {
+    /// Names the generation.
+    pub generation: String,
+    /// When it was begun, in milliseconds since 1970.
+    pub created_ms: u64,
+    /// The input and output tokens that it was answered with.
+    pub said: [u64; 2],
+    /// Those that are billed; absent where no row does.
+    pub billed: Option<[u64; 2]>,
 }
 
 /// The rows of what is billed.
@@ -101,6 +115,16 @@ impl Books {
         Ok(by_generation(&rows)?)
     }
 
+    /// The kept answers whose generations are behind `after`, in the order of their names; none at the end.
+    pub async fn answers(&self, after: &str, most: u32) -> Result<Vec<KeptAnswer>, StoreError> {
+        const ANSWERS: &str = "SELECT r.generation, r.created_ms, r.input_tokens, r.output_tokens, \
+             u.input_tokens AS billed_input, u.output_tokens AS billed_output \
+             FROM responses r LEFT JOIN usage_entries u ON u.generation = r.generation \
+             WHERE r.generation > $1 ORDER BY r.generation LIMIT $2";
+        let rows = sqlx::query(ANSWERS).bind(after).bind(i64::from(most)).fetch_all(self.0.pool()).await?;
+        rows.iter().map(|row| Ok(kept_answer(row)?)).collect()
+    }
+
     /// Calls that no row bills.
     pub async fn num_stray_calls(&self) -> Result<u64, StoreError> {
         let row = sqlx::query(
@@ -118,7 +142,7 @@ impl Books {
     }
 }
 
-fn billed(row: &sqlx::any::AnyRow) -> Result<Billed, sqlx::Error> {
+fn billed(row: &AnyRow) -> Result<Billed, sqlx::Error> {
     let number = |i: usize| row.try_get::<i64, _>(i).map(unsigned);
     Ok(Billed {
         generation: row.try_get(0)?,
@@ -130,7 +154,18 @@ fn billed(row: &sqlx::any::AnyRow) -> Result<Billed, sqlx::Error> {
     })
 }
 
-fn by_generation(rows: &[sqlx::any::AnyRow]) -> Result<HashMap<String, Calls>, sqlx::Error> {
+fn kept_answer(row: &AnyRow) -> Result<KeptAnswer, sqlx::Error> {
+    let count = |name: &str| row.try_get::<i64, _>(name).map(unsigned);
+    let billed = |name: &str| row.try_get::<Option<i64>, _>(name).map(|count| count.map(unsigned));
+    Ok(KeptAnswer {
+        generation: row.try_get("generation")?,
+        created_ms: count("created_ms")?,
+        said: [count("input_tokens")?, count("output_tokens")?],
+        billed: billed("billed_input")?.zip(billed("billed_output")?).map(<[u64; 2]>::from),
+    })
+}
+
+fn by_generation(rows: &[AnyRow]) -> Result<HashMap<String, Calls>, sqlx::Error> {
     let mut all: HashMap<String, Calls> = HashMap::new();
     for row in rows {
         // A kind that this program does not know is billed by a newer one; the sums will not match, and say so.

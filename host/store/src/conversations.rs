@@ -22,7 +22,7 @@ pub use idempotency::Claim;
 pub use makers::Maker;
 pub use messages::{At, Made, MessageStatus, NewMessage, Origin, StoredMessage};
 pub use purge::Purged;
-pub use responses::{Deleted, NewResponse, Put, StoredResponse, Turn};
+pub use responses::{Deleted, NewResponse, Put, StoredResponse, Turn, Used};
 pub use summaries::StoredSummary;
 
 use crate::db::Db;

@@ -21,7 +21,7 @@ mod projects;
 mod sessions;
 mod usage;
 
-pub use audit::{Billed, Books, Counted};
+pub use audit::{Billed, Books, Counted, KeptAnswer};
 pub use conversations::Conversations;
 pub use db::{Db, Place};
 pub use ended::Ended;

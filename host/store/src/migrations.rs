@@ -19,6 +19,7 @@ const STEPS: &[(&str, &str)] = &[
     ("reasoning", include_str!("migrations/0011_reasoning.sql")),
     ("answers", include_str!("migrations/0012_answers.sql")),
     ("claims", include_str!("migrations/0013_claims.sql")),
+    ("answers_billed", include_str!("migrations/0014_answers_billed.sql")),
 ];
 
 /// All steps, in order.

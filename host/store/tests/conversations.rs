@@ -56,6 +56,7 @@ fn turn(conversation: &str, listed: bool, id: &str, previous: &str, at: At) -> T
         previous: previous.into(),
         status: "completed".into(),
         body: format!("{{\"id\":\"{id}\"}}"),
+        used: None,
     };
     let (input, output) = (vec![user(&format!("{id}-in"))], vec![says(&format!("{id}-out"), Role::Assistant, "yes")]);
     Turn { conversation: conversation.into(), at, response, input, output, listed }

@@ -28,8 +28,13 @@ fn says(id: &str, role: Role) -> NewMessage {
 
 /// A turn that has begun, in a caller's conversation.
 fn begun(conversation: &str, id: &str, at: At) -> Turn {
-    let response =
-        NewResponse { id: id.into(), previous: String::new(), status: "in_progress".into(), body: "{}".into() };
+    let response = NewResponse {
+        id: id.into(),
+        previous: String::new(),
+        status: "in_progress".into(),
+        body: "{}".into(),
+        used: None,
+    };
     Turn { conversation: conversation.into(), at, response, input: Vec::new(), output: Vec::new(), listed: true }
 }
 

@@ -96,8 +96,13 @@ async fn a_purge_removes_the_summaries_of_what_was_deleted() {
                 .unwrap();
             store.put_summary(&ann, id, &summary(&format!("{id}1"), 1), "").await.unwrap();
         }
-        let response =
-            NewResponse { id: "r".into(), previous: String::new(), status: "completed".into(), body: "{}".into() };
+        let response = NewResponse {
+            id: "r".into(),
+            previous: String::new(),
+            status: "completed".into(),
+            body: "{}".into(),
+            used: None,
+        };
         let (input, output) = (vec![user("in")], vec![user("out")]);
         let turn = Turn { conversation: "hidden".into(), at: At::Leaf, response, input, output, listed: false };
         assert_eq!(store.put(&ann, &turn).await.unwrap(), Put::Written);

@@ -371,6 +371,7 @@ async fn a_response_that_a_crash_cut_off_has_failed() {
         previous: String::new(),
         status: "in_progress".into(),
         body: r#"{"id":"resp_cut","object":"response","status":"in_progress"}"#.into(),
+        used: None,
     };
     let (input, output) = (Vec::new(), Vec::new());
     let turn = Turn { conversation: "thread_1".into(), at: At::Leaf, response, input, output, listed: false };

@@ -209,14 +209,23 @@ async fn the_first_bucket_begins_where_it_was_asked_for_and_csv_has_all_of_them(
 #[tokio::test(flavor = "multi_thread")]
 async fn an_audit_finds_what_somebody_changed() {
     let folder = tempfile::tempdir().unwrap();
-    let text = config(folder.path(), "");
+    let text = config(folder.path(), "")
+        + "[[pipeline.stage]]\nplugin = \"calculator\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
     let gateway = Gateway::start(&text).await;
     chat(&gateway, "alpha", 8).await;
     used(&gateway, "alpha", 1, "").await;
     let config = tidegate::config::Config::parse(&text).unwrap();
     let audit = tidegate::audit::audit(&config).await.unwrap();
     assert_eq!((audit.num_rows, audit.num_compared, audit.num_open), (1, 1, 0), "{audit}");
-    assert_eq!(audit.drift, Vec::<String>::new());
+    assert_eq!((audit.num_answers, audit.drift.len()), (0, 0), "{audit}");
+    for tool_choice in ["none", "auto"] {
+        let body = json!({"model": "tidegate-starter", "input": "What is 17*23?", "tool_choice": tool_choice});
+        assert_eq!(send(&gateway, "alpha", gateway.json_request("/v1/responses", &body)).await.status, 200);
+    }
+    used(&gateway, "alpha", 3, "").await;
+    let audit = tidegate::audit::audit(&config).await.unwrap();
+    assert_eq!((audit.num_answers, audit.drift.len()), (2, 0), "{audit}");
+    assert!(audit.tool_calls > 0, "an answer of several turns is one of them: {audit}");
     let change = |statement: &str| {
         let database = folder.path().join("tidegate.db");
         let connection = std::process::Command::new("python3")
@@ -230,11 +239,18 @@ async fn an_audit_finds_what_somebody_changed() {
         eprintln!("NOT TESTED: changes to the books, since python3 is missing");
         return;
     }
-    let changed = tidegate::audit::audit(&config).await.unwrap();
-    assert_eq!(changed.drift.len(), 2, "{changed}");
+    let drifts = async |words: &str| {
+        let audit = tidegate::audit::audit(&config).await.unwrap();
+        audit.drift.iter().filter(|line| line.contains(words)).count()
+    };
+    assert_eq!(drifts("its tokens, calls and prices give").await, 3);
+    assert_eq!(drifts("the journal says").await, 3);
+    assert_eq!(drifts("its answer says").await, 2);
     assert!(change("DELETE FROM usage_entries"));
-    let missing = tidegate::audit::audit(&config).await.unwrap();
-    assert!(missing.drift[0].contains("is not billed"), "{missing}");
+    assert_eq!(drifts("the journal was taken past its end, but it is not billed").await, 3);
+    assert_eq!(drifts("its answer is kept, but it is not billed").await, 0, "it may be on its way");
+    assert!(change("UPDATE responses SET created_ms = 1"));
+    assert_eq!(drifts("its answer is kept, but it is not billed").await, 2);
 }
 
 /// A way to a server that can be closed: what goes through it is cut, and nobody else gets in.

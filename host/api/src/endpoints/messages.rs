@@ -104,7 +104,8 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let head = Head { id: id.clone(), created: unix_s(), model: model.clone(), store: true, currency, echo };
     let encoder = ResponseEncoder::new(head, &unique, Skin::Simple, api.limits.max_answer_bytes);
     let encoder = encoder.padded(api.limits.obfuscation);
-    let response = NewResponse { id, previous: String::new(), status: "in_progress".into(), body: encoder.begun() };
+    let response =
+        NewResponse { id, previous: String::new(), status: "in_progress".into(), body: encoder.begun(), used: None };
     let (input, output) = (Vec::new(), Vec::new());
     let turn = Turn { conversation, at, response, input, output, listed: true };
     let keep = Keep { conversations: conversations.clone(), tenant: tenant.clone(), context: asking, turn };

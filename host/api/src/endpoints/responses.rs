@@ -225,6 +225,7 @@ fn keep(api: &Api, context: &RequestContext, place: &Place, id: &str, asked: &Re
         previous: asked.previous.clone().unwrap_or_default(),
         status: "in_progress".into(),
         body: String::new(),
+        used: None,
     };
     let turn = Turn {
         conversation: place.conversation.clone(),

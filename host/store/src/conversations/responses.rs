@@ -6,6 +6,7 @@
 use super::messages::{append_of, lock};
 use super::{At, Conversation, Conversations, NewMessage, Origin, Tx, now_ms};
 use crate::error::StoreError;
+use crate::usage::signed;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 use tidegate_types::TenantId;
@@ -21,6 +22,19 @@ pub struct NewResponse {
     pub status: String,
     /// The whole object, as the caller is told.
     pub body: String,
+    /// What it used, once it has ended and somebody counted.
+    pub used: Option<Used>,
+}
+
+/// What an answer says it used, for whoever audits the books.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// Names its entry in the books.
+    pub generation: String,
+    /// Tokens read.
+    pub input_tokens: u64,
+    /// Tokens generated.
+    pub output_tokens: u64,
 }
 
 /// A response as it is kept.
@@ -118,11 +132,15 @@ impl Conversations {
         response: &NewResponse,
     ) -> Result<bool, StoreError> {
         const UPSERT: &str = "INSERT INTO responses \
-             (tenant, id, conversation, previous, leaf, status, body, created_ms, deleted_ms, gateway) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, $9) \
+             (tenant, id, conversation, previous, leaf, status, body, created_ms, deleted_ms, gateway, \
+             generation, input_tokens, output_tokens) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0, $9, $10, $11, $12) \
              ON CONFLICT (tenant, id) DO UPDATE \
-             SET leaf = excluded.leaf, status = excluded.status, body = excluded.body \
+             SET leaf = excluded.leaf, status = excluded.status, body = excluded.body, generation = excluded.generation, \
+             input_tokens = excluded.input_tokens, output_tokens = excluded.output_tokens \
              WHERE responses.deleted_ms = 0 AND responses.gateway = excluded.gateway";
+        let (generation, input, output) =
+            response.used.as_ref().map_or(("", 0, 0), |used| (&used.generation, used.input_tokens, used.output_tokens));
         let done = sqlx::query(UPSERT)
             .bind(tenant.as_str())
             .bind(response.id.clone())
@@ -133,6 +151,9 @@ impl Conversations {
             .bind(response.body.clone())
             .bind(now_ms())
             .bind(&*self.gateway)
+            .bind(generation)
+            .bind(signed(input))
+            .bind(signed(output))
             .execute(&mut **tx)
             .await?;
         Ok(done.rows_affected() > 0)
