@@ -16,9 +16,7 @@ use metrics::counter;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_store::conversations::{
-    Made, MessageStatus, NewMessage, Put, StoredMessage, StoredSummary, Turn, Used,
-};
+use tidegate_store::conversations::{Made, MessageStatus, NewMessage, Put, StoredMessage, StoredSummary, Turn, Used};
 use tidegate_store::{Conversations, StoreError};
 use tidegate_streams::Writer;
 use tidegate_types::clock::unix_s;

@@ -196,11 +196,8 @@ async fn what_leaves_is_the_minimum_of_the_watermarks() {
     let farewell = texts.rfind(|text| text.ends_with("[halted in text]")).expect("an event of its own");
     let before = |left: &str| {
         assert!(whole.starts_with(left), "{left:?} of {whole:?}");
-        assert!(
-            !left.is_empty() && left.len() <= at + word.len() - 60 + 8,
-            "{} bytes left, the word is at {at}",
-            left.len()
-        );
+        // Of a window that came late, and so has more than the word, more leaves; but not all before the word.
+        assert!(!left.is_empty() && left.len() + 20 <= at, "{} bytes left, the word is at {at}", left.len());
     };
     before(said.strip_suffix(farewell.strip_suffix("[halted in text]").unwrap_or_default()).unwrap());
     let ended = watches("ends", "hold = \"60\", halt = \"[halted\"");
