@@ -108,6 +108,8 @@ impl Audit {
     fn answer(&mut self, answer: &KeptAnswer) {
         let (name, [input, output]) = (&answer.generation, answer.said);
         match answer.billed {
+            // A guard gave it before any model was asked, which has no row.
+            None if answer.said == [0, 0] => {}
             None if answer.created_ms.saturating_add(LATE_MS) < unix_ms() => {
                 self.drift.push(format!("{name}: its answer is kept, but it is not billed"));
             }
@@ -171,5 +173,22 @@ impl fmt::Display for Audit {
             writeln!(f, "DRIFT     {line}")?;
         }
         write!(f, "drift     {}", self.drift.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_and_not_billed_is_drift_once_it_is_late() {
+        let drift = |said: [u64; 2], created_ms: u64| {
+            let mut audit = Audit::default();
+            audit.answer(&KeptAnswer { generation: "g".into(), created_ms, said, billed: None });
+            audit.drift.len()
+        };
+        assert_eq!(drift([7, 5], 1), 1);
+        assert_eq!(drift([7, 5], unix_ms()), 0, "it may be on its way");
+        assert_eq!(drift([0, 0], 1), 0, "a guard gave it, and no model was asked");
     }
 }

@@ -120,7 +120,7 @@ impl Books {
         const ANSWERS: &str = "SELECT r.generation, r.created_ms, r.input_tokens, r.output_tokens, \
              u.input_tokens AS billed_input, u.output_tokens AS billed_output \
              FROM responses r LEFT JOIN usage_entries u ON u.generation = r.generation \
-             WHERE r.generation > $1 ORDER BY r.generation LIMIT $2";
+             WHERE r.generation > $1 AND r.generation <> '' ORDER BY r.generation LIMIT $2";
         let rows = sqlx::query(ANSWERS).bind(after).bind(i64::from(most)).fetch_all(self.0.pool()).await?;
         rows.iter().map(|row| Ok(kept_answer(row)?)).collect()
     }

@@ -43,6 +43,7 @@ impl Pipeline {
             turn,
             out: emitter.clone(),
             usage: None,
+            is_counted: true,
             findings,
         };
         let mut reply = Reply::new(model, record, emitter, allowances, conversation.run(source));
@@ -64,6 +65,8 @@ struct Conversation {
     out: Emitter,
     /// Of all turns; `None` while nobody has counted any.
     usage: Option<Usage>,
+    /// Whether each turn so far said what it used.
+    is_counted: bool,
     /// What waits for the output guards, where there are some.
     held: Option<HeldAnswer>,
     /// Text of the first choice as it left, where a memory wants it; `None` once it is no answer to remember.
@@ -119,7 +122,7 @@ impl Conversation {
 
     async fn end(&mut self) -> Result<(), Reject> {
         self.let_go().await?;
-        if let Some(usage) = self.usage {
+        if let Some(usage) = self.usage.filter(|_| self.is_counted) {
             self.out.emit(ReplyEvent::Usage(usage)).await;
         }
         if let Some(said) = self.said.take() {
@@ -184,8 +187,10 @@ impl Conversation {
             }
             next = reads.next(&mut source).await;
         }
-        if let Some(usage) = usage {
-            *self.usage.get_or_insert_default() += usage;
+        match usage {
+            Some(usage) => *self.usage.get_or_insert_default() += usage,
+            // A sum of the others would be too little.
+            None => self.is_counted = false,
         }
         Ok(if own_calls.is_empty() { TurnEnd::Answered } else { TurnEnd::Calls(own_calls) })
     }

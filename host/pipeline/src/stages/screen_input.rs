@@ -144,7 +144,7 @@ fn bad_edit(cx: &RequestContext, stage: &Stage, why: String) -> Reject {
 /// The guard's answer, in the model's place. Billed is what was used until then: for a guard that is asked before all
 /// else, nothing.
 pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request, parts: Vec<Part>) -> Reply {
-    let Request { chat, cx, held, findings, charge, .. } = request;
+    let Request { chat, cx, held, findings, charge, tally, .. } = request;
     let mut record = Record::new(&cx, chat.model.clone(), chat.stream);
     record.observe(pipeline, &findings);
     record.bill(charge);
@@ -163,7 +163,10 @@ pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request,
             let kind = DeltaKind::Finish(FinishReason::Stop);
             out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
         }
-        out.emit(ReplyEvent::Usage(Usage::default())).await;
+        let used = tally.tokens();
+        let (input_tokens, cached_tokens, output_tokens) = (used.input, used.cached, used.output);
+        let usage = Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens: None };
+        out.emit(ReplyEvent::Usage(usage)).await;
         Ok(())
     });
     reply.headers.push((ANSWERED_BY, stage.name.to_string()));
