@@ -25,7 +25,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_streams::Writer;
+use tidegate_streams::{TOO_LARGE, Writer};
 use tidegate_types::{Act, Fault, Reject, RejectKind, Retention, TenantId};
 use tracing::Instrument;
 
@@ -117,13 +117,19 @@ async fn make(route: &'static Route, exchange: Exchange, asked: Asked, begun: Be
     // The request itself may have said so.
     let asked_for = outcome.as_ref().ok().and_then(|response| response.extensions().get::<Retention>().copied());
     let age = age(route, asked_for.unwrap_or(retention), keep);
+    let is_made = outcome.is_ok();
     let ended = match outcome {
         Ok(response) => tell(&api, &tenant, &begun, response).await,
         Err(reject) => Ended { outcome: Err(reject), bytes: 0, log: None },
     };
+    // What was cancelled has made what there is of it, and what is too large to be told again was made, too.
+    let has_made = |reject: &Reject| match reject.code.as_deref() {
+        Some("cancelled") => true,
+        Some(TOO_LARGE) => is_made,
+        _ => false,
+    };
     let done = match &ended.outcome {
-        // What was cancelled has made what there is of it.
-        Err(reject) if reject.code.as_deref() != Some("cancelled") => {
+        Err(reject) if !has_made(reject) => {
             if let Some(claimed) = claimed {
                 claimed.release().await;
             }
