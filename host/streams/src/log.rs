@@ -180,10 +180,13 @@ impl Writer {
         if let Some(refused) = state.refused {
             return Err(refused);
         }
+        let before = state.bytes;
         state.bytes += event.len();
         holding.add(event.len());
         state.events.push_back(event);
-        while (state.bytes > *limit_bytes || holding.must_not_grow()) && state.events.len() > 1 {
+        // A tenant that holds too much goes on in place of what it holds: no log loses more than it takes.
+        let has_room = |bytes: usize| bytes <= *limit_bytes && (bytes <= before || !holding.must_not_grow());
+        while !has_room(state.bytes) && state.events.len() > 1 {
             if let Some(oldest) = state.events.pop_front() {
                 state.bytes -= oldest.len();
                 state.dropped += 1;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tidegate_streams::{Cursor, Full, LOST, Limits, Missed, StreamId, Streams, TOO_LARGE, TooLarge};
+use tidegate_streams::{Cursor, Full, LOST, Limits, Missed, StreamId, Streams, TOO_LARGE, TooLarge, Writer};
 use tidegate_types::{Reject, TenantId};
 
 fn tenant(name: &str) -> TenantId {
@@ -240,6 +240,22 @@ fn logs_that_run_grow_to_twice_of_what_there_is_and_then_in_place_of_what_they_h
     (0..4).for_each(|_| modest.append(Bytes::from(vec![b'x'; 10])).unwrap());
     assert_eq!(modest.log().first_kept(), 1, "who has less than its share keeps all of it");
     assert!(greedy.log().first_kept() > 70);
+}
+
+#[test]
+fn a_log_of_who_holds_too_much_loses_as_much_as_it_takes() {
+    let streams = Streams::new(Limits { total_bytes: 100, ..Limits::default() });
+    let [mut one, mut two] = [0, 1].map(|_| streams.open(&tenant("a")).unwrap().1);
+    let (_, mut modest) = streams.open(&tenant("b")).unwrap();
+    let say = |writer: &mut Writer, times: usize| {
+        (0..times).for_each(|_| writer.append(Bytes::from(vec![b'x'; 10])).unwrap());
+    };
+    say(&mut one, 12);
+    say(&mut two, 8);
+    say(&mut modest, 4);
+    say(&mut one, 1);
+    say(&mut two, 2);
+    assert_eq!([&one, &two, &modest].map(|writer| writer.log().first_kept()), [2, 3, 1]);
 }
 
 #[test]
