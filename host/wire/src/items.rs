@@ -51,7 +51,7 @@ fn members<'a>(
 ) -> Result<(), Reject> {
     for (key, node) in entries {
         let at = at.key(&key);
-        if matches!(node, Node::Null) || is_told(&key) {
+        if matches!(node, Node::Null) || is_told(&key, &node) {
             continue;
         }
         if !take(&key, node, &at)? {
@@ -62,8 +62,18 @@ fn members<'a>(
 }
 
 /// Whether a member says something of an item, and nothing to a model.
-fn is_told(key: &str) -> bool {
+fn is_told(key: &str, node: &Node<'_>) -> bool {
+    if key == "tool_calls" && has_functions(node) {
+        return false;
+    }
     matches!(key, "type" | "id" | "status" | "phase") || DETAILS.contains(&key) || report::MEMBERS.contains(&key)
+}
+
+/// Whether these are calls as chats have them, which nothing here takes, and not those of a report.
+fn has_functions(node: &Node<'_>) -> bool {
+    let is_call =
+        |call: &Node<'_>| matches!(call, Node::Map(entries) if entries.iter().any(|(key, _)| key == "function"));
+    matches!(node, Node::List(calls) if calls.iter().any(is_call))
 }
 
 fn read_message(entries: Entries<'_>, at: &Path<'_>) -> Result<Message, Reject> {
@@ -317,7 +327,7 @@ pub fn detailed(mut item: Value, details: Details<'_>) -> Value {
 pub(crate) fn usage(usage: Usage) -> Value {
     json!({"input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": usage.output_tokens, 
+        "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens.unwrap_or(0)},
         "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens)})
 }
@@ -411,6 +421,11 @@ mod tests {
             (json!([{"role": "user"}]), "input[0].content", "missing_required_parameter"),
             (json!([{"role": "tool", "content": "x"}]), "input[0].role", "invalid_value"),
             (json!([{"role": "user", "content": "x", "foo": 1}]), "input[0].foo", "unsupported_parameter"),
+            (
+                json!([{"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f"}}]}]),
+                "input[0].tool_calls",
+                "unsupported_parameter",
+            ),
             (json!([{"type": "item_reference", "id": "x"}]), "input[0].type", "unsupported_parameter"),
             (json!([{"type": "web_search_call"}]), "input[0].type", "invalid_value"),
             (
