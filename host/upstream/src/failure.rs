@@ -126,7 +126,9 @@ impl Failures {
         let (trouble, mut reject) = match status.as_u16() {
             // The upstream has read the request and names what is wrong with it: the caller can act.
             400 | 409 | 413 | 415 | 422 => (Trouble::Refused, self.passed_on(&failure)),
-            401..=403 => (Trouble::Misconfigured, self.operator("the model's server refuses this gateway")),
+            401 => (Trouble::Misconfigured, self.operator("the model's server refuses this gateway")),
+            // It may be for what this request says, or for its price.
+            402 | 403 => (Trouble::Refused, self.operator("the model's server refuses this gateway")),
             404 | 405 => {
                 (Trouble::Misconfigured, self.operator("the model's server does not know the model or the endpoint"))
             }

@@ -1,7 +1,7 @@
 //! Asking an upstream: one request out, its head back, and a stream of events for the rest.
 
 use crate::config::{UpstreamConfig, UpstreamError};
-use crate::failure::{Failed, Failures};
+use crate::failure::{Failed, Failures, Trouble};
 use crate::stream::{Shape, UpstreamStream};
 use crate::usage::Bounds;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_egress::{Connector, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use tidegate_trace as trace;
-use tidegate_types::{Chat, Reject, RequestId};
+use tidegate_types::{Chat, Form, Reject, RequestId};
 use tidegate_wire::client::{
     AnswerReader, Failure, RequestOptions, embeddings, endpoint_path, labels, model_names, request_body, texts_body,
 };
@@ -147,7 +147,13 @@ impl Upstream {
             // The status says enough.
             Ok(Err(_)) | Err(_) => Failure::default(),
         };
-        Err(self.failures.status(response.status, &response.headers, failure))
+        let mut failed = self.failures.status(response.status, &response.headers, failure);
+        let is_missing = matches!(response.status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED);
+        if is_missing && request.path != endpoint_path(Form::Chat) {
+            // Chats are what each server has; that it has nothing else does not make it a bad one.
+            failed.trouble = Trouble::Refused;
+        }
+        Err(failed)
     }
 
     fn shape(&self, response: &Response) -> Result<Shape, Failed> {

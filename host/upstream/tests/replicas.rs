@@ -8,7 +8,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 use support::*;
-use tidegate_types::RejectKind;
+use tidegate_types::{Form, RejectKind};
 use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig};
 
 #[tokio::test]
@@ -239,7 +239,7 @@ async fn requests_go_past_a_server_that_keeps_failing() {
 /// It answers at once, and so has always the least to do.
 #[tokio::test]
 async fn requests_go_past_a_server_that_is_set_up_wrongly() {
-    for wrong in ["401 Whose", "402 Pay", "403 Not You", "404 No Model", "405 No Such", "301 Moved"] {
+    for wrong in ["401 Whose", "404 No Model", "405 No Such", "301 Moved"] {
         let (sick, well) = (Server::start(move |_| status(wrong)).await, Server::start(|_| good()).await);
         let both = replicas(&[sick.address, well.address], quick(), &BreakerConfig::default());
         for n in 0..60 {
@@ -257,6 +257,27 @@ async fn requests_go_past_a_server_that_is_set_up_wrongly() {
         assert_eq!((outcome.code(), outcome.attempts), ("upstream_misconfigured", attempts));
     }
     assert!(both.is_available());
+}
+
+/// What a caller asks for, or says, may be what the servers refuse: that takes none of them away from others.
+#[tokio::test]
+async fn a_refusal_that_a_caller_can_bring_about_counts_for_nothing() {
+    for (refusal, form) in [
+        ("402 Pay", Form::Chat),
+        ("403 Not This", Form::Chat),
+        ("404 No Such", Form::Completion { echo: false }),
+        ("405 No Such", Form::Completion { echo: false }),
+    ] {
+        let [one, two] = [Server::start(move |_| status(refusal)).await, Server::start(move |_| status(refusal)).await];
+        let both = replicas(&[one.address, two.address], quick(), &BreakerConfig::default());
+        for _ in 0..20 {
+            let mut asked = chat(true);
+            asked.form = form;
+            let refused = both.generate(asked, sending(1), &Attempts::default()).await.err().unwrap();
+            assert_eq!(refused.code.as_deref(), Some("upstream_misconfigured"), "{refusal}");
+        }
+        assert_eq!(one.seen() + two.seen(), 20, "{refusal}: each is asked once");
+    }
 }
 
 #[tokio::test]
