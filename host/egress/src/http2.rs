@@ -2,6 +2,7 @@
 //! those beyond the server's limit wait within it until their time is up.
 
 use crate::pool::{Body, Wire};
+use futures_util::task::AtomicWaker;
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper::{Request, Response};
@@ -38,6 +39,8 @@ struct Streams {
     limit: AtomicUsize,
     /// The server takes no new ones.
     retired: AtomicBool,
+    /// Woken by what the server says: its settings, which come before all else, do not wake who drives the connection.
+    heard: AtomicWaker,
     open: Mutex<Open>,
 }
 
@@ -61,10 +64,12 @@ impl Http2 {
         let streams = Arc::new(Streams {
             limit: AtomicUsize::new(MAX_STREAMS),
             retired: AtomicBool::new(false),
+            heard: AtomicWaker::new(),
             open: Mutex::new(Open { num_streams: 0, idle_since: Instant::now() }),
         });
         let of_task = Arc::clone(&streams);
         tokio::spawn(poll_fn(move |cx| {
+            of_task.heard.register(cx.waker());
             let ended = Pin::new(&mut connection).poll(cx).map(drop);
             // The server says it behind the handshake, and may change it.
             let limit = connection.current_max_send_streams().clamp(1, MAX_STREAMS);
@@ -97,7 +102,9 @@ impl Http2 {
     }
 
     pub(crate) async fn send(&mut self, request: Request<Body>) -> hyper::Result<Response<Incoming>> {
-        self.sender.send_request(request).await
+        let answer = self.sender.send_request(request).await;
+        self.streams.heard.wake();
+        answer
     }
 
     fn is_alive(&self) -> bool {

@@ -157,6 +157,25 @@ async fn requests_that_one_connection_has_no_streams_for_open_another() {
     }
 }
 
+/// The limit is known before a connection is there for others, and not only once it is asked again.
+#[tokio::test]
+async fn requests_at_once_find_the_limit_of_the_connection_that_they_share() {
+    let mut server = Server::well(8).await;
+    let connector = server.connector();
+    ask(&connector, "/").await.unwrap();
+    server.gate.send_replace(false);
+    let mut asking = JoinSet::new();
+    for _ in 0..20 {
+        let connector = connector.clone();
+        asking.spawn(async move { ask(&connector, "/").await.unwrap() });
+    }
+    server.wait_for(21).await;
+    server.gate.send_replace(true);
+    while let Some(answer) = asking.join_next().await {
+        assert_eq!(answer.unwrap(), b"hi");
+    }
+}
+
 /// Each opens a connection, of which one is kept; the others serve their request to its end.
 #[tokio::test]
 async fn requests_that_come_at_once_are_all_answered() {
