@@ -32,8 +32,8 @@ impl Conversations {
         Ok(())
     }
 
-    /// Begins the answer of a turn to the message that it follows in a caller's conversation, unless it was made, or a gateway that is there makes it. What
-    /// is asked again goes to the one that has begun it.
+    /// Begins the answer of a turn to the message that it follows in a caller's conversation, unless it was made, or a
+    /// gateway that is there makes it. What is asked again goes to the one that has begun it.
     pub async fn begin(&self, tenant: &TenantId, turn: &Turn) -> Result<Maker, StoreError> {
         const BEGIN: &str = "INSERT INTO responses \
              (tenant, id, conversation, previous, leaf, answers, status, body, created_ms, deleted_ms, gateway) \
