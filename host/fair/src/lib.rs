@@ -7,8 +7,8 @@
 //! counter of the active ones, so that idling gains no credit. Inside a tenant it is first come, first served.
 //!
 //! Invariant: no clock, no IO, no randomness; the same calls give the same order. The engine's scheduler has the queue;
-//! the engine's door and the gateway's admission have places. Read next: [`queue`], then [`lane`], which holds the
-//! counters, and [`places`].
+//! the engine's door, the gateway's admission and the plugin host have places. Read next: [`queue`], then [`lane`], which
+//! holds the counters, and [`places`].
 
 pub mod lane;
 pub mod places;

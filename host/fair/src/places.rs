@@ -22,7 +22,7 @@ struct Holding {
 pub struct Places {
     limit: usize,
     held: usize,
-    holders: BTreeMap<(Class, TenantId), Holding>,
+    holders: BTreeMap<Class, BTreeMap<TenantId, Holding>>,
 }
 
 impl Places {
@@ -39,44 +39,73 @@ impl Places {
     /// Whether `owner` may take so many more at once. One who holds nothing may take any number, or what is larger than
     /// a share would wait for ever.
     pub fn has_room(&self, owner: &Owner, amount: usize) -> bool {
-        if self.held.saturating_add(amount) <= self.limit {
-            return true;
+        self.missing(owner, amount) == 0
+    }
+
+    /// How much others must give back before `owner` may take so much more; 0 where there is room. Shares may grow
+    /// meanwhile: then less is enough.
+    pub fn missing(&self, owner: &Owner, amount: usize) -> usize {
+        let past_limit = self.held.saturating_add(amount).saturating_sub(self.limit);
+        if past_limit == 0 || !self.fits_share(owner, amount) {
+            return past_limit;
         }
-        let own = self.holders.get(&key(owner)).map_or(0, |holding| holding.amount);
-        let fits = own == 0 || own.saturating_add(amount) as u128 <= self.share(owner);
-        fits && self.held < self.limit.saturating_mul(2)
+        self.held.saturating_add(1).saturating_sub(self.limit.saturating_mul(2))
+    }
+
+    /// Whether `owner` may keep what it has no use for at present: within the limit everybody may, past it who has no more
+    /// than its share.
+    pub fn may_keep(&self, owner: &Owner) -> bool {
+        self.held <= self.limit || self.amount_of(owner) as u128 <= self.share(owner)
+    }
+
+    fn fits_share(&self, owner: &Owner, amount: usize) -> bool {
+        let own = self.amount_of(owner);
+        own == 0 || own.saturating_add(amount) as u128 <= self.share(owner)
+    }
+
+    fn amount_of(&self, owner: &Owner) -> usize {
+        self.holding(owner).map_or(0, |holding| holding.amount)
     }
 
     /// Takes so many, which there must be room for.
     pub fn take(&mut self, owner: &Owner, amount: usize) {
         let weight = owner.weight.max(1);
-        let holding = self.holders.entry(key(owner)).or_insert(Holding { amount: 0, weight });
-        holding.amount += amount;
-        holding.weight = weight;
         self.held += amount;
+        let holders = self.holders.entry(owner.class).or_default();
+        match holders.get_mut(&owner.tenant) {
+            Some(holding) => *holding = Holding { amount: holding.amount + amount, weight },
+            None => {
+                holders.insert(owner.tenant.clone(), Holding { amount, weight });
+            }
+        }
     }
 
     /// Gives back what was taken.
     pub fn give_back(&mut self, owner: &Owner, amount: usize) {
-        let key = key(owner);
-        let Some(holding) = self.holders.get_mut(&key) else { return };
+        let Some(holders) = self.holders.get_mut(&owner.class) else { return };
+        let Some(holding) = holders.get_mut(&owner.tenant) else { return };
         debug_assert!(holding.amount >= amount, "{owner:?} gives back more than it took");
         let amount = amount.min(holding.amount);
         holding.amount -= amount;
         self.held -= amount;
         if holding.amount == 0 {
-            self.holders.remove(&key);
+            holders.remove(&owner.tenant);
         }
     }
 
+    fn holding(&self, owner: &Owner) -> Option<&Holding> {
+        self.holders.get(&owner.class)?.get(&owner.tenant)
+    }
+
     fn share(&self, owner: &Owner) -> u128 {
-        let (own, weight) = (key(owner), u128::from(owner.weight.max(1)));
-        let others = self.holders.iter().filter(|(key, _)| key.0 <= owner.class && **key != own);
-        let all = weight + others.map(|(_, holding)| u128::from(holding.weight)).sum::<u128>();
-        self.limit as u128 * weight / all
+        let weight = u128::from(owner.weight.max(1));
+        let all: u128 =
+            self.holders.range(..=owner.class).flat_map(|(_, holders)| holders.values()).map(weight_of).sum();
+        let own = self.holding(owner).map_or(0, weight_of);
+        self.limit as u128 * weight / (weight + all - own)
     }
 }
 
-fn key(owner: &Owner) -> (Class, TenantId) {
-    (owner.class, owner.tenant.clone())
+fn weight_of(holding: &Holding) -> u128 {
+    holding.weight.into()
 }

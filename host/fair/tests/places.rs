@@ -98,3 +98,31 @@ fn what_is_larger_than_any_share_is_taken_where_its_owner_holds_nothing() {
     places.take(&tenant("b"), 90);
     assert!(!places.has_room(&tenant("b"), 1));
 }
+
+#[test]
+fn what_is_missing_is_what_others_must_give_back_first() {
+    let mut places = Places::new(4);
+    let [a, b, c] = ["a", "b", "c"].map(tenant);
+    fill(&mut places, &a);
+    assert_eq!((places.missing(&a, 1), places.missing(&a, 3)), (1, 3));
+    assert_eq!((places.missing(&b, 1), fill(&mut places, &b)), (0, 2));
+    assert_eq!((places.missing(&a, 1), places.missing(&b, 1)), (3, 3), "each has its share");
+    places.take(&c, 2);
+    assert_eq!((places.missing(&tenant("d"), 1), places.missing(&a, 1)), (1, 5), "twice the limit is held");
+    for (owner, amount) in [(&b, 2), (&c, 2), (&a, 1)] {
+        places.give_back(owner, amount);
+    }
+    assert_eq!(places.missing(&a, 1), 0);
+}
+
+#[test]
+fn past_the_limit_who_has_more_than_its_share_keeps_nothing() {
+    let mut places = Places::new(4);
+    let [a, b] = ["a", "b"].map(tenant);
+    fill(&mut places, &a);
+    assert!(places.may_keep(&a), "nobody else has anything");
+    fill(&mut places, &b);
+    assert!(!places.may_keep(&a) && places.may_keep(&b));
+    places.give_back(&a, 2);
+    assert!(places.may_keep(&a) && places.may_keep(&b));
+}

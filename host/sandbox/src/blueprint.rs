@@ -6,11 +6,11 @@ use crate::config::Fixed;
 use crate::registry::{Registry, Work};
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
-use crate::ticker::TICK;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tidegate_types::TenantId;
 use wasmtime::component::InstancePre;
 
 /// The parts of an instance that are the same each time.
@@ -34,25 +34,26 @@ pub(crate) struct Blueprint {
     pub(crate) shared: bool,
     /// Instances begin as `configure` has left one: it is not called again.
     pub(crate) is_configured: bool,
-    /// The most linear memory that one instance has had.
-    pub(crate) memory_peak: Arc<AtomicUsize>,
+    /// The most linear memory that one instance has had; of one that serves nobody nothing is noted.
+    pub(crate) memory_peak: Option<Arc<AtomicUsize>>,
     pub(crate) fixed: Option<Fixed>,
 }
 
 impl Blueprint {
-    /// The state of an instance that will serve calls.
+    /// The state of an instance that will serve calls of a tenant, or of all.
     pub(crate) fn serving_state(
         self: &Arc<Self>,
         namespace: Namespace,
         kv: Arc<dyn KvStore>,
         registry: Arc<Registry>,
+        tenant: TenantId,
     ) -> HostState {
-        HostState::new(self.clone(), namespace, kv, registry, Phase::Serve)
+        HostState::new(self.clone(), namespace, kv, registry, tenant, Phase::Serve)
     }
 
     /// Notes what an instance holds, in `tidegate_plugin_memory_peak_bytes` where it is the most so far.
     pub(crate) fn note_memory(&self, bytes: usize) {
-        if self.memory_peak.fetch_max(bytes, Ordering::Relaxed) < bytes {
+        if self.memory_peak.as_ref().is_some_and(|peak| peak.fetch_max(bytes, Ordering::Relaxed) < bytes) {
             metrics::gauge!("tidegate_plugin_memory_peak_bytes", "plugin" => self.name.to_string()).set(bytes as f64);
         }
     }
@@ -60,11 +61,6 @@ impl Blueprint {
     /// CPU time of one call of a stage.
     pub(crate) fn call_cpu(&self, stage: StageKind) -> Duration {
         self.limits.stage_cpu.get(&stage).copied().unwrap_or(self.limits.cpu)
-    }
-
-    /// CPU ticks of one call of a stage.
-    pub(crate) fn call_ticks(&self, stage: StageKind) -> u64 {
-        ticks(self.call_cpu(stage))
     }
 
     /// Live instances of one tenant.
@@ -75,20 +71,10 @@ impl Blueprint {
         }
     }
 
-    /// CPU ticks of `describe` or `configure`.
-    pub(crate) fn configure_ticks(&self) -> u64 {
-        ticks(self.configure_cpu)
-    }
-
     /// Wall time of `describe` or `configure`; patient, since a busy machine is no fault of the plugin.
     pub(crate) fn configure_wall(&self) -> Duration {
         (self.configure_cpu * 5).max(Duration::from_secs(5))
     }
-}
-
-/// At least one tick; a tick that has begun counts as one.
-fn ticks(time: Duration) -> u64 {
-    (time.as_nanos().div_ceil(TICK.as_nanos()) as u64).max(1)
 }
 
 /// Where a component's stages are exported; `None` where they are not.

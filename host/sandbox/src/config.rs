@@ -16,7 +16,8 @@ pub struct SandboxConfig {
     pub cache_bytes: u64,
     /// The largest linear memory that a plugin's limits may ask for. Address space is reserved for each instance.
     pub max_memory_bytes: usize,
-    /// Linear memory of all instances together.
+    /// Linear memory of all instances together. Past this, as past the two that follow, there is room for a tenant below
+    /// its share only, and at most as much again.
     pub total_memory_bytes: usize,
     /// Live instances of all plugins and tenants together.
     pub total_instances: u32,
@@ -52,6 +53,14 @@ pub struct Fixed {
     pub now_unix_ms: u64,
     /// Each instance draws the same bytes from it, in the order in which it asks.
     pub seed: u64,
+}
+
+impl SandboxConfig {
+    /// Address space that is reserved for the memories of all instances.
+    pub fn reserved_bytes(&self) -> usize {
+        let memories = crate::engine::slots(self).saturating_mul(crate::engine::MEMORIES);
+        self.max_memory_bytes.saturating_mul(memories as usize)
+    }
 }
 
 impl Default for SandboxConfig {

@@ -10,7 +10,7 @@ use crate::error::SandboxError;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 /// Wasm pages are 64 KiB; memories are reserved in whole pages.
-const PAGE: usize = 64 << 10;
+pub(crate) const PAGE: usize = 64 << 10;
 /// Stack of wasm frames. The host functions that a guest calls run on the rest of the fiber's stack.
 const WASM_STACK: usize = 512 << 10;
 const FIBER_STACK: usize = 1 << 20;
@@ -45,9 +45,15 @@ pub(crate) fn build(config: &SandboxConfig) -> Result<Engine, SandboxError> {
     Engine::new(&settings).map_err(|e| SandboxError::Engine(format!("{e:#}")))
 }
 
-fn pool(config: &SandboxConfig, memory: usize) -> PoolingAllocationConfig {
+/// Instances that there is room for.
+pub(crate) fn slots(config: &SandboxConfig) -> u32 {
     let serving = config.total_instances.saturating_add(config.total_waiting_instances);
-    let instances = serving.saturating_add(TRIAL_INSTANCES);
+    // Twice, for what tenants below their share hold past the limits.
+    serving.saturating_mul(2).saturating_add(TRIAL_INSTANCES)
+}
+
+fn pool(config: &SandboxConfig, memory: usize) -> PoolingAllocationConfig {
+    let instances = slots(config);
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(instances)
         .total_stacks(instances)

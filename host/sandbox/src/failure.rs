@@ -3,8 +3,9 @@
 
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::blueprint::Blueprint;
+use crate::meter::CpuSpent;
 use crate::stage::CallError;
-use crate::state::{CpuSpent, Denied, HostState};
+use crate::state::{Denied, HostState};
 use std::time::Duration;
 use wasmtime::{Error, Trap};
 

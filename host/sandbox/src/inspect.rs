@@ -15,9 +15,9 @@ use std::sync::Arc;
 pub struct Anatomy {
     /// The stages that it exports.
     pub stages: BTreeSet<StageKind>,
-    /// The interfaces that it exports, in its own order.
+    /// The interfaces that it exports, by name: their order within a component is the linker's, and differs from build to build.
     pub exports: Vec<String>,
-    /// What it imports, in its own order.
+    /// What it imports, by name, as above.
     pub imports: Vec<Import>,
     /// Its descriptor, checked.
     pub descriptor: Descriptor,
@@ -44,8 +44,8 @@ impl Anatomy {
 pub(crate) fn inspect(core: &Arc<Core>, component: &[u8]) -> Result<Anatomy, LoadCause> {
     let compiled = compile(core, component)?;
     let ty = compiled.component_type();
-    let names: Vec<String> = ty.imports(&core.engine).map(|(name, _)| name.to_owned()).collect();
-    let exports = ty.exports(&core.engine).map(|(name, _)| name.to_owned()).collect();
+    let names: BTreeSet<String> = ty.imports(&core.engine).map(|(name, _)| name.to_owned()).collect();
+    let exports: BTreeSet<String> = ty.exports(&core.engine).map(|(name, _)| name.to_owned()).collect();
     let imports = names.into_iter().map(import).collect::<Result<Vec<_>, _>>()?;
     let pre = core.linker.instantiate_pre(&compiled).map_err(|e| LoadCause::Contract(format!("{e:#}")))?;
     let stages = find_stages(core, &compiled, &pre)?;
@@ -54,7 +54,7 @@ pub(crate) fn inspect(core: &Arc<Core>, component: &[u8]) -> Result<Anatomy, Loa
     let spec = PluginSpec::new("inspected", Arc::<[u8]>::default());
     let blueprint = blueprint(core, spec, pre, stages, nothing, &Value::Object(Default::default()));
     let descriptor = on_own_thread(describe(core, Arc::new(blueprint)))?;
-    Ok(Anatomy { stages: kinds, exports, imports, descriptor })
+    Ok(Anatomy { stages: kinds, exports: exports.into_iter().collect(), imports, descriptor })
 }
 
 /// The stages that a component exports, whatever else may be wrong with it: nothing of it is run.

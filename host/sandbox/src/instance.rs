@@ -4,15 +4,15 @@
 use crate::bindings::exports::tidegate::plugin as exports;
 use crate::blueprint::Blueprint;
 use crate::failure;
+use crate::slots::Slot;
 use crate::stage::{CallError, StageKind};
 use crate::state::HostState;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidegate_types::Caller;
-use tokio::sync::OwnedSemaphorePermit;
 use wasmtime::{Error, Store, component};
 
-/// A guest. The store is dropped before the permit that counts it.
+/// A guest. The store is dropped before the place that counts it.
 pub(crate) struct Instance {
     pub(crate) store: Store<HostState>,
     pub(crate) guests: Guests,
@@ -20,7 +20,7 @@ pub(crate) struct Instance {
     pub(crate) born: Instant,
     /// The last caller: one usually makes many calls.
     pub(crate) caller: Option<KnownCaller>,
-    _slot: Option<OwnedSemaphorePermit>,
+    _slot: Option<Slot>,
 }
 
 /// A caller, and what a guest knows it by.
@@ -59,13 +59,13 @@ pub(crate) struct Guests {
 
 impl Instance {
     /// An instance that is not configured yet.
-    pub(crate) async fn bare(state: HostState, slot: Option<OwnedSemaphorePermit>) -> wasmtime::Result<Self> {
+    pub(crate) async fn bare(state: HostState, slot: Option<Slot>) -> wasmtime::Result<Self> {
         let blueprint = state.blueprint.clone();
         let mut store = Store::new(blueprint.pre.engine(), state);
         store.limiter(|state| state);
         store.set_hostcall_fuel(blueprint.limits.output_bytes);
         store.epoch_deadline_callback(|mut context| context.data_mut().meter.tick());
-        restart(&mut store, blueprint.configure_ticks());
+        restart(&mut store, blueprint.configure_cpu);
         let instance = match blueprint.pre.instantiate_async(&mut store).await {
             Ok(instance) => instance,
             // The state knows why, when the guest was too large to begin with.
@@ -76,22 +76,28 @@ impl Instance {
     }
 
     /// An instance that may serve calls.
-    pub(crate) async fn configured(state: HostState, slot: Option<OwnedSemaphorePermit>) -> Result<Self, CallError> {
+    pub(crate) async fn configured(state: HostState, slot: Option<Slot>) -> Result<Self, CallError> {
         let blueprint = state.blueprint.clone();
         let made = Self::bare(state, slot).await;
         let mut instance = made.map_err(|error| failure::of_start(&error, &blueprint))?;
-        if blueprint.is_configured {
-            return Ok(instance);
+        if !blueprint.is_configured {
+            instance.configure().await?;
         }
+        Ok(instance)
+    }
+
+    /// Gives a bare instance the operator's config.
+    pub(crate) async fn configure(&mut self) -> Result<(), CallError> {
+        let blueprint = self.store.data().blueprint.clone();
         let wall = blueprint.configure_wall();
         let configured =
-            tokio::time::timeout(wall, instance.guests.meta.call_configure(&mut instance.store, &blueprint.config))
-                .await;
-        instance.store.data_mut().settle_log();
+            tokio::time::timeout(wall, self.guests.meta.call_configure(&mut self.store, &blueprint.config));
+        let configured = configured.await;
+        self.store.data_mut().settle_log();
         match configured {
-            Ok(Ok(Ok(()))) => Ok(instance),
+            Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(failure::of_plugin(&blueprint.name, error)),
-            Ok(Err(error)) => Err(failure::of_call(&error, instance.store.data(), blueprint.configure_cpu)),
+            Ok(Err(error)) => Err(failure::of_call(&error, self.store.data(), blueprint.configure_cpu)),
             Err(_) => Err(CallError::Deadline { plugin: blueprint.name.to_string(), clock: "wall", limit: wall }),
         }
     }
@@ -110,14 +116,14 @@ impl Instance {
     }
 
     /// Gives the next stage call its CPU time.
-    pub(crate) fn restart(&mut self, ticks: u64) {
+    pub(crate) fn restart(&mut self, cpu: Duration) {
         self.calls += 1;
-        restart(&mut self.store, ticks);
+        restart(&mut self.store, cpu);
     }
 }
 
-fn restart(store: &mut Store<HostState>, ticks: u64) {
-    store.data_mut().meter.restart(ticks);
+fn restart(store: &mut Store<HostState>, cpu: Duration) {
+    store.data_mut().meter.restart(cpu);
     store.set_epoch_deadline(1);
 }
 

@@ -6,7 +6,7 @@
 //! call ends in a result that was checked or in a [`stage::CallError`], and the host goes on.
 //!
 //! Read in this order: [`sandbox`] and `load` (what is checked when a plugin is loaded), `plugin` (the path of a call),
-//! `pool` and `registry` (who gets an instance), `state` (limits), `stages/` and `capability/` (the contract, one file
+//! `pool`, `registry` and `slots` (who gets an instance), `state` and `meter` (limits), `stages/` and `capability/` (the contract, one file
 //! per interface), `cache` (compiled components on disk).
 
 mod bindings;
@@ -24,11 +24,13 @@ mod imports;
 pub mod inspect;
 mod instance;
 mod load;
+mod meter;
 pub mod plugin;
 mod pool;
 mod registry;
 pub mod sandbox;
 mod schema;
+mod slots;
 mod snapshot;
 pub mod stage;
 mod stages;
@@ -40,4 +42,4 @@ pub use config::{Fixed, SandboxConfig};
 pub use error::{LoadCause, LoadError, SandboxError};
 pub use inspect::{Anatomy, Import};
 pub use plugin::{Plugin, StreamPool};
-pub use sandbox::{PluginSpec, Sandbox, Usage};
+pub use sandbox::{PluginSpec, Sandbox, Snapshot, Usage};

@@ -1,6 +1,7 @@
 //! Loading a plugin, in the order in which it may be refused: limits, component, imports, exports, descriptor,
 //! config, `configure`. The guest's own code runs here twice, in an instance of its own each time: to be described,
-//! without any capability, and to be configured, with its grants and with storage that is thrown away.
+//! without any capability, and to be configured, with its grants and with storage that is thrown away. Where a snapshot
+//! is taken, it is of the instance that was configured.
 
 use crate::blueprint::{Blueprint, StageIndices};
 use crate::capability::{Documents, HttpAccess, KvStore, MemoryKv, Namespace};
@@ -10,12 +11,13 @@ use crate::imports;
 use crate::instance::Instance;
 use crate::plugin::Plugin;
 use crate::registry::Work;
-use crate::sandbox::{Core, PluginSpec};
+use crate::sandbox::{Core, PluginSpec, Snapshot};
 use crate::schema;
-use crate::snapshot;
+use crate::snapshot::{self, NoSnapshot};
 use crate::stage::{CallError, Descriptor, Grants, Limits, StageKind};
 use crate::state::{HostState, Phase};
 use serde_json::Value;
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
@@ -27,6 +29,9 @@ use wasmtime::component::{Component, InstancePre};
 const MAX_COMPONENT: usize = 64 << 20;
 /// A call is somebody's request: it ends.
 const MAX_TIME: Duration = Duration::from_secs(3600);
+/// The largest component of which a snapshot is taken that nobody has asked for: those in Rust and C are a quarter of it,
+/// while one that carries an interpreter would keep the start waiting for seconds.
+const MAX_UNASKED: usize = 1 << 20;
 /// Bytes of a descriptor.
 const MIN_OUTPUT: usize = 4 << 10;
 
@@ -41,7 +46,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     }
     check_content(&used, &stages, &spec.grants)?;
     let opened = Opened::open(core, &spec.grants, &used)?;
-    let (bytes, wants_snapshot) = (spec.component.clone(), spec.snapshot);
+    let (bytes, wanted) = (spec.component.clone(), spec.snapshot);
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
     let work = if used.contains("http") || used.contains("models") { Work::Wait } else { Work::Compute };
     let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
@@ -53,10 +58,18 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
         .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
     blueprint.metrics.clone_from(&descriptor.metrics);
     let blueprint = Arc::new(blueprint);
-    on_own_thread(configure(core, blueprint.clone()))?;
-    let blueprint = match wants_snapshot {
-        true => snapshot(core, &bytes, blueprint, &used, &descriptor)?,
-        false => blueprint,
+    let follows = used.is_empty() && descriptor.deterministic;
+    let takes = match wanted {
+        Snapshot::Asked if !follows => return Err(LoadCause::Snapshot),
+        Snapshot::Asked => true,
+        Snapshot::WhereSound => follows && bytes.len() <= MAX_UNASKED && !reads_clock(core, &component),
+        Snapshot::Never => false,
+    };
+    let blueprint = if takes {
+        snapshot(core, &bytes, blueprint, wanted)?
+    } else {
+        on_own_thread(configure(core, blueprint.clone()))?;
+        blueprint
     };
     Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor)))
 }
@@ -122,7 +135,7 @@ pub(crate) fn blueprint(
         work: Work::Compute,
         shared: spec.shared,
         is_configured: false,
-        memory_peak: Arc::default(),
+        memory_peak: Some(Arc::default()),
     }
 }
 
@@ -227,17 +240,21 @@ async fn configure(core: &Core, blueprint: Arc<Blueprint>) -> Result<(), LoadCau
     let state = trial_state(core, blueprint, Phase::Serve);
     let _trial = core.trials.acquire().await;
     let _running = core.ticker.clock().running();
-    match Instance::configured(state, None).await {
-        Ok(_) => Ok(()),
-        Err(CallError::Plugin { case, message, .. }) => Err(LoadCause::Configure(format!("{case}: {message}"))),
-        Err(error) => Err(LoadCause::Configure(error.to_string())),
+    Instance::configured(state, None).await.map(|_| ()).map_err(not_configured)
+}
+
+fn not_configured(error: CallError) -> LoadCause {
+    match error {
+        CallError::Plugin { case, message, .. } => LoadCause::Configure(format!("{case}: {message}")),
+        error => LoadCause::Configure(error.to_string()),
     }
 }
 
 fn trial_state(core: &Core, blueprint: Arc<Blueprint>, phase: Phase) -> HostState {
-    let namespace = Namespace { plugin: blueprint.name.clone(), tenant: TenantId::new("") };
+    let nobody = TenantId::new("");
+    let namespace = Namespace { plugin: blueprint.name.clone(), tenant: nobody.clone() };
     let scratch: Arc<dyn KvStore> = Arc::new(MemoryKv::new(blueprint.grants.kv_bytes.unwrap_or(0)));
-    HostState::new(blueprint, namespace, scratch, core.registry.clone(), phase)
+    HostState::new(blueprint, namespace, scratch, core.registry.clone(), nobody, phase)
 }
 
 fn check_capabilities(used: &BTreeSet<&'static str>, descriptor: &Descriptor) -> Result<(), LoadCause> {
@@ -250,29 +267,42 @@ fn check_capabilities(used: &BTreeSet<&'static str>, descriptor: &Descriptor) ->
     }
 }
 
-/// The same plugin, whose instances begin configured. Where the component does not allow that, it goes on as it is.
+/// Whether it could build something in `configure` that is true for a while only.
+fn reads_clock(core: &Core, component: &Component) -> bool {
+    component.component_type().imports(&core.engine).any(|(name, _)| name.starts_with("tidegate:plugin/clock@"))
+}
+
+/// The same plugin, configured, whose instances begin so. Where the component does not allow that, for whatever reason, it
+/// goes on as it is.
 fn snapshot(
     core: &Core,
     bytes: &[u8],
     blueprint: Arc<Blueprint>,
-    used: &BTreeSet<&'static str>,
-    descriptor: &Descriptor,
+    wanted: Snapshot,
 ) -> Result<Arc<Blueprint>, LoadCause> {
-    if !(used.is_empty() && descriptor.deterministic) {
-        return Err(LoadCause::Snapshot);
-    }
     let trial = |blueprint| trial_state(core, blueprint, Phase::Serve);
-    on_own_thread(async {
+    let mut is_accepted = false;
+    let taken = ended_on_own_thread(async {
         let _trial = core.trials.acquire().await;
         let _running = core.ticker.clock().running();
-        Ok(match snapshot::take(core, bytes, &blueprint, trial).await {
-            Ok(taken) => Arc::new(taken),
-            Err(error) => {
-                tracing::warn!(plugin = %blueprint.name, "no snapshot can be taken of it: {error:#}");
-                blueprint.clone()
-            }
-        })
-    })
+        snapshot::take(core, bytes, &blueprint, trial, &mut is_accepted).await
+    });
+    let why = match taken {
+        Ok(Ok(taken)) => return Ok(Arc::new(taken)),
+        Ok(Err(NoSnapshot::Refused(error))) => return Err(not_configured(error)),
+        Ok(Err(NoSnapshot::Failed(error))) => format!("{error:#}"),
+        // What reads a component asserts what it takes for granted of it.
+        Err(why) => why,
+    };
+    let plugin = &blueprint.name;
+    match wanted {
+        Snapshot::Asked => tracing::warn!(%plugin, "no snapshot can be taken of it: {why}"),
+        _ => tracing::debug!(%plugin, "each instance is configured, for no snapshot can be taken: {why}"),
+    }
+    if !is_accepted {
+        on_own_thread(configure(core, blueprint.clone()))?;
+    }
+    Ok(blueprint)
 }
 
 /// Instances that tenants share must have nothing to tell one tenant of another.
@@ -290,18 +320,42 @@ fn check_shared(
 /// Runs a guest to its end on a thread and a runtime of its own: the caller may or may not be on a runtime. What the guest
 /// logs goes where the caller's lines go.
 pub(crate) fn on_own_thread<T: Send>(work: impl Future<Output = Result<T, LoadCause>> + Send) -> Result<T, LoadCause> {
-    let failed = |error: &dyn std::fmt::Display| LoadCause::Describe(format!("it cannot be run: {error}"));
+    ended_on_own_thread(work).unwrap_or_else(|why| Err(LoadCause::Describe(format!("it cannot be run: {why}"))))
+}
+
+/// As [`on_own_thread`]; an error says why the work came to no end.
+fn ended_on_own_thread<T: Send>(work: impl Future<Output = T> + Send) -> Result<T, String> {
     let log = tracing::dispatcher::get_default(Clone::clone);
     std::thread::scope(|scope| {
         let ran = scope.spawn(|| {
             let _log = tracing::dispatcher::set_default(&log);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-            let runtime = runtime.map_err(|e| failed(&e))?;
+            let runtime = runtime.map_err(|error| error.to_string())?;
             let outcome = runtime.block_on(work);
             // A read of a document that hangs must not hang the load.
             runtime.shutdown_timeout(Duration::from_millis(100));
-            outcome
+            Ok(outcome)
         });
-        ran.join().unwrap_or_else(|_| Err(failed(&"its thread panicked")))
+        ran.join().unwrap_or_else(|panic| Err(format!("its thread panicked: {}", said(&*panic))))
     })
+}
+
+/// The words of a panic.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_with_its_words() {
+        assert_eq!(ended_on_own_thread(async { 1 }), Ok(1));
+        let ended = ended_on_own_thread(async { assert_eq!(1, 2, "as the test asked") });
+        assert!(
+            ended.unwrap_err().contains("its thread panicked: assertion `left == right` failed: as the test asked")
+        );
+    }
 }

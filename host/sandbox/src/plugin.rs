@@ -78,11 +78,13 @@ impl Plugin {
 
     /// Makes an instance, configures it and drops it again: for measuring what one costs.
     pub async fn make_instance(&self) -> Result<(), CallError> {
-        let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: TenantId::new("") };
+        let nobody = TenantId::new("");
+        let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: nobody.clone() };
         let (kv, registry) = (self.core.config.kv.clone(), self.core.registry.clone());
         let _trial = self.core.trials.acquire().await;
         let _running = self.core.ticker.clock().running();
-        Instance::configured(self.blueprint.serving_state(namespace, kv, registry), None).await.map(|_| ())
+        let state = self.blueprint.serving_state(namespace, kv, registry, nobody);
+        Instance::configured(state, None).await.map(|_| ())
     }
 
     /// `prompt-guard.inspect-prompt`
@@ -108,9 +110,8 @@ impl Plugin {
         carry: &[u8],
         window: Window<'_>,
     ) -> Result<Inspection, CallError> {
-        let owner = self.owner(ctx);
-        pool.0.take_if(|pool| !pool.serves(&self.blueprint, owner));
-        let pool = pool.0.get_or_insert_with(|| self.pool(owner));
+        pool.0.take_if(|pool| !pool.serves(&self.blueprint, self.owner(ctx)));
+        let pool = pool.0.get_or_insert_with(|| self.pool(ctx));
         self.call_in(pool, ctx, InspectWindow { carry, window }).await
     }
 
@@ -165,7 +166,7 @@ impl Plugin {
     }
 
     async fn call<C: StageCall>(&self, ctx: &CallContext, call: C) -> Result<C::Out, CallError> {
-        let pool = self.pool(self.owner(ctx));
+        let pool = self.pool(ctx);
         self.call_in(&pool, ctx, call).await
     }
 
@@ -219,7 +220,7 @@ impl Plugin {
         until: Instant,
         left: Duration,
     ) -> Within<Answer<C::Raw>> {
-        instance.restart(self.blueprint.call_ticks(C::STAGE));
+        instance.restart(self.blueprint.call_cpu(C::STAGE));
         let Instance { store, guests, caller, .. } = instance;
         let state = store.data_mut();
         // Mostly those of the call before: what is counted by several threads is left alone then.
@@ -249,16 +250,18 @@ impl Plugin {
         if self.blueprint.shared { &self.everyone } else { ctx.caller.owner() }
     }
 
-    /// The owner's pool. There are as many as tenants, which the config names or an issuer that it trusts, and their
-    /// projects.
-    fn pool(&self, owner: &TenantId) -> Arc<Pool> {
+    /// The pool of a call's owner. There are as many as tenants, which the config names or an issuer that it trusts, and
+    /// their projects. What projects hold is of their tenant's share: else a tenant would have as many shares as projects.
+    pub(crate) fn pool(&self, ctx: &CallContext) -> Arc<Pool> {
+        let owner = self.owner(ctx);
         if let Some(pool) = self.pools.read().get(owner) {
             return pool.clone();
         }
         let mut pools = self.pools.write();
         let make = || {
             let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: owner.clone() };
-            Pool::new(self.blueprint.clone(), namespace, &self.core)
+            let tenant = if self.blueprint.shared { &self.everyone } else { &ctx.caller.tenant };
+            Pool::new(self.blueprint.clone(), namespace, tenant.clone(), &self.core)
         };
         pools.entry(owner.clone()).or_insert_with(make).clone()
     }
@@ -288,5 +291,43 @@ fn retention<C: StageCall>(ctx: &CallContext) -> Retention {
 impl std::fmt::Debug for Plugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plugin").field("name", &self.name()).field("stages", &self.stages).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::sandbox::{PluginSpec, Sandbox, Snapshot};
+    use crate::{LoadError, SandboxConfig};
+    use std::sync::atomic::Ordering;
+    use tidegate_types::{Caller, RequestId};
+
+    /// The guest `loops` in a sandbox of so many instances.
+    pub(crate) fn load(total_instances: u32, snapshot: Snapshot) -> Result<Arc<Plugin>, LoadError> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/loops.wasm");
+        let config = SandboxConfig { total_instances, total_waiting_instances: 1, ..SandboxConfig::default() };
+        let spec = PluginSpec::new("loops", std::fs::read(path).unwrap());
+        Sandbox::new(config).unwrap().load(PluginSpec { snapshot, ..spec })
+    }
+
+    pub(crate) fn by(tenant: &str) -> CallContext {
+        CallContext {
+            request_id: RequestId::new("r1"),
+            caller: Arc::new(Caller { tenant: TenantId::new(tenant), ..Caller::local() }),
+            retention: Retention::Kept,
+            deadline: Duration::from_secs(60),
+            began: None,
+            streaming: false,
+        }
+    }
+
+    #[test]
+    fn what_reading_a_snapshot_takes_is_no_plugins_peak() {
+        let peak = |snapshot| {
+            let plugin = load(1, snapshot).unwrap();
+            assert_eq!(plugin.starts_configured(), snapshot == Snapshot::Asked);
+            plugin.blueprint.memory_peak.as_ref().unwrap().load(Ordering::Relaxed)
+        };
+        assert_eq!(peak(Snapshot::Asked), peak(Snapshot::Never));
     }
 }

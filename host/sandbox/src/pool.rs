@@ -10,6 +10,7 @@ use crate::capability::{KvStore, Namespace};
 use crate::instance::Instance;
 use crate::registry::{Registry, Work};
 use crate::sandbox::Core;
+use crate::slots::share_of;
 use crate::stage::CallError;
 use crate::ticker::Clock;
 use parking_lot::Mutex;
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tidegate_fair::Owner;
 use tidegate_types::TenantId;
 use tokio::sync::oneshot;
 
@@ -24,6 +26,8 @@ use tokio::sync::oneshot;
 pub(crate) struct Pool {
     blueprint: Arc<Blueprint>,
     namespace: Namespace,
+    /// Whose share of all places and memory its instances are.
+    share: Owner,
     kv: Arc<dyn KvStore>,
     registry: Arc<Registry>,
     clock: Clock,
@@ -131,11 +135,12 @@ fn lane() -> u32 {
 }
 
 impl Pool {
-    pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, core: &Core) -> Arc<Self> {
+    pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, tenant: TenantId, core: &Core) -> Arc<Self> {
         let places = Places { idle: Vec::new(), free: blueprint.max_instances(), waiters: VecDeque::new() };
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
         let clock = core.ticker.clock().clone();
-        let pool = Arc::new(Self { blueprint, namespace, kv, registry, clock, places: Mutex::new(places) });
+        let share = share_of(tenant);
+        let pool = Arc::new(Self { blueprint, namespace, share, kv, registry, clock, places: Mutex::new(places) });
         pool.registry.enroll(&pool);
         pool
     }
@@ -182,10 +187,12 @@ impl Pool {
         // Handed on without the lock: who has given up drops it, and who is woken may do anything.
         while let Some(waiter) = self.next_waiter(kept.take()) {
             match waiter.send(OwnedPlace(Some(Arc::clone(self)))) {
-                Ok(()) => return,
+                Ok(()) => break,
                 Err(mut unheard) => unheard.0 = None,
             }
         }
+        // Others may wait for what is idle now; whether they do was not known for sure before.
+        self.registry.relieve(self.work());
     }
 
     /// Who waits longest for a place; where nobody does, the place is free.
@@ -199,18 +206,19 @@ impl Pool {
 
     /// An instance that may wait for the next call; another is dropped here.
     fn may_idle(&self, instance: Box<Instance>, now: Instant) -> Option<Idle> {
-        let may = self.registry.may_idle(self.work(), instance.calls, instance.born, now);
+        let may = self.registry.may_idle(self.work(), &self.share, instance.calls, instance.born, now);
         may.then(|| Idle { instance, since: now, lane: lane() })
     }
 
     /// Makes an instance. One that is not configured in time is finished in the background and serves the next
     /// call, so that a plugin whose `configure` outlasts a call's limit starts all the same.
     async fn new_lease<'p>(self: &'p Arc<Self>, place: Place<'p>, until: Instant) -> Result<Lease<'p>, CallError> {
-        let Some(slot) = self.registry.slot(self.work(), until).await else {
+        let Some(slot) = self.registry.slot(self.work(), &self.share, until).await else {
             let (what, limit) = ("instances", self.registry.max_instances(self.work()));
             return Err(CallError::Full { plugin: self.blueprint.name.to_string(), what, limit });
         };
-        let state = self.blueprint.serving_state(self.namespace.clone(), self.kv.clone(), self.registry.clone());
+        let (kv, registry, tenant) = (self.kv.clone(), self.registry.clone(), self.share.tenant.clone());
+        let state = self.blueprint.serving_state(self.namespace.clone(), kv, registry, tenant);
         // The caller may be gone before this is done.
         let (place, clock) = (place.into_owned(), self.clock.clone());
         let mut making = Box::pin(async move {
@@ -249,6 +257,11 @@ impl Pool {
         self.places.lock().idle.first().map(|idle| idle.since)
     }
 
+    /// Instances without work.
+    pub(crate) fn num_idle(&self) -> usize {
+        self.places.lock().idle.len()
+    }
+
     /// Drops the instance that waits longest.
     pub(crate) fn drop_oldest(&self) -> bool {
         let oldest = {
@@ -266,5 +279,30 @@ impl Pool {
         };
         let stale: Vec<Idle> = self.places.lock().idle.extract_if(.., is_stale).collect();
         drop(stale);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::tests::{by, load};
+    use crate::sandbox::Snapshot;
+    use std::pin::pin;
+
+    /// In the order in which neither the call nor the waiter has seen the other before.
+    #[tokio::test]
+    async fn who_queues_while_a_call_ends_has_what_that_leaves() {
+        let plugin = load(1, Snapshot::Never).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let pool = plugin.pool(&by("a"));
+        let Lease { instance, place, .. } = pool.lease(until).await.unwrap();
+        let kept = pool.may_idle(instance, Instant::now());
+        assert!(kept.is_some(), "nobody waits");
+        let mut waiting = pin!(pool.registry.slot(Work::Compute, &pool.share, until));
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "its tenant has all there are");
+        std::mem::forget(place);
+        pool.give_back(kept);
+        let slot = futures_util::poll!(&mut waiting);
+        assert!(slot.map(|slot| slot.is_some()).is_ready(), "it waits for an instance that nobody uses");
     }
 }

@@ -1,13 +1,17 @@
 //! What all pools share: the instances and bytes that may live at once, and who gives way when they are used up. The
-//! instance that was idle longest goes first, whatever its plugin and tenant; one that works is never taken.
+//! instance that was idle longest goes first, whatever its plugin and tenant; one that works is never taken. Where nothing
+//! is idle, a tenant below its share may have some past the limit.
+//!
+//! Idle instances are taken only where somebody has a place by it: a tenant that has more than its share, and whose calls
+//! wait for a service that hangs, takes nobody's warm ones for nothing.
 
 use crate::config::SandboxConfig;
 use crate::pool::Pool;
+use crate::slots::{Slot, Slots};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tidegate_fair::{Owner, Places};
 
 /// What a plugin's instances spend their time with, and so which slots they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,25 +22,11 @@ pub(crate) enum Work {
     Wait,
 }
 
-/// The instances of one kind of work.
-struct Slots {
-    free: Arc<Semaphore>,
-    /// Calls that wait for a slot.
-    wanted: AtomicUsize,
-    max: usize,
-}
-
-impl Slots {
-    fn new(max: u32) -> Self {
-        Self { free: Arc::new(Semaphore::new(max as usize)), wanted: AtomicUsize::new(0), max: max as usize }
-    }
-}
-
 /// The sandbox-wide bounds.
 pub(crate) struct Registry {
-    compute: Slots,
-    wait: Slots,
-    bytes: AtomicUsize,
+    compute: Arc<Slots>,
+    wait: Arc<Slots>,
+    bytes: Mutex<Places>,
     max_bytes: usize,
     max_age: Duration,
     max_idle: Duration,
@@ -49,7 +39,7 @@ impl Registry {
         Self {
             compute: Slots::new(config.total_instances),
             wait: Slots::new(config.total_waiting_instances),
-            bytes: AtomicUsize::new(0),
+            bytes: Mutex::new(Places::new(config.total_memory_bytes)),
             max_bytes: config.total_memory_bytes,
             max_age: config.max_age,
             max_idle: config.max_idle,
@@ -63,7 +53,7 @@ impl Registry {
         self.pools.lock().push(Arc::downgrade(pool));
     }
 
-    fn slots(&self, work: Work) -> &Slots {
+    fn slots(&self, work: Work) -> &Arc<Slots> {
         match work {
             Work::Compute => &self.compute,
             Work::Wait => &self.wait,
@@ -71,57 +61,84 @@ impl Registry {
     }
 
     /// The right to one more instance; takes it from the instance that was idle longest, or waits until `until`.
-    pub(crate) async fn slot(&self, work: Work, until: Instant) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn slot(&self, work: Work, owner: &Owner, until: Instant) -> Option<Slot> {
         let slots = self.slots(work);
-        loop {
-            if let Ok(slot) = slots.free.clone().try_acquire_owned() {
-                return Some(slot);
-            }
-            if !self.evict_one(|pool| pool.work() == work) {
-                break;
+        let mut missing = match slots.take_free(owner) {
+            Ok(slot) => return Some(slot),
+            Err(missing) => missing,
+        };
+        // Who may have one past the limit takes that of one that is idle first.
+        while self.evict_for(work, missing.max(1)) {
+            match slots.take_fair(owner) {
+                Ok(slot) => return Some(slot),
+                Err(more) => missing = more,
             }
         }
-        // While someone waits, pools give instances up rather than keep them idle.
-        let _waiting = Waiting::new(&slots.wanted);
-        let slot = slots.free.clone().acquire_owned();
-        tokio::time::timeout_at(until.into(), slot).await.ok().and_then(Result::ok)
+        match slots.take_or_queue(owner) {
+            Ok(slot) => Some(slot),
+            Err(waiting) => {
+                // What became idle since is found by this, and what does from now on by whoever leaves it.
+                self.relieve(work);
+                tokio::time::timeout_at(until.into(), waiting).await.ok().and_then(Result::ok)
+            }
+        }
     }
 
-    /// Whether an instance that has no work may wait for some.
-    pub(crate) fn may_idle(&self, work: Work, calls: u32, born: Instant, now: Instant) -> bool {
+    /// Whether an instance of `owner` that has no work may wait for some.
+    pub(crate) fn may_idle(&self, work: Work, owner: &Owner, calls: u32, born: Instant, now: Instant) -> bool {
         calls < self.recycle_after
             && now.saturating_duration_since(born) < self.max_age
-            && self.slots(work).wanted.load(Ordering::Relaxed) == 0
+            && self.slots(work).may_keep(owner)
+    }
+
+    /// Takes places from idle instances for those that wait, as far as that helps one. To be called whenever there may be
+    /// more idle ones, or fewer places are held.
+    pub(crate) fn relieve(&self, work: Work) {
+        let slots = self.slots(work);
+        while slots.is_crowded()
+            && let Some(missing) = slots.missing_for_waiters()
+        {
+            if !self.evict_for(work, missing) {
+                return;
+            }
+        }
     }
 
     /// Books bytes of linear memory; makes room by dropping idle instances.
-    pub(crate) fn reserve_bytes(&self, bytes: usize) -> bool {
+    pub(crate) fn reserve_bytes(&self, owner: &Owner, bytes: usize) -> bool {
         loop {
-            let booked = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
-                held.checked_add(bytes).filter(|sum| *sum <= self.max_bytes)
-            });
-            if booked.is_ok() {
+            if self.book(owner, bytes, |held| held.held().saturating_add(bytes) <= self.max_bytes) {
                 return true;
             }
             if !self.evict_one(|_| true) {
-                return false;
+                return self.book(owner, bytes, |held| held.has_room(owner, bytes));
             }
         }
     }
 
+    fn book(&self, owner: &Owner, bytes: usize, may: impl FnOnce(&Places) -> bool) -> bool {
+        let mut held = self.bytes.lock();
+        let may = may(&held);
+        // Who holds nothing counts for no share.
+        if may && bytes > 0 {
+            held.take(owner, bytes);
+        }
+        may
+    }
+
     /// Gives booked bytes back.
-    pub(crate) fn release_bytes(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    pub(crate) fn release_bytes(&self, owner: &Owner, bytes: usize) {
+        self.bytes.lock().give_back(owner, bytes);
     }
 
     /// Linear memory of all instances.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.lock().held()
     }
 
     /// Live instances.
     pub(crate) fn live_instances(&self) -> usize {
-        [&self.compute, &self.wait].into_iter().map(|slots| slots.max - slots.free.available_permits()).sum()
+        self.compute.held() + self.wait.held()
     }
 
     /// The limit on bytes, for messages.
@@ -131,7 +148,7 @@ impl Registry {
 
     /// The limit on instances, for messages.
     pub(crate) fn max_instances(&self, work: Work) -> usize {
-        self.slots(work).max
+        self.slots(work).max()
     }
 
     /// Drops what is idle or old for too long, and forgets pools that are gone.
@@ -139,6 +156,16 @@ impl Registry {
         for pool in self.live_pools() {
             pool.drop_stale(now, self.max_idle, self.max_age);
         }
+        // Places of a plugin that is gone came free without a call.
+        [Work::Compute, Work::Wait].into_iter().for_each(|work| self.relieve(work));
+    }
+
+    /// Drops the instance that was idle longest, where so many are idle.
+    fn evict_for(&self, work: Work, missing: usize) -> bool {
+        let of_work = |pool: &Pool| pool.work() == work;
+        let num_idle =
+            || self.live_pools().iter().filter(|pool| of_work(pool)).map(|pool| pool.num_idle()).sum::<usize>();
+        (missing <= 1 || num_idle() >= missing) && self.evict_one(of_work)
     }
 
     fn evict_one(&self, of: impl Fn(&Pool) -> bool) -> bool {
@@ -158,20 +185,5 @@ impl Registry {
         let mut pools = self.pools.lock();
         pools.retain(|pool| pool.strong_count() > 0);
         pools.iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

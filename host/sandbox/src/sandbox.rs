@@ -58,9 +58,22 @@ pub struct PluginSpec {
     pub stages: Option<Vec<StageKind>>,
     /// All tenants share its instances; only for a plugin that is deterministic and imports no granted capability.
     pub shared: bool,
-    /// Instances begin with what `configure` has built in one: for a plugin that builds tables there, is deterministic
-    /// and imports no granted capability.
-    pub snapshot: bool,
+    /// Whether each instance is configured.
+    pub snapshot: Snapshot,
+}
+
+/// Whether instances begin with the memory that `configure` has left in one when the plugin was loaded, which is right
+/// for a plugin that is deterministic and imports no granted capability: what that memory holds follows from component
+/// and config alone. A plugin that builds tables there builds them once, for all tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Snapshot {
+    /// Each instance is configured.
+    Never,
+    /// They do where that is right, where the plugin does not import the clock either, and where its component is small:
+    /// it is compiled twice more.
+    WhereSound,
+    /// They do; a plugin for which that is not right is refused.
+    Asked,
 }
 
 impl PluginSpec {
@@ -74,7 +87,7 @@ impl PluginSpec {
             limits: Limits::default(),
             stages: None,
             shared: false,
-            snapshot: false,
+            snapshot: Snapshot::Never,
         }
     }
 }
@@ -90,7 +103,7 @@ impl PluginSpec {
         add(name.as_bytes());
         add(component);
         add(config.to_string().as_bytes());
-        add(format!("{grants:?} {limits:?} {stages:?} {shared} {snapshot}").as_bytes());
+        add(format!("{grants:?} {limits:?} {stages:?} {shared} {snapshot:?}").as_bytes());
         // Their debug form hides them.
         grants.secrets.values().for_each(|secret| add(secret.expose().as_bytes()));
         digest.finalize()

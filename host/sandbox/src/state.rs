@@ -4,13 +4,14 @@
 use crate::blueprint::Blueprint;
 use crate::capability::{CapabilityError, KvStore, LogBudget, Meters, Namespace};
 use crate::engine::{CORE_INSTANCES, MEMORIES, TABLE_ELEMENTS, TABLES};
+use crate::meter::CpuMeter;
 use crate::registry::Registry;
-use std::future::Future;
+use crate::slots::share_of;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Instant;
+use tidegate_fair::Owner;
 use tidegate_types::{Caller, RequestId, Retention, TenantId};
-use wasmtime::{ResourceLimiter, UpdateDeadline};
+use wasmtime::ResourceLimiter;
 
 /// The data of one store.
 pub(crate) struct HostState {
@@ -52,17 +53,17 @@ impl HostState {
         namespace: Namespace,
         kv: Arc<dyn KvStore>,
         registry: Arc<Registry>,
+        tenant: TenantId,
         phase: Phase,
     ) -> Self {
-        let memory = MemoryAccount { limit: blueprint.limits.memory_bytes, held: 0, denied: None, registry };
+        let owner = share_of(tenant.clone());
+        let memory = MemoryAccount { limit: blueprint.limits.memory_bytes, held: 0, denied: None, registry, owner };
         let log = LogBudget::new(blueprint.limits.log_bytes);
-        let meter = CpuMeter { used: 0, limit: 0, waited: false };
-        let tenant = namespace.tenant.clone();
         Self {
             blueprint,
             namespace,
             kv,
-            meter,
+            meter: CpuMeter::new(),
             memory,
             log,
             meters: Meters::default(),
@@ -123,57 +124,14 @@ impl HostState {
     }
 }
 
-/// CPU time of one call, in epochs. The grain is one tick: work that is shorter is free.
-pub(crate) struct CpuMeter {
-    used: u64,
-    limit: u64,
-    waited: bool,
-}
-
-/// The error with which a guest ends that used up its CPU time.
-#[derive(Debug, thiserror::Error)]
-#[error("the CPU limit is used up")]
-pub(crate) struct CpuSpent;
-
-impl CpuMeter {
-    /// Starts a call with this many ticks.
-    pub(crate) fn restart(&mut self, limit: u64) {
-        *self = Self { used: 0, limit, waited: false };
-    }
-
-    /// An epoch ended while the guest ran: counts it, and lets other tasks have the thread.
-    pub(crate) fn tick(&mut self) -> wasmtime::Result<UpdateDeadline> {
-        if std::mem::take(&mut self.waited) {
-            // The epochs passed while the guest waited for the host, not while it ran.
-            return Ok(UpdateDeadline::Continue(1));
-        }
-        self.used += 1;
-        if self.used > self.limit {
-            return Err(CpuSpent.into());
-        }
-        Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
-    }
-
-    /// Awaits a host function's work. Time in which the guest does not run is not counted.
-    pub(crate) async fn waiting<F: Future>(&mut self, work: F) -> F::Output {
-        let mut work = std::pin::pin!(work);
-        std::future::poll_fn(|context| match work.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(output),
-            Poll::Pending => {
-                self.waited = true;
-                Poll::Pending
-            }
-        })
-        .await
-    }
-}
-
 /// Linear memory of one instance. A refusal is kept, so that it is not taken for the trap that follows from it.
 pub(crate) struct MemoryAccount {
     limit: usize,
     held: usize,
     denied: Option<Denied>,
     registry: Arc<Registry>,
+    /// Whose share of all memory it is.
+    owner: Owner,
 }
 
 /// A refused growth.
@@ -203,6 +161,11 @@ impl MemoryAccount {
         self.held
     }
 
+    /// Lets the instance have so much more than it has, and no more than `most`, whatever its limit was.
+    pub(crate) fn allow_more(&mut self, bytes: usize, most: usize) {
+        self.limit = self.limit.max(self.held.saturating_add(bytes).min(most));
+    }
+
     /// What all instances together may hold.
     pub(crate) fn host_limit(&self) -> usize {
         self.registry.max_bytes()
@@ -211,7 +174,7 @@ impl MemoryAccount {
 
 impl Drop for MemoryAccount {
     fn drop(&mut self) {
-        self.registry.release_bytes(self.held);
+        self.registry.release_bytes(&self.owner, self.held);
     }
 }
 
@@ -225,7 +188,7 @@ impl ResourceLimiter for HostState {
         let asked = account.held.saturating_add(grown);
         account.denied = if asked > account.limit {
             Some(Denied::Instance { asked })
-        } else if !account.registry.reserve_bytes(grown) {
+        } else if !account.registry.reserve_bytes(&account.owner, grown) {
             Some(Denied::Host)
         } else {
             account.held = asked;

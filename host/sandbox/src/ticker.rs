@@ -8,7 +8,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use wasmtime::Engine;
 
-/// Length of an epoch: the grain of CPU limits, and the longest that a guest holds a thread before it yields.
+/// Length of an epoch: how often a guest's CPU time is looked at, and the longest that it holds a thread before it yields.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// Ticks without a guest before the thread parks: calls in a burst never pay for waking it.
 const LINGER: u32 = 100;
@@ -91,19 +91,30 @@ impl Drop for Ticker {
 fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
     let mut quiet = 0;
     let mut swept = Instant::now();
+    let mut ticked = swept;
     while !shared.stop.load(Ordering::SeqCst) {
         if quiet < LINGER {
-            std::thread::sleep(TICK);
+            ticked = sleep_after(ticked);
             engine.increment_epoch();
             quiet = if shared.running.load(Ordering::SeqCst) == 0 { quiet + 1 } else { 0 };
         } else if park(shared) {
             quiet = 0;
+            ticked = Instant::now();
         }
         if swept.elapsed() >= SWEEP {
             swept = Instant::now();
             registry.sweep(swept);
         }
     }
+}
+
+/// Sleeps until a tick after `last`, and says when that was to be: what sleeping takes too long does not add up. Who is
+/// late by a whole tick goes on from now.
+fn sleep_after(last: Instant) -> Instant {
+    let (now, next) = (Instant::now(), last + TICK);
+    let next = if next > now { next } else { now + TICK };
+    std::thread::sleep(next - now);
+    next
 }
 
 /// Sleeps until a guest is entered, or for long enough to sweep; says whether it was a guest.

@@ -50,6 +50,7 @@ async fn an_inspection_never_touches_what_was_sent() {
         ("a watermark-low", 2, "safe-through is 1, not between 2 and 15"),
         ("carry", 0, "16385 bytes; at most 16384"),
         ("a settled", 2, "starts at 0, but 2 bytes are already sent"),
+        ("unsafe", 0, "a redaction ends at 6, past safe-through, which is 0"),
         ("range", 0, "0..6, out of a text of 5 bytes"),
         ("ü character", 0, "1..12, which cuts a character"),
         ("overlap", 3, "3..7 and 6..7 overlap"),

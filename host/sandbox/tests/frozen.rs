@@ -1,36 +1,53 @@
 //! Components of every released line of the contract, as they were built then: they load and behave for ever. A new
-//! line adds a folder to `tests/frozen`; no component there is ever rebuilt.
+//! line adds a folder to `tests/frozen`; no component there is ever rebuilt. What is frozen is held by digests here, so
+//! that neither a component nor a line of the contract changes together with what is compared with it.
 
-use crate::support::{by, ctx, inspect, shared, window};
-use serde_json::json;
+use crate::outside::{self, Outside};
+use crate::support::{by, ctx, inspect, logged, shared, window};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use tidegate_sandbox::stage::{Action, Candidate, Grants, Output, Query, RouteRequest, StageKind, WindowAction};
-use tidegate_sandbox::{Plugin, PluginSpec};
-use tidegate_types::{Message, Role, ToolCall};
+use std::time::Duration;
+use tidegate_sandbox::stage::{
+    Action, CallError, Candidate, Edit, Exchange, Grants, MemoryItem, Output, Query, Question, RouteRequest, StageKind,
+    Summary, WindowAction,
+};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
+use tidegate_types::{Finding, Message, Part, Role, Severity, Span, ToolCall, Usage};
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/frozen/0.1.0")
 }
 
-/// The components that the tests below run.
-const RUN: [&str; 6] = [
-    "honest-rust",
-    "json-guard-javascript",
-    "keeper-rust",
-    "length-router-c",
-    "pii-guard-rust",
-    "word-retriever-python",
+/// The files of the components that the tests below run, with their digests (BLAKE3). None of these ever changes.
+const RUN: [(&str, &str); 9] = [
+    ("every-stage-rust.wasm", "516f9839ef2342cfc6e9b17911f5bb09174cc33badeeed7d6670b297dabb57c6"),
+    ("honest-rust.wasm", "ec28a061e557209fdf20f244b5117484fa473e7f7f7b9c7cfa36be8bbcd231eb"),
+    ("json-guard-javascript.wasm", "2545f75af1ab1964d3e45bfe5a9e76815161b5c2fbae3fcb194caad8d50947fb"),
+    ("keeper-rust.wasm", "7b67642b2558dbf4b727bc0899e82069e2150c5251db789eef630cb84b2ebe78"),
+    ("length-router-c.wasm", "76a26f3da98407a860b5297c5ea5099629ea0585536146c2ef61872fd3735b05"),
+    ("memory-rust.wasm", "ab9816aea0e1f59fe9a6fcefb70547cb0b69cf3cd2ac16e1cb437c1caa64a8f9"),
+    ("outside-rust.wasm", "79498b4b2835306038328ba813f6d6080cee3969216d0ec94b686a48fa886b01"),
+    ("pii-guard-rust.wasm", "2e2c9ceceb5c641298dc9c7c281dd07c12383dc9288aa699101fb10af52c79ba"),
+    ("word-retriever-python.wasm.gz", "f41368dc0ddaa58c95a76ee66f5eb03001a374c94affe9411148141cddf4da6e"),
 ];
 
+/// The lines of `contract.txt` that are held for ever, and their digest. A new one stands below them; once it is right,
+/// these two figures take it in.
+const RELEASED: (usize, &str) = (141, "ef3660b4e70b42bff37ade4daae093232a7e938c98d7fafadc712476a924c531");
+
 fn frozen(name: &str, grants: Grants) -> Arc<Plugin> {
-    frozen_with(name, grants, serde_json::Value::Null)
+    frozen_with(name, grants, Value::Null)
 }
 
-fn frozen_with(name: &str, grants: Grants, config: serde_json::Value) -> Arc<Plugin> {
+fn frozen_with(name: &str, grants: Grants, config: Value) -> Arc<Plugin> {
+    load(shared(), name, grants, config)
+}
+
+fn load(sandbox: &Sandbox, name: &str, grants: Grants, config: Value) -> Arc<Plugin> {
     let limits = crate::support::spec("honest").limits;
-    shared().load(PluginSpec { grants, limits, config, ..PluginSpec::new(name, component(name)) }).unwrap()
+    sandbox.load(PluginSpec { grants, limits, config, ..PluginSpec::new(name, component(name)) }).unwrap()
 }
 
 /// A component; those of some languages are large, and kept compressed.
@@ -45,13 +62,27 @@ fn component(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_frozen_component_is_run() {
-    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
-    let names = files.map(|path| path.file_name().unwrap().to_string_lossy().into_owned());
-    let name = |file: String| file.strip_suffix(".wasm.gz").or(file.strip_suffix(".wasm")).map(str::to_owned);
-    let mut names: Vec<String> = names.filter_map(name).collect();
-    names.sort();
-    assert_eq!(names, RUN);
+fn every_frozen_component_is_run_and_is_the_one_that_was_frozen() {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.file_name().is_some_and(|name| name != "contract.txt"));
+    files.sort();
+    let digest = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, blake3::hash(&std::fs::read(path).unwrap()).to_hex().to_string())
+    };
+    let found: Vec<(String, String)> = files.iter().map(digest).collect();
+    assert_eq!(found, RUN.map(|(name, digest)| (name.to_owned(), digest.to_owned())));
+}
+
+/// `cargo xtask tidy` compares the contract with these lines; here is what keeps the lines.
+#[test]
+fn no_line_of_the_contract_that_was_released_changes() {
+    let (count, digest) = RELEASED;
+    let noted = std::fs::read_to_string(folder().join("contract.txt")).unwrap();
+    let lines: Vec<&str> = noted.lines().filter(|line| !line.starts_with('#')).collect();
+    let held = lines.get(..count).unwrap_or_default().join("\n");
+    assert_eq!(blake3::hash(held.as_bytes()).to_hex().as_str(), digest, "one of the first {count} lines changed");
+    assert_eq!(lines.len(), count, "the lines below the first {count} are not held yet; take them into `RELEASED`");
 }
 
 #[tokio::test]
@@ -144,4 +175,132 @@ async fn a_retriever_in_python_goes_on() {
     let plugin = frozen_with("word-retriever-python", Grants::default(), config);
     let found = plugin.retrieve(&ctx(), &Query { text: "größe of granite".into(), top_k: 2 }).await.unwrap();
     assert_eq!(found.iter().map(|chunk| chunk.id.as_str()).collect::<Vec<_>>(), ["b"]);
+}
+
+/// Today's `honest`: every kind of stage of the line, those after generation included.
+#[tokio::test]
+async fn the_stages_after_generation_of_0_1_0_are_called_as_they_were() {
+    let plugin = frozen("every-stage-rust", Grants::default());
+    assert_eq!(plugin.exported_stages().len(), StageKind::ALL.len());
+    assert_eq!(plugin.descriptor().holdback_bytes, Some(64));
+    let item = MemoryItem { id: "i0".into(), text: "known of tea".into(), score: Some(0.5) };
+    assert_eq!(plugin.recall(&ctx(), Question { text: "tea", limit: 1 }).await.unwrap(), [item]);
+    let messages = [Message::text("m0", Role::User, "a"), Message::text("m1", Role::Assistant, "b")];
+    let kept = plugin.remember(&ctx(), Exchange { messages: &messages, attrs: &[] }).await.unwrap();
+    assert_eq!(kept.iter().map(|item| item.text.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(plugin.forget(&ctx(), &["i0", "i1"]).await.unwrap(), 2);
+
+    let (told, log) = logged(plugin.on_complete(&ctx(), summary())).await;
+    told.unwrap();
+    let shown = "Summary { outcome: \"answered\", detail: \"stop\", model: \"m\", usage: Usage { input: 3, input-cached: 1, \
+                 output: 2, attrs: [] }";
+    assert!(log[0].contains(shown), "{log:?}");
+    let shown = "findings: [Finding { category: \"x-test:flag\", severity: Severity::High, score: Some(0.5), \
+                 message-id: Some(\"m0\"), span: Some(Span { start: 1, end: 2 })";
+    for part in ["first-ms: Some(5)", "total-ms: 9", shown, "attrs: [(\"stream\", \"true\")]"] {
+        assert!(log[0].contains(part), "{part} is not in {log:?}");
+    }
+}
+
+fn summary() -> Summary<'static> {
+    static FINDINGS: std::sync::LazyLock<[Finding; 1]> = std::sync::LazyLock::new(|| {
+        [Finding {
+            category: "x-test:flag".into(),
+            severity: Severity::High,
+            score: Some(0.5),
+            message_id: Some("m0".into()),
+            span: Some(Span { start: 1, end: 2 }),
+        }]
+    });
+    static ATTRS: std::sync::LazyLock<[(String, String); 1]> =
+        std::sync::LazyLock::new(|| [("stream".into(), "true".into())]);
+    Summary {
+        outcome: "answered",
+        detail: "stop",
+        model: "m",
+        usage: Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2, ..Default::default() },
+        first: Some(Duration::from_millis(5)),
+        total: Duration::from_millis(9),
+        findings: &*FINDINGS,
+        attrs: &*ATTRS,
+    }
+}
+
+#[tokio::test]
+async fn an_output_guard_of_0_1_0_is_told_all_of_an_answer() {
+    let usage = Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 2, ..Default::default() };
+    let choices = [Message::text("choice-0", Role::Assistant, "hello")];
+    let attrs = [("model".to_owned(), "\"m\"".to_owned())];
+    let output = Output { choices: &choices, finish_reasons: &["stop"], usage: Some(usage), attrs: &attrs };
+    let asked = async |what: &str| {
+        let plugin = frozen_with("every-stage-rust", Grants::default(), json!({ "output": what }));
+        plugin.inspect_output(&ctx(), output).await.unwrap().action
+    };
+    assert_eq!(asked("allow").await, Action::Allow);
+    assert!(matches!(asked("refuse").await, Action::Refuse(refusal) if refusal.public_message == "no"));
+    let Action::Respond(parts) = asked("respond").await else { panic!("it does not answer") };
+    let expected = "[Part::Text(\"hello\")] [\"stop\"] Some(Usage { input: 3, input-cached: 1, output: 2, attrs: [] }) \
+                    [(\"model\", \"\\\"m\\\"\")]";
+    assert!(matches!(&parts[..], [Part::Text(text)] if text == expected), "{parts:?}");
+    let Action::Rewrite(edits) = asked("shout").await else { panic!("it does not rewrite") };
+    assert!(
+        matches!(&edits[..], [Edit::ReplaceText { message_id, text, .. }] if message_id == "choice-0" && text == "HELLO")
+    );
+}
+
+/// Today's `reaches`: a tool for each function of `http`, `secrets`, `models`, `vectors` and `random`.
+#[tokio::test]
+async fn what_leads_out_of_0_1_0_is_there() {
+    let outside = Outside::default();
+    let plugin = load(&outside::sandbox(&outside), "outside-rust", outside::grants(), Value::Null);
+    let url = "https://a.example/x";
+    for (function, arguments, expected) in [
+        ("get", url.to_owned(), "200 GET https://a.example/x []"),
+        ("header", format!("{url} x-a b"), "200 GET https://a.example/x [(\"x-a\", \"b\")]"),
+        (
+            "secret",
+            format!("{url} authorization key"),
+            "200 GET https://a.example/x [(\"authorization\", \"Bearer [secret]\")]",
+        ),
+        ("get-all", format!("{url} {url}"), "200 GET https://a.example/x []|200 GET https://a.example/x []"),
+        ("secrets", String::new(), "key"),
+        ("embed", "small abc d".to_owned(), "[[3.0, 1.0], [1.0, 1.0]]"),
+        ("classify", "small spam".to_owned(), "[[Label { name: \"spam\", score: 0.75 }]]"),
+        ("put", "notes a 1 0".to_owned(), "put"),
+        ("put", "notes b 0 1".to_owned(), "put"),
+        ("search", "notes 1 0.2".to_owned(), "a:0.98,b:0.20"),
+        ("forget", "notes a nobody".to_owned(), "1"),
+    ] {
+        let content = tool(&plugin, function, &arguments).await.unwrap();
+        assert_eq!(content, expected, "{function}");
+    }
+    assert!(outside.0.lock().iter().any(|asked| asked.contains("Bearer hunter22")), "the secret is filled in");
+    let reply = tool(&plugin, "complete", "small hello there").await.unwrap();
+    assert!(reply.contains("tiny acme hello there") && reply.contains("input: 3"), "{reply}");
+    assert_eq!(tool(&plugin, "random", "16").await.unwrap().split(',').count(), 16);
+    for (function, arguments, expected) in
+        [("embed", "tiny abc", "denied"), ("random", "0", "invalid-input"), ("shell", "", "unsupported")]
+    {
+        let error = tool(&plugin, function, arguments).await.unwrap_err();
+        assert!(matches!(&error, CallError::Plugin { case, .. } if *case == expected), "{function}: {error}");
+    }
+}
+
+async fn tool(plugin: &Plugin, function: &str, arguments: &str) -> Result<String, CallError> {
+    let call = ToolCall { id: "c".into(), name: function.into(), arguments: arguments.into() };
+    plugin.call_tool(&by("acme"), &call).await.map(|outcome| outcome.content)
+}
+
+/// Today's `remembers`, which exports `memory` alone and keeps what it remembers in `kv`.
+#[tokio::test]
+async fn a_memory_of_0_1_0_goes_on() {
+    let plugin = frozen("memory-rust", Grants { kv_bytes: Some(1 << 20), ..Grants::default() });
+    assert_eq!(plugin.exported_stages().iter().copied().collect::<Vec<_>>(), [StageKind::Memory]);
+    let said = [Message::text("m0", Role::User, "the harbour opens at nine")];
+    plugin.remember(&by("acme"), Exchange { messages: &said, attrs: &[] }).await.unwrap();
+    let question = Question { text: "when does the harbour open", limit: 3 };
+    assert_eq!(plugin.recall(&by("acme"), question).await.unwrap()[0].text, "the harbour opens at nine");
+    assert!(plugin.recall(&by("globex"), question).await.unwrap().is_empty());
+    assert_eq!(plugin.forget(&by("acme"), &["line-0"]).await.unwrap(), 1);
+    assert!(plugin.recall(&by("acme"), question).await.unwrap().is_empty());
 }

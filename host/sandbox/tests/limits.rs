@@ -27,20 +27,27 @@ async fn an_endless_loop_ends_at_the_cpu_limit() {
     allows(&plugin, "go on").await;
 }
 
-/// By what the kernel charged this thread, on which the guest runs. A busy machine may wake the ticker late: the least of
-/// several shows what the sandbox adds, the most that no loop goes on for long. `cargo xtask bench plugins` prints the most.
+/// By what the kernel charged this thread, on which the guest runs; short limits and long ones. A busy machine may wake the
+/// ticker late: the least of several shows what the sandbox adds, the most that no loop goes on for long. `cargo xtask bench
+/// plugins` prints the most.
 #[tokio::test]
-async fn an_endless_loop_ends_within_10_ms_of_its_deadline_at_best_and_a_second_at_worst() {
-    let limit = Duration::from_millis(20);
-    let plugin = limited("loops", |limits| limits.cpu = limit);
-    let mut over = Vec::new();
-    for _ in 0..10 {
-        let before = spent();
-        inspect(&plugin, &ctx(), "loop").await.unwrap_err();
-        over.push((spent() - before).saturating_sub(limit));
+async fn an_endless_loop_ends_within_10_ms_of_its_deadline_at_best_and_a_quarter_second_at_worst() {
+    for (limit_ms, rounds) in [(20, 10), (100, 5), (500, 3)] {
+        let limit = Duration::from_millis(limit_ms);
+        let plugin = limited("loops", |limits| limits.cpu = limit);
+        let mut over = Vec::new();
+        for _ in 0..rounds {
+            let before = spent();
+            inspect(&plugin, &ctx(), "loop").await.unwrap_err();
+            let spent = spent() - before;
+            assert!(spent >= limit, "{spent:?} of {limit:?}");
+            over.push(spent - limit);
+        }
+        over.sort();
+        println!("past {limit:?}: {over:?}");
+        assert!(over[0] < Duration::from_millis(10), "past {limit:?}: {over:?}");
+        assert!(over[rounds - 1] < Duration::from_millis(250), "past {limit:?}: {over:?}");
     }
-    over.sort();
-    assert!(over[0] < Duration::from_millis(10) && over[9] < Duration::from_secs(1), "{over:?}");
 }
 
 /// CPU of this thread, which the kernel settles when it sleeps.
@@ -176,4 +183,28 @@ fn a_configure_that_never_ends_refuses_the_load() {
     let spec = PluginSpec { config: serde_json::json!({"spin": true}), ..spec("honest") };
     let cause = sandbox.load(spec).unwrap_err().cause;
     assert!(matches!(&cause, LoadCause::Configure(why) if why.contains("30ms of cpu time")), "{cause}");
+}
+
+/// What a prompt of many finds costs a guard of the SDK: for four times as many, four times as much. The standard library that
+/// components are built with takes other ways than this machine's.
+#[tokio::test]
+async fn a_prompt_of_dense_finds_costs_by_its_length() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/pii-guard.wasm");
+    let limits = spec("honest").limits;
+    let plugin = PluginSpec { limits, ..PluginSpec::new("pii-guard", std::fs::read(path).unwrap()) };
+    let plugin = shared().load(plugin).unwrap();
+    let mut costs = Vec::new();
+    for kib in [64, 256] {
+        let text = "jo@example.com\n".repeat(kib * 1024 / 15);
+        let mut each = Vec::new();
+        for _ in 0..3 {
+            let before = spent();
+            let verdict = inspect(&plugin, &ctx(), &text).await.unwrap();
+            each.push(spent() - before);
+            assert!(matches!(verdict.action, Action::Rewrite(_)), "{:?}", verdict.action);
+        }
+        costs.push(each.into_iter().min().unwrap());
+    }
+    println!("64 KiB {:?}, 256 KiB {:?}", costs[0], costs[1]);
+    assert!(costs[1] < costs[0] * 16, "{costs:?}");
 }

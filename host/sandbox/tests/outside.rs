@@ -16,7 +16,7 @@ use tidegate_types::{Message, Retention, TenantId, ToolCall, Usage};
 
 /// Answers with what it was asked, and says whom it was asked for. It counts what it answers at once: now, and the most.
 #[derive(Clone, Default)]
-struct Outside(Arc<Mutex<Vec<String>>>, Arc<Mutex<(usize, usize)>>);
+pub struct Outside(pub Arc<Mutex<Vec<String>>>, Arc<Mutex<(usize, usize)>>);
 
 impl HttpClient for Outside {
     fn open(&self, grant: &HttpGrant) -> Result<Arc<dyn HttpOrigins>, String> {
@@ -77,12 +77,12 @@ impl ModelService for Outside {
     }
 }
 
-fn sandbox(outside: &Outside) -> Sandbox {
+pub fn sandbox(outside: &Outside) -> Sandbox {
     let (http, models) = (Arc::new(outside.clone()), Arc::new(outside.clone()));
     Sandbox::new(SandboxConfig { http, models, ..small() }).unwrap()
 }
 
-fn grants() -> Grants {
+pub fn grants() -> Grants {
     Grants {
         http: Some(HttpGrant::new(["https://a.example".to_owned()])),
         content: true,

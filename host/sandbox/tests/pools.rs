@@ -6,9 +6,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
-use tidegate_sandbox::stage::{Action, CallError, Limits};
-use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig, StreamPool};
-use tidegate_types::Part;
+use tidegate_sandbox::stage::{Action, CallContext, CallError, Limits, Verdict};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot, StreamPool};
+use tidegate_types::{Part, ProjectId};
+use tokio::task::JoinHandle;
 
 /// Which call of its instance this was.
 async fn nth_call(plugin: &Plugin, tenant: &str) -> u32 {
@@ -221,12 +222,101 @@ async fn a_busy_sandbox_says_that_all_plugins_are() {
     while sandbox.usage().instances == 0 {
         tokio::task::yield_now().await;
     }
-    let mut hurried = by("b");
+    let mut hurried = by("a");
     hurried.deadline = Duration::from_millis(20);
     let error = inspect(&plugin, &hurried, "go on").await.unwrap_err();
     assert_eq!(error, CallError::Full { plugin: "loops".into(), what: "instances", limit: 1 });
+    inspect(&plugin, &by("b"), "another tenant has its share").await.unwrap();
     spinning.abort();
-    inspect(&plugin, &by("b"), "go on").await.unwrap();
+    inspect(&plugin, &by("a"), "go on").await.unwrap();
+}
+
+/// A call that ends when it is aborted.
+fn spin(plugin: &Arc<Plugin>, ctx: CallContext) -> JoinHandle<Result<Verdict, CallError>> {
+    let plugin = plugin.clone();
+    tokio::spawn(async move { inspect(&plugin, &ctx, "loop").await })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_fills_all_places_shuts_out_itself_alone_however_many_projects_it_has() {
+    let sandbox = sandbox(|config| config.total_instances = 3);
+    let plugin = sandbox.load(spec("loops")).unwrap();
+    let in_project = |name: &str| {
+        let mut ctx = by("greedy");
+        Arc::make_mut(&mut ctx.caller).project = ProjectId::new(&format!("proj_greedy.{name}"));
+        ctx
+    };
+    let spinning = ["a", "b", "c"].map(|name| spin(&plugin, in_project(name)));
+    while sandbox.usage().instances < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut hurried = in_project("d");
+    hurried.deadline = Duration::from_millis(20);
+    let error = inspect(&plugin, &hurried, "go on").await.unwrap_err();
+    assert_eq!(error, CallError::Full { plugin: "loops".into(), what: "instances", limit: 3 });
+    inspect(&plugin, &by("other"), "go on").await.unwrap();
+    spinning.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_all_places_of_a_tenant_hang_others_keep_their_warm_instances() {
+    let sandbox = sandbox(|config| config.total_instances = 2);
+    let (loops, honest) = (sandbox.load(spec("loops")).unwrap(), sandbox.load(spec("honest")).unwrap());
+    let spinning = [(); 2].map(|()| spin(&loops, by("greedy")));
+    while sandbox.usage().instances < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!((nth_call(&honest, "other").await, nth_call(&honest, "other").await), (1, 2));
+    let mut hurried = by("greedy");
+    hurried.deadline = Duration::from_millis(20);
+    inspect(&loops, &hurried, "go on").await.unwrap_err();
+    assert_eq!(nth_call(&honest, "other").await, 3, "who has all there is takes nobody's for nothing");
+    let waiting = tokio::spawn(async move { inspect(&loops, &by("greedy"), "go on").await });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!((nth_call(&honest, "other").await, nth_call(&honest, "other").await), (4, 5), "while somebody waits");
+    spinning[0].abort();
+    let served = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+    served.expect("within the limit what is idle gives way").unwrap().unwrap();
+    spinning[1].abort();
+}
+
+/// Two calls that need the one place there is, again and again: each must see that the other leaves an idle instance.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_what_is_idle() {
+    let sandbox = sandbox(|config| config.total_instances = 1);
+    let load = |name: &str| sandbox.load(PluginSpec { name: name.into(), ..spec("loops") }).unwrap();
+    let plugins = [load("one"), load("other")];
+    for round in 0..3000 {
+        let call = |plugin: &Arc<Plugin>| {
+            let plugin = plugin.clone();
+            tokio::spawn(async move { inspect(&plugin, &by("a"), "go on").await })
+        };
+        let both = join_all(plugins.each_ref().map(call));
+        let both = tokio::time::timeout(Duration::from_secs(20), both).await;
+        let both = both.unwrap_or_else(|_| panic!("somebody waits, in round {round}"));
+        both.into_iter().for_each(|call| drop(call.unwrap().unwrap()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_fills_all_memory_shuts_out_itself_alone() {
+    let sandbox = sandbox(|config| config.total_memory_bytes = 4 << 20);
+    let plugin = sandbox.load(spec("loops")).unwrap();
+    let mut spinning = Vec::new();
+    let error = loop {
+        let before = sandbox.usage().memory_bytes;
+        let call = spin(&plugin, by("greedy"));
+        while sandbox.usage().memory_bytes == before && !call.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if call.is_finished() {
+            break call.await.unwrap().unwrap_err();
+        }
+        spinning.push(call);
+    };
+    assert_eq!(error, CallError::Full { plugin: "loops".into(), what: "bytes of memory", limit: 4 << 20 });
+    inspect(&plugin, &by("other"), "go on").await.unwrap();
+    spinning.iter().for_each(JoinHandle::abort);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -292,7 +382,7 @@ async fn tenants_share_instances_only_where_the_operator_says_so_and_nothing_cou
 }
 
 /// The shipped word guard with so many words that its automaton takes a while to build.
-fn many_words(snapshot: bool) -> PluginSpec {
+fn many_words(snapshot: Snapshot) -> PluginSpec {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/word-guard.wasm");
     let words: Vec<String> = (0..5000).map(|n| format!("word{n}x{}", n * 7919)).collect();
     let config = serde_json::json!({"words": words, "action": "block"});
@@ -304,7 +394,8 @@ fn many_words(snapshot: bool) -> PluginSpec {
 #[tokio::test]
 async fn an_instance_from_a_snapshot_decides_as_one_that_was_configured() {
     let sandbox = sandbox(|config| config.recycle_after_calls = 1);
-    let (built, taken) = (sandbox.load(many_words(false)).unwrap(), sandbox.load(many_words(true)).unwrap());
+    let [built, taken] =
+        [Snapshot::Never, Snapshot::WhereSound].map(|snapshot| sandbox.load(many_words(snapshot)).unwrap());
     assert!(taken.starts_configured() && !built.starts_configured());
     for (text, blocked) in [("a word7x55433 here", true), ("nothing of it", false), ("word4999x39587081", true)] {
         let mut times = Vec::new();
@@ -322,7 +413,7 @@ async fn an_instance_from_a_snapshot_decides_as_one_that_was_configured() {
 async fn a_snapshot_knows_its_config_and_nothing_of_calls() {
     let sandbox = sandbox(|config| config.recycle_after_calls = 2);
     let config = serde_json::json!({"output": "refuse"});
-    let plugin = sandbox.load(PluginSpec { config, snapshot: true, ..spec("honest") }).unwrap();
+    let plugin = sandbox.load(PluginSpec { config, snapshot: Snapshot::Asked, ..spec("honest") }).unwrap();
     assert!(plugin.starts_configured());
     assert_eq!((nth_call(&plugin, "a").await, nth_call(&plugin, "a").await), (1, 2));
     assert_eq!(nth_call(&plugin, "a").await, 1, "a new instance begins where `configure` ended");
@@ -334,10 +425,14 @@ async fn a_snapshot_knows_its_config_and_nothing_of_calls() {
 }
 
 #[test]
-fn a_snapshot_is_refused_where_it_could_hold_what_is_a_tenants() {
-    let grants = tidegate_sandbox::stage::Grants { kv_bytes: Some(1024), ..Default::default() };
-    let refused = sandbox(|_| ()).load(PluginSpec { snapshot: true, grants, ..spec("remembers") }).unwrap_err();
-    assert_eq!(refused.cause, tidegate_sandbox::LoadCause::Snapshot);
+fn a_snapshot_that_could_hold_what_is_a_tenants_is_refused_and_never_taken_unasked() {
+    let sandbox = sandbox(|_| ());
+    let load = |snapshot| {
+        let grants = tidegate_sandbox::stage::Grants { kv_bytes: Some(1024), ..Default::default() };
+        sandbox.load(PluginSpec { snapshot, grants, ..spec("remembers") })
+    };
+    assert_eq!(load(Snapshot::Asked).unwrap_err().cause, tidegate_sandbox::LoadCause::Snapshot);
+    assert!(!load(Snapshot::WhereSound).unwrap().starts_configured());
 }
 
 #[tokio::test]

@@ -20,9 +20,11 @@ pub fn shared() -> &'static Sandbox {
     &SHARED
 }
 
-/// A guest's component.
+/// A guest's component: the committed one, or the one that `cargo xtask plugins --into` has built from source, as in CI.
 pub fn guest(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist").join(format!("{name}.wasm"));
+    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist");
+    let folder = std::env::var_os("TIDEGATE_TEST_PLUGINS").map_or_else(committed, PathBuf::from);
+    let path = folder.join(format!("{name}.wasm"));
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -85,10 +85,7 @@ fn joined(changes: Vec<Change<'_>>, most: usize) -> Vec<Change<'_>> {
     if changes.len() <= FEW.min(most) {
         return changes;
     }
-    let mut gaps: Vec<usize> = changes.windows(2).filter_map(|pair| pair[0].gap(&pair[1])).collect();
-    let excess = changes.len().saturating_sub(most).min(gaps.len());
-    let nearest = excess.checked_sub(1).map(|last| *gaps.select_nth_unstable(last).1);
-    let near = nearest.unwrap_or_default().max(EDIT_BYTES);
+    let near = near(&changes, most);
     let mut kept: Vec<Change<'_>> = Vec::new();
     for change in changes {
         match kept.last_mut().filter(|last| last.gap(&change).is_some_and(|gap| gap <= near)) {
@@ -101,6 +98,21 @@ fn joined(changes: Vec<Change<'_>>, most: usize) -> Vec<Change<'_>> {
         }
     }
     kept
+}
+
+/// The largest gap that is closed, so that at most `most` changes are left: whatever costs less than an edit, and more as far
+/// as that is needed. Sorted rather than selected: where the standard library is built for size, as for wasm, selecting among
+/// gaps that are alike takes the square of their number.
+fn near(changes: &[Change<'_>], most: usize) -> usize {
+    let (mut num_gaps, mut far) = (0, Vec::new());
+    for gap in changes.windows(2).filter_map(|pair| pair[0].gap(&pair[1])) {
+        num_gaps += 1;
+        far.extend((gap > EDIT_BYTES).then_some(gap));
+    }
+    let excess = changes.len().saturating_sub(most).min(num_gaps);
+    let more = excess.saturating_sub(num_gaps - far.len());
+    far.sort_unstable();
+    more.checked_sub(1).and_then(|last| far.get(last).copied()).unwrap_or(EDIT_BYTES)
 }
 
 #[cfg(test)]

@@ -6,26 +6,45 @@ use tidegate_tests::{Gateway, ask};
 
 /// A pipeline of one guest from `tests/guests`, with short limits.
 fn pipeline(guest: &str, on_error: &str) -> String {
+    named(guest, guest, on_error, 16)
+}
+
+fn named(name: &str, guest: &str, on_error: &str, memory_mib: u32) -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("guests/dist/{guest}.wasm"));
     format!(
-        "[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = \"{}\"\nstages = [\"prompt-guard\"]\non_error = \"{on_error}\"\n\
-         [pipeline.stage.limits]\ncpu_ms = 200\nwall_ms = 20000\nmemory_mib = 16\n",
+        "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = \"{}\"\nstages = [\"prompt-guard\"]\non_error = \"{on_error}\"\n\
+         [pipeline.stage.limits]\ncpu_ms = 200\nwall_ms = 20000\nmemory_mib = {memory_mib}\n",
         file.display()
     )
 }
 
-/// What makes each guest misbehave.
-const CASES: [(&str, &str); 5] =
-    [("loops", "loop"), ("panics", "panic"), ("hoards", "64"), ("recurses", "x"), ("bloats", "100")];
+/// What makes each guest misbehave, the memory that it may have, and how its failure is counted. What `bloats` says has
+/// room in its memory, and is more than the host takes.
+const CASES: [(&str, &str, u32, &str); 5] = [
+    ("loops", "loop", 16, "deadline"),
+    ("panics", "panic", 16, "trap"),
+    ("hoards", "64", 16, "memory"),
+    ("recurses", "x", 16, "trap"),
+    ("bloats", "20", 64, "too-large"),
+];
+
+/// The failures of a plugin as they were counted. Counters are of the whole process, so it has a name of its own.
+async fn failures(gateway: &Gateway, plugin: &str) -> Vec<String> {
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    let start = format!("tidegate_plugin_failures_total{{plugin=\"{plugin}\",stage=\"prompt-guard\",case=");
+    metrics.lines().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_stage_that_fails_ends_its_request_and_no_other() {
-    for (guest, word) in CASES {
-        let gateway = Gateway::start(&pipeline(guest, "closed")).await;
+    for (guest, word, memory_mib, case) in CASES {
+        let name = format!("{guest}-closed");
+        let gateway = Gateway::start(&named(&name, guest, "closed", memory_mib)).await;
         let answer = gateway.chat(ask(word)).await;
         assert_eq!(answer.status, 503, "{guest}: {:?}", answer.body);
         assert_eq!(answer.error().2, "plugin_failed");
         assert!(answer.headers.contains_key("retry-after"));
+        assert_eq!(failures(&gateway, &name).await, [format!("\"{case}\"}} 1")]);
         if guest != "recurses" {
             assert_eq!(gateway.chat(ask("Hello!")).await.status, 200, "{guest} serves again");
         }
@@ -34,13 +53,11 @@ async fn a_closed_stage_that_fails_ends_its_request_and_no_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_stage_that_fails_is_passed_over_and_counted() {
-    for (guest, word) in CASES {
-        let gateway = Gateway::start(&pipeline(guest, "open")).await;
+    for (guest, word, memory_mib, case) in CASES {
+        let name = format!("{guest}-open");
+        let gateway = Gateway::start(&named(&name, guest, "open", memory_mib)).await;
         assert_eq!(gateway.chat(ask(word)).await.status, 200, "{guest}");
-        let metrics = gateway.get("/metrics").await;
-        let text = String::from_utf8_lossy(&metrics.body).into_owned();
-        let counted = format!("tidegate_plugin_failures_total{{plugin=\"{guest}\"");
-        assert!(text.contains(&counted), "{counted} in\n{text}");
+        assert_eq!(failures(&gateway, &name).await, [format!("\"{case}\"}} 1")]);
     }
 }
 

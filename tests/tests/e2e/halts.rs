@@ -8,20 +8,21 @@ use tokio::net::TcpListener;
 
 const SAID: &str = "Write to john@example.com about secretword.";
 
+/// An event of a model's stream.
+pub(crate) fn chunk(delta: &Value, finish: &Value) -> String {
+    let choices = json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
+    let event = json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices});
+    format!("data: {event}\n\n")
+}
+
 /// A model of a server that streams these pieces of `field`, each as an event, to everyone.
 async fn says(field: &str, pieces: Vec<String>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let chunk = |delta: Value, finish: Value| {
-        let choices = json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
-        let event =
-            json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices});
-        format!("data: {event}\n\n")
-    };
-    let deltas: String = pieces.iter().map(|piece| chunk(json!({field: piece}), Value::Null)).collect();
+    let deltas: String = pieces.iter().map(|piece| chunk(&json!({field: piece}), &Value::Null)).collect();
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n{deltas}{}data: [DONE]\n\n",
-        chunk(json!({}), "stop".into())
+        chunk(&json!({}), &"stop".into())
     );
     tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {

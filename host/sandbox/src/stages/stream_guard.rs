@@ -1,6 +1,6 @@
 //! `stream-guard`: decides on text as it is generated. The hottest path of the sandbox: one call per window, nothing
 //! copied but the text itself. Checked: nothing that was already sent changes, redactions can be applied from left to
-//! right, and the watermark cuts no character.
+//! right and lie before the watermark, which cuts no character.
 
 use super::{Answer, StageCall, note};
 use crate::bindings::exports::tidegate::plugin::stream_guard as guard;
@@ -54,7 +54,7 @@ impl StageCall for InspectWindow<'_> {
             guard::WindowAction::Redact(_) if !descriptor.mutates => {
                 return Err("it redacts, but its descriptor says `\"mutates\": false`".into());
             }
-            guard::WindowAction::Redact(redactions) => WindowAction::Redact(self.redactions(redactions)?),
+            guard::WindowAction::Redact(redactions) => WindowAction::Redact(self.redactions(redactions, safe_through)?),
             guard::WindowAction::Halt(halt) => {
                 WindowAction::Halt { refusal: convert::refusal(halt.refusal), farewell: halt.farewell }
             }
@@ -76,12 +76,15 @@ impl InspectWindow<'_> {
         Ok(lowered as u32)
     }
 
-    fn redactions(&self, redactions: Vec<guard::Redaction>) -> Result<Vec<Redaction>, String> {
+    fn redactions(&self, redactions: Vec<guard::Redaction>, safe_through: u32) -> Result<Vec<Redaction>, String> {
         let check_one = |redaction: guard::Redaction| {
             let span = check::span(redaction.span, self.window.text, "a redaction's span")?;
             if span.start < self.window.settled {
                 let settled = self.window.settled;
                 return Err(format!("a redaction starts at {}, but {settled} bytes are already sent", span.start));
+            }
+            if span.end > safe_through {
+                return Err(format!("a redaction ends at {}, past safe-through, which is {safe_through}", span.end));
             }
             Ok(Redaction { span, text: redaction.text })
         };

@@ -34,10 +34,17 @@ pub struct Candidate {
     pub model: String,
     /// Answers at present.
     pub healthy: bool,
-    /// Its window, in tokens.
+    /// Its window, in tokens; 0 where it is not known.
     pub context_tokens: u32,
     /// Load, queue, tags, as key and JSON.
     pub attrs: Attrs,
+}
+
+impl Candidate {
+    /// Whether a prompt of so many tokens fits; where the window is not known, any does.
+    pub fn fits(&self, prompt_tokens: u32) -> bool {
+        self.context_tokens == 0 || prompt_tokens <= self.context_tokens
+    }
 }
 
 /// An order of candidates: the first serves, the rest are fallbacks.

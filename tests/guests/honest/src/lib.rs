@@ -3,7 +3,7 @@
 //!
 //! Config: `{"refuse": true}` is refused by `configure`, `{"spin": true}` makes `configure` never end;
 //! `{"output": "refuse"}` (or `respond`, `shout`) is what it does to answers, `{"trap": "memory"}` the stage in which it
-//! traps.
+//! traps; `tool-list` is a tool provider that is asked what it brings.
 
 wit_bindgen::generate!({
     path: "../../../wit",
@@ -70,6 +70,7 @@ impl meta::Guest for Component {
 
 impl prompt_guard::Guest for Component {
     fn inspect_prompt(ctx: Context, prompt: Prompt) -> Result<Verdict, Error> {
+        trap_if("prompt-guard");
         let calls = count();
         let last = prompt.messages.last();
         let text = last.and_then(|message| message.parts.iter().find_map(text_of)).unwrap_or_default();
@@ -96,6 +97,7 @@ impl prompt_guard::Guest for Component {
 
 impl stream_guard::Guest for Component {
     fn inspect_window(_: Context, mut carry: Vec<u8>, window: Window) -> Result<Inspection, Error> {
+        trap_if("stream-guard");
         count();
         match carry.first_mut() {
             Some(seen) => *seen = seen.wrapping_add(1),
@@ -120,6 +122,7 @@ impl stream_guard::Guest for Component {
 
 impl router::Guest for Component {
     fn route(_: Context, request: Request, candidates: Vec<Candidate>) -> Result<Decision, Error> {
+        trap_if("router");
         let order = candidates.iter().rev().filter(|c| c.context_tokens >= request.prompt_tokens).map(|c| c.id.clone());
         let reason = format!("{} findings, {} attrs", request.findings.len(), request.attrs.len());
         Ok(Decision { order: order.collect(), reason, attrs: Vec::new() })
@@ -128,6 +131,7 @@ impl router::Guest for Component {
 
 impl tool_provider::Guest for Component {
     fn list_tools(_: Context) -> Result<Vec<ToolDef>, Error> {
+        trap_if("tool-list");
         let hints = ToolHints { read_only: true, destructive: false, idempotent: true, open_world: false };
         Ok(vec![ToolDef {
             name: "echo".into(),
@@ -139,6 +143,7 @@ impl tool_provider::Guest for Component {
     }
 
     fn call_tool(_: Context, call: ToolCall) -> Result<ToolOutcome, Error> {
+        trap_if("tool-provider");
         if call.name != "echo" {
             return Err(Error::InvalidInput(format!("no tool `{}`", call.name)));
         }
@@ -149,6 +154,7 @@ impl tool_provider::Guest for Component {
 
 impl retriever::Guest for Component {
     fn retrieve(_: Context, query: Query) -> Result<Vec<Chunk>, Error> {
+        trap_if("retriever");
         let chunk = |index| Chunk {
             id: format!("c{index}"),
             text: format!("about {}", query.text),

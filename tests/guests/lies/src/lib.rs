@@ -116,6 +116,10 @@ impl stream_guard::Guest for Component {
         match window.text.rsplit(' ').next().unwrap_or_default() {
             "watermark-high" => inspection.safe_through = len + 1,
             "watermark-low" => inspection.safe_through = window.settled - 1,
+            "unsafe" => {
+                inspection.safe_through = window.settled;
+                inspection.action = redact(&[(window.settled, len)]);
+            }
             "watermark-inside" => inspection.safe_through = window.text.find('ü').unwrap_or(0) as u32 + 1,
             "carry" => inspection.carry = vec![0; (16 << 10) + 1],
             "settled" => inspection.action = redact(&[(0, len)]),
@@ -124,6 +128,8 @@ impl stream_guard::Guest for Component {
             "overlap" => inspection.action = redact(&[(window.settled, len), (len - 1, len)]),
             "unsorted" => inspection.action = redact(&[(len - 1, len), (window.settled, window.settled + 1)]),
             "finding" => inspection.findings = vec![finding(None, len, len + 1, 0.5)],
+            // Of a tool call's arguments: what is left of them ends in the middle.
+            "spoilt\"}" => inspection.action = redact(&[(len - 1, len)]),
             _ => {}
         }
         Ok(inspection)

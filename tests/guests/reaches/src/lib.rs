@@ -1,5 +1,5 @@
 //! Uses every capability that leads out, as it is told: a tool per function of the host, words with a space between
-//! them, the answer printed. As a prompt guard it asks the URL of its config about each prompt, and allows what is
+//! them (or a JSON string of them, as models call tools), the answer printed. As a prompt guard it asks the URL of its config about each prompt, and allows what is
 //! answered with 200.
 
 wit_bindgen::generate!({
@@ -25,7 +25,7 @@ use exports::tidegate::plugin::{meta, prompt_guard, tool_provider};
 use std::cell::RefCell;
 use tidegate::plugin::http::{Request, Response, SecretHeader};
 use tidegate::plugin::types::{
-    Action, Context, Error, Message, Part, Refusal, Role, ToolCall, ToolDef, ToolOutcome, Verdict,
+    Action, Context, Error, Message, Part, Refusal, Role, ToolCall, ToolDef, ToolHints, ToolOutcome, Verdict,
 };
 use tidegate::plugin::{http, models, random, secrets, vectors};
 
@@ -62,11 +62,20 @@ impl prompt_guard::Guest for Component {
 
 impl tool_provider::Guest for Component {
     fn list_tools(_: Context) -> Result<Vec<ToolDef>, Error> {
-        Ok(Vec::new())
+        let hints = ToolHints { read_only: true, destructive: false, idempotent: false, open_world: true };
+        let tool = |name: &str| ToolDef {
+            name: name.into(),
+            description: String::new(),
+            input_schema: "{\"type\":\"string\"}".into(),
+            hints,
+            attrs: Vec::new(),
+        };
+        Ok(["secret", "get-all", "random", "complete"].map(tool).into())
     }
 
     fn call_tool(_: Context, call: ToolCall) -> Result<ToolOutcome, Error> {
-        let words: Vec<&str> = call.arguments.split(' ').collect();
+        let quoted = call.arguments.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let words: Vec<&str> = quoted.unwrap_or(&call.arguments).split(' ').collect();
         let content = run(&call.name, &words)?;
         Ok(ToolOutcome { call_id: call.id, content, structured: None, is_error: false })
     }

@@ -1,10 +1,12 @@
 //! A stream guard that changes nothing. Config: `{"hold": "30"}` bytes are kept back until the text ends, `{"halt":
-//! "word"}` ends the answer where the word comes. It looks at every channel, and says which one it halted.
+//! "word"}` ends the answer where the word comes, `{"trap": "word"}` traps there and `{"loop": "word"}` never answers; `{"say":
+//! "word"}` is logged by `configure`. It looks at every channel, and says which one it halted.
 
 wit_bindgen::generate!({ path: "../../../wit", world: "stream-guard-plugin" });
 
 use exports::tidegate::plugin::stream_guard::{Channel, Guest, Halting, Inspection, Window, WindowAction};
 use std::cell::RefCell;
+use tidegate::plugin::log::{Level, write};
 use tidegate::plugin::types::{Context, Error, Refusal};
 
 thread_local! {
@@ -20,6 +22,9 @@ impl exports::tidegate::plugin::meta::Guest for Component {
 
     fn configure(config: String) -> Result<(), Error> {
         CONFIG.with(|kept| *kept.borrow_mut() = config);
+        if let Some(word) = setting("say") {
+            write(Level::Info, &word, &[]);
+        }
         Ok(())
     }
 }
@@ -27,10 +32,14 @@ impl exports::tidegate::plugin::meta::Guest for Component {
 impl Guest for Component {
     fn inspect_window(_: Context, carry: Vec<u8>, window: Window) -> Result<Inspection, Error> {
         let Window { text, settled, ending, channel, .. } = window;
-        let action = match setting("halt") {
-            Some(word) if text[settled as usize..].contains(&word) => WindowAction::Halt(halting(&channel)),
-            _ => WindowAction::Pass,
-        };
+        let comes = |key| setting(key).is_some_and(|word| text[settled as usize..].contains(&word));
+        assert!(!comes("trap"), "as the test asked");
+        if comes("loop") {
+            loop {
+                std::hint::spin_loop();
+            }
+        }
+        let action = if comes("halt") { WindowAction::Halt(halting(&channel)) } else { WindowAction::Pass };
         let hold = setting("hold").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
         let through = if ending.is_some() { text.len() } else { text.len().saturating_sub(hold) };
         let safe_through = (text.floor_char_boundary(through) as u32).max(settled);

@@ -1,0 +1,227 @@
+//! CPU time of one call: what the kernel charged the guest's thread while the guest had it. That clock costs a call of
+//! the kernel, so it is read only where an epoch ends while the guest runs, where the guest gets its thread back after it
+//! has yielded there, and before and after a wait for the host; a call that is over before reads none. So one stretch is
+//! free: from a call's begin to the first of these. What others do while it yields is theirs, but for [`SWITCH`]; what the
+//! host does for it is the guest's until that waits for the first time.
+
+use crate::ticker::TICK;
+use cpu_time::ThreadTime;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use wasmtime::UpdateDeadline;
+
+/// The most that counts of a yield: that is what leaving and coming back takes. It would add up: a long call yields often.
+const SWITCH: Duration = Duration::from_micros(50);
+
+/// CPU time of one call, and what is left of it.
+pub(crate) struct CpuMeter {
+    used: Duration,
+    limit: Duration,
+    waited: bool,
+    since: Arc<Since>,
+}
+
+/// What the thread's clock said when the guest got the thread. Shared with the future in which the guest yields.
+#[derive(Default)]
+struct Since(AtomicU64);
+
+/// The value of [`Since`] where nobody looked at the clock: a thread that runs has used some time.
+const UNKNOWN: u64 = 0;
+
+/// The error with which a guest ends that used up its CPU time.
+#[derive(Debug, thiserror::Error)]
+#[error("the CPU limit is used up")]
+pub(crate) struct CpuSpent;
+
+impl CpuMeter {
+    /// Without any time.
+    pub(crate) fn new() -> Self {
+        Self { used: Duration::ZERO, limit: Duration::ZERO, waited: false, since: Arc::default() }
+    }
+
+    /// Starts a call with this much time.
+    pub(crate) fn restart(&mut self, limit: Duration) {
+        (self.used, self.limit, self.waited) = (Duration::ZERO, limit, false);
+        self.since.forget();
+    }
+
+    /// An epoch ended while the guest ran, or before it ran again: counts what it has used, and lets other tasks have the
+    /// thread.
+    pub(crate) fn tick(&mut self) -> wasmtime::Result<UpdateDeadline> {
+        let now = thread_time();
+        let has_waited = std::mem::take(&mut self.waited);
+        self.used += self.since.passed(now, if has_waited { Duration::ZERO } else { TICK });
+        if self.used >= self.limit {
+            return Err(CpuSpent.into());
+        }
+        if has_waited {
+            // The epochs passed while the guest waited for the host: others had the thread then.
+            self.since.note(now);
+            return Ok(UpdateDeadline::Continue(1));
+        }
+        Ok(UpdateDeadline::YieldCustom(1, self.yielding(now)))
+    }
+
+    fn yielding(&self, left: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let since = Arc::clone(&self.since);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let now = thread_time();
+            // Another thread's clock may say anything.
+            since.note(now.saturating_sub(now.saturating_sub(left).min(SWITCH)));
+        })
+    }
+
+    /// Awaits a host function's work. Time in which the guest does not run is not counted; what it used before is counted
+    /// here, or a guest that waits more often than epochs end would use none.
+    pub(crate) async fn waiting<F: Future>(&mut self, work: F) -> F::Output {
+        let mut work = std::pin::pin!(work);
+        let mut waits = false;
+        let output = std::future::poll_fn(|context| {
+            let polled = work.as_mut().poll(context);
+            if polled.is_pending() && !std::mem::replace(&mut waits, true) {
+                self.leave();
+            }
+            polled
+        })
+        .await;
+        if waits {
+            // Its thread may be another.
+            self.since.note(thread_time());
+        }
+        output
+    }
+
+    /// The guest leaves its thread to others.
+    fn leave(&mut self) {
+        self.used += self.since.passed(thread_time(), Duration::ZERO);
+        self.since.forget();
+        self.waited = true;
+    }
+}
+
+impl Since {
+    fn note(&self, then: Duration) {
+        self.0.store(then.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn forget(&self) {
+        self.0.store(UNKNOWN, Ordering::Relaxed);
+    }
+
+    /// CPU time from then to now; `unknown` where the kernel does not say, nothing where nobody looked at the clock then.
+    fn passed(&self, now: Duration, unknown: Duration) -> Duration {
+        match (self.0.load(Ordering::Relaxed), now) {
+            (_, Duration::ZERO) => unknown,
+            (UNKNOWN, _) => Duration::ZERO,
+            (then, now) => now.saturating_sub(Duration::from_nanos(then)),
+        }
+    }
+}
+
+/// What this thread has used so far; 0 where the kernel does not say.
+fn thread_time() -> Duration {
+    ThreadTime::try_now().map_or(Duration::ZERO, |time| time.as_duration())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Poll;
+    use std::time::Instant;
+
+    /// An epoch ends, and what the guest does then is done; says whether it may go on.
+    async fn goes_on(meter: &mut CpuMeter) -> bool {
+        match meter.tick() {
+            Ok(UpdateDeadline::YieldCustom(_, yielding)) => yielding.await,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    fn spin(time: Duration) {
+        let started = ThreadTime::now();
+        while started.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn metered(limit: Duration) -> CpuMeter {
+        let mut meter = CpuMeter::new();
+        meter.restart(limit);
+        meter
+    }
+
+    #[tokio::test]
+    async fn what_the_thread_did_is_counted_and_not_how_many_epochs_that_took() {
+        let mut meter = metered(Duration::from_millis(20));
+        for _ in 0..100 {
+            assert!(goes_on(&mut meter).await, "epochs alone cost nothing");
+        }
+        spin(Duration::from_millis(20));
+        assert!(!goes_on(&mut meter).await, "one epoch, whose end came late");
+        meter.restart(Duration::from_millis(20));
+        assert!(goes_on(&mut meter).await, "a call has its own");
+    }
+
+    #[tokio::test]
+    async fn who_lacks_a_processor_or_has_yielded_to_others_uses_nothing() {
+        let mut meter = metered(Duration::from_millis(5));
+        assert!(goes_on(&mut meter).await);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(goes_on(&mut meter).await, "it did not run");
+        let Ok(UpdateDeadline::YieldCustom(_, yielding)) = meter.tick() else { panic!("it may go on") };
+        spin(Duration::from_millis(10));
+        yielding.await;
+        assert!(goes_on(&mut meter).await, "others ran");
+    }
+
+    /// Something of the host that is ready when it is asked again.
+    async fn wait(meter: &mut CpuMeter) {
+        meter.waiting(tokio::task::yield_now()).await;
+    }
+
+    #[tokio::test]
+    async fn who_waits_more_often_than_epochs_end_pays_for_what_it_does_between() {
+        let mut meter = metered(Duration::from_millis(10));
+        wait(&mut meter).await;
+        for _ in 0..5 {
+            spin(Duration::from_micros(900));
+            wait(&mut meter).await;
+            assert!(goes_on(&mut meter).await, "it has used half of its time");
+        }
+        for _ in 0..7 {
+            spin(Duration::from_micros(900));
+            wait(&mut meter).await;
+        }
+        assert!(!goes_on(&mut meter).await, "it ends where it is given its thread back");
+    }
+
+    #[tokio::test]
+    async fn what_is_ready_at_once_is_no_wait() {
+        let mut meter = metered(Duration::from_millis(5));
+        assert!(goes_on(&mut meter).await);
+        meter.waiting(async { spin(Duration::from_millis(6)) }).await;
+        assert!(!goes_on(&mut meter).await, "the guest had the thread");
+    }
+
+    #[tokio::test]
+    async fn waiting_for_the_host_is_free_and_what_follows_is_not() {
+        let mut meter = metered(Duration::from_millis(5));
+        assert!(goes_on(&mut meter).await);
+        let until = Instant::now() + Duration::from_millis(10);
+        let work = std::future::poll_fn(|context| {
+            spin(Duration::from_millis(1));
+            context.waker().wake_by_ref();
+            if Instant::now() >= until { Poll::Ready(()) } else { Poll::Pending }
+        });
+        meter.waiting(work).await;
+        assert!(goes_on(&mut meter).await);
+        spin(Duration::from_millis(5));
+        assert!(!goes_on(&mut meter).await);
+    }
+}

@@ -1,0 +1,304 @@
+//! Plugins that fail, by kind of stage and by `on_error`, and guards that fail in the middle of an answer: what the client
+//! has then, what is counted, and what leaves without a verdict.
+
+use crate::halts::chunk;
+use crate::stages::{counted, metrics};
+use crate::tool_turns::{calls, find, is_told, says, whole};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use tidegate_tests::stand_in::StandIn;
+use tidegate_tests::{Gateway, ask, with_model};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// What the config says, and a name for it: counters are of the whole process, and so a plugin has a name for each case.
+const ON_ERROR: [(&str, &str); 4] = [
+    ("", "default"),
+    ("on_error = \"closed\"\n", "closed"),
+    ("on_error = \"open\"\n", "open"),
+    ("on_error = \"skip\"\n", "skip"),
+];
+
+/// A guest under a name of its own. It may take its time, but for its CPU.
+fn stage(guest: &str, name: &str, kind: &str, more: &str, limits: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("guests/dist/{guest}.wasm"));
+    format!(
+        "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = {file:?}\nstages = [\"{kind}\"]\n{more}\n\
+         [pipeline.stage.limits]\nwall_ms = 20000\n{limits}\n"
+    )
+}
+
+fn failures(name: &str, kind: &str, case: &str) -> String {
+    format!("tidegate_plugin_failures_total{{plugin=\"{name}\",stage=\"{kind}\",case=\"{case}\"}}")
+}
+
+/// What a counter of a plugin stands at; 0 where it was never counted.
+async fn count(gateway: &Gateway, counter: &str, name: &str) -> u64 {
+    let start = format!("{counter}{{plugin=\"{name}\"}} ");
+    let text = metrics(gateway).await;
+    text.lines().find_map(|line| line.strip_prefix(&start)).map_or(0, |value| value.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stage_of_any_kind_that_traps_ends_its_request_or_is_passed_over_as_on_error_says() {
+    for (kind, traps_in, is_guard) in [
+        ("prompt-guard", "prompt-guard", true),
+        ("stream-guard", "stream-guard", true),
+        ("output-guard", "output-guard", true),
+        ("retriever", "retriever", false),
+        ("memory", "memory", false),
+        ("tool-provider", "tool-list", false),
+        ("router", "router", false),
+    ] {
+        for (on_error, said) in ON_ERROR {
+            let upstream = StandIn::start(|_, _| says("Hello.")).await;
+            let name = format!("traps-{kind}-{said}");
+            let more = format!("{on_error}config = {{ trap = \"{traps_in}\" }}");
+            let models = format!("{}{}", upstream.model("alpha"), upstream.model("beta"));
+            let gateway = Gateway::start(&(models + &stage("honest", &name, kind, &more, ""))).await;
+            let mut request = ask("Hello!");
+            request["model"] = if kind == "router" { "auto".into() } else { "alpha".into() };
+            let answer = gateway.post(CHAT, &request).await;
+            if said == "closed" || (said == "default" && is_guard) {
+                assert_eq!((answer.status, answer.error().2), (503, json!("plugin_failed")), "{name}");
+                assert!(answer.headers.contains_key("retry-after"), "{name}");
+            } else {
+                assert_eq!((answer.text().as_str(), &answer.json()["model"]), ("Hello.", &json!("alpha")), "{name}");
+                let asked = &upstream.asked(CHAT)[0];
+                assert_eq!(asked["messages"], json!([{"role": "user", "content": "Hello!"}]), "{name}");
+                assert!(asked["tools"].is_null(), "{name}: {asked}");
+            }
+            counted(&gateway, &failures(&name, kind, "trap"), 1).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_traps_is_told_to_the_model_unless_it_is_closed() {
+    for (on_error, said) in ON_ERROR {
+        let upstream = StandIn::start(|_, body| match is_told(body) {
+            true => says("The tool is broken."),
+            false => whole(&calls("echo", "{}"), "tool_calls", 10, 8),
+        })
+        .await;
+        let name = format!("traps-tool-{said}");
+        let more = format!("{on_error}config = {{ trap = \"tool-provider\" }}");
+        let config =
+            format!("{}{}", upstream.model("tidegate-starter"), stage("honest", &name, "tool-provider", &more, ""));
+        let gateway = Gateway::start(&config).await;
+        let answer = gateway.chat(ask("Hello!")).await;
+        if said == "closed" {
+            assert_eq!((answer.status, answer.error().2), (503, json!("plugin_failed")));
+            let mut request = with_model(ask("Hello!"));
+            request["stream"] = true.into();
+            let streamed = gateway.post(CHAT, &request).await;
+            assert_eq!((streamed.status, streamed.error().2), (503, json!("plugin_failed")));
+            assert_eq!(upstream.asked(CHAT).len(), 2, "nobody is told");
+        } else {
+            let (text, _) = streamed(&gateway, &Semaphore::new(0)).await;
+            let expected = "The tool is broken.";
+            assert_eq!((answer.text().as_str(), text.as_str()), (expected, expected), "{name}");
+            let told = upstream.asked(CHAT)[1]["messages"][2].clone();
+            assert_eq!((&told["role"], &told["content"]), (&json!("tool"), &json!("the tool failed")), "{name}");
+        }
+        counted(&gateway, &failures(&name, "tool-provider", "trap"), 2).await;
+    }
+}
+
+/// A model that says these pieces, each once it is let.
+struct Paced {
+    address: SocketAddr,
+    go: Arc<Semaphore>,
+}
+
+impl Paced {
+    async fn start(pieces: Vec<String>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let paced = Self { address: listener.local_addr().unwrap(), go: Arc::new(Semaphore::new(0)) };
+        let (pieces, go) = (Arc::new(pieces), Arc::clone(&paced.go));
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(say(socket, Arc::clone(&pieces), Arc::clone(&go)));
+            }
+        });
+        paced
+    }
+
+    fn model(&self) -> String {
+        format!("[[models]]\nname = \"tidegate-starter\"\nupstream = \"http://{}/v1\"\n", self.address)
+    }
+}
+
+async fn say(mut socket: TcpStream, pieces: Arc<Vec<String>>, go: Arc<Semaphore>) -> std::io::Result<()> {
+    let _ = socket.read(&mut vec![0; 65536]).await?;
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    socket.write_all(head.as_bytes()).await?;
+    for piece in pieces.iter() {
+        go.acquire().await.unwrap().forget();
+        socket.write_all(chunk(&json!({"content": piece}), &Value::Null).as_bytes()).await?;
+    }
+    let end = chunk(&json!({}), &"stop".into());
+    socket.write_all(format!("{end}data: [DONE]\n\n").as_bytes()).await
+}
+
+/// The text of a stream, and its last event. Whenever the client has more of the text, `go` has one more permit.
+async fn streamed(gateway: &Gateway, go: &Semaphore) -> (String, Value) {
+    let mut request = with_model(ask("Hello!"));
+    request["stream"] = true.into();
+    // Headers wait a moment for the first word.
+    go.add_permits(1);
+    let response = gateway.send(gateway.json_request(CHAT, &request)).await;
+    assert_eq!(response.status(), 200);
+    let (mut body, mut read) = (response.into_body(), Vec::new());
+    let (mut text, mut last) = (String::new(), Value::Null);
+    while let Some(frame) = body.frame().await {
+        read.extend_from_slice(frame.unwrap().data_ref().unwrap());
+        while let Some(at) = read.windows(2).position(|two| two == b"\n\n") {
+            let event: Vec<u8> = read.drain(..at + 2).collect();
+            let event = std::str::from_utf8(&event).unwrap().trim();
+            let Some(event) = event.strip_prefix("data: ").filter(|event| *event != "[DONE]") else { continue };
+            last = serde_json::from_str(event).unwrap();
+            if let Some(more) = last["choices"][0]["delta"]["content"].as_str().filter(|more| !more.is_empty()) {
+                text.push_str(more);
+                go.add_permits(1);
+            }
+        }
+    }
+    (text, last)
+}
+
+/// Guards that fail at the word `unsafe`, alone and beside another one that sees the same text.
+fn at_a_word(way: &str, name: &str, on_error: &str) -> (String, &'static str) {
+    let watches = |config: &str| {
+        let more = format!("{on_error}config = {{ {config} = \"unsafe\" }}");
+        stage("watches", name, "stream-guard", &more, "cpu_ms = 100")
+    };
+    match way {
+        "trap" => (watches("trap"), "trap"),
+        "loop" => (watches("loop"), "deadline"),
+        "beside" => (watches("trap") + &stage("watches", &format!("{name}-other"), "stream-guard", "", ""), "trap"),
+        _ => (stage("lies", name, "stream-guard", on_error, ""), "bad-result"),
+    }
+}
+
+/// The client has what was judged before; then an error and no more, or the window without a verdict and all that follows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_guard_that_fails_in_mid_stream_ends_it_or_lets_one_window_go_unjudged() {
+    let pieces = ["All is well. ", "unsafe", " And on."];
+    for way in ["trap", "loop", "beside", "lie"] {
+        for (on_error, said) in ON_ERROR {
+            let name = format!("mid-{way}-{said}");
+            let (guards, case) = at_a_word(way, &name, on_error);
+            let upstream = Paced::start(pieces.map(str::to_owned).into()).await;
+            let gateway = Gateway::start(&(upstream.model() + &guards)).await;
+            let (text, last) = streamed(&gateway, &upstream.go).await;
+            let unjudged = count(&gateway, "tidegate_unjudged_bytes_total", &name).await;
+            if ["default", "closed"].contains(&said) {
+                assert_eq!(
+                    (text.as_str(), &last["error"]["code"]),
+                    (pieces[0], &json!("plugin_failed")),
+                    "{name}: {last}"
+                );
+                assert_eq!(unjudged, 0, "{name}");
+            } else {
+                assert_eq!((text, &last["choices"][0]["finish_reason"]), (pieces.concat(), &json!("stop")), "{name}");
+                assert_eq!(unjudged, "unsafe".len() as u64, "{name}");
+            }
+            counted(&gateway, &failures(&name, "stream-guard", case), 1).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_guard_that_fails_on_a_whole_answer_withholds_it_or_lets_it_go_unjudged() {
+    let said_by_model = "All is well. unsafe";
+    for way in ["trap", "loop", "beside", "lie"] {
+        for (on_error, said) in ON_ERROR {
+            let name = format!("whole-{way}-{said}");
+            let (guards, case) = at_a_word(way, &name, on_error);
+            let upstream = StandIn::start(move |_, _| says(said_by_model)).await;
+            let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &guards)).await;
+            let answer = gateway.chat(ask("Hello!")).await;
+            let unjudged = count(&gateway, "tidegate_unjudged_bytes_total", &name).await;
+            if ["default", "closed"].contains(&said) {
+                assert_eq!((answer.status, answer.error().2, unjudged), (503, json!("plugin_failed"), 0), "{name}");
+            } else {
+                assert_eq!((answer.text().as_str(), unjudged), (said_by_model, said_by_model.len() as u64), "{name}");
+            }
+            counted(&gateway, &failures(&name, "stream-guard", case), 1).await;
+        }
+    }
+}
+
+/// What it kept back until then was kept back all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn text_that_waits_when_its_guard_halts_is_counted_as_kept_back() {
+    let config = "config = { hold = \"8\", halt = \"unsafe\" }";
+    let upstream = Paced::start(vec!["All is well. ".into(), "unsafe".into()]).await;
+    let guard = stage("watches", "holds-then-halts", "stream-guard", config, "");
+    let gateway = Gateway::start(&(upstream.model() + &guard)).await;
+    let (text, last) = streamed(&gateway, &upstream.go).await;
+    let finish = &last["choices"][0]["finish_reason"];
+    assert_eq!((text.as_str(), finish), ("All i[halted in text]", &json!("content_filter")));
+    assert_eq!(count(&gateway, "tidegate_plugin_holdback_seconds_count", "holds-then-halts").await, 1);
+}
+
+/// The guard would keep all of it until the end, and may keep 8 bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_withholds_more_than_its_cap_ends_the_answer_or_lets_the_oldest_go_unjudged() {
+    let pieces = ["a", "b", "c"].map(|letter| letter.repeat(100));
+    for (on_error, said) in ON_ERROR {
+        for stream in [true, false] {
+            let name = format!("hoards-{said}-{}", if stream { "streamed" } else { "whole" });
+            let more = format!("{on_error}config = {{ hold = \"4096\" }}");
+            let guard = stage("watches", &name, "stream-guard", &more, "holdback_bytes = 8");
+            let upstream = Paced::start(pieces.clone().into()).await;
+            upstream.go.add_permits(pieces.len());
+            let gateway = Gateway::start(&(upstream.model() + &guard)).await;
+            let (text, choice) = if stream {
+                let (text, last) = streamed(&gateway, &upstream.go).await;
+                (text, last["choices"][0].clone())
+            } else {
+                let answer = gateway.chat(ask("Hello!")).await;
+                (answer.text(), answer.json()["choices"][0].clone())
+            };
+            let unjudged = count(&gateway, "tidegate_unjudged_bytes_total", &name).await;
+            let halts = count(&gateway, "tidegate_holdback_halts_total", &name).await;
+            let (all, finish) = (pieces.concat(), choice["finish_reason"].as_str().unwrap());
+            if ["default", "closed"].contains(&said) {
+                assert_eq!((text.as_str(), finish, unjudged, halts), ("", "content_filter", 0, 1), "{name}");
+            } else {
+                assert_eq!((text.as_str(), finish, unjudged, halts), (all.as_str(), "stop", 300 - 8, 0), "{name}");
+            }
+        }
+    }
+}
+
+/// A guard's redaction of a tool call's arguments that leaves no JSON is a failure as any other: whoever runs the tool would
+/// be given what it cannot read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redaction_that_leaves_no_json_of_arguments_is_a_failure_of_its_guard() {
+    const ARGUMENTS: &str = "{\"of\": \"what is spoilt\"}";
+    for (on_error, said) in ON_ERROR {
+        let upstream = StandIn::start(|_, _| whole(&calls("find", ARGUMENTS), "tool_calls", 10, 8)).await;
+        let name = format!("spoils-{said}");
+        let stage = stage("lies", &name, "stream-guard", on_error, "");
+        let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &stage)).await;
+        let mut request = ask("Find it.");
+        request.as_object_mut().unwrap().extend(find().as_object().unwrap().clone());
+        let answer = gateway.chat(request).await;
+        if matches!(said, "closed" | "default") {
+            assert_eq!((answer.status, answer.error().2), (503, json!("plugin_failed")), "{name}");
+        } else {
+            let message = &answer.json()["choices"][0]["message"];
+            assert_eq!(message["tool_calls"][0]["function"]["arguments"], ARGUMENTS, "{name}: without its opinion");
+        }
+        counted(&gateway, &failures(&name, "stream-guard", "bad-result"), 1).await;
+    }
+}
