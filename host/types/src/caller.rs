@@ -73,6 +73,17 @@ pub enum Class {
     Batch,
 }
 
+impl Class {
+    /// The word for it in the config, the log and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Interactive => "interactive",
+            Self::Standard => "standard",
+            Self::Batch => "batch",
+        }
+    }
+}
+
 /// The authenticated caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caller {
@@ -153,6 +164,13 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_class_has_one_word() {
+        for class in [Class::Interactive, Class::Standard, Class::Batch] {
+            assert_eq!(serde_json::to_value(class).unwrap(), class.as_str());
+        }
+    }
 
     #[test]
     fn no_project_owns_what_another_or_a_tenant_does() {
