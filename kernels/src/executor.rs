@@ -2,13 +2,14 @@
 //!
 //! `forward` and `sample` only queue; the host waits in `collect`. Nothing is allocated on
 //! the device after `new`. Read next: `executor/steps.rs`, what a node becomes; `executor/inputs.rs`, what a batch
-//! uploads; `executor/sampling.rs`.
+//! uploads; `executor/sampling.rs` and `executor/vectors.rs`, what comes back.
 
 mod graphs;
 mod inputs;
 mod memory;
 mod sampling;
 mod steps;
+mod vectors;
 mod weights;
 
 use crate::backend::CudaOptions;
@@ -22,10 +23,12 @@ use inputs::{Extent, Inputs};
 use memory::Memory;
 use sampling::Sampling;
 use std::cell::OnceCell;
+use std::ops::Range;
 use std::sync::Arc;
 use steps::{Model, Step};
 use tidegate_device::check::{check_batch, check_fed, check_program, check_rows};
 use tidegate_device::{Batch, DeviceError, Drawn, Executor, Limits, Program, SampleRow, StepLimits, WeightSource};
+use vectors::Vectors;
 
 /// The executor. Fields go in the order of their declaration: the context last, memory before it.
 pub(crate) struct CudaExecutor {
@@ -33,14 +36,16 @@ pub(crate) struct CudaExecutor {
     model: Model,
     inputs: Inputs,
     sampling: Sampling,
+    /// Of a program that makes them.
+    vectors: Option<Vectors>,
     blas: Blas,
     memory: Memory,
     program: Arc<Program>,
     limits: Limits,
-    /// Of each segment of the last forward: its row of the logits, and the drawn row that it was fed.
-    kept: Vec<(Option<usize>, Option<usize>)>,
-    num_logits: usize,
-    /// The logits on the host, once somebody asked.
+    /// Of each segment of the last forward: its rows of the logits or vectors, and the drawn row that it was fed.
+    kept: Vec<(Range<usize>, Option<usize>)>,
+    num_kept: usize,
+    /// The logits that were kept, on the host, once somebody asked.
     read_back: OnceCell<Vec<f32>>,
     stream: Stream,
     _arena: Arena,
@@ -99,12 +104,13 @@ impl CudaExecutor {
             model,
             inputs: Inputs::new(context, &program, &limits)?,
             sampling: Sampling::new(context, kernels, &program, &limits)?,
+            vectors: program.pooling().map(|_| Vectors::new(context, memory.normed)).transpose()?,
             graphs: if options.graphs { Some(Graphs::new(context, &limits)?) } else { None },
             blas,
             memory,
             program,
             kept: Vec::with_capacity(limits.max_seqs),
-            num_logits: 0,
+            num_kept: 0,
             read_back: OnceCell::new(),
             limits,
             stream,
@@ -126,13 +132,14 @@ impl CudaExecutor {
         }
     }
 
+    /// The logits that were kept, once all that was queued is done.
     fn read_logits(&self) -> Result<Vec<f32>, CudaError> {
         self.context.bind()?;
-        let len = self.num_logits * self.program.dims.vocab;
-        let mut staging = Pinned::new(&self.context, len * size_of::<f32>())?;
-        self.stream.download(&mut staging, self.memory.sampling.logits, len * size_of::<f32>())?;
+        let len = self.num_kept * self.program.dims.vocab * size_of::<f32>();
+        let mut staging = Pinned::new(&self.context, len)?;
+        self.stream.download(&mut staging, self.memory.sampling.logits, len)?;
         self.stream.synchronize()?;
-        let (numbers, _) = staging.bytes()[..len * size_of::<f32>()].as_chunks::<4>();
+        let (numbers, _) = staging.bytes()[..len].as_chunks::<4>();
         Ok(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 }
@@ -182,6 +189,9 @@ fn queue(model: &Model, blas: &mut Blas, memory: &Memory, stream: &Stream, exten
                 op.launch_gather(stream, (memory.inputs.wanted, extent.wanted), buffers, *eps)?;
                 logits(blas, stream, head, extent.wanted, memory)?;
             }
+            Step::Vectors { op, buffers, eps } => {
+                op.launch_gather(stream, (memory.inputs.wanted, extent.wanted), buffers, *eps)?;
+            }
         }
     }
     Ok(())
@@ -193,8 +203,9 @@ fn logits(blas: &mut Blas, stream: &Stream, head: &Matrix, rows: usize, memory: 
 
 impl CudaExecutor {
     fn queue_forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
+        self.vectors.as_mut().map_or(Ok(()), Vectors::begin)?;
         self.kept.clear();
-        self.num_logits = 0;
+        self.num_kept = 0;
         self.read_back.take();
         check_batch(batch, &self.program.dims, &self.limits)?;
         check_fed(batch, self.sampling.num_drawn())?;
@@ -203,35 +214,56 @@ impl CudaExecutor {
         self.inputs.upload(&self.stream, &self.memory, batch, |rows| graphs.and_then(|g| g.bucket(rows)))?;
         self.run()?;
         for segment in &batch.segments {
-            self.kept.push((segment.want_logits.then_some(self.num_logits), segment.fed));
-            self.num_logits += usize::from(segment.want_logits);
+            let first = self.num_kept;
+            self.num_kept += segment.kept_rows(self.program.pooling()).len();
+            self.kept.push((first..self.num_kept, segment.fed));
         }
         Ok(())
     }
 
     fn queue_draws(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
         self.context.bind()?;
-        let kept = &self.kept;
-        check_rows(rows, |segment| kept.get(segment).is_some_and(|(row, _)| row.is_some()))?;
-        let place = |segment: usize| {
-            let (row, fed) = kept.get(segment).copied().unwrap_or_default();
-            (row.unwrap_or_default(), fed)
-        };
+        let (kept, has_logits) = (&self.kept, self.program.pooling().is_none());
+        check_rows(rows, |segment| has_logits && kept.get(segment).is_some_and(|(rows, _)| !rows.is_empty()))?;
+        if let Some(vectors) = &mut self.vectors {
+            // Before the mark that `collect` waits for.
+            vectors.queue(&self.stream, self.memory.normed, self.num_kept * self.program.dims.hidden)?;
+        }
+        let place = |segment: usize| kept.get(segment).map_or((0, None), |(rows, fed)| (rows.start, *fed));
         self.sampling.queue(&self.stream, &self.memory.sampling, rows, place)
+    }
+
+    fn wait(&mut self) -> Result<Vec<Drawn>, DeviceError> {
+        self.context.bind()?;
+        let drawn = self.sampling.collect()?;
+        self.vectors.iter_mut().for_each(Vectors::take);
+        Ok(drawn)
+    }
+
+    /// Of a step that is lost nothing is waited for.
+    fn end<T>(&mut self, done: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        let done = done.map_err(within_step);
+        if let Err(DeviceError::Lost(_)) = &done {
+            self.vectors.iter_mut().for_each(Vectors::abandon);
+        }
+        done
     }
 }
 
 impl Executor for CudaExecutor {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
-        self.queue_forward(batch).map_err(within_step)
+        let queued = self.queue_forward(batch);
+        self.end(queued)
     }
 
     fn sample(&mut self, rows: &[SampleRow<'_>]) -> Result<(), DeviceError> {
-        self.queue_draws(rows).map_err(within_step)
+        let queued = self.queue_draws(rows);
+        self.end(queued)
     }
 
     fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
-        self.context.bind().map_err(DeviceError::from).and_then(|()| self.sampling.collect()).map_err(within_step)
+        let drawn = self.wait();
+        self.end(drawn)
     }
 
     fn runs_behind(&self) -> bool {
@@ -239,9 +271,16 @@ impl Executor for CudaExecutor {
     }
 
     fn logits(&self, segment: usize) -> Option<&[f32]> {
-        let row = self.kept.get(segment)?.0?;
+        let row = self.kept.get(segment)?.0.clone().next().filter(|_| self.vectors.is_none())?;
+        let width = self.program.dims.vocab;
+        // Tests and tools alone read them: those see a failure as logits that are not there.
         let all = self.read_back.get_or_init(|| self.read_logits().unwrap_or_default());
-        all.get(row * self.program.dims.vocab..(row + 1) * self.program.dims.vocab)
+        all.get(row * width..(row + 1) * width)
+    }
+
+    fn vector(&self, segment: usize, row: usize) -> Option<&[f32]> {
+        let row = self.kept.get(segment)?.0.clone().nth(row)?;
+        self.vectors.as_ref()?.row(row, self.program.dims.hidden)
     }
 }
 

@@ -37,7 +37,7 @@ impl Stage {
         for name in ["tidegate", "gpu_bench", "kernel_checks", "backend_checks"] {
             let Some(program) = program(name) else {
                 assert!(std::env::var_os(REQUIRE).is_none(), "{name} is not built; `cargo test` builds it");
-                eprintln!("SKIPPED: {name} is not built; `cargo test` builds it");
+                tidegate_skipped::skipped!("{name} is not built; `cargo test` builds it");
                 return None;
             };
             link(&program, &format!("bundle/{name}"));
@@ -130,7 +130,7 @@ fn a_run_that_is_cut_off_keeps_what_it_has() {
         assert!(start.elapsed() < Duration::from_secs(60), "the first row does not come");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(Command::new("kill").arg(script.id().to_string()).status().unwrap().success());
+    assert!(Command::new("sh").args(["-c", &format!("kill {}", script.id())]).status().unwrap().success());
     assert_eq!(script.wait().unwrap().code(), Some(130));
     let table = stage.read("table.md");
     assert!(table.contains("Device: cuemu") && table.contains("not measured yet"), "{table}");

@@ -33,7 +33,8 @@ def tests(title, program, *filters):
     result = re.search(r"test result: \w+\. (\d+) passed; (\d+) failed", done.stdout)
     if result is None:
         sys.exit(f"{program} ended with {done.returncode} and no result")
-    if "SKIPPED" in done.stdout:
+    # What needs the stand-ins of a device is for `cargo test`.
+    if re.search("NOT TESTED: (?!needs the stand-ins)", done.stdout):
         sys.exit(f"{program} has skipped what it was to check")
     names = re.findall(r"^test (\S+) \.\.\. FAILED", done.stdout, re.MULTILINE)
     report(title, int(result[1]), int(result[2]), names)

@@ -72,7 +72,7 @@ fn run(executor: &mut dyn Executor, seqs: &[Vec<u32>], start: usize, len: usize)
         tokens: &tokens[start..start + len],
         start,
         blocks,
-        want_logits: true,
+        want_result: true,
         fed: None,
     });
     executor.forward(&Batch { segments: segments.collect() }).unwrap();

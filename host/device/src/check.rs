@@ -36,8 +36,8 @@ pub fn check_program(program: &Program) -> Result<(), DeviceError> {
         let what = format!("{} rotations for heads of width {head_dim}", program.rope.inv_freq.len());
         return Err(DeviceError::BadProgram(what));
     }
-    if !matches!(program.nodes.split_last(), Some((Node::Logits { .. }, _))) {
-        return Err(DeviceError::BadProgram("the last node is not Logits".to_owned()));
+    if !matches!(program.nodes.last(), Some(Node::Logits { .. } | Node::Vectors { .. })) {
+        return Err(DeviceError::BadProgram("the last node is neither Logits nor Vectors".to_owned()));
     }
     let nodes = program.nodes.iter().enumerate();
     nodes.into_iter().try_for_each(|(i, node)| {
@@ -89,6 +89,11 @@ impl NodeCheck<'_> {
                 delta.map_or(Ok(()), |d| self.slot(d, dims.hidden))?;
                 self.weight(*norm, &[dims.hidden])?;
                 self.weight(*head, &[dims.vocab, dims.hidden])
+            }
+            Node::Vectors { residual, delta, norm, .. } => {
+                self.slot(*residual, dims.hidden)?;
+                delta.map_or(Ok(()), |d| self.slot(d, dims.hidden))?;
+                self.weight(*norm, &[dims.hidden])
             }
         }
     }
@@ -240,7 +245,7 @@ mod tests {
             fed: None,
             start: *start,
             blocks,
-            want_logits: true,
+            want_result: true,
         });
         check_batch(&Batch { segments: segments.collect() }, &DIMS, &LIMITS).map_err(|e| e.to_string())
     }

@@ -3,13 +3,15 @@
 //! One step of the engine: [`Executor::forward`] computes a batch and keeps the logits, [`Executor::sample`]
 //! draws a token for each row that asked, [`Executor::collect`] hands the tokens over. The three are apart so
 //! that a device can run them behind the host's back: the next step may be queued before the tokens of this one are
-//! collected, and begins with them where a segment is [fed](Segment::fed).
+//! collected, and begins with them where a segment is [fed](Segment::fed). A program that makes vectors has nothing to
+//! draw: what it kept is read by [`Executor::vector`] once the step was collected, and before the next forward.
 
 use crate::program::Program;
 use crate::sampler::SampleError;
 use crate::weights::WeightSource;
+use std::ops::Range;
 use std::sync::Arc;
-use tidegate_types::{SampledToken, SamplingParams};
+use tidegate_types::{Pooling, SampledToken, SamplingParams};
 
 /// Number of a cache block; a block holds [`Limits::block_tokens`] positions of all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,14 +50,23 @@ pub struct Segment<'a> {
     pub start: usize,
     /// The sequence's blocks in order; covers `start + num_tokens()` positions.
     pub blocks: &'a [BlockId],
-    /// Keep the logits of the last token.
-    pub want_logits: bool,
+    /// Keep what the program makes of the last token: its logits, or its vector.
+    pub want_result: bool,
 }
 
 impl Segment<'_> {
     /// How many tokens it computes.
     pub fn num_tokens(&self) -> usize {
         self.tokens.len() + usize::from(self.fed.is_some())
+    }
+
+    /// Which of its rows are kept: the last one where it is wanted, or all that a mean is made of.
+    pub fn kept_rows(&self, pooling: Option<Pooling>) -> Range<usize> {
+        let end = self.num_tokens();
+        match pooling {
+            Some(Pooling::Mean) => 0..end,
+            Some(Pooling::LastToken) | None => end - usize::from(self.want_result)..end,
+        }
     }
 }
 
@@ -69,7 +80,7 @@ pub struct Batch<'a> {
 /// A request for one token.
 #[derive(Clone, Debug)]
 pub struct SampleRow<'a> {
-    /// Index into the batch's segments; that segment has `want_logits`.
+    /// Index into the batch's segments; that segment has `want_result`.
     pub segment: usize,
     /// How to draw.
     pub params: &'a SamplingParams,
@@ -190,4 +201,10 @@ pub trait Executor: Send {
 
     /// The logits that the last forward kept for `segment`, for tests and tools.
     fn logits(&self, segment: usize) -> Option<&[f32]>;
+
+    /// Of a program that makes vectors: the one of the `row`-th row that the last forward kept of `segment`. It is there
+    /// once that step was collected: what goes wrong on the way to the host is an error of `collect`.
+    fn vector(&self, _segment: usize, _row: usize) -> Option<&[f32]> {
+        None
+    }
 }

@@ -4,6 +4,7 @@
 //! every fast backend fuses; a backend may fuse further, never reorder what a node defines.
 
 use crate::weights::DType;
+use tidegate_types::Pooling;
 
 /// Sizes that the scheduler, the cache and the backend agree on.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,6 +156,19 @@ pub enum Node {
         /// `[vocab, hidden]`; the embedding table where the two are tied.
         head: WeightId,
     },
+    /// Final norm without a head, for the rows that a vector is made of: `residual + delta`, normed.
+    Vectors {
+        /// The residual stream.
+        residual: SlotId,
+        /// The last layer's output, not yet added.
+        delta: Option<SlotId>,
+        /// `[hidden]`
+        norm: WeightId,
+        /// Inside the root.
+        eps: f32,
+        /// Which rows are kept: the wanted ones, or each.
+        pooling: Pooling,
+    },
 }
 
 /// A model: sizes, weights by name, buffers, and the nodes in order.
@@ -171,11 +185,19 @@ pub struct Program {
     pub weights: Vec<WeightSpec>,
     /// Buffers that the nodes name.
     pub slots: Vec<Slot>,
-    /// In order of execution; the last is [`Node::Logits`].
+    /// In order of execution; the last is [`Node::Logits`], or [`Node::Vectors`] where no tokens are generated.
     pub nodes: Vec<Node>,
 }
 
 impl Program {
+    /// What vectors are made of, where it makes those instead of tokens.
+    pub fn pooling(&self) -> Option<Pooling> {
+        match self.nodes.last() {
+            Some(Node::Vectors { pooling, .. }) => Some(*pooling),
+            _ => None,
+        }
+    }
+
     /// Bytes of keys and values that one token takes over all layers, with `elem_bytes` for an element.
     pub fn kv_bytes_per_token(&self, elem_bytes: usize) -> usize {
         2 * self.dims.num_layers * self.dims.num_kv_heads * self.dims.head_dim * elem_bytes

@@ -15,6 +15,7 @@ use crate::sampler::Sampler;
 use crate::weights::WeightSource;
 use cache::Cache;
 use std::sync::Arc;
+use tidegate_types::Pooling;
 
 /// The backend `reference`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,6 +53,8 @@ struct ReferenceExecutor {
     cache: Cache,
     /// One row for each segment of the last forward; empty where none was wanted.
     logits: Vec<Vec<f32>>,
+    /// The rows that were kept of each segment of the last forward, by a program that makes vectors.
+    vectors: Vec<Vec<Vec<f32>>>,
     sampler: Sampler,
     drawn: DrawQueue,
 }
@@ -71,6 +74,7 @@ impl ReferenceExecutor {
             slots,
             cache: Cache::new(&program.dims, &limits)?,
             logits: Vec::with_capacity(limits.max_seqs),
+            vectors: Vec::with_capacity(limits.max_seqs),
             sampler: Sampler::new(program.dims.vocab),
             drawn: DrawQueue::default(),
             program,
@@ -104,6 +108,9 @@ impl ReferenceExecutor {
             }
             Node::Logits { residual, delta, norm, eps, head } => {
                 self.keep_logits(batch, *residual, *delta, (*norm, *eps), *head);
+            }
+            Node::Vectors { residual, delta, norm, eps, pooling } => {
+                self.keep_vectors(batch, *residual, *delta, (*norm, *eps), *pooling);
             }
         }
     }
@@ -222,7 +229,7 @@ impl ReferenceExecutor {
         for segment in &batch.segments {
             end += segment.tokens.len();
             let mut logits = Vec::new();
-            if segment.want_logits {
+            if segment.want_result {
                 let sum = self.added(residual, delta, end - 1);
                 let normed = ops::rms_norm(&sum, &self.weights[norm.0], eps);
                 logits = ops::linear(&normed, &self.weights[head.0], None);
@@ -230,11 +237,29 @@ impl ReferenceExecutor {
             self.logits.push(logits);
         }
     }
+
+    fn keep_vectors(
+        &mut self,
+        batch: &Batch<'_>,
+        residual: SlotId,
+        delta: Option<SlotId>,
+        (norm, eps): (WeightId, f32),
+        pooling: Pooling,
+    ) {
+        let mut first = 0;
+        for segment in &batch.segments {
+            let vector = |r| ops::rms_norm(&self.added(residual, delta, first + r), &self.weights[norm.0], eps);
+            let kept = segment.kept_rows(Some(pooling)).map(vector).collect();
+            self.vectors.push(kept);
+            first += segment.tokens.len();
+        }
+    }
 }
 
 impl Executor for ReferenceExecutor {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.logits.clear();
+        self.vectors.clear();
         check_batch(batch, &self.program.dims, &self.limits)?;
         let fed = self.drawn.feed(batch)?;
         let resolved = fed.as_ref().map(|tokens| with_tokens(batch, tokens));
@@ -258,6 +283,10 @@ impl Executor for ReferenceExecutor {
 
     fn logits(&self, segment: usize) -> Option<&[f32]> {
         self.logits.get(segment).map(Vec::as_slice).filter(|row| !row.is_empty())
+    }
+
+    fn vector(&self, segment: usize, row: usize) -> Option<&[f32]> {
+        self.vectors.get(segment)?.get(row).map(Vec::as_slice)
     }
 }
 

@@ -38,7 +38,7 @@ fn isas() -> Vec<Isa> {
     let (have, lack): (Vec<Isa>, Vec<Isa>) =
         ISAS.into_iter().partition(|&isa| CpuBackend::new(options(1, isa, CacheElem::LikeModel)).is_ok());
     if !lack.is_empty() {
-        eprintln!("SKIPPED: this processor lacks {lack:?}; only {have:?} are tested");
+        tidegate_skipped::skipped!("this processor lacks {lack:?}; only {have:?} are tested");
     }
     have
 }
@@ -81,7 +81,7 @@ fn segment(sequence: &Sequence, range: std::ops::Range<usize>) -> Segment<'_> {
         tokens: &sequence.tokens[range.clone()],
         start: range.start,
         blocks: &sequence.blocks,
-        want_logits: true,
+        want_result: true,
         fed: None,
     }
 }
@@ -289,7 +289,7 @@ fn another_sequences_nan_in_a_reused_block_is_not_read() {
 fn avx2_and_avx512_compute_the_same_bits() {
     let isas = isas();
     if !isas.contains(&Isa::Avx2) || !isas.contains(&Isa::Avx512) {
-        eprintln!("SKIPPED: needs AVX2 and AVX-512F");
+        tidegate_skipped::skipped!("needs AVX2 and AVX-512F");
         return;
     }
     let model = wide();

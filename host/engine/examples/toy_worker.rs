@@ -2,24 +2,29 @@
 //! the shortest example of what a program does in its `engine-worker` subcommand.
 //!
 //! Arguments: `poison=TOKEN` dies whenever a step holds that token; `die=N` dies at the Nth forward, `hang=N` hangs there,
-//! `lose=N` loses its device there, each only if the file of `once=FILE` can be created; `vocab=N`.
+//! `lose=N` loses its device there, each only if the file of `once=FILE` can be created; `vocab=N`; `vectors=mean` makes
+//! vectors.
 
 #![allow(clippy::unwrap_used)] // A test program.
 
 use tidegate_device::{Batch, DeviceError, Drawn, Executor, SampleRow};
 use tidegate_engine::toy::{self, Faults, ToyExecutor};
-use tidegate_engine::worker;
+use tidegate_engine::{ModelFacts, worker};
+use tidegate_types::Pooling;
 
 /// Tokens of prompt and answer of the toy model.
 const MAX_POSITIONS: usize = 256;
 
 fn main() -> Result<(), tidegate_engine::EngineError> {
     let vocab = number("vocab").unwrap_or(50) as usize;
+    let pooling = text("vectors").map(|_| Pooling::Mean);
     let factory = move |limits| {
         let toy = ToyExecutor::new(vocab, limits, Faults::default());
+        let toy = if let Some(pooling) = pooling { toy.with_vectors(pooling) } else { toy };
         Ok(Box::new(Mortal { toy, num_forwards: 0 }) as Box<dyn Executor>)
     };
-    worker::run(std::io::stdin(), std::io::stdout(), &toy::facts(vocab, MAX_POSITIONS), Box::new(factory))
+    let facts = ModelFacts { pooling, ..toy::facts(vocab, MAX_POSITIONS) };
+    worker::run(std::io::stdin(), std::io::stdout(), &facts, Box::new(factory))
 }
 
 fn text(name: &str) -> Option<String> {
@@ -73,5 +78,9 @@ impl Executor for Mortal {
 
     fn logits(&self, segment: usize) -> Option<&[f32]> {
         self.toy.logits(segment)
+    }
+
+    fn vector(&self, segment: usize, row: usize) -> Option<&[f32]> {
+        self.toy.vector(segment, row)
     }
 }

@@ -82,7 +82,20 @@ fn compute_items(
         return Ok(Vec::new());
     }
     queue(scheduler, executor, items, None)?;
-    outcomes(items, guarded(|| executor.collect())?)
+    let drawn = guarded(|| executor.collect())?;
+    if scheduler.pooling().is_some() { rows_kept(executor, items) } else { outcomes(items, drawn) }
+}
+
+/// The rows that a model which makes vectors kept of each item. Nothing is drawn from them.
+fn rows_kept(executor: &dyn Executor, items: &[Item]) -> Result<Vec<Outcome>, DeviceError> {
+    let outcome = |(segment, item): (usize, &Item)| {
+        let rows: Vec<_> = (0..).map_while(|row| executor.vector(segment, row)).map(<[f32]>::to_vec).collect();
+        if item.samples && rows.is_empty() {
+            return Err(DeviceError::BadBatch(format!("segment {segment} kept no vector")));
+        }
+        Ok(Outcome::Rows(rows))
+    };
+    items.iter().enumerate().map(outcome).collect()
 }
 
 /// Deals the drawn tokens out to the items that sample.
@@ -101,7 +114,8 @@ fn outcomes(items: &[Item], drawn: Vec<Drawn>) -> Result<Vec<Outcome>, DeviceErr
 }
 
 fn rows_of<'a>(scheduler: &'a Scheduler, items: &[Item]) -> Vec<SampleRow<'a>> {
-    let sampling = items.iter().enumerate().filter(|(_, item)| item.samples);
+    let draws = scheduler.pooling().is_none();
+    let sampling = items.iter().enumerate().filter(|(_, item)| draws && item.samples);
     let rows = sampling.filter_map(|(segment, item)| {
         let sequence = scheduler.sequence(item.id)?;
         Some(SampleRow {

@@ -4,6 +4,7 @@ use crate::error::EngineError;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tidegate_device::{Backend, Limits, Program, StepLimits};
+use tidegate_types::Pooling;
 
 /// Positions in a cache block. Fixed: routers and key-value events of the field assume 16.
 pub const BLOCK_TOKENS: usize = 16;
@@ -169,6 +170,8 @@ pub struct ModelFacts {
     pub kv_layout: String,
     /// Keys and values of one token over all layers, in bytes.
     pub kv_bytes_per_token: usize,
+    /// What its vectors are made of, if it makes those instead of tokens.
+    pub pooling: Option<Pooling>,
 }
 
 impl ModelFacts {
@@ -182,6 +185,7 @@ impl ModelFacts {
             fingerprint: blake3::Hash::from_bytes(fingerprint).to_hex().to_string(),
             kv_layout: format!("{}/{elem_bytes}/{BLOCK_TOKENS}", backend.name()),
             kv_bytes_per_token: program.kv_bytes_per_token(elem_bytes),
+            pooling: program.pooling(),
         }
     }
 

@@ -114,6 +114,7 @@ mod tests {
             (JobId(1), JobEvent::Token(token)),
             (JobId(1), JobEvent::Finished { reason: FinishReason::Stop, usage: Usage::default() }),
             (JobId(2), JobEvent::Failed(reject)),
+            (JobId(3), JobEvent::Vector(vec![0.5, -1.0e-9])),
         ];
         let report = StepReport { admitted: vec![JobId(1)], events, snapshot: Snapshot::default() };
         survives(&[

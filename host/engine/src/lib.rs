@@ -1,4 +1,4 @@
-//! The batching engine: jobs in, tokens out, behind one handle.
+//! The batching engine: jobs in, tokens or vectors out, behind one handle.
 //!
 //! Read in the order of a job: [`handle`] checks and queues it, `run` is the loop that owns everything,
 //! [`step`] is the loop on one screen, [`scheduler`] decides who computes what (a pure state machine over
@@ -26,6 +26,7 @@ mod compute;
 mod frame;
 mod inbox;
 mod observe;
+mod pooled;
 mod run;
 mod shared;
 mod thread;

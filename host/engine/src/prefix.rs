@@ -71,6 +71,7 @@ mod tests {
             fingerprint: fingerprint.into(),
             kv_layout: kv_layout.into(),
             kv_bytes_per_token: 1,
+            pooling: None,
         }
     }
 

@@ -50,9 +50,11 @@ pub(crate) fn new_scheduler(rules: Rules, facts: &ModelFacts) -> Result<Schedule
 
 /// Runs until it is stopped or the device is lost; the scheduler keeps its jobs.
 pub(crate) fn run(front: &impl Front, ahead: Ahead, scheduler: &mut Scheduler, executor: &mut dyn Executor) -> Ended {
+    // Vectors are read from the last forward, so that no other is queued behind it.
+    let makes_tokens = scheduler.pooling().is_none();
     let mut stepper = Stepper::new(match ahead {
-        Ahead::Auto => executor.runs_behind(),
-        Ahead::Always => true,
+        Ahead::Auto => makes_tokens && executor.runs_behind(),
+        Ahead::Always => makes_tokens,
         Ahead::Never => false,
     });
     let mut resting = false;

@@ -28,7 +28,7 @@ use crate::stats::{Counters, Snapshot};
 use std::collections::{HashMap, HashSet};
 use tidegate_device::Limits;
 use tidegate_fair::FairQueue;
-use tidegate_types::{JobEvent, JobId};
+use tidegate_types::{JobEvent, JobId, Pooling};
 
 /// What became of a job in a step.
 pub type Event = (JobId, JobEvent);
@@ -46,6 +46,8 @@ pub struct Rules {
     pub max_preemptions: u32,
     /// See [`EngineConfig::max_restarts`].
     pub max_restarts: u32,
+    /// What vectors are made of, for a model that makes those.
+    pub pooling: Option<Pooling>,
 }
 
 impl Rules {
@@ -54,9 +56,11 @@ impl Rules {
         Self {
             limits: limits.clone(),
             context: facts.context(limits),
-            prefix_cache: config.prefix_cache,
+            // The cache has keys and values: a mean needs the rows themselves.
+            prefix_cache: config.prefix_cache && facts.pooling != Some(Pooling::Mean),
             max_preemptions: config.max_preemptions,
             max_restarts: config.max_restarts,
+            pooling: facts.pooling,
         }
     }
 }
@@ -97,10 +101,11 @@ impl Scheduler {
         }
     }
 
-    /// Queues a job. The handle has validated it: the prompt and one token fit the context.
+    /// Queues a job. The handle has validated it: the prompt, and one token if it asks for any, fit the context.
     pub fn submit(&mut self, work: Work) {
         let (id, owner) = (work.job.id, work.owner());
-        debug_assert!(work.num_tokens() > 0 && work.num_tokens() < self.rules.context, "{id} was not validated");
+        let room = self.rules.context - usize::from(self.rules.pooling.is_none());
+        debug_assert!(work.num_tokens() > 0 && work.num_tokens() <= room, "{id} was not validated");
         let ticket = self.queue.push(&owner, id);
         if work.suspect {
             self.suspects.insert(id);
@@ -123,6 +128,11 @@ impl Scheduler {
     /// Whether a step would have something to do.
     pub fn has_work(&self) -> bool {
         !self.sequences.is_empty()
+    }
+
+    /// What vectors are made of, where the model makes those instead of tokens.
+    pub(crate) fn pooling(&self) -> Option<Pooling> {
+        self.rules.pooling
     }
 
     /// Whether some jobs are still to be tried alone.

@@ -8,11 +8,12 @@
 //! planned, and what they draw as one more token that nobody knows yet. Read next: [`crate::scheduler`].
 
 use crate::config::BLOCK_TOKENS;
+use crate::pooled::Pooled;
 use crate::prefix::{BlockHash, PrefixHasher};
 use serde::{Deserialize, Serialize};
 use tidegate_device::{BlockId, Segment};
 use tidegate_fair::{Owner, Ticket};
-use tidegate_types::{FinishReason, Job, JobId, SampledToken, SamplingParams, Usage};
+use tidegate_types::{FinishReason, Job, JobEvent, JobId, SampledToken, SamplingParams, Usage};
 
 /// A job, and what was generated for it before: by a device or a worker that was lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +35,12 @@ impl Work {
     /// Tokens that must be computed before the next one can be drawn.
     pub fn num_tokens(&self) -> usize {
         self.job.prompt.len() + self.emitted.len()
+    }
+
+    /// Whether an answer with all that was emitted is complete. That to a job for a vector is not before it has ended.
+    pub(crate) fn is_full(&self, context: usize) -> bool {
+        let wants_tokens = self.job.max_tokens > 0;
+        wants_tokens && (self.emitted.len() >= self.job.max_tokens as usize || self.num_tokens() >= context)
     }
 
     /// Whose share it uses.
@@ -98,7 +105,9 @@ pub struct Sequence {
     pub(crate) published: usize,
     /// Prompt tokens that the first admission found in the cache.
     pub(crate) cached_tokens: Option<usize>,
-    pub(crate) started: bool,
+    /// Of a job for a vector.
+    pub(crate) pooled: Pooled,
+    started: bool,
     pub(crate) num_preemptions: u32,
     pub(crate) restarts: Restarts,
     sampling: SamplingParams,
@@ -126,6 +135,7 @@ impl Sequence {
             hashes: Vec::new(),
             published: 0,
             cached_tokens: None,
+            pooled: Pooled::default(),
             started: false,
             num_preemptions: 0,
             restarts: Restarts::default(),
@@ -141,8 +151,8 @@ impl Sequence {
         self.computed + self.flight.computes
     }
 
-    /// Tokens that are left to plan; the last of them gives the next token. None once the last token that its
-    /// answer may have is being drawn.
+    /// Tokens that are left to plan; the last of them gives the next token, or the vector. None once the last token that
+    /// its answer may have is being drawn, or the vector made.
     pub(crate) fn remaining(&self, context: usize) -> usize {
         let (len, draws) = (self.tokens.len() + self.flight.draws, self.flight.draws);
         let full = draws > 0 && self.is_full(self.output().len() + draws, len, context);
@@ -198,8 +208,14 @@ impl Sequence {
             fed: fed.filter(|_| end > known),
             start,
             blocks: &self.blocks[..end.div_ceil(BLOCK_TOKENS)],
-            want_logits: end >= self.tokens.len(),
+            want_result: end >= self.tokens.len(),
         }
+    }
+
+    /// The first event, once.
+    pub(crate) fn start(&mut self) -> Option<JobEvent> {
+        let cached_tokens = self.cached_tokens.unwrap_or(0) as u32;
+        (!std::mem::replace(&mut self.started, true)).then_some(JobEvent::Started { cached_tokens })
     }
 
     /// Takes a drawn token; says whether the sequence ends with it, and whether it belongs to the answer.

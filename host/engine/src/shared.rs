@@ -94,9 +94,9 @@ impl Shared {
     /// Puts a validated job on the desk and into the inbox, or says why not.
     pub(crate) fn accept(&self, work: Work) -> Result<mpsc::Receiver<JobEvent>, Reject> {
         let (id, queued) = (work.job.id, Queued { owner: work.owner(), num_tokens: work.num_tokens() });
-        // All that can come: Started, each token, the end.
+        // All that can come: Started, each token or the vector, the end.
         let most_output = (work.job.max_tokens as usize).min(self.context.saturating_sub(work.job.prompt.len()));
-        let (sender, receiver) = mpsc::channel(most_output + 2);
+        let (sender, receiver) = mpsc::channel(most_output.max(1) + 2);
         let mut desk = self.desk();
         self.refuse_if_closed()?;
         self.refuse_if_full(&desk, &queued)?;

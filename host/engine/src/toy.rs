@@ -1,8 +1,9 @@
-//! A toy executor: the next token is a hash of the seed and of the prefix *as read back from its paged cache*.
+//! A toy executor: the next token is a hash of the seed and of the prefix *as read back from its paged cache*; so is a row
+//! of a vector.
 //!
 //! So a wrong block table, a lost or stale block, a piece computed twice or never, all give other tokens, and the
-//! right ones are known without a model: [`answer`]. The tests of this crate and of those above it run on it. Told
-//! to, it fails in each way in which a device can fail.
+//! right ones are known without a model: [`answer`], [`vector`]. The tests of this crate and of those above it run on it.
+//! Told to, it fails in each way in which a device can fail.
 
 use crate::config::{BLOCK_TOKENS, ModelFacts};
 use std::collections::{HashSet, VecDeque};
@@ -10,7 +11,7 @@ use tidegate_device::fed::with_tokens;
 use tidegate_device::{
     Batch, BlockId, DeviceError, DrawQueue, Drawn, Executor, Limits, SampleError, SampleRow, Segment,
 };
-use tidegate_types::{FinishReason, Job, SampledToken};
+use tidegate_types::{FinishReason, Job, Pooling, SampledToken};
 
 /// Ways to fail, all off by default.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,8 @@ pub struct Faults {
     pub poison_forward: Option<u32>,
     /// Drawing fails for a sequence whose prompt holds this token.
     pub poison_sample: Option<u32>,
+    /// The rows up to this token and past it have a number that is not finite.
+    pub poison_row: Option<u32>,
     /// A forward panics while a segment holds this token.
     pub poison_panic: Option<u32>,
     /// The device is lost at this forward (from 1) and from then on.
@@ -31,9 +34,14 @@ pub struct ToyExecutor {
     vocab: usize,
     limits: Limits,
     faults: Faults,
+    /// What its vectors are made of, if it makes those.
+    pooling: Option<Pooling>,
     cache: Vec<[Option<u32>; BLOCK_TOKENS]>,
     /// The prefix up to each segment of the last forward that wanted logits.
     kept: Vec<Option<Vec<u32>>>,
+    /// The rows that each segment of the last forward kept, by pooling; there once the step was collected.
+    rows: Vec<Vec<Vec<f32>>>,
+    is_collected: bool,
     drawn: DrawQueue,
     /// The last forward, and those whose draws were not collected, oldest first.
     flights: VecDeque<Vec<Flight>>,
@@ -67,7 +75,13 @@ pub fn facts(vocab: usize, max_positions: usize) -> ModelFacts {
         fingerprint: "toy".into(),
         kv_layout: "toy".into(),
         kv_bytes_per_token: 1024,
+        pooling: None,
     }
+}
+
+/// As [`facts`], of a toy model that makes vectors.
+pub fn vector_facts(vocab: usize, max_positions: usize, pooling: Pooling) -> ModelFacts {
+    ModelFacts { pooling: Some(pooling), ..facts(vocab, max_positions) }
 }
 
 /// The token that follows `prefix`.
@@ -98,6 +112,21 @@ pub fn answer(vocab: usize, context: usize, job: &Job) -> (Vec<u32>, FinishReaso
     }
 }
 
+/// Whole numbers: in a mean they have an exact sum, in whatever order.
+fn row(prefix: &[u32]) -> Vec<f32> {
+    (0..3).map(|seed| next_token(1 << 16, seed, prefix) as f32).collect()
+}
+
+/// What any engine must make of a prompt on the toy model.
+pub fn vector(pooling: Pooling, prompt: &[u32]) -> Vec<f32> {
+    if pooling == Pooling::LastToken {
+        return row(prompt);
+    }
+    let rows: Vec<_> = (1..=prompt.len()).map(|end| row(&prompt[..end])).collect();
+    let mean = |i: usize| rows.iter().map(|row| f64::from(row[i])).sum::<f64>() / rows.len() as f64;
+    (0..3).map(|i| mean(i) as f32).collect()
+}
+
 impl ToyExecutor {
     /// An executor with an empty cache.
     pub fn new(vocab: usize, limits: Limits, faults: Faults) -> Self {
@@ -106,12 +135,20 @@ impl ToyExecutor {
             vocab,
             limits,
             faults,
+            pooling: None,
             cache,
             kept: Vec::new(),
+            rows: Vec::new(),
+            is_collected: false,
             drawn: DrawQueue::default(),
             flights: VecDeque::new(),
             num_forwards: 0,
         }
+    }
+
+    /// The same for a model that makes vectors.
+    pub fn with_vectors(self, pooling: Pooling) -> Self {
+        Self { pooling: Some(pooling), ..self }
     }
 
     fn check(&self, batch: &Batch<'_>) -> Result<(), DeviceError> {
@@ -172,6 +209,19 @@ impl ToyExecutor {
         });
         tokens.collect()
     }
+
+    fn rows_of(&self, segment: &Segment<'_>) -> Result<Vec<Vec<f32>>, DeviceError> {
+        if self.pooling.is_none() {
+            return Ok(Vec::new());
+        }
+        let prefix = self.read(segment)?;
+        let row = |offset: usize| {
+            let prefix = &prefix[..=segment.start + offset];
+            let is_sick = self.faults.poison_row.is_some_and(|poison| prefix.contains(&poison));
+            if is_sick { vec![0.0, f32::NAN, 0.0] } else { row(prefix) }
+        };
+        Ok(segment.kept_rows(self.pooling).map(row).collect())
+    }
 }
 
 impl Executor for ToyExecutor {
@@ -186,9 +236,11 @@ impl Executor for ToyExecutor {
         batch.segments.iter().for_each(|segment| self.write(segment));
         let kept = batch.segments.iter().map(|segment| {
             let prefix = self.read(segment)?;
-            Ok(segment.want_logits.then_some(prefix))
+            Ok(segment.want_result.then_some(prefix))
         });
         self.kept = kept.collect::<Result<_, DeviceError>>()?;
+        self.rows = batch.segments.iter().map(|segment| self.rows_of(segment)).collect::<Result<_, _>>()?;
+        self.is_collected = false;
         let flight = |s: &Segment<'_>| Flight { blocks: s.blocks.to_vec(), end: s.start + s.tokens.len() };
         self.flights.push_back(batch.segments.iter().map(flight).collect());
         Ok(())
@@ -222,11 +274,16 @@ impl Executor for ToyExecutor {
 
     fn collect(&mut self) -> Result<Vec<Drawn>, DeviceError> {
         self.flights.pop_front();
+        self.is_collected = true;
         self.drawn.collect()
     }
 
     fn logits(&self, _segment: usize) -> Option<&[f32]> {
         None
+    }
+
+    fn vector(&self, segment: usize, row: usize) -> Option<&[f32]> {
+        self.rows.get(segment).filter(|_| self.is_collected)?.get(row).map(Vec::as_slice)
     }
 }
 

@@ -10,8 +10,13 @@ pub(crate) fn validate(work: &Work, facts: &ModelFacts, context: usize) -> Resul
     if job.prompt.is_empty() {
         return Err(Reject::invalid("messages", "the prompt has no tokens"));
     }
-    if job.max_tokens == 0 {
-        return Err(Reject::invalid("max_tokens", "max_tokens is 0; it must be at least 1"));
+    match (facts.pooling, job.max_tokens) {
+        (None, 0) => return Err(Reject::invalid("max_tokens", "max_tokens is 0; it must be at least 1")),
+        (Some(_), 1..) => {
+            let message = format!("model `{}` makes vectors and no tokens", facts.name);
+            return Err(Reject::invalid("model", message).code("unsupported_model"));
+        }
+        _ => {}
     }
     check_length(work, facts, context)?;
     if let Some(id) = job.prompt.iter().chain(&work.emitted).find(|id| **id as usize >= facts.vocab) {
@@ -23,17 +28,21 @@ pub(crate) fn validate(work: &Work, facts: &ModelFacts, context: usize) -> Resul
 
 fn check_length(work: &Work, facts: &ModelFacts, context: usize) -> Result<(), Reject> {
     let (num_tokens, name) = (work.num_tokens(), &facts.name);
-    let room_in_answer = work.emitted.len() < work.job.max_tokens as usize;
-    if num_tokens < context && room_in_answer {
+    let wants_tokens = work.job.max_tokens > 0;
+    let room_in_answer = !wants_tokens || work.emitted.len() < work.job.max_tokens as usize;
+    let most = context - usize::from(wants_tokens);
+    if num_tokens <= most && room_in_answer {
         return Ok(());
     }
     let message = if !room_in_answer {
         format!("{} tokens were generated already; max_tokens is {}", work.emitted.len(), work.job.max_tokens)
     } else if context < facts.max_positions {
         format!(
-            "prompt has {num_tokens} tokens; model `{name}` allows {} here, for its cache holds {context} and the answer needs one (engine.kv_cache_mib)",
-            context - 1
+            "prompt has {num_tokens} tokens; model `{name}` allows {most} here, for its cache holds {context}{} (engine.kv_cache_mib)",
+            if wants_tokens { " and the answer needs one" } else { "" }
         )
+    } else if !wants_tokens {
+        format!("prompt has {num_tokens} tokens; model `{name}` allows {context}")
     } else {
         format!("prompt has {num_tokens} tokens; model `{name}` allows {context}, and the answer needs one of them")
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_engine::{
     EngineConfig, EngineError, EngineHandle, Health, Isolation, JobStream, Phase, WorkerCommand, toy,
 };
-use tidegate_types::{Class, FinishReason, Job, JobEvent, RejectKind, SamplingParams, TenantId};
+use tidegate_types::{Class, FinishReason, Job, JobEvent, Pooling, RejectKind, SamplingParams, TenantId};
 
 const VOCAB: usize = 50;
 const CONTEXT: usize = 256;
@@ -129,6 +129,32 @@ async fn a_worker_that_dies_mid_answer_is_replaced_and_no_reader_can_tell() {
         assert!(once.file().exists(), "{fault} never happened");
         assert_eq!(engine.stats().restarts, 1);
         until("it is ready", || engine.health().is_ready()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_within_a_mean_is_replaced_and_the_vectors_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for fault in ["die=1", "die=2", "die=5", "lose=3"] {
+        let once = folder.path().join(fault);
+        let worker = toy_worker(&["vectors=mean", fault, &format!("once={}", once.display())]);
+        let facts = toy::vector_facts(VOCAB, CONTEXT, Pooling::Mean);
+        let engine = EngineHandle::start_process(config(), facts, worker).unwrap();
+        let prompts: Vec<Vec<u32>> = (1..9).map(|n| (0..n * 20).map(|i| (i * n) % 48 + 1).collect()).collect();
+        let job = |prompt: &Vec<u32>| Job { stop_token_ids: vec![], ..job(&engine, prompt, 0) };
+        let streams: Vec<_> = prompts.iter().map(|prompt| engine.submit(job(prompt)).unwrap()).collect();
+        for (prompt, stream) in prompts.iter().zip(streams) {
+            let (_, others) = read(stream).await;
+            let [JobEvent::Started { .. }, JobEvent::Vector(vector), JobEvent::Finished { reason, usage }] =
+                &others[..]
+            else {
+                panic!("{fault}: {others:?}")
+            };
+            assert_eq!(*vector, toy::vector(Pooling::Mean, prompt), "{fault}");
+            assert_eq!((*reason, usage.input_tokens), (FinishReason::Stop, prompt.len() as u64));
+        }
+        assert!(once.exists(), "{fault} never happened");
+        assert_eq!(engine.stats().restarts, 1);
     }
 }
 

@@ -83,7 +83,7 @@ async fn read(mut stream: JobStream) -> (Vec<u32>, Usage) {
                 assert_eq!(reason, FinishReason::Length);
                 return (tokens, usage);
             }
-            JobEvent::Failed(reject) => panic!("{reject}"),
+            other => panic!("{other:?}"),
         }
     }
 }

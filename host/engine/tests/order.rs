@@ -24,7 +24,7 @@ struct Script {
 fn rules(num_blocks: usize, max_batch_tokens: usize, max_seqs: usize) -> Rules {
     let limits = Limits { num_blocks, block_tokens: BLOCK_TOKENS, max_batch_tokens, max_seqs };
     let context = num_blocks * BLOCK_TOKENS;
-    Rules { limits, context, prefix_cache: false, max_preemptions: 1, max_restarts: 2 }
+    Rules { limits, context, prefix_cache: false, max_preemptions: 1, max_restarts: 2, pooling: None }
 }
 
 /// Runs a script: a line `step N` does N steps, `cancel NAME` cancels, `lost` loses the device under the last plan,

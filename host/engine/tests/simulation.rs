@@ -1,11 +1,15 @@
-//! The heart of the engine's tests: whatever the schedule, a job gets the same tokens.
+//! The heart of the engine's tests: whatever the schedule, a job gets the same tokens, or vector.
 //!
-//! The toy executor draws each token from the prefix as it reads it back from its paged cache, so a wrong block
-//! table, a stale block or a piece computed twice or never shows as another token. Schedules vary the budget, the
-//! pool (down to where everything is preempted all the time), slots, cache on and off, arrivals, cancellations,
-//! lost devices, and whether steps are planned one ahead; the toy refuses a block that a step in flight may use.
+//! The toy executor draws each token from the prefix as it reads it back from its paged cache, and makes rows of vectors
+//! likewise, so a wrong block table, a stale block or a piece computed twice or never shows as another token or vector.
+//! Schedules vary the budget, the pool (down to where everything is preempted all the time), slots, cache on and off,
+//! arrivals, cancellations, lost devices, and whether steps are planned one ahead; the toy refuses a block that a step in
+//! flight may use. Read next: `simulation/vectors.rs`, the same for models that make those.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which clippy does not take for tests.
+
+#[path = "simulation/vectors.rs"]
+mod vectors;
 
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -34,6 +38,7 @@ struct Schedule {
     ahead: bool,
     arrivals: Vec<Arrival>,
     lost_at_steps: Vec<usize>,
+    faults: Faults,
 }
 
 /// Everything that came out for a job.
@@ -59,20 +64,24 @@ fn job(id: u64, tenant: &str, prompt: Vec<u32>, max_tokens: u32) -> Job {
 fn rules(num_blocks: usize, max_batch_tokens: usize, max_seqs: usize) -> Rules {
     let limits = Limits { num_blocks, block_tokens: BLOCK_TOKENS, max_batch_tokens, max_seqs };
     let context = (num_blocks * BLOCK_TOKENS).min(200);
-    Rules { limits, context, prefix_cache: true, max_preemptions: 3, max_restarts: u32::MAX }
+    Rules { limits, context, prefix_cache: true, max_preemptions: 3, max_restarts: u32::MAX, pooling: None }
 }
 
 fn scheduler(rules: &Rules) -> Scheduler {
     Scheduler::new(rules.clone(), PrefixHasher::new([7; 32], &toy::facts(VOCAB, 200)))
 }
 
-fn executor(rules: &Rules) -> ToyExecutor {
-    ToyExecutor::new(VOCAB, rules.limits.clone(), Faults::default())
+fn executor(schedule: &Schedule) -> ToyExecutor {
+    let toy = ToyExecutor::new(VOCAB, schedule.rules.limits.clone(), schedule.faults.clone());
+    match schedule.rules.pooling {
+        Some(pooling) => toy.with_vectors(pooling),
+        None => toy,
+    }
 }
 
 /// Runs a schedule to its end and checks the books after each step.
 fn simulate(schedule: &Schedule) -> (HashMap<JobId, Heard>, Scheduler) {
-    let (mut scheduler, mut device) = (scheduler(&schedule.rules), executor(&schedule.rules));
+    let (mut scheduler, mut device) = (scheduler(&schedule.rules), executor(schedule));
     let mut stepper = Stepper::new(schedule.ahead);
     let mut heard: HashMap<JobId, Heard> = HashMap::new();
     let last_action = schedule.arrivals.iter().map(|a| a.at_step.max(a.cancel_at_step.unwrap_or(0))).max().unwrap_or(0);
@@ -87,7 +96,7 @@ fn simulate(schedule: &Schedule) -> (HashMap<JobId, Heard>, Scheduler) {
             }
         }
         if schedule.lost_at_steps.contains(&now) {
-            (device, stepper) = (executor(&schedule.rules), Stepper::new(schedule.ahead));
+            (device, stepper) = (executor(schedule), Stepper::new(schedule.ahead));
             let everybody = scheduler.jobs();
             assert_eq!(scheduler.recover(&everybody), []);
         }
@@ -164,7 +173,7 @@ fn schedules() -> impl Strategy<Value = Schedule> {
             arrival.job.id = JobId(number as u64);
             arrival.job.prompt.truncate(rules.context - 1);
         }
-        Schedule { rules, ahead, arrivals, lost_at_steps }
+        Schedule { rules, ahead, arrivals, lost_at_steps, faults: Faults::default() }
     })
 }
 
@@ -198,7 +207,7 @@ proptest! {
 
 fn all_at_once(rules: Rules, jobs: Vec<Job>) -> Schedule {
     let arrivals = jobs.into_iter().map(|job| Arrival { at_step: 0, job, cancel_at_step: None }).collect();
-    Schedule { rules, ahead: false, arrivals, lost_at_steps: Vec::new() }
+    Schedule { rules, ahead: false, arrivals, lost_at_steps: Vec::new(), faults: Faults::default() }
 }
 
 /// A job that never draws a stop token, so that its length is known.

@@ -10,6 +10,7 @@ use crate::json::Object;
 use crate::rope::Rope;
 pub(crate) use sliding::Sliding;
 use tidegate_device::{Activation, DType};
+use tidegate_types::Pooling;
 
 /// What architectures build programs from.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) sliding: Sliding,
     pub(crate) rope: Rope,
     pub(crate) eos_token_ids: Vec<u32>,
+    /// Of a model that makes vectors; another file says so.
+    pub(crate) pooling: Option<Pooling>,
 }
 
 impl Config {
@@ -61,6 +64,7 @@ impl Config {
             sliding: Sliding::read(object, num_layers)?,
             rope,
             eos_token_ids: object.token_ids("eos_token_id", vocab)?.unwrap_or_default(),
+            pooling: None,
         })
     }
 }

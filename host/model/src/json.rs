@@ -71,6 +71,11 @@ impl Object {
         self.read(key, &kind, convert)
     }
 
+    /// A whole number, of either sign.
+    pub(crate) fn int(&self, key: &str) -> Result<Option<i64>, ModelError> {
+        self.read(key, "a whole number", Value::as_i64)
+    }
+
     /// A number in `range`.
     pub(crate) fn float(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ModelError> {
         let kind = format!("a number from {} to {}", range.start(), range.end());

@@ -9,24 +9,32 @@ use tidegate_device::Program;
 pub struct Architecture {
     /// As in `architectures` of `config.json`.
     pub name: &'static str,
+    /// The same of a checkpoint that gives labels instead of tokens.
+    pub classifier: &'static str,
     /// Composes the program; the error says what is wrong with `layer_types`.
     pub(crate) build: fn(&Config) -> Result<Program, String>,
 }
 
 /// All of them.
 pub const ARCHITECTURES: &[Architecture] = &[
-    Architecture { name: "LlamaForCausalLM", build: llama::build },
-    Architecture { name: "MistralForCausalLM", build: mistral::build },
-    Architecture { name: "Qwen2ForCausalLM", build: qwen2::build },
-    Architecture { name: "Qwen3ForCausalLM", build: qwen3::build },
+    Architecture { name: "LlamaForCausalLM", classifier: "LlamaForSequenceClassification", build: llama::build },
+    Architecture { name: "MistralForCausalLM", classifier: "MistralForSequenceClassification", build: mistral::build },
+    Architecture { name: "Qwen2ForCausalLM", classifier: "Qwen2ForSequenceClassification", build: qwen2::build },
+    Architecture { name: "Qwen3ForCausalLM", classifier: "Qwen3ForSequenceClassification", build: qwen3::build },
 ];
 
 /// The architecture of that name.
 pub fn find(name: &str) -> Option<&'static Architecture> {
-    ARCHITECTURES.iter().find(|a| a.name == name)
+    ARCHITECTURES.iter().find(|a| a.name == name || a.classifier == name)
+}
+
+/// Whether checkpoints of that name give labels.
+pub fn is_classifier(name: &str) -> bool {
+    ARCHITECTURES.iter().any(|a| a.classifier == name)
 }
 
 /// All names, for messages.
 pub fn names() -> String {
-    ARCHITECTURES.iter().map(|a| a.name).collect::<Vec<_>>().join(", ")
+    let names = ARCHITECTURES.iter().map(|a| a.name).chain(ARCHITECTURES.iter().map(|a| a.classifier));
+    names.collect::<Vec<_>>().join(", ")
 }

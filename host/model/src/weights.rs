@@ -11,7 +11,7 @@ use crate::json::Object;
 use shard::Shard;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use tidegate_device::{Program, TensorView, WeightSource};
+use tidegate_device::{Program, TensorView, WeightSource, WeightSpec};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
@@ -70,26 +70,27 @@ impl Weights {
 
     /// Checks that every weight of `program` is there, in its shape and in a type that backends know.
     pub fn check(&self, program: &Program) -> Result<(), ModelError> {
-        for spec in &program.weights {
-            let fault = |path: &Path, why: String| {
-                Err(ModelError::Tensor { path: path.to_owned(), tensor: spec.name.clone(), why })
-            };
-            let Some(shard) = self.shard_of(&spec.name) else {
-                return fault(&self.dir, "the model needs it, but no file has it".to_owned());
-            };
-            match shard.tensor(&spec.name) {
-                Some(view) if view.shape == spec.shape => (),
-                Some(view) => {
-                    let why = format!("has shape {:?}, but config.json asks for {:?}", view.shape, spec.shape);
-                    return fault(shard.path(), why);
-                }
-                None => {
-                    let dtype = shard.dtype_name(&spec.name);
-                    return fault(shard.path(), format!("has type {dtype}; supported: F32, F16, BF16"));
-                }
-            }
-        }
-        Ok(())
+        program.weights.iter().try_for_each(|spec| self.check_one(spec))
+    }
+
+    /// As [`Weights::check`], of one.
+    pub(crate) fn check_one(&self, spec: &WeightSpec) -> Result<(), ModelError> {
+        let WeightSpec { name, shape } = spec;
+        let why = match self.shard_of(name) {
+            None => "the model needs it, but no file has it".to_owned(),
+            Some(shard) => match shard.tensor(name) {
+                Some(view) if view.shape == shape => return Ok(()),
+                Some(view) => format!("has shape {:?}, but config.json asks for {shape:?}", view.shape),
+                None => format!("has type {}; supported: F32, F16, BF16", shard.dtype_name(name)),
+            },
+        };
+        Err(self.fault(name, why))
+    }
+
+    /// The error that a tensor is wrong, with the file that has it.
+    pub(crate) fn fault(&self, name: &str, why: String) -> ModelError {
+        let path = self.shard_of(name).map_or(self.dir.as_path(), Shard::path);
+        ModelError::Tensor { path: path.to_owned(), tensor: name.to_owned(), why }
     }
 
     /// The mapped files, in a fixed order.

@@ -108,6 +108,9 @@ fn an_unknown_architecture_is_told_the_known_ones() {
     let folder = Folder::copy("qwen2");
     folder.edit("config.json", |c| c["architectures"] = json!(["MambaForCausalLM"]));
     folder.refused("config.json", &["MambaForCausalLM", "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM"]);
+    // One that spells the rest of its config otherwise.
+    folder.write("config.json", r#"{"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}"#);
+    folder.refused("config.json", &["unknown architecture `Gemma3ForConditionalGeneration`"]);
 }
 
 #[test]
@@ -205,6 +208,120 @@ fn a_tensor_of_another_shape_or_type_is_refused_by_name() {
     let folder = Folder::copy("mistral");
     folder.edit("config.json", |c| c["intermediate_size"] = json!(97));
     folder.refused("model.safetensors", &["mlp.gate_proj.weight", "[97, 48]"]);
+}
+
+const SCORE: &str = "score.weight";
+
+#[test]
+fn labels_that_have_no_names_are_numbered() {
+    let labels = |folder: &Folder| folder.open().unwrap().classifier.unwrap().labels().to_vec();
+    let numbers = ["LABEL_0", "LABEL_1", "LABEL_2"];
+    let folder = Folder::copy("sentiment");
+    folder.edit("config.json", |c| drop(c.as_object_mut().unwrap().remove("id2label")));
+    assert_eq!(labels(&folder), numbers);
+    folder.edit("config.json", |c| c["num_labels"] = json!(3));
+    assert_eq!(labels(&folder), numbers);
+    folder.edit("config.json", |c| c["num_labels"] = json!(2));
+    folder.refused("config.json", &["`num_labels` is 2", "rows for 3"]);
+    // What the Llama family wrote for no padding at all.
+    let folder = Folder::copy("sentiment");
+    folder.edit("config.json", |c| c["pad_token_id"] = json!(-1));
+    assert_eq!(labels(&folder), ["bad", "neither", "good"]);
+}
+
+#[test]
+fn labels_and_their_rows_agree_or_are_refused() {
+    let named = |id2label: Value, words: &[&str]| {
+        let folder = Folder::copy("sentiment");
+        folder.edit("config.json", |c| c["id2label"] = id2label);
+        folder.refused("config.json", words);
+    };
+    named(json!({"0": "bad", "1": "good"}), &["`id2label` has 2 labels", "`score.weight` has rows for 3"]);
+    named(json!({}), &["`id2label` has 0 labels"]);
+    named(json!({"0": "bad", "1": "neither", "3": "good"}), &["a label 3 where 2 is due"]);
+    named(json!({"0": "bad", "00": "neither", "1": "good"}), &["a label 0 where 1 is due"]);
+    named(json!({"0": "bad", "1": "bad", "2": "good"}), &["two labels \"bad\""]);
+    named(json!({"0": "bad", "one": "neither", "2": "good"}), &["`id2label.one` is not the number of a label"]);
+    named(json!({"0": "bad", "1": 1, "2": "good"}), &["`id2label.1`", "a string"]);
+    named(json!({"0": "bad", "1": "", "2": "x".repeat(257)}), &["`id2label.1` has 0 bytes"]);
+    named(json!({"0": "bad", "1": "x".repeat(257), "2": "good"}), &["`id2label.1` has 257 bytes"]);
+    named(json!(["bad", "neither", "good"]), &["`id2label`", "an object"]);
+
+    let tensor = |change: fn(&mut Value), words: &[&str]| {
+        let folder = Folder::copy("sentiment");
+        folder.edit_header("model.safetensors", change);
+        folder.refused(SCORE, words);
+    };
+    let rename = |h: &mut Value| {
+        let tensor = h.as_object_mut().unwrap().remove(SCORE).unwrap();
+        h["other"] = tensor;
+    };
+    tensor(rename, &["no file has it"]);
+    tensor(|h| h[SCORE]["shape"] = json!([96]), &["[96]", "[96, 32]"]);
+    tensor(|h| h[SCORE]["shape"] = json!([4, 24]), &["[4, 24]", "[4, 32]"]);
+    tensor(|h| h[SCORE]["dtype"] = json!("I16"), &["I16", "F32, F16, BF16"]);
+}
+
+#[test]
+fn a_row_of_a_label_is_of_numbers() {
+    for (not_finite, shown) in [([0xc0, 0x7f], "NaN"), ([0x80, 0x7f], "inf")] {
+        let folder = Folder::copy("sentiment");
+        let mut bytes = fs::read(folder.path("model.safetensors")).unwrap();
+        let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..end]).unwrap();
+        let start = header[SCORE]["data_offsets"][0].as_u64().unwrap() as usize;
+        let at = end + start + 2 * (2 * 32 + 5);
+        bytes[at..at + 2].copy_from_slice(&not_finite);
+        folder.write("model.safetensors", bytes);
+        folder.refused("model.safetensors", &[SCORE, shown, "label \"good\""]);
+    }
+}
+
+#[test]
+fn scores_are_chosen_as_transformers_does_and_others_refused() {
+    let with = |folder: Folder, problem: Value| {
+        folder.edit("config.json", |c| c["problem_type"] = problem);
+        folder
+    };
+    let sum = |folder: Folder| {
+        let classifier = folder.open().unwrap().classifier.unwrap();
+        classifier.scores(&[0.0; 32]).unwrap().iter().sum::<f32>()
+    };
+    let adds_up = |problem: Value, expected: f32| {
+        assert_eq!(sum(with(Folder::copy("moderation"), problem.clone())), expected, "{problem}");
+    };
+    adds_up(json!("multi_label_classification"), 6.5);
+    for problem in [json!(null), json!("single_label_classification")] {
+        let sum = sum(with(Folder::copy("moderation"), problem));
+        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    }
+    let refused = |problem: &str, words: &[&str]| {
+        with(Folder::copy("moderation"), json!(problem)).refused("config.json", words);
+    };
+    refused("regression", &["`problem_type` = regression is not supported", "single_label_classification", "logits"]);
+    refused("sorting", &["`problem_type` = sorting"]);
+    // One label alone is right or not.
+    let single = || {
+        let folder = Folder::copy("moderation");
+        folder.edit("config.json", |c| c["id2label"] = json!({"0": "violence"}));
+        cut_rows(&folder, 1);
+        folder
+    };
+    assert_eq!(sum(with(single(), json!(null))), 0.5);
+    assert_eq!(sum(with(single(), json!("multi_label_classification"))), 0.5);
+    let always = with(single(), json!("single_label_classification"));
+    always.refused("config.json", &["there is one label", "multi_label_classification"]);
+}
+
+/// Leaves the first rows of the head, which is of f32; the others become a tensor that nobody reads.
+fn cut_rows(folder: &Folder, rows: u64) {
+    folder.edit_header("model.safetensors", |h| {
+        let offsets = h[SCORE]["data_offsets"].clone();
+        let (start, end) = (offsets[0].as_u64().unwrap(), offsets[1].as_u64().unwrap());
+        let cut = start + rows * 32 * 4;
+        h[SCORE] = json!({"dtype": "F32", "shape": [rows, 32], "data_offsets": [start, cut]});
+        h["rest"] = json!({"dtype": "U8", "shape": [end - cut], "data_offsets": [cut, end]});
+    });
 }
 
 #[test]

@@ -44,12 +44,12 @@ pub fn device() -> Option<Device> {
 
 /// The stand-ins of this process, built and loaded by the first call. `None` where there is no compiler; that is said
 /// on standard error, and the test passes. `None` too where [`MACHINE`] is set: a fault cannot be asked of a device.
-#[allow(clippy::expect_used, clippy::print_stderr, reason = "for tests only")]
+#[allow(clippy::expect_used, reason = "for tests only")]
 pub fn standin() -> Option<&'static Standin> {
     static STANDIN: OnceLock<Option<Standin>> = OnceLock::new();
     let load = || {
         if std::env::var_os(MACHINE).is_some() {
-            eprintln!("SKIPPED: needs the stand-ins, and {MACHINE} is set");
+            tidegate_skipped::skipped!("needs the stand-ins, and {MACHINE} is set");
             return None;
         }
         let mut libraries = Build::default().libraries().expect("the stand-ins compile");
@@ -59,7 +59,7 @@ pub fn standin() -> Option<&'static Standin> {
         match libraries {
             Ok(libraries) => Some(Standin::load(&libraries).expect("the stand-ins load")),
             Err(skip) => {
-                eprintln!("SKIPPED: {}", skip.0);
+                tidegate_skipped::skipped!("{}", skip.0);
                 None
             }
         }

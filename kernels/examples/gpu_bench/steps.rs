@@ -128,7 +128,7 @@ impl Sequences {
             fed: (draw == Draw::Fed).then_some(row),
             start,
             blocks: &self.blocks[s],
-            want_logits: draw != Draw::Nothing,
+            want_result: draw != Draw::Nothing,
         };
         executor.forward(&Batch { segments: which.clone().enumerate().map(segment).collect() })?;
         if draw != Draw::Nothing {

@@ -54,6 +54,9 @@ impl Stream {
 
     /// Queues zeros.
     pub fn zero<T>(&self, to: Slice<T>) -> Result<(), CudaError> {
+        if to.is_empty() {
+            return Ok(());
+        }
         // SAFETY: the slice's own size.
         unsafe { call!(cuMemsetD8Async(to.ptr().address(), 0, to.bytes(), self.handle)) }
     }

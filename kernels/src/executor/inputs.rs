@@ -3,7 +3,7 @@
 //! There are two staging areas that take turns, so that the host can write the next batch while the device has yet to
 //! copy the last one; an area is written again only after its copies are done.
 
-use super::memory::{Memory, heads_of, max_partials};
+use super::memory::{Memory, heads_of, max_partials, max_wanted};
 use crate::driver::{Carver, Context, Event, Pinned, Slice, Stream};
 use crate::error::CudaError;
 use crate::ops::attend::{Phase, SegmentInfo, WorkList};
@@ -11,11 +11,13 @@ use crate::ops::attend_plan::PREFILL_ROWS;
 use crate::ops::{AttendPlan, BLOCK_TOKENS, Piece, PlanLimits};
 use std::sync::Arc;
 use tidegate_device::{Batch, DeviceError, Limits, Node, Program};
+use tidegate_types::Pooling;
 
 /// Elements of each list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InputSizes {
     rows: usize,
+    wanted: usize,
     seqs: usize,
     tables: usize,
     split: usize,
@@ -32,6 +34,7 @@ impl InputSizes {
         // A segment is split into at most four tiles of rows.
         Self {
             rows: limits.max_batch_tokens,
+            wanted: max_wanted(limits, program),
             seqs: limits.max_seqs,
             tables: limits.max_seqs.saturating_mul(longest.div_ceil(BLOCK_TOKENS)),
             split: limits.max_seqs.saturating_mul(4).saturating_add(partials),
@@ -41,7 +44,12 @@ impl InputSizes {
     }
 
     fn staging_bytes(&self) -> usize {
-        4 * (3 * self.rows + 5 * self.seqs + self.tables + 4 * (self.split + self.combine + self.prefill) + 3)
+        4 * (3 * self.rows
+            + self.wanted
+            + 4 * self.seqs
+            + self.tables
+            + 4 * (self.split + self.combine + self.prefill)
+            + 3)
     }
 }
 
@@ -51,7 +59,7 @@ pub(super) struct InputMemory {
     pub(super) tokens: Slice<i32>,
     pub(super) positions: Slice<i32>,
     pub(super) slots: Slice<i32>,
-    /// Rows whose logits are wanted.
+    /// Rows whose logits or vectors are wanted.
     pub(super) wanted: Slice<i32>,
     pub(super) segments: Slice<SegmentInfo>,
     pub(super) tables: Slice<i32>,
@@ -65,7 +73,7 @@ impl InputMemory {
             tokens: carver.take(sizes.rows)?,
             positions: carver.take(sizes.rows)?,
             slots: carver.take(sizes.rows)?,
-            wanted: carver.take(sizes.seqs)?,
+            wanted: carver.take(sizes.wanted)?,
             segments: carver.take(sizes.seqs)?,
             tables: carver.take(sizes.tables)?,
             work: [carver.take(sizes.split)?, carver.take(sizes.combine)?, carver.take(sizes.prefill)?],
@@ -88,7 +96,7 @@ impl InputMemory {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
     pub(super) rows: usize,
-    /// Rows of the logits.
+    /// Rows of the logits or vectors.
     pub(super) wanted: usize,
     /// Blocks of threads of the three phases of attention.
     pub(super) grids: [usize; 3],
@@ -105,6 +113,7 @@ pub(super) struct Inputs {
     staging: [Staging; 2],
     turn: usize,
     limits: PlanLimits,
+    pooling: Option<Pooling>,
     plan: AttendPlan,
     num_rows: usize,
     num_wanted: usize,
@@ -145,6 +154,7 @@ impl Inputs {
                 max_partials: max_partials(limits, program),
                 window,
             },
+            pooling: program.pooling(),
             plan: AttendPlan::default(),
             num_rows: 0,
             num_wanted: 0,
@@ -173,10 +183,10 @@ impl Inputs {
         batch: &Batch<'_>,
         bucket: impl Fn(usize) -> Option<usize>,
     ) -> Result<(), CudaError> {
-        self.lists.fill(batch);
+        self.lists.fill(batch, self.pooling);
         let pieces = batch.segments.iter().map(|s| Piece { num_tokens: s.num_tokens(), start: s.start });
         self.plan.make(pieces, &self.limits);
-        let decodes = batch.segments.iter().all(|s| s.num_tokens() == 1 && s.want_logits);
+        let decodes = batch.segments.iter().all(|s| s.num_tokens() == 1 && s.want_result);
         let fits = decodes && self.plan.prefill.is_empty();
         self.bucket = if fits { bucket(self.lists.tokens.len()) } else { None };
         if let Some(rows) = self.bucket {
@@ -224,7 +234,7 @@ impl Lists {
         self.wanted.resize(rows, 0);
     }
 
-    fn fill(&mut self, batch: &Batch<'_>) {
+    fn fill(&mut self, batch: &Batch<'_>, pooling: Option<Pooling>) {
         let Self { tokens, positions, slots, wanted, segments, tables } = self;
         [&mut *tokens, &mut *positions, slots, wanted, segments, &mut *tables].into_iter().for_each(Vec::clear);
         for segment in &batch.segments {
@@ -237,7 +247,7 @@ impl Lists {
             let slot = |p: usize| segment.blocks[p / BLOCK_TOKENS].0 as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
             slots.extend((segment.start..end).map(|p| slot(p) as i32));
             tables.extend(segment.blocks[..end.div_ceil(BLOCK_TOKENS)].iter().map(|b| b.0 as i32));
-            wanted.extend(segment.want_logits.then_some(tokens.len() as i32 - 1));
+            wanted.extend(segment.kept_rows(pooling).map(|row| (first + row) as i32));
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::ops::attend::AttendBuffers;
 use crate::ops::rope_cache::{Heads, LayerCache, Places};
 use half::bf16;
 use tidegate_device::{DeviceError, Limits, Node, Program, SlotId};
+use tidegate_types::Pooling;
 
 /// Partial results of attention that there is room for, at most; above it the prefill kernel takes over.
 const MAX_PARTIALS: usize = 2048;
@@ -24,7 +25,7 @@ pub(super) enum Buffer {
 pub(super) struct Memory {
     pub(super) weights: WeightMemory,
     pub(super) slots: Vec<Buffer>,
-    /// Normed rows whose logits are wanted.
+    /// Normed rows that are wanted, as many as [`max_wanted`].
     pub(super) normed: Slice<bf16>,
     pub(super) inputs: InputMemory,
     pub(super) sampling: SampleMemory,
@@ -65,7 +66,7 @@ impl Memory {
         Some(Self {
             weights,
             slots,
-            normed: carver.take(limits.max_seqs.checked_mul(dims.hidden)?)?,
+            normed: carver.take(max_wanted(limits, program).checked_mul(dims.hidden)?)?,
             inputs: InputMemory::carve(carver, &InputSizes::of(program, limits))?,
             sampling: SampleMemory::carve(carver, &SampleSizes::of(program, limits))?,
             workspace: carver.take(WORKSPACE_BYTES)?,
@@ -125,6 +126,15 @@ pub(super) fn heads_of(program: &Program) -> Heads {
     Heads { queries: dims.num_heads, keys: dims.num_kv_heads, dim: dims.head_dim }
 }
 
+/// Rows of one batch that the host may read, or that logits are made of: all of them where vectors are a mean, since it is
+/// the engine that adds them up, in an order that no cut of the prompt changes; else one for each sequence.
+pub(super) fn max_wanted(limits: &Limits, program: &Program) -> usize {
+    match program.pooling() {
+        Some(Pooling::Mean) => limits.max_batch_tokens.max(limits.max_seqs),
+        Some(Pooling::LastToken) | None => limits.max_seqs,
+    }
+}
+
 /// As many as the longest sequences could use, up to the bound.
 pub(super) fn max_partials(limits: &Limits, program: &Program) -> usize {
     let longest = program.dims.max_positions.min(limits.num_blocks.saturating_mul(limits.block_tokens));
@@ -151,7 +161,7 @@ fn residual_slots(program: &Program) -> Result<Vec<bool>, DeviceError> {
             Node::HeadNorm { qkv, .. } | Node::RopeCache { qkv, .. } => mark(*qkv, false),
             Node::Attend { qkv, out, .. } => [qkv, out].into_iter().for_each(|s| mark(*s, false)),
             Node::GatedActivation { gate_up, out, .. } => [gate_up, out].into_iter().for_each(|s| mark(*s, false)),
-            Node::Logits { residual, delta, .. } => {
+            Node::Logits { residual, delta, .. } | Node::Vectors { residual, delta, .. } => {
                 mark(*residual, true);
                 delta.iter().for_each(|d| mark(*d, false));
             }

@@ -14,7 +14,7 @@ use tidegate_device::{DeviceError, Drawn, Limits, Program, SampleError, SampleRo
 use tidegate_types::SamplingParams;
 
 /// Elements of each list.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SampleSizes {
     rows: usize,
     vocab: usize,
@@ -26,6 +26,10 @@ pub(super) struct SampleSizes {
 impl SampleSizes {
     pub(super) fn of(program: &Program, limits: &Limits) -> Self {
         const MAX_HISTORY: usize = 1 << 20;
+        if program.pooling().is_some() {
+            // It draws nothing.
+            return Self::default();
+        }
         let (rows, dims) = (limits.max_seqs, &program.dims);
         Self {
             rows,

@@ -21,6 +21,7 @@ pub(super) enum Step {
     Attend { op: Attend, qkv: Slice<bf16>, out: Slice<bf16>, layer: usize, attention: LayerAttention },
     Gate { op: GatedActivation, gate_up: Slice<bf16>, out: Slice<bf16> },
     Logits { op: AddRmsNorm, buffers: NormBuffers, eps: f32, head: Matrix },
+    Vectors { op: AddRmsNorm, buffers: NormBuffers, eps: f32 },
 }
 
 /// The steps in order.
@@ -103,18 +104,29 @@ impl Builder<'_> {
             },
             Node::Logits { residual, delta, norm, eps, head } => Step::Logits {
                 op: AddRmsNorm::new(self.kernels, self.program.dims.hidden)?,
-                buffers: NormBuffers {
-                    residual: self.residual(*residual)?,
-                    delta: delta.map(|d| self.activation(d)).transpose()?,
-                    weight: self.vector(*norm)?,
-                    out: self.memory.normed,
-                },
+                buffers: self.last_norm(*residual, *delta, *norm)?,
                 eps: *eps,
                 head: self.head(*head)?,
+            },
+            // What is pooled is which rows are wanted.
+            Node::Vectors { residual, delta, norm, eps, .. } => Step::Vectors {
+                op: AddRmsNorm::new(self.kernels, self.program.dims.hidden)?,
+                buffers: self.last_norm(*residual, *delta, *norm)?,
+                eps: *eps,
             },
         };
         self.steps.push(step);
         Ok(())
+    }
+
+    /// What the last node norms, and where to.
+    fn last_norm(&self, residual: SlotId, delta: Option<SlotId>, norm: WeightId) -> Result<NormBuffers, DeviceError> {
+        Ok(NormBuffers {
+            residual: self.residual(residual)?,
+            delta: delta.map(|d| self.activation(d)).transpose()?,
+            weight: self.vector(norm)?,
+            out: self.memory.normed,
+        })
     }
 
     fn rope(&mut self, qkv: SlotId, layer: usize) -> Result<Step, DeviceError> {

@@ -39,7 +39,7 @@ impl WeightMemory {
     fn carve_node(&mut self, carver: &mut Carver, program: &Program, node: &Node) -> Result<Option<()>, DeviceError> {
         Ok(match node {
             Node::Embed { table, .. } => self.table(carver, program, *table),
-            Node::AddRmsNorm { weight, .. } => self.vector(carver, program, *weight),
+            Node::AddRmsNorm { weight: norm, .. } | Node::Vectors { norm, .. } => self.vector(carver, program, *norm),
             Node::HeadNorm { q_weight, k_weight, .. } => {
                 self.vector(carver, program, *q_weight).and_then(|()| self.vector(carver, program, *k_weight))
             }

@@ -55,7 +55,7 @@ impl Run {
     /// Logits after these tokens, which follow those before.
     fn feed(&mut self, tokens: &[u32]) -> Vec<f32> {
         let blocks: Vec<BlockId> = (0..LIMITS.num_blocks as u32).rev().map(BlockId).collect();
-        let segment = Segment { tokens, start: self.len, blocks: &blocks, want_logits: true, fed: None };
+        let segment = Segment { tokens, start: self.len, blocks: &blocks, want_result: true, fed: None };
         self.executor.forward(&Batch { segments: vec![segment] }).unwrap();
         self.len += tokens.len();
         self.executor.logits(0).unwrap().to_vec()

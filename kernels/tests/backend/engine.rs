@@ -75,7 +75,7 @@ async fn read(mut stream: JobStream) -> (Vec<u32>, u32) {
             JobEvent::Started { cached_tokens } => cached = cached_tokens,
             JobEvent::Token(token) => tokens.push(token.id),
             JobEvent::Finished { .. } => return (tokens, cached),
-            JobEvent::Failed(reject) => panic!("{reject}"),
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -117,7 +117,7 @@ async fn greedy(engine: &EngineHandle, prompt: &[u32]) -> Vec<SampledToken> {
             JobEvent::Started { .. } => {}
             JobEvent::Token(token) => tokens.push(token),
             JobEvent::Finished { .. } => return tokens,
-            JobEvent::Failed(reject) => panic!("{reject}"),
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -51,7 +51,7 @@ pub fn segment(sequence: &Sequence, range: std::ops::Range<usize>) -> Segment<'_
         tokens: &sequence.tokens[range.clone()],
         start: range.start,
         blocks: &sequence.blocks,
-        want_logits: true,
+        want_result: true,
         fed: None,
     }
 }

@@ -9,6 +9,7 @@ mod executor;
 mod model;
 mod products;
 mod tuning;
+mod vectors;
 
 use std::process::Command;
 use std::sync::Arc;

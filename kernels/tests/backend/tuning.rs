@@ -59,7 +59,7 @@ fn run(standin: &Standin, folder: &Path, algorithms: Algorithms, proposed: i32) 
     let queued = || [0, 1, 2, FASTEST].map(|number| standin.queued(number));
     let timed = queued();
     let blocks = [BlockId(0)];
-    let segment = Segment { tokens: &[1; 8], fed: None, start: 0, blocks: &blocks, want_logits: true };
+    let segment = Segment { tokens: &[1; 8], fed: None, start: 0, blocks: &blocks, want_result: true };
     executor.forward(&Batch { segments: vec![segment] }).unwrap();
     let logits = executor.logits(0).unwrap().to_vec();
     let (before, after) = (timed, queued());

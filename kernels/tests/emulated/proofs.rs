@@ -89,7 +89,7 @@ fn runtime() -> Option<String> {
     let runtime = tidegate_emu::sanitizer_runtime();
     if runtime.is_none() {
         assert!(std::env::var_os(REQUIRE).is_none(), "this compiler has no runtime of the address sanitizer");
-        eprintln!("SKIPPED: this compiler has no runtime of the address sanitizer");
+        tidegate_skipped::skipped!("this compiler has no runtime of the address sanitizer");
     }
     runtime
 }

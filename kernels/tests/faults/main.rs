@@ -9,14 +9,14 @@ use model::{Shape, Weights, build};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_device::{
-    Activation, Backend, Batch, BlockId, DType, DeviceError, Dims, Executor, Limits, Program, SampleRow, Segment,
+    Activation, Backend, Batch, BlockId, DType, DeviceError, Dims, Executor, Limits, Node, Program, SampleRow, Segment,
     StepLimits,
 };
 use tidegate_emu::{ANY, Standin, standin};
 use tidegate_kernels::driver::Context;
 use tidegate_kernels::probe::NoCuda;
 use tidegate_kernels::{CudaBackend, CudaOptions, Unavailable};
-use tidegate_types::SamplingParams;
+use tidegate_types::{Pooling, SamplingParams};
 
 const LIMITS: Limits = Limits { num_blocks: 8, block_tokens: 16, max_batch_tokens: 32, max_seqs: 4 };
 const OUT_OF_MEMORY: i32 = 2;
@@ -34,8 +34,12 @@ fn open() -> CudaBackend {
 }
 
 fn tiny() -> (Arc<Program>, Weights) {
+    tiny_of(24)
+}
+
+fn tiny_of(vocab: usize) -> (Arc<Program>, Weights) {
     let dims =
-        Dims { num_layers: 1, num_heads: 2, num_kv_heads: 1, head_dim: 16, hidden: 16, vocab: 24, max_positions: 100 };
+        Dims { num_layers: 1, num_heads: 2, num_kv_heads: 1, head_dim: 16, hidden: 16, vocab, max_positions: 100 };
     let shape = Shape {
         dims,
         ffn: 24,
@@ -50,25 +54,66 @@ fn tiny() -> (Arc<Program>, Weights) {
     (Arc::new(program), weights)
 }
 
+/// Without a head it makes vectors.
+fn without_head((program, weights): (Arc<Program>, Weights)) -> (Arc<Program>, Weights) {
+    let mut program = Arc::unwrap_or_clone(program);
+    let Some(Node::Logits { residual, delta, norm, eps, .. }) = program.nodes.pop() else { panic!("no head") };
+    program.nodes.push(Node::Vectors { residual, delta, norm, eps, pooling: Pooling::LastToken });
+    (Arc::new(program), weights)
+}
+
+/// A program, and its steps: of a prompt and of the token after it; the second is a recorded one. They give what the
+/// program makes, as bits.
+struct Makes {
+    program: fn() -> (Arc<Program>, Weights),
+    steps: Steps,
+}
+
+type Steps = fn(&mut dyn Executor) -> Result<[Vec<u32>; 2], DeviceError>;
+
+const TOKENS: Makes = Makes { program: tiny, steps: |executor| step(executor).map(|drawn| drawn.map(|id| vec![id])) };
+const VECTORS: Makes = Makes {
+    program: || without_head(tiny()),
+    steps: |executor| Ok([vector(executor, &[5; 20], 0)?, vector(executor, &[7], 20)?]),
+};
+
+impl Makes {
+    fn load(&self, backend: &CudaBackend) -> Box<dyn Executor> {
+        let (program, weights) = (self.program)();
+        backend.load(program, &weights, LIMITS).unwrap()
+    }
+}
+
 fn load(backend: &CudaBackend) -> Result<Box<dyn Executor>, DeviceError> {
     let (program, weights) = tiny();
     backend.load(program, &weights, LIMITS)
 }
 
-/// A prompt, and the two tokens after it; the second comes from a recorded step.
+/// A prompt, and the two tokens after it.
 fn step(executor: &mut dyn Executor) -> Result<[u32; 2], DeviceError> {
     let first = draw(executor, &[5; 20], 0)?;
     Ok([first, draw(executor, &[first], 20)?])
 }
 
 fn draw(executor: &mut dyn Executor, tokens: &[u32], start: usize) -> Result<u32, DeviceError> {
-    let blocks = [BlockId(3), BlockId(0)];
-    let segment = Segment { tokens, start, blocks: &blocks, want_logits: true, fed: None };
-    executor.forward(&Batch { segments: vec![segment] })?;
+    forward(executor, tokens, start)?;
     let params = SamplingParams::greedy();
     let position = start + tokens.len();
     executor.sample(&[SampleRow { segment: 0, params: &params, position, prompt: &[], output: &[], mask: None }])?;
     Ok(executor.collect()?[0].as_ref().unwrap().id)
+}
+
+fn vector(executor: &mut dyn Executor, tokens: &[u32], start: usize) -> Result<Vec<u32>, DeviceError> {
+    forward(executor, tokens, start)?;
+    executor.sample(&[])?;
+    executor.collect()?;
+    Ok(executor.vector(0, 0).unwrap().iter().map(|x| x.to_bits()).collect())
+}
+
+fn forward(executor: &mut dyn Executor, tokens: &[u32], start: usize) -> Result<(), DeviceError> {
+    let blocks = [BlockId(3), BlockId(0)];
+    let segment = Segment { tokens, start, blocks: &blocks, want_result: true, fed: None };
+    executor.forward(&Batch { segments: vec![segment] })
 }
 
 fn assert_nothing_is_held() {
@@ -143,34 +188,34 @@ fn a_device_that_is_lost_at_any_call_of_a_start_is_said_and_the_next_start_works
 }
 
 /// Gives `code` to each call of a step in turn, one executor for each. The calls, and those that a step has survived.
-fn every_call_of_a_step(standin: &Standin, code: i32) -> [BTreeSet<String>; 2] {
+fn every_call_of_a_step(standin: &Standin, makes: &Makes, code: i32) -> [BTreeSet<String>; 2] {
     let backend = open();
-    let expected = step(&mut *load(&backend).unwrap()).unwrap();
+    let expected = (makes.steps)(&mut *makes.load(&backend)).unwrap();
     let (mut calls, mut survived) = (BTreeSet::new(), BTreeSet::new());
     for number in 0.. {
-        let mut executor = load(&backend).unwrap();
+        let mut executor = makes.load(&backend);
         standin.fail(ANY, number, code);
-        let stepped = step(&mut *executor);
+        let stepped = (makes.steps)(&mut *executor);
         let call = standin.met();
         if call.is_empty() {
             assert_eq!(stepped.unwrap(), expected);
             break;
         }
         match stepped {
-            Ok(tokens) => {
-                assert_eq!(tokens, expected, "after {call}");
+            Ok(made) => {
+                assert_eq!(made, expected, "after {call}");
                 survived.insert(call.clone());
             }
             Err(error) => assert!(matches!(&error, DeviceError::Lost(why) if why.contains(&call)), "{error}"),
         }
         if code == LAUNCH_FAILED {
-            assert!(matches!(step(&mut *executor), Err(DeviceError::Lost(_))), "a lost device works on");
+            assert!(matches!((makes.steps)(&mut *executor), Err(DeviceError::Lost(_))), "a lost device works on");
         }
         standin.heal();
         drop(executor);
         assert_nothing_is_held();
         if calls.insert(call.clone()) {
-            assert_eq!(step(&mut *load(&backend).unwrap()).unwrap(), expected, "after {call} {number}");
+            assert_eq!((makes.steps)(&mut *makes.load(&backend)).unwrap(), expected, "after {call} {number}");
         }
     }
     standin.heal();
@@ -180,31 +225,53 @@ fn every_call_of_a_step(standin: &Standin, code: i32) -> [BTreeSet<String>; 2] {
 #[test]
 fn a_device_that_is_lost_at_any_call_of_a_step_is_replaced_by_the_next_executor() {
     let Some((standin, _alone)) = alone() else { return };
-    let [calls, survived] = every_call_of_a_step(standin, LAUNCH_FAILED);
-    assert_all(&calls, &["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cublasLtMatmul"]);
-    assert_all(&calls, &["cuEventRecord", "cuEventSynchronize", "cuGraphLaunch"]);
-    assert_all(&calls, &["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]);
-    assert_eq!(survived, BTreeSet::new());
+    for makes in [TOKENS, VECTORS] {
+        let [calls, survived] = every_call_of_a_step(standin, &makes, LAUNCH_FAILED);
+        assert_all(&calls, &["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cublasLtMatmul"]);
+        assert_all(&calls, &["cuEventRecord", "cuEventSynchronize", "cuGraphLaunch"]);
+        assert_all(&calls, &["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]);
+        assert_eq!(survived, BTreeSet::new());
+    }
 }
 
 #[test]
 fn memory_that_runs_out_in_a_step_is_said_and_a_step_that_cannot_be_recorded_is_queued_plainly() {
     let Some((standin, _alone)) = alone() else { return };
-    let [calls, survived] = every_call_of_a_step(standin, OUT_OF_MEMORY);
-    assert_all(&calls, &["cuLaunchKernel", "cuGraphLaunch"]);
-    assert_all(&survived, &["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]);
+    for makes in [TOKENS, VECTORS] {
+        let [calls, survived] = every_call_of_a_step(standin, &makes, OUT_OF_MEMORY);
+        assert_all(&calls, &["cuLaunchKernel", "cuGraphLaunch"]);
+        assert_all(&survived, &["cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"]);
+    }
 }
 
 #[test]
 fn nothing_is_allocated_in_a_step() {
     let Some((standin, _alone)) = alone() else { return };
-    let mut executor = load(&open()).unwrap();
-    let allocated = || ["cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreate", "cuEventCreate"].map(|c| standin.calls(c));
-    let before = allocated();
-    let expected = step(&mut *executor).unwrap();
-    assert_eq!(step(&mut *executor).unwrap(), expected);
-    assert_eq!(allocated(), before);
-    assert!(standin.calls("cuGraphLaunch") > 0, "nothing was recorded");
+    for makes in [TOKENS, VECTORS] {
+        let mut executor = makes.load(&open());
+        let allocating = ["cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreate", "cuEventCreate"];
+        let allocated = || allocating.map(|call| standin.calls(call));
+        let (before, played) = (allocated(), standin.calls("cuGraphLaunch"));
+        let expected = (makes.steps)(&mut *executor).unwrap();
+        assert_eq!((makes.steps)(&mut *executor).unwrap(), expected);
+        assert_eq!(allocated(), before);
+        assert!(standin.calls("cuGraphLaunch") > played, "nothing was recorded");
+    }
+}
+
+/// What a step kept is one area that the next would write.
+#[test]
+fn a_step_before_the_vectors_of_the_last_were_collected_is_refused() {
+    let Some((_, _alone)) = alone() else { return };
+    let mut executor = VECTORS.load(&open());
+    let expected = vector(&mut *executor, &[5; 20], 0).unwrap();
+    forward(&mut *executor, &[5; 20], 0).unwrap();
+    assert!(executor.vector(0, 0).is_none(), "it is not there yet");
+    executor.sample(&[]).unwrap();
+    let refused = forward(&mut *executor, &[6; 20], 0).unwrap_err();
+    assert_eq!(refused.to_string(), "bad batch: the vectors of the last step were not collected");
+    executor.collect().unwrap();
+    assert_eq!(executor.vector(0, 0).unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -265,4 +332,15 @@ fn the_room_for_a_cache_is_filled_but_for_the_reserve() {
     step(&mut *executor).unwrap();
     let nothing_left = backend.cache_room(&tiny().0, &steps, 1).unwrap();
     assert_eq!(nothing_left, Some(0));
+}
+
+#[test]
+fn a_model_that_makes_vectors_takes_no_memory_to_draw_from() {
+    let Some((_, _alone)) = alone() else { return };
+    let (backend, vocab, max_seqs) = (open(), 4000, 32);
+    let steps = StepLimits { max_batch_tokens: 32, max_seqs };
+    let room = |(program, _): (Arc<Program>, Weights)| backend.cache_room(&program, &steps, 1).unwrap().unwrap();
+    let saved = room(without_head(tiny_of(vocab))) - room(tiny_of(vocab));
+    // Logits, adjusted ones and counts.
+    assert!(saved >= 3 * max_seqs * vocab * size_of::<f32>(), "{saved} bytes");
 }

@@ -17,7 +17,9 @@ use crate::fed::{DrawQueue, with_tokens};
 use crate::program::Program;
 use crate::sampler::Sampler;
 use crate::weights::{DType, WeightSource};
+use std::ops::Range;
 use std::sync::Arc;
+use tidegate_types::Pooling;
 
 /// Rows of a unit of the steps that work row by row.
 const UNIT_ROWS: usize = 8;
@@ -36,7 +38,7 @@ struct Buffers {
     slots: Vec<Rows>,
     /// `[cos, sin]` of each row.
     rotations: Rows,
-    /// Normed rows whose logits are wanted.
+    /// Normed rows that are kept.
     normed: Rows,
     /// Their logits.
     logits: Rows,
@@ -50,12 +52,17 @@ struct Buffers {
 impl Buffers {
     fn new(program: &Program, limits: &Limits, workers: usize) -> Result<Self, DeviceError> {
         let (tokens, seqs, dims) = (limits.max_batch_tokens, limits.max_seqs, &program.dims);
+        let (kept, logits) = match program.pooling() {
+            None => (seqs, seqs),
+            Some(Pooling::LastToken) => (seqs, 0),
+            Some(Pooling::Mean) => (tokens, 0),
+        };
         let widest = program.slots.iter().map(|s| s.width).max().unwrap_or(0).max(dims.hidden);
         let mut shapes: Vec<(usize, usize)> = program.slots.iter().map(|s| (tokens, s.width)).collect();
         shapes.extend([
             (tokens, dims.head_dim),
-            (seqs, dims.hidden),
-            (seqs, dims.vocab),
+            (kept, dims.hidden),
+            (logits, dims.vocab),
             (1, panel_len(tokens.max(seqs), widest)),
             (workers, attention::scratch_len(dims)),
         ]);
@@ -88,9 +95,9 @@ pub(super) struct CpuExecutor<S: Simd> {
     pool: Pool,
     rows: Vec<Row>,
     runs: Vec<attention::Run>,
-    /// Of each segment of the last forward: its row of the logits.
-    kept: Vec<Option<usize>>,
-    /// Of each row of the logits: its row of the batch.
+    /// Of each segment of the last forward: its rows among those that are kept.
+    kept: Vec<Range<usize>>,
+    /// Of each row that is kept: its row of the batch.
     wanted: Vec<usize>,
     sampler: Sampler,
     drawn: DrawQueue,
@@ -122,7 +129,7 @@ impl<S: Simd> CpuExecutor<S> {
             rows: Vec::with_capacity(limits.max_batch_tokens),
             runs: Vec::with_capacity(limits.max_batch_tokens),
             kept: Vec::with_capacity(limits.max_seqs),
-            wanted: Vec::with_capacity(limits.max_seqs),
+            wanted: Vec::with_capacity(limits.max_batch_tokens),
             sampler: Sampler::new(program.dims.vocab),
             drawn: DrawQueue::default(),
             program,
@@ -130,13 +137,13 @@ impl<S: Simd> CpuExecutor<S> {
         })
     }
 
-    /// Lays the batch out as rows, runs and wanted rows.
+    /// Lays the batch out as rows, runs and rows that are kept.
     fn plan(&mut self, batch: &Batch<'_>) {
         self.rows.clear();
         self.runs.clear();
         self.kept.clear();
         self.wanted.clear();
-        let most = attention::run_tokens(&self.program.dims);
+        let (most, pooling) = (attention::run_tokens(&self.program.dims), self.program.pooling());
         for (segment, s) in batch.segments.iter().enumerate() {
             let first = self.rows.len();
             let row = |(i, &token)| Row { token, position: s.start + i, segment };
@@ -146,10 +153,9 @@ impl<S: Simd> CpuExecutor<S> {
                 attention::Run { segment, row: first + i, position: s.start + i, tokens }
             };
             self.runs.extend((0..s.tokens.len()).step_by(most).map(run));
-            self.kept.push(s.want_logits.then_some(self.wanted.len()));
-            if s.want_logits {
-                self.wanted.push(self.rows.len() - 1);
-            }
+            let before = self.wanted.len();
+            self.wanted.extend(s.kept_rows(pooling).map(|row| first + row));
+            self.kept.push(before..self.wanted.len());
         }
         let rope = &self.program.rope;
         for (r, row) in self.rows.iter().enumerate() {
@@ -194,9 +200,8 @@ impl<S: Simd> Executor for CpuExecutor<S> {
         check_rows(rows, |segment| self.logits(segment).is_some())?;
         let Self { drawn, sampler, kept, buffers, .. } = self;
         drawn.draw(rows, |row| {
-            let kept = kept[row.segment].unwrap_or_default();
             // SAFETY: a kept row of the last forward, which has ended; `check_rows` saw it.
-            sampler.draw(unsafe { buffers.logits.row(kept) }, row)
+            sampler.draw(unsafe { buffers.logits.row(kept[row.segment].start) }, row)
         });
         Ok(())
     }
@@ -206,9 +211,15 @@ impl<S: Simd> Executor for CpuExecutor<S> {
     }
 
     fn logits(&self, segment: usize) -> Option<&[f32]> {
-        let row = self.kept.get(segment).copied().flatten()?;
+        let row = self.kept.get(segment)?.clone().next().filter(|_| self.program.pooling().is_none())?;
         // SAFETY: a kept row of the last forward; the borrow of `self` keeps the next one away.
         Some(unsafe { self.buffers.logits.row(row) })
+    }
+
+    fn vector(&self, segment: usize, row: usize) -> Option<&[f32]> {
+        let row = self.kept.get(segment)?.clone().nth(row).filter(|_| self.program.pooling().is_some())?;
+        // SAFETY: as in `logits`.
+        Some(unsafe { self.buffers.normed.row(row) })
     }
 }
 
@@ -256,6 +267,10 @@ impl<S: Simd> Pass<'_, S> {
             }
             Step::Logits { residual, delta, norm, head } => {
                 self.logits(slots[residual], delta.map(|d| slots[d]), norm, head)
+            }
+            Step::Vectors { residual, delta, norm } => {
+                self.norm_kept(slots[residual], delta.map(|d| slots[d]), norm);
+                Ok(())
             }
         }
     }
@@ -361,13 +376,17 @@ impl<S: Simd> Pass<'_, S> {
         if self.wanted.is_empty() {
             return Ok(());
         }
+        self.norm_kept(residual, delta, norm);
+        self.linear(self.buffers.normed, self.wanted.len(), head, None, self.buffers.logits)
+    }
+
+    fn norm_kept(&self, residual: Rows, delta: Option<Rows>, norm: Norm) {
         let weight = &self.model.vectors[norm.weight];
-        let (normed, logits) = (self.buffers.normed, self.buffers.logits);
         for (i, &r) in self.wanted.iter().enumerate() {
             // SAFETY: see `Pass`; one thread.
-            self.s.exact().run(unsafe { norm_row(residual, delta, weight, norm.eps, r, normed.row_mut(i)) });
+            let row = unsafe { norm_row(residual, delta, weight, norm.eps, r, self.buffers.normed.row_mut(i)) };
+            self.s.exact().run(row);
         }
-        self.linear(normed, self.wanted.len(), head, None, logits)
     }
 }
 

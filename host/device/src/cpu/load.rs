@@ -23,6 +23,7 @@ pub(super) enum Step {
     Attend { qkv: usize, layer: usize, scale: f32, window: Option<usize>, out: usize },
     GatedActivation { gate_up: usize, act: Activation, out: usize },
     Logits { residual: usize, delta: Option<usize>, norm: Norm, head: usize },
+    Vectors { residual: usize, delta: Option<usize>, norm: Norm },
 }
 
 /// An RMS norm.
@@ -102,6 +103,11 @@ impl<'a> Loader<'a> {
                 self.distinct(&[Some(*residual), *delta])?;
                 let norm = Norm { weight: self.vector(*norm)?, eps: *eps };
                 Step::Logits { residual: residual.0, delta: slot(*delta), norm, head: self.matrix(&[*head])? }
+            }
+            Node::Vectors { residual, delta, norm, eps, .. } => {
+                self.distinct(&[Some(*residual), *delta])?;
+                let norm = Norm { weight: self.vector(*norm)?, eps: *eps };
+                Step::Vectors { residual: residual.0, delta: slot(*delta), norm }
             }
         })
     }

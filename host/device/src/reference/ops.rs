@@ -1,4 +1,5 @@
-//! The formulas of the nodes, on one row or one head; public for the tests of other backends. Sums run in f64, in index order.
+//! The formulas of the nodes, on one row or one head; public for the tests of other backends and for heads
+//! that are applied on the host. Sums run in f64, in index order.
 
 use crate::executor::DeviceError;
 use crate::program::{Activation, RopeTable};

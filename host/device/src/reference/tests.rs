@@ -102,7 +102,7 @@ fn blocks(ids: &[u32]) -> Vec<BlockId> {
 }
 
 fn segment<'a>(tokens: &'a [u32], start: usize, blocks: &'a [BlockId]) -> Segment<'a> {
-    Segment { tokens, start, blocks, want_logits: true, fed: None }
+    Segment { tokens, start, blocks, want_result: true, fed: None }
 }
 
 fn forward(executor: &mut dyn Executor, segments: Vec<Segment<'_>>) {
@@ -189,7 +189,7 @@ fn a_window_sees_itself_and_the_tokens_before_it_up_to_its_size() {
 fn only_wanted_logits_are_kept() {
     let mut executor = executor();
     let table = [blocks(&[0]), blocks(&[1])];
-    let silent = Segment { want_logits: false, ..segment(&[1], 0, &table[0]) };
+    let silent = Segment { want_result: false, ..segment(&[1], 0, &table[0]) };
     forward(&mut *executor, vec![silent, segment(&[2], 0, &table[1])]);
     assert!(executor.logits(0).is_none() && executor.logits(1).is_some() && executor.logits(2).is_none());
     let params = SamplingParams::greedy();

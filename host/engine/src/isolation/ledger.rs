@@ -120,6 +120,7 @@ impl Books {
                 return first;
             }
             JobEvent::Token(token) => entry.work.emitted.push(token.id),
+            JobEvent::Vector(_) => {}
             JobEvent::Finished { usage, .. } => {
                 usage.cached_tokens = u64::from(entry.cached_tokens.unwrap_or(0));
                 self.entries.remove(&id);
@@ -136,7 +137,7 @@ impl Entry {
     /// The last event, where the job does not go on.
     fn end_after_death(&mut self, blamed: bool, context: usize, max_restarts: u32) -> Option<JobEvent> {
         let (job, num_output) = (&self.work.job, self.work.emitted.len());
-        if num_output >= job.max_tokens as usize || job.prompt.len() + num_output >= context {
+        if self.work.is_full(context) {
             let usage = Usage {
                 input_tokens: job.prompt.len() as u64,
                 cached_tokens: u64::from(self.cached_tokens.unwrap_or(0)),

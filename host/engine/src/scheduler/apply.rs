@@ -2,7 +2,7 @@
 
 use super::{Event, Item, Plan, Scheduler};
 use crate::config::BLOCK_TOKENS;
-use tidegate_types::{JobEvent, JobId, Reject, SampledToken};
+use tidegate_types::{Fault, FinishReason, JobEvent, JobId, Pooling, Reject, SampledToken};
 
 /// Cost of a drawn token relative to a computed prompt token, in a tenant's counter (as in the VTC paper).
 const OUTPUT_COST: u64 = 2;
@@ -12,6 +12,8 @@ const OUTPUT_COST: u64 = 2;
 pub enum Outcome {
     /// Computed; with the drawn token where the item samples.
     Computed(Option<SampledToken>),
+    /// Computed, by a model that makes vectors; with the rows that were kept.
+    Rows(Vec<Vec<f32>>),
     /// This item failed; the others did not.
     Failed(Reject),
 }
@@ -32,6 +34,10 @@ impl Scheduler {
                     if let Some(token) = token {
                         self.take_token(item.id, token, &mut events);
                     }
+                }
+                Outcome::Rows(rows) => {
+                    self.advance(item.id, item.num_tokens);
+                    self.take_rows(item, &rows, &mut events);
                 }
                 Outcome::Failed(reject) => self.fail(item.id, reject, &mut events),
             }
@@ -76,12 +82,29 @@ impl Scheduler {
         sequence.published = full;
     }
 
+    /// Adds rows to a vector, and ends the job with it once the last of them is there.
+    fn take_rows(&mut self, item: &Item, rows: &[Vec<f32>], events: &mut Vec<Event>) {
+        let pooling = self.rules.pooling.unwrap_or(Pooling::LastToken);
+        let Some(sequence) = self.sequences.get_mut(&item.id) else { return };
+        sequence.pooled.add(pooling, (item.start, item.num_tokens), rows);
+        if !item.samples {
+            return;
+        }
+        let (vector, usage) = (sequence.pooled.vector(pooling), sequence.usage());
+        if vector.iter().any(|x| !x.is_finite()) {
+            let why = format!("the vector of {} has a number that is not finite", item.id);
+            return self.fail(item.id, Reject::internal(Fault::Engine, why), events);
+        }
+        events.extend(sequence.start().map(|event| (item.id, event)));
+        events.push((item.id, JobEvent::Vector(vector)));
+        self.remove(item.id);
+        self.counters.finished += 1;
+        events.push((item.id, JobEvent::Finished { reason: FinishReason::Stop, usage }));
+    }
+
     fn take_token(&mut self, id: JobId, token: SampledToken, events: &mut Vec<Event>) {
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
-        if !std::mem::replace(&mut sequence.started, true) {
-            let cached_tokens = sequence.cached_tokens.unwrap_or(0) as u32;
-            events.push((id, JobEvent::Started { cached_tokens }));
-        }
+        events.extend(sequence.start().map(|event| (id, event)));
         let accepted = sequence.accept(&token, self.rules.context);
         let usage = sequence.usage();
         self.queue.charge(&sequence.owner, OUTPUT_COST);

@@ -22,7 +22,7 @@ pub struct Item {
     pub start: usize,
     /// How many of its next tokens are computed.
     pub num_tokens: usize,
-    /// They are the last ones: a token is drawn.
+    /// They are the last ones: a token is drawn, or the vector made.
     pub samples: bool,
 }
 

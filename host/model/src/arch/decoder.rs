@@ -20,7 +20,7 @@ impl Bias {
     }
 }
 
-/// Composes a program: embedding, `block` for each layer, final norm and head.
+/// Composes a program: embedding, `block` for each layer, final norm and head; no head where it makes vectors.
 pub(super) fn decoder(config: &Config, block: impl Fn(&mut Block<'_>, usize)) -> Program {
     let mut program = Program {
         dims: dims(config),
@@ -40,12 +40,16 @@ pub(super) fn decoder(config: &Config, block: impl Fn(&mut Block<'_>, usize)) ->
         pending = b.pending;
     }
     let norm = weight(&mut program, "model.norm.weight", &[config.hidden]);
-    let head = match config.tie_word_embeddings {
-        true => table,
-        false => weight(&mut program, "lm_head.weight", &[config.vocab, config.hidden]),
+    let (residual, delta, eps) = (slots.residual, pending, config.rms_norm_eps);
+    let last = match (config.pooling, config.tie_word_embeddings) {
+        (Some(pooling), _) => Node::Vectors { residual, delta, norm, eps, pooling },
+        (None, true) => Node::Logits { residual, delta, norm, eps, head: table },
+        (None, false) => {
+            let head = weight(&mut program, "lm_head.weight", &[config.vocab, config.hidden]);
+            Node::Logits { residual, delta, norm, eps, head }
+        }
     };
-    let eps = config.rms_norm_eps;
-    program.nodes.push(Node::Logits { residual: slots.residual, delta: pending, norm, eps, head });
+    program.nodes.push(last);
     program
 }
 

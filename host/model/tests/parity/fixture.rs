@@ -76,7 +76,7 @@ impl Run {
 
     /// Appends tokens; gives the logits behind the last of them.
     pub fn feed(&mut self, tokens: &[u32]) -> Vec<f32> {
-        let segment = Segment { tokens, start: self.len, blocks: &self.blocks, want_logits: true, fed: None };
+        let segment = Segment { tokens, start: self.len, blocks: &self.blocks, want_result: true, fed: None };
         self.executor.forward(&Batch { segments: vec![segment] }).unwrap();
         self.len += tokens.len();
         self.executor.logits(0).unwrap().to_vec()

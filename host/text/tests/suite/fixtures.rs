@@ -133,6 +133,17 @@ fn what_a_tokenizer_adds_is_what_transformers_adds() {
 }
 
 #[test]
+fn a_text_that_a_vector_is_made_of_ends_as_its_tokenizer_ends_it() {
+    let model = open("embedding");
+    for text in expected("embedding.json")["texts"].as_array().expect("texts") {
+        let said = text["text"].as_str().expect("a text");
+        assert_eq!(model.encode_literal(said, AddSpecial::Yes).expect("encodes"), ids(&text["tokens"]), "{said:?}");
+    }
+    let written = model.encode_literal("<|endoftext|>", AddSpecial::Yes).expect("encodes");
+    assert_eq!(written.iter().filter(|id| model.is_control(**id)).count(), 1, "what a caller writes stays text");
+}
+
+#[test]
 fn ids_decode_to_the_text_of_transformers() {
     let strings = strings();
     for (name, model, table) in tables() {

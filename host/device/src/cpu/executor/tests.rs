@@ -21,7 +21,7 @@ fn logits(executor: &mut dyn Executor, cuts: &[usize]) -> Vec<f32> {
     let mut start = 0;
     for &cut in cuts {
         let segments =
-            vec![Segment { tokens: &tokens[start..cut], start, blocks: &blocks, want_logits: true, fed: None }];
+            vec![Segment { tokens: &tokens[start..cut], start, blocks: &blocks, want_result: true, fed: None }];
         executor.forward(&Batch { segments }).unwrap();
         start = cut;
     }

@@ -106,7 +106,7 @@ fn emulated_products_on_tiles_are_exact() {
 #[test]
 fn tiles_give_the_bits_of_their_emulation() {
     let Some(tiles) = Avx512::<TILES>::detect() else {
-        eprintln!("SKIPPED: this processor lacks AMX BF16");
+        tidegate_skipped::skipped!("this processor lacks AMX BF16");
         return;
     };
     for (rows, cols) in [(64, 96), (33, 2100)] {
@@ -152,7 +152,7 @@ fn products_with_every_instruction_set_of_this_processor_are_exact() {
     let lacking = [avx2.is_none(), avx512.is_none(), dot.is_none(), tiles.is_none()];
     for (name, lacking) in ["AVX2", "AVX-512", "AVX-512 BF16", "AMX BF16"].into_iter().zip(lacking) {
         if lacking {
-            eprintln!("SKIPPED: this processor lacks {name}");
+            tidegate_skipped::skipped!("this processor lacks {name}");
         }
     }
     avx2.into_iter().for_each(check_all);

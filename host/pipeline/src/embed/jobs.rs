@@ -1,0 +1,141 @@
+//! Vectors by the own engine: texts become tokens, each a job of its own. Those that leave the server have length 1.
+
+use crate::models::EngineModel;
+use crate::stages::LONG_TEXT_BYTES;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use std::sync::Arc;
+use tidegate_engine::JobStream;
+use tidegate_ledger::Tally;
+use tidegate_text::{AddSpecial, TextModel};
+use tidegate_types::{Caller, EmbedInput, Embeddings, Fault, Job, JobEvent, Reject, RejectKind, SamplingParams, Usage};
+
+/// Of one request at the engine together: enough for a batch, and the others wait where they take nobody's place.
+const JOBS_AT_ONCE: usize = 32;
+
+/// Texts with what the model's tokenizer adds to them; marks that callers write into them stay text.
+pub(crate) async fn encode(text: &Arc<TextModel>, inputs: &[EmbedInput]) -> Result<Vec<Vec<u32>>, Reject> {
+    let bytes: usize = inputs.iter().map(|input| if let EmbedInput::Text(text) = input { text.len() } else { 0 }).sum();
+    if bytes <= LONG_TEXT_BYTES {
+        return encode_all(text, inputs);
+    }
+    let (text, inputs) = (Arc::clone(text), inputs.to_vec());
+    let encoding = tokio::task::spawn_blocking(move || encode_all(&text, &inputs));
+    encoding.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
+}
+
+fn encode_all(text: &TextModel, inputs: &[EmbedInput]) -> Result<Vec<Vec<u32>>, Reject> {
+    let encode = |input: &EmbedInput| match input {
+        EmbedInput::Tokens(tokens) => Ok(tokens.clone()),
+        EmbedInput::Text(written) => text.encode_literal(written, AddSpecial::Yes).map_err(|error| {
+            let callers = error.is_callers().then(|| Reject::invalid("input", error.to_string()).code("invalid_value"));
+            callers.unwrap_or_else(|| Reject::internal(Fault::Operator, error.to_string()))
+        }),
+    };
+    inputs.iter().map(encode).collect()
+}
+
+/// One vector for each prompt, of which `of_each` leaves what is wanted. Dropping the future ends the jobs.
+pub(crate) async fn by_engine(
+    engine: &EngineModel,
+    caller: &Caller,
+    prompts: Vec<Vec<u32>>,
+    of_each: impl Fn(Vec<f32>) -> Vec<f32>,
+    tally: &Tally,
+) -> Result<Embeddings, Reject> {
+    let single = prompts.len() == 1;
+    let at = move |reject: Reject, i: usize| match reject.fault {
+        Fault::Client if single => reject.at("input"),
+        Fault::Client => reject.at(format!("input[{i}]")),
+        _ => reject,
+    };
+    let mut made = Embeddings { vectors: Vec::with_capacity(prompts.len()), usage: Usage::default() };
+    let mut waiting = prompts.into_iter().enumerate();
+    let (mut next, mut running) = (waiting.next(), FuturesOrdered::new());
+    loop {
+        while running.len() < JOBS_AT_ONCE
+            && let Some((i, prompt)) = next.take()
+        {
+            match engine.handle.submit(job(engine, caller, prompt.clone())) {
+                Ok(stream) => {
+                    tally.add_input(prompt.len() as u64);
+                    running.push_back(async move { one(stream, tally).await.map_err(|reject| at(reject, i)) });
+                    next = waiting.next();
+                }
+                // A queue that is full for a moment shall not cost what was made: the request's own jobs make room.
+                Err(reject) if reject.kind == RejectKind::Unavailable && !running.is_empty() => {
+                    next = Some((i, prompt));
+                    break;
+                }
+                Err(reject) => return Err(at(reject, i)),
+            }
+        }
+        let Some(ended) = running.next().await else { return Ok(made) };
+        let (vector, usage) = ended?;
+        made.vectors.push(of_each(vector));
+        made.usage += usage;
+    }
+}
+
+fn job(engine: &EngineModel, caller: &Caller, prompt: Vec<u32>) -> Job {
+    Job {
+        id: engine.handle.next_job_id(),
+        sampling: SamplingParams::default(),
+        max_tokens: 0,
+        stop_token_ids: Vec::new(),
+        tenant: caller.tenant.clone(),
+        class: caller.class,
+        weight: caller.weight,
+        prompt,
+    }
+}
+
+async fn one(mut stream: JobStream, tally: &Tally) -> Result<(Vec<f32>, Usage), Reject> {
+    let mut vector = None;
+    while let Some(event) = stream.next().await {
+        match event {
+            JobEvent::Started { cached_tokens } => tally.add_cached(u64::from(cached_tokens)),
+            JobEvent::Vector(made) => vector = Some(made),
+            JobEvent::Finished { usage, .. } => {
+                let none = || Reject::internal(Fault::Engine, "a job for a vector ended without one");
+                return Ok((vector.ok_or_else(none)?, usage));
+            }
+            JobEvent::Failed(reject) => return Err(reject),
+            JobEvent::Token(_) => return Err(Reject::internal(Fault::Engine, "a token instead of a vector")),
+        }
+    }
+    Err(Reject::internal(Fault::Engine, "the engine dropped a job without a word"))
+}
+
+/// With length 1. The first numbers, where fewer are asked for: of models that were made for it (Matryoshka) they are a
+/// vector by themselves. What is left out is held no longer.
+pub(super) fn shortened(mut vector: Vec<f32>, dimensions: Option<u32>) -> Vec<f32> {
+    if let Some(dimensions) = dimensions {
+        vector.truncate(dimensions as usize);
+        vector.shrink_to_fit();
+    }
+    unit(vector)
+}
+
+/// The same direction with length 1; one of zeros has none, and stays.
+fn unit(mut vector: Vec<f32>) -> Vec<f32> {
+    let length = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+    vector
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortened_vector_has_length_1_too() {
+        assert_eq!(shortened(vec![3.0, 0.0, 4.0], None), [0.6, 0.0, 0.8]);
+        assert_eq!(shortened(vec![0.0; 3], None), [0.0; 3]);
+        let short = shortened(vec![3.0, 0.0, 4.0], Some(2));
+        assert_eq!((&short[..], short.capacity()), (&[1.0, 0.0][..], 2));
+        assert_eq!(shortened(vec![0.0; 3], Some(2)), [0.0; 2]);
+    }
+}

@@ -1,0 +1,134 @@
+//! Vectors of texts by one model, wherever it runs: of callers ([`Pipeline::embed`](crate::Pipeline::embed)) and of plugins
+//! (`ask.rs`).
+
+use super::jobs::{by_engine, encode, shortened};
+use crate::bounds::LengthBounds;
+use crate::context::RequestContext;
+use crate::estimate::BYTES_PER_TOKEN;
+use crate::labels::classifier;
+use crate::models::{EngineModel, Makes, Model, ModelBackend};
+use tidegate_ledger::Tally;
+use tidegate_types::{EmbedInput, EmbedRequest, Embeddings, Reject, Usage};
+use tidegate_upstream::{Attempts, TOO_LONG};
+
+/// What is to be made of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Vectors,
+    /// With scores; see `labels.rs`.
+    Labels,
+}
+
+/// What a model is to read for a request.
+pub(crate) struct Reading {
+    /// Of the own engine: the texts as tokens.
+    pub(crate) prompts: Vec<Vec<u32>>,
+    /// How many tokens that is, or about: other servers count for themselves.
+    pub(crate) num_tokens: u64,
+}
+
+impl Reading {
+    /// Refuses what the model cannot do, and texts that are longer than `bounds`. `estimate` is for a model that runs
+    /// elsewhere.
+    pub(crate) async fn of(
+        model: &Model,
+        asked: &EmbedRequest,
+        wanted: Wanted,
+        bounds: &LengthBounds,
+        estimate: u64,
+    ) -> Result<Self, Reject> {
+        match &model.backend {
+            ModelBackend::Engine(engine) => {
+                let padded = match wanted {
+                    Wanted::Vectors => check_dimensions(model, engine, asked.dimensions).map(|()| None)?,
+                    Wanted::Labels => Some(classifier(model, engine)?),
+                };
+                let mut prompts = encode(&engine.text, &asked.inputs).await?;
+                if let Some(classifier) = padded {
+                    prompts.iter_mut().for_each(|prompt| prompt.truncate(classifier.without_padding(prompt).len()));
+                }
+                prompts.iter().try_for_each(|prompt| bounds.check_text(prompt.len() as u64, ""))?;
+                let num_tokens = prompts.iter().map(|prompt| prompt.len() as u64).sum();
+                Ok(Self { prompts, num_tokens })
+            }
+            ModelBackend::Upstream(_) => {
+                asked.inputs.iter().try_for_each(|input| bounds.check_text(about(input), "about "))?;
+                Ok(Self { prompts: Vec::new(), num_tokens: estimate })
+            }
+        }
+    }
+}
+
+/// One vector for each text, as the work of the request's caller. What that costs is counted in `tally`.
+pub(crate) async fn vectors(
+    model: &Model,
+    asked: &EmbedRequest,
+    reading: Reading,
+    cx: &RequestContext,
+    (tally, attempts): (&Tally, &Attempts),
+) -> Result<Embeddings, Reject> {
+    let Reading { prompts, num_tokens } = reading;
+    match &model.backend {
+        ModelBackend::Engine(engine) => {
+            let of_each = |vector| shortened(vector, asked.dimensions);
+            by_engine(engine, &cx.caller, prompts, of_each, tally).await
+        }
+        ModelBackend::Upstream(replicas) => {
+            let made = Box::pin(replicas.vectors(asked, &cx.sending(), attempts)).await;
+            let (vectors, counted) = made.inspect_err(|failed| count_unread(failed, num_tokens, tally))?;
+            let input_tokens = counted.unwrap_or(num_tokens);
+            tally.add_input(input_tokens);
+            check_made(model, &vectors, asked.dimensions)?;
+            Ok(Embeddings { vectors, usage: Usage { input_tokens, ..Usage::default() } })
+        }
+    }
+}
+
+/// Of what a server made, and bills, but that was too long to be read, the estimate is counted.
+pub(crate) fn count_unread(failed: &Reject, num_tokens: u64, tally: &Tally) {
+    if failed.code.as_deref() == Some(TOO_LONG) {
+        tally.add_input(num_tokens);
+    }
+}
+
+fn check_dimensions(model: &Model, engine: &EngineModel, asked: Option<u32>) -> Result<(), Reject> {
+    let name = &model.name;
+    let no_vectors = |what: &str| {
+        let message = format!("model `{name}` {what} no vectors; name one that has the capability `embeddings`");
+        Err(Reject::invalid("model", message).code("unsupported_model"))
+    };
+    let most = match &engine.makes {
+        Makes::Vectors { dimensions } => *dimensions,
+        Makes::Labels(_) => return no_vectors("gives labels to plugins and"),
+        Makes::Text => return no_vectors("makes"),
+    };
+    match asked.filter(|asked| *asked > most) {
+        None => Ok(()),
+        Some(asked) => {
+            let message = format!("`dimensions` is {asked}; the vectors of model `{name}` have {most}");
+            Err(Reject::invalid("dimensions", message).code("invalid_value"))
+        }
+    }
+}
+
+/// A server that passes `dimensions` over would give what was not asked for.
+fn check_made(model: &Model, vectors: &[Vec<f32>], asked: Option<u32>) -> Result<(), Reject> {
+    let Some(asked) = asked else { return Ok(()) };
+    match vectors.iter().map(Vec::len).find(|made| *made != asked as usize) {
+        None => Ok(()),
+        Some(made) => {
+            let name = &model.name;
+            let message =
+                format!("the server of model `{name}` makes vectors of {made} numbers; leave `dimensions` out");
+            Err(Reject::invalid("dimensions", message).code("unsupported_parameter"))
+        }
+    }
+}
+
+/// About how many tokens it has.
+fn about(input: &EmbedInput) -> u64 {
+    match input {
+        EmbedInput::Text(text) => text.len().div_ceil(BYTES_PER_TOKEN) as u64,
+        EmbedInput::Tokens(tokens) => tokens.len() as u64,
+    }
+}
