@@ -17,6 +17,12 @@ pub struct Tokens {
     pub output: u64,
 }
 
+impl From<Tokens> for Usage {
+    fn from(Tokens { input, cached, output }: Tokens) -> Self {
+        Self { input_tokens: input, cached_tokens: cached, output_tokens: output, reasoning_tokens: None }
+    }
+}
+
 /// Counts the tokens and calls of one generation, over all its turns.
 #[derive(Debug, Default)]
 pub struct Tally {

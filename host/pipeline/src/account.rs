@@ -7,7 +7,7 @@ use crate::reply::ReplyEvent;
 use crate::stages::Ending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tidegate_ledger::Charge;
+use tidegate_ledger::{Charge, Tally};
 use tidegate_trace as trace;
 use tidegate_types::{DeltaKind, Finding, FinishReason, Reject, Usage};
 use tidegate_upstream::Attempts;
@@ -17,6 +17,8 @@ use tracing::Span;
 pub(crate) struct Record {
     cx: RequestContext,
     model: String,
+    /// What was counted as it came: all there is to say where an answer has no usage, or no end.
+    tally: Arc<Tally>,
     started: Instant,
     first: Option<Duration>,
     usage: Option<Usage>,
@@ -34,12 +36,13 @@ pub(crate) struct Record {
 pub(crate) type Findings = Arc<Mutex<Vec<Finding>>>;
 
 impl Record {
-    pub(crate) fn new(cx: &RequestContext, model: String, stream: bool) -> Self {
+    pub(crate) fn new(cx: &RequestContext, model: String, stream: bool, tally: &Arc<Tally>) -> Self {
         IN_WORK.increment(1.0);
         tracing::debug!(request = %cx.request_id, model, stream, "accepted");
         Self {
             cx: cx.clone(),
             model,
+            tally: Arc::clone(tally),
             started: Instant::now(),
             first: None,
             usage: None,
@@ -79,12 +82,18 @@ impl Record {
         }
         match event {
             ReplyEvent::Usage(usage) => self.usage = Some(*usage),
+            ReplyEvent::Uncited => {}
             ReplyEvent::Delta(delta) => {
                 if let DeltaKind::Finish(reason) = delta.kind {
                     self.finish = Some(reason);
                 }
             }
         }
+    }
+
+    /// What it cost, of a request that nothing streams back from.
+    pub(crate) fn used(&mut self, usage: Usage) {
+        self.usage = Some(usage);
     }
 
     pub(crate) fn ended(&mut self) {
@@ -104,7 +113,7 @@ impl Record {
             charge.settle(outcome.as_str());
             self.cx.note(|report| report.cost = charge.billed());
         }
-        let usage = self.usage.unwrap_or_default();
+        let usage = self.usage.unwrap_or_else(|| self.tally.tokens().into());
         let total = self.started.elapsed();
         self.count(outcome, usage, total);
         tracing::info!(
@@ -112,6 +121,8 @@ impl Record {
             tenant = %self.cx.caller.tenant,
             project = %self.cx.caller.owner(),
             key = %self.cx.caller.key_name,
+            class = self.cx.caller.class.as_str(),
+            weight = self.cx.caller.weight,
             model = %self.model,
             outcome = outcome.as_str(),
             detail,
@@ -156,7 +167,7 @@ impl Record {
             findings,
             stream: self.stream,
         };
-        pipeline.tell(&self.cx, ending);
+        pipeline.tell(&self.cx, &self.span, ending);
     }
 
     fn count(&self, outcome: Outcome, usage: Usage, total: Duration) {

@@ -1,4 +1,4 @@
-//! Places for requests in work, shared among tenants by the rule of [`Places`].
+//! Places for requests in work, and room for the vectors of answers, shared among tenants by the rule of [`Places`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_fair::{Owner, Places};
@@ -8,10 +8,11 @@ use tidegate_types::Caller;
 #[derive(Clone)]
 pub(crate) struct Admission(Arc<Mutex<Places>>);
 
-/// A place, until it is dropped.
+/// A place, or several, until it is dropped.
 pub(crate) struct Place {
     admission: Admission,
     owner: Owner,
+    amount: usize,
 }
 
 impl Admission {
@@ -21,14 +22,19 @@ impl Admission {
 
     /// A place for a request of this caller's; `None` where all are taken and its tenant has its share of them.
     pub(crate) fn enter(&self, caller: &Caller) -> Option<Place> {
+        self.take(caller, 1)
+    }
+
+    /// The same with so many places at once.
+    pub(crate) fn take(&self, caller: &Caller, amount: usize) -> Option<Place> {
         let owner = Owner { tenant: caller.tenant.clone(), class: caller.class, weight: caller.weight };
         let mut places = self.places();
-        let has_room = places.has_room(&owner, 1);
+        let has_room = places.has_room(&owner, amount);
         if has_room {
-            places.take(&owner, 1);
+            places.take(&owner, amount);
         }
         drop(places);
-        has_room.then(|| Place { admission: self.clone(), owner })
+        has_room.then(|| Place { admission: self.clone(), owner, amount })
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -36,9 +42,22 @@ impl Admission {
     }
 }
 
+impl Place {
+    /// As many as turned out to be taken, be it more than there is room for.
+    pub(crate) fn correct(&mut self, amount: usize) {
+        let mut places = self.admission.places();
+        match amount.checked_sub(self.amount) {
+            Some(more) => places.take(&self.owner, more),
+            None => places.give_back(&self.owner, self.amount - amount),
+        }
+        drop(places);
+        self.amount = amount;
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        self.admission.places().give_back(&self.owner, 1);
+        self.admission.places().give_back(&self.owner, self.amount);
     }
 }
 
@@ -57,5 +76,19 @@ mod tests {
         assert!(held.len() == 3 && admission.enter(&a).is_none() && admission.enter(&b).is_none());
         held.clear();
         assert!(admission.enter(&a).is_some(), "what is dropped is free again");
+    }
+
+    #[test]
+    fn what_turns_out_to_be_more_or_less_is_held_as_it_is() {
+        let (admission, caller) = (Admission::new(10), Caller::local());
+        let held = |admission: &Admission| admission.places().held();
+        let mut place = admission.take(&caller, 6).unwrap();
+        assert!(admission.take(&caller, 5).is_none());
+        for amount in [2, 25, 0, 7] {
+            place.correct(amount);
+            assert_eq!(held(&admission), amount);
+        }
+        drop(place);
+        assert_eq!(held(&admission), 0);
     }
 }

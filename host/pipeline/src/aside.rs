@@ -29,7 +29,7 @@ impl Pipeline {
                     | DeltaKind::ToolCall { .. }
                     | DeltaKind::Finish(_) => {}
                 },
-                ReplyEvent::Usage(_) => {}
+                ReplyEvent::Usage(_) | ReplyEvent::Uncited => {}
             }
         }
         Ok(text)

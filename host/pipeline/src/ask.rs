@@ -4,13 +4,17 @@
 
 use crate::bounds::LengthBounds;
 use crate::context::RequestContext;
-use crate::gate::Gate;
-use crate::models::{Model, ModelBackend};
+use crate::embed::{Reading, Wanted, as_chat, vectors};
+use crate::estimate::estimated_input;
+use crate::gate::{Gate, Hold};
+pub use crate::labels::Labels;
+use crate::labels::labels;
+use crate::models::Model;
 use crate::source::SourceEvent;
 use crate::stages::{Ask, seeds, source, who};
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Ledger, Tally};
-use tidegate_types::{Chat, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
+use tidegate_types::{Chat, DeltaKind, EmbedInput, EmbedRequest, Fault, FinishReason, Reject, Usage};
 use tidegate_upstream::Attempts;
 
 /// Bytes of an answer.
@@ -27,35 +31,109 @@ pub struct Asked {
     pub usage: Option<Usage>,
 }
 
-/// Asks a model; dropping the future stops its work. What it costs is written down in `ledger` as the caller's.
-pub async fn ask(
-    model: &Arc<Model>,
-    chat: &Chat,
-    cx: &RequestContext,
-    gate: &Gate,
-    ledger: Option<&Arc<Ledger>>,
-) -> Result<Asked, Reject> {
-    let charge = ledger.map(|ledger| Arc::new(ledger.follow(who(chat, cx))));
-    let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
-    let hold = gate.enter(model, chat, [], &tally).await?;
-    let asked = read(model, chat, cx, charge.as_ref(), &tally).await;
-    drop(hold);
-    if let Some(charge) = charge {
-        charge.settle(if asked.is_ok() { "answered" } else { "failed" });
-    }
-    asked
+/// Who asks, and where what that costs is counted and written down.
+#[derive(Clone, Copy)]
+pub struct Asking<'a> {
+    /// Who is asked.
+    pub model: &'a Arc<Model>,
+    /// On whose behalf.
+    pub cx: &'a RequestContext,
+    /// Counts for the model's limits.
+    pub gate: &'a Gate,
+    /// Has what it costs as the caller's.
+    pub ledger: Option<&'a Arc<Ledger>>,
 }
 
-async fn read(
-    model: &Arc<Model>,
-    chat: &Chat,
-    cx: &RequestContext,
-    charge: Option<&Arc<Charge>>,
-    tally: &Arc<Tally>,
-) -> Result<Asked, Reject> {
+/// A question that was let in; what it costs is billed however it ends.
+struct Question {
+    charge: Option<Arc<Charge>>,
+    tally: Arc<Tally>,
+    _hold: Hold,
+}
+
+impl Question {
+    fn end<T>(self, answer: Result<T, Reject>) -> Result<T, Reject> {
+        if let Some(charge) = self.charge {
+            charge.settle(if answer.is_ok() { "answered" } else { "failed" });
+        }
+        answer
+    }
+}
+
+impl Asking<'_> {
+    /// Asks for an answer; dropping the future stops its work.
+    pub async fn complete(self, chat: &Arc<Chat>) -> Result<Asked, Reject> {
+        self.model.check_answers()?;
+        let question = self.begin(chat).await?;
+        let asked = read(self, chat, &question).await;
+        question.end(asked)
+    }
+
+    /// One vector for each text.
+    pub async fn embed(self, texts: Vec<String>) -> Result<Vec<Vec<f32>>, Reject> {
+        let (asked, chat) = self.about(texts);
+        let question = self.begin(&chat).await?;
+        let made = self.vectors(&asked, &chat, &question).await;
+        question.end(made)
+    }
+
+    /// The labels of each text, highest score first.
+    pub async fn classify(self, texts: Vec<String>) -> Result<Vec<Labels>, Reject> {
+        let (asked, chat) = self.about(texts);
+        let question = self.begin(&chat).await?;
+        let labels = self.labels(&asked, &chat, &question).await;
+        question.end(labels)
+    }
+
+    async fn begin(self, chat: &Chat) -> Result<Question, Reject> {
+        let charge = self.ledger.map(|ledger| Arc::new(ledger.follow(who(chat, self.cx))));
+        let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
+        let hold = self.gate.enter(self.model, chat, [], &tally).await?;
+        Ok(Question { charge, tally, _hold: hold })
+    }
+
+    /// A question about texts, as models and as limits know it.
+    fn about(self, texts: Vec<String>) -> (EmbedRequest, Chat) {
+        let inputs = texts.into_iter().map(EmbedInput::Text).collect();
+        let asked = EmbedRequest { model: self.model.name.clone(), inputs, dimensions: None, user: None };
+        let chat = as_chat(&asked);
+        (asked, chat)
+    }
+
+    async fn vectors(self, asked: &EmbedRequest, chat: &Chat, question: &Question) -> Result<Vec<Vec<f32>>, Reject> {
+        let reading = self.reading(asked, Wanted::Vectors, chat, question).await?;
+        let counted = (&*question.tally, &Attempts::default());
+        Ok(vectors(self.model, asked, reading, self.cx, counted).await?.vectors)
+    }
+
+    async fn labels(self, asked: &EmbedRequest, chat: &Chat, question: &Question) -> Result<Vec<Labels>, Reject> {
+        let reading = self.reading(asked, Wanted::Labels, chat, question).await?;
+        labels(self.model, asked, reading, self.cx, (&question.tally, &Attempts::default())).await
+    }
+
+    /// What the model is to read, which is set aside.
+    async fn reading(
+        self,
+        asked: &EmbedRequest,
+        wanted: Wanted,
+        chat: &Chat,
+        question: &Question,
+    ) -> Result<Reading, Reject> {
+        let bounds = LengthBounds::of_model(&self.model.quota.load());
+        let reading = Reading::of(self.model, asked, wanted, &bounds, estimated_input(chat, [])).await?;
+        if let Some(charge) = &question.charge {
+            charge.reserve(&self.model.name, reading.num_tokens, 0)?;
+        }
+        Ok(reading)
+    }
+}
+
+async fn read(asking: Asking<'_>, chat: &Arc<Chat>, question: &Question) -> Result<Asked, Reject> {
+    let Asking { model, cx, .. } = asking;
+    let Question { charge, tally, .. } = question;
     let seeds = seeds(chat.sampling.seed, 1);
     let bounds = LengthBounds::of_model(&model.quota.load());
-    let attempts = &Attempts::default();
+    let (charge, attempts) = (charge.as_ref(), &Attempts::default());
     let ask = Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally, attempts };
     let mut source = source(ask, Vec::new()).await?;
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
@@ -73,25 +151,4 @@ async fn read(
         }
     }
     Ok(asked)
-}
-
-/// One vector for each text.
-pub async fn embed(model: &Model, texts: &[String]) -> Result<Vec<Vec<f32>>, Reject> {
-    match &model.backend {
-        ModelBackend::Upstream(replicas) => replicas.embed(texts).await,
-        ModelBackend::Engine(_) => Err(cannot(model, "makes no vectors")),
-    }
-}
-
-/// The labels of each text, highest score first.
-pub async fn classify(model: &Model, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Reject> {
-    match &model.backend {
-        ModelBackend::Upstream(replicas) => replicas.classify(texts).await,
-        ModelBackend::Engine(_) => Err(cannot(model, "gives no labels")),
-    }
-}
-
-fn cannot(model: &Model, what: &str) -> Reject {
-    let message = format!("model `{}` {what}; name one of an upstream that does", model.name);
-    Reject::new(RejectKind::Invalid, Fault::Operator, message).code("unsupported_model")
 }

@@ -5,8 +5,10 @@ use metrics::counter;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_trace as trace;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument, Span};
 
 /// Pieces of work that may wait or run at once.
 const MAX_WAITING: usize = 1024;
@@ -25,8 +27,9 @@ impl Default for Background {
 }
 
 impl Background {
-    /// Starts `work` where there is room; `what` names it in the count of what was dropped.
-    pub(crate) fn start<F>(&self, what: &'static str, work: F)
+    /// Starts `work` where there is room; `what` names it in the count of what was dropped, and in the trace of the request
+    /// that it follows.
+    pub(crate) fn start<F>(&self, what: &'static str, request: &Span, work: F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -40,7 +43,8 @@ impl Background {
             async move {
                 work.await;
                 drop(slot);
-            },
+            }
+            .instrument(trace::behind(request, what)),
             &runtime,
         );
     }

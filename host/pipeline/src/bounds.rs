@@ -59,6 +59,17 @@ impl LengthBounds {
         );
         Err(Reject::invalid("messages", message).code("context_length_exceeded"))
     }
+
+    /// Refuses a text of `num_tokens`, counted or `about` as many, of which a vector is asked: that needs no room.
+    pub(crate) fn check_text(&self, num_tokens: u64, about: &str) -> Result<(), Reject> {
+        match self.context.filter(|bound| num_tokens > u64::from(bound.tokens)) {
+            None => Ok(()),
+            Some(Bound { tokens, of }) => {
+                let message = format!("a text has {about}{num_tokens} tokens; the limit of this {of} is {tokens}");
+                Err(Reject::invalid("input", message).code("context_length_exceeded"))
+            }
+        }
+    }
 }
 
 #[cfg(test)]

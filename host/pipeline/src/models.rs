@@ -4,6 +4,7 @@ use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_engine::EngineHandle;
+use tidegate_model::Classifier;
 use tidegate_text::TextModel;
 use tidegate_types::{Fault, Quota, Reject, RejectKind, Sampling, Scope};
 use tidegate_upstream::Replicas;
@@ -32,6 +33,24 @@ impl Model {
             ModelBackend::Upstream(_) => None,
         }
     }
+
+    /// Whether it may be asked for an answer: what makes vectors or gives labels is not. Of an upstream's nobody here knows.
+    pub fn answers(&self) -> bool {
+        self.check_answers().is_ok()
+    }
+
+    /// Refuses to ask a model for an answer that has none.
+    pub(crate) fn check_answers(&self) -> Result<(), Reject> {
+        let what = match &self.backend {
+            ModelBackend::Upstream(_) => return Ok(()),
+            ModelBackend::Engine(engine) => match &engine.makes {
+                Makes::Text => return Ok(()),
+                Makes::Vectors { .. } => "makes vectors and no answers; ask it at POST /v1/embeddings",
+                Makes::Labels(_) => "gives labels to plugins and no answers; name it in a grant of `models`",
+            },
+        };
+        Err(Reject::invalid("model", format!("model `{}` {what}", self.name)).code("unsupported_model"))
+    }
 }
 
 /// What answers for a model.
@@ -54,6 +73,21 @@ pub struct EngineModel {
     pub stop_token_ids: Vec<u32>,
     /// What the model's `generation_config.json` asks for where the caller says nothing.
     pub defaults: Sampling,
+    /// What comes of a text.
+    pub makes: Makes,
+}
+
+/// What a model of the own engine is for.
+pub enum Makes {
+    /// More text.
+    Text,
+    /// A vector.
+    Vectors {
+        /// How many numbers it has.
+        dimensions: u32,
+    },
+    /// Labels with scores, for plugins.
+    Labels(Arc<Classifier>),
 }
 
 /// All models, by name.

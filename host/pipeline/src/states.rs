@@ -9,7 +9,7 @@ use crate::reply::Reply;
 use crate::stages::PendingVerdicts;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
-use tidegate_types::{Allowances, Chat, Finding, Limited, Reject, Summary, ToolDef};
+use tidegate_types::{Allowances, Chat, Citation, Finding, Limited, Reject, Summary, ToolDef};
 use tidegate_upstream::Attempts;
 
 /// How the path ends before generation.
@@ -42,7 +42,8 @@ impl From<Reject> for Ended {
 /// What the request is and holds, from admission to its record. Boxed, since each stage takes it by value and keeps a
 /// place for it in the future of the path.
 pub(crate) struct Request {
-    pub(crate) chat: Chat,
+    /// Changed by who changes it for all behind; what was sent before stays as it was sent.
+    pub(crate) chat: Arc<Chat>,
     pub(crate) cx: RequestContext,
     /// What guards saw so far.
     pub(crate) findings: Vec<Finding>,
@@ -56,6 +57,8 @@ pub(crate) struct Request {
     pub(crate) tally: Arc<Tally>,
     /// How often it was sent to upstreams.
     pub(crate) attempts: Attempts,
+    /// Of the passages that it was given.
+    pub(crate) citations: Vec<Citation>,
     /// Messages of the history that the model does not see.
     pub(crate) left_out: u64,
     /// Of those, the ones that the summary stands for.

@@ -1,5 +1,6 @@
 //! Plugins that reach out of the sandbox, over real sockets: where they are allowed to, and not where they are not.
 
+use crate::tool_turns::{calls, is_told, says, whole};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +10,13 @@ use tidegate::outside::http::PluginHttp;
 use tidegate::outside::models::KnownModels;
 use tidegate_sandbox::stage::{CallContext, Grants, HttpGrant, Limits, ModelGrant, Prompt, Secret, VectorAccess};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_tests::stand_in::{Said, StandIn, completion};
 use tidegate_tests::{Gateway, ask};
 use tidegate_types::{Caller, Message, RequestId, Retention, Role, ToolCall};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+
+const CHAT: &str = "/v1/chat/completions";
 
 /// A service that answers every request with `status`, after `pause`.
 struct Webhook {
@@ -64,7 +68,7 @@ fn guarded_by(url: &str, grants: &str, more: &str) -> String {
 /// The guest in a sandbox of its own, which asks `url` as a prompt guard.
 fn load(grants: Grants, url: &str) -> Arc<Plugin> {
     let cache_dir = Some(std::env::temp_dir().join("tidegate-tests-cache/plugins"));
-    let (http, models) = (Arc::new(PluginHttp), Arc::new(KnownModels(["any".to_owned()].into())));
+    let (http, models) = (Arc::new(PluginHttp::default()), Arc::new(KnownModels(["any".to_owned()].into())));
     let sandbox = Sandbox::new(SandboxConfig { cache_dir, http, models, ..SandboxConfig::default() }).unwrap();
     let limits = Limits { wall: Duration::from_secs(60), cpu: Duration::from_secs(10), ..Limits::default() };
     let config = serde_json::json!({"url": url});
@@ -148,6 +152,61 @@ async fn a_slow_service_behind_a_guard_serves_hundreds_of_calls_at_once() {
     assert_eq!(service.reached.load(Ordering::SeqCst), CALLS);
     let most = service.most.load(Ordering::SeqCst);
     assert!(most >= 100, "at most {most} of {CALLS} calls waited at once");
+}
+
+/// Calls a function of the guest's as a model does, and gives what the model is told: client, model, guest, host and back.
+/// The guest may reach `service`, and its model `small` is the one that calls it.
+async fn told(function: &str, arguments: &str, service: &str) -> (String, StandIn) {
+    let (call, words) = (function.to_owned(), serde_json::Value::from(arguments).to_string());
+    let upstream = StandIn::start(move |_, body| match body["messages"][0]["content"].as_str() {
+        Some("hello there") => completion("It is known."),
+        _ if is_told(body) => says("Done."),
+        _ => whole(&calls(&call, &words), "tool_calls", 10, 8),
+    })
+    .await;
+    let config = guarded_by("", service, "").replace("prompt-guard", "tool-provider");
+    let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &config)).await;
+    assert_eq!(gateway.chat(ask("Hello!")).await.text(), "Done.");
+    let messages = upstream.asked(CHAT).pop().unwrap()["messages"].clone();
+    (messages[2]["content"].as_str().unwrap().to_owned(), upstream)
+}
+
+const NOWHERE: &str = "http = { origins = [\"http://127.0.0.1:9\"] }\ncontent = true";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_asks_a_model_and_has_its_answer() {
+    let (reply, upstream) = told("complete", "small hello there", NOWHERE).await;
+    assert!(reply.contains("It is known.") && reply.contains("output: 5"), "{reply}");
+    let asked = upstream.asked(CHAT);
+    assert_eq!((asked.len(), &asked[1]["max_tokens"]), (3, &24.into()), "{asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_draws_random_bytes_and_others_each_time() {
+    let (one, _) = told("random", "16", NOWHERE).await;
+    let (other, _) = told("random", "16", NOWHERE).await;
+    assert!(one.split(", ").count() == 16 && one != other, "{one} {other}");
+}
+
+/// The service sees the secret, and the guest what it answers to it: none of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_reaches_the_service_and_never_the_model() {
+    let secret = std::env::var("PATH").unwrap();
+    let repeated = Said::raw(200, secret.clone());
+    let service = StandIn::start(move |_, _| repeated.clone()).await;
+    let arguments = format!("{}/secret authorization key", service.origin());
+    let (said, _) = told("secret", &arguments, &service.http_grant()).await;
+    assert_eq!(said, "200 [secret]");
+    assert_eq!(service.authorizations("/secret"), [format!("Bearer {secret}")]);
+}
+
+/// Nothing is answered before two wait; a third would come meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_requests_run_at_once_as_are_granted() {
+    let service = StandIn::holding(2, |_, _| Said::raw(200, "held").after(Duration::from_millis(50))).await;
+    let http = service.http_grant().replace("http = {", "http = { concurrency = 2,");
+    let (said, _) = told("get-all", &vec![format!("{}/held", service.origin()); 6].join(" "), &http).await;
+    assert_eq!((said.matches("200 held").count(), service.asked("/held").len(), service.most_at_once()), (6, 6, 2));
 }
 
 /// The whole way: guest, sandbox, egress. Some of the URLs are of granted origins that lead to loopback.

@@ -1,12 +1,16 @@
 //! `http` for plugins: an outlet of its own for each of them, so that no connection is shared.
 
 use std::sync::Arc;
-use tidegate_egress::{AddressPolicy, EgressError, Outlet, OutletConfig};
+use tidegate_egress::{AddressPolicy, CertificateDer, EgressError, Outlet, OutletConfig};
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse};
 use tidegate_sandbox::stage::HttpGrant;
 
 /// Sends what plugins send.
-pub struct PluginHttp;
+#[derive(Default)]
+pub struct PluginHttp {
+    /// Certificates that are trusted besides the public ones.
+    pub extra_roots: Vec<CertificateDer<'static>>,
+}
 
 impl HttpClient for PluginHttp {
     fn open(&self, grant: &HttpGrant) -> Result<Arc<dyn HttpOrigins>, String> {
@@ -15,6 +19,7 @@ impl HttpClient for PluginHttp {
             origins: grant.origins.clone(),
             addresses: AddressPolicy::new(networks),
             timeout: grant.timeout,
+            extra_roots: self.extra_roots.clone(),
             resolve: None,
         });
         Ok(Arc::new(Granted(outlet.map_err(|error| error.to_string())?)))

@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tidegate_ledger::Ledger;
-use tidegate_pipeline::ask::{self, Asked};
-use tidegate_pipeline::{Gate, Model, Models, RequestContext};
+use tidegate_pipeline::ask::{Asked, Asking};
+use tidegate_pipeline::{Gate, Models, RequestContext};
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, Labels, ModelAsk, ModelReply, ModelService};
 use tidegate_types::{Chat, Message, Reject, RejectKind, Retention, ToolChoice};
 
@@ -23,8 +23,9 @@ pub struct PluginModels {
 }
 
 impl PluginModels {
-    fn model(&self, name: &str) -> Result<&Arc<Model>, CapabilityError> {
-        self.models.get(name).map_err(failure)
+    fn asking<'a>(&'a self, model: &str, cx: &'a RequestContext) -> Result<Asking<'a>, CapabilityError> {
+        let model = self.models.get(model).map_err(failure)?;
+        Ok(Asking { model, cx, gate: &self.gate, ledger: self.ledger.as_ref() })
     }
 }
 
@@ -34,7 +35,10 @@ impl ModelService for PluginModels {
     }
 
     fn embed(&self, ask: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Vec<f32>>, CapabilityError>> {
-        Box::pin(async move { ask::embed(self.model(&ask.model)?, &texts).await.map_err(failure) })
+        Box::pin(async move {
+            let (model, cx) = behalf(ask)?;
+            self.asking(&model, &cx)?.embed(texts).await.map_err(failure)
+        })
     }
 
     fn complete(
@@ -44,28 +48,29 @@ impl ModelService for PluginModels {
         params: Map<String, Value>,
     ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
         Box::pin(async move {
-            let model = self.model(&ask.model)?;
-            let chat = chat(&ask.model, messages, params)?;
-            let generation = generation().ok_or_else(|| CapabilityError::Unavailable("no random numbers".into()))?;
-            let cx = RequestContext {
-                request_id: ask.request_id,
-                generation,
-                caller: ask.caller,
-                // Nothing follows it that could keep anything.
-                retention: Retention::Nothing,
-                hops: 0,
-                history: None,
-                notebook: None,
-            };
-            let asked = ask::ask(model, &chat, &cx, &self.gate, self.ledger.as_ref()).await.map_err(failure)?;
+            let (model, cx) = behalf(ask)?;
+            let chat = Arc::new(chat(&model, messages, params)?);
+            let asked = self.asking(&model, &cx)?.complete(&chat).await.map_err(failure)?;
             let Asked { text, finish, usage } = asked;
             Ok(ModelReply { text, finish_reason: finish.as_str().into(), usage: usage.unwrap_or_default() })
         })
     }
 
     fn classify(&self, ask: ModelAsk, texts: Vec<String>) -> BoxFuture<'_, Result<Vec<Labels>, CapabilityError>> {
-        Box::pin(async move { ask::classify(self.model(&ask.model)?, &texts).await.map_err(failure) })
+        Box::pin(async move {
+            let (model, cx) = behalf(ask)?;
+            self.asking(&model, &cx)?.classify(texts).await.map_err(failure)
+        })
     }
+}
+
+/// The model's name, and on whose behalf it is asked: a request of its own.
+fn behalf(ask: ModelAsk) -> Result<(String, RequestContext), CapabilityError> {
+    let ModelAsk { model, caller, request_id, .. } = ask;
+    let generation = generation().ok_or_else(|| CapabilityError::Unavailable("no random numbers".into()))?;
+    // Nothing follows it that could keep anything.
+    let retention = Retention::Nothing;
+    Ok((model, RequestContext { request_id, generation, caller, retention, hops: 0, history: None, notebook: None }))
 }
 
 /// A name for one answer that no other has.
