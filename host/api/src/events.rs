@@ -5,6 +5,7 @@
 //! with the client's own absence.
 
 use crate::backend::{Reply, ReplyEvent};
+use crate::body::{PIECE_BYTES, next_of};
 use crate::error;
 use crate::record::Record;
 use crate::server::Api;
@@ -22,8 +23,6 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Room for some thirty events before the buffer is made anew.
 pub(crate) const BUFFER_BYTES: usize = 8 << 10;
-/// What is ready together is sent together up to this size, so that one stream cannot keep the others waiting.
-pub(crate) const MAX_FRAME_BYTES: usize = 16 << 10;
 
 /// The first event, where it came before the headers left; the outer `Option` says whether it did.
 pub(crate) type First = Option<Option<Result<ReplyEvent, Reject>>>;
@@ -58,6 +57,10 @@ impl Encoding {
             },
             Some(Ok(ReplyEvent::Usage(usage))) => {
                 self.usage = Some(usage);
+                return Written::Later;
+            }
+            Some(Ok(ReplyEvent::Uncited)) => {
+                self.encoder.uncite();
                 return Written::Later;
             }
             Some(Err(reject)) => reject,
@@ -115,7 +118,8 @@ impl EventBody {
 
     /// The next bytes to send.
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, mut record: Option<&mut Record>) -> Poll<Option<Bytes>> {
-        while self.buffer.len() < MAX_FRAME_BYTES {
+        // What is ready together is sent together up to this size, so that one stream cannot keep the others waiting.
+        while self.buffer.len() < PIECE_BYTES {
             match self.poll_event(cx) {
                 Poll::Ready(Some(event)) => self.take(event, record.as_deref_mut()),
                 Poll::Ready(None) if self.buffer.is_empty() => return Poll::Ready(None),
@@ -126,7 +130,7 @@ impl EventBody {
             ready!(self.poll_waiting(cx, record));
         }
         self.silence.touch();
-        Poll::Ready(Some(self.buffer.split().freeze()))
+        Poll::Ready(Some(next_of(&mut self.buffer)))
     }
 
     /// `Some(None)` is the end of the reply, `None` the end of the body.

@@ -6,10 +6,12 @@ use crate::body::{Body, Response};
 use crate::ids;
 use crate::receive;
 use crate::server::Api;
+use crate::socket::Activity;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
+use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_store::Conversations;
@@ -31,12 +33,21 @@ pub(crate) struct Exchange {
     pub(crate) cutting: CancellationToken,
     /// The name of what is made, where a key was claimed for it.
     pub(crate) made: Option<String>,
+    /// Whether the answer may be a stream; asked before that costs anything.
+    pub(crate) may_stream: Result<(), Reject>,
+}
+
+/// What an answer to an administrator says of the key, project or person that it is about. The rest may be secret.
+#[derive(Default, Deserialize)]
+struct Named {
+    id: Option<String>,
+    name: Option<String>,
 }
 
 /// The body of a request.
 pub(crate) enum Inbound {
-    /// As it arrives.
-    Arriving(Incoming),
+    /// As it arrives, on a connection that wants to know whether it was read.
+    Arriving(Incoming, Arc<Activity>),
     /// As it was read before.
     Whole(Bytes),
 }
@@ -66,9 +77,21 @@ impl Exchange {
         self.api.writable(&self.caller).cloned()
     }
 
-    /// What the service says to an administrator's wish.
+    /// What the service says to an administrator's wish. A change is in the log, with who made it.
     pub(crate) async fn administer(&self, what: Administration) -> Result<Response, Reject> {
-        Ok(json(self.api.service.administer(what, &self.caller).await?))
+        let (change, project) = (what.change(), what.project());
+        let said = self.api.service.administer(what, &self.caller).await?;
+        if let Some(change) = change {
+            let Named { id, name } = serde_json::from_slice(&said).unwrap_or_default();
+            self.log_change(change, id.or(name).as_deref(), project.as_deref());
+        }
+        Ok(json(said))
+    }
+
+    /// Here and not with the request's end, since what has an idempotency key is done without its client, too.
+    pub(crate) fn log_change(&self, change: &'static str, of: Option<&str>, project: Option<&str>) {
+        let (id, tenant, key) = (self.request_id.as_str(), self.caller.tenant.as_str(), &*self.caller.key_name);
+        tracing::info!(id, tenant, key, change, of, project);
     }
 
     /// A name for what is made, which nobody can guess.

@@ -1,7 +1,8 @@
 //! A log as a stream of events with ids, from wherever its reader left off. What is there leaves in large writes; what
 //! is not yet is awaited.
 
-use crate::events::{BUFFER_BYTES, MAX_FRAME_BYTES, Silence};
+use crate::body::{PIECE_BYTES, next_of};
+use crate::events::{BUFFER_BYTES, Silence};
 use crate::record::Record;
 use crate::server::Api;
 use bytes::{Bytes, BytesMut};
@@ -53,7 +54,7 @@ impl ReplayBody {
 
     /// The next bytes to send.
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, mut record: Option<&mut Record>) -> Poll<Option<Bytes>> {
-        while self.outcome.is_none() && self.buffer.len() < MAX_FRAME_BYTES {
+        while self.outcome.is_none() && self.buffer.len() < PIECE_BYTES {
             let Poll::Ready(next) = self.cursor.poll_next(cx) else { break };
             match next {
                 Some(Ok(next)) => {
@@ -92,7 +93,7 @@ impl ReplayBody {
             keep_alive(&mut self.buffer);
         }
         self.silence.touch();
-        Poll::Ready(Some(self.buffer.split().freeze()))
+        Poll::Ready(Some(next_of(&mut self.buffer)))
     }
 
     fn end(&mut self, outcome: Result<(), Reject>, record: Option<&mut Record>) {

@@ -7,7 +7,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::{Answered, Running, chat, finish, get, limits, start, text};
+use support::{Answered, Running, chat, finish, get, limits, start, start_keeping, text};
 use tidegate_api::{ApiKey, Limits, StreamLimits};
 use tidegate_types::{Caller, TenantId};
 
@@ -170,20 +170,175 @@ async fn a_reader_that_comes_too_late_is_told_what_is_left() {
     assert_eq!((rest.status, events(&rest.body).first().unwrap().0), (200, after + 1));
 }
 
+fn narrow(log_bytes: usize) -> Limits {
+    Limits { streams: StreamLimits { log_bytes, ..StreamLimits::default() }, ..limits() }
+}
+
 #[tokio::test]
-async fn an_event_that_no_log_holds_is_refused_before_the_answer_or_within_it() {
-    let streams = |log_bytes: usize| StreamLimits { log_bytes, ..StreamLimits::default() };
-    let mut running = start(Limits { streams: streams(3000), ..limits() }, Vec::new(), None);
+async fn a_stream_that_would_repeat_more_than_its_log_holds_is_refused_before_the_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut running = start_keeping(narrow(3000), folder.path()).await;
     let instructions = "x".repeat(4000);
     let body = |more: &str| format!(r#"{{"model":"m","input":"Hello!","instructions":"{instructions}"{more}}}"#);
-    let refused = running.ask(support::post("/v1/responses", body(r#","stream":true"#))).await;
-    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (413, Some("event_too_large")));
-    assert!(running.asked.try_recv().is_err(), "nothing was asked of the model");
-    assert_eq!(running.ask(support::post("/v1/responses", body(""))).await.status, 200);
-    let running = start(Limits { streams: streams(50), ..limits() }, Vec::new(), None);
-    let broken = running.ask(resumable("m")).await;
-    assert!(broken.body.contains("\"code\":\"event_too_large\"") && !broken.body.contains("[DONE]"), "{}", broken.body);
-    running.all_dropped().await;
+    let respond = |more: &str| String::from_utf8(support::post("/v1/responses", body(more))).unwrap();
+    for more in [r#","stream":true"#, r#","stream":true,"background":true"#] {
+        let refused = running.ask(respond(more)).await;
+        assert_eq!((refused.status, &refused.json()["error"]["code"]), (413, &"event_too_large".into()), "{more}");
+        assert!(running.asked.try_recv().is_err(), "nothing was asked of the model");
+    }
+    for whole in [respond(""), with(respond(""), "idempotency-key: k"), respond(r#","background":true"#)] {
+        let answered = running.ask(&whole).await;
+        assert_eq!(answered.status, 200, "{answered:?}");
+    }
+}
+
+/// Its last event repeats all of it, log-probabilities included.
+#[tokio::test]
+async fn a_stream_of_an_answer_that_is_larger_than_its_log_has_its_end() {
+    let running = start(narrow(6000), Vec::new(), None);
+    let mut client = running.connect().await;
+    let ask = r#"{"model":"gated","input":"Hello!","stream":true,"store":false}"#;
+    client.send(support::post("/v1/responses", ask)).await;
+    for n in 0..40 {
+        running.gate.send(support::scored(&format!("word {n}"), 300)).await.unwrap();
+        client.read_to(&format!("\"word {n}\"")).await;
+    }
+    running.gate.send(finish(0)).await.unwrap();
+    drop(running.gate);
+    let rest = client.read_to("\r\n0\r\n\r\n").await;
+    // Every other line is the size of a chunk; events have no such ends of lines.
+    let rest: String = rest.split("\r\n").step_by(2).collect();
+    let event = |name: &str| {
+        let start = rest.find(&format!("event: {name}\ndata: ")).unwrap_or_else(|| panic!("no {name}: {rest}"));
+        let data = rest[start..].split_once("data: ").unwrap().1.split("\n\n").next().unwrap();
+        serde_json::from_str::<serde_json::Value>(data).unwrap()
+    };
+    let done = event("response.output_text.done");
+    assert!(done["text"].as_str().unwrap().ends_with("word 39"));
+    assert_eq!(done["logprobs"], serde_json::json!([]), "the deltas have said them");
+    let whole = &event("response.completed")["response"]["output"][0]["content"][0];
+    assert_eq!((&whole["text"], whole["logprobs"].as_array().unwrap().len()), (&done["text"], 40));
+}
+
+/// The types of the typed events of a body.
+fn types(body: &str) -> Vec<&str> {
+    body.lines().filter_map(|line| line.strip_prefix("event: ")).collect()
+}
+
+/// Four events say a text or a call again, and each of them is more than a third of the log.
+#[tokio::test]
+async fn who_reads_promptly_has_the_end_of_a_long_text_and_of_a_long_call() {
+    const END: [&str; 4] =
+        ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"];
+    const CALL: [&str; 5] = [
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ];
+    let long = "x".repeat(25_000);
+    for (key, is_call) in [("", false), ("", true), ("idempotency-key: k", false), ("idempotency-key: k", true)] {
+        let running = start(narrow(64 << 10), Vec::new(), None);
+        let mut client = running.connect().await;
+        let ask = support::post("/v1/responses", r#"{"model":"gated","input":"Hello!","stream":true,"store":false}"#);
+        client.send(if key.is_empty() { String::from_utf8(ask).unwrap() } else { with(ask, key) }).await;
+        for n in 0..if is_call { 0 } else { 100 } {
+            running.gate.send(text(&format!("{n:0250}"))).await.unwrap();
+        }
+        if is_call {
+            running.gate.send(support::called(format!("{{\"a\":\"{long}\"}}"))).await.unwrap();
+        }
+        running.gate.send(finish(0)).await.unwrap();
+        drop(running.gate);
+        let answered = client.answer().await;
+        let types = types(&answered.body);
+        let end: &[&str] = if is_call { &CALL } else { &END };
+        assert!(types.ends_with(end), "{key} {types:?}");
+        assert!(answered.body.len() > 100_000 && !answered.body.contains("\"error\":{"), "{key}");
+    }
+}
+
+/// What all logs hold is full: the stream says so, and the answer is there.
+#[tokio::test]
+async fn a_stream_that_has_no_room_for_its_end_says_so_and_its_answer_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let streams = StreamLimits { log_bytes: 8 << 10, total_bytes: 32 << 10, ..StreamLimits::default() };
+    let mut running = start_keeping(Limits { streams, ..limits() }, folder.path()).await;
+    let mut client = running.connect().await;
+    client.send(support::post("/v1/responses", r#"{"model":"gated","input":"Hello!","stream":true}"#)).await;
+    let gate = std::mem::replace(&mut running.gate, tokio::sync::mpsc::channel(1).0);
+    gate.send(text(&"x".repeat(30_000))).await.unwrap();
+    gate.send(finish(0)).await.unwrap();
+    drop(gate);
+    let answered = client.answer().await;
+    assert!(answered.body.contains("\"code\":\"stream_cut\""), "{}", types(&answered.body).join(" "));
+    assert!(!answered.body.contains("response.completed"));
+    let id = answered.body.split("\"id\":\"resp_").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let mut found = running.ask(get(&format!("/v1/responses/resp_{id}"))).await.json();
+    while found["status"] == "in_progress" || found["error"]["code"] == "response_not_found" {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        found = running.ask(get(&format!("/v1/responses/resp_{id}"))).await.json();
+    }
+    assert_eq!(found["status"], "completed", "{found}");
+    assert_eq!(found["output"][0]["content"][0]["text"].as_str().unwrap().len(), 30_000);
+}
+
+/// The log is not what the answer is for.
+#[tokio::test]
+async fn an_answer_that_nobody_streams_is_made_to_its_end_whatever_its_log_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut running = start_keeping(narrow(3000), folder.path()).await;
+    let respond = |more: &str| support::post("/v1/responses", format!(r#"{{"model":"long","input":"Hello!"{more}}}"#));
+    let keyed = with(respond(""), "idempotency-key: k");
+    let (made, again) = (running.ask(&keyed).await, running.ask(&keyed).await);
+    let is_whole = |response: &serde_json::Value| {
+        response["status"] == "completed" && response["output"].as_array().is_some_and(|output| output.len() == 2)
+    };
+    assert_eq!((made.status, &made.body), (200, &again.body));
+    assert!(is_whole(&made.json()), "{made:?}");
+    assert!(running.asked.try_recv().is_ok() && running.asked.try_recv().is_err(), "asked once");
+    let begun = running.ask(respond(r#","background":true"#)).await.json();
+    let path = format!("/v1/responses/{}", begun["id"].as_str().unwrap());
+    let mut found = begun;
+    while found["status"] == "in_progress" {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        found = running.ask(get(&path)).await.json();
+    }
+    assert!(is_whole(&found), "{found}");
+}
+
+/// Each refusal says to come back in a moment, and none of them is billed.
+#[tokio::test]
+async fn a_stream_that_finds_no_room_asks_nothing_of_the_model() {
+    let streams = StreamLimits { per_tenant: 1, total_bytes: 1, ..StreamLimits::default() };
+    let mut running = start(Limits { streams, ..limits() }, Vec::new(), None);
+    let mut client = running.connect().await;
+    client.send(resumable("hang")).await;
+    client.read_to("data: ").await;
+    assert!(running.asked.try_recv().is_ok());
+    let response = String::from_utf8(support::post("/v1/responses", r#"{"model":"m","input":"Hello!","stream":true}"#));
+    for (request, status) in [
+        (resumable("m"), 503),
+        (with(chat("m", r#","stream":true"#), "idempotency-key: a"), 503),
+        (with(response.unwrap(), "idempotency-key: b"), 503),
+        (with(chat("m", ""), "idempotency-key: c"), 200),
+    ] {
+        let answered = running.ask(&request).await;
+        assert_eq!(answered.status, status, "{answered:?}");
+        assert_eq!(running.asked.try_recv().is_ok(), status == 200, "{request}");
+        assert!(status == 200 || answered.json()["error"]["code"] == "streams_full", "{answered:?}");
+    }
+}
+
+/// What failed before it began left no log, which would have counted.
+#[tokio::test]
+async fn a_stream_that_the_model_refuses_leaves_its_room_to_the_next() {
+    let streams = StreamLimits { per_tenant: 1, ..StreamLimits::default() };
+    let running = start(Limits { streams, ..limits() }, Vec::new(), None);
+    for (model, status) in [("full", 503), ("fails-first", 502), ("missing", 404), ("m", 200)] {
+        assert_eq!(running.ask(resumable(model)).await.status, status, "{model}");
+    }
 }
 
 #[tokio::test]

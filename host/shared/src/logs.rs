@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tidegate_streams::shared::{About, Asking, Away, Follow, SharedLogs};
-use tidegate_streams::{LOST, Log};
+use tidegate_streams::{CUT, LOST, Log};
 use tidegate_types::{Fault, Reject, RejectKind, TenantId};
+use tokio::sync::Semaphore;
 
 /// The logs of all gateways.
 #[derive(Clone)]
@@ -34,6 +35,8 @@ struct Core {
     written: Mutex<HashMap<String, Weak<Log>>>,
     /// Logs whose end is not on the server yet.
     copying: AtomicU64,
+    /// For the pieces of large events.
+    pieces: Semaphore,
 }
 
 /// What holds for all logs.
@@ -49,8 +52,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// While the server is away.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes of events that go together, whichever way; or one event, which may have more.
+/// Bytes of events that go together, whichever way. An event that has more goes in pieces.
 const MAX_BYTES: usize = 128 << 10;
+
+/// Bytes of an event; gateways share none that has more.
+const MAX_EVENT_BYTES: usize = 64 << 20;
+
+/// Pieces of all logs that are on their way at once: more, and what other logs say would wait behind them for too long.
+const MAX_PIECES: usize = 2;
 
 /// No log has so many events, and the server writes larger numbers in another form.
 const MAX_NUMBER: u64 = 1 << 40;
@@ -61,10 +70,28 @@ struct Seen {
     owner: String,
     outcome: Option<Result<(), Reject>>,
     is_owned: bool,
+    /// The oldest event of which all is there.
     first: u64,
-    events: Vec<(u64, Vec<u8>)>,
+    pieces: Vec<Piece>,
     /// Whether there are events behind these.
     has_more: bool,
+}
+
+/// A piece of an event, which mostly has only one.
+struct Piece {
+    /// The event's.
+    number: u64,
+    /// Which of the event's; the first is 0.
+    piece: u64,
+    is_last: bool,
+    bytes: Vec<u8>,
+}
+
+/// How much of a log somebody has: events up to the number, and pieces of the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Upto {
+    number: u64,
+    pieces: u64,
 }
 
 impl Logs {
@@ -79,6 +106,7 @@ impl Logs {
             settings,
             written: Mutex::default(),
             copying: AtomicU64::new(0),
+            pieces: Semaphore::new(MAX_PIECES),
         };
         Self { core: Arc::new(core) }
     }
@@ -141,27 +169,29 @@ impl Core {
         self.link.key("stops", gateway)
     }
 
-    /// What the server has of a log, with up to `most` events behind `seen`, of as many bytes as go together. `None` where it
-    /// has none.
-    async fn look(&self, line: &Line, id: &str, seen: u64, most: usize) -> Result<Option<Seen>, Away> {
+    /// What the server has of a log, with up to `most` pieces of events behind what was `seen`, of as many bytes as go
+    /// together. `None` where it has none.
+    async fn look(&self, line: &Line, id: &str, seen: Upto, most: usize) -> Result<Option<Seen>, Away> {
         let mut command = self.look.call(&self.keys(id));
-        command.arg(self.link.key("gateway", "")).arg(seen).arg(most).arg(MAX_BYTES);
+        command.arg(self.link.key("gateway", "")).arg(seen.number).arg(seen.pieces).arg(most).arg(MAX_BYTES);
         let mut connection = line.connection.clone();
         let asking = command.query_async::<redis::Value>(&mut connection);
         let found = self.link.wait(line, PATIENCE, asking).await.ok_or(Away)?;
         if matches!(&found, redis::Value::Array(parts) if parts.is_empty()) {
             return Ok(None);
         }
-        type Parts = (String, String, String, u8, u64, Vec<(u64, Vec<u8>)>, u8);
+        type Parts = (String, String, String, u8, u64, Vec<(u64, u64, u8, Vec<u8>)>, u8);
         let parts: Parts = redis::from_redis_value(found).map_err(|error| {
             tracing::error!("what is shared of a stream cannot be read: {error}");
             Away
         })?;
-        let (tenant, owner, end, owned, first, events, more) = parts;
+        let (tenant, owner, end, owned, first, pieces, more) = parts;
+        let pieces = pieces.into_iter();
+        let pieces = pieces.map(|(number, piece, last, bytes)| Piece { number, piece, is_last: last == 1, bytes });
         let outcome = serde_json::from_str(&end).ok();
         // Nobody could renew a lease on a server that was away until now.
         let is_owned = owned == 1 || line.since.elapsed() < self.link.config.lease;
-        Ok(Some(Seen { tenant, owner, outcome, is_owned, first, events, has_more: more == 1 }))
+        Ok(Some(Seen { tenant, owner, outcome, is_owned, first, pieces: pieces.collect(), has_more: more == 1 }))
     }
 
     /// After this time the server has nothing more of a log of which it hears nothing.
@@ -180,7 +210,7 @@ impl Core {
 
     async fn find(&self, tenant: &TenantId, id: &str) -> Result<Option<Seen>, Away> {
         let line = self.link.line().ok_or(Away)?;
-        let seen = self.look(&line, id, 0, 0).await?;
+        let seen = self.look(&line, id, Upto::default(), 0).await?;
         Ok(seen.filter(|seen| seen.tenant == tenant.as_str()))
     }
 }
@@ -248,6 +278,20 @@ fn millis(time: Duration) -> u64 {
 fn lost() -> Reject {
     let message = "the gateway that made this answer is gone, and the answer ends here; ask again";
     Reject::new(RejectKind::Unavailable, Fault::Operator, message).code(LOST)
+}
+
+/// A log of which gateways can share no more; it goes on where it is written.
+fn too_large(bytes: usize) -> Reject {
+    let message = format!(
+        "the other gateways have no more of this stream: what comes next has {bytes} bytes, more than they share or the \
+         server that they share takes; where the answer is kept it can be read whole"
+    );
+    Reject::new(RejectKind::Unavailable, Fault::Operator, message).code(CUT)
+}
+
+/// Whether no event of a log says this end: there is only what was told of it.
+fn is_unsaid(reject: &Reject) -> bool {
+    matches!(reject.code.as_deref(), Some(LOST | CUT))
 }
 
 /// A reader that cannot go on here, and may come back.

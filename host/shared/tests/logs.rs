@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tidegate_limits::shared::SharedLimits;
 use tidegate_limits::{Claim, Subject};
 use tidegate_shared::{Config, LogSettings, Shared};
-use tidegate_streams::{Cursor, Found, Limits, Streams, Writer};
+use tidegate_streams::{CUT, Cursor, Found, Limits, Streams, Writer};
 use tidegate_types::{Quota, TenantId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -47,7 +47,9 @@ impl Gateway {
     }
 
     fn open(&self, id: &str) -> Writer {
-        self.streams.open_as(&ann(), id).unwrap()
+        let writer = self.streams.open_as(&ann(), id).unwrap();
+        self.streams.tell(id, &writer);
+        writer
     }
 
     /// The log, once it can be found.
@@ -72,7 +74,7 @@ fn event(number: u64) -> Bytes {
 }
 
 fn append(writer: &mut Writer, numbers: std::ops::RangeInclusive<u64>) {
-    numbers.for_each(|number| writer.append(event(number)).unwrap());
+    numbers.for_each(|number| writer.append(event(number)));
 }
 
 /// Everything to the end, and what the end is: the code of its error, or nothing.
@@ -147,7 +149,7 @@ async fn a_log_is_its_tenants_alone_and_of_some_tenants_nothing_leaves() {
     let bob = TenantId::new("bob");
     assert!(two.streams.find_anywhere(&bob, "stream_a").await.unwrap().is_none());
     assert!(two.streams.find_anywhere(&bob, "stream_none").await.unwrap().is_none());
-    let (id, mut secret) = one.streams.open_here(&ann()).unwrap();
+    let (id, mut secret) = one.streams.open(&ann()).unwrap();
     append(&mut secret, 1..=1);
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(one.streams.find_anywhere(&ann(), id.as_str()).await.unwrap().is_some());
@@ -376,7 +378,7 @@ async fn large_events_hold_up_no_request() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let mut writer = gateway.open("stream_a");
-    writer.append(Bytes::from(vec![b'x'; 4 << 20])).unwrap();
+    writer.append(Bytes::from(vec![b'x'; 4 << 20]));
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(1500) {
         assert!(limits.reserve(&claims, 0).await.is_some(), "after {:?}", began.elapsed());
@@ -391,9 +393,99 @@ async fn a_reader_is_sent_so_many_bytes_at_once_whatever_its_events_have() {
     let one = Gateway::start(&redis, Limits::default());
     let two = Gateway::at(narrow(&redis, 1000).await, Limits::default());
     let mut writer = one.open("stream_a");
-    (0..40).for_each(|_| writer.append(Bytes::from(vec![b'x'; 50_000])).unwrap());
+    (0..40).for_each(|_| writer.append(Bytes::from(vec![b'x'; 50_000])));
     writer.end(Ok(()));
     one.shared.logs().settled().await;
     let mut cursor = two.find("stream_a").await.read_after(0).unwrap();
     assert_eq!(first(&mut cursor, 40).await, (1..=40).collect::<Vec<_>>());
+}
+
+/// An event of so many bytes, no two parts of which are alike.
+fn large(bytes: usize) -> Bytes {
+    (0_u64..).flat_map(|n| n.to_le_bytes()).take(bytes).collect::<Vec<u8>>().into()
+}
+
+/// The next event, in time.
+async fn next(cursor: &mut Cursor) -> Bytes {
+    let next = tokio::time::timeout(Duration::from_secs(30), poll_fn(|cx| cursor.poll_next(cx))).await;
+    next.expect("an event").unwrap().unwrap().event
+}
+
+/// As a whole it would take longer than a log is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_event_is_read_whole_elsewhere_and_holds_up_no_other_stream() {
+    let Some(redis) = Redis::start() else { return };
+    let (one, two) =
+        (Gateway::at(narrow(&redis, 2000).await, Limits::default()), Gateway::start(&redis, Limits::default()));
+    let mut small = one.open("stream_small");
+    append(&mut small, 1..=1);
+    let mut live = two.find("stream_small").await.read_after(0).unwrap();
+    assert_eq!(first(&mut live, 1).await, [1]);
+    let mut writers: Vec<Writer> = (0..4).map(|n| one.open(&format!("stream_{n}"))).collect();
+    let event_of = |n: usize| large((2 << 20) + n);
+    for (n, writer) in writers.iter_mut().enumerate() {
+        append(writer, 1..=3);
+        writer.append(event_of(n));
+        append(writer, 5..=5);
+    }
+    for number in 2..=30 {
+        append(&mut small, number..=number);
+        let said = Instant::now();
+        assert_eq!(first(&mut live, 1).await, [number]);
+        assert!(said.elapsed() < Duration::from_millis(900), "event {number} after {:?}", said.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for n in 0..4 {
+        let mut cursor = two.find(&format!("stream_{n}")).await.read_after(2).unwrap();
+        assert_eq!(next(&mut cursor).await, event(3));
+        assert!(next(&mut cursor).await == event_of(n), "not as it was written");
+        assert_eq!(next(&mut cursor).await, event(5));
+        let mut behind = two.find(&format!("stream_{n}")).await.read_after(4).unwrap();
+        assert_eq!(next(&mut behind).await, event(5));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_event_is_whole_though_the_server_forgot_its_beginning() {
+    let Some(mut redis) = Redis::start() else { return };
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, Limits::default()));
+    let mut writer = one.open("stream_a");
+    append(&mut writer, 1..=2);
+    let mut cursor = two.find("stream_a").await.read_after(0).unwrap();
+    assert_eq!(first(&mut cursor, 2).await, [1, 2]);
+    writer.append(large(20 << 20));
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    redis.kill();
+    redis.revive();
+    append(&mut writer, 4..=4);
+    writer.end(Ok(()));
+    assert!(next(&mut cursor).await == large(20 << 20), "not as it was written");
+    assert_eq!(read(cursor).await, (vec![4], None));
+}
+
+/// It ends for those who read it elsewhere, whose gateway is told of it over the same line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_with_an_event_that_cannot_be_shared_ends_elsewhere_and_no_other_does() {
+    let Some(redis) = Redis::start() else { return };
+    let two = Gateway::start(&redis, Limits::default());
+    // More than is shared, and more than the line takes in the time that there is for a piece.
+    for (bytes, line) in [((64 << 20) + 1, redis.url()), (1 << 20, narrow(&redis, 60).await)] {
+        let one = Gateway::at(line, Limits::default());
+        let id = format!("stream_{bytes}");
+        let mut writer = one.open(&id);
+        append(&mut writer, 1..=3);
+        let live = two.find(&id).await.read_after(0).unwrap();
+        writer.append(Bytes::from(vec![b'x'; bytes]));
+        assert_eq!(read(live).await, (vec![1, 2, 3], Some(CUT.into())), "{bytes}");
+        append(&mut writer, 5..=5);
+        let here = one.streams.find(&ann(), &id).unwrap();
+        assert_eq!(first(&mut here.read_after(3).unwrap(), 2).await, [4, 5], "at home it goes on");
+        assert!(here.outcome().is_none());
+        let other = format!("stream_beside_{bytes}");
+        let mut beside = one.open(&other);
+        append(&mut beside, 1..=1);
+        beside.end(Ok(()));
+        let beside = two.find(&other).await.read_after(0).unwrap();
+        assert_eq!(read(beside).await, (vec![1], None));
+    }
 }

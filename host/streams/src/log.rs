@@ -1,4 +1,8 @@
-//! One log: a queue of events with numbers, and who waits for more.
+//! One log: a queue of events with numbers, and who waits for more. What may stay in it: `log/writer.rs`.
+
+mod writer;
+
+pub use writer::Writer;
 
 use crate::memory::Holding;
 use crate::shared::Follow;
@@ -8,32 +12,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
-use tidegate_types::{Fault, Reject, RejectKind, TenantId};
+use tidegate_types::{Reject, TenantId};
 
 /// The code of the end of a log whose writer is no more.
 pub const LOST: &str = "stream_lost";
 
-/// The code of the end of a log whose writer had an event that no log holds.
-pub const TOO_LARGE: &str = "event_too_large";
-
-/// An event that no log holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "an event of this stream has {bytes} bytes, and the server keeps none of more than {limit_bytes} \
-     (`[server.streams] log_kib`); send less that it has to repeat, or ask without `stream`"
-)]
-pub struct TooLarge {
-    /// Of the event.
-    pub bytes: usize,
-    /// Of one log.
-    pub limit_bytes: usize,
-}
-
-impl From<TooLarge> for Reject {
-    fn from(error: TooLarge) -> Self {
-        Self::new(RejectKind::TooLarge, Fault::Client, error.to_string()).code(TOO_LARGE)
-    }
-}
+/// The code of the end that readers are told of a log which had no room for what came next.
+pub const CUT: &str = "stream_cut";
 
 /// An event and its number; the first is 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,21 +46,35 @@ pub struct Log {
     state: Mutex<State>,
 }
 
+/// As many times large events stay beside what a log may hold: the end of a text, a call, its end and that of the answer may
+/// come before anybody reads.
+const LARGE_KEPT: usize = 4;
+
 #[derive(Default)]
 struct State {
-    events: VecDeque<Bytes>,
+    events: VecDeque<Entry>,
     /// Events that were dropped from the front.
     dropped: u64,
     bytes: usize,
+    /// Of those, what is there beside what the log may hold: of the large events that came last, the last ones first.
+    beside: [usize; LARGE_KEPT],
+    /// How many times large events came.
+    num_large: u64,
+    /// Why nothing more is taken, where that is so.
+    cut: Option<Reject>,
     end: Option<(Instant, Result<(), Reject>)>,
     /// Its writer went away before the end.
     dropped_by_writer: bool,
-    /// An event that was not taken; none was behind it.
-    refused: Option<TooLarge>,
     stopped: bool,
     waiting: Vec<Waker>,
     /// The writer's task, woken by a stop.
     writer: Option<Waker>,
+}
+
+struct Entry {
+    event: Bytes,
+    /// Which time it came among large ones, from 1; 0 where it is not large.
+    large: u64,
 }
 
 impl Log {
@@ -96,7 +95,8 @@ impl Log {
         self.state.lock().end.as_ref().map(|(at, _)| *at)
     }
 
-    /// How it ended: complete, or with the reject that its last event says. `None` while it runs.
+    /// How it ended: complete, or with the reject that its last event says. `None` while it runs, though readers may have been
+    /// told an end before: what had no room in the log has happened all the same.
     pub fn outcome(&self) -> Option<Result<(), Reject>> {
         self.state.lock().end.as_ref().map(|(_, outcome)| outcome.clone())
     }
@@ -107,10 +107,20 @@ impl Log {
         state.dropped_by_writer && state.num_written() == 0
     }
 
+    /// How it ended for those who read it.
+    fn told(&self) -> Option<Result<(), Reject>> {
+        let state = self.state.lock();
+        let ended = state.end.as_ref().map(|(_, outcome)| outcome.clone());
+        state.cut.clone().map(Err).or(ended)
+    }
+
     /// The end, where no event says it.
     fn unsaid(&self) -> Option<Reject> {
         let state = self.state.lock();
-        let is_said = !state.dropped_by_writer && state.refused.is_none() && state.num_written() > 0;
+        if state.cut.is_some() {
+            return state.cut.clone();
+        }
+        let is_said = !state.dropped_by_writer && state.num_written() > 0;
         state.end.as_ref().filter(|_| !is_said)?.1.clone().err()
     }
 
@@ -153,85 +163,6 @@ impl Drop for Log {
     }
 }
 
-/// Fills one log. Dropped before [`Writer::end`], it ends the log with an error, so that no reader waits for ever.
-pub struct Writer {
-    log: Arc<Log>,
-    ended: bool,
-}
-
-impl Writer {
-    pub(crate) fn new(log: Arc<Log>) -> Self {
-        Self { log, ended: false }
-    }
-
-    /// The log that it fills.
-    pub fn log(&self) -> &Arc<Log> {
-        &self.log
-    }
-
-    /// Appends an event; the oldest make room where the log is full, or its tenant holds too much. One that no log holds
-    /// ends what is written here: nothing is taken behind it, and its error is the outcome that readers are told.
-    pub fn append(&mut self, event: Bytes) -> Result<(), TooLarge> {
-        let Log { limit_bytes, holding, .. } = &*self.log;
-        let mut state = self.log.state.lock();
-        if state.refused.is_none() && event.len() > *limit_bytes {
-            state.refused = Some(TooLarge { bytes: event.len(), limit_bytes: *limit_bytes });
-        }
-        if let Some(refused) = state.refused {
-            return Err(refused);
-        }
-        let before = state.bytes;
-        state.bytes += event.len();
-        holding.add(event.len());
-        state.events.push_back(event);
-        // A tenant that holds too much goes on in place of what it holds: no log loses more than it takes.
-        let has_room = |bytes: usize| bytes <= *limit_bytes && (bytes <= before || !holding.must_not_grow());
-        while !has_room(state.bytes) && state.events.len() > 1 {
-            if let Some(oldest) = state.events.pop_front() {
-                state.bytes -= oldest.len();
-                state.dropped += 1;
-                holding.give_back(oldest.len());
-            }
-        }
-        wake(state);
-        Ok(())
-    }
-
-    /// Ends the log; what its last event says is the writer's to append before. Of one without any event, or that refused
-    /// one, readers are told the outcome.
-    pub fn end(mut self, outcome: Result<(), Reject>) {
-        self.close(outcome);
-    }
-
-    /// Ready once somebody has asked for the end.
-    pub fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.log.state.lock();
-        if state.stopped {
-            return Poll::Ready(());
-        }
-        state.writer = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    fn close(&mut self, outcome: Result<(), Reject>) {
-        self.ended = true;
-        let mut state = self.log.state.lock();
-        let outcome = state.refused.map_or(outcome, |refused| Err(refused.into()));
-        state.end = Some((Instant::now(), outcome));
-        wake(state);
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.log.state.lock().dropped_by_writer = true;
-            let message = "the answer was broken off here, and nothing more of it will come; ask again";
-            self.close(Err(Reject::unavailable(Fault::Operator, message, 1).code(LOST)));
-        }
-    }
-}
-
 /// Wakes outside of the lock, since a woken reader takes it.
 fn wake(mut state: parking_lot::MutexGuard<'_, State>) {
     let waiting = std::mem::take(&mut state.waiting);
@@ -252,10 +183,10 @@ impl Cursor {
         Self(Place::Elsewhere(follow))
     }
 
-    /// How the log ended; `None` while it runs, as far as this reader knows.
+    /// How the log ended for this reader; `None` while it runs, as far as is known.
     pub fn outcome(&self) -> Option<Result<(), Reject>> {
         match &self.0 {
-            Place::Here { log, .. } => log.outcome(),
+            Place::Here { log, .. } => log.told(),
             Place::Elsewhere(follow) => follow.outcome(),
         }
     }
@@ -291,11 +222,11 @@ impl Log {
             return Poll::Ready(Some(Err(Missed { first_kept: state.dropped + 1 })));
         };
         if let Some(event) = usize::try_from(at).ok().and_then(|at| state.events.get(at)) {
-            let numbered = Numbered { number: *next, event: event.clone() };
+            let numbered = Numbered { number: *next, event: event.event.clone() };
             *next += 1;
             return Poll::Ready(Some(Ok(numbered)));
         }
-        if state.end.is_some() {
+        if state.end.is_some() || state.cut.is_some() {
             return Poll::Ready(None);
         }
         if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {

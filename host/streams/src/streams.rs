@@ -1,21 +1,21 @@
 //! All logs of this process, by id.
 
+use crate::kept::Kept;
 use crate::log::{Log, Writer};
 use crate::memory::{Holding, Memory};
 use crate::shared::SharedLogs;
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_types::TenantId;
+use tidegate_types::{Caller, TenantId};
 
 /// Bounds of the logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How long an ended log can still be read.
     pub keep: Duration,
-    /// Bytes of one log's events; past that its oldest are dropped. An event of more is refused.
+    /// Bytes of one log's events, beside large ones that say much of it again; past that its oldest are dropped.
     pub log_bytes: usize,
     /// Bytes of all logs' events; past that those that have ended are dropped early, of whoever holds the most, and then
     /// whoever holds more than its share opens none.
@@ -75,8 +75,26 @@ pub enum Full {
     NoRandomness(String),
 }
 
-/// Logs are swept at most this often: it looks at each of them.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Whose a log is: who finds it, and whose share of the memory it takes. A tenant may have a thousand projects: what they own
+/// is apart, and they have one share together.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose<'a> {
+    tenant: &'a TenantId,
+    owner: &'a TenantId,
+}
+
+impl<'a> From<&'a Caller> for Whose<'a> {
+    fn from(caller: &'a Caller) -> Self {
+        Self { tenant: &caller.tenant, owner: caller.owner() }
+    }
+}
+
+/// What is the tenant's own.
+impl<'a> From<&'a TenantId> for Whose<'a> {
+    fn from(tenant: &'a TenantId) -> Self {
+        Self { tenant, owner: tenant }
+    }
+}
 
 /// Of a tenant's logs, the part that gives way at once where it has as many as it may: looking for them looks at each.
 const GIVE_WAY: usize = 16;
@@ -85,31 +103,17 @@ const GIVE_WAY: usize = 16;
 pub struct Streams {
     limits: Limits,
     memory: Arc<Memory>,
-    kept: Mutex<Kept>,
+    kept: Arc<Mutex<Kept>>,
     /// Where other gateways find those that have a name.
     shared: Option<Arc<dyn SharedLogs>>,
-}
-
-struct Kept {
-    logs: HashMap<String, Arc<Log>>,
-    of_tenant: HashMap<TenantId, usize>,
-    /// Of tenants that have logs, those without a name too.
-    holdings: HashMap<TenantId, Weak<Holding>>,
-    swept: Instant,
-}
-
-/// Logs of one tenant that have ended, in that order.
-struct Ended {
-    holding: Arc<Holding>,
-    logs: BTreeSet<(Instant, String)>,
 }
 
 impl Streams {
     /// None yet.
     pub fn new(limits: Limits) -> Self {
-        let (logs, of_tenant, holdings) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let kept = Kept { logs, of_tenant, holdings, swept: Instant::now() };
-        Self { memory: Memory::new(limits.total_bytes), limits, kept: Mutex::new(kept), shared: None }
+        let memory = Memory::new(limits.total_bytes);
+        let kept = Arc::new(Mutex::new(Kept::new(Arc::clone(&memory), limits.keep)));
+        Self { memory, limits, kept, shared: None }
     }
 
     /// Shares logs that are opened from now on.
@@ -121,47 +125,38 @@ impl Streams {
         self.shared.as_ref()
     }
 
-    /// Opens a log of a tenant.
-    pub fn open(&self, tenant: &TenantId) -> Result<(StreamId, Writer), Full> {
+    /// Opens a log of a tenant under a name of its own. No other gateway is told of it before [`Streams::tell`]: it is taken
+    /// before what is to be read from it costs anything, and of what is refused then there is none.
+    pub fn open<'a>(&self, whose: impl Into<Whose<'a>>) -> Result<(StreamId, Writer), Full> {
         let id = StreamId::random()?;
-        let writer = self.open_as(tenant, id.as_str())?;
+        let writer = self.open_as(whose, id.as_str())?;
         Ok((id, writer))
     }
 
-    /// Opens a log of an owner that no other gateway is told of.
-    pub fn open_here(&self, tenant: &TenantId) -> Result<(StreamId, Writer), Full> {
-        let id = StreamId::random()?;
-        let log = self.enter(tenant, id.as_str())?;
-        Ok((id, Writer::new(log)))
+    /// The same under a name that its owner made, which must not be one to guess either.
+    pub fn open_as<'a>(&self, whose: impl Into<Whose<'a>>, id: &str) -> Result<Writer, Full> {
+        Ok(self.writer(self.enter(whose.into(), id)?))
     }
 
     /// Opens a log that nobody can find by a name: gone with its last reader.
-    pub fn open_unnamed(&self, tenant: &TenantId) -> Result<Writer, Full> {
+    pub fn open_unnamed<'a>(&self, whose: impl Into<Whose<'a>>) -> Result<Writer, Full> {
+        let Whose { tenant, owner } = whose.into();
         let holding = self.room(&mut self.kept.lock(), tenant)?;
-        Ok(Writer::new(Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, holding))))
+        Ok(self.writer(Arc::new(Log::new(owner.clone(), self.limits.log_bytes, holding))))
     }
 
-    /// Opens a log under a name that its owner made, which must not be one to guess either.
-    pub fn open_as(&self, tenant: &TenantId, id: &str) -> Result<Writer, Full> {
-        let writer = self.take(tenant, id)?;
-        self.tell(id, &writer);
-        Ok(writer)
-    }
-
-    /// As [`Streams::open_as`], but no other gateway is told before [`Streams::tell`]: where it is not yet clear whether
-    /// there will be anything to read.
-    pub fn take(&self, tenant: &TenantId, id: &str) -> Result<Writer, Full> {
-        Ok(Writer::new(self.enter(tenant, id)?))
-    }
-
-    /// Lets readers at other gateways find a log that was taken under this name.
+    /// Lets readers at other gateways find a log that was opened under this name.
     pub fn tell(&self, id: &str, writer: &Writer) {
         if let Some(shared) = &self.shared {
             shared.publish(writer.log().tenant(), id, writer.log());
         }
     }
 
-    fn enter(&self, tenant: &TenantId, id: &str) -> Result<Arc<Log>, Full> {
+    fn writer(&self, log: Arc<Log>) -> Writer {
+        Writer::new(log, Arc::downgrade(&self.kept))
+    }
+
+    fn enter(&self, Whose { tenant, owner }: Whose<'_>, id: &str) -> Result<Arc<Log>, Full> {
         let mut kept = self.kept.lock();
         let holding = self.room(&mut kept, tenant)?;
         match kept.logs.get(id) {
@@ -170,22 +165,22 @@ impl Streams {
             None => {}
         }
         let most = self.limits.per_tenant;
-        if kept.num_of(tenant) >= most {
-            kept.give_way(tenant, most.div_ceil(GIVE_WAY));
+        if holding.num_logs() >= most {
+            kept.give_way(&holding, most.div_ceil(GIVE_WAY));
         }
-        if kept.num_of(tenant) >= most {
+        if holding.num_logs() >= most {
             return Err(Full::Tenant(most));
         }
-        let log = Arc::new(Log::new(tenant.clone(), self.limits.log_bytes, holding));
+        holding.enter();
+        let log = Arc::new(Log::new(owner.clone(), self.limits.log_bytes, holding));
         kept.logs.insert(id.to_owned(), Arc::clone(&log));
-        *kept.of_tenant.entry(tenant.clone()).or_default() += 1;
         Ok(log)
     }
 
     /// What the tenant's logs hold, where there is room for another.
     fn room(&self, kept: &mut Kept, tenant: &TenantId) -> Result<Arc<Holding>, Full> {
-        let holding = kept.holding(tenant, &self.memory);
-        self.sweep(kept, Instant::now());
+        let holding = kept.holding(tenant);
+        kept.sweep(Instant::now());
         if self.memory.is_full() && holding.is_share() {
             return Err(Full::Bytes { bytes: holding.bytes(), share: self.memory.share() });
         }
@@ -194,9 +189,7 @@ impl Streams {
 
     /// The log of this name, where it is the tenant's. Another's is as one that never was.
     pub fn find(&self, tenant: &TenantId, id: &str) -> Option<Arc<Log>> {
-        let now = Instant::now();
-        let log = self.kept.lock().logs.get(id).cloned();
-        log.filter(|log| log.tenant() == tenant && !self.is_over(log, now))
+        self.kept.lock().get(id, Instant::now()).filter(|log| log.tenant() == tenant)
     }
 
     /// Ends and drops logs of the tenant's, wherever they are written: nobody finds them any more.
@@ -223,76 +216,5 @@ impl Streams {
     /// Bytes of all logs' events.
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
-    }
-
-    fn is_over(&self, log: &Log, now: Instant) -> bool {
-        log.is_void() || log.ended_at().is_some_and(|ended| now.saturating_duration_since(ended) >= self.limits.keep)
-    }
-
-    /// Drops what ended long ago; and, while all together hold too much, what ended first of whoever holds the most.
-    fn sweep(&self, kept: &mut Kept, now: Instant) {
-        if now.saturating_duration_since(kept.swept) < SWEEP && !self.memory.is_full() {
-            return;
-        }
-        kept.swept = now;
-        let over: Vec<String> =
-            kept.logs.iter().filter(|(_, log)| self.is_over(log, now)).map(|(id, _)| id.clone()).collect();
-        over.iter().for_each(|id| kept.forget(id));
-        kept.holdings.retain(|_, holding| holding.strong_count() > 0);
-        if self.memory.is_full() {
-            kept.make_room(&self.memory);
-        }
-    }
-}
-
-impl Kept {
-    fn holding(&mut self, tenant: &TenantId, memory: &Arc<Memory>) -> Arc<Holding> {
-        let known = self.holdings.get(tenant).and_then(Weak::upgrade);
-        known.unwrap_or_else(|| {
-            let holding = Holding::new(memory);
-            self.holdings.insert(tenant.clone(), Arc::downgrade(&holding));
-            holding
-        })
-    }
-
-    /// Drops logs that have ended until there is room: of whoever holds the most, and more than its share, those first
-    /// that ended first.
-    fn make_room(&mut self, memory: &Memory) {
-        let mut ended: HashMap<&TenantId, Ended> = HashMap::new();
-        for (id, log) in &self.logs {
-            let Some(at) = log.ended_at() else { continue };
-            let of = ended.entry(log.tenant());
-            let of = of.or_insert_with(|| Ended { holding: Arc::clone(log.holding()), logs: BTreeSet::new() });
-            of.logs.insert((at, id.clone()));
-        }
-        let mut ended: Vec<Ended> = ended.into_values().collect();
-        while memory.is_full() {
-            let can = ended.iter_mut().filter(|of| of.holding.is_share() && !of.logs.is_empty());
-            let Some(heaviest) = can.max_by_key(|of| of.holding.bytes()) else { return };
-            heaviest.logs.pop_first().into_iter().for_each(|(_, id)| self.forget(&id));
-        }
-    }
-
-    fn num_of(&self, tenant: &TenantId) -> usize {
-        self.of_tenant.get(tenant).copied().unwrap_or_default()
-    }
-
-    /// Drops so many of the tenant's logs, those that ended first; none that runs.
-    fn give_way(&mut self, tenant: &TenantId, count: usize) {
-        let own = self.logs.iter().filter(|(_, log)| log.tenant() == tenant);
-        let mut ended: Vec<(Instant, String)> =
-            own.filter_map(|(id, log)| Some((log.ended_at()?, id.clone()))).collect();
-        ended.sort_unstable();
-        ended.iter().take(count).for_each(|(_, id)| self.forget(id));
-    }
-
-    fn forget(&mut self, id: &str) {
-        let Some(log) = self.logs.remove(id) else { return };
-        if let Some(count) = self.of_tenant.get_mut(log.tenant()) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_tenant.remove(log.tenant());
-            }
-        }
     }
 }

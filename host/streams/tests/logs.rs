@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tidegate_streams::{Cursor, Full, LOST, Limits, Missed, StreamId, Streams, TOO_LARGE, TooLarge, Writer};
-use tidegate_types::{Reject, TenantId};
+use tidegate_streams::{CUT, Cursor, Full, LOST, Limits, Missed, StreamId, Streams, Writer};
+use tidegate_types::{Caller, ProjectId, Reject, TenantId};
 
 fn tenant(name: &str) -> TenantId {
     TenantId::new(name)
@@ -51,7 +51,7 @@ fn a_reader_waits_is_woken_and_sees_the_end() {
     let waker = Waker::from(Arc::clone(&counter));
     assert!(cursor.poll_next(&mut Context::from_waker(&waker)).is_pending());
     assert!(cursor.poll_next(&mut Context::from_waker(&waker)).is_pending());
-    writer.append(event(1)).unwrap();
+    writer.append(event(1));
     assert_eq!(counter.0.load(Ordering::SeqCst), 1, "one reader is woken once");
     assert_eq!(poll(&mut cursor), Poll::Ready(Some(Ok((1, event(1))))));
     assert!(cursor.poll_next(&mut Context::from_waker(&waker)).is_pending());
@@ -71,7 +71,7 @@ fn a_writer_that_vanishes_ends_its_log_with_an_error() {
     let (id, mut writer) = streams.open(&tenant("a")).unwrap();
     let log = Arc::clone(writer.log());
     let mut cursor = log.read_after(0).unwrap();
-    writer.append(event(1)).unwrap();
+    writer.append(event(1));
     drop(writer);
     assert_eq!(drain(&mut cursor), [(1, event(1))]);
     assert_eq!(poll(&mut cursor), Poll::Ready(None));
@@ -92,7 +92,7 @@ fn a_log_that_came_to_nothing_was_never_there() {
     assert_eq!(poll(&mut early), Poll::Ready(None));
     assert!(early.unsaid().is_some(), "who was there is told");
     let mut again = streams.open_as(&tenant("a"), "stream_a").unwrap();
-    again.append(event(1)).unwrap();
+    again.append(event(1));
     again.end(Ok(()));
     let log = streams.find(&tenant("a"), "stream_a").unwrap();
     assert_eq!(drain(&mut log.read_after(0).unwrap()), [(1, event(1))]);
@@ -105,7 +105,7 @@ fn an_end_that_no_event_says_is_told_to_readers() {
     for (events, unsaid) in [(0, Some(reject.clone())), (1, None)] {
         let (_, mut writer) = streams.open(&tenant("a")).unwrap();
         let mut cursor = writer.log().read_after(0).unwrap();
-        (0..events).for_each(|i| writer.append(event(i)).unwrap());
+        (0..events).for_each(|i| writer.append(event(i)));
         assert_eq!(cursor.unsaid(), None, "it runs");
         writer.end(Err(reject.clone()));
         drain(&mut cursor);
@@ -129,7 +129,7 @@ fn a_stop_reaches_the_writer() {
 fn who_is_forgotten_ends_and_is_found_no_more() {
     let streams = Streams::new(Limits::default());
     let mut writer = streams.open_as(&tenant("a"), "stream_a").unwrap();
-    writer.append(event(1)).unwrap();
+    writer.append(event(1));
     streams.forget(&tenant("b"), vec!["stream_a".into()]);
     assert!(streams.find(&tenant("a"), "stream_a").is_some(), "another's is as one that never was");
     assert!(writer.poll_stopped(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -155,7 +155,7 @@ fn of_a_tenant_that_has_as_many_as_it_may_those_that_ended_first_give_way() {
     let streams = Streams::new(Limits { per_tenant: 2, ..Limits::default() });
     let ended = |id: &str| {
         let mut writer = streams.open_as(&tenant("a"), id).unwrap();
-        writer.append(event(1)).unwrap();
+        writer.append(event(1));
         writer.end(Ok(()));
     };
     ["one", "two", "three"].into_iter().for_each(ended);
@@ -182,16 +182,15 @@ fn all_logs_together_are_bounded_and_what_ended_first_gives_way() {
     let mut ids = Vec::new();
     for _ in 0..3 {
         let (id, mut writer) = streams.open(&tenant("a")).unwrap();
-        writer.append(Bytes::from(vec![b'x'; 40])).unwrap();
+        writer.append(Bytes::from(vec![b'x'; 40]));
         writer.end(Ok(()));
         ids.push(id);
     }
-    assert_eq!(streams.bytes(), 120);
+    assert_eq!(streams.bytes(), 80, "who ends sees to what ended before");
     let (_, mut running) = streams.open(&tenant("a")).unwrap();
-    assert_eq!(streams.bytes(), 80);
     assert!(streams.find(&tenant("a"), ids[0].as_str()).is_none(), "the oldest gave way");
     assert!(streams.find(&tenant("a"), ids[2].as_str()).is_some());
-    running.append(Bytes::from(vec![b'x'; 200])).unwrap();
+    running.append(Bytes::from(vec![b'x'; 200]));
     let refused = streams.open(&tenant("a")).err();
     assert_eq!(refused, Some(Full::Bytes { bytes: 200, share: 100 }), "running logs do not give way");
     drop(running);
@@ -204,7 +203,7 @@ fn a_tenant_whose_logs_fill_all_there_is_gives_way_and_is_refused_alone() {
     let streams = Streams::new(Limits { total_bytes: 100, ..Limits::default() });
     let holds = |of: &str, bytes: usize| {
         let (id, mut writer) = streams.open(&tenant(of)).unwrap();
-        writer.append(Bytes::from(vec![b'x'; bytes])).unwrap();
+        writer.append(Bytes::from(vec![b'x'; bytes]));
         (id, writer)
     };
     let ended = |of: &str, bytes: usize| {
@@ -228,16 +227,43 @@ fn a_tenant_whose_logs_fill_all_there_is_gives_way_and_is_refused_alone() {
     drop((one, two, three));
 }
 
+/// Projects are made by their tenant: with many of them it has no more.
+#[test]
+fn the_projects_of_a_tenant_have_one_share_together() {
+    let streams = Streams::new(Limits { total_bytes: 100, per_tenant: 6, ..Limits::default() });
+    let of = |name: &str| Caller { project: ProjectId::new(name), ..Caller::local() };
+    let held: Vec<Writer> = (0..5)
+        .map(|n| {
+            let (_, mut writer) = streams.open(&of(&format!("proj_{n}"))).unwrap();
+            writer.append(Bytes::from(vec![b'x'; 18]));
+            writer
+        })
+        .collect();
+    let (theirs, mut writer) = streams.open(&tenant("b")).unwrap();
+    writer.append(Bytes::from(vec![b'x'; 20]));
+    writer.end(Ok(()));
+    assert_eq!(streams.open(&of("proj_5")).err(), Some(Full::Bytes { bytes: 90, share: 50 }));
+    assert!(streams.find(&tenant("b"), theirs.as_str()).is_some() && streams.open(&tenant("b")).is_ok());
+    // Nobody finds what is another project's, and the number of logs is the tenant's too.
+    drop(held);
+    let (id, one) = streams.open(&of("proj_0")).unwrap();
+    assert!(streams.find(of("proj_0").owner(), id.as_str()).is_some());
+    assert!(streams.find(of("proj_1").owner(), id.as_str()).is_none());
+    let more: Vec<Writer> = (1..6).map(|n| streams.open(&of(&format!("proj_{n}"))).unwrap().1).collect();
+    assert_eq!(streams.open(&of("proj_9")).err(), Some(Full::Tenant(6)));
+    drop((one, more));
+}
+
 #[test]
 fn logs_that_run_grow_to_twice_of_what_there_is_and_then_in_place_of_what_they_hold() {
     let streams = Streams::new(Limits { total_bytes: 100, ..Limits::default() });
     let (_, mut greedy) = streams.open(&tenant("a")).unwrap();
     let (_, mut modest) = streams.open(&tenant("b")).unwrap();
     for _ in 0..100 {
-        greedy.append(Bytes::from(vec![b'x'; 10])).unwrap();
+        greedy.append(Bytes::from(vec![b'x'; 10]));
         assert!(streams.bytes() <= 200);
     }
-    (0..4).for_each(|_| modest.append(Bytes::from(vec![b'x'; 10])).unwrap());
+    (0..4).for_each(|_| modest.append(Bytes::from(vec![b'x'; 10])));
     assert_eq!(modest.log().first_kept(), 1, "who has less than its share keeps all of it");
     assert!(greedy.log().first_kept() > 70);
 }
@@ -248,7 +274,7 @@ fn a_log_of_who_holds_too_much_loses_as_much_as_it_takes() {
     let [mut one, mut two] = [0, 1].map(|_| streams.open(&tenant("a")).unwrap().1);
     let (_, mut modest) = streams.open(&tenant("b")).unwrap();
     let say = |writer: &mut Writer, times: usize| {
-        (0..times).for_each(|_| writer.append(Bytes::from(vec![b'x'; 10])).unwrap());
+        (0..times).for_each(|_| writer.append(Bytes::from(vec![b'x'; 10])));
     };
     say(&mut one, 12);
     say(&mut two, 8);
@@ -258,21 +284,119 @@ fn a_log_of_who_holds_too_much_loses_as_much_as_it_takes() {
     assert_eq!([&one, &two, &modest].map(|writer| writer.log().first_kept()), [2, 3, 1]);
 }
 
+/// The end of an answer repeats all of it, and who has read what came before misses nothing.
 #[test]
-fn an_event_that_no_log_holds_is_refused_and_readers_are_told() {
+fn an_event_of_more_than_a_log_holds_pushes_out_nothing_and_goes_before_what_is_younger() {
     let streams = Streams::new(Limits { log_bytes: 30, ..Limits::default() });
-    for events in [0, 2] {
-        let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+    let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+    let log = Arc::clone(writer.log());
+    let mut cursor = log.read_after(0).unwrap();
+    let large = Bytes::from(vec![b'x'; 500]);
+    writer.append(event(1));
+    writer.append(event(2));
+    writer.append(large.clone());
+    assert_eq!(streams.bytes(), 514, "it is counted");
+    assert_eq!(drain(&mut cursor), [(1, event(1)), (2, event(2)), (3, large.clone())]);
+    writer.append(event(4));
+    writer.append(event(5));
+    assert_eq!((log.first_kept(), streams.bytes()), (1, 528));
+    assert_eq!(drain(&mut cursor).len(), 2);
+    (6..9).for_each(|i| writer.append(event(i)));
+    assert_eq!((log.first_kept(), streams.bytes()), (5, 28));
+    writer.append(large.clone());
+    writer.end(Ok(()));
+    assert_eq!(drain(&mut cursor).last(), Some(&(9, large)));
+    assert_eq!((log.outcome(), cursor.unsaid()), (Some(Ok(())), None));
+}
+
+/// A text, a tool call and an answer end with several events each that say all of it again, and nobody reads between them.
+#[test]
+fn what_comes_together_is_there_together_and_stays_for_as_long_as_what_follows() {
+    let streams = Streams::new(Limits { log_bytes: 64 << 10, ..Limits::default() });
+    let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+    let mut cursor = writer.log().read_after(0).unwrap();
+    let say = |writer: &mut Writer, times: usize| (0..times).for_each(|_| writer.append(Bytes::from(vec![b'x'; 1024])));
+    let again = || vec![Bytes::from(vec![b'y'; 25_000]); 3];
+    say(&mut writer, 40);
+    assert_eq!(drain(&mut cursor).len(), 40);
+    writer.append_together(again());
+    say(&mut writer, 60);
+    let sizes = |cursor: &mut Cursor| drain(cursor).iter().map(|(_, event)| event.len()).collect::<Vec<_>>();
+    assert_eq!(sizes(&mut cursor), [vec![25_000; 3], vec![1024; 60]].concat());
+    writer.append_together(again());
+    writer.append(Bytes::from(vec![b'z'; 30_000]));
+    writer.end(Ok(()));
+    assert_eq!(sizes(&mut cursor), [vec![25_000; 3], vec![30_000]].concat());
+    assert_eq!(poll(&mut cursor), Poll::Ready(None));
+    assert_eq!(cursor.unsaid(), None);
+}
+
+/// Of an answer with many tool calls, say.
+#[test]
+fn a_log_holds_no_more_than_its_bound_beside_the_large_events_that_came_last() {
+    const LIMIT: usize = 64 << 10;
+    let streams = Streams::new(Limits { log_bytes: LIMIT, ..Limits::default() });
+    let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+    for round in 0..40 {
+        writer.append_together(vec![Bytes::from(vec![b'y'; 10_000]); 3]);
+        (0..round).for_each(|i| writer.append(event(i)));
+        assert!(streams.bytes() <= LIMIT + 4 * 30_000, "{}", streams.bytes());
+    }
+}
+
+/// What ends an answer is as large as that, and there may be many of them at once.
+#[test]
+fn what_is_large_has_the_bound_of_all_logs_and_ends_a_log_that_has_no_room_for_it() {
+    const TOTAL: usize = 1 << 20;
+    let streams = Streams::new(Limits { log_bytes: 64 << 10, total_bytes: TOTAL, ..Limits::default() });
+    let large = Bytes::from(vec![b'x'; 200_000]);
+    let mut cut = Vec::new();
+    let running: Vec<Writer> = (0..50)
+        .map(|_| {
+            let (_, mut writer) =
+                streams.open(&tenant("a")).unwrap_or_else(|full| panic!("{full}: {}", streams.bytes()));
+            writer.append(event(1));
+            writer
+        })
+        .collect();
+    for mut writer in running {
         let mut cursor = writer.log().read_after(0).unwrap();
-        (0..events).for_each(|i| writer.append(event(i)).unwrap());
-        let refused = TooLarge { bytes: 31, limit_bytes: 30 };
-        assert_eq!(writer.append(Bytes::from(vec![b'x'; 31])), Err(refused));
-        assert_eq!(writer.append(event(9)), Err(refused), "nothing is said behind what is missing");
-        assert_eq!(drain(&mut cursor).len(), events);
-        writer.end(Ok(()));
-        assert_eq!(poll(&mut cursor), Poll::Ready(None));
-        assert_eq!(cursor.unsaid().unwrap().code.as_deref(), Some(TOO_LARGE));
-        assert_eq!(cursor.outcome(), Some(Err(cursor.unsaid().unwrap())));
+        writer.append_together(vec![large.clone(); 3]);
+        assert!(streams.bytes() <= 2 * TOTAL, "{}", streams.bytes());
+        writer.append(event(2));
+        let seen = drain(&mut cursor).len();
+        assert_eq!(poll(&mut cursor).is_ready(), seen == 1, "readers of what is cut wait for nothing");
+        if let Some(reject) = writer.cut() {
+            assert_eq!((seen, reject.code.as_deref()), (1, Some(CUT)));
+            assert_eq!((cursor.unsaid(), cursor.outcome()), (Some(reject.clone()), Some(Err(reject))));
+            assert_eq!(writer.log().outcome(), None, "what is made goes on");
+        } else {
+            assert_eq!(seen, 5);
+        }
+        cut.push(writer);
+    }
+    let was_cut: Vec<bool> = cut.iter().map(|writer| writer.cut().is_some()).collect();
+    assert_eq!(was_cut, [vec![false; 3], vec![true; 47]].concat());
+    // Nobody opens another: what ends makes room for what runs, and another tenant has its share.
+    let (_, mut other) = streams.open(&tenant("b")).unwrap();
+    other.append(large.clone());
+    assert!(other.cut().is_none());
+    let mut cut = cut.into_iter();
+    cut.by_ref().take(3).for_each(|writer| writer.end(Ok(())));
+    assert!(streams.bytes() < 3 * TOTAL / 2, "{}", streams.bytes());
+    cut.for_each(|writer| writer.end(Ok(())));
+    assert!(streams.bytes() < TOTAL, "{}", streams.bytes());
+}
+
+/// It is the last that it can say, and its readers have had what is older.
+#[test]
+fn what_is_large_goes_in_place_of_what_its_log_holds() {
+    let streams = Streams::new(Limits { log_bytes: 20, total_bytes: 100, ..Limits::default() });
+    let (_, mut writer) = streams.open(&tenant("a")).unwrap();
+    for (size, first_kept) in [(150, 1), (140, 2), (30, 2), (100, 3)] {
+        writer.append(Bytes::from(vec![b'x'; size]));
+        assert_eq!((writer.cut(), writer.log().first_kept()), (None, first_kept), "{size}");
+        assert!(streams.bytes() <= 200);
     }
 }
 
@@ -282,7 +406,7 @@ fn a_log_that_is_full_drops_its_oldest_events_and_says_so() {
     let (_, mut writer) = streams.open(&tenant("a")).unwrap();
     let log = Arc::clone(writer.log());
     let mut slow = log.read_after(0).unwrap();
-    (1..=10).for_each(|i| writer.append(event(i)).unwrap());
+    (1..=10).for_each(|i| writer.append(event(i)));
     assert!(streams.bytes() <= 30);
     let Poll::Ready(Some(Err(Missed { first_kept }))) = poll(&mut slow) else { panic!("it missed nothing") };
     assert!(log.read_after(first_kept - 2).is_err());
@@ -305,7 +429,7 @@ proptest! {
         for (appended, read, cut) in steps {
             for _ in 0..appended {
                 written += 1;
-                writer.append(event(written)).unwrap();
+                writer.append(event(written));
             }
             for _ in 0..read {
                 if let Poll::Ready(Some(Ok(event))) = poll(&mut cursor) {
@@ -329,7 +453,7 @@ proptest! {
         let (_, mut writer) = streams.open(&tenant("a")).unwrap();
         let log = Arc::clone(writer.log());
         for size in &sizes {
-            writer.append(Bytes::from(vec![0; *size])).unwrap();
+            writer.append(Bytes::from(vec![0; *size]));
             prop_assert!(streams.bytes() <= log_bytes);
         }
         let missed = log.read_after(0).err().map_or(0, |missed| missed.first_kept - 1) as usize;

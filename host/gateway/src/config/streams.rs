@@ -11,11 +11,12 @@ use tidegate_api::StreamLimits;
 pub struct StreamsConfig {
     /// How long a stream that has ended can still be read.
     pub keep_s: u64,
-    /// What one log holds; past that its oldest events are dropped. A larger event is refused.
+    /// What one log holds, beside the large events that came last and say much of it again; past that its oldest are dropped.
     pub log_kib: usize,
     /// What all logs hold together.
     pub total_mib: usize,
-    /// Logs of one project; past that those that ended first go early.
+    /// Logs of one tenant, all its projects together; past that those that ended first go early, and while all run there is
+    /// room for no further one.
     pub per_tenant: usize,
     /// Random characters make events alike in size, where `stream_options.include_obfuscation` does not say.
     pub obfuscation: bool,
@@ -37,7 +38,7 @@ impl Default for StreamsConfig {
 impl StreamsConfig {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         if self.log_kib == 0 {
-            bail!("server.streams.log_kib is 0, and no event fits into that; it must be at least 1");
+            bail!("server.streams.log_kib is 0, and no event could wait for its reader; it must be at least 1");
         }
         if self.log_kib > self.total_mib << 10 {
             let (one, all) = (self.log_kib, self.total_mib);

@@ -1,7 +1,10 @@
 //! Copies one log to the server, behind the stream: what is there together goes together, and neither the engine nor a
 //! client waits for it. While the server is away the log itself keeps what is missing, as long as it has room.
+//!
+//! A large event goes in pieces, few at a time of all logs: the logs have one connection, which is given up where an answer
+//! takes too long, and nobody's event may be the reason for that. Where it is all the same, the log ends for the others.
 
-use super::{Core, MAX_BYTES, PATIENCE, PAUSE, millis};
+use super::{Core, MAX_BYTES, MAX_EVENT_BYTES, PATIENCE, PAUSE, Upto, millis, too_large};
 use bytes::Bytes;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,6 +21,9 @@ const LINGER: Duration = Duration::from_millis(10);
 /// connection.
 const MAX_EVENTS: usize = 256;
 
+/// Attempts to send a piece of an event, each of which has cost all logs their connection.
+const ATTEMPTS: u32 = 5;
+
 pub(super) struct Copying {
     core: Arc<Core>,
     tenant: TenantId,
@@ -30,15 +36,19 @@ struct Batch {
     /// The number of the first event.
     first: u64,
     events: Vec<Bytes>,
+    /// Which piece of the first event goes, where that is large; then it is the only one.
+    piece: Option<u64>,
     end: Option<Result<(), Reject>>,
 }
 
 /// What came of saying it.
 enum Said {
-    /// The server has everything up to this number.
-    UpTo(u64),
+    /// The server has so much.
+    UpTo(Upto),
     /// It could not be asked.
     Nothing,
+    /// It did not answer.
+    Failed,
     /// It wants nothing more of this log: that was forgotten, or another gateway has begun it anew.
     Enough,
 }
@@ -49,45 +59,57 @@ impl Copying {
     }
 
     pub(super) async fn run(self) {
-        let begun = Batch { first: 0, events: Vec::new(), end: None };
-        let (mut said, mut has_begun, mut last) = (self.say(&begun).await, false, 0);
+        let begun = Batch { first: 0, events: Vec::new(), piece: None, end: None };
+        let (mut said, mut has_begun, mut upto, mut failed) = (self.say(&begun).await, false, Upto::default(), 0);
         loop {
             match said {
                 // Nobody can read it any more.
                 Said::Enough => return self.log.stop(),
-                Said::UpTo(number) => (has_begun, last) = (true, number),
-                Said::Nothing if self.is_over() => return,
-                Said::Nothing => tokio::time::sleep(PAUSE).await,
+                Said::UpTo(there) => (has_begun, upto, failed) = (true, there, 0),
+                Said::Nothing | Said::Failed if self.is_over() => return,
+                Said::Nothing | Said::Failed => tokio::time::sleep(PAUSE).await,
             }
             if !has_begun {
                 // Nothing goes behind what another log of this name has left.
                 said = self.say(&begun).await;
                 continue;
             }
-            let batch = self.gather(last).await;
+            let batch = self.gather(upto, failed).await;
             if batch.end.is_some() && self.log.is_void() {
                 return self.take_back().await;
             }
             said = self.say(&batch).await;
+            failed += u32::from(batch.piece.is_some() && matches!(said, Said::Failed));
             let whole = batch.first + batch.events.len() as u64;
-            if let (Said::UpTo(number), Some(_)) = (&said, &batch.end)
-                && number + 1 >= whole
+            if let (Said::UpTo(there), Some(_)) = (&said, &batch.end)
+                && there.number + 1 >= whole
             {
                 return;
             }
         }
     }
 
-    /// What follows event `last`: waits for something, then for a moment more.
-    async fn gather(&self, last: u64) -> Batch {
+    /// What follows that of which the server has so much: waits for something, then for a moment more. Of a log whose next
+    /// event cannot be sent, as has `failed` so many times, that is an end.
+    async fn gather(&self, upto: Upto, failed: u32) -> Batch {
         // What the log no longer has is missing on the server, too.
-        let seen = last.max(self.log.first_kept() - 1);
-        let mut batch = Batch { first: seen + 1, events: Vec::new(), end: None };
+        let seen = upto.number.max(self.log.first_kept() - 1);
+        let mut batch = Batch { first: seen + 1, events: Vec::new(), piece: None, end: None };
         let Ok(mut cursor) = self.log.read_after(seen) else { return batch };
         let waiting = poll_fn(|cx| cursor.poll_next(cx));
         // Even without news the server hears of the log: it may have forgotten it, and would at last.
         let Ok(next) = tokio::time::timeout(self.core.link.config.lease / 3, waiting).await else { return batch };
         match next {
+            Some(Ok(event)) if event.event.len() > MAX_BYTES => {
+                let bytes = event.event.len();
+                if bytes > MAX_EVENT_BYTES || failed >= ATTEMPTS {
+                    batch.end = Some(Err(too_large(bytes)));
+                    return batch;
+                }
+                batch.piece = Some(if seen == upto.number { upto.pieces } else { 0 });
+                batch.events.push(event.event);
+                return batch;
+            }
             Some(Ok(event)) => batch.events.push(event.event),
             Some(Err(_)) => return batch,
             None => {
@@ -104,6 +126,8 @@ impl Copying {
         let mut bytes: usize = batch.events.iter().map(Bytes::len).sum();
         while batch.events.len() < MAX_EVENTS && bytes < MAX_BYTES {
             match cursor.poll_next(&mut Context::from_waker(Waker::noop())) {
+                // It goes by itself.
+                Poll::Ready(Some(Ok(event))) if event.event.len() > MAX_BYTES => return,
                 Poll::Ready(Some(Ok(event))) => {
                     bytes += event.event.len();
                     batch.events.push(event.event);
@@ -119,6 +143,11 @@ impl Copying {
 
     async fn say(&self, batch: &Batch) -> Said {
         let core = &*self.core;
+        // Closed never.
+        let _turn = match batch.piece {
+            Some(_) => core.pieces.acquire().await.ok(),
+            None => None,
+        };
         let Some(line) = core.link.line() else { return Said::Nothing };
         let end = batch.end.clone().map(|outcome| outcome.map_err(|reject| Reject { cause: None, ..reject }));
         let end = end.map(|end| serde_json::to_string(&end).unwrap_or_default()).unwrap_or_default();
@@ -126,13 +155,24 @@ impl Copying {
         let mut command = core.append.call(&core.keys(&self.id));
         command.arg(self.tenant.as_str()).arg(&core.link.gateway).arg(millis(keep));
         command.arg(self.log.first_kept()).arg(end).arg(batch.first);
-        for event in &batch.events {
-            command.arg(&event[..]);
+        match (batch.piece, batch.events.first()) {
+            (Some(piece), Some(event)) => {
+                let (bytes, is_last) = part(event, piece);
+                command.arg(piece).arg(u8::from(!is_last)).arg(bytes);
+            }
+            _ => {
+                command.arg("").arg(0);
+                for event in &batch.events {
+                    command.arg(&event[..]);
+                }
+            }
         }
         let mut connection = line.connection.clone();
-        match core.link.wait(&line, PATIENCE, command.query_async::<i64>(&mut connection)).await {
-            Some(number) => u64::try_from(number).map_or(Said::Enough, Said::UpTo),
-            None => Said::Nothing,
+        match core.link.wait(&line, PATIENCE, command.query_async::<(i64, u64)>(&mut connection)).await {
+            Some((number, pieces)) => {
+                u64::try_from(number).map_or(Said::Enough, |number| Said::UpTo(Upto { number, pieces }))
+            }
+            None => Said::Failed,
         }
     }
 
@@ -151,6 +191,13 @@ impl Copying {
     fn is_over(&self) -> bool {
         self.log.is_void() || self.log.ended_at().is_some_and(|ended| ended.elapsed() > self.core.settings.keep)
     }
+}
+
+/// A piece of a large event, and whether it is the last.
+fn part(event: &[u8], piece: u64) -> (&[u8], bool) {
+    let start = usize::try_from(piece).map_or(event.len(), |piece| piece.saturating_mul(MAX_BYTES)).min(event.len());
+    let end = start.saturating_add(MAX_BYTES).min(event.len());
+    (&event[start..end], end == event.len())
 }
 
 impl Drop for Copying {

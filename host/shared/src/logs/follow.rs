@@ -1,13 +1,13 @@
 //! Reads one log of another gateway: a task asks for the next events, and hands them over as the reader takes them.
 
-use super::{Core, interrupted, lost};
+use super::{Core, Piece, Upto, interrupted, is_unsaid, lost};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tidegate_streams::shared::Follow;
-use tidegate_streams::{LOST, Missed, Numbered, TOO_LARGE};
+use tidegate_streams::{Missed, Numbered};
 use tidegate_types::Reject;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -78,11 +78,12 @@ impl Drop for Following {
 }
 
 /// Asks until the log has ended, the reader is gone, or nothing is known of it for as long as a lease.
-async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>) {
+async fn ask(core: Arc<Core>, id: String, seen: u64, lots: mpsc::Sender<Lot>) {
     let (mut pause, mut known) = (PAUSES.0, Instant::now());
+    let mut taken = Taken { upto: Upto { number: seen, pieces: 0 }, begun: Vec::new() };
     let last = loop {
         let found = match core.link.line() {
-            Some(line) => core.look(&line, &id, seen, MAX_EVENTS).await,
+            Some(line) => core.look(&line, &id, taken.upto, MAX_EVENTS).await,
             None => Err(tidegate_streams::shared::Away),
         };
         let is_late = known.elapsed() > core.link.config.lease;
@@ -91,16 +92,13 @@ async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>
             // A server that has forgotten it is told again by the log's gateway, if that is there.
             Ok(None) if is_late => break Lot::Broken(lost()),
             Err(_) | Ok(None) => pause = PAUSES.1,
-            Ok(Some(found)) if !found.events.is_empty() => {
+            Ok(Some(found)) if !found.pieces.is_empty() => {
                 (known, pause) = (Instant::now(), PAUSES.0);
-                match numbered(seen, found.events) {
-                    Ok(events) => {
-                        seen += events.len() as u64;
-                        if lots.send(Lot::Events(events)).await.is_err() {
-                            return;
-                        }
-                    }
-                    Err(missed) => break Lot::Missed(missed),
+                let Some(events) = taken.take(found.pieces) else {
+                    break Lot::Missed(Missed { first_kept: found.first });
+                };
+                if !events.is_empty() && lots.send(Lot::Events(events)).await.is_err() {
+                    return;
                 }
                 if found.has_more {
                     continue;
@@ -125,16 +123,37 @@ async fn ask(core: Arc<Core>, id: String, mut seen: u64, lots: mpsc::Sender<Lot>
     let _ = lots.send(last).await;
 }
 
-/// Whether no event says this end: who writes none cannot, whose writer is lost has not, and what a log does not take is
-/// not in it.
-fn is_unsaid(reject: &Reject) -> bool {
-    matches!(reject.code.as_deref(), Some(LOST | TOO_LARGE))
+/// What a reader has: whole events up to a number, and the beginning of the next.
+struct Taken {
+    upto: Upto,
+    begun: Vec<u8>,
 }
 
-/// The events behind `seen`, none of which may be missing.
-fn numbered(seen: u64, events: Vec<(u64, Vec<u8>)>) -> Result<Vec<Numbered>, Missed> {
-    match events.first() {
-        Some((first, _)) if *first != seen + 1 => Err(Missed { first_kept: *first }),
-        _ => Ok(events.into_iter().map(|(number, event)| Numbered { number, event: Bytes::from(event) }).collect()),
+impl Taken {
+    /// Takes the pieces that follow; gives the events that are whole with them. `None` where some are missing.
+    fn take(&mut self, pieces: Vec<Piece>) -> Option<Vec<Numbered>> {
+        let mut events = Vec::new();
+        for Piece { number, piece, is_last, bytes } in pieces {
+            if (number, piece) != (self.upto.number + 1, self.upto.pieces) {
+                return None;
+            }
+            // Most events are of one piece, and not copied.
+            let bytes = match piece {
+                0 => bytes,
+                _ => {
+                    let mut begun = std::mem::take(&mut self.begun);
+                    begun.extend_from_slice(&bytes);
+                    begun
+                }
+            };
+            if is_last {
+                self.upto = Upto { number, pieces: 0 };
+                events.push(Numbered { number, event: Bytes::from(bytes) });
+            } else {
+                self.upto.pieces += 1;
+                self.begun = bytes;
+            }
+        }
+        Some(events)
     }
 }

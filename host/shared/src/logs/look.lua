@@ -1,15 +1,27 @@
 -- What is known of a log, and its next events. KEYS: as above. ARGV: what leases of gateways begin with; the number after
--- which to read; how many events at most, and how many bytes of them, but for the first. Gives tenant, gateway, how it
--- ended, whether its gateway is there, its oldest number, events with theirs, and whether there are more; nothing where
+-- which to read, and how many pieces of the next event to leave out; how many events or pieces at most, and how many bytes
+-- of them, but for the first. Gives tenant, gateway, how it ended, whether its gateway is there, its oldest number, events
+-- with theirs, pieces with their own, and whether each is the last of its event, and whether there are more; nothing where
 -- there is no such log.
 local about = redis.call('HMGET', KEYS[1], 'tenant', 'owner', 'end', 'gone')
 if not about[1] or about[4] then return {} end
+local function place(entry)
+  local number, piece = string.match(entry[1], '^(%d+)-(%d+)')
+  return tonumber(number), tonumber(piece)
+end
+local first = 0
 local oldest = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
-local last, most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+if oldest then
+  local number, piece = place(oldest)
+  -- Of an event that has lost its beginning there is nothing to read.
+  first = piece > 0 and number + 1 or number
+end
+local from = (tonumber(ARGV[2]) + 1) .. '-' .. ARGV[3]
+local most, most_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local events, bytes, more = {}, 0, 0
 -- A few at a time: what does not fit is not taken from the log in vain.
 while #events < most and more == 0 do
-  local few = redis.call('XRANGE', KEYS[2], (last + 1) .. '-0', '+', 'COUNT', math.min(8, most - #events))
+  local few = redis.call('XRANGE', KEYS[2], from, '+', 'COUNT', math.min(8, most - #events))
   if #few == 0 then break end
   for _, entry in ipairs(few) do
     bytes = bytes + #entry[2][2]
@@ -17,12 +29,12 @@ while #events < most and more == 0 do
       more = 1
       break
     end
-    last = tonumber(string.match(entry[1], '^%d+'))
-    events[#events + 1] = { last, entry[2][2] }
+    local number, piece = place(entry)
+    from = number .. '-' .. (piece + 1)
+    events[#events + 1] = { number, piece, entry[2][1] == 'e' and 1 or 0, entry[2][2] }
   end
 end
 if most > 0 and #events == most then more = 1 end
 return {
-  about[1], about[2], about[3] or '', redis.call('EXISTS', ARGV[1] .. about[2]),
-  oldest and tonumber(string.match(oldest[1], '^%d+')) or 0, events, more,
+  about[1], about[2], about[3] or '', redis.call('EXISTS', ARGV[1] .. about[2]), first, events, more,
 }

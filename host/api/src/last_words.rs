@@ -1,0 +1,174 @@
+//! What is said to a client whose request never became one: its head did not come in time, or is none that HTTP knows. By
+//! itself HTTP/1's implementation says nothing to the first and a bare status to the second; here both read OpenAI's shape
+//! and an id, and leave a record.
+//!
+//! It stands between HTTP/1 and the socket that bounds its waits, so that it speaks through TLS too.
+
+use crate::ids;
+use crate::record;
+use crate::socket::Activity;
+use bytes::{Buf, Bytes};
+use hyper::StatusCode;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tidegate_types::{Fault, Reject, RejectKind};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The stream of a connection that speaks HTTP/1.
+pub(crate) struct LastWords<S> {
+    stream: S,
+    activity: Arc<Activity>,
+    /// How many requests had begun when the last bytes came.
+    heard: Option<u64>,
+    /// What is left to say to a client that was too slow.
+    too_slow: Option<Bytes>,
+    /// What is left to say for so many bytes of HTTP's own.
+    instead: Option<(Bytes, usize)>,
+}
+
+impl<S> LastWords<S> {
+    pub(crate) fn new(stream: S, activity: Arc<Activity>) -> Self {
+        Self { stream, activity, heard: None, too_slow: None, instead: None }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for LastWords<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.too_slow.is_none() {
+            let before = buffer.filled().len();
+            let outcome = ready!(Pin::new(&mut this.stream).poll_read(cx, buffer));
+            let begun = this.activity.begun();
+            let timed_out = outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+            if !timed_out || this.heard != Some(begun) {
+                if buffer.filled().len() > before {
+                    this.heard = Some(begun);
+                }
+                return Poll::Ready(outcome);
+            }
+            let message = "the request's head did not arrive in time";
+            this.too_slow = Some(whole(&Reject::new(RejectKind::RequestTimeout, Fault::Client, message)));
+        }
+        if let Some(words) = &mut this.too_slow {
+            ready!(say(&mut this.stream, cx, words))?;
+            ready!(Pin::new(&mut this.stream).poll_flush(cx))?;
+        }
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for LastWords<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.instead.is_none() {
+            this.instead = explained(bytes).map(|words| (words, bytes.len()));
+        }
+        let Some((words, instead_of)) = &mut this.instead else {
+            return Pin::new(&mut this.stream).poll_write(cx, bytes);
+        };
+        ready!(say(&mut this.stream, cx, words))?;
+        let written = *instead_of;
+        this.instead = None;
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        match first.filter(|head| self.instead.is_some() || is_bare(head)) {
+            Some(head) => self.poll_write(cx, head),
+            None => Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+fn say<S: AsyncWrite + Unpin>(stream: &mut S, cx: &mut Context<'_>, words: &mut Bytes) -> Poll<io::Result<()>> {
+    while !words.is_empty() {
+        match ready!(Pin::new(&mut *stream).poll_write(cx, words))? {
+            0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            written => words.advance(written),
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
+/// What the implementation says of an answer that it makes by itself; all others have an id.
+const EMPTY: &str = "content-length: 0\r\n";
+
+/// Whether HTTP made this head by itself. Nothing else that is written looks so: bodies are JSON and events, where no text
+/// has an end of a line.
+fn is_bare(head: &[u8]) -> bool {
+    let has = |what: &[u8]| head.windows(what.len()).any(|window| window == what);
+    head.starts_with(b"HTTP/1.1 4") && head.ends_with(b"\r\n\r\n") && has(EMPTY.as_bytes()) && !has(b"x-request-id")
+}
+
+/// The same answer with the reason.
+fn explained(head: &[u8]) -> Option<Bytes> {
+    let head = str::from_utf8(head).ok().filter(|head| is_bare(head.as_bytes()))?;
+    let status = head.split(' ').nth(1).and_then(|status| StatusCode::from_bytes(status.as_bytes()).ok())?;
+    let reject = match status {
+        StatusCode::BAD_REQUEST => {
+            let message = "the request's head is not written as HTTP has it";
+            Reject::new(RejectKind::Invalid, Fault::Client, message).code("invalid_http")
+        }
+        _ => Reject::new(RejectKind::TooLarge, Fault::Client, "the request's head is longer than this server reads"),
+    };
+    let head = head.strip_suffix("\r\n").unwrap_or(head).replacen(EMPTY, "", 1);
+    Some(ended(&head, status, &reject))
+}
+
+/// A whole answer to who is not heard, after which the connection is closed; with its record.
+pub(crate) fn whole(reject: &Reject) -> Bytes {
+    let status = StatusCode::from_u16(tidegate_wire::status(reject.kind)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut head = format!("HTTP/1.1 {status}\r\nconnection: close\r\n");
+    if let Some(seconds) = reject.retry_after_s {
+        head.push_str(&format!("retry-after: {seconds}\r\n"));
+    }
+    ended(&head, status, reject)
+}
+
+/// Ends a head with what is alike in all of them, and adds the body.
+fn ended(head: &str, status: StatusCode, reject: &Reject) -> Bytes {
+    let id = ids::request_id(None, &ids::unique());
+    record::without_request(&id, status, reject);
+    let body = tidegate_wire::error_body(reject);
+    let length = body.len();
+    let more = format!("content-type: application/json\r\nx-request-id: {id}\r\ncontent-length: {length}\r\n\r\n");
+    [head.as_bytes(), more.as_bytes(), &body].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_that_http_made_alone_gets_a_body() {
+        let bare = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+        let said = explained(bare.as_bytes()).unwrap();
+        let said = str::from_utf8(&said).unwrap();
+        assert!(said.starts_with("HTTP/1.1 400 Bad Request\r\nconnection: close\r\ndate: x\r\ncontent-type"), "{said}");
+        assert!(said.contains("\r\nx-request-id: req_") && said.ends_with("\"code\":\"invalid_http\"}}"), "{said}");
+        let ours = bare.replace("date: x", "x-request-id: y");
+        let begun = &bare[..bare.len() - 2];
+        for other in [&ours, begun, &bare.replace("400", "200"), "data: {}\n\n", ""] {
+            assert!(explained(other.as_bytes()).is_none(), "{other}");
+        }
+    }
+}
