@@ -6,6 +6,7 @@
 //! trusted is asked apart from that ([`signature`]), and whether they are those that were reviewed, too ([`lock`]).
 //! Read next: `manifest.rs` for the format, `layout.rs` and `registry.rs` for the two places where artifacts are.
 
+pub mod bundle;
 pub mod digest;
 pub mod key;
 pub mod layout;

@@ -2,12 +2,16 @@
 //! way out ([`tidegate_egress`]): every answer has a bound, no redirect is followed unseen, and credentials go to the
 //! registry and to the place of tokens that it names, never to where a redirect leads.
 //!
-//! Read next: `registry/auth.rs` for who asks, `registry/blobs.rs` for how content travels.
+//! Read next: `registry/auth.rs` for who asks, `registry/blobs.rs` for how content travels, `registry/referrers.rs` for
+//! signatures of the newer form.
 
 mod auth;
 mod blobs;
 mod credentials;
+mod referrers;
 mod url;
+
+pub(crate) use url::certificates;
 
 use super::digest::Digest;
 use super::manifest::{INDEX_TYPE, MANIFEST_TYPE, Manifest};
@@ -33,7 +37,7 @@ impl Access {
     /// Reads the certificates that are trusted besides the public ones.
     pub fn new(plain_http: bool, ca: Option<&Path>) -> anyhow::Result<Self> {
         let roots = match ca {
-            Some(file) => url::certificates(file)?,
+            Some(file) => certificates(file)?,
             None => Vec::new(),
         };
         Ok(Self { plain_http, roots })
@@ -96,7 +100,10 @@ impl Registry {
         let (about, layer) = parsed.parts()?;
         let config = self.blob(about).await.context("the config")?;
         let component = self.blob(layer).await.context("the component")?;
-        let signatures = self.signatures(&Digest::of(&manifest)).await.context("its signatures")?;
+        let digest = Digest::of(&manifest);
+        let mut signatures = self.signatures(&digest).await.context("its signatures")?;
+        let bundles = self.bundles(&digest).await.context("its signatures")?;
+        bundles.into_iter().for_each(|bundle| signature::add(&mut signatures, bundle));
         Artifact::assemble(manifest, config, component, signatures)
     }
 
@@ -213,5 +220,22 @@ async fn refused(what: &str, mut answer: Response) -> anyhow::Error {
         }
         _ => "",
     };
-    anyhow::anyhow!("the registry {what} ({}{}{words}){hint}", answer.status, if words.is_empty() { "" } else { ", " })
+    let joint = if words.is_empty() { "" } else { ", " };
+    let said = format!("the registry {what} ({}{joint}{words}){hint}", answer.status);
+    Refused { status: answer.status.as_u16(), said }.into()
 }
+
+/// That a registry did not do what it was asked.
+#[derive(Debug)]
+struct Refused {
+    status: u16,
+    said: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl std::error::Error for Refused {}

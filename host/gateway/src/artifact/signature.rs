@@ -1,9 +1,11 @@
 //! Signatures of artifacts, in the form of `cosign`: a signed text that names the manifest's digest, kept as a layer of
-//! a manifest of its own under the tag `sha256-DIGEST.sig` (`docs/decisions/0009` says why that form).
+//! a manifest of its own under the tag `sha256-DIGEST.sig` (`docs/decisions/0009` says why that form). A bundle, which newer
+//! versions of `cosign` make, is read as well (`bundle.rs`), and kept as a layer there when an artifact travels on.
 //!
 //! What is signed is the digest of the manifest, which holds those of the config and of the component.
 
 use super::MAX_DOCUMENT_BYTES;
+use super::bundle;
 use super::digest::Digest;
 use super::key::{PrivateKey, PublicKey};
 use super::manifest::{Descriptor, Manifest};
@@ -18,15 +20,24 @@ const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 /// Which key it was, for people; trust never rests on it.
 const KEY: &str = "dev.tidegate.key";
 /// More than one artifact has signers.
-const MAX_SIGNATURES: usize = 32;
+pub(super) const MAX_SIGNATURES: usize = 32;
 
 /// Somebody's word for an artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// The signed text.
+    /// The signed text, or the bundle.
     pub payload: Vec<u8>,
-    bytes: Vec<u8>,
+    proof: Proof,
     claimed_key: Option<PublicKey>,
+}
+
+/// Where the signature itself is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Proof {
+    /// Beside the text.
+    Beside(Vec<u8>),
+    /// In the bundle.
+    Within,
 }
 
 /// What the signatures of an artifact are worth.
@@ -51,19 +62,21 @@ impl Signature {
             },
             "optional": null,
         }))?;
-        Ok(Self { bytes: key.sign(&payload), payload, claimed_key: Some(key.public()) })
+        Ok(Self { proof: Proof::Beside(key.sign(&payload)), payload, claimed_key: Some(key.public()) })
     }
 
     /// Whether `key` signed `artifact`.
     fn is_of(&self, key: &PublicKey, artifact: &Digest) -> bool {
+        let Proof::Beside(bytes) = &self.proof else { return bundle::is_of(&self.payload, key, artifact) };
         let said: Value = serde_json::from_slice(&self.payload).unwrap_or_default();
         said["critical"]["image"]["docker-manifest-digest"] == artifact.to_string()
-            && key.verifies(&self.payload, &self.bytes)
+            && key.verifies(&self.payload, bytes)
     }
 
     /// The layer that holds it.
     fn layer(&self) -> Descriptor {
-        let layer = Descriptor::of(PAYLOAD_TYPE, &self.payload).with(SIGNATURE, BASE64.encode(&self.bytes));
+        let Proof::Beside(bytes) = &self.proof else { return Descriptor::of(bundle::TYPE, &self.payload) };
+        let layer = Descriptor::of(PAYLOAD_TYPE, &self.payload).with(SIGNATURE, BASE64.encode(bytes));
         match &self.claimed_key {
             Some(key) => layer.with(KEY, key.to_string()),
             None => layer,
@@ -71,11 +84,14 @@ impl Signature {
     }
 
     fn read(layer: &Descriptor, payload: Vec<u8>) -> anyhow::Result<Self> {
+        if layer.media_type == bundle::TYPE {
+            return Ok(Self { payload, proof: Proof::Within, claimed_key: None });
+        }
         let text = layer.annotations.get(SIGNATURE).context("a signature's layer has no signature")?;
         let bytes = BASE64.decode(text).context("a signature is no base64")?;
         // A key that cannot be read is none that is trusted.
         let claimed_key = layer.annotations.get(KEY).and_then(|key| PublicKey::parse(key).ok());
-        Ok(Self { payload, bytes, claimed_key })
+        Ok(Self { payload, proof: Proof::Beside(bytes), claimed_key })
     }
 }
 
@@ -137,7 +153,8 @@ pub fn manifest(signatures: &[Signature]) -> anyhow::Result<(Vec<u8>, Vec<u8>)> 
 /// The layers of a manifest of signatures that are worth fetching.
 pub fn layers(manifest: &[u8]) -> anyhow::Result<Vec<Descriptor>> {
     let manifest = Manifest::parse(manifest).context("the manifest of its signatures")?;
-    let layers: Vec<Descriptor> = manifest.layers.into_iter().filter(|l| l.media_type == PAYLOAD_TYPE).collect();
+    let is_read = |layer: &Descriptor| [PAYLOAD_TYPE, bundle::TYPE].contains(&layer.media_type.as_str());
+    let layers: Vec<Descriptor> = manifest.layers.into_iter().filter(is_read).collect();
     if layers.len() > MAX_SIGNATURES || layers.iter().any(|layer| layer.size > MAX_DOCUMENT_BYTES) {
         bail!("it has more than {MAX_SIGNATURES} signatures, or one of more than {MAX_DOCUMENT_BYTES} bytes");
     }
@@ -213,7 +230,7 @@ mod tests {
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pkcs8.as_ref(), &random).unwrap();
         let this = Digest::of(b"this");
         let mut signature = Signature::new(&key(), &this, "hush").unwrap();
-        signature.bytes = pair.sign(&random, &signature.payload).unwrap().as_ref().to_vec();
+        signature.proof = Proof::Beside(pair.sign(&random, &signature.payload).unwrap().as_ref().to_vec());
         signature.claimed_key = None;
         let trusted = [PublicKey::P256(pair.public_key().as_ref().try_into().unwrap())];
         assert!(check_trusted(&[signature.clone()], &this, &trusted).is_ok());
@@ -224,7 +241,11 @@ mod tests {
     #[test]
     fn signatures_survive_their_manifest_and_a_changed_payload_does_not() {
         let this = Digest::of(b"this");
-        let all = [Signature::new(&key(), &this, "a").unwrap(), Signature::new(&key(), &this, "b").unwrap()];
+        let (payload, of_cosign) = bundle::tests::bundle(&bundle::tests::signed(&this));
+        let bundled = Signature { payload, proof: Proof::Within, claimed_key: None };
+        let all = [Signature::new(&key(), &this, "a").unwrap(), bundled];
+        assert!(check_trusted(&all, &this, &[of_cosign]).is_ok());
+        assert!(check_trusted(&all, &Digest::of(b"other"), &[of_cosign]).is_err());
         let (manifest, _) = manifest(&all).unwrap();
         let layers = layers(&manifest).unwrap();
         let payloads = |all: &[Signature]| all.iter().map(|one| one.payload.clone()).collect::<Vec<_>>();

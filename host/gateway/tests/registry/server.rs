@@ -19,6 +19,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const BUNDLE: &str = "application/vnd.dev.sigstore.bundle.v0.3+json";
 
 /// What a registry does wrong, from now on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub enum Fault {
     Redirect(String),
     /// Uploads go elsewhere.
     UploadsTo(String),
+    /// What is asked about what belongs to an artifact has this status.
+    Referrers(u16),
 }
 
 /// Who may ask.
@@ -56,6 +60,8 @@ pub enum Door {
 struct State {
     blobs: BTreeMap<String, Bytes>,
     manifests: BTreeMap<String, Bytes>,
+    /// Lists of what belongs to artifacts, by their digest.
+    referrers: BTreeMap<String, Bytes>,
     fault: Option<Fault>,
     record: Vec<Asked>,
 }
@@ -124,6 +130,43 @@ impl Registry {
     /// What was asked since this was asked last.
     pub fn record(&self) -> Vec<Asked> {
         std::mem::take(&mut self.state.lock().unwrap().record)
+    }
+
+    /// Attaches a bundle to an artifact, as `cosign` does: to be found by asking, or by a tag.
+    pub fn attach(&self, artifact: &str, bundle: &[u8], by_asking: bool) {
+        let other =
+            serde_json::json!({"mediaType": MANIFEST, "digest": "sha512:other", "size": 1, "artifactType": "text/x"});
+        self.list(artifact, &[other, self.keep(artifact, bundle)], by_asking);
+    }
+
+    /// Keeps a bundle of an artifact; gives its entry for the list of them.
+    pub fn keep(&self, artifact: &str, bundle: &[u8]) -> serde_json::Value {
+        let layer = serde_json::json!({"mediaType": BUNDLE, "digest": sha256(bundle), "size": bundle.len()});
+        let config =
+            serde_json::json!({"mediaType": "application/vnd.oci.empty.v1+json", "digest": sha256(b"{}"), "size": 2});
+        let manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": MANIFEST, "artifactType": BUNDLE, "config": config, "layers": [layer],
+            "subject": {"mediaType": MANIFEST, "digest": artifact, "size": 1},
+        });
+        let manifest = Bytes::from(manifest.to_string());
+        let listed = serde_json::json!({
+            "mediaType": MANIFEST, "digest": sha256(&manifest), "size": manifest.len(), "artifactType": BUNDLE,
+        });
+        let mut state = self.state.lock().unwrap();
+        state.blobs.insert(sha256(bundle), Bytes::copy_from_slice(bundle));
+        state.manifests.insert(sha256(&manifest), manifest);
+        listed
+    }
+
+    /// Makes these what belongs to an artifact.
+    pub fn list(&self, artifact: &str, all: &[serde_json::Value], by_asking: bool) {
+        let index = serde_json::json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": all});
+        let index = Bytes::from(index.to_string());
+        let mut state = self.state.lock().unwrap();
+        match by_asking {
+            true => state.referrers.insert(artifact.to_owned(), index),
+            false => state.manifests.insert(artifact.replace(':', "-"), index),
+        };
     }
 
     pub fn tags(&self) -> Vec<String> {
@@ -197,6 +240,14 @@ fn serve(state: &mut State, method: &Method, path: &str, body: Bytes) -> Respons
             _ => get_manifest(state, which),
         };
     }
+    if let (Some(Fault::Referrers(status)), true) = (&state.fault, path.starts_with("referrers/")) {
+        return reply(*status, "{\"errors\": [{\"code\": \"TOOMANYREQUESTS\"}]}");
+    }
+    if let Some(list) = path.strip_prefix("referrers/").and_then(|artifact| state.referrers.get(artifact)) {
+        let mut answer = reply(200, list.clone());
+        answer.headers_mut().insert(CONTENT_TYPE, INDEX.parse().unwrap());
+        return answer;
+    }
     let Some(which) = path.strip_prefix("blobs/") else { return reply(404, "") };
     match (method, which.strip_prefix("uploads/")) {
         (&Method::POST, Some(_)) => {
@@ -240,6 +291,7 @@ fn get_manifest(state: &State, which: &str) -> Response<Sent> {
             (MANIFEST, Bytes::from(String::from_utf8_lossy(&manifest).replace("template", "tomplate")))
         }
         Some(Fault::EndlessManifest) => (MANIFEST, Bytes::from(vec![b' '; 8 << 20])),
+        _ if which.starts_with("sha256-") && !which.ends_with(".sig") => (INDEX, manifest),
         _ => (MANIFEST, manifest),
     };
     let mut answer = reply(200, body);

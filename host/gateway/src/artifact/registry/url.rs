@@ -60,13 +60,19 @@ pub(super) fn is_loopback(host: &str) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The certificates of a PEM file.
-pub(super) fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+/// The certificates of a PEM file, each fit to be one of an authority.
+pub(crate) fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     use rustls::pki_types::pem::PemObject;
     let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let all = all.with_context(|| format!("cannot read certificates from {}", file.display()))?;
     if all.is_empty() {
         bail!("{} holds no certificate in PEM", file.display());
+    }
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in &all {
+        roots
+            .add(certificate.clone())
+            .with_context(|| format!("{} holds a certificate that is none", file.display()))?;
     }
     Ok(all)
 }
