@@ -12,7 +12,7 @@ mod lasting;
 use crate::body::{Body, Response};
 use crate::endpoints::generate;
 use crate::exchange::{Exchange, Inbound};
-use crate::generation;
+use crate::generation::Pieces;
 use crate::receive;
 use crate::replay::ReplayBody;
 use crate::routes::{Access, Route};
@@ -25,8 +25,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_streams::{TOO_LARGE, Writer};
-use tidegate_types::{Act, Fault, Reject, RejectKind, Retention, TenantId};
+use tidegate_streams::Writer;
+use tidegate_types::{Act, Fault, Reject, RejectKind, Retention};
 use tracing::Instrument;
 
 const HEADER: &str = "idempotency-key";
@@ -110,26 +110,23 @@ fn id(route: &Route, exchange: &Exchange, key: &HeaderValue) -> Id {
 }
 
 /// Makes the answer, for whoever waits, and keeps it. Before anybody is told that it failed, the key is free again.
-async fn make(route: &'static Route, exchange: Exchange, asked: Asked, begun: Begun) {
-    let (api, tenant) = (Arc::clone(&exchange.api), exchange.caller.owner().clone());
+async fn make(route: &'static Route, mut exchange: Exchange, asked: Asked, begun: Begun) {
+    let api = Arc::clone(&exchange.api);
+    // Where a stream could not be told to whoever asks the same, it is not begun either.
+    let log = api.streams.open_unnamed(&*exchange.caller).map_err(generate::full);
+    exchange.may_stream = log.as_ref().map(|_| ()).map_err(Reject::clone);
     let (keep, retention) = (api.limits.streams.keep, exchange.caller.scope.retention);
     let (outcome, claimed) = lasting::handle(route, exchange, &asked).await;
     // The request itself may have said so.
-    let asked_for = outcome.as_ref().ok().and_then(|response| response.extensions().get::<Retention>().copied());
+    let asked_for = outcome.as_ref().ok().and_then(|response| response.body().retention);
     let age = age(route, asked_for.unwrap_or(retention), keep);
-    let is_made = outcome.is_ok();
     let ended = match outcome {
-        Ok(response) => tell(&api, &tenant, &begun, response).await,
+        Ok(response) => tell(&begun, response, log).await,
         Err(reject) => Ended { outcome: Err(reject), bytes: 0, log: None },
     };
-    // What was cancelled has made what there is of it, and what is too large to be told again was made, too.
-    let has_made = |reject: &Reject| match reject.code.as_deref() {
-        Some("cancelled") => true,
-        Some(TOO_LARGE) => is_made,
-        _ => false,
-    };
     let done = match &ended.outcome {
-        Err(reject) if !has_made(reject) => {
+        // What was cancelled has made what there is of it.
+        Err(reject) if reject.code.as_deref() != Some("cancelled") => {
             if let Some(claimed) = claimed {
                 claimed.release().await;
             }
@@ -183,8 +180,8 @@ fn forget_later(api: &Arc<Api>, age: Duration) {
     });
 }
 
-/// Tells the answer to those who wait, to its end.
-async fn tell(api: &Api, tenant: &TenantId, begun: &Begun, response: Response) -> Ended {
+/// Tells the answer to those who wait, to its end; a stream by way of `log`.
+async fn tell(begun: &Begun, response: Response, log: Result<Writer, Reject>) -> Ended {
     let (parts, mut body) = response.into_parts();
     let made = |body| Made { status: parts.status, headers: parts.headers.clone(), body };
     if let Some(whole) = body.take_whole() {
@@ -192,9 +189,10 @@ async fn tell(api: &Api, tenant: &TenantId, begun: &Begun, response: Response) -
         begun.tell(Ok(made(MadeBody::Whole(whole))));
         return Ended { outcome: Ok(()), bytes, log: None };
     }
-    let writer = match api.streams.open_unnamed(tenant) {
+    let writer = match log {
         Ok(writer) => writer,
-        Err(full) => return Ended { outcome: Err(generate::full(full)), bytes: 0, log: None },
+        // One that was made before: nothing is lost.
+        Err(full) => return Ended { outcome: Err(full), bytes: 0, log: None },
     };
     begun.tell(Ok(made(MadeBody::Stream(Arc::clone(writer.log())))));
     write(body, writer).await
@@ -202,13 +200,11 @@ async fn tell(api: &Api, tenant: &TenantId, begun: &Begun, response: Response) -
 
 /// Writes a streamed answer to its log, whoever reads it.
 async fn write(mut body: Body, mut writer: Writer) -> Ended {
-    let mut bytes = 0;
+    let (mut bytes, mut pieces) = (0, Pieces::default());
     while let Some(Ok(frame)) = poll_fn(|cx| hyper::body::Body::poll_frame(Pin::new(&mut body), cx)).await {
         if let Ok(data) = frame.into_data() {
             bytes += data.len();
-            if let Err(too_large) = generation::append(&mut writer, data) {
-                return Ended { outcome: Err(too_large.into()), bytes, log: Some(writer) };
-            }
+            writer.append_together(pieces.add(&data));
         }
     }
     Ended { outcome: body.outcome(), bytes, log: Some(writer) }

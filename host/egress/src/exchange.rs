@@ -32,6 +32,7 @@ pub struct Response {
     shared: Arc<Shared>,
     idle: IdleTimer,
     received: u64,
+    limit_bytes: u64,
     ended: bool,
 }
 
@@ -43,7 +44,7 @@ impl Response {
         idle: Duration,
     ) -> Self {
         let (head, body) = head.into_parts();
-        let idle = IdleTimer::new(idle);
+        let (idle, limit_bytes) = (IdleTimer::new(idle), shared.max_response_bytes);
         Self {
             status: head.status,
             headers: head.headers,
@@ -53,8 +54,14 @@ impl Response {
             shared,
             idle,
             received: 0,
+            limit_bytes,
             ended: false,
         }
+    }
+
+    /// Lets this body have so many bytes, where that is more than the connector allows.
+    pub fn allow(&mut self, limit_bytes: u64) {
+        self.limit_bytes = self.limit_bytes.max(limit_bytes);
     }
 
     /// The next bytes of the body; `None` at its end, which is a clean one: a body that was cut is an error.
@@ -126,10 +133,9 @@ impl Response {
 
     fn counted(&mut self, data: Bytes) -> Result<Bytes, EgressError> {
         self.received += data.len() as u64;
-        let limit = self.shared.max_response_bytes;
-        if self.received > limit {
+        if self.received > self.limit_bytes {
             self.give_up();
-            return Err(self.too_large(limit));
+            return Err(self.too_large(self.limit_bytes));
         }
         Ok(data)
     }

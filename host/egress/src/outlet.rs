@@ -11,6 +11,7 @@ use crate::target::{self, TargetOrigin};
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use rustls::pki_types::CertificateDer;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub struct OutletConfig {
     pub addresses: AddressPolicy,
     /// For a connection, and for the head of an answer.
     pub timeout: Duration,
+    /// Certificates that are trusted besides the public ones.
+    pub extra_roots: Vec<CertificateDer<'static>>,
     /// Looks names up; the system's way where none is given.
     pub resolve: Option<Resolve>,
 }
@@ -60,6 +63,7 @@ impl Outlet {
             connector.idle_timeout = config.timeout;
             connector.max_response_bytes = u64::MAX;
             connector.addresses = Some(config.addresses.clone());
+            connector.extra_roots.clone_from(&config.extra_roots);
             connector.resolve = config.resolve.clone();
             origins.insert(origin, Connector::new(connector)?);
         }

@@ -1,9 +1,11 @@
 //! Connections of one origin between requests: a bounded stack of idle HTTP/1.1 connections, newest first so
 //! that a pool shrinks when traffic does, and as many shared HTTP/2 connections as their streams need. Each runtime has
 //! its own, since the runtime that opened a connection hears from it: another one would be woken across threads for every
-//! piece. What was idle for too long is not taken: what stands between may have forgotten it.
+//! piece. It finds them without waiting for another. What was idle for too long is not taken: what stands between may have
+//! forgotten it.
 
 use crate::http2::{Http2, Stream};
+use arc_swap::ArcSwap;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -12,7 +14,8 @@ use hyper_util::rt::TokioIo;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tidegate_settled::Turns;
@@ -108,11 +111,28 @@ impl H1 {
 pub(crate) struct Pool {
     max_idle: usize,
     keep_idle: Duration,
-    kept: Mutex<Vec<(Home, Kept)>>,
+    /// A few: those of the runtimes that asked for connections.
+    homes: ArcSwap<Vec<Home>>,
+    begun: Instant,
+    /// When all were pruned last, in milliseconds since `begun`.
+    pruned_ms: AtomicU64,
 }
 
-/// The runtime that connections are of.
-type Home = Option<tokio::runtime::Id>;
+/// Runtimes that rest do not close what they keep; so one of the others does, after each such time.
+const PRUNE_EVERY: Duration = Duration::from_secs(1);
+
+/// What is kept of one runtime.
+#[derive(Clone, Default)]
+struct Home {
+    of: Option<tokio::runtime::Id>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+impl Home {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[derive(Default)]
 struct Kept {
@@ -133,7 +153,7 @@ impl Kept {
 
 impl Pool {
     pub(crate) fn new(max_idle: usize, keep_idle: Duration) -> Self {
-        Self { max_idle, keep_idle, kept: Mutex::default() }
+        Self { max_idle, keep_idle, homes: ArcSwap::default(), begun: Instant::now(), pruned_ms: AtomicU64::new(0) }
     }
 
     /// A connection that was used before and still looks alive.
@@ -153,8 +173,8 @@ impl Pool {
     }
 
     fn newest(&self) -> Option<Connection> {
-        let mut homes = self.lock();
-        let kept = here(&mut homes);
+        let home = self.here();
+        let mut kept = home.lock();
         kept.prune(Instant::now(), self.keep_idle);
         if let Some(shared) = kept.shared.iter().find(|shared| shared.has_room()) {
             return Some(Connection::H2(shared.clone(), shared.open()));
@@ -164,8 +184,8 @@ impl Pool {
 
     /// Shares a new HTTP/2 connection, unless others that were dialled meanwhile have room.
     pub(crate) fn share(&self, connection: &Http2) {
-        let mut homes = self.lock();
-        let kept = here(&mut homes);
+        let home = self.here();
+        let mut kept = home.lock();
         kept.prune(Instant::now(), self.keep_idle);
         if !kept.shared.iter().any(Http2::has_room) {
             kept.shared.push(connection.clone());
@@ -182,28 +202,87 @@ impl Pool {
         if !connection.is_ready() {
             return;
         }
-        let mut homes = self.lock();
         let now = Instant::now();
-        for (_, kept) in homes.iter_mut() {
-            kept.prune(now, self.keep_idle);
-        }
-        let kept = here(&mut homes);
+        self.prune(now);
+        let home = self.here();
+        let mut kept = home.lock();
         if kept.idle.len() < self.max_idle {
             kept.idle.push_back((connection, now));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Home, Kept)>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Closes what any runtime has kept for too long, some time after somebody did last.
+    fn prune(&self, now: Instant) {
+        let now_ms = now.duration_since(self.begun).as_millis() as u64;
+        let last_ms = self.pruned_ms.load(Ordering::Relaxed);
+        let is_soon = now_ms.saturating_sub(last_ms) < self.keep_idle.min(PRUNE_EVERY).as_millis() as u64;
+        let claim = || self.pruned_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed);
+        if is_soon || claim().is_err() {
+            return;
+        }
+        self.homes.load().iter().for_each(|home| home.lock().prune(now, self.keep_idle));
+    }
+
+    /// What is kept of the runtime that this runs on.
+    fn here(&self) -> Home {
+        let of = tokio::runtime::Handle::try_current().ok().map(|runtime| runtime.id());
+        let find = |homes: &[Home]| homes.iter().find(|home| home.of == of).cloned();
+        if let Some(known) = find(&self.homes.load()) {
+            return known;
+        }
+        let new = Home { of, ..Home::default() };
+        // Another thread of the same runtime may be as far: the first counts.
+        self.homes.rcu(|homes| match find(homes) {
+            Some(_) => Arc::clone(homes),
+            None => Arc::new(homes.iter().chain([&new]).cloned().collect()),
+        });
+        find(&self.homes.load()).unwrap_or(new)
     }
 }
 
-/// What is kept of the runtime that this runs on.
-fn here(homes: &mut Vec<(Home, Kept)>) -> &mut Kept {
-    let home = tokio::runtime::Handle::try_current().ok().map(|runtime| runtime.id());
-    let at = homes.iter().position(|(known, _)| *known == home).unwrap_or_else(|| {
-        homes.push((home, Kept::default()));
-        homes.len() - 1
-    });
-    &mut homes[at].1
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+    use tokio::runtime::{Builder, Runtime};
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    async fn connection() -> (H1, DuplexStream) {
+        let (client, server) = duplex(1024);
+        let client: Box<dyn Wire> = Box::new(client);
+        let (sender, connection) = http1::handshake(TokioIo::new(client)).await.unwrap();
+        (H1::new(sender, connection), server)
+    }
+
+    fn put(pool: &Pool, runtime: &Runtime) -> DuplexStream {
+        runtime.block_on(async {
+            let (connection, server) = connection().await;
+            pool.put(connection);
+            server
+        })
+    }
+
+    #[test]
+    fn a_runtime_takes_its_own_connections_only() {
+        let pool = Pool::new(8, Duration::from_secs(60));
+        let [one, other] = [runtime(), runtime()];
+        let take = |runtime: &Runtime| runtime.block_on(async { pool.take().is_some() });
+        let _servers = [put(&pool, &one), put(&pool, &one), put(&pool, &other)];
+        assert_eq!([take(&other), take(&other), take(&one), take(&one), take(&one)], [true, false, true, true, false]);
+        assert_eq!(pool.homes.load().len(), 2);
+    }
+
+    #[test]
+    fn what_a_resting_runtime_keeps_is_closed_by_one_that_works() {
+        let pool = Pool::new(8, Duration::from_millis(20));
+        let [resting, working] = [runtime(), runtime()];
+        let mut kept = put(&pool, &resting);
+        std::thread::sleep(Duration::from_millis(40));
+        let _open = put(&pool, &working);
+        let end = async { tokio::time::timeout(Duration::from_secs(20), kept.read(&mut [0; 8])).await };
+        assert_eq!(working.block_on(end).unwrap().unwrap(), 0);
+    }
 }

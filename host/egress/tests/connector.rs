@@ -160,6 +160,15 @@ async fn a_body_over_the_limit_is_an_error() {
 }
 
 #[tokio::test]
+async fn a_body_that_may_be_longer_than_others_is() {
+    let (address, _requests, _) = server(|_, _| OK).await;
+    let config = ConnectorConfig { max_response_bytes: 1, ..config(address) };
+    let mut response = Connector::new(config).unwrap().send(&get("/")).await.unwrap();
+    response.allow(100);
+    assert!(response.collect(100).await.unwrap().len() > 1);
+}
+
+#[tokio::test]
 async fn something_that_is_not_http_is_an_error() {
     let (address, _requests, _) = server(|_, _| "SSH-2.0-close\r\n\r\n").await;
     let error = Connector::new(config(address)).unwrap().send(&get("/")).await.err().unwrap();

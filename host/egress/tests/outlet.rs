@@ -68,7 +68,8 @@ fn origins(port: u16) -> Vec<String> {
 fn outlet(port: u16, networks: &[&str]) -> Outlet {
     let addresses = AddressPolicy::new(networks.iter().map(|network| network.parse().unwrap()).collect());
     let resolve = Some(everything_is_loopback());
-    Outlet::new(OutletConfig { origins: origins(port), addresses, timeout: Duration::from_secs(5), resolve }).unwrap()
+    let (timeout, extra_roots) = (Duration::from_secs(5), Vec::new());
+    Outlet::new(OutletConfig { origins: origins(port), addresses, timeout, extra_roots, resolve }).unwrap()
 }
 
 async fn get(outlet: &Outlet, url: &str) -> Result<tidegate_egress::Fetched, EgressError> {
@@ -159,6 +160,7 @@ fn origins_are_checked_when_they_are_granted() {
             origins: vec![bad.to_owned()],
             addresses: AddressPolicy::default(),
             timeout: Duration::from_secs(1),
+            extra_roots: Vec::new(),
             resolve: None,
         };
         assert!(Outlet::new(config).is_err(), "{bad:?}");

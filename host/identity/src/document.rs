@@ -1,15 +1,16 @@
 //! Small documents of an issuer, by the outlet that checks where a name leads.
 
+use crate::issuer::Trust;
 use std::time::Duration;
-use tidegate_egress::{AddressPolicy, Fetched, Outlet, OutletConfig};
+use tidegate_egress::{Fetched, Outlet, OutletConfig};
 
 /// Bytes of a document. A set of 64 large keys has less.
 const MAX_BYTES: usize = 256 << 10;
 
 /// Fetches `url`; the error is for the log.
-pub(crate) async fn fetch(url: &str, addresses: &AddressPolicy, limit: Duration) -> Result<Vec<u8>, String> {
+pub(crate) async fn fetch(url: &str, trust: &Trust, limit: Duration) -> Result<Vec<u8>, String> {
     let accept = [("accept".to_owned(), "application/json".to_owned())];
-    match send("GET", url, &accept, Vec::new(), addresses, limit).await? {
+    match send("GET", url, &accept, Vec::new(), trust, limit).await? {
         (200, body) => Ok(body),
         (status, _) => Err(format!("{url} answers {status}")),
     }
@@ -21,13 +22,14 @@ pub(crate) async fn send(
     url: &str,
     headers: &[(String, String)],
     body: Vec<u8>,
-    addresses: &AddressPolicy,
+    trust: &Trust,
     limit: Duration,
 ) -> Result<(u16, Vec<u8>), String> {
     let config = OutletConfig {
         origins: vec![origin(url).to_owned()],
-        addresses: addresses.clone(),
+        addresses: trust.addresses.clone(),
         timeout: limit,
+        extra_roots: trust.extra_roots.clone(),
         resolve: None,
     };
     let outlet = Outlet::new(config).map_err(|error| error.to_string())?;

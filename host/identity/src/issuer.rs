@@ -17,7 +17,7 @@ use metrics::counter;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_egress::AddressPolicy;
+use tidegate_egress::{AddressPolicy, CertificateDer};
 use tidegate_types::CallerRole;
 
 /// Whom to believe, and about what.
@@ -35,6 +35,8 @@ pub struct Trust {
     pub algorithms: Vec<Algorithm>,
     /// Which addresses its documents may be fetched from.
     pub addresses: AddressPolicy,
+    /// Certificates that are trusted besides the public ones where it is asked.
+    pub extra_roots: Vec<CertificateDer<'static>>,
     /// By how much clocks may differ.
     pub clock_skew: Duration,
     /// Age at which keys are fetched anew.
@@ -66,6 +68,7 @@ impl Trust {
             jwks_url: None,
             algorithms: vec![RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA],
             addresses: AddressPolicy::default(),
+            extra_roots: Vec::new(),
             clock_skew: Duration::from_secs(60),
             refresh: Duration::from_secs(600),
             stale: Duration::from_secs(24 * 3600),
@@ -198,7 +201,7 @@ impl Issuer {
                 .clone()
                 .ok_or("the issuer names no `jwks_uri` that is safe to fetch")?,
         };
-        let sent = fetch(&url, &self.trust.addresses, self.trust.timeout).await?;
+        let sent = fetch(&url, &self.trust, self.trust.timeout).await?;
         let keys = Keys::read(&sent).ok_or_else(|| format!("{url} is no set of keys"))?;
         let last = self.fetched.load_full();
         let version = last.as_ref().map_or(0, |last| last.version + u64::from(last.sent != sent));
@@ -247,7 +250,7 @@ impl Issuer {
     async fn read_discovery(&self) -> Result<Discovered, String> {
         let issuer = &self.trust.issuer;
         let url = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
-        let sent = fetch(&url, &self.trust.addresses, self.trust.timeout).await?;
+        let sent = fetch(&url, &self.trust, self.trust.timeout).await?;
         let document = json::object(&sent).ok_or_else(|| format!("{url} is no JSON object"))?;
         let text = |name: &str| document.get(name).and_then(|value| value.as_str());
         if text("issuer") != Some(issuer) {

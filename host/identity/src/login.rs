@@ -186,8 +186,8 @@ impl Login {
             }
             None => fields.push(("client_id", client_id)),
         }
-        let addresses = &self.issuer.trust.addresses;
-        let sent = send("POST", endpoint, &headers, form(&fields).into_bytes(), addresses, EXCHANGE_TIMEOUT).await;
+        let trust = &self.issuer.trust;
+        let sent = send("POST", endpoint, &headers, form(&fields).into_bytes(), trust, EXCHANGE_TIMEOUT).await;
         match sent.map_err(LoginError::Away)? {
             (200, body) => {
                 let answer = json::object(&body).ok_or(LoginError::Refused)?;

@@ -2,7 +2,8 @@
 //! wake each other while they are polled: hyper's body wakes hyper's connection, the driver of an upstream's connection
 //! wakes the answer that reads from it. The runtime takes a task that woke itself for one that yields: it goes to the
 //! back of the queue and a second thread is woken to help, which costs a kernel call on each side and a cold cache. Here
-//! such a wake-up only means another turn of the same poll, and of no more than the part that woke itself.
+//! such a wake-up only means another turn of the same poll, and of no more than the part that woke itself. What of a task is
+//! seldom the part that was woken stands behind a [`Gate`].
 //!
 //! Invariant: who wakes while nothing is polled wakes the task; who wakes during a poll that ends with nothing ready
 //! causes another one.
@@ -11,7 +12,7 @@ use futures_util::task::AtomicWaker;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// Turns of one poll. A part that wakes itself more often does yield: it may be a guest that was interrupted so that
@@ -99,6 +100,53 @@ impl<F: Future> Future for Settled<F> {
     }
 }
 
+/// A part of a task that is polled only where it was woken itself, and not because another part was.
+pub struct Gate<F> {
+    future: F,
+    own: Arc<Own>,
+    waker: Waker,
+}
+
+/// Whether a part was woken, and the task that it is of.
+struct Own {
+    task: AtomicWaker,
+    woken: AtomicBool,
+}
+
+impl<F: Future + Unpin> Gate<F> {
+    /// In front of `future`, which is polled once in any case.
+    pub fn new(future: F) -> Self {
+        let own = Arc::new(Own { task: AtomicWaker::new(), woken: AtomicBool::new(true) });
+        Self { future, waker: Waker::from(Arc::clone(&own)), own }
+    }
+}
+
+impl<F: Future + Unpin> Future for Gate<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Self { future, own, waker } = &mut *self;
+        // Before the look: who wakes behind it wakes this task.
+        own.task.register(cx.waker());
+        if !own.woken.swap(false, Ordering::AcqRel) {
+            return Poll::Pending;
+        }
+        Pin::new(future).poll(&mut Context::from_waker(waker))
+    }
+}
+
+impl Wake for Own {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Before the task is woken, which may look at once.
+        self.woken.store(true, Ordering::Release);
+        self.task.wake();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,12 +202,58 @@ mod tests {
         assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
     }
 
+    #[test]
+    fn behind_a_gate_is_polled_what_was_woken_itself_and_nothing_else() {
+        let (polls, wakes) = (Arc::new(AtomicUsize::new(0)), [(); 2].map(|()| Arc::new(Count::default())));
+        let (counter, kept) = (Arc::clone(&polls), Arc::new(AtomicWaker::new()));
+        let own = Arc::clone(&kept);
+        let mut gate = Gate::new(Box::pin(poll_fn(move |cx| {
+            own.register(cx.waker());
+            if counter.fetch_add(1, Ordering::SeqCst) < 2 { Poll::Pending } else { Poll::Ready(()) }
+        })));
+        let [first, second] = wakes.clone().map(Waker::from);
+        let mut poll = |waker: &Waker| Pin::new(&mut gate).poll(&mut Context::from_waker(waker)).is_ready();
+        assert!(!poll(&first), "once in any case");
+        assert!(!poll(&first) && !poll(&second));
+        assert_eq!(polls.load(Ordering::SeqCst), 1);
+        kept.wake();
+        let woken = || wakes.each_ref().map(|wakes| wakes.0.load(Ordering::SeqCst));
+        assert_eq!(woken(), [0, 1], "the task that polled last");
+        assert!(!poll(&second) && !poll(&second));
+        assert_eq!(polls.load(Ordering::SeqCst), 2);
+        kept.wake();
+        assert!(poll(&second));
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn no_wake_up_from_another_thread_is_lost() {
+        no_wake_up_is_lost(|work| Box::pin(Settled::new(work))).await;
+    }
+
+    /// Beside a part that wakes the task all the time.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_wake_up_is_lost_behind_a_gate() {
+        no_wake_up_is_lost(|work| {
+            let mut gate = Gate::new(work);
+            let mut turns = 0;
+            Box::pin(Settled::new(poll_fn(move |cx| {
+                turns += 1;
+                if turns % 5 == 0 {
+                    cx.waker().wake_by_ref();
+                }
+                Pin::new(&mut gate).poll(cx)
+            })))
+        })
+        .await;
+    }
+
+    type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+    async fn no_wake_up_is_lost(polled_by: fn(Work) -> Work) {
         let mut tasks = Vec::new();
         for _ in 0..64 {
             let (sender, mut receiver) = tokio::sync::mpsc::channel::<u32>(1);
-            tasks.push(tokio::spawn(Settled::new(async move {
+            tasks.push(tokio::spawn(polled_by(Box::pin(async move {
                 let mut sum = 0u64;
                 while let Some(number) = receiver.recv().await {
                     sum += u64::from(number);
@@ -168,7 +262,7 @@ mod tests {
                     }
                 }
                 assert_eq!(sum, 1999 * 1000);
-            })));
+            }))));
             tasks.push(tokio::spawn(async move {
                 for number in 0..2000 {
                     sender.send(number).await.unwrap();

@@ -153,6 +153,9 @@ async fn what_another_gateway_does_for_a_key_is_told_from_what_was_done() {
         assert_eq!(claim("done").await, same(true));
         one.done(&ann(), "responses", "done").await.unwrap();
         assert_eq!((claim("done").await, claim("gone").await), (same(false), same(true)));
+        // Who asks here is at nothing: it would know.
+        let again = one.claim(&ann(), "responses", "gone", "r", "another").await.unwrap();
+        assert_eq!(again, same(false), "{}", fresh.name);
         one.stay(Duration::ZERO).await.unwrap();
         assert_eq!(claim("gone").await, same(false));
     })

@@ -8,7 +8,7 @@ use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfi
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use std::time::Duration;
-use tidegate_egress::{Connector, ConnectorConfig, EgressError};
+use tidegate_egress::{CertificateDer, Connector, ConnectorConfig, EgressError};
 use tokio::runtime::Handle;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
@@ -34,6 +34,8 @@ pub struct TraceConfig {
     pub service: String,
     /// The part of all requests that is traced, 0 to 1, of those whose client does not say.
     pub sample: f64,
+    /// Certificates that are trusted besides the public ones.
+    pub extra_roots: Vec<CertificateDer<'static>>,
 }
 
 /// Why traces do not start.
@@ -58,6 +60,7 @@ impl TraceConfig {
 
     fn connector(&self) -> Result<Connector, TraceError> {
         let mut config = ConnectorConfig::new(self.endpoint.trim_end_matches('/'));
+        config.extra_roots.clone_from(&self.extra_roots);
         (config.connect_timeout, config.first_byte_timeout, config.idle_timeout) = (TIMEOUT, TIMEOUT, TIMEOUT);
         Ok(Connector::new(config)?)
     }

@@ -25,6 +25,15 @@ pub fn server<'a>(header: impl Fn(&'static str) -> Option<&'a str>) -> Span {
     span
 }
 
+/// The span of what follows `span` and nobody waits for: in the same trace, below it, and it does not hold up its end.
+pub fn behind(span: &Span, what: &'static str) -> Span {
+    let behind = tracing::debug_span!(parent: None, "background", what);
+    if !behind.is_disabled() {
+        let _ = behind.set_parent(span.context());
+    }
+    behind
+}
+
 /// Names a span by what has become known since it began.
 pub fn name(span: &Span, name: &str) {
     if !span.is_disabled() {

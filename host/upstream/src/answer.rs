@@ -5,16 +5,18 @@ use crate::attempt::Attempt;
 use crate::failure::Failed;
 use crate::retry::Run;
 use crate::stream::{UpstreamEvent, UpstreamStream};
+use crate::upstream::Upstream;
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tidegate_types::{Chat, Reject, RequestId, Retention};
 
 /// What is needed to ask.
 pub(crate) struct Asking {
     pub(crate) run: Run,
-    pub(crate) chat: Box<Chat>,
+    pub(crate) chat: Arc<Chat>,
     pub(crate) sending: Sending,
 }
 
@@ -29,12 +31,22 @@ pub struct Sending {
     pub retention: Retention,
 }
 
+impl Sending {
+    /// The server, as it may be heard for this request.
+    pub(crate) fn to<'a>(&self, upstream: &'a Upstream) -> Cow<'a, Upstream> {
+        match self.retention {
+            Retention::Kept => Cow::Borrowed(upstream),
+            Retention::Nothing => Cow::Owned(upstream.discreet()),
+        }
+    }
+}
+
 impl Asking {
     /// Asks until a server has begun an answer.
     pub(crate) async fn begin(mut self) -> Result<Answer, Reject> {
         loop {
             let attempt = self.run.next().await?;
-            match self.run.bounded(&attempt, self.send(&attempt)).await {
+            match self.run.bounded(&attempt, Some(self.run.longest_start()), self.send(&attempt)).await {
                 Ok(stream) => return Ok(Answer(State::Begun { stream, attempt, asking: Some(Box::new(self)) })),
                 Err(failed) => self.run.failed(attempt, failed),
             }
@@ -42,10 +54,7 @@ impl Asking {
     }
 
     async fn send(&self, attempt: &Attempt) -> Result<UpstreamStream, Failed> {
-        let upstream = match self.sending.retention {
-            Retention::Kept => Cow::Borrowed(attempt.upstream()),
-            Retention::Nothing => Cow::Owned(attempt.upstream().discreet()),
-        };
+        let upstream = self.sending.to(attempt.upstream());
         upstream.begin(&self.chat, &self.sending.request_id, self.sending.hops).await
     }
 }

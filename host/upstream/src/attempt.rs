@@ -39,8 +39,8 @@ impl Attempt {
     pub(crate) fn new(replicas: &Replicas, index: usize, claim: Claim, asked: Asked) -> Self {
         let (replicas, since) = (replicas.clone(), Instant::now());
         let mut attempt = Self { replicas, index, claim, asked, since, heard: 0, began: false, ending: None };
-        attempt.heard = attempt.server().heard.load(Ordering::Relaxed);
-        attempt.server().outstanding.fetch_add(1, Ordering::Relaxed);
+        attempt.heard = attempt.server().counts.heard.load(Ordering::Relaxed);
+        attempt.server().counts.outstanding.fetch_add(1, Ordering::Relaxed);
         attempt.server().figures.began();
         attempt
     }
@@ -55,12 +55,16 @@ impl Attempt {
 
     /// Something of an answer has come, the first of it or more: a probe that got so far is a good one.
     pub(crate) fn hear(&mut self) {
-        self.server().heard.fetch_add(1, Ordering::Relaxed);
+        // Of an answer in one piece all is there with the first of it.
+        if self.began && self.asked == Asked::Whole {
+            return;
+        }
+        self.server().counts.heard.fetch_add(1, Ordering::Relaxed);
         self.began = true;
         if self.claim == Claim::Ordinary {
             return;
         }
-        self.server().tell(|breaker| breaker.succeed(self.claim));
+        self.server().succeed(self.claim);
         self.claim = Claim::Ordinary;
         tracing::info!(model = %self.replicas.0.model, upstream = self.upstream().origin(), "answers again");
     }
@@ -87,20 +91,17 @@ impl Attempt {
             Ending::Left | Ending::Failed(Trouble::Unreachable | Trouble::Broken | Trouble::Silent | Trouble::Late) => {
             }
             Ending::Answered | Ending::Cut | Ending::Failed(_) => {
-                self.server().heard.fetch_add(1, Ordering::Relaxed);
+                self.server().counts.heard.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.server().tell(|breaker| match verdict {
-            Verdict::Bad => breaker.fail(self.claim, Instant::now(), chance::fraction()),
-            Verdict::Good => {
-                breaker.succeed(self.claim);
-                false
-            }
-            Verdict::Nothing => {
-                breaker.release(self.claim, Instant::now());
-                false
-            }
-        })
+        let now = Instant::now();
+        match (verdict, self.claim) {
+            (Verdict::Bad, claim) => return self.server().tell(|breaker| breaker.fail(claim, now, chance::fraction())),
+            (Verdict::Good, claim) => self.server().succeed(claim),
+            (Verdict::Nothing, Claim::Probe) => self.server().tell(|breaker| breaker.release(Claim::Probe, now)),
+            (Verdict::Nothing, Claim::Ordinary) => {}
+        }
+        false
     }
 
     fn verdict(&self, ending: Ending) -> Verdict {
@@ -121,7 +122,7 @@ impl Attempt {
     /// Whether it waited for long while the server gave no sign of life to anybody.
     fn is_in_vain(&self) -> bool {
         let patience = self.replicas.0.retry.start_timeout / IN_VAIN;
-        self.since.elapsed() >= patience && self.server().heard.load(Ordering::Relaxed) == self.heard
+        self.since.elapsed() >= patience && self.server().counts.heard.load(Ordering::Relaxed) == self.heard
     }
 
     fn has_other(&self) -> bool {
@@ -134,7 +135,7 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         let ending = self.ending.unwrap_or(Ending::Left);
-        self.server().outstanding.fetch_sub(1, Ordering::Relaxed);
+        self.server().counts.outstanding.fetch_sub(1, Ordering::Relaxed);
         self.server().figures.ended(ending);
         if self.judge(ending) {
             tracing::warn!(model = %self.replicas.0.model, upstream = self.upstream().origin(),

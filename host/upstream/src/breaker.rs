@@ -126,6 +126,11 @@ impl Breaker {
         }
     }
 
+    /// Whether it has failures to remember. Without, a request at an ordinary claim changes nothing here.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.state != State::Closed || self.failures > 0
+    }
+
     /// As a figure: 0 closed, 1 open, 2 half-open.
     pub(crate) fn figure(&self) -> f64 {
         match self.state {

@@ -8,6 +8,9 @@ use tidegate_egress::{EgressError, HeaderMap, StatusCode};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::client::{Failure, WireError};
 
+/// The code of a failure that was an answer, which its server bills: there was more of it than is read.
+pub const TOO_LONG: &str = "upstream_answer_too_long";
+
 /// What a failure says of the server and of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Trouble {
@@ -31,6 +34,13 @@ pub(crate) enum Trouble {
     Misconfigured,
     /// It is a matter of the request or of the config.
     Refused,
+}
+
+impl Trouble {
+    /// Whether another server may do better, and this one will not.
+    pub(crate) fn is_for_elsewhere(self) -> bool {
+        matches!(self, Self::Silent | Self::Misconfigured)
+    }
 }
 
 /// A request that failed at one server.
@@ -77,7 +87,7 @@ impl Failures {
                 (Trouble::Unreachable, reject.code("upstream_unreachable"))
             }
             EgressError::TooLarge { .. } => {
-                (Trouble::Refused, reject(RejectKind::BadUpstream, "the model's answer is too long"))
+                (Trouble::Refused, reject(RejectKind::BadUpstream, "the model's answer is too long").code(TOO_LONG))
             }
             EgressError::BadUrl { .. } | EgressError::Tls(_) => {
                 (Trouble::Refused, self.operator("the model's server is set up wrongly"))

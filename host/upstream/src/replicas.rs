@@ -4,17 +4,17 @@
 
 use crate::answer::{Answer, Asking, Sending};
 use crate::attempt::Attempt;
-use crate::breaker::{Breaker, BreakerConfig};
+use crate::breaker::{Breaker, BreakerConfig, Claim};
 use crate::budget::RetryBudget;
 use crate::chance;
 use crate::config::{UpstreamConfig, UpstreamError};
 use crate::figures::ServerFigures;
 use crate::retry::{Asked, Attempts, RetryConfig, Run};
 use crate::upstream::Upstream;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tidegate_types::{Chat, Fault, Reject};
+use tidegate_types::{Chat, EmbedRequest, Fault, Reject};
 
 /// Servers of one model.
 pub const MAX_SERVERS: usize = 64;
@@ -33,9 +33,18 @@ pub(crate) struct Shared {
 
 pub(crate) struct Server {
     pub(crate) upstream: Upstream,
-    pub(crate) outstanding: AtomicUsize,
+    pub(crate) counts: Counts,
     breaker: Mutex<Breaker>,
+    /// Whether the breaker has failures to remember; without, a request costs one load.
+    troubled: AtomicBool,
     pub(crate) figures: ServerFigures,
+}
+
+/// What each request writes, on a line of the cache for itself: what is beside it is only read.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Counts {
+    pub(crate) outstanding: AtomicUsize,
     /// Signs of life so far: events and ends of answers, and failures that it told of.
     pub(crate) heard: AtomicU64,
 }
@@ -70,7 +79,7 @@ impl Replicas {
             let upstream = Upstream::new(config)?;
             let figures = ServerFigures::new(model, upstream.origin());
             let breaker = Mutex::new(Breaker::new(breaker.clone()));
-            Ok(Server { upstream, outstanding: AtomicUsize::new(0), breaker, figures, heard: AtomicU64::new(0) })
+            Ok(Server { upstream, counts: Counts::default(), breaker, troubled: AtomicBool::new(false), figures })
         };
         let servers = servers.into_iter().map(server).collect::<Result<_, UpstreamError>>()?;
         let budget = Mutex::new(RetryBudget::new(retry.budget_percent, retry.budget_min));
@@ -80,7 +89,7 @@ impl Replicas {
 
     /// Asks for an answer, until a server has begun one. What fails between that and the first event is asked again
     /// while the answer is read. `attempts` counts how often it was sent.
-    pub async fn generate(&self, chat: Box<Chat>, sending: Sending, attempts: &Attempts) -> Result<Answer, Reject> {
+    pub async fn generate(&self, chat: Arc<Chat>, sending: Sending, attempts: &Attempts) -> Result<Answer, Reject> {
         let asked = if chat.stream { Asked::Stream } else { Asked::Whole };
         let mut run = Run::new(self, asked, attempts.clone());
         if sending.hops > 1 {
@@ -90,28 +99,51 @@ impl Replicas {
         Asking { run, chat, sending }.begin().await
     }
 
-    /// One vector for each text.
-    pub async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Reject> {
-        let mut run = Run::new(self, Asked::Texts, Attempts::default());
+    /// The vectors that a caller asks for, and how many tokens its texts had, where the server says so.
+    pub async fn vectors(
+        &self,
+        asked: &EmbedRequest,
+        sending: &Sending,
+        attempts: &Attempts,
+    ) -> Result<(Vec<Vec<f32>>, Option<u64>), Reject> {
+        let mut run = self.run_about_texts(sending, attempts);
         loop {
             let attempt = run.next().await?;
-            match run.bounded(&attempt, attempt.upstream().embed(texts)).await {
+            let upstream = sending.to(attempt.upstream()).into_owned();
+            let vectors = upstream.vectors(asked, &sending.request_id, sending.hops);
+            match run.bounded(&attempt, None, vectors).await {
                 Ok(vectors) => return Ok(attempt.answered(vectors)),
                 Err(failed) => run.failed(attempt, failed),
             }
         }
     }
 
-    /// The labels of each text with their scores, highest first.
-    pub async fn classify(&self, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Reject> {
-        let mut run = Run::new(self, Asked::Texts, Attempts::default());
+    /// The labels of each text with their scores, highest first, and how many tokens the texts had, where the server says so.
+    pub async fn classify(
+        &self,
+        asked: &EmbedRequest,
+        sending: &Sending,
+        attempts: &Attempts,
+    ) -> Result<(Vec<Vec<(String, f32)>>, Option<u64>), Reject> {
+        let mut run = self.run_about_texts(sending, attempts);
         loop {
             let attempt = run.next().await?;
-            match run.bounded(&attempt, attempt.upstream().classify(texts)).await {
+            let upstream = sending.to(attempt.upstream()).into_owned();
+            let labels = upstream.labels(asked, &sending.request_id, sending.hops);
+            match run.bounded(&attempt, None, labels).await {
                 Ok(labels) => return Ok(attempt.answered(labels)),
                 Err(failed) => run.failed(attempt, failed),
             }
         }
+    }
+
+    fn run_about_texts(&self, sending: &Sending, attempts: &Attempts) -> Run {
+        let mut run = Run::new(self, Asked::Texts, attempts.clone());
+        if sending.hops > 1 {
+            // As in `generate`.
+            run.never_retry();
+        }
+        run
     }
 
     /// Whether some server is not left alone.
@@ -121,7 +153,7 @@ impl Replicas {
 
     /// Requests that are at the servers now.
     pub fn outstanding(&self) -> usize {
-        self.0.servers.iter().map(|server| server.outstanding.load(Ordering::Relaxed)).sum()
+        self.0.servers.iter().map(|server| server.counts.outstanding.load(Ordering::Relaxed)).sum()
     }
 
     /// Whether a server that the request has not been to would take it.
@@ -136,26 +168,25 @@ impl Replicas {
             if tried.has(0) {
                 return None;
             }
-            return Some(Attempt::new(self, 0, only.tell(|breaker| breaker.claim(now))?, asked));
+            return Some(Attempt::new(self, 0, only.claim(now)?, asked));
         }
         loop {
-            let may = |index: &usize| !tried.has(*index) && servers[*index].breaker().admits(now);
+            let may = |index: &usize| !tried.has(*index) && servers[*index].admits(now);
             let open: Vec<usize> = (0..servers.len()).filter(may).collect();
             let first = chance::below(open.len().max(1));
             let second = first + 1 + chance::below(open.len().saturating_sub(1).max(1));
             let (one, other) = (*open.get(first)?, open[second % open.len()]);
-            let busy = |index: usize| servers[index].outstanding.load(Ordering::Relaxed);
+            let busy = |index: usize| servers[index].counts.outstanding.load(Ordering::Relaxed);
             let index = if busy(other) < busy(one) { other } else { one };
             // Another request may have become the probe meanwhile.
-            let claim = servers[index].tell(|breaker| breaker.claim(now));
-            if let Some(claim) = claim {
+            if let Some(claim) = servers[index].claim(now) {
                 return Some(Attempt::new(self, index, claim, asked));
             }
         }
     }
 
     fn admits(&self, now: Instant, may: impl Fn(usize) -> bool) -> bool {
-        (0..).zip(&self.0.servers).any(|(index, server)| may(index) && server.breaker().admits(now))
+        (0..).zip(&self.0.servers).any(|(index, server)| may(index) && server.admits(now))
     }
 
     /// What is said where all servers are left alone.
@@ -186,13 +217,37 @@ impl Replicas {
 }
 
 impl Server {
+    fn admits(&self, now: Instant) -> bool {
+        !self.is_troubled() || self.breaker().admits(now)
+    }
+
+    /// Lets a request through.
+    fn claim(&self, now: Instant) -> Option<Claim> {
+        if !self.is_troubled() {
+            return Some(Claim::Ordinary);
+        }
+        self.tell(|breaker| breaker.claim(now))
+    }
+
+    /// The request was answered.
+    pub(crate) fn succeed(&self, claim: Claim) {
+        if claim == Claim::Probe || self.is_troubled() {
+            self.tell(|breaker| breaker.succeed(claim));
+        }
+    }
+
+    fn is_troubled(&self) -> bool {
+        self.troubled.load(Ordering::Relaxed)
+    }
+
     /// Tells the breaker of a request, and shows its state where that changed it.
     pub(crate) fn tell<T>(&self, of: impl FnOnce(&mut Breaker) -> T) -> T {
         let mut breaker = self.breaker();
         let before = breaker.figure();
         let told = of(&mut breaker);
         let after = breaker.figure();
-        // Under the lock: of two changes the later one is shown.
+        // Under the lock: of two changes the later one is shown, and who sees one sees the trouble too.
+        self.troubled.store(breaker.is_troubled(), Ordering::Relaxed);
         if after != before {
             self.figures.breaker(after);
         }
@@ -208,6 +263,36 @@ impl Server {
 mod tests {
     use super::*;
     use crate::failure::Trouble;
+
+    fn server(failures: u32) -> (Replicas, Instant) {
+        let config = UpstreamConfig::new("u", "http://127.0.0.1:1/v1", "m");
+        let breaker = BreakerConfig { failures, ..BreakerConfig::default() };
+        (Replicas::new("m", vec![config], RetryConfig::default(), &breaker).unwrap(), Instant::now())
+    }
+
+    #[test]
+    fn a_server_without_failures_is_asked_without_its_lock_and_one_with_some_is_not() {
+        let (replicas, now) = server(2);
+        let server = &replicas.0.servers[0];
+        let fail = || server.tell(|breaker| breaker.fail(Claim::Ordinary, now, 0.0));
+        let locked = server.breaker();
+        assert_eq!(server.claim(now), Some(Claim::Ordinary));
+        assert!(server.admits(now));
+        server.succeed(Claim::Ordinary);
+        drop(locked);
+        // Before the first failure can count, and until the last is forgotten.
+        assert!(!fail() && server.is_troubled());
+        server.succeed(Claim::Ordinary);
+        assert!(!server.is_troubled() && !fail(), "an answer between two failures");
+        assert!(fail() && !server.admits(now) && server.claim(now).is_none());
+        let later = now + BreakerConfig::default().pause;
+        let probe = server.claim(later);
+        assert_eq!(probe, Some(Claim::Probe));
+        server.succeed(Claim::Ordinary);
+        assert!(server.is_troubled(), "what was on its way decides nothing");
+        probe.into_iter().for_each(|probe| server.succeed(probe));
+        assert!(!server.is_troubled() && server.claim(later) == Some(Claim::Ordinary));
+    }
 
     /// Another request may take a server out between the look for it and the choice of it.
     #[test]

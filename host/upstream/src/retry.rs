@@ -8,7 +8,7 @@
 //! | 408, 429, 503, 529 | yes: the server says that it gives no answer |
 //! | 502, 504, the connection broke | where a stream was asked for: of an answer nothing had come, and none goes on behind it |
 //! | silence for too long | as before, and only at another server: this one may be slow, and twice the work will not help it |
-//! | 401 to 405, redirects | only at another server: they are about how this one is set up |
+//! | 401, 404 and 405 of a chat, redirects | only at another server: they are about how this one is set up |
 //! | other statuses, nonsense, a document that is cut | no: there was an answer, or there will not be one |
 //!
 //! And never without room in the budget, past the deadline, or when the caller is gone: dropping the future ends it all.
@@ -18,7 +18,9 @@ use crate::chance;
 use crate::failure::{Failed, Trouble};
 use crate::figures;
 use crate::replicas::{Replicas, Tried};
+use crate::upstream::FAILURE_TIMEOUT;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -105,6 +107,8 @@ pub(crate) struct Run {
     max_retries: u32,
     retries: u32,
     tried: Tried,
+    /// Servers that said or showed that they are not for this request: it does not come back to them.
+    barred: Tried,
     deadline: Instant,
     /// Of this run; `attempts` counts all of the request's.
     sent: u32,
@@ -122,6 +126,7 @@ impl Run {
             max_retries: retry.retries,
             retries: 0,
             tried: Tried::default(),
+            barred: Tried::default(),
             deadline: Instant::now() + retry.deadline,
             sent: 0,
             attempts,
@@ -159,19 +164,33 @@ impl Run {
         // Its message is for the caller: it may have the upstream's words, and so the caller's.
         let (kind, cause) = (failed.reject.kind, failed.reject.cause.as_deref());
         tracing::debug!(upstream = attempt.upstream().origin(), trouble = ?failed.trouble, ?kind, cause, "failed");
+        if failed.trouble.is_for_elsewhere() {
+            self.barred.add(attempt.index());
+        }
         attempt.fail(failed.trouble);
         self.soonest_s = self.soonest_s.into_iter().chain(failed.reject.retry_after_s).min();
         self.last = Some(failed);
     }
 
-    /// Work of an attempt, within the time that all of them have together.
+    /// Work of an attempt, within the time that all of them have together. Where it ends by itself before that, since no
+    /// bound of its own is further than `longest`, it needs no timer.
     pub(crate) async fn bounded<T>(
         &self,
         attempt: &Attempt,
+        longest: Option<Duration>,
         work: impl Future<Output = Result<T, Failed>>,
     ) -> Result<T, Failed> {
+        let work = pin!(work);
+        if longest.is_some_and(|longest| self.deadline.saturating_duration_since(Instant::now()) > longest) {
+            return work.await;
+        }
         let late = |_| Err(attempt.upstream().failures.late(self.replicas.0.retry.deadline));
         timeout_at(self.deadline, work).await.unwrap_or_else(late)
+    }
+
+    /// For how long an answer may take to begin, or to be refused.
+    pub(crate) fn longest_start(&self) -> Duration {
+        self.replicas.0.retry.start_timeout + FAILURE_TIMEOUT
     }
 
     fn give_up(&self, failed: Option<Failed>) -> Reject {
@@ -183,7 +202,8 @@ impl Run {
         }
     }
 
-    /// Another attempt, once there may be one: at a server that the request has not been to, or else, behind a pause, at any.
+    /// Another attempt, once there may be one: at a server that the request has not been to, or else, behind a pause, at any
+    /// that is not barred.
     async fn again(&mut self, failed: &Failed) -> Option<Attempt> {
         if failed.trouble == Trouble::Unreachable
             && Instant::now() < self.deadline
@@ -197,7 +217,7 @@ impl Run {
             sleep(pause).await;
             // What was to go elsewhere at once is not for a server that has failed at it. Where others were faster and
             // no other server is open any more, it is for a pause to decide, while there are retries.
-            let not = if elsewhere { self.tried } else { Tried::default() };
+            let not = if elsewhere { self.tried } else { self.barred };
             if let Some(attempt) = self.replicas.choose(not, self.asked) {
                 return Some(attempt);
             }
@@ -214,7 +234,7 @@ impl Run {
             Trouble::Misconfigured => elsewhere,
             Trouble::Late | Trouble::Failed | Trouble::Refused => false,
         };
-        if !may || self.retries >= self.max_retries || !(elsewhere || self.replicas.is_available()) {
+        if !may || self.retries >= self.max_retries || !(elsewhere || self.replicas.has_other(self.barred)) {
             return None;
         }
         let retry = &self.replicas.0.retry;

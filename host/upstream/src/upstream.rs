@@ -10,18 +10,22 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tidegate_egress::{Connector, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use tidegate_trace as trace;
-use tidegate_types::{Chat, Form, Reject, RequestId};
+use tidegate_types::{Chat, EmbedRequest, Form, Reject, RequestId};
 use tidegate_wire::client::{
-    AnswerReader, Failure, RequestOptions, embeddings, endpoint_path, labels, model_names, request_body, texts_body,
+    AnswerReader, Failure, RequestOptions, embeddings, endpoint_path, labels, labels_body, model_names, prompt_tokens,
+    request_body, vectors_body,
 };
 use tracing::{Instrument, Span};
 
 /// Bytes of an error that are read, and how long that may take.
 const MAX_FAILURE_BYTES: u64 = 64 << 10;
-const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const FAILURE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_MODELS_BYTES: u64 = 4 << 20;
-/// Of an answer about texts: 256 vectors of 4,096 numbers, as decimals.
-const MAX_TEXTS_BYTES: u64 = 32 << 20;
+/// Of an answer about texts, for each: a vector of 4,096 numbers, should it come as decimals of as many digits as f64 have.
+/// With 2,048 texts, which is all that a caller may send, that is 192 MiB.
+const TEXT_BYTES: u64 = 96 << 10;
+/// ... and together at least.
+const TEXTS_BYTES: u64 = 1 << 20;
 
 /// One model at one server. Clones share its connections.
 #[derive(Clone)]
@@ -76,12 +80,7 @@ impl Upstream {
         let body = request_body(chat, &self.model, self.options);
         let bounds = Bounds::new(chat, body.len());
         let mut request = self.request(Method::POST, endpoint_path(chat.form), body);
-        if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
-            request.headers.insert(HeaderName::from_static("x-request-id"), id);
-        }
-        if hops > 0 {
-            request.headers.insert(HeaderName::from_static("x-tidegate-hops"), HeaderValue::from(u16::from(hops)));
-        }
+        name(&mut request, request_id, hops);
         let span = self.traced(&mut request);
         let response =
             self.send(&request).instrument(span.clone()).await.inspect_err(|_| trace::fail(&span, "upstream"))?;
@@ -113,22 +112,54 @@ impl Upstream {
         Ok(model_names(&body).map_err(|error| self.failures.wire(error))?)
     }
 
-    /// One vector for each text.
-    pub(crate) async fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>, Failed> {
-        let body = self.ask_about("/embeddings", texts).await?;
-        embeddings(&body, texts.len()).map_err(|error| self.failures.wire(error))
+    /// The vectors that a caller asks for, and how many tokens its texts had, where the server says so and that can be.
+    pub(crate) async fn vectors(
+        &self,
+        asked: &EmbedRequest,
+        request_id: &RequestId,
+        hops: u8,
+    ) -> Result<(Vec<Vec<f32>>, Option<u64>), Failed> {
+        let body = vectors_body(&self.model, asked);
+        let (body, tokens) = self.ask_about("/embeddings", body, most_bytes(asked), request_id, hops).await?;
+        let vectors = embeddings(&body, asked.inputs.len()).map_err(|error| self.failures.wire(error))?;
+        Ok((vectors, tokens))
     }
 
-    /// The labels of each text with their scores, highest first.
-    pub(crate) async fn classify(&self, texts: &[String]) -> Result<Vec<Vec<(String, f32)>>, Failed> {
-        let body = self.ask_about("/moderations", texts).await?;
-        labels(&body, texts.len()).map_err(|error| self.failures.wire(error))
+    /// The labels of each text with their scores, highest first, and how many tokens the texts had, as above.
+    pub(crate) async fn labels(
+        &self,
+        asked: &EmbedRequest,
+        request_id: &RequestId,
+        hops: u8,
+    ) -> Result<(Vec<Vec<(String, f32)>>, Option<u64>), Failed> {
+        let body = labels_body(&self.model, &asked.inputs);
+        let (body, tokens) = self.ask_about("/moderations", body, most_bytes(asked), request_id, hops).await?;
+        let labels = labels(&body, asked.inputs.len()).map_err(|error| self.failures.wire(error))?;
+        Ok((labels, tokens))
     }
 
-    async fn ask_about(&self, path: &str, texts: &[String]) -> Result<Vec<u8>, Failed> {
-        let body = Bytes::from(texts_body(&self.model, texts));
-        let mut response = self.send(&self.request(Method::POST, path, body)).await?;
-        response.collect(MAX_TEXTS_BYTES).await.map_err(|error| self.failures.egress(&error))
+    /// What the server says of texts, and how many tokens it says that they had.
+    async fn ask_about(
+        &self,
+        path: &str,
+        body: Vec<u8>,
+        most_bytes: u64,
+        request_id: &RequestId,
+        hops: u8,
+    ) -> Result<(Vec<u8>, Option<u64>), Failed> {
+        // Each token has a byte at least, and each text two quotes and a comma beside those that a model adds.
+        let most_tokens = body.len() as u64;
+        let mut request = self.request(Method::POST, path, Bytes::from(body));
+        name(&mut request, request_id, hops);
+        let span = self.traced(&mut request);
+        let answering = async {
+            let mut response = self.send(&request).await?;
+            response.allow(most_bytes);
+            response.collect(most_bytes).await.map_err(|error| self.failures.egress(&error))
+        };
+        let body = answering.instrument(span.clone()).await.inspect_err(|_| trace::fail(&span, "upstream"))?;
+        let tokens = prompt_tokens(&body).filter(|tokens| *tokens <= most_tokens);
+        Ok((body, tokens))
     }
 
     fn request(&self, method: Method, path: &str, body: Bytes) -> Request {
@@ -163,6 +194,21 @@ impl Upstream {
             kind if kind.eq_ignore_ascii_case("application/json") => Ok(Shape::Whole(Vec::new())),
             other => Err(self.failures.unexpected(format_args!("an answer of the type {other:?}"))),
         }
+    }
+}
+
+/// Of an answer about texts.
+fn most_bytes(asked: &EmbedRequest) -> u64 {
+    TEXTS_BYTES.max(TEXT_BYTES * asked.inputs.len() as u64)
+}
+
+/// Says which request it is for, and how many gateways that has come through.
+fn name(request: &mut Request, request_id: &RequestId, hops: u8) {
+    if let Ok(id) = HeaderValue::from_str(request_id.as_str()) {
+        request.headers.insert(HeaderName::from_static("x-request-id"), id);
+    }
+    if hops > 0 {
+        request.headers.insert(HeaderName::from_static("x-tidegate-hops"), HeaderValue::from(u16::from(hops)));
     }
 }
 

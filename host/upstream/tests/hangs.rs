@@ -77,7 +77,8 @@ async fn what_comes_in_one_piece_and_takes_too_long_leaves_the_last_server_to_ot
     for _ in 0..3 {
         assert!(is_timed_out(&both, false).await);
     }
-    assert_eq!(both.embed(&["x".into()]).await.unwrap_err().kind, RejectKind::UpstreamTimeout);
+    let vectors = both.vectors(&about("x"), &sending(1), &Attempts::default()).await;
+    assert_eq!(vectors.unwrap_err().kind, RejectKind::UpstreamTimeout);
     let seen = [servers[0].seen(), servers[1].seen()];
     assert!(seen == [1, 3] || seen == [3, 1], "the first to fail is left alone, the last one is not: {seen:?}");
     assert!(both.is_available());

@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
 use tidegate_types::{Form, RejectKind};
@@ -259,6 +260,22 @@ async fn requests_go_past_a_server_that_is_set_up_wrongly() {
     assert!(both.is_available());
 }
 
+/// Whatever another one says meanwhile.
+#[tokio::test]
+async fn a_request_does_not_come_back_to_a_server_that_is_set_up_wrongly() {
+    let [wrong, busy] = [Server::start(|_| status("401 Whose")).await, Server::start(|_| status("429 Many")).await];
+    let patient = RetryConfig { budget_min: 1000, ..quick() };
+    let both = replicas(&[wrong.address, busy.address], patient, &never());
+    let mut returned = 0;
+    for _ in 0..40 {
+        let before = (wrong.seen(), busy.seen());
+        ask(&both, true, 1).await.error.unwrap();
+        assert!(wrong.seen() <= before.0 + 1, "it refused the gateway, and was asked again");
+        returned += usize::from(busy.seen() > before.1 + 1);
+    }
+    assert!(returned > 0, "to a server that is busy it may");
+}
+
 /// What a caller asks for, or says, may be what the servers refuse: that takes none of them away from others.
 #[tokio::test]
 async fn a_refusal_that_a_caller_can_bring_about_counts_for_nothing() {
@@ -272,7 +289,7 @@ async fn a_refusal_that_a_caller_can_bring_about_counts_for_nothing() {
         let both = replicas(&[one.address, two.address], quick(), &BreakerConfig::default());
         for _ in 0..20 {
             let mut asked = chat(true);
-            asked.form = form;
+            Arc::make_mut(&mut asked).form = form;
             let refused = both.generate(asked, sending(1), &Attempts::default()).await.err().unwrap();
             assert_eq!(refused.code.as_deref(), Some("upstream_misconfigured"), "{refusal}");
         }
@@ -312,16 +329,19 @@ async fn whoever_leaves_during_a_pause_is_forgotten() {
 
 #[tokio::test]
 async fn questions_about_texts_are_sent_again_too() {
-    let body = r#"{"data":[{"index":0,"embedding":[1.0,2.0]}]}"#;
+    let body = r#"{"data":[{"index":0,"embedding":[1.0,2.0]}],"usage":{"prompt_tokens":3}}"#;
     let vectors = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
     let server = Server::start(move |n| [Act::Reset, status("503 Busy"), Act::Say(vectors.clone())][n].clone()).await;
     let replicas = replicas(&[server.address], quick(), &never());
-    assert_eq!(replicas.embed(&["x".into()]).await.unwrap(), [[1.0, 2.0]]);
-    assert_eq!(server.seen(), 3);
+    let (asked, attempts) = (about("x"), Attempts::default());
+    let made = replicas.vectors(&asked, &sending(1), &attempts).await.unwrap();
+    assert_eq!((made, attempts.count(), server.seen()), ((vec![vec![1.0, 2.0]], Some(3)), 3, 3));
     let refusing = Server::start(|_| status("503 Busy")).await;
     let replicas = self::replicas(&[refusing.address], quick(), &never());
-    assert_eq!(replicas.classify(&["x".into()]).await.unwrap_err().kind, RejectKind::BadUpstream);
-    assert_eq!(refusing.seen(), 3);
+    let refused = replicas.classify(&asked, &sending(1), &Attempts::default()).await.unwrap_err();
+    assert_eq!((refused.kind, refusing.seen()), (RejectKind::BadUpstream, 3));
+    let refused = replicas.classify(&asked, &sending(2), &Attempts::default()).await.unwrap_err();
+    assert_eq!((refused.kind, refusing.seen()), (RejectKind::BadUpstream, 4), "another gateway asks again itself");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ mod texts;
 pub use chunk::{AnswerReader, Received};
 pub use failure::Failure;
 pub use request::{RequestOptions, TokenBound, endpoint_path, request_body};
-pub use texts::{embeddings, labels, texts_body};
+pub use texts::{embeddings, labels, labels_body, prompt_tokens, vectors_body};
 
 /// How an upstream's answer can be unusable.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

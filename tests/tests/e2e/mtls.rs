@@ -16,19 +16,19 @@ use tidegate_tests::{Answer, Gateway, collect};
 use tokio::net::TcpStream;
 
 /// Somebody who signs certificates.
-struct Authority {
-    certificate: CertificateDer<'static>,
+pub struct Authority {
+    pub certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
 }
 
 /// A certificate with its key.
-struct Made {
-    certificate: CertificateDer<'static>,
-    key: Vec<u8>,
+pub struct Made {
+    pub certificate: CertificateDer<'static>,
+    pub key: Vec<u8>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
@@ -36,7 +36,7 @@ impl Authority {
         Self { certificate, issuer: Issuer::new(params, key) }
     }
 
-    fn make(&self, host: &str, uri: Option<&str>, usage: ExtendedKeyUsagePurpose) -> Made {
+    pub fn make(&self, host: &str, uri: Option<&str>, usage: ExtendedKeyUsagePurpose) -> Made {
         let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
         params.subject_alt_names.extend(uri.map(|uri| SanType::URI(uri.try_into().unwrap())));
         params.extended_key_usages = vec![usage];
@@ -78,17 +78,36 @@ async fn ask(gateway: &Gateway, roots: &Authority, shown: Option<&Made>, key: Op
     send(gateway, roots, shown, request).await
 }
 
+/// A connection without a certificate, to be asked over later.
+async fn connect(gateway: &Gateway, roots: &Authority) -> http1::SendRequest<Full<Bytes>> {
+    handshake(gateway, trusting(roots).with_no_client_auth()).await.unwrap()
+}
+
+async fn handshake(gateway: &Gateway, config: rustls::ClientConfig) -> Result<http1::SendRequest<Full<Bytes>>, String> {
+    let stream = TcpStream::connect(gateway.addr).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(name, stream).await.map_err(|error| error.to_string())?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+fn trusting(roots: &Authority) -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
+    let mut store = rustls::RootCertStore::empty();
+    store.add(roots.certificate.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    config.with_root_certificates(store)
+}
+
 async fn send(
     gateway: &Gateway,
     roots: &Authority,
     shown: Option<&Made>,
     request: hyper::http::request::Builder,
 ) -> Result<Answer, String> {
-    let mut store = rustls::RootCertStore::empty();
-    store.add(roots.certificate.clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(store);
+    let config = trusting(roots);
     let config = match shown {
         Some(made) => {
             let key = PrivateKeyDer::try_from(made.key.clone()).unwrap();
@@ -96,15 +115,43 @@ async fn send(
         }
         None => config.with_no_client_auth(),
     };
-    let stream = TcpStream::connect(gateway.addr).await.unwrap();
-    let name = ServerName::try_from("localhost").unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = connector.connect(name, stream).await.map_err(|error| error.to_string())?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    tokio::spawn(connection);
+    let mut sender = handshake(gateway, config).await?;
     let request = request.header("host", "localhost").body(Full::<Bytes>::default()).unwrap();
     let response = sender.send_request(request).await;
     Ok(collect(response.map_err(|error| format!("{error:?}"))?).await)
+}
+
+/// Open connections go on with what they began with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewed_certificate_is_taken_by_a_reload_and_one_with_another_key_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second, clients] = [(); 3].map(|()| Authority::new());
+    let gateway = start(folder.path(), &first, &clients, "optional", "").await;
+    let models = async |roots: &Authority, shown: Option<&Made>| {
+        ask(&gateway, roots, shown, Some("acme")).await.map(|answer| answer.status)
+    };
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    let mut open = connect(&gateway, &first).await;
+    assert!(models(&second, None).await.is_err());
+    let renewed = second.make("localhost", None, ExtendedKeyUsagePurpose::ServerAuth);
+    let other = second.make("localhost", None, ExtendedKeyUsagePurpose::ServerAuth);
+    write("cert.pem", pem("CERTIFICATE", &renewed.certificate));
+    for (key, taken) in [(Some(&other), false), (None, false), (Some(&renewed), true), (Some(&other), false)] {
+        write("key.pem", key.map_or_else(String::new, |key| pem("PRIVATE KEY", &key.key)));
+        let was_taken = gateway.running.reload().await.map_err(|error| format!("{error:#}"));
+        assert_eq!(was_taken.is_ok(), taken, "{was_taken:?}");
+        assert!(taken || was_taken.unwrap_err().contains("cert.pem"), "it says which");
+    }
+    assert_eq!((models(&second, None).await, models(&first, None).await.is_err()), (Ok(200), true));
+    let request = Request::get("/livez").header("host", "localhost").body(Full::<Bytes>::default()).unwrap();
+    assert_eq!(open.send_request(request).await.unwrap().status(), 200);
+    // Who signs the certificates of clients is taken with them.
+    let shown = second.client("batch.example");
+    assert!(models(&second, Some(&shown)).await.is_err());
+    write("key.pem", pem("PRIVATE KEY", &renewed.key));
+    write("clients.pem", pem("CERTIFICATE", &second.certificate));
+    gateway.running.reload().await.unwrap();
+    assert_eq!(models(&second, Some(&shown)).await, Ok(200));
 }
 
 const ENTRIES: &str = "[[auth.certificate]]\nname = \"batch\"\nhost = \"batch.example\"\ntenant = \"acme\"\n\

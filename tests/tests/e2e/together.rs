@@ -1,5 +1,7 @@
 //! Guards beside each other, guards beside the engine, and the channels that guards see.
 
+use crate::one_read;
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tidegate_pipeline::ModelBackend;
-use tidegate_tests::{BARE, Gateway, ask, events, finish_reason, joined};
+use tidegate_tests::{Gateway, ask, events, finish_reason, joined, with_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -23,12 +25,6 @@ fn stage(guest: &str, name: &str, stages: &str, more: &str) -> String {
 
 pub(crate) fn watches(name: &str, config: &str) -> String {
     stage("watches", name, "stream-guard", &format!("config = {{ {config} }}"))
-}
-
-/// The tokens of a stream that tells them.
-fn tokens(events: &[Value]) -> impl Iterator<Item = &str> {
-    let lists = events.iter().filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array());
-    lists.flatten().filter_map(|token| token["token"].as_str())
 }
 
 /// A service that answers with `status` once it is let, and counts who waits there at the same time.
@@ -166,61 +162,77 @@ async fn prompt_guards_that_do_not_mutate_are_asked_beside_each_other() {
     assert_eq!(answer.await.unwrap(), 200);
 }
 
+/// Three passages, and a guard that asks a service about each: all of them wait there together.
+#[tokio::test(flavor = "multi_thread")]
+async fn passages_are_screened_beside_each_other() {
+    let gate = gate("200 OK").await;
+    let config = format!("{}{}", stage("honest", "honest", "retriever", ""), asks(&gate, "one", "before"));
+    let gateway = Arc::new(Gateway::start(&config).await);
+    let asking = Arc::clone(&gateway);
+    let answer = tokio::spawn(async move { asking.chat(ask("Hello!")).await.status });
+    until("the prompt is asked about", || gate.waiting.load(Ordering::SeqCst) == 1).await;
+    gate.open.add_permits(1);
+    until("all passages are asked about at once", || gate.waiting.load(Ordering::SeqCst) == 3).await;
+    gate.open.add_permits(3);
+    assert_eq!(answer.await.unwrap(), 200);
+}
+
 const FAREWELL: &str = "[halted in text]";
 
+/// What a client reads of a model that says these words, each only when all that `held` bytes do not keep back has come: no
+/// two are ever judged at once, however slow the guards are.
+async fn drip(stages: &str, words: &[String], held: usize) -> Vec<Value> {
+    let let_go = Arc::new(Semaphore::new(0));
+    let reads = words.iter().map(|word| vec![word.clone()]).collect();
+    let model = one_read::model("tidegate-starter", reads, &let_go).await;
+    let gateway = Gateway::start(&format!("{model}{stages}")).await;
+    let mut request = with_model(ask("Hello!"));
+    request["stream"] = true.into();
+    let mut body = gateway.send(gateway.json_request("/v1/chat/completions", &request)).await.into_body();
+    let (mut said, mut seen) = (0, Vec::new());
+    for word in words {
+        said += word.len();
+        while one_read::texts(&seen).concat().len() + held < said {
+            let Some(frame) = body.frame().await else { return events(&seen) };
+            seen.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        }
+        let_go.add_permits(1);
+    }
+    seen.extend_from_slice(&body.collect().await.unwrap().to_bytes());
+    events(&seen)
+}
+
 /// The first holds 60 bytes back, the second halts at a word. Beside each other the second sees the word at once, while
-/// the first still holds it: what has left then ends 60 bytes before the word. One after the other, all before the
+/// the first still holds it: what has left then ends 60 bytes before the word does. One after the other, all before the
 /// word would have left. What the second lets go is the first one's to decide on, as the last of the text.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_leaves_is_the_minimum_of_the_watermarks() {
-    let mut story = ask("Tell me a story about a fox.");
-    story["temperature"] = 0.into();
-    let mut told = story.clone();
-    told["logprobs"] = true.into();
-    let plain = Gateway::start(BARE).await.stream(told).await;
-    let whole = joined(&plain, 0);
-    // The guard knows a word only where it comes whole: a token.
-    let (at, word) = tokens(&plain)
-        .scan(0, |end, token| {
-            *end += token.len();
-            Some((*end - token.trim_start().len(), token.trim_start()))
-        })
-        .find(|(at, word)| *at > 120 && word.len() > 4 && whole.find(word) == Some(*at))
-        .expect("a word of its own");
-    // Ends 60 bytes before the word does. Where the guards are slow a window has some tokens more, and so has what leaves;
-    // then it is asked again, until one came in time.
-    let in_time = async |config: &str, said_and_left: fn(&[Value]) -> [String; 2]| {
-        let gateway = Gateway::start(config).await;
-        for _ in 0..20 {
-            let [said, left] = said_and_left(&gateway.stream(story.clone()).await);
-            assert!(whole.starts_with(&said) && said.len() <= at, "{said:?} of {whole:?}");
-            assert!(said.starts_with(&left) && !left.is_empty(), "{left:?} of {said:?}");
-            if left.len() <= at + word.len() - 60 + 8 {
-                return;
-            }
-        }
-        panic!("all before the word leaves, which is at {at}");
+    let mut words: Vec<String> = (10..50).map(|n| format!("word{n} ")).collect();
+    words[30] = "forbidden ".into();
+    let whole = words.concat();
+    let at = whole.find("forbidden").unwrap();
+    let check = |said: &str, left: &str| {
+        assert!(whole.starts_with(said) && said.len() <= at, "{said:?}");
+        assert!(said.starts_with(left) && !left.is_empty(), "{left:?} of {said:?}");
+        assert!(left.len() <= at + words[30].len() - 60, "{left:?} leaves, and the word is at {at}");
     };
-    let config = format!("{}{}", watches("holds", "hold = \"60\""), watches("halts", &format!("halt = \"{word}\"")));
-    in_time(&config, |events| {
-        let said = joined(events, 0);
-        assert_eq!(finish_reason(events, 0), "content_filter");
-        let mut texts = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
-        let farewell = texts.rfind(|text| text.ends_with(FAREWELL)).expect("an event of its own");
-        let left = said.strip_suffix(farewell).expect("the farewell is the last").to_owned();
-        [said.strip_suffix(FAREWELL).expect("the guard's farewell").to_owned(), left]
-    })
-    .await;
-    let ended = watches("ends", "hold = \"60\", halt = \"[halted\"");
-    let config = format!("{ended}{}", watches("halts-first", &format!("halt = \"{word}\"")));
-    in_time(&config, |events| {
-        let said = joined(events, 0);
-        let left = said.strip_suffix(FAREWELL).expect("the second farewell, in place of the first").to_owned();
-        [left.clone(), left]
-    })
-    .await;
+    let halts = watches("halts", "halt = \"forbidden\"");
+
+    let told = drip(&format!("{}{halts}", watches("holds", "hold = \"60\"")), &words, 60).await;
+    assert_eq!(finish_reason(&told, 0), "content_filter");
+    let said = joined(&told, 0);
+    let mut texts = told.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+    let farewell = texts.rfind(|text| text.ends_with(FAREWELL)).expect("an event of its own");
+    let left = said.strip_suffix(farewell).expect("the farewell is the last");
+    check(said.strip_suffix(FAREWELL).expect("the guard's farewell"), left);
+
+    let told = drip(&format!("{}{halts}", watches("ends", "hold = \"60\", halt = \"[halted\"")), &words, 60).await;
+    let said = joined(&told, 0);
+    let left = said.strip_suffix(FAREWELL).expect("the second farewell, in place of the first");
+    check(left, left);
+
     let both = format!("{}{}", watches("holds", "hold = \"60\""), watches("more", "hold = \"9\""));
-    assert_eq!(joined(&Gateway::start(&both).await.stream(story).await, 0), whole, "in the end all of it leaves");
+    assert_eq!(joined(&drip(&both, &words, 60).await, 0), whole, "in the end all of it leaves");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -257,7 +269,7 @@ async fn reasoning_is_a_channel_that_guards_see() {
     let model = format!("[[models]]\nname = \"tidegate-starter\"\nupstream = \"http://{address}/v1\"\n");
     for (word, finish) in [("secret", "content_filter"), ("nothing", "stop")] {
         let gateway = Gateway::start(&format!("{model}{}", watches("thoughts", &format!("halt = \"{word}\"")))).await;
-        let mut body = tidegate_tests::with_model(ask("Hello!"));
+        let mut body = with_model(ask("Hello!"));
         body["stream"] = true.into();
         let answer = gateway.post("/v1/chat/completions", &body).await;
         let text = String::from_utf8(answer.body.to_vec()).unwrap();
@@ -285,4 +297,38 @@ async fn each_plugin_has_its_figures() {
     ] {
         assert!(metrics.contains(figure), "{figure} is not in\n{metrics}");
     }
+}
+
+/// The sum of the times that text was kept back for a plugin, in ms, and how many.
+async fn held_back(gateway: &Gateway, plugin: &str) -> (f64, u64) {
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    let value = |of: &str| {
+        let start = format!("tidegate_plugin_holdback_seconds_{of}{{plugin=\"{plugin}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&start)?.parse::<f64>().ok()).unwrap_or(0.0)
+    };
+    (value("sum") * 1000.0, value("count") as u64)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_waits_for_its_output_guard_is_kept_back_and_a_whole_answer_is_not() {
+    let gateway = Gateway::start(&stage("honest", "holds-stream", "output-guard", "")).await;
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+    assert_eq!(held_back(&gateway, "holds-stream").await.1, 0);
+    gateway.stream(ask("Hello!")).await;
+    let (ms, times) = held_back(&gateway, "holds-stream").await;
+    assert!(ms > 0.0 && times == 1, "{ms} ms, {times} times");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_during_prefill_keeps_text_back_from_the_first_word() {
+    let gate = gate("200 OK").await;
+    let gateway = Arc::new(Gateway::start(&asks(&gate, "holds-first", "during-prefill")).await);
+    let asking = Arc::clone(&gateway);
+    let answer = tokio::spawn(async move { asking.chat(ask("Tell me a story about a fox.")).await });
+    until("the engine has a word", || gate.waiting.load(Ordering::SeqCst) == 1 && engine(&gateway).1 > 0).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    gate.open.add_permits(1);
+    assert_eq!(answer.await.unwrap().status, 200);
+    let (ms, times) = held_back(&gateway, "holds-first").await;
+    assert!(ms > 0.0 && times == 1, "{ms} ms, {times} times");
 }

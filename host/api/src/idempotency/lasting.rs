@@ -2,6 +2,7 @@
 //! knows what was made by its name only, so that nothing of what callers write stays where it was deleted.
 
 use super::{Asked, being_made, gone, reused};
+use crate::answering::PAUSES;
 use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{conversations, responses};
@@ -17,8 +18,8 @@ use tidegate_types::{Reject, RejectKind, TenantId};
 /// What is done with a key whose request was taken before this process knew it.
 #[derive(Clone, Copy)]
 enum Again {
-    /// What it made is found by its name.
-    Finds(fn(Exchange, String) -> BoxFuture<'static, Result<Response, Reject>>),
+    /// What it made is found by its name; whether another gateway is still at it says what is not there yet.
+    Finds(fn(Exchange, String, bool) -> BoxFuture<'static, Result<Response, Reject>>),
     /// It is refused.
     Refuses,
 }
@@ -26,8 +27,8 @@ enum Again {
 /// Of paths where doing it again would make another; anywhere else it comes to the same, or nothing lasts.
 fn again(path: &str) -> Option<Again> {
     match path {
-        "/v1/responses" => Some(Again::Finds(|x, made| Box::pin(responses::again(x, made)))),
-        "/v1/conversations" => Some(Again::Finds(|x, made| Box::pin(conversations::again(x, made)))),
+        "/v1/responses" => Some(Again::Finds(|x, made, is_running| Box::pin(responses::again(x, made, is_running)))),
+        "/v1/conversations" => Some(Again::Finds(|x, made, _| Box::pin(conversations::again(x, made)))),
         "/v1/conversations/{}/items"
         | "/v1/conversations/{}/items/{}/regenerate"
         | "/admin/keys/*"
@@ -47,8 +48,15 @@ pub(super) struct Claimed {
 impl Claimed {
     /// Lets the same request be tried again, since this one has failed.
     pub(super) async fn release(&self) {
-        if let Err(error) = self.conversations.release(&self.tenant, self.route, &self.key_hash).await {
-            tracing::warn!(tenant = %self.tenant, "an idempotency key stays with a request that failed: {error}");
+        let mut pauses = PAUSES.iter();
+        while let Err(error) = self.conversations.release(&self.tenant, self.route, &self.key_hash).await {
+            match (&error, pauses.next()) {
+                (StoreError::Unavailable(_), Some(pause)) => tokio::time::sleep(*pause).await,
+                _ => {
+                    tracing::warn!(tenant = %self.tenant, "an idempotency key stays with a request that failed: {error}");
+                    return;
+                }
+            }
         }
     }
 
@@ -94,7 +102,7 @@ pub(super) async fn handle(
 /// is at may not be there yet.
 async fn found(again: Again, exchange: Exchange, made: String, is_running: bool) -> Result<Response, Reject> {
     let found = match again {
-        Again::Finds(find) => find(exchange, made).await,
+        Again::Finds(find) => find(exchange, made, is_running).await,
         Again::Refuses => Err(gone()),
     };
     let is_there = match (&found, again) {

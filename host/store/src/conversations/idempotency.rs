@@ -38,8 +38,9 @@ impl Conversations {
         const CLAIM: &str = "INSERT INTO idempotency \
              (tenant, route, key_hash, fingerprint, object, created_ms, gateway) \
              VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (tenant, route, key_hash) DO NOTHING";
+        // What this gateway is at is known to it before it asks here.
         const FIND: &str = "SELECT fingerprint, object, (SELECT COUNT(*) FROM gateways g \
-                 WHERE g.name = idempotency.gateway AND g.until_ms > $4) AS running \
+                 WHERE g.name = idempotency.gateway AND g.until_ms > $4 AND g.name <> $5) AS running \
              FROM idempotency WHERE tenant = $1 AND route = $2 AND key_hash = $3";
         let (mut tx, now) = (self.db.write().await?, now_ms());
         sqlx::query(OLD).bind(now - KEPT_MS).execute(&mut *tx).await?;
@@ -48,7 +49,8 @@ impl Conversations {
         let claim = if query.execute(&mut *tx).await?.rows_affected() > 0 {
             Claim::New
         } else {
-            let query = sqlx::query(FIND).bind(tenant.as_str()).bind(route).bind(key_hash).bind(now);
+            let query = sqlx::query(FIND).bind(tenant.as_str()).bind(route).bind(key_hash);
+            let query = query.bind(now).bind(&*self.gateway);
             let row = query.fetch_one(&mut *tx).await?;
             let is_same = row.try_get::<String, _>("fingerprint")? == fingerprint;
             let (object, is_running) = (row.try_get("object")?, row.try_get::<i64, _>("running")? > 0);

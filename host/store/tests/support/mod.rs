@@ -23,7 +23,7 @@ pub async fn on_each<F: Future<Output = ()>>(test: impl Fn(Fresh) -> F) {
     let db = Db::open(&place).await.unwrap();
     test(Fresh { name: "sqlite", place, db }).await;
     let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-        eprintln!("NOT TESTED on Postgres: TIDEGATE_TEST_POSTGRES names no server");
+        tidegate_skipped::skipped!("on Postgres: TIDEGATE_TEST_POSTGRES names no server");
         return;
     };
     static NEXT: AtomicU32 = AtomicU32::new(0);

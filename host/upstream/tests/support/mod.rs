@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, Reject, RequestId, Retention};
+use tidegate_types::{Chat, Delta, DeltaKind, EmbedInput, EmbedRequest, FinishReason, Reject, RequestId, Retention};
 use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig, Sending, UpstreamConfig, UpstreamEvent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -122,13 +122,18 @@ pub fn replicas(servers: &[SocketAddr], retry: RetryConfig, breaker: &BreakerCon
     Replicas::new("mine", servers.iter().map(config).collect(), retry, breaker).unwrap()
 }
 
-pub fn chat(stream: bool) -> Box<Chat> {
+pub fn chat(stream: bool) -> Arc<Chat> {
     let body = format!(r#"{{"model":"mine","messages":[{{"role":"user","content":"hi"}}],"stream":{stream}}}"#);
-    Box::new(tidegate_wire::parse_chat(body.as_bytes()).unwrap().chat)
+    Arc::new(tidegate_wire::parse_chat(body.as_bytes()).unwrap().chat)
 }
 
 pub fn sending(hops: u8) -> Sending {
     Sending { request_id: RequestId::new("r"), hops, retention: Retention::Kept }
+}
+
+/// A question about one text.
+pub fn about(text: &str) -> EmbedRequest {
+    EmbedRequest { model: "mine".into(), inputs: vec![EmbedInput::Text(text.into())], dimensions: None, user: None }
 }
 
 #[derive(Debug)]

@@ -64,6 +64,30 @@ async fn the_words_of_a_deleted_item_are_gone_wherever_they_were_repeated() {
     .await;
 }
 
+/// The answer stays where its question is deleted, and cannot be made anew: there is nothing to answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_whose_question_is_gone_says_so_when_it_is_asked_for_again() {
+    on_each("unanswerable", |store| async move {
+        let upstream = StandIn::start(|_, body| said(body, "At noon.")).await;
+        let gateway = store.gateway(&upstream.model("chat"), "[pipeline]\n").await;
+        let id = new_conversation(&gateway).await;
+        let question = json!({"model": "chat", "input": "When?", "conversation": id});
+        let response = post(&gateway, "/v1/responses", question).await;
+        let path = format!("/v1/conversations/{id}/items");
+        let listed = get(&gateway, &format!("{path}?order=asc")).await;
+        delete(&gateway, &format!("{path}/{}", listed["data"][0]["id"].as_str().unwrap())).await;
+        let item = format!("{path}/{}", response["output"][0]["id"].as_str().unwrap());
+        assert_eq!(status(&gateway, &item).await, 200);
+        let model = json!({"model": "chat"});
+        let refused = send(&gateway, Method::POST, &format!("{item}/regenerate"), "", Some(&model)).await;
+        let error = refused.json()["error"].clone();
+        assert_eq!((refused.status, &error["code"]), (404, &json!("item_not_found")), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("was deleted"), "{error}");
+        assert_eq!(upstream.asked("/v1/chat/completions").len(), 1);
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_deleted_is_streamed_no_more_and_made_no_further() {
     on_each("streamed_no_more", |store| async move {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tidegate_tests::postgres::Database;
 use tidegate_tests::redis::Redis;
 use tidegate_tests::stand_in::StandIn;
-use tidegate_tests::{Gateway, collect};
+use tidegate_tests::{Answer, Gateway, collect};
 
 /// The client that does not know whether it got through sends its message again, and the balancer to another gateway; there
 /// is nothing between them but the store.
@@ -84,6 +84,15 @@ async fn a_gateway_whose_answer_was_taken_over_leaves_the_others_alone() {
     }
 }
 
+/// A response that is asked for with a key.
+async fn respond(gateway: &Gateway, key: &str, more: &Value) -> Answer {
+    let mut body = json!({"model": "chat", "input": "When?"});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let mut request = gateway.json_request("/v1/responses", &body);
+    request.headers_mut().insert("idempotency-key", key.parse().unwrap());
+    collect(gateway.send(request).await).await
+}
+
 /// There is nothing between the two but the store, which has nothing of a response before its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone() {
@@ -93,13 +102,6 @@ async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone(
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let (one, two) =
         (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
-    let ask = async |gateway: &Gateway, key: &str, more: Value| {
-        let mut body = json!({"model": "chat", "input": "When?"});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let mut request = gateway.json_request("/v1/responses", &body);
-        request.headers_mut().insert("idempotency-key", key.parse().unwrap());
-        collect(gateway.send(request).await).await
-    };
     let ends = [
         ("whole", json!({}), 200),
         ("streamed", json!({"stream": true}), 409),
@@ -108,14 +110,14 @@ async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone(
     for (n, (key, more, end)) in ends.into_iter().enumerate() {
         let meanwhile = async {
             until("it is made", async || (upstream.asked("/v1/chat/completions").len() > n).then_some(())).await;
-            ask(&two, key, more.clone()).await
+            respond(&two, key, &more).await
         };
-        let (made, early) = tokio::join!(ask(&one, key, more.clone()), meanwhile);
+        let (made, early) = tokio::join!(respond(&one, key, &more), meanwhile);
         assert_eq!((made.status, early.status), (200, 409), "{key}: {:?}", early.body);
         assert_eq!(early.error().2, "idempotency_in_progress", "{key}");
         assert!(early.headers.contains_key("retry-after"), "{key}");
         let late = until("it is done", async || {
-            let late = ask(&two, key, more.clone()).await;
+            let late = respond(&two, key, &more).await;
             (late.status != 409 || late.error().2 != "idempotency_in_progress").then_some(late)
         })
         .await;
@@ -127,6 +129,63 @@ async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone(
         }
     }
     assert_eq!(upstream.asked("/v1/chat/completions").len(), 3);
+    for gateway in [one, two] {
+        gateway.running.stop(Duration::from_secs(5)).await;
+    }
+}
+
+/// Nobody is to ask again and again for what nobody makes: the response is named, and read by its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streamed_response_whose_gateway_was_killed_is_not_said_to_be_made() {
+    let Some(database) = Database::new("killed") else { return };
+    let upstream = StandIn::start(|_, body| said(body, "At noon.").after(Duration::from_secs(4))).await;
+    let config = upstream.model("chat");
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (one, two) =
+        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
+    let more = json!({"background": true, "stream": true});
+    let meanwhile = async {
+        until("it is made", async || (upstream.asked("/v1/chat/completions").len() == 1).then_some(())).await;
+        let running = respond(&two, "k", &more).await;
+        // As if nothing had been heard of it for too long.
+        database.inside("UPDATE idempotency SET gateway = 'gone'");
+        (running, respond(&two, "k", &more).await)
+    };
+    let (made, (running, gone)) = tokio::join!(respond(&one, "k", &more), meanwhile);
+    assert_eq!((made.status, running.status, running.error().2), (200, 409, json!("idempotency_in_progress")));
+    assert_eq!((gone.status, gone.error().2), (409, json!("events_gone")), "{:?}", gone.body);
+    let text = String::from_utf8_lossy(&made.body).into_owned();
+    let id = text.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(gone.error().0.contains(&format!("`{id}`, in_progress")), "{id}: {}", gone.error().0);
+    for gateway in [one, two] {
+        gateway.running.stop(Duration::from_secs(5)).await;
+    }
+}
+
+/// The log that the other finds has lost most of it, which is nothing to who asks for the whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_that_is_larger_than_its_log_is_found_whole_by_its_key_at_another_gateway() {
+    let Some(redis) = Redis::start() else { return };
+    let Some(database) = Database::new("larger") else { return };
+    let upstream = StandIn::start(|_, body| said(body, &"At noon. ".repeat(500))).await;
+    let config = format!(
+        "[server.streams]\nlog_kib = 1\n[shared]\nurl = \"{}\"\nlease_ms = 8000\ndeadline_ms = 2000\n{}",
+        redis.url(),
+        upstream.model("chat")
+    );
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (one, two) =
+        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
+    let made = respond(&one, "k", &json!({})).await;
+    assert_eq!(made.status, 200, "{:?}", made.body);
+    let found = until("the log is there", async || {
+        let found = respond(&two, "k", &json!({})).await;
+        (found.status != 503).then_some(found)
+    })
+    .await;
+    assert_eq!((found.status, found.json()["id"].clone()), (200, made.json()["id"].clone()), "{:?}", found.body);
+    assert_eq!(found.json()["status"], "completed");
+    assert_eq!(upstream.asked("/v1/chat/completions").len(), 1);
     for gateway in [one, two] {
         gateway.running.stop(Duration::from_secs(5)).await;
     }
