@@ -1,4 +1,4 @@
-//! Runs every command of `docs/plugins.md`, in order, in one shell. Needs `npm`, `curl` and a package index, and its part with
+//! Runs every command of `docs/plugins.md`, in order, in one shell, and prints how long they take. Needs `npm`, `curl` and a package index, and its part with
 //! a registry `docker-registry` and `skopeo`: without them it is skipped and says so, except where
 //! `TIDEGATE_REQUIRE_LANGUAGES` is set, as in CI.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -6,6 +6,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Instant;
 
 const REGISTRY: [&str; 2] = ["docker-registry", "skopeo"];
 
@@ -28,7 +29,7 @@ fn are_there(programs: &[&str]) -> bool {
     let required = std::env::var_os("TIDEGATE_REQUIRE_LANGUAGES").is_some();
     assert!(missing.is_empty() || !required, "{missing:?} are required here");
     if !missing.is_empty() {
-        eprintln!("SKIPPED: the guide needs {missing:?}");
+        tidegate_skipped::skipped!("the guide needs {missing:?}");
     }
     missing.is_empty()
 }
@@ -67,11 +68,13 @@ fn every_command_of_the_guide_does_what_it_says() {
     shell.args(["-eu", "-c", &format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}")]);
     shell.current_dir(folder.path()).env("PATH", path);
     shell.env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache"));
+    let began = Instant::now();
     let Output { status, stdout, stderr } = shell.output().unwrap();
+    eprintln!("the guide's commands, with a program that is built, took {:.0?}", began.elapsed());
     let (said, wrong) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     let without_index = wrong.contains("npm error network") || wrong.contains("ENOTFOUND");
     if without_index && std::env::var_os("TIDEGATE_REQUIRE_LANGUAGES").is_none() {
-        eprintln!("SKIPPED: no package index");
+        tidegate_skipped::skipped!("no package index");
         return;
     }
     assert!(status.success(), "{said}\n{wrong}");

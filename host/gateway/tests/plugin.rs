@@ -22,6 +22,10 @@ fn shipped(name: &str) -> String {
     repository().join(format!("plugins/dist/{name}.wasm")).canonicalize().unwrap().display().to_string()
 }
 
+fn guest(name: &str) -> String {
+    repository().join(format!("tests/guests/dist/{name}.wasm")).display().to_string()
+}
+
 #[test]
 fn inspect_says_what_a_component_is_and_needs() {
     let folder = tempfile::tempdir().unwrap();
@@ -70,8 +74,10 @@ fn test_streams_every_chunking_and_tells_what_failed() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("tests.toml"), CASES).unwrap();
     let (good, said) = plugin(folder.path(), &["test", &shipped("template")]);
-    // 11 characters: the whole, and 2 endings of all single ones, 10 cuts, 9 lengths and 64 drawn chunkings.
-    assert!(good && said.contains("ok      the word is replaced (169 chunkings)"), "{said}");
+    // 11 characters: the whole, and all 1,024 with either ending.
+    assert!(good && said.contains("ok      the word is replaced (2049 chunkings)"), "{said}");
+    // 18 characters: the whole, and 2 endings of all single ones, 17 cuts, 16 lengths and 64 drawn chunkings.
+    assert!(said.contains("ok      another word (197 chunkings)"), "{said}");
 
     std::fs::write(folder.path().join("tests.toml"), CASES.replace("a bar fobar", "a foo fobar")).unwrap();
     let (good, said) = plugin(folder.path(), &["test", &shipped("template")]);
@@ -81,7 +87,6 @@ fn test_streams_every_chunking_and_tells_what_failed() {
 
 #[test]
 fn test_shows_the_log_of_a_case_that_failed_and_of_no_other() {
-    let guest = |name: &str| repository().join(format!("tests/guests/dist/{name}.wasm")).display().to_string();
     let folder = tempfile::tempdir().unwrap();
     // It writes a line for each request that it is told of.
     let cases = "[[case]]\nname = \"told\"\nask.observe = \"completed\"\nexpect.seen = true\n";
@@ -106,6 +111,168 @@ fn cases_that_cannot_be_are_refused() {
         let (good, said) = plugin(folder.path(), &["test", &shipped("template")]);
         assert!(!good && said.contains(expected), "{expected}: {said}");
     }
+}
+
+/// Runs cases of a guest, which does as it is told. The cases of the shipped plugins (`tests/cases.rs`) ask the rest.
+fn run_cases(component: &str, cases: &str) -> (bool, String) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tests.toml"), cases).unwrap();
+    plugin(folder.path(), &["test", component])
+}
+
+#[test]
+fn what_is_stored_at_the_beginning_is_there() {
+    let cases = r#"
+[grants]
+kv_kib = 64
+documents = { here = "." }
+[host]
+now_unix_ms = 7
+kv = { greeting = "ahoy" }
+[[case]]
+name = "kv"
+ask.tool = { name = "get", arguments = "greeting" }
+expect.content = "ahoy"
+[[case]]
+name = "clock"
+ask.tool = { name = "clock", arguments = "" }
+expect.content = "7 0"
+[[case]]
+name = "with a config of its own a case has a world of its own"
+config = {}
+ask.tool = { name = "add", arguments = "count 5" }
+expect.content = "5"
+[[case]]
+name = "and leaves nothing in that of the others"
+ask.tool = { name = "get", arguments = "count" }
+expect.content = "none"
+"#;
+    let (good, said) = run_cases(&guest("keeper"), cases);
+    assert!(good && said.matches("ok      ").count() == 4, "{said}");
+}
+
+/// The grants of the guest `reaches`.
+const OUTSIDE: &str = r#"
+[grants]
+http = { origins = ["https://a.example"] }
+content = true
+secrets = { path = "PATH" }
+models = { small = "tiny" }
+vectors = { notes = "read" }
+random = true
+[[host.models]]
+model = "tiny"
+has = "hello"
+text = "hello yourself"
+"#;
+
+#[test]
+fn what_is_outside_answers_as_scripted_and_nothing_else_does() {
+    let cases = r#"
+[[host.http]]
+url = "https://a.example/x"
+method = "get"
+status = 404
+body = "nothing here"
+[[host.vectors]]
+collection = "notes"
+id = "east"
+vector = [1, 0]
+payload = { kind = "point" }
+[[host.vectors]]
+collection = "notes"
+id = "north"
+vector = [0, 1]
+[[case]]
+name = "http"
+ask.tool = { name = "get", arguments = "https://a.example/x" }
+expect.content = "404 nothing here"
+[[case]]
+name = "no answer"
+ask.tool = { name = "get", arguments = "https://a.example/y" }
+expect.error = "no [[host.http]] answers GET https://a.example/y"
+[[case]]
+name = "no grant"
+ask.tool = { name = "get", arguments = "https://b.example/x" }
+expect.error = "denied"
+[[case]]
+name = "no model"
+ask.tool = { name = "complete", arguments = "small goodbye" }
+expect.error = "no [[host.models]] with `text` answers `tiny`"
+[[case]]
+name = "vectors"
+ask.tool = { name = "search", arguments = "notes 0.9 0.1" }
+expect.content = "east:0.99,north:0.11"
+"#;
+    let (good, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}{cases}"));
+    assert!(good && said.matches("ok      ").count() == 5, "{said}");
+}
+
+#[test]
+fn chance_goes_by_the_seed() {
+    let drawn = |seed: u32| {
+        let case =
+            "[[case]]\nname = \"a\"\nask.tool = { name = \"random\", arguments = \"4\" }\nexpect.content = \"?\"\n";
+        let (_, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}[host]\nseed = {seed}\n{case}"));
+        said.split("`content` is ").nth(1).unwrap_or_else(|| panic!("{said}")).split(", not").next().unwrap().to_owned()
+    };
+    assert_eq!(drawn(7), drawn(7));
+    assert_ne!(drawn(7), drawn(8));
+}
+
+#[test]
+fn a_case_may_say_all_that_a_stage_is_told() {
+    let cases = r#"
+[[case]]
+name = "a prompt with tools and parameters"
+ask.prompt.messages = [{ role = "system", text = "Be brief." }, { role = "user", text = "echo" }]
+ask.prompt.tools = [{ name = "clock", description = "tells the time", input_schema = { type = "object" } }]
+ask.prompt.params = { temperature = 0.5, stop = ["a"] }
+expect.text = 'ECHO'
+
+[[case]]
+name = "what guards saw, and attributes"
+ask.route.prompt = "x"
+ask.route.candidates = [{ id = "a", context = 9, attrs = { waiting = 3 } }, { id = "b", context = 9 }]
+ask.route.findings = [{ category = "x:y", severity = "high" }, { category = "x:z", severity = "low" }]
+ask.route.attrs = { class = "batch" }
+expect = { order = ["b", "a"], reason = "2 findings, 1 attrs" }
+
+[[case]]
+name = "an answer"
+config = { output = "respond" }
+ask.output = { text = "hello", finish_reason = "length", attrs = { model = "m" } }
+expect.text = '[Part::Text("hello")] ["length"] None [("model", "\"m\"")]'
+
+[[case]]
+name = "how a request ended"
+ask.observe = { outcome = "failed", detail = "timeout", findings = [{ category = "x:y", severity = "high" }], attrs = { stream = true } }
+expect.seen = false
+"#;
+    let (_, said) = run_cases(&guest("honest"), cases);
+    // What the guest was shown stands in the differences and in its log.
+    for part in [
+        "Part::Text(\\\"Be brief.\\\")",
+        "name: \\\"clock\\\", description: \\\"tells the time\\\"",
+        "(\\\"temperature\\\", \\\"0.5\\\")",
+        "ok      what guards saw, and attributes",
+        "ok      an answer",
+        "outcome: \"failed\", detail: \"timeout\"",
+        "category: \"x:y\"",
+        "attrs: [(\"stream\", \"true\")]",
+        "2 of 4 cases failed",
+    ] {
+        assert!(said.contains(part), "{part} is not in\n{said}");
+    }
+}
+
+#[test]
+fn bench_leaves_out_what_is_to_fail_and_says_so() {
+    let calculator = repository().join("plugins/calculator");
+    let (good, said) = plugin(&calculator, &["bench", &shipped("calculator")]);
+    assert!(good && said.matches("\ncall ").count() == 3, "{said}");
+    assert!(said.contains("another tool is none of its: it expects an error"), "{said}");
+    assert!(said.contains("a third is cut where the settings say: it has a config of its own"), "{said}");
 }
 
 #[test]

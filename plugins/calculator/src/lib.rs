@@ -36,7 +36,7 @@ impl Plugin for Calculator {
     type Config = Config;
 
     fn describe() -> Descriptor {
-        let summary = "Digits behind the point; a result below 1 keeps as many digits from its first one on";
+        let summary = "Digits after the point; a result below 1 keeps as many digits from its first one on";
         Descriptor::new("calculator", env!("CARGO_PKG_VERSION"), "A tool that evaluates arithmetic expressions")
             .setting(Setting::integer("decimals", 6, 0, 15, summary))
             .deterministic()

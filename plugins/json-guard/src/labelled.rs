@@ -32,4 +32,13 @@ fn every_answer_is_judged_as_another_implementation_does() {
     let counts = format!("{caught} refused, {missed} missed, {false_alarms} refused wrongly, {passed} passed");
     println!("precision {precision:.2}, recall {recall:.2} ({counts})");
     assert!(missed == 0 && false_alarms == 0);
+    let readme = include_str!("../README.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let answers = caught + missed + false_alarms + passed;
+    let figures = [
+        format!("{answers} answers, of which {} do not hold their schema", caught + missed),
+        format!("precision {precision:.2} and recall {recall:.2}"),
+    ];
+    for figures in figures {
+        assert!(readme.contains(&figures), "the README does not say: {figures}");
+    }
 }

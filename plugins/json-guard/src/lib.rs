@@ -68,7 +68,7 @@ impl Plugin for JsonGuard {
             .setting(Setting::choices("repair", &["fences", "prose"], &["fences", "prose"], "What may be taken away"))
             .setting(Setting::choice("on_invalid", &["refuse", "flag"], "refuse", "What to do about other answers"))
             .setting(Setting::text("message", MESSAGE, "What the client reads when an answer is refused"))
-            .setting(Setting::switch("say_why", true, "Say behind the message what is wrong"))
+            .setting(Setting::switch("say_why", true, "Say after the message what is wrong"))
             .metric("answers_valid", "answers that held the schema as they were")
             .metric("answers_repaired", "answers that held it once fences or prose were gone")
             .metric("answers_invalid", "answers that did not hold it")

@@ -162,17 +162,81 @@ const CLASSES: [Class; 256] = {
     classes
 };
 
-/// Bytes of short words without digits, each with what follows it: the part of [`plain_word`] that most text is.
+/// Bytes of short words without digits, each with what follows it: the part of [`plain_word`] that most text is. Eight
+/// bytes are looked at together where they are what most text is made of.
 fn glance(bytes: &[u8]) -> usize {
-    let (mut border, mut run) = (0, 0);
-    for (at, byte) in bytes.iter().enumerate() {
-        match CLASSES[usize::from(*byte)] {
-            Class::Word if run + 1 < key::MIN_BYTES => run += 1,
-            Class::Between => (run, border) = (0, at + 1),
-            Class::Word | Class::Other => break,
+    let (chunks, last) = bytes.as_chunks::<8>();
+    let mut words = Words::default();
+    for eight in chunks {
+        let goes_on = match between_letters(u64::from_le_bytes(*eight)) {
+            Some(between) => words.eight(between),
+            None => eight.iter().all(|byte| words.one(*byte)),
+        };
+        if !goes_on {
+            return words.border;
         }
     }
-    border
+    // Where it goes on no further, there is no more to be seen.
+    let _ = last.iter().all(|byte| words.one(*byte));
+    words.border
+}
+
+/// Words as far as they were looked at.
+#[derive(Default)]
+struct Words {
+    /// Bytes so far.
+    at: usize,
+    /// Up to the last byte between words.
+    border: usize,
+    /// Behind that.
+    run: usize,
+}
+
+impl Words {
+    /// Whether a byte is part of a short word, or between two.
+    fn one(&mut self, byte: u8) -> bool {
+        self.at += 1;
+        match CLASSES[usize::from(byte)] {
+            Class::Word if self.run + 1 < key::MIN_BYTES => self.run += 1,
+            Class::Between => (self.run, self.border) = (0, self.at),
+            Class::Word | Class::Other => return false,
+        }
+        true
+    }
+
+    /// The same of eight, which are parts of words but for those `between`.
+    fn eight(&mut self, between: u64) -> bool {
+        self.at += 8;
+        self.run += between.trailing_zeros() as usize / 8;
+        if self.run >= key::MIN_BYTES {
+            return false;
+        }
+        if between != 0 {
+            self.run = between.leading_zeros() as usize / 8;
+            self.border = self.at - self.run;
+        }
+        true
+    }
+}
+
+/// Each byte's highest bit.
+const HIGHEST: u64 = every(0x80);
+
+const fn every(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
+}
+
+/// The highest bits of those among eight bytes that are spaces or commas; `None` where others are no letters and full
+/// stops. Below 128 a byte's highest bit is free to hold what an addition says of it.
+fn between_letters(eight: u64) -> Option<u64> {
+    if eight & HIGHEST != 0 {
+        return None;
+    }
+    let is = |byte: u8| !((eight ^ every(byte)) + every(0x7f));
+    let between = (is(b' ') | is(b',')) & HIGHEST;
+    let small = eight | every(0x20);
+    let letters = (small + every(0x80 - b'a')) & !(small + every(0x7f - b'z'));
+    ((between | letters | is(b'.')) & HIGHEST == HIGHEST).then_some(between)
 }
 
 /// Bytes of a word or number with what follows it, when it is none of what is looked for: short, no address and no
@@ -260,7 +324,30 @@ pub(crate) mod tests {
         }
     }
 
+    #[test]
+    fn eight_bytes_together_are_what_each_is() {
+        for (byte, at) in (0..=255_u8).flat_map(|byte| (0..8).map(move |at| (byte, at))) {
+            for other in [b'a', b' '] {
+                let mut eight = [other; 8];
+                eight[at] = byte;
+                let is_between = |byte: u8| matches!(byte, b' ' | b',');
+                let bits = eight.map(|byte| if is_between(byte) { 0x80 } else { 0 });
+                let known = byte.is_ascii_alphabetic() || byte == b'.' || is_between(byte);
+                let expected = known.then(|| u64::from_le_bytes(bits));
+                assert_eq!(between_letters(u64::from_le_bytes(eight)), expected, "{byte} at {at}");
+            }
+        }
+    }
+
     proptest::proptest! {
+        /// Eight bytes at once, or one after the other.
+        #[test]
+        fn a_glance_goes_as_far_as_byte_by_byte(text in "([a-zA-Z,. ]{0,30}|[a-z]{15,25}|[0-9é_]){0,6}") {
+            let mut words = Words::default();
+            let _ = text.bytes().all(|byte| words.one(byte));
+            proptest::prop_assert_eq!(glance(text.as_bytes()), words.border);
+        }
+
         #[test]
         fn a_glance_misses_nothing(text in crate::tests::awkward(), more in "[a-zA-Z0-9 _.,:;+%@(/é谢-]{0,60}") {
             let text = format!("{text}{more}{text}");

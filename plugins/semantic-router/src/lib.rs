@@ -189,7 +189,7 @@ impl SemanticRouter {
         if order.is_empty() {
             return Err(Error::Unavailable("no model was offered".into()));
         }
-        order.sort_by_key(|candidate| (!candidate.healthy, candidate.context_tokens < prompt_tokens));
+        order.sort_by_key(|candidate| (!candidate.healthy, !candidate.fits(prompt_tokens)));
         let mut ids: Vec<String> = Vec::with_capacity(order.len());
         for candidate in order {
             if !ids.contains(&candidate.id) {

@@ -173,6 +173,8 @@ fn what_cannot_serve_now_comes_behind() {
     let mut candidates = candidates();
     candidates[2].healthy = false;
     candidates[0].context_tokens = 5;
+    // Of `small` it is not known.
+    candidates.iter_mut().filter(|candidate| candidate.id == "small").for_each(|small| small.context_tokens = 0);
     let router: SemanticRouter = plugin(CONFIG);
     let order = router.route(&Context::default(), &asking("rust"), &candidates).unwrap().order;
     assert_eq!(order, ["small", "lawyer", "large", "coder"]);

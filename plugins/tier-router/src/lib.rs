@@ -41,7 +41,7 @@ impl Plugin for TierRouter {
                 32,
                 1,
                 1_000_000,
-                "A model with more requests in its queue is a fallback",
+                "A model of the built-in engine with more requests in its queue is a fallback",
             ))
             .deterministic()
     }
@@ -97,7 +97,7 @@ impl TierRouter {
         let waiting = rules::attr::<u64>(&candidate.attrs, "waiting").unwrap_or(0);
         match candidate {
             c if !c.healthy => Readiness::OutOfOrder,
-            c if c.context_tokens < prompt_tokens => Readiness::TooSmall,
+            c if !c.fits(prompt_tokens) => Readiness::TooSmall,
             _ if waiting > self.0.max_waiting => Readiness::Overloaded,
             _ => Readiness::Ready,
         }

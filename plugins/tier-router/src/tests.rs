@@ -77,6 +77,14 @@ fn what_cannot_serve_now_is_a_fallback() {
 }
 
 #[test]
+fn a_context_that_is_not_known_is_taken_to_be_large_enough() {
+    let mut candidates = offered();
+    candidates[0].context_tokens = 0;
+    candidates[1].context_tokens = 1024;
+    assert_eq!(order(CONFIG, &asked("Hello", 5000, &[]), &candidates), ["large", "coder", "cheap", "small"]);
+}
+
+#[test]
 fn the_reason_names_the_rule() {
     let router = plugin::<TierRouter>(CONFIG);
     let decide = |request| router.route(&Context::default(), &request, &offered()).unwrap().reason;

@@ -141,6 +141,74 @@ async fn injection_guard_drops_a_passage_that_speaks_to_the_model() {
     assert!(tokens[0] < tokens[1], "the passage was dropped: {tokens:?}");
 }
 
+/// Whoever asks can look it up: by file and place, in the shape of responses.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_a_chat_cites_the_passages_that_the_model_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let passage = "The harbour of Kelso opens at nine and closes at five.";
+    std::fs::write(folder.path().join("harbour.txt"), passage).unwrap();
+    let retriever = format!(
+        "{}[pipeline.stage.grants]\nkv_kib = 1024\ndocuments = {{ notes = \"{}\" }}\n",
+        stage("folder-retriever", "top_k = 4\nconfig = { mount = \"notes\" }"),
+        folder.path().display()
+    );
+    let upstream = StandIn::start(|_, _| completion("At nine.")).await;
+    let gateway = Gateway::start(&format!("{}{retriever}", upstream.model("tidegate-starter"))).await;
+    let (about, other) = (ask("When does the harbour of Kelso open?"), ask("Xyzzy?"));
+    let whole = gateway.chat(about.clone()).await.json()["choices"][0]["message"]["citations"].clone();
+    let [note] = whole.as_array().unwrap().as_slice() else { panic!("{whole}") };
+    let expected = json!({"type": "file_citation", "index": 0, "source": "folder-retriever",
+        "filename": "harbour.txt", "start_byte": 0, "end_byte": passage.len()});
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(note[name], *value, "{name} in {note}");
+    }
+    let events = gateway.stream(about).await;
+    let streamed: Vec<&Value> =
+        events.iter().filter_map(|event| event["choices"][0]["delta"].get("citations")).collect();
+    assert_eq!(streamed, [&whole]);
+    let message = gateway.chat(other).await.json()["choices"][0]["message"].clone();
+    assert!(message.get("citations").is_none(), "{message}");
+}
+
+/// What else a document says of itself reaches the caller too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_sees_the_names_of_passages_and_nothing_is_cited_for_an_answer_that_it_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("ann@example.com.txt"), "The harbour of Kelso opens at nine.").unwrap();
+    let retriever = format!(
+        "{}[pipeline.stage.grants]\nkv_kib = 1024\ndocuments = {{ notes = \"{}\" }}\n",
+        stage("folder-retriever", "config = { mount = \"notes\" }"),
+        folder.path().display()
+    );
+    let upstream = StandIn::start(|_, _| completion("At nine.")).await;
+    let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+    let model = upstream.model("tidegate-starter");
+    let question = "When does the harbour of Kelso open?";
+    for (output, is_cited) in [("allow", true), ("shout", true), ("respond", false), ("refuse", false)] {
+        let guards = format!(
+            "{}[[pipeline.stage]]\nplugin = \"honest\"\nfile = {guest:?}\nstages = [\"output-guard\"]\n\
+             config = {{ output = \"{output}\" }}\nlimits = {{ wall_ms = 20000 }}\n",
+            stage("pii-guard", "")
+        );
+        let gateway = Gateway::start(&format!("{model}{retriever}{guards}")).await;
+        let message = gateway.chat(ask(question)).await.json()["choices"][0]["message"].clone();
+        assert_eq!(message.get("citations").is_some(), is_cited, "{output}: {message}");
+        if is_cited {
+            let note = &message["citations"][0];
+            assert!(!message.to_string().contains("ann@example.com"), "{message}");
+            assert_eq!(note["filename"], "[email]", "{note}");
+        }
+        let events = gateway.stream(ask(question)).await;
+        let cites = events.iter().any(|event| event["choices"][0]["delta"].get("citations").is_some());
+        assert_eq!(cites, is_cited, "{output}: {events:?}");
+        let body = json!({"model": "tidegate-starter", "input": question, "store": false});
+        let response = gateway.post("/v1/responses", &body).await.json();
+        assert_eq!(response.to_string().contains("file_citation"), is_cited, "{output}: {response}");
+        let sent = upstream.asked("/v1/chat/completions").pop().unwrap().to_string();
+        assert!(!sent.contains("example.com"), "the model is given the text alone: {sent}");
+    }
+}
+
 /// A server that streams one chat completion with this text to everyone.
 async fn answers(text: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

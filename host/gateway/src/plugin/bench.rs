@@ -1,21 +1,21 @@
 //! `tidegate plugin bench`: what a component costs. Medians over batches on this machine; nothing is judged.
 
-use super::fixture::{Ask, Stream};
+use super::fixture::{Ask, Case, Stream};
 use super::{TestArgs, cases, test, workbench};
-use anyhow::bail;
-use serde_json::Value;
+use anyhow::Context;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_sandbox::stage::{Channel, Window};
+use tidegate_sandbox::stage::Window;
 use tidegate_sandbox::{Plugin, Sandbox};
 
 /// Batches whose median is told.
 const BATCHES: usize = 11;
 /// What one batch should take, so that the clock's grain does not matter.
 const BATCH: Duration = Duration::from_millis(20);
-/// Instances that are made and dropped in a batch.
+/// Instances that are made and dropped in a batch at most, and calls.
 const INSTANCES: u32 = 50;
+const CALLS: u32 = 100_000;
 
 pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let (component, fixtures) = test::open(args)?;
@@ -24,13 +24,26 @@ pub(super) fn run(args: &TestArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     writeln!(out, "load        {} (compiled before, where the cache has it)", shown(started.elapsed()))?;
     let runtime = workbench::runtime()?;
     let instantiate = runtime.block_on(instantiate(&plugin))?;
-    writeln!(out, "instantiate {} with `configure`, and dropped", shown(instantiate))?;
-    for case in fixtures.case.iter().filter(|case| case.config.is_none()) {
-        let call = runtime.block_on(call_time(&plugin, &case.ask))?;
+    let how = if plugin.starts_configured() { "as `configure` left one" } else { "with `configure`" };
+    writeln!(out, "instantiate {} {how}, and dropped", shown(instantiate))?;
+    for case in &fixtures.case {
+        if let Some(why) = unmeasured(case) {
+            writeln!(out, "left out                {}: {why}", case.name)?;
+            continue;
+        }
+        let call = runtime.block_on(call_time(&plugin, &case.ask)).with_context(|| format!("`{}`", case.name))?;
         writeln!(out, "call        {:>9} ns  {}", call.as_nanos(), case.name)?;
     }
     writeln!(out, "memory      {} KiB of one instance after these", held(&sandbox) / 1024)?;
     Ok(())
+}
+
+/// Why a case is not measured. What ends in an error may cost an instance, which is no call's price.
+fn unmeasured(case: &Case) -> Option<&'static str> {
+    if case.expect.contains_key("error") {
+        return Some("it expects an error");
+    }
+    case.config.is_some().then_some("it has a config of its own")
 }
 
 /// One instance after the calls, which were one at a time.
@@ -40,21 +53,30 @@ fn held(sandbox: &Sandbox) -> usize {
 }
 
 async fn instantiate(plugin: &Arc<Plugin>) -> anyhow::Result<Duration> {
+    let count = repeats(make(plugin, 1).await?, INSTANCES);
     let mut batches = Vec::new();
     for _ in 0..BATCHES {
-        let started = Instant::now();
-        for _ in 0..INSTANCES {
-            plugin.make_instance().await?;
-        }
-        batches.push(started.elapsed() / INSTANCES);
+        batches.push(make(plugin, count).await? / count);
     }
     Ok(median(batches))
 }
 
-/// One call of a case; a stream is one window of the whole text.
+async fn make(plugin: &Arc<Plugin>, count: u32) -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    for _ in 0..count {
+        plugin.make_instance().await?;
+    }
+    Ok(started.elapsed())
+}
+
+/// How many fill a batch, by what one took.
+fn repeats(once: Duration, most: u32) -> u32 {
+    (BATCH.as_nanos() / once.as_nanos().max(1)).clamp(1, most.into()) as u32
+}
+
+/// One call of a case; a stream is one window of the whole text, on its channel.
 async fn call_time(plugin: &Plugin, ask: &Ask) -> anyhow::Result<Duration> {
-    let once = time(plugin, ask, 1).await?;
-    let count = (BATCH.as_nanos() / once.as_nanos().max(1)).clamp(1, 100_000) as u32;
+    let count = repeats(time(plugin, ask, 1).await?, CALLS);
     let mut batches = Vec::new();
     for _ in 0..BATCHES {
         batches.push(time(plugin, ask, count).await? / count);
@@ -66,17 +88,13 @@ async fn time(plugin: &Plugin, ask: &Ask, count: u32) -> anyhow::Result<Duration
     let started = Instant::now();
     for _ in 0..count {
         match ask {
-            Ask::Stream(Stream::Text(text) | Stream::Of { text, .. }) => {
-                let channel = Channel::Text;
-                let window = Window { seq: 0, choice: 0, channel: &channel, text, settled: 0, ending: Some("stop") };
+            Ask::Stream(Stream { channel, text }) => {
+                let window = Window { seq: 0, choice: 0, channel, text, settled: 0, ending: Some("stop") };
                 plugin.inspect_window(&workbench::context(), &[], window).await?;
             }
-            ask => {
-                let (outcome, _) = cases::outcome(plugin, ask).await?;
-                if let Value::String(error) = &outcome["error"] {
-                    bail!("{error}");
-                }
-            }
+            // A server asks for the list of tools once for many calls.
+            Ask::Tool(tool) => drop(cases::call_tool(plugin, tool).await?),
+            ask => drop(cases::call(plugin, ask).await?),
         }
     }
     Ok(started.elapsed())

@@ -1,6 +1,6 @@
 //! One case: a call of one function, and its outcome as JSON, to be compared with what the case expects.
 
-use super::fixture::{Ask, Route, Said, Tool};
+use super::fixture::{self, Ask, Route, Told, Tool};
 use super::stream::{self, Reading};
 use super::workbench::context;
 use serde_json::{Map, Value, json};
@@ -21,21 +21,27 @@ pub(super) async fn outcome(plugin: &Plugin, ask: &Ask) -> anyhow::Result<(Value
     Ok((call(plugin, ask).await.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))
 }
 
-async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError> {
+/// The outcome of one call, of all but streams.
+pub(super) async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError> {
     let ctx = context();
     Ok(match ask {
-        Ask::Prompt(said) => {
-            let messages = messages(said);
-            let prompt = Prompt { messages: &messages, tools: &[], params: &[] };
-            verdict(plugin.inspect_prompt(&ctx, prompt).await?, messages)
+        Ask::Prompt(fixture::Prompt { messages, tools, params }) => {
+            let prompt = Prompt { messages, tools, params };
+            verdict(plugin.inspect_prompt(&ctx, prompt).await?, messages.clone())
         }
-        Ask::Output(text) => {
-            let choices = [Message::text("choice-0", Role::Assistant, text)];
-            let output = Output { choices: &choices, finish_reasons: &["stop"], usage: None, attrs: &[] };
+        Ask::Output(said) => {
+            let choices = [Message::text("choice-0", Role::Assistant, &said.text)];
+            let finish_reasons = [said.finish_reason.as_str()];
+            let output = Output { choices: &choices, finish_reasons: &finish_reasons, usage: None, attrs: &said.attrs };
             verdict(plugin.inspect_output(&ctx, output).await?, choices.to_vec())
         }
         Ask::Route(route) => routed(plugin, route).await?,
-        Ask::Tool(tool) => called(plugin, tool).await?,
+        Ask::Tool(tool) => {
+            let tools = plugin.list_tools(&ctx).await?;
+            let mut outcome = call_tool(plugin, tool).await?;
+            outcome["tools"] = tools.iter().map(|tool| tool.name.as_str()).collect();
+            outcome
+        }
         Ask::Retrieve(text) => {
             let found = plugin.retrieve(&ctx, &Query { text: text.clone(), top_k: 10 }).await?;
             let ids: Vec<_> = found.iter().map(|chunk| &chunk.id).collect();
@@ -52,25 +58,13 @@ async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError> {
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
             json!({"count": plugin.forget(&ctx, &ids).await?})
         }
-        Ask::Observe(outcome) => {
-            plugin.on_complete(&ctx, summary(outcome)).await?;
+        Ask::Observe(told) => {
+            plugin.on_complete(&ctx, summary(told)).await?;
             json!({"seen": true})
         }
         // Taken by `outcome`.
         Ask::Stream(_) => Value::Null,
     })
-}
-
-fn messages(said: &Said) -> Vec<Message> {
-    match said {
-        Said::Text(text) => vec![Message::text("m0", Role::User, text)],
-        Said::Messages(said) => {
-            let message = |(idx, said): (usize, &super::fixture::SaidMessage)| {
-                Message::text(format!("m{idx}"), said.role.clone(), &said.text)
-            };
-            said.iter().enumerate().map(message).collect()
-        }
-    }
 }
 
 /// `text` is the last message as the verdict leaves it.
@@ -112,30 +106,26 @@ fn replace(messages: &mut [Message], mut edits: Vec<Edit>) {
 }
 
 async fn routed(plugin: &Plugin, route: &Route) -> Result<Value, CallError> {
-    let messages = [Message::text("m0", Role::User, &route.prompt)];
-    let request = RouteRequest { messages: &messages, prompt_tokens: route.tokens, findings: &[], attrs: &[] };
+    let findings: Vec<Finding> = route.findings.iter().map(Finding::from).collect();
+    let attrs = fixture::attrs(&route.attrs);
+    let request =
+        RouteRequest { messages: &route.prompt.0, prompt_tokens: route.tokens, findings: &findings, attrs: &attrs };
     let candidates = route.candidates.iter().map(|candidate| Candidate {
         id: candidate.id.clone(),
         model: candidate.id.clone(),
         healthy: candidate.healthy,
         context_tokens: candidate.context,
-        attrs: Vec::new(),
+        attrs: fixture::attrs(&candidate.attrs),
     });
     let decision = plugin.route(&context(), request, &candidates.collect::<Vec<_>>()).await?;
     Ok(json!({"order": decision.order, "reason": decision.reason}))
 }
 
-async fn called(plugin: &Plugin, tool: &Tool) -> Result<Value, CallError> {
-    let tools = plugin.list_tools(&context()).await?;
-    let arguments = Value::Object(tool.arguments.clone()).to_string();
-    let call = ToolCall { id: "call-0".into(), name: tool.name.clone(), arguments };
+/// A tool's call alone, without the list that a server asks for before.
+pub(super) async fn call_tool(plugin: &Plugin, tool: &Tool) -> Result<Value, CallError> {
+    let call = ToolCall { id: "call-0".into(), name: tool.name.clone(), arguments: tool.arguments.text() };
     let outcome = plugin.call_tool(&context(), &call).await?;
-    Ok(json!({
-        "tools": tools.iter().map(|tool| &tool.name).collect::<Vec<_>>(),
-        "content": outcome.content,
-        "is_error": outcome.is_error,
-        "structured": outcome.structured,
-    }))
+    Ok(json!({"content": outcome.content, "is_error": outcome.is_error, "structured": outcome.structured}))
 }
 
 fn items(items: &[MemoryItem]) -> Value {
@@ -143,16 +133,16 @@ fn items(items: &[MemoryItem]) -> Value {
     json!({"ids": ids, "texts": items.iter().map(|item| &item.text).collect::<Vec<_>>()})
 }
 
-fn summary(outcome: &str) -> Summary<'_> {
+fn summary(told: &Told) -> Summary<'_> {
     Summary {
-        outcome,
-        detail: "stop",
+        outcome: &told.outcome,
+        detail: &told.detail,
         model: "model",
         usage: Usage { input_tokens: 10, cached_tokens: 0, output_tokens: 20, ..Default::default() },
         first: Some(Duration::from_millis(5)),
         total: Duration::from_millis(50),
-        findings: &[],
-        attrs: &[],
+        findings: &told.findings,
+        attrs: &told.attrs,
     }
 }
 

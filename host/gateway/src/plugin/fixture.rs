@@ -1,5 +1,10 @@
 //! `tests.toml`: what a plugin's world answers, and what the plugin must then do. A case asks one function of one
 //! stage; cases run in order, in one tenant, so that what one keeps the next one finds. Unknown keys are errors.
+//! Read next: `fixture/ask.rs` for what a case may ask.
+
+mod ask;
+
+pub use ask::{Ask, Output, Prompt, Route, Stream, Told, Tool};
 
 use crate::config::GrantsConfig;
 use anyhow::{Context, bail};
@@ -36,6 +41,8 @@ pub struct HostScript {
     pub http: Vec<HttpAnswer>,
     /// Answers of models.
     pub models: Vec<ModelAnswer>,
+    /// Entries of collections before the first case.
+    pub vectors: Vec<Entry>,
 }
 
 /// `[[host.http]]`: the first that fits a request answers it; without one, the request fails.
@@ -78,6 +85,21 @@ pub struct ModelAnswer {
     pub labels: Option<BTreeMap<String, f32>>,
 }
 
+/// `[[host.vectors]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// The collection that it is in; the grant says what the plugin may do there.
+    pub collection: String,
+    /// Its id there.
+    pub id: String,
+    /// Its vector; all of a collection that are to be found together are of one length.
+    pub vector: Vec<f32>,
+    /// What is kept with it.
+    #[serde(default)]
+    pub payload: Map<String, Value>,
+}
+
 /// `[[case]]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,109 +112,6 @@ pub struct Case {
     pub ask: Ask,
     /// Keys of the outcome and their values; what is not named may be anything.
     pub expect: Map<String, Value>,
-}
-
-/// `ask.KIND`: one function of a stage.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ask {
-    /// `prompt-guard`: outcome `action`, `text`, `code`, `message`, `findings`.
-    Prompt(Said),
-    /// `output-guard`: the same, of one answer.
-    Output(String),
-    /// `stream-guard`: outcome `text`, `halted`, `findings`; in every chunking.
-    Stream(Stream),
-    /// `router`: outcome `order`, `reason`.
-    Route(Route),
-    /// `tool-provider`: outcome `content`, `is_error`, `structured`, `tools`.
-    Tool(Tool),
-    /// `retriever`: outcome `ids`, `texts`.
-    Retrieve(String),
-    /// `memory.remember`, of user and assistant in turn: outcome `ids`, `texts`.
-    Remember(Vec<String>),
-    /// `memory.recall`: outcome `ids`, `texts`.
-    Recall(String),
-    /// `memory.forget`: outcome `count`.
-    Forget(Vec<String>),
-    /// `observer`, of a request with this outcome: outcome `seen`.
-    Observe(String),
-}
-
-/// A prompt: the user's words, or whole messages.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Said {
-    /// One message of the user.
-    Text(String),
-    /// A conversation.
-    Messages(Vec<SaidMessage>),
-}
-
-/// A message of a conversation.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SaidMessage {
-    /// `system`, `user`, `assistant`, ...
-    pub role: tidegate_types::Role,
-    /// What it says.
-    pub text: String,
-}
-
-/// Generated text.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Stream {
-    /// Of the answer.
-    Text(String),
-    /// Of another channel.
-    Of {
-        /// `text`, `reasoning`, `refusal` or `tool-arguments`.
-        channel: String,
-        /// What is generated.
-        text: String,
-    },
-}
-
-/// A choice of model.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Route {
-    /// What the user says.
-    pub prompt: String,
-    /// Its estimated tokens.
-    #[serde(default)]
-    pub tokens: u32,
-    /// What may be chosen.
-    pub candidates: Vec<RouteCandidate>,
-}
-
-/// A model that may be chosen.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouteCandidate {
-    /// Its id and name.
-    pub id: String,
-    /// Its window, in tokens.
-    #[serde(default)]
-    pub context: u32,
-    /// Whether it answers.
-    #[serde(default = "yes")]
-    pub healthy: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-/// A tool call.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tool {
-    /// The tool.
-    pub name: String,
-    /// Its arguments.
-    #[serde(default)]
-    pub arguments: Map<String, Value>,
 }
 
 impl Fixtures {
@@ -211,6 +130,63 @@ impl Fixtures {
         if let Some(case) = fixtures.case.iter().find(|case| case.expect.is_empty()) {
             bail!("the case `{}` expects nothing; name what must come out in `expect`", case.name);
         }
+        if let Some(entry) = fixtures.host.vectors.iter().find(|entry| entry.vector.iter().all(|x| *x == 0.0)) {
+            bail!("the vector of `{}` in [[host.vectors]] is empty or all 0, which is near to nothing", entry.id);
+        }
         Ok(fixtures)
+    }
+}
+
+/// Keys and values as plugins get them: each value as JSON.
+pub(super) fn attrs(attrs: &Map<String, Value>) -> Vec<(String, String)> {
+    attrs.iter().map(|(key, value)| (key.clone(), value.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(case: &str) -> String {
+        format!("{:#}", Fixtures::parse(&format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{case}\n")).unwrap_err())
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_wherever_it_stands() {
+        for (case, named) in [
+            ("ask.prompt = { messages = \"a\", oops = 1 }", "ask.prompt"),
+            ("ask.prompt = [{ role = \"user\", text = \"a\", oops = 1 }]", "ask.prompt"),
+            ("ask.prompt = { messages = \"a\", tools = [{ name = \"t\", oops = 1 }] }", "ask.prompt"),
+            ("ask.output = { text = \"a\", oops = 1 }", "ask.output"),
+            ("ask.stream = { channel = \"text\", text = \"a\", oops = 1 }", "ask.stream"),
+            ("ask.stream = { channel = \"body\", text = \"a\" }", "tool-arguments"),
+            ("ask.route = { prompt = \"a\", candidates = [{ id = \"m\", oops = 1 }] }", "oops"),
+            ("ask.route = { prompt = \"a\", candidates = [], findings = [{ category = \"a:b\", oops = 1 }] }", "oops"),
+            ("ask.tool = { name = \"t\", oops = 1 }", "oops"),
+            ("ask.observe = { outcome = \"answered\", oops = 1 }", "ask.observe"),
+            ("ask.recall = \"a\"\noops = 1", "oops"),
+            ("ask.recall = \"a\"\n[[host.vectors]]\ncollection = \"c\"\nid = \"a\"\nvector = [1]\noops = 1", "oops"),
+        ] {
+            let said = refused(case);
+            assert!(said.contains(named), "{case}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_guide_shows_a_file_that_is_read() {
+        let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/plugins.md");
+        let guide = std::fs::read_to_string(guide).unwrap();
+        let shown = guide.split("```toml\n").find(|block| block.contains("[[case]]")).unwrap();
+        let fixtures = Fixtures::parse(shown.split("```").next().unwrap()).unwrap();
+        assert_eq!((fixtures.case.len(), fixtures.host.http.len(), fixtures.host.vectors.len()), (2, 2, 1));
+    }
+
+    #[test]
+    fn a_vector_of_no_direction_is_refused() {
+        for vector in ["[]", "[0, 0.0]"] {
+            let said = refused(&format!(
+                "ask.recall = \"a\"\n[[host.vectors]]\ncollection = \"c\"\nid = \"far\"\nvector = {vector}"
+            ));
+            assert!(said.contains("`far`"), "{said}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The sandbox of the author's tools: the server's own, with room for few instances and patience for slow machines.
 
-use super::fixture::Fixtures;
+use super::fixture::{self, Fixtures, HostScript};
 use super::script::{ScriptedHttp, ScriptedModels};
 use crate::config::Config;
 use anyhow::Context;
@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_sandbox::capability::{KvStore, MemoryKv, Namespace};
+use tidegate_sandbox::capability::{Collection, KvStore, MemoryKv, MemoryVectors, Namespace, VectorEntry, VectorStore};
 use tidegate_sandbox::stage::{CallContext, Limits};
-use tidegate_sandbox::{Fixed, Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_sandbox::{Fixed, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
 
 /// A plugin's name in tests: in front of what it stores.
@@ -42,8 +42,10 @@ pub(super) fn load_with(
 ) -> anyhow::Result<(Sandbox, Arc<Plugin>)> {
     let host = &fixtures.host;
     let kv = Arc::new(MemoryKv::new(64 << 20));
+    let vectors = Arc::new(MemoryVectors::new(64 << 20, 64 << 20));
     let world = SandboxConfig {
         kv: kv.clone(),
+        vectors: vectors.clone(),
         http: Arc::new(ScriptedHttp::new(host.http.clone())),
         models: Arc::new(ScriptedModels::new(host.models.clone())),
         fixed: Some(Fixed { now_unix_ms: host.now_unix_ms, seed: host.seed }),
@@ -54,22 +56,30 @@ pub(super) fn load_with(
         config: serde_json::to_value(config)?,
         grants: fixtures.grants.to_grants(&BTreeMap::new())?,
         limits,
+        // As in a server that is not told otherwise.
+        snapshot: Snapshot::WhereSound,
         ..PluginSpec::new(NAME, component)
     };
     let sandbox = sandbox(world)?;
     let plugin = sandbox.load(spec)?;
-    fill(kv.as_ref(), &host.kv)?;
+    runtime()?.block_on(fill(host, kv.as_ref(), vectors.as_ref()))?;
     Ok((sandbox, plugin))
 }
 
-fn fill(kv: &dyn KvStore, pairs: &BTreeMap<String, String>) -> anyhow::Result<()> {
-    let namespace = Namespace { plugin: NAME.into(), tenant: Caller::local().tenant };
-    runtime()?.block_on(async {
-        for (key, value) in pairs {
-            kv.set(&namespace, key.clone(), value.clone().into_bytes(), None, u64::MAX).await?;
-        }
-        Ok(())
-    })
+/// Puts what is there before the first case where calls of a test find it.
+async fn fill(host: &HostScript, kv: &dyn KvStore, vectors: &dyn VectorStore) -> anyhow::Result<()> {
+    let tenant = Caller::local().tenant;
+    let namespace = Namespace { plugin: NAME.into(), tenant: tenant.clone() };
+    for (key, value) in &host.kv {
+        kv.set(&namespace, key.clone(), value.clone().into_bytes(), None, u64::MAX).await?;
+    }
+    for entry in &host.vectors {
+        let collection = Collection { tenant: tenant.clone(), name: entry.collection.as_str().into() };
+        let payload = fixture::attrs(&entry.payload);
+        let entry = VectorEntry { id: entry.id.clone(), vector: entry.vector.clone(), payload };
+        vectors.put(&collection, vec![entry]).await?;
+    }
+    Ok(())
 }
 
 /// What a call of a test carries.

@@ -82,6 +82,34 @@ async fn answers_are_withheld_streamed_or_not() {
     assert_eq!(joined(&gateway.stream(ask("Good morning!")).await, 0), "Good morning!");
 }
 
+/// Nobody is asked over a socket: the scores are those that transformers computes of the same texts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_classifier_of_the_own_engine_is_held_to_thresholds_too() {
+    let service = StandIn::start(|_, body| completion(&last_text(body))).await;
+    let expected = crate::classifiers::expected("moderation");
+    let mut scores: Vec<f32> = expected.iter().map(|(_, scores)| scores["violence"]).collect();
+    scores.sort_by(f32::total_cmp);
+    let (below, above) = (scores[scores.len() / 2 - 1], scores[scores.len() / 2]);
+    assert!(above - below > 0.1, "there is room between {below} and {above}");
+    let threshold = f32::midpoint(below, above);
+    let config = format!(
+        "stages = [\"prompt-guard\"]\nconfig = {{ action = \"ignore\", \
+         categories = {{ violence = {{ threshold = {threshold}, action = \"block\" }}, \
+         \"violence/graphic\" = {{ action = \"ignore\" }} }} }}"
+    );
+    let models = service.model("tidegate-starter") + &crate::classifiers::model("moderation", "");
+    let grants = "[pipeline.stage.grants]\nmodels = { moderation = \"moderation\" }\n";
+    let gateway = Gateway::start(&format!("{models}{}{grants}", stage("moderation-guard", &config))).await;
+    for (text, scores) in &expected {
+        let answer = gateway.chat(ask(text)).await;
+        let refused = scores["violence"] >= threshold;
+        assert_eq!(answer.status, if refused { 400 } else { 200 }, "{text}: {:?}", answer.body);
+        if refused {
+            assert_eq!(answer.error().2, "content_filter", "{text}");
+        }
+    }
+}
+
 /// What no classifier should say: a failure each, and `on_error` decides.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_classifier_that_does_not_answer_well_is_a_failure_and_never_an_allow() {

@@ -63,6 +63,20 @@ async fn a_question_goes_to_the_model_of_the_nearest_example() {
     assert_eq!(asked[0]["model"], "vectors");
 }
 
+/// The examples themselves, since the model is a random one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_of_the_own_engine_makes_the_vectors() {
+    let service = server(|_| Said::raw(500, "nobody is to ask here")).await;
+    let models: String = ["small", "coder", "lawyer"].map(|name| service.model(name)).concat();
+    let grants = "[pipeline.stage.grants]\nkv_kib = 1024\nmodels = { embedder = \"embedding\" }\n";
+    let router = stage("semantic-router", &ROUTES.replace("0.3", "0.999"));
+    let config = format!("{}{models}{router}{grants}", crate::embeddings::model(""));
+    let gateway = Gateway::start(&config).await;
+    for (question, model) in [("why does my program not compile", "coder"), ("is this contract valid", "lawyer")] {
+        assert_eq!(answered_by(&gateway, question).await, model, "{question}");
+    }
+}
+
 /// What no model should say: the server's order each time, or an error where the stage is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_does_not_answer_well_is_a_failure_and_never_a_route() {

@@ -62,6 +62,21 @@ async fn prompts_go_as_the_service_says() {
     assert!(!asked["caller"].as_str().unwrap().is_empty() && !asked["request"].as_str().unwrap().is_empty());
 }
 
+/// The secret is one that every process has. The service repeats it, which the guard never sees: its answer would be one of
+/// refusal, with the secret in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_gets_its_secret_which_the_plugin_and_the_client_never_see() {
+    let secret = std::env::var("PATH").unwrap();
+    let refusal = json!({"verdict": "refuse", "message": format!("Not with {secret}.")});
+    let service = echoing(move |_| Said::json(&refusal)).await;
+    let config = guarded(&service, "\"prompt-guard\"", "").replace("timeout_ms = 30000", "secret = \"token\"")
+        + "secrets = { token = \"PATH\" }\n";
+    let gateway = Gateway::start(&config).await;
+    let refused = gateway.chat(ask("Hello!")).await;
+    assert_eq!((refused.status, refused.error().0.as_str()), (400, "Not with [secret]."));
+    assert_eq!(service.authorizations("/check"), [json!(format!("Bearer {secret}"))]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_go_as_the_service_says_streamed_or_not() {
     let service = echoing(|body| Said::json(&judge(body))).await;
