@@ -56,6 +56,31 @@ pub enum Administration {
     },
 }
 
+impl Administration {
+    /// What it changes, for the log; nothing where it only shows something.
+    pub(crate) fn change(&self) -> Option<&'static str> {
+        match self {
+            Self::Keys | Self::Projects(_) | Self::Project(_) | Self::Members { .. } | Self::Member { .. } => None,
+            Self::MakeKey(_) => Some("key made"),
+            Self::RotateKey { .. } => Some("key rotated"),
+            Self::RevokeKey(_) => Some("key revoked"),
+            Self::MakeProject(_) => Some("project made"),
+            Self::ChangeProject { .. } => Some("project changed"),
+            Self::ArchiveProject(_) => Some("project archived"),
+            Self::ChangeMember { change: MemberChange::Remove(_), .. } => Some("member removed"),
+            Self::ChangeMember { .. } => Some("member given a role"),
+        }
+    }
+
+    /// The project in which it changes something.
+    pub(crate) fn project(&self) -> Option<String> {
+        match self {
+            Self::ChangeMember { project, .. } => Some(project.clone()),
+            _ => None,
+        }
+    }
+}
+
 /// What becomes of somebody in a project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {

@@ -72,9 +72,7 @@ impl Answering {
     pub(crate) async fn ask(mut self, chat: Chat, context: RequestContext) -> Answered {
         let api = Arc::clone(&self.api);
         let mut out = BytesMut::new();
-        if let Err(reject) = self.begin(&mut out) {
-            return self.end(Err(reject), &mut out).await;
-        }
+        self.begin(&mut out);
         let context = RequestContext { notebook: Some(self.notebook.clone()), ..context };
         let reply = tokio::select! {
             reply = api.service.chat(chat, context) => reply,
@@ -91,18 +89,13 @@ impl Answering {
     pub(crate) async fn run(mut self, reply: Reply, first: First) -> Answered {
         self.encoder.answered_by(&reply.model);
         let mut out = BytesMut::new();
-        match self.begin(&mut out) {
-            Ok(()) => self.make(reply, first, out).await,
-            Err(reject) => {
-                drop(reply);
-                self.end(Err(reject), &mut out).await
-            }
-        }
+        self.begin(&mut out);
+        self.make(reply, first, out).await
     }
 
-    fn begin(&mut self, out: &mut BytesMut) -> Result<(), Reject> {
+    fn begin(&mut self, out: &mut BytesMut) {
         self.encoder.begin(out);
-        self.flush(out)
+        self.flush(out);
     }
 
     async fn make(mut self, mut reply: Reply, mut first: First, mut out: BytesMut) -> Answered {
@@ -125,12 +118,11 @@ impl Answering {
                     }
                 }
                 Some(Ok(ReplyEvent::Usage(usage))) => self.encoder.usage(usage),
+                Some(Ok(ReplyEvent::Uncited)) => self.encoder.uncite(),
                 Some(Err(reject)) => break Err(reject),
                 None => break Ok(()),
             }
-            if let Err(reject) = self.flush(&mut out) {
-                break Err(reject);
-            }
+            self.flush(&mut out);
         };
         // What it holds is free before anything waits for the store.
         drop(reply);
@@ -140,8 +132,7 @@ impl Answering {
     async fn end(mut self, outcome: Result<(), Reject>, out: &mut BytesMut) -> Answered {
         let ended = self.encoder.end(outcome, out);
         self.encoder.report(self.notebook.read());
-        // The answer is there, whether or not its last events are small enough to be told: the log says so to its readers.
-        let _ = self.flush(out);
+        self.flush(out);
         // One time for what is kept and what is told.
         let at = unix_s();
         let forgotten = match self.keep.take() {
@@ -149,7 +140,7 @@ impl Answering {
             None => None,
         };
         self.encoder.terminal(&ended, at, out);
-        let _ = self.flush(out);
+        self.flush(out);
         if let Some(writer) = self.writer.take() {
             writer.end(match &ended {
                 Ended::Finished(_) => Ok(()),
@@ -212,15 +203,11 @@ impl Answering {
         })
     }
 
-    fn flush(&mut self, out: &mut BytesMut) -> Result<(), Reject> {
-        if out.is_empty() {
-            return Ok(());
-        }
+    fn flush(&mut self, out: &mut BytesMut) {
         match &mut self.writer {
-            Some(writer) => append(writer, out.split().freeze())?,
+            Some(writer) => append(writer, out.split().freeze()),
             None => out.clear(),
         }
-        Ok(())
     }
 }
 
@@ -233,7 +220,7 @@ async fn stopped(writer: &mut Option<Writer>) {
 }
 
 /// Pauses before a write that the database did not take is tried again.
-const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
+pub(crate) const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 
 impl Keep {
     /// Writes the turn, where that is still this gateway's to do. A failure is logged and counted here.

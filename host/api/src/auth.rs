@@ -89,6 +89,15 @@ impl SharedAuth {
     pub(crate) fn load(&self) -> Arc<Auth> {
         self.0.load_full()
     }
+
+    /// The caller of a request to `route`. Waits only for the keys of an issuer whose token it is.
+    pub(crate) async fn caller(&self, route: &Route, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
+        let by_key = self.0.load().by_key(route, shown);
+        match by_key {
+            Some(caller) => caller,
+            None => self.load().caller(route, shown).await,
+        }
+    }
 }
 
 impl Auth {
@@ -135,11 +144,26 @@ impl Auth {
         self.keys.is_empty() && self.tokens.is_none() && self.certificates.is_empty() && self.people.is_none()
     }
 
-    /// The caller of a request to `route`. Waits only for the keys of an issuer whose token it is.
-    pub(crate) async fn caller(&self, route: &Route, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
+    /// The caller of a request that shows a key of ours and can show nothing else: the checks of [`Self::caller`] that are
+    /// left then, in its order. `None` where that must decide. Of what all threads count references of, it touches the
+    /// caller alone.
+    fn by_key(&self, route: &Route, shown: &Shown<'_>) -> Option<Result<Arc<Caller>, Reject>> {
+        if shown.certificate.is_some() || self.people.is_some() {
+            return None;
+        }
+        let project = credential::project(shown.headers).ok()?;
+        let grant = self.key(credential::key(shown.headers).ok()??).transpose()?;
+        Some(grant.and_then(|grant| {
+            grant.check_project(project)?;
+            grant.check(route)?;
+            Ok(Arc::clone(&grant.caller))
+        }))
+    }
+
+    async fn caller(&self, route: &Route, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
         let project = credential::project(shown.headers)?;
         if self.is_local_only() {
-            let local = self.local_caller(shown.host, shown.peer)?;
+            let local = self.local_caller(shown)?;
             pages::check(shown)?;
             let fits = project.is_none_or(|project| project == local.owner().as_str());
             return if fits { Ok(local) } else { Err(no_project()) };
@@ -210,12 +234,15 @@ impl Auth {
         }
     }
 
-    fn local_caller(&self, host: &str, peer: SocketAddr) -> Result<Arc<Caller>, Reject> {
-        let message = if !peer.ip().to_canonical().is_loopback() {
+    fn local_caller(&self, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
+        let message = if !shown.peer.ip().to_canonical().is_loopback() {
             "this server has no API keys, so it answers only its own machine; add a key to its config"
-        } else if !is_local_name(host) {
+        } else if !is_local_name(shown.host) {
             "this server has no API keys, so it answers only under the names of its own machine; \
              send the request to 127.0.0.1, or add a key to its config"
+        } else if FORWARDED.iter().any(|name| shown.headers.contains_key(*name)) {
+            "this server has no API keys, so it answers only its own machine, and a proxy forwards this request for \
+             somebody; add a key to its config (`tidegate key NAME` makes one)"
         } else {
             return Ok(Arc::clone(&self.local));
         };
@@ -233,6 +260,10 @@ fn parse_hash(text: &str) -> Option<[u8; 32]> {
     let hash = blake3::Hash::from_hex(text.strip_prefix("blake3:")?).ok()?;
     Some(*hash.as_bytes())
 }
+
+/// What proxies say for whom they ask. To one on this machine everybody is local, so a request that has one of these is
+/// nobody's of this machine. Those that say nothing cannot be told apart.
+const FORWARDED: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
 
 /// `localhost`, a name below it, or a loopback address; with or without a port.
 fn is_local_name(host: &str) -> bool {
@@ -286,14 +317,22 @@ mod tests {
         route(Method::POST, "/v1/chat/completions")
     }
 
+    /// The caller, however that is found out.
     async fn ask(auth: &Auth, route: &Route, values: &[&str]) -> Result<Arc<Caller>, Reject> {
         let headers = values.iter().map(|value| (AUTHORIZATION, value.parse().unwrap())).collect();
+        ask_with(auth, route, &headers).await.0
+    }
+
+    /// The same, and whether the key alone decides it.
+    async fn ask_with(auth: &Auth, route: &Route, headers: &HeaderMap) -> (Result<Arc<Caller>, Reject>, bool) {
         let peer = "127.0.0.1:9".parse().unwrap();
-        auth.caller(
-            route,
-            &Shown { method: &route.method, headers: &headers, host: "localhost", peer, certificate: None },
-        )
-        .await
+        let shown = Shown { method: &route.method, headers, host: "localhost", peer, certificate: None };
+        let caller = auth.caller(route, &shown).await;
+        let by_key = auth.by_key(route, &shown);
+        if let Some(by_key) = &by_key {
+            assert_eq!(format!("{by_key:?}"), format!("{caller:?}"), "{headers:?}");
+        }
+        (caller, by_key.is_some())
     }
 
     #[tokio::test]
@@ -309,13 +348,21 @@ mod tests {
     #[test]
     fn without_keys_only_this_machine_is_served_and_only_by_its_own_names() {
         let auth = auth([]);
-        let allowed = |host: &str, peer: &str| auth.local_caller(host, peer.parse().unwrap()).is_ok();
+        let shows = |host: &str, peer: &str, headers: &HeaderMap| {
+            let (method, peer) = (&Method::GET, peer.parse().unwrap());
+            auth.local_caller(&Shown { method, headers, host, peer, certificate: None }).is_ok()
+        };
+        let allowed = |host: &str, peer: &str| shows(host, peer, &HeaderMap::new());
         for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "[::1]:8080", "[::1]", "a.localhost"] {
             assert!(allowed(host, "127.0.0.1:9") && allowed(host, "[::1]:9") && allowed(host, "[::ffff:127.0.0.1]:9"));
         }
         assert!(!allowed("localhost", "192.0.2.1:9"));
         for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "10.0.0.1"] {
             assert!(!allowed(host, "127.0.0.1:9"), "{host}");
+        }
+        for name in FORWARDED {
+            let forwarded = [(name.parse().unwrap(), "192.0.2.1".parse().unwrap())].into_iter().collect();
+            assert!(!shows("localhost", "127.0.0.1:9", &forwarded), "{name}");
         }
     }
 
@@ -348,6 +395,30 @@ mod tests {
         let expired = ask(&auth, chat(), &["Bearer tg-2"]).await.unwrap_err();
         assert_eq!((expired.kind, expired.code.as_deref()), (RejectKind::Unauthenticated, Some("expired_api_key")));
         assert!(ask(&auth, chat(), &["Bearer tg-3"]).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_a_key_alone_decides_is_what_all_checks_decide() {
+        let reads = ApiKey { endpoints: Some(vec![Group::Models]), ..key("reads", "tg-2") };
+        let over = ApiKey { expires: Some(SystemTime::UNIX_EPOCH), ..key("over", "tg-3") };
+        let auth = auth([key("all", "tg-1"), reads, over]);
+        let routes = [chat(), route(Method::GET, "/v1/models/x"), route(Method::POST, "/admin/reload")];
+        let projects = [&[][..], &["t"], &["other"], &["t", "other"]];
+        let keys = [&["tg-1"][..], &["tg-2"], &["tg-3"], &["tg-4"], &[], &["tg-1", "tg-2"]];
+        let mut by_key = 0;
+        for (route, case) in
+            routes.into_iter().flat_map(|route| (0..projects.len() * keys.len()).map(move |n| (route, n)))
+        {
+            let mut headers = HeaderMap::new();
+            for key in keys[case % keys.len()] {
+                headers.append(AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
+            }
+            for id in projects[case / keys.len()] {
+                headers.append("openai-project", id.parse().unwrap());
+            }
+            by_key += u32::from(ask_with(&auth, route, &headers).await.1);
+        }
+        assert_eq!(by_key, 3 * 3 * 3, "of one known key and one project at most, it decides all");
     }
 
     #[test]

@@ -2,14 +2,15 @@
 
 use crate::administration::Administration;
 use bytes::Bytes;
+use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_store::{UsageQuery, UsageSum};
 use tidegate_types::{
-    Allowances, Caller, Chat, Delta, Fault, Memory, Message, Notebook, Reject, RejectKind, RequestId, Retention,
-    Transcript, Usage,
+    Allowances, Caller, Chat, Citation, Delta, EmbedRequest, Embeddings, Fault, Memory, Message, Notebook, Reject,
+    RejectKind, RequestId, Retention, Transcript, Usage,
 };
 use tidegate_wire::ModelCard;
 
@@ -21,6 +22,17 @@ pub trait Service: Send + Sync + 'static {
     /// Begins an answer. An error here has its own HTTP status; one within the reply may have to travel in a
     /// stream that has begun. Dropping the future stops the work.
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>>;
+
+    /// Makes vectors of texts, of at most so many numbers together. Dropping the future stops the work.
+    fn embed(
+        &self,
+        _asked: EmbedRequest,
+        _most_numbers: usize,
+        _cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Embedded, Reject>> {
+        let reject = Reject::internal(Fault::Operator, "this service makes no vectors");
+        Box::pin(std::future::ready(Err(reject)))
+    }
 
     /// Has a model write a text for the server itself, behind an answer. Guards judge it, and the caller's tenant pays
     /// for it, as the kind of use that the context's generation begins with.
@@ -122,12 +134,26 @@ pub enum ReplyEvent {
     Delta(Delta),
     /// What all turns cost, once, after the last delta; absent where nobody counted.
     Usage(Usage),
+    /// No passage is cited for what leaves; before any delta.
+    Uncited,
 }
 
 /// The events of a reply. Polled by the connection itself, so nothing here needs a task.
 pub trait Events: Send {
     /// The next event; an error is the last, `None` is the end of a complete answer.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Reject>>>;
+}
+
+/// Vectors, and who made them.
+pub struct Embedded {
+    /// `model` in the response.
+    pub model: String,
+    /// The vectors.
+    pub made: Embeddings,
+    /// What is left to a limited caller.
+    pub allowances: Allowances,
+    /// What is held for the vectors, until they have left.
+    pub held: Box<dyn Any + Send>,
 }
 
 /// An answer being made. Dropping it stops the work.
@@ -138,6 +164,8 @@ pub struct Reply {
     pub headers: Vec<(&'static str, String)>,
     /// What is left to a limited caller.
     pub allowances: Allowances,
+    /// Of the passages that the model was given.
+    pub citations: Vec<Citation>,
     /// What it says.
     pub events: Box<dyn Events>,
 }

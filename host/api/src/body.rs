@@ -4,23 +4,29 @@ use crate::events::EventBody;
 use crate::flow;
 use crate::record::Record;
 use crate::replay::ReplayBody;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
+use std::any::Any;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tidegate_types::{Fault, Reject};
+use tidegate_types::{Fault, Reject, Retention};
 use tracing::Span;
 
 pub(crate) type Response = hyper::Response<Body>;
 
-/// Of a whole answer that is handed out at once, in bytes: a frame of HTTP/2 holds no more, where nobody asks for larger
-/// ones. The next piece is asked for when the client has taken from the last, so that `flow.rs` sees who takes nothing.
-const PIECE_BYTES: usize = 16 << 10;
+/// Of an answer that is handed out at once, in bytes: a frame of HTTP/2 holds no more, where nobody asks for larger ones. The
+/// next piece is asked for when the client has taken from the last, so that `flow.rs` sees who takes nothing, and who takes
+/// little by little of a large event.
+pub(crate) const PIECE_BYTES: usize = 16 << 10;
 
 /// A response's body, with the record of its request, which is written when the body is dropped.
 pub(crate) struct Body {
     kind: Kind,
+    /// Whether it may be kept, where its request had a say in that.
+    pub(crate) retention: Option<Retention>,
+    /// What its answer holds of what is shared, until it has left or is given up.
+    pub(crate) held: Option<Box<dyn Any + Send>>,
     record: Option<Record>,
     /// What happens while the body is made is a part of its request.
     span: Span,
@@ -50,7 +56,7 @@ impl Body {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, record: None, span: Span::none() }
+        Self { kind, retention: None, held: None, record: None, span: Span::none() }
     }
 
     /// Makes the record live as long as the body.
@@ -96,7 +102,7 @@ impl hyper::body::Body for Body {
     type Error = Infallible;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Self { kind, record, span } = self.get_mut();
+        let Self { kind, record, span, .. } = self.get_mut();
         let bytes = span.in_scope(|| match kind {
             Kind::Full(left) => Poll::Ready(next_piece(left)),
             Kind::Events(events) => events.poll_bytes(cx, record.as_mut()),
@@ -118,6 +124,11 @@ impl hyper::body::Body for Body {
     fn size_hint(&self) -> SizeHint {
         self.len().map_or_else(SizeHint::default, SizeHint::with_exact)
     }
+}
+
+/// The next bytes of what waits to be handed out.
+pub(crate) fn next_of(buffer: &mut BytesMut) -> Bytes {
+    buffer.split_to(buffer.len().min(PIECE_BYTES)).freeze()
 }
 
 /// The next bytes of an answer. Behind each piece but the last something is left, so that the last is known as such.

@@ -3,6 +3,7 @@
 
 use crate::dispatch::Dispatch;
 use crate::lanes::Spread;
+use crate::last_words::LastWords;
 use crate::routes::Door;
 use crate::server::Api;
 use crate::socket::{Activity, Socket};
@@ -15,6 +16,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_identity::Certificate;
+use tidegate_settled::Gate;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -59,7 +61,7 @@ async fn secured(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Tls, mut 
     let activity = Arc::clone(&dispatch.activity);
     let socket = Socket::new(tcp, activity, &api.limits);
     let handshake = tokio::select! {
-        handshake = tls.0.accept(socket) => handshake,
+        handshake = tls.acceptor().accept(socket) => handshake,
         () = api.phase.draining.cancelled() => return,
     };
     match handshake {
@@ -98,7 +100,6 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let api = Arc::clone(&dispatch.api);
-    let io = TokioIo::new(stream);
     if http2 {
         dispatch.activity.set_multiplexed();
         let spread = Spread { runtime: api.shared.clone(), patience: api.limits.write_timeout };
@@ -112,12 +113,14 @@ where
             .max_send_buf_size(H2_SEND_BUFFER)
             .keep_alive_interval(H2_PING_INTERVAL)
             .keep_alive_timeout(H2_PING_TIMEOUT);
+        let io = TokioIo::new(stream);
         Box::pin(drive(builder.serve_connection(io, dispatch), http2::Connection::graceful_shutdown, &api)).await;
     } else {
         let mut builder = http1::Builder::new();
         // The socket bounds slow headers and idle connections, see `socket.rs`. `pipeline_flush` must stay off: it
         // lifts hyper's bound on what waits for a client that does not read.
         builder.max_buf_size(MAX_HEAD_BYTES).max_header_size(MAX_HEAD_BYTES).header_read_timeout(None);
+        let io = TokioIo::new(LastWords::new(stream, Arc::clone(&dispatch.activity)));
         Box::pin(drive(builder.serve_connection(io, dispatch), http1::Connection::graceful_shutdown, &api)).await;
     }
 }
@@ -127,12 +130,14 @@ async fn drive<C: Future<Output = hyper::Result<()>>>(connection: C, drain: fn(P
     // Each look at a token takes its lock, which would be one for all connections of all threads.
     let [draining, dropping] = [&api.phase.draining, &api.phase.dropping].map(CancellationToken::child_token);
     let mut connection = pin!(connection);
+    let drained = pin!(draining.cancelled());
+    let mut drained = Gate::new(drained);
     let mut ending = false;
     loop {
         tokio::select! {
             // A broken connection has no one left to tell; its requests have records of their own.
             _ = connection.as_mut() => return,
-            () = draining.cancelled(), if !ending => {
+            () = &mut drained, if !ending => {
                 ending = true;
                 drain(connection.as_mut());
             }
@@ -153,7 +158,7 @@ mod tests {
     #[test]
     fn the_future_of_a_connection_is_small() {
         let run = size_of_future(|(api, tcp, peer)| run(api, tcp, peer, None, Door::Callers));
-        let http1 = size_of_future(|(io, dispatch, api): (TokioIo<Socket>, Dispatch, &'static Api)| {
+        let http1 = size_of_future(|(io, dispatch, api): (TokioIo<LastWords<Socket>>, Dispatch, &'static Api)| {
             let connection = http1::Builder::new().serve_connection(io, dispatch);
             drive(connection, http1::Connection::graceful_shutdown, api)
         });

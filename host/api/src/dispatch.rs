@@ -13,8 +13,8 @@ use crate::record::Record;
 use crate::routes::{Door, Found, Route, find};
 use crate::server::Api;
 use crate::socket::Activity;
-use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use std::convert::Infallible;
 use std::future::Future;
@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use tidegate_identity::Certificate;
+use tidegate_settled::Gate;
 use tidegate_types::{Caller, Fault, Reject, RejectKind};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -44,10 +45,12 @@ pub(crate) struct Dispatch {
 impl hyper::service::Service<Request<Incoming>> for Dispatch {
     type Response = Response;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+    /// Behind a gate: what wakes a connection is mostly the connection.
+    type Future = Gate<Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let running = self.activity.request();
+        self.activity.set_unread(!request.body().is_end_stream());
         let unique = ids::unique();
         let id = ids::request_id(request.headers().get(&REQUEST_ID).map(HeaderValue::as_bytes), &unique);
         let span = tracing::info_span!("request", %id);
@@ -58,22 +61,25 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
         let dispatch = self.clone();
         let answer = async move { Ok(dispatch.respond(request, unique, record).await) };
         if traced.is_disabled() {
-            return Box::pin(answer.instrument(span));
+            return Gate::new(Box::pin(answer.instrument(span)));
         }
-        Box::pin(answer.instrument(traced).instrument(span))
+        Gate::new(Box::pin(answer.instrument(traced).instrument(span)))
     }
 }
 
 impl Dispatch {
     async fn respond(self, request: Request<Incoming>, unique: String, mut record: Record) -> Response {
         let id = record.request_id.clone();
-        let head = request.method() == Method::HEAD;
+        let (head, activity) = (request.method() == Method::HEAD, Arc::clone(&self.activity));
         let mut response = self.answer(request, unique, &mut record).await;
         if let Ok(id) = HeaderValue::from_str(id.as_str()) {
             response.headers_mut().insert(&REQUEST_ID, id);
         }
         if head {
             without_body(&mut response);
+        }
+        if activity.is_spent() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         record.status = Some(response.status());
         response.body_mut().keep(record);
@@ -95,8 +101,9 @@ impl Dispatch {
         record.caller = Some(Arc::clone(&caller));
         let (api, cutting, peer, request_id) = (self.api, self.cutting, self.peer, record.request_id.clone());
         let once = idempotency::is_asked(request.method(), request.headers());
-        let request = request.map(Inbound::Arriving);
-        let exchange = Exchange { api, request_id, unique, caller, peer, rest, request, cutting, made: None };
+        let request = request.map(|body| Inbound::Arriving(body, self.activity));
+        let (made, may_stream) = (None, Ok(()));
+        let exchange = Exchange { api, request_id, unique, caller, peer, rest, request, cutting, made, may_stream };
         // Boxed, so that requests without a key do not carry its size.
         let answer = if once { Box::pin(idempotency::once(route, exchange)) } else { (route.handler)(exchange) };
         match answer.await {
@@ -129,7 +136,7 @@ impl Dispatch {
             peer: self.peer,
             certificate: self.certificate.as_deref(),
         };
-        self.api.auth.load().caller(route, &shown).await
+        self.api.auth.caller(route, &shown).await
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod chat_completions;
 pub(crate) mod completions;
 pub(crate) mod conversations;
+pub(crate) mod embeddings;
 pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod items;

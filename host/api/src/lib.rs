@@ -2,10 +2,11 @@
 //! [`Service`].
 //!
 //! The path of a request: `server.rs` accepts, `connection.rs` speaks TLS and HTTP over a [`socket`] that bounds
-//! every wait, `dispatch.rs` gives the request its id, its caller and its one record, `routes.rs` says which
-//! endpoint it is for, `endpoints/` answers, and `events.rs` turns a reply into a stream without a task or a
-//! channel in between. An answer that shall outlive its connection is written to a log by `generation.rs`, and
-//! `replay.rs` reads it. What is kept of conversations is in `kept.rs`, and `answering.rs` makes the answers that are.
+//! every wait (what never becomes a request is answered by `last_words.rs`), `dispatch.rs` gives the request its id,
+//! its caller and its one record, `routes.rs` says which endpoint it is for, `endpoints/` answers, and `events.rs`
+//! turns a reply into a stream without a task or a channel in between. An answer that shall outlive its connection is
+//! written to a log by `generation.rs`, and `replay.rs` reads it. What is kept of conversations is in `kept.rs`, and
+//! `answering.rs` makes the answers that are.
 //!
 //! Invariants: each request has exactly one answer and one record; every body, wait and number of connections is
 //! bounded; a client that goes away takes its work with it, unless it
@@ -32,6 +33,7 @@ mod idempotency;
 mod ids;
 mod kept;
 mod lanes;
+mod last_words;
 mod limits;
 mod openapi;
 mod pages;
@@ -49,7 +51,7 @@ mod uri;
 
 pub use administration::{Administration, MemberChange, ProjectPage};
 pub use auth::{ApiKey, Auth, SharedAuth};
-pub use backend::{BoxFuture, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store};
+pub use backend::{BoxFuture, Embedded, Events, History, Reply, ReplyEvent, RequestContext, Service, no_store};
 pub use behind::{Behind, Summaries, Titles};
 pub use error::ApiError;
 pub use grant::{CertificateGrant, Grant, GrantTokens, ProjectChoice, no_project};

@@ -14,7 +14,7 @@ use tidegate_types::{Act, RejectKind};
 
 /// A tag, what it means, and its paths.
 const TOPICS: [(&str, &str, &str); 11] = [
-    ("Generation", "Chats and completions.", include_str!("../openapi/generation.json")),
+    ("Generation", "Chats, completions and vectors.", include_str!("../openapi/generation.json")),
     ("Responses", "Answers that are kept and gone on from.", include_str!("../openapi/responses.json")),
     ("Conversations", "What is said, kept as a tree.", include_str!("../openapi/conversations.json")),
     ("Streams", "Streams that outlive their connections.", include_str!("../openapi/streams.json")),
@@ -122,7 +122,10 @@ fn complete(operation: &mut Value, tag: &str, path: &str, method: &str) {
 }
 
 fn is_limited(route: &Route) -> bool {
-    matches!(route.access, Access::Keyed(Group::Chat | Group::Completions | Group::Responses, Act::Ask))
+    matches!(
+        route.access,
+        Access::Keyed(Group::Chat | Group::Completions | Group::Embeddings | Group::Responses, Act::Ask)
+    )
 }
 
 fn can_fail(route: &Route, has_body: bool, kind: RejectKind) -> bool {

@@ -6,9 +6,10 @@ use bytes::{Bytes, BytesMut};
 use hyper::HeaderMap;
 use hyper::body::{Body, Frame, Incoming};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use tidegate_types::{Fault, Reject, RejectKind};
 
 /// The whole body of a request whose headers are `headers`.
@@ -19,16 +20,26 @@ pub(crate) async fn json(api: &Api, headers: &HeaderMap, body: Inbound) -> Resul
 
 /// The same, whatever it is.
 pub(crate) async fn any(api: &Api, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
-    let mut body = match body {
-        Inbound::Arriving(body) => body,
+    let (mut body, activity) = match body {
+        Inbound::Arriving(body, activity) => (body, activity),
         Inbound::Whole(bytes) => return Ok(bytes),
     };
+    let whole = arrived(api, headers, &mut body).await?;
+    activity.set_unread(false);
+    Ok(whole)
+}
+
+async fn arrived(api: &Api, headers: &HeaderMap, body: &mut Incoming) -> Result<Bytes, Reject> {
     let limit = api.limits.max_body_bytes;
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
     }
-    let whole = whole(api, &mut body, limit);
+    let mut whole = pin!(whole(api, body, limit));
+    // Most bodies are there with their heads: a timer is made for the others.
+    if let Poll::Ready(outcome) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
+        return outcome;
+    }
     match tokio::time::timeout(api.limits.body_timeout, whole).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Reject::new(
@@ -64,8 +75,12 @@ async fn whole(api: &Api, body: &mut Incoming, limit: usize) -> Result<Bytes, Re
         if first.len() + rest.len() + data.len() > limit {
             return Err(too_large(limit));
         }
+        // A body of one piece, which most are, is not copied, nor counted: it is not waited for.
+        if first.is_empty() && rest.is_empty() && body.is_end_stream() {
+            held.check(data.len())?;
+            return Ok(data);
+        }
         held.grow(data.len())?;
-        // A body of one piece, which most are, is not copied.
         if first.is_empty() && rest.is_empty() {
             first = data;
         } else {
@@ -86,7 +101,17 @@ struct Held<'a> {
 impl Held<'_> {
     fn grow(&mut self, bytes: usize) -> Result<(), Reject> {
         self.bytes += bytes;
-        if self.of.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit {
+        let others = self.of.fetch_add(bytes, Ordering::Relaxed);
+        self.fits(others, bytes)
+    }
+
+    /// Whether so many bytes have room, which are not held for longer than it takes to ask.
+    fn check(&self, bytes: usize) -> Result<(), Reject> {
+        self.fits(self.of.load(Ordering::Relaxed), bytes)
+    }
+
+    fn fits(&self, others: usize, bytes: usize) -> Result<(), Reject> {
+        if others + bytes > self.limit {
             let message = "the server is receiving too many requests; try again in a second";
             return Err(Reject::unavailable(Fault::Operator, message, 1).because("max_receiving_bytes is reached"));
         }

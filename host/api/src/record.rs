@@ -122,11 +122,12 @@ impl Record {
             Some(caller) => (caller.tenant.as_str(), &*caller.key_name),
             None => ("none", "none"),
         };
+        let (class, weight) = self.caller.as_ref().map(|caller| (caller.class.as_str(), caller.weight)).unzip();
         let (ms, first_ms) = (seconds * 1e3, self.first_event.map(|first| first.as_secs_f64() * 1e3));
         let events = self.events;
         let Outcome::Rejected(reject) = &self.outcome else {
             // What an accepted request cost is in the pipeline's own line.
-            tracing::debug!(id, method, route, status, outcome, tenant, key, ms, first_ms, events);
+            tracing::debug!(id, method, route, status, outcome, tenant, key, class, weight, ms, first_ms, events);
             return;
         };
         // The message may repeat what the caller wrote; kind, place and cause say enough.
@@ -136,11 +137,27 @@ impl Record {
         let param = reject.param.as_deref().filter(|_| is_kept);
         let cause = reject.cause.as_deref();
         if reject.fault == Fault::Client {
-            tracing::info!(id, method, route, status, outcome, tenant, key, ms, ?kind, param, code);
-        } else {
-            let fault = reject.fault;
-            tracing::warn!(id, method, route, status, outcome, tenant, key, ms, events, ?kind, ?fault, code, cause);
+            tracing::info!(id, method, route, status, outcome, tenant, key, class, weight, ms, ?kind, param, code);
+            return;
         }
+        let fault = reject.fault;
+        tracing::warn!(
+            id,
+            method,
+            route,
+            status,
+            outcome,
+            tenant,
+            key,
+            class,
+            weight,
+            ms,
+            events,
+            ?kind,
+            ?fault,
+            code,
+            cause
+        );
     }
 }
 
@@ -161,6 +178,18 @@ fn count(route: &'static str, status: &'static str, outcome: &'static str, secon
     let find = |known: &RefCell<Known>| note(known.borrow_mut().entry([route, status, outcome]).or_insert_with(make));
     // A thread that ends knows nothing any more.
     KNOWN.try_with(find).unwrap_or_else(|_| note(&make()));
+}
+
+/// Notes an answer to what never became a request: where nobody could read a head, there is no method, route or caller.
+pub(crate) fn without_request(id: &RequestId, status: StatusCode, reject: &Reject) {
+    let (id, status, outcome) = (id.as_str(), status_label(Some(status)), "rejected");
+    counter!("tidegate_http_requests_total", "route" => "none", "status" => status, "outcome" => outcome).increment(1);
+    let (kind, code) = (reject.kind, reject.code.as_deref());
+    if reject.fault == Fault::Client {
+        tracing::info!(id, status, outcome, ?kind, code);
+    } else {
+        tracing::warn!(id, status, outcome, ?kind, code);
+    }
 }
 
 /// What OpenTelemetry's conventions call a method that nobody defined; a span of it is named by `HTTP`.
@@ -196,8 +225,10 @@ fn status_label(status: Option<StatusCode>) -> &'static str {
         Some(408) => "408",
         Some(409) => "409",
         Some(413) => "413",
+        Some(414) => "414",
         Some(415) => "415",
         Some(429) => "429",
+        Some(431) => "431",
         Some(500) => "500",
         Some(502) => "502",
         Some(503) => "503",

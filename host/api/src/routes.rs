@@ -3,8 +3,8 @@
 use crate::backend::BoxFuture;
 use crate::body::Response;
 use crate::endpoints::{
-    chat_completions, completions, conversations, health, items, keys, login, members, memories, messages, metrics,
-    models, openapi, projects, reload, responses, streams, usage,
+    chat_completions, completions, conversations, embeddings, health, items, keys, login, members, memories, messages,
+    metrics, models, openapi, projects, reload, responses, streams, usage,
 };
 use crate::exchange::Exchange;
 use hyper::Method;
@@ -37,6 +37,8 @@ pub enum Group {
     Chat,
     /// `/v1/completions`
     Completions,
+    /// `/v1/embeddings`
+    Embeddings,
     /// `/v1/models` and `/v1/models/{id}`
     Models,
     /// `/v1/streams/{id}`: streams of the tenant, whichever key began them.
@@ -55,9 +57,10 @@ pub enum Group {
 
 impl Group {
     /// All there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Chat,
         Self::Completions,
+        Self::Embeddings,
         Self::Models,
         Self::Streams,
         Self::Conversations,
@@ -72,6 +75,7 @@ impl Group {
         match self {
             Self::Chat => "chat",
             Self::Completions => "completions",
+            Self::Embeddings => "embeddings",
             Self::Models => "models",
             Self::Streams => "streams",
             Self::Conversations => "conversations",
@@ -104,6 +108,9 @@ static ROUTES: &[Route] = &[
     }),
     route(Method::POST, "/v1/completions", Access::Keyed(Group::Completions, Act::Ask), |x| {
         Box::pin(completions::create(x))
+    }),
+    route(Method::POST, "/v1/embeddings", Access::Keyed(Group::Embeddings, Act::Ask), |x| {
+        Box::pin(embeddings::create(x))
     }),
     route(Method::GET, "/v1/models", Access::Keyed(Group::Models, Act::Read), |x| Box::pin(models::list(x))),
     route(Method::GET, "/v1/models/*", Access::Keyed(Group::Models, Act::Read), |x| Box::pin(models::get(x))),

@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::idempotency::answers::Answers;
 use crate::kept::Kept;
 use crate::lanes::Lanes;
+use crate::last_words;
 use crate::limits::Limits;
 use crate::routes::Door;
 use crate::tls::Tls;
@@ -195,16 +196,8 @@ fn refuse(tcp: &TcpStream, tls: bool) {
     }
     let message = "the server has too many connections; try again in a second";
     let reject = Reject::unavailable(Fault::Operator, message, 1).code("too_many_connections");
-    let body = tidegate_wire::error_body(&reject);
-    let mut response = format!(
-        "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    )
-    .into_bytes();
-    response.extend_from_slice(&body);
     // The peer may be gone already, which is as good.
-    drop(tcp.try_write(&response));
+    drop(tcp.try_write(&last_words::whole(&reject)));
 }
 
 /// Counts an open connection until it is dropped.

@@ -10,10 +10,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::coop;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// What HTTP tells the socket about its requests.
@@ -25,6 +26,8 @@ pub(crate) struct Activity {
     begun: AtomicU64,
     /// HTTP/2: bytes outside of requests are common, and liveness is checked by pings.
     multiplexed: AtomicBool,
+    /// HTTP/1: whether the last request has a body that was not read to its end.
+    unread: AtomicBool,
 }
 
 impl Activity {
@@ -35,8 +38,24 @@ impl Activity {
         Running(Arc::clone(self))
     }
 
+    /// How many requests there have been.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set_multiplexed(&self) {
         self.multiplexed.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes whether a body comes behind the head of a request, or comes no more.
+    pub(crate) fn set_unread(&self, unread: bool) {
+        self.unread.store(unread, Ordering::Relaxed);
+    }
+
+    /// Whether what comes next may still belong to a request that was answered. Where it came behind the answer it would be
+    /// taken for the head of the next request, which never ends. Of HTTP/2 never: each of its frames says whose it is.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.unread.load(Ordering::Relaxed) && !self.multiplexed.load(Ordering::Relaxed)
     }
 }
 
@@ -61,6 +80,8 @@ pub(crate) struct Socket {
     /// Since when nothing happens, and how many requests had begun by then.
     idle_since: Option<(Instant, u64)>,
     read_timer: Timer,
+    /// It was last armed while requests were running, for no later than they need.
+    looks_again: bool,
     stalled_since: Option<Instant>,
     write_timer: Timer,
     lingering: Option<Instant>,
@@ -81,6 +102,7 @@ impl Socket {
             head_since: Some((Instant::now(), 0)),
             idle_since: None,
             read_timer: Timer::default(),
+            looks_again: false,
             stalled_since: None,
             write_timer: Timer::default(),
             lingering: None,
@@ -105,9 +127,12 @@ impl Socket {
             self.idle_since = None;
             // Nobody tells the socket when the answer is complete, and hyper does not ask for bytes again while
             // a read is pending. So it looks by itself, at the latest after this time.
-            let _ = self.read_timer.poll(cx, Instant::now() + self.header_timeout);
+            if !self.looks_again || !self.read_timer.will_wake(cx) {
+                self.looks_again = self.read_timer.poll(cx, Instant::now() + self.header_timeout).is_pending();
+            }
             return Poll::Pending;
         }
+        self.looks_again = false;
         let begun = self.activity.begun.load(Ordering::Relaxed);
         // A head that began before the last request did was that request's, and has been answered.
         self.head_since = self.head_since.filter(|(_, then)| *then == begun);
@@ -203,21 +228,63 @@ impl AsyncWrite for Socket {
 
 /// A timer that is made when first needed and moved only when it has run out too early.
 #[derive(Default)]
-struct Timer(Option<Pin<Box<Sleep>>>);
+struct Timer {
+    sleep: Option<Pin<Box<Sleep>>>,
+    /// Whom it wakes.
+    waker: Option<Waker>,
+}
 
 impl Timer {
+    /// Whether it is armed and wakes this task.
+    fn will_wake(&self, cx: &Context<'_>) -> bool {
+        self.sleep.as_ref().is_some_and(|sleep| !sleep.is_elapsed())
+            && self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()))
+    }
+
     /// Ready once `due` has passed. A timer that is armed for later than `due` is moved.
     fn poll(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
-        let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
         loop {
             if sleep.deadline() > due {
                 sleep.as_mut().reset(due);
             }
-            ready!(sleep.as_mut().poll(cx));
+            if sleep.as_mut().poll(cx).is_pending() {
+                // Of a task that has used up its turn the timer hears nothing; it is polled again soon.
+                self.waker = coop::has_budget_remaining().then(|| cx.waker().clone());
+                return Poll::Pending;
+            }
             if sleep.deadline() >= due {
                 return Poll::Ready(());
             }
             sleep.as_mut().reset(due);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    #[tokio::test]
+    async fn a_timer_wakes_the_task_that_it_heard_of() {
+        let due = Instant::now() + Duration::from_secs(60);
+        let [mut timer, mut unheard] = [(); 2].map(|()| Timer::default());
+        poll_fn(|cx| {
+            assert!(!timer.will_wake(cx));
+            assert!(timer.poll(cx, due).is_pending() && timer.will_wake(cx));
+            assert!(!timer.will_wake(&Context::from_waker(Waker::noop())));
+            let mut turn = pin!(async {
+                loop {
+                    coop::consume_budget().await;
+                }
+            });
+            let used_up: Poll<()> = turn.as_mut().poll(cx);
+            assert!(used_up.is_pending());
+            assert!(unheard.poll(cx, due).is_pending() && !unheard.will_wake(cx));
+            Poll::Ready(())
+        })
+        .await;
     }
 }

@@ -2,6 +2,7 @@
 //! is configured.
 
 use crate::error::ApiError;
+use arc_swap::ArcSwap;
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -11,9 +12,9 @@ use rustls::server::danger::ClientCertVerifier;
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
-/// A certificate with its key, ready to serve.
+/// A certificate with its key, ready to serve. Clones are one: what takes its place does so in all of them.
 #[derive(Clone)]
-pub struct Tls(pub(crate) TlsAcceptor);
+pub struct Tls(Arc<ArcSwap<TlsAcceptor>>);
 
 /// Who signs the certificates of clients.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +41,17 @@ impl Tls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+        Ok(Self(Arc::new(ArcSwap::from_pointee(TlsAcceptor::from(Arc::new(config))))))
+    }
+
+    /// Takes what `renewed` is for new connections; those that are open go on with what they began with.
+    pub fn replace(&self, renewed: &Self) {
+        self.0.store(renewed.0.load_full());
+    }
+
+    /// For a new connection.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::clone(&self.0.load())
     }
 }
 

@@ -6,12 +6,20 @@
 mod support;
 
 use serde_json::json;
-use std::time::Duration;
-use support::{chat, chat_body, get, limits, post, start};
-use tidegate_api::Limits;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
+use support::{Answered, VECTOR, chat, chat_body, get, limits, post, start};
+use tidegate_api::{ApiKey, Limits};
+use tidegate_types::Caller;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PATH: &str = "/v1/chat/completions";
+
+/// Whatever is refused has OpenAI's shape and an id, also where no request came of it.
+fn refused(answered: &Answered, status: u16, code: &str) {
+    assert_eq!((answered.status, &answered.json()["error"]["code"]), (status, &json!(code)), "{answered:?}");
+    assert!(answered.json()["error"]["message"].is_string() && answered.header("x-request-id").is_some());
+}
 
 #[tokio::test]
 async fn bodies_that_are_no_request_are_refused_and_the_connection_goes_on() {
@@ -134,8 +142,69 @@ async fn slow_headers_and_slow_bodies_are_cut() {
     second_head.send("v").await;
     let answered = slow_body.answer().await;
     assert_eq!((answered.status, &answered.json()["error"]["code"]), (408, &json!("request_timeout")));
-    assert!(silent.is_closed().await && slow_head.is_closed().await && second_head.is_closed().await);
+    for client in [&mut slow_head, &mut second_head] {
+        refused(&client.answer().await, 408, "request_timeout");
+        assert!(client.is_closed().await);
+    }
+    assert!(silent.is_closed().await);
     assert_eq!(running.ask(chat("m", "")).await.status, 200);
+}
+
+/// What of it still comes would be taken for the head of the next request, and that never ends.
+#[tokio::test]
+async fn a_request_that_is_refused_with_its_body_unread_ends_its_connection() {
+    let key = ApiKey {
+        hash: format!("blake3:{}", blake3::hash(b"old")),
+        caller: Caller::local(),
+        endpoints: None,
+        expires: Some(SystemTime::UNIX_EPOCH),
+    };
+    let running = start(Limits { header_timeout: Duration::from_millis(100), ..limits() }, vec![key], None);
+    let body = format!("{{\"model\":\"{}\"}}", "m".repeat(12_000));
+    let whole = String::from_utf8(post(PATH, &body)).unwrap();
+    let with = |line: &str| whole.replacen("\r\n", &format!("\r\n{line}\r\n"), 1);
+    let chunked = format!("POST {PATH} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{{\r\n");
+    let cases = [
+        (with("authorization: Bearer old"), 401),
+        (with("x-none: 1"), 401),
+        (whole.replacen(PATH, "/v1/nothing", 1), 404),
+        (whole.replacen(PATH, "/livez", 1), 405),
+        (chunked, 401),
+    ];
+    for (request, status) in &cases {
+        let (head, body) = request.split_once("\r\n\r\n").unwrap();
+        // The body comes with the head, or behind the answer.
+        for (first, second) in [(request.clone(), ""), (format!("{head}\r\n\r\n"), body)] {
+            let mut client = running.connect().await;
+            client.send(first).await;
+            let answered = client.answer().await;
+            assert_eq!((answered.status, answered.header("connection")), (*status, Some("close")), "{answered:?}");
+            // The server may be gone by now.
+            let _ = client.stream.write_all(second.as_bytes()).await;
+            assert!(client.is_closed().await, "{status}: more than one answer");
+        }
+    }
+}
+
+/// Its body is there, and what comes next is another.
+#[tokio::test]
+async fn a_connection_outlives_a_request_that_is_refused_once_its_body_was_read() {
+    let short = Duration::from_millis(100);
+    let running = start(Limits { header_timeout: short, ..limits() }, Vec::new(), None);
+    let refused = String::from_utf8(post(PATH, format!("{{{}", " ".repeat(12_000)))).unwrap();
+    let (head, body) = refused.split_once("\r\n\r\n").unwrap();
+    let mut client = running.connect().await;
+    for _ in 0..3 {
+        client.send(format!("{head}\r\n\r\n")).await;
+        tokio::time::sleep(short / 2).await;
+        client.send(body).await;
+        let answered = client.answer().await;
+        assert_eq!((answered.status, answered.header("connection")), (400, None));
+        // For longer than a head may take.
+        tokio::time::sleep(3 * short).await;
+    }
+    client.send(chat("m", "")).await;
+    assert_eq!(client.answer().await.status, 200);
 }
 
 #[tokio::test]
@@ -179,6 +248,25 @@ async fn a_client_that_takes_nothing_is_given_up() {
     drop(client);
 }
 
+/// Two million numbers are more than any buffer on the way takes.
+#[tokio::test]
+async fn what_is_held_for_vectors_is_held_until_they_have_left_or_their_client() {
+    let running = start(limits(), Vec::new(), None);
+    let mut client = running.connect().await;
+    let inputs = vec!["x"; 2000];
+    client.send(post("/v1/embeddings", json!({"model": "m", "input": inputs}).to_string())).await;
+    let head = client.read_to("\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(running.fake.live.load(Ordering::SeqCst), 1);
+    drop(client);
+    running.all_dropped().await;
+    let few = json!({"model": "m", "input": ["x", "y"]}).to_string();
+    let answered = running.ask(post("/v1/embeddings", few)).await;
+    assert_eq!(answered.json()["data"][1]["embedding"].as_array().map(Vec::len), Some(VECTOR));
+    running.all_dropped().await;
+}
+
 #[tokio::test]
 async fn one_connection_too_many_is_told_so() {
     let running = start(Limits { max_connections: 1, ..limits() }, Vec::new(), None);
@@ -187,8 +275,8 @@ async fn one_connection_too_many_is_told_so() {
     assert_eq!(first.answer().await.status, 200);
     let mut second = running.connect().await;
     let answered = second.answer().await;
-    assert_eq!((answered.status, answered.header("retry-after")), (503, Some("1")));
-    assert_eq!(answered.json()["error"]["code"], "too_many_connections");
+    assert_eq!(answered.header("retry-after"), Some("1"));
+    refused(&answered, 503, "too_many_connections");
 }
 
 #[tokio::test]
@@ -203,10 +291,15 @@ async fn heads_that_servers_read_differently_are_refused() {
         "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: xchunked\r\n\r\n",
         "GET /livez HTTP/1.1\r\nhost: localhost\r\nx: a\r\n b\r\n\r\n",
     ] {
-        assert_eq!(running.ask(head).await.status, 400, "{head:?}");
+        refused(&running.ask(head).await, 400, "invalid_http");
     }
     let long = format!("GET /livez HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(100_000));
-    assert_eq!(running.ask(long).await.status, 431);
+    refused(&running.ask(long).await, 431, "request_too_large");
+    // Behind an answer on the same connection, too.
+    let mut client = running.connect().await;
+    client.send(get("/livez") + "GET /livez HTTP/1.1\r\nx: a\r\n b\r\n\r\n").await;
+    assert_eq!(client.answer().await.status, 200);
+    refused(&client.answer().await, 400, "invalid_http");
 }
 
 #[tokio::test]

@@ -153,6 +153,42 @@ async fn a_large_whole_answer_arrives_as_it_is_over_both_versions() {
     assert_eq!(text_of(response).await, answered.body);
 }
 
+/// For one event it takes longer than a client may take nothing.
+#[tokio::test]
+async fn who_reads_a_large_event_little_by_little_is_not_given_up_over_http2() {
+    let patience = Duration::from_millis(600);
+    let asked = |path: &str, body: String| {
+        let request = Request::post(format!("http://localhost{path}")).header("content-type", "application/json");
+        request.body(Full::new(Bytes::from(body))).unwrap()
+    };
+    for (is_logged, request) in [
+        (true, asked("/v1/responses", r#"{"model":"gated","input":"Hello!","stream":true,"store":false}"#.into())),
+        (false, asked("/v1/chat/completions", chat_body("gated", r#","stream":true"#))),
+    ] {
+        let running = start(Limits { write_timeout: patience, ..limits() }, Vec::new(), None);
+        let large = "x".repeat(200_000);
+        running.gate.send(text(&large)).await.unwrap();
+        running.gate.send(support::finish(0)).await.unwrap();
+        let address = running.address;
+        drop(running.gate);
+        let mut client = http2::Builder::new(TokioExecutor::new());
+        client.initial_stream_window_size(16 << 10);
+        let stream = TcpStream::connect(address).await.unwrap();
+        let (mut sender, connection) = client.handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let mut response = sender.send_request(request).await.unwrap();
+        let mut taken = Vec::new();
+        while let Some(frame) = response.frame().await {
+            let frame = frame.unwrap_or_else(|error| panic!("{is_logged}: {error} after {} bytes", taken.len()));
+            taken.extend_from_slice(&frame.into_data().unwrap());
+            // Each piece is taken in time, and all of the event is not.
+            tokio::time::sleep(patience / 6).await;
+        }
+        let taken = String::from_utf8(taken).unwrap();
+        assert!(taken.contains(&large), "{is_logged}: {} bytes", taken.len());
+    }
+}
+
 #[tokio::test]
 async fn a_stream_over_http2_that_waits_for_its_model_is_not_given_up() {
     let mut running = start(Limits { write_timeout: Duration::from_millis(100), ..limits() }, Vec::new(), None);
@@ -208,23 +244,32 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
+/// A connection over TLS that offers these protocols.
+async fn over_tls(
+    running: &Running,
+    certificate: &CertificateDer<'static>,
+    alpn: &[&[u8]],
+) -> tokio_rustls::client::TlsStream<TcpStream> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+}
+
 #[tokio::test]
 async fn tls_offers_both_versions_by_alpn() {
     let (tls, certificate) = tls();
     let running = start(limits(), Vec::new(), Some(tls));
     for (alpn, http2) in [(&[&b"h2"[..]][..], true), (&[&b"http/1.1"[..]][..], false), (&[][..], false)] {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(certificate.clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-        let stream = TcpStream::connect(running.address).await.unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+        let stream = over_tls(&running, &certificate, alpn).await;
         let mut request = request("m", r#","stream":true"#);
         let response = if http2 {
             let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -238,6 +283,27 @@ async fn tls_offers_both_versions_by_alpn() {
         };
         assert_eq!(response.status(), StatusCode::OK);
         assert!(text_of(response).await.ends_with("data: [DONE]\n\n"));
+    }
+}
+
+#[tokio::test]
+async fn who_sends_no_request_is_told_so_through_tls_too() {
+    let (tls, certificate) = tls();
+    let limits = Limits { header_timeout: Duration::from_millis(500), ..limits() };
+    let running = start(limits, Vec::new(), Some(tls));
+    for (sent, status, code) in [
+        ("GET /li", "408", "request_timeout"),
+        ("GET / HTTP/1.1\r\nx: a\r\n b\r\n\r\n", "400", "invalid_http"),
+        ("", "", ""),
+    ] {
+        let mut stream = over_tls(&running, &certificate, &[]).await;
+        stream.write_all(sent.as_bytes()).await.unwrap();
+        let mut said = Vec::new();
+        // A connection that just ends has no last word of TLS either.
+        drop(stream.read_to_end(&mut said).await);
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(said.split(' ').nth(1).unwrap_or_default(), status, "{said}");
+        assert!(said.contains(code) && said.contains("x-request-id: ") != sent.is_empty(), "{said}");
     }
 }
 

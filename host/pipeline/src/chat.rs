@@ -64,11 +64,14 @@ pub struct Limits {
     pub max_inflight: usize,
     /// Turns of one answer in which the model calls the server's tools.
     pub max_tool_turns: u32,
+    /// Numbers of all vectors that are being made or sent; past it only for tenants below their share of it. Each takes
+    /// 4 bytes, and up to 15 more when it is written.
+    pub max_vector_numbers: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_inflight: 1024, max_tool_turns: 8 }
+        Self { max_inflight: 1024, max_tool_turns: 8, max_vector_numbers: 32 << 20 }
     }
 }
 
@@ -81,6 +84,8 @@ pub struct Pipeline {
     pub(crate) stages: Stages,
     pub(crate) limits: Limits,
     pub(crate) admission: Admission,
+    /// Room for the numbers of vectors.
+    pub(crate) vectors: Admission,
     pub(crate) gate: Gate,
     pub(crate) background: Background,
     /// Where what is used is written down; `None` where nobody wants that.
@@ -90,8 +95,8 @@ pub struct Pipeline {
 impl Pipeline {
     /// Assembles a pipeline.
     pub fn new(models: Models, stages: Stages, limits: Limits, gate: Gate, ledger: Option<Arc<Ledger>>) -> Arc<Self> {
-        let admission = Admission::new(limits.max_inflight);
-        Arc::new(Self { models, stages, limits, admission, gate, background: Background::default(), ledger })
+        let (admission, vectors) = (Admission::new(limits.max_inflight), Admission::new(limits.max_vector_numbers));
+        Arc::new(Self { models, stages, limits, admission, vectors, gate, background: Background::default(), ledger })
     }
 
     /// A pipeline with other stages that shares models, admission, limits and background work with this one, which goes
@@ -102,6 +107,7 @@ impl Pipeline {
             stages,
             limits: Limits { max_tool_turns, ..self.limits.clone() },
             admission: self.admission.clone(),
+            vectors: self.vectors.clone(),
             gate: self.gate.clone(),
             background: self.background.clone(),
             ledger: self.ledger.clone(),
@@ -125,12 +131,15 @@ impl Pipeline {
 
     /// Takes a request through all stages. The answer is made while the reply is read.
     pub async fn answer(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Reject> {
-        let (begun, stream, who) = (Instant::now(), chat.stream, cx.clone());
+        let (begun, stream) = (Instant::now(), chat.stream);
+        let who = (!self.stages.observers.is_empty()).then(|| cx.clone());
         match self.path(chat, cx).await {
             Ok(reply) => Ok(reply),
             Err(Ended::Answered(reply)) => Ok(*reply),
             Err(Ended::Rejected(reject)) => {
-                self.tell_refused(&who, stream, &reject, begun.elapsed());
+                if let Some(who) = who {
+                    self.tell_refused(&who, stream, &reject, begun.elapsed());
+                }
                 Err(reject)
             }
         }
@@ -160,7 +169,7 @@ impl Pipeline {
 }
 
 /// Bills what was used before a refusal.
-fn refused(charge: Option<&Charge>, notes: Option<&Notebook>) {
+pub(crate) fn refused(charge: Option<&Charge>, notes: Option<&Notebook>) {
     let Some(charge) = charge else { return };
     charge.settle("failed");
     if let Some(notes) = notes {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::CallContext;
 use tidegate_types::{Caller, Message, Notebook, Reject, RequestId, Retention, Transcript};
+use tidegate_upstream::Sending;
 
 /// Who asks, under which id. Given by `api`.
 #[derive(Clone, Debug)]
@@ -47,6 +48,11 @@ impl RequestContext {
     /// What a plugin said for the operator, where that may be kept.
     pub(crate) fn for_log(&self, said: Option<String>) -> Option<String> {
         said.filter(|_| self.retention == Retention::Kept)
+    }
+
+    /// How the request is sent to another server.
+    pub(crate) fn sending(&self) -> Sending {
+        Sending { request_id: self.request_id.clone(), hops: self.hops + 1, retention: self.retention }
     }
 
     /// The context of a plugin's call that begins now and may take `wall`.

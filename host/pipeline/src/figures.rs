@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::StageKind;
-use tidegate_types::{Caller, TenantId};
+use tidegate_types::{Caller, Class, TenantId};
 
 /// The figures of one stage's plugin.
 #[derive(Clone, Default)]
@@ -97,8 +97,8 @@ impl Outcome {
     }
 }
 
-/// The figures of a tenant's requests to a model, whichever of its projects they are for: projects come and go without a
-/// bound, and series stay.
+/// The figures of a tenant's requests of one class to a model, whichever of its projects they are for: projects come and
+/// go without a bound, and series stay.
 pub(crate) struct RequestFigures {
     ended: [Counter; Outcome::ALL.len()],
     pub(crate) input_tokens: Counter,
@@ -108,11 +108,12 @@ pub(crate) struct RequestFigures {
 }
 
 impl RequestFigures {
-    fn new(model: &str, tenant: &TenantId) -> Self {
-        let labels = [("model", model.to_owned()), ("tenant", tenant.to_string())];
+    fn new(model: &str, tenant: &TenantId, class: Class) -> Self {
+        let labels =
+            [("model", model.to_owned()), ("tenant", tenant.to_string()), ("class", class.as_str().to_owned())];
         let ended = |outcome: Outcome| {
-            let [(_, model), (_, tenant)] = labels.clone();
-            counter!("tidegate_requests_total", "model" => model, "tenant" => tenant, "outcome" => outcome.as_str())
+            let labels = labels.iter().cloned().chain([("outcome", outcome.as_str().to_owned())]);
+            counter!("tidegate_requests_total", &labels.collect::<Vec<_>>())
         };
         Self {
             ended: Outcome::ALL.map(ended),
@@ -131,16 +132,16 @@ impl RequestFigures {
 /// The figures of `caller`'s requests to `model`, which each thread has looked up once. There are as many as the registry
 /// has series, which lives as long.
 pub(crate) fn of_requests(model: &str, caller: &Caller) -> Arc<RequestFigures> {
-    type Known = HashMap<TenantId, HashMap<String, Arc<RequestFigures>>>;
+    type Known = HashMap<(TenantId, Class), HashMap<String, Arc<RequestFigures>>>;
     thread_local!(static KNOWN: RefCell<Known> = RefCell::default());
-    let tenant = &caller.tenant;
-    let make = || Arc::new(RequestFigures::new(model, tenant));
+    let whose = (caller.tenant.clone(), caller.class);
+    let make = || Arc::new(RequestFigures::new(model, &caller.tenant, caller.class));
     let find = |known: &RefCell<Known>| {
         let mut known = known.borrow_mut();
-        if let Some(figures) = known.get(tenant).and_then(|models| models.get(model)) {
+        if let Some(figures) = known.get(&whose).and_then(|models| models.get(model)) {
             return Arc::clone(figures);
         }
-        let models = known.entry(tenant.clone()).or_default();
+        let models = known.entry(whose.clone()).or_default();
         Arc::clone(models.entry(model.to_owned()).or_insert_with(make))
     };
     // A thread that ends knows nothing any more.

@@ -43,6 +43,8 @@ pub struct Released {
     pub logprobs: Vec<TextLogprob>,
     /// Bytes that left without a verdict because of the cap.
     pub unjudged_bytes: usize,
+    /// Bytes that the guard withholds, where they are more than its cap and the stage is closed: the answer ends.
+    pub over_cap: Option<usize>,
     /// Between the events that `text` is of, where several came together. One that was redacted is not there.
     pub borders: Vec<Border>,
 }
@@ -62,14 +64,6 @@ pub enum HoldbackError {
     /// A span or the watermark is out of the window, inside a character, out of order, or past the watermark.
     #[error("{0}")]
     BadInspection(&'static str),
-    /// More than the cap is withheld, and the stage is closed.
-    #[error("the guard withholds {withheld} bytes; its cap is {cap}")]
-    OverCap {
-        /// Bytes withheld.
-        withheld: usize,
-        /// The cap.
-        cap: usize,
-    },
 }
 
 /// Text of one channel between generation and client.
@@ -171,16 +165,16 @@ impl Holdback {
         };
         let withheld = self.pending_bytes() - through;
         let allowed = if last { 0 } else { cap };
-        let mut forced = through;
+        let (mut forced, mut over_cap) = (through, None);
         if withheld > allowed {
             match at_cap {
-                AtCap::Halt => return Err(HoldbackError::OverCap { withheld, cap: allowed }),
+                AtCap::Halt => over_cap = Some(withheld),
                 AtCap::Release => forced = self.pending().ceil_char_boundary(self.pending_bytes() - allowed),
             }
         }
         self.carry = inspection.carry;
         self.seq += 1;
-        Ok(self.release(forced, &redactions, forced - through))
+        Ok(Released { over_cap, ..self.release(forced, &redactions, forced - through) })
     }
 
     /// Lets everything go unjudged: the guard failed and its stage is open.
@@ -231,7 +225,7 @@ impl Holdback {
         let logprobs = self.release_marks(through, cuts, &mut borders);
         self.settle(text.len());
         let borders = borders.into_iter().map(|(_, border)| border).collect();
-        Released { text, logprobs, unjudged_bytes, borders }
+        Released { text, logprobs, unjudged_bytes, over_cap: None, borders }
     }
 
     /// The borders in what leaves, each behind how many tokens it was. Those in what stays are forgotten: it leaves with

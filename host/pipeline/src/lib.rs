@@ -1,6 +1,7 @@
 //! The path of a chat request: verbs in `stages`, their order in [`chat`], their states in `states`.
 //!
-//! A [`Pipeline`] is immutable once built; a changed config is a new one. Read [`chat`] first.
+//! A [`Pipeline`] is immutable once built; a changed config is a new one. Read [`chat`] first. Vectors have a path of their
+//! own, `embed.rs`.
 
 pub mod account;
 mod admission;
@@ -11,10 +12,12 @@ mod bounds;
 pub mod breaker;
 pub mod chat;
 pub mod context;
+mod embed;
 mod estimate;
 pub mod figures;
 pub mod gate;
 pub mod holdback;
+mod labels;
 pub mod models;
 mod noted;
 pub mod reply;
@@ -26,8 +29,9 @@ mod states;
 pub use breaker::{Breaker, BreakerConfig};
 pub use chat::{Limits, MemoryStage, Pipeline, RetrieverStage, Stages};
 pub use context::{History, RequestContext};
+pub use embed::{Embedded, Room};
 pub use gate::{Gate, GateConfig};
-pub use models::{EngineModel, Model, ModelBackend, Models};
+pub use models::{EngineModel, Makes, Model, ModelBackend, Models};
 pub use reply::{Reply, ReplyEvent};
 pub use stage::{OnError, Stage};
 pub use stages::{OutputGuardStage, WhenStreamed};

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use tidegate_types::{Allowances, Delta, Reject, Usage};
+use tidegate_types::{Allowances, Citation, Delta, Reject, Usage};
 
 /// What a reader of a reply gets.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,8 @@ pub enum ReplyEvent {
     Delta(Delta),
     /// What all turns cost; once, after the last delta.
     Usage(Usage),
+    /// A guard replaced or withheld the answer, and no passage is cited for what leaves in its place; before any delta.
+    Uncited,
 }
 
 /// Where the work puts its events.
@@ -59,6 +61,8 @@ pub struct Reply {
     pub headers: Vec<(&'static str, String)>,
     /// What is left to a limited caller.
     pub allowances: Allowances,
+    /// Of the passages that the model was given.
+    pub citations: Vec<Citation>,
     emitter: Emitter,
     work: Option<Work>,
     outcome: Option<Result<(), Reject>>,
@@ -70,7 +74,8 @@ impl Reply {
     where
         F: Future<Output = Result<(), Reject>> + Send + 'static,
     {
-        Self { model, headers: Vec::new(), allowances, emitter, work: Some(Box::pin(work)), outcome: None, record }
+        let (headers, citations, work) = (Vec::new(), Vec::new(), Some(Box::pin(work) as Work));
+        Self { model, headers, allowances, citations, emitter, work, outcome: None, record }
     }
 
     /// The next event; an error is the last.
@@ -100,6 +105,11 @@ impl Reply {
                 Poll::Pending => {}
             }
         }
+    }
+
+    /// Ends it unread, with this.
+    pub(crate) fn fail(mut self, reject: &Reject) {
+        self.record.failed(reject);
     }
 
     fn end(&mut self, outcome: Result<(), Reject>) -> Option<Result<ReplyEvent, Reject>> {

@@ -39,6 +39,14 @@ impl Source {
         }
     }
 
+    /// Whether an event is there, which stays. An upstream is asked after every verdict: nobody waits for this of one.
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Engine(source) => source.poll_ready(cx),
+            Self::Upstream(_) => Poll::Ready(()),
+        }
+    }
+
     /// What exactly answers, where an upstream says so.
     pub(crate) fn version(&self) -> Option<&str> {
         match self {
@@ -51,6 +59,15 @@ impl Source {
     pub(crate) fn stop(&mut self, choice: u32) {
         if let Self::Engine(source) = self {
             source.stop(choice);
+        }
+    }
+
+    /// What was counted so far, of a source that goes on though nobody wants more: an upstream cannot be told to stop one
+    /// choice, and what it says after the last of them is paid for. An engine ends by itself.
+    pub(crate) fn counted(&self) -> Option<Usage> {
+        match self {
+            Self::Engine(_) => None,
+            Self::Upstream(source) => Some(source.counted()),
         }
     }
 

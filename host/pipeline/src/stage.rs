@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::Plugin;
-use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind};
+use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind, Verdict};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
@@ -109,7 +109,7 @@ impl Stage {
         let (name, stage) = (&self.name, kind.as_str());
         match kind {
             StageKind::StreamGuard => tracing::trace_span!("window", %name, stage, outcome = Empty),
-            _ => tracing::debug_span!("plugin", %name, stage, outcome = Empty),
+            _ => tracing::debug_span!("plugin", %name, stage, outcome = Empty, verdict = Empty),
         }
     }
 
@@ -122,11 +122,8 @@ impl Stage {
 
     /// Counts a verdict on a prompt or an answer.
     pub(crate) fn count_action(&self, kind: StageKind, action: &Action) {
-        match action {
-            Action::Allow => {}
-            Action::Rewrite(_) => self.count_verdict(kind, "rewrite"),
-            Action::Respond(_) => self.count_verdict(kind, "respond"),
-            Action::Refuse(_) => self.count_verdict(kind, "refuse"),
+        if !matches!(action, Action::Allow) {
+            self.count_verdict(kind, name_of(action));
         }
     }
 
@@ -160,6 +157,23 @@ impl Stage {
             OnError::Skip => Ok(None),
         }
     }
+}
+
+fn name_of(action: &Action) -> &'static str {
+    match action {
+        Action::Allow => "allow",
+        Action::Rewrite(_) => "rewrite",
+        Action::Respond(_) => "respond",
+        Action::Refuse(_) => "refuse",
+    }
+}
+
+/// Says in the span of the call that is made what the guard answers.
+pub(crate) fn traced(answer: Result<Verdict, CallError>) -> Result<Verdict, CallError> {
+    if let Ok(verdict) = &answer {
+        Span::current().record("verdict", name_of(&verdict.action));
+    }
+    answer
 }
 
 /// Refuses what a request names of a plugin that is not for its caller.

@@ -27,4 +27,4 @@ pub(crate) use fit::seeds;
 pub(crate) use late_verdicts::PendingVerdicts;
 pub(crate) use observe::Ending;
 pub use screen_answer::{OutputGuardStage, WhenStreamed};
-pub(crate) use start::{Ask, Started, source};
+pub(crate) use start::{Ask, LONG_TEXT_BYTES, Started, source};

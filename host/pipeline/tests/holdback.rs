@@ -1,7 +1,7 @@
 //! The promises of the stream guard's host side, for any text, any chunking and any guard.
 
 use proptest::prelude::*;
-use tidegate_pipeline::holdback::{AtCap, Border, Holdback, HoldbackError, Released};
+use tidegate_pipeline::holdback::{AtCap, Border, Holdback, Released};
 use tidegate_sandbox::stage::{Inspection, Redaction, Refusal, WindowAction};
 use tidegate_types::{Span, TextLogprob, TopLogprob};
 
@@ -203,8 +203,8 @@ proptest! {
     fn a_closed_stage_halts_at_its_cap(piece in "[a-z]{9,30}") {
         let mut held = Holdback::default();
         held.push(&piece, Vec::new());
-        let over = held.apply(inspection(0, vec![]), false, 8, AtCap::Halt);
-        prop_assert_eq!(over, Err(HoldbackError::OverCap { withheld: piece.len(), cap: 8 }));
+        let over = held.apply(inspection(0, vec![]), false, 8, AtCap::Halt).unwrap();
+        prop_assert_eq!(over, Released { over_cap: Some(piece.len()), ..Released::default() });
     }
 
     #[test]
@@ -324,4 +324,27 @@ fn what_is_kept_back_of_a_read_leaves_with_the_next_event() {
     };
     assert_eq!(texts(&["ab", "cd", "ef"], 3), ["ab", "c"]);
     assert_eq!(texts(&["gh", "ij"], 7), ["defgh", "ij"]);
+}
+
+#[test]
+fn what_the_guard_lets_go_leaves_however_the_cap_is_passed() {
+    let texts = ["line\n".to_owned(), "a".repeat(300), "a".repeat(300)];
+    let read = |together: usize| {
+        let (mut held, mut got) = (Holdback::default(), String::new());
+        let sent: Vec<Event> = texts.iter().map(|text| (text.clone(), Vec::new())).collect();
+        for group in sent.chunks(together) {
+            push_together(&mut held, group, |token| logprob(token));
+            let whole_lines = held.pending().rfind('\n').map_or(0, |at| at + 1);
+            let settled = held.window().settled as usize;
+            let released = held.apply(inspection(settled + whole_lines, vec![]), false, 512, AtCap::Halt).unwrap();
+            got.push_str(&released.text);
+            if released.over_cap.is_some() {
+                return (got, true);
+            }
+        }
+        (got, false)
+    };
+    for together in 1..=3 {
+        assert_eq!(read(together), ("line\n".to_owned(), true), "{together} at once");
+    }
 }

@@ -219,11 +219,13 @@ pub struct FieldNames {
     pub messages: &'static str,
     /// The bound on generated tokens.
     pub max_tokens: &'static str,
+    /// The name of a tool, within that.
+    pub tool_name: &'static str,
 }
 
 impl Default for FieldNames {
     fn default() -> Self {
-        Self { messages: "messages", max_tokens: "max_tokens" }
+        Self { messages: "messages", max_tokens: "max_tokens", tool_name: "function.name" }
     }
 }
 

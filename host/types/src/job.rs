@@ -7,7 +7,7 @@ use crate::reject::Reject;
 use crate::sampling::SamplingParams;
 use serde::{Deserialize, Serialize};
 
-/// One sequence to generate.
+/// One sequence to generate, or to make a vector of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// The handle's own number for it.
@@ -16,7 +16,7 @@ pub struct Job {
     pub prompt: Vec<u32>,
     /// How to draw.
     pub sampling: SamplingParams,
-    /// At most this many new tokens, at least 1.
+    /// At most this many new tokens, at least 1; 0 for a model that makes vectors.
     pub max_tokens: u32,
     /// Tokens that end the sequence and are not part of it (the model's end tokens).
     pub stop_token_ids: Vec<u32>,
@@ -42,14 +42,16 @@ pub struct SampledToken {
 /// What the engine says about a job. After `Finished` or `Failed` nothing follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JobEvent {
-    /// The prompt is computed; the first token follows.
+    /// The prompt is computed; the first token or the vector follows.
     Started {
         /// Prompt tokens that came from the prefix cache.
         cached_tokens: u32,
     },
     /// The next token.
     Token(SampledToken),
-    /// The end: `Stop` by an end token, `Length` by `max_tokens` or the model's context.
+    /// The vector of the prompt, from a model that makes those. It is as the model made it, of any length.
+    Vector(Vec<f32>),
+    /// The end: `Stop` by an end token or behind a vector, `Length` by `max_tokens` or the model's context.
     Finished {
         /// Why it ended.
         reason: FinishReason,

@@ -3,12 +3,13 @@
 //!
 //! Read in the order of a request: [`caller`] asks, [`role`] says what it may and [`quota`] how much, [`chat`] is what was asked,
 //! [`sampling`] how to draw, [`job`] what the engine gets, [`delta`] what streams back, [`reject`] how any of it may
-//! fail.
+//! fail. [`embedding`] is the same for vectors.
 
 pub mod caller;
 pub mod chat;
 pub mod clock;
 pub mod delta;
+pub mod embedding;
 pub mod finding;
 pub mod ids;
 pub mod job;
@@ -26,6 +27,7 @@ pub use chat::{
     Chat, FieldNames, Form, Message, Part, Provenance, Role, ToolCall, ToolChoice, ToolDef, ToolHints, ToolOutcome,
 };
 pub use delta::{Delta, DeltaKind, FinishReason, TextLogprob, TopLogprob, Usage};
+pub use embedding::{EmbedInput, EmbedRequest, Embeddings, Pooling};
 pub use finding::{Finding, Severity, Span};
 pub use ids::{JobId, RequestId};
 pub use job::{Job, JobEvent, SampledToken};

@@ -2,7 +2,7 @@
 
 use crate::head::Head;
 use crate::logprobs;
-use crate::stream::{tool_call, tool_call_in_completion, unknown_choice};
+use crate::stream::{citations, tool_call, tool_call_in_completion, unknown_choice};
 use crate::write::{list, optional_string, raw, string, uint, usage};
 use bytes::{Bytes, BytesMut};
 use tidegate_types::{Delta, DeltaKind, Fault, FinishReason, Form, Reject, RejectKind, TextLogprob, ToolCall, Usage};
@@ -38,16 +38,16 @@ impl Answer {
         match delta.kind {
             DeltaKind::Text { text, mut logprobs } => {
                 self.bytes += text.len() + logprobs.iter().map(size_of).sum::<usize>();
-                choice.text.push_str(&text);
+                add(&mut choice.text, text);
                 choice.logprobs.append(&mut logprobs);
             }
             DeltaKind::Reasoning(text) => {
                 self.bytes += text.len();
-                choice.reasoning.push_str(&text);
+                add(&mut choice.reasoning, text);
             }
             DeltaKind::Refusal(text) => {
                 self.bytes += text.len();
-                choice.refusal.push_str(&text);
+                add(&mut choice.refusal, text);
             }
             DeltaKind::ToolCall { call, .. } => {
                 self.bytes += call.id.len() + call.name.len() + call.arguments.len();
@@ -83,6 +83,15 @@ impl Answer {
     }
 }
 
+/// An answer that comes in one piece is not copied.
+fn add(to: &mut String, text: String) {
+    if to.is_empty() {
+        *to = text;
+    } else {
+        to.push_str(&text);
+    }
+}
+
 /// What a token's alternatives weigh once written, roughly.
 fn size_of(token: &TextLogprob) -> usize {
     (1 + token.top.len()) * 64
@@ -101,7 +110,7 @@ impl Choice {
         raw(out, r#"{"index":"#);
         uint(out, index as u64);
         match head.form {
-            Form::Chat => self.message(out),
+            Form::Chat => self.message(head, out),
             Form::Completion { .. } => self.text(head, out)?,
         }
         raw(out, r#","finish_reason":""#);
@@ -110,7 +119,7 @@ impl Choice {
         Ok(())
     }
 
-    fn message(&self, out: &mut BytesMut) {
+    fn message(&self, head: &Head, out: &mut BytesMut) {
         let silent = self.text.is_empty() && !(self.tool_calls.is_empty() && self.refusal.is_empty());
         raw(out, r#","message":{"role":"assistant","content":"#);
         optional_string(out, (!silent).then_some(&self.text));
@@ -126,6 +135,10 @@ impl Choice {
                 raw(out, "{");
                 tool_call(out, call);
             });
+        }
+        if !(self.text.is_empty() || head.citations.is_empty()) {
+            raw(out, ",");
+            citations(out, &head.citations);
         }
         raw(out, r#"},"logprobs":"#);
         logprobs::chat(out, &self.logprobs);

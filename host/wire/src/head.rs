@@ -1,6 +1,6 @@
 //! What every chunk and the whole answer of one request have in common.
 
-use tidegate_types::{Chat, Form};
+use tidegate_types::{Chat, Citation, Form};
 
 /// Identity of an answer.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct Head {
     /// The prompt, where the caller wants it repeated before each completion. The wire repeats it, so that
     /// neither the engine nor an upstream has to.
     pub echo: Option<String>,
+    /// Of the passages that the model was given; chats tell them with their text.
+    pub citations: Vec<Citation>,
 }
 
 impl Head {
@@ -28,7 +30,8 @@ impl Head {
                 ("cmpl", chat.messages.first().map(tidegate_types::Message::joined_text))
             }
         };
-        Self { form: chat.form, id: [prefix, "-", unique].concat(), created, model: model.into(), echo }
+        let (id, citations) = ([prefix, "-", unique].concat(), Vec::new());
+        Self { form: chat.form, id, created, model: model.into(), echo, citations }
     }
 
     /// The value of `object` for a whole answer, or for a chunk of one.

@@ -3,7 +3,7 @@
 //! This is the only crate that knows OpenAI's wire format; a field that another crate spells is a defect.
 //!
 //! - Serving: [`request`] parses and validates a body once, with the path of whatever is wrong; [`stream`],
-//!   [`answer`], [`models`] and [`error`] write what a client reads.
+//!   [`answer`], [`models`] and [`error`] write what a client reads; [`embeddings`] does both for vectors.
 //! - Asking an upstream: [`client`] writes a `Chat` as a request and reads chunks, answers and errors back;
 //!   [`sse`] cuts the bytes of a stream into events.
 //!
@@ -12,6 +12,7 @@
 pub mod answer;
 pub mod client;
 pub mod conversations;
+pub mod embeddings;
 pub mod error;
 mod field;
 pub mod head;
@@ -32,6 +33,7 @@ pub mod usage;
 mod write;
 
 pub use answer::Answer;
+pub use embeddings::{Encoding, embeddings_body, parse_embeddings};
 pub use error::{error_body, status};
 pub use head::Head;
 pub use models::{ModelCard, ModelPricing};

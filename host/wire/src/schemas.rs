@@ -5,9 +5,10 @@
 use serde_json::{Map, Value};
 
 /// Each an object of schemas by name, which name each other as `#/components/schemas/NAME`.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     include_str!("../schemas/common.json"),
     include_str!("../schemas/chat.json"),
+    include_str!("../schemas/embeddings.json"),
     include_str!("../schemas/items.json"),
     include_str!("../schemas/report.json"),
     include_str!("../schemas/responses.json"),

@@ -8,9 +8,10 @@ use crate::error::error_body;
 use crate::head::Head;
 use crate::logprobs;
 use crate::padding::Padding;
+use crate::report;
 use crate::write::{raw, string, uint, usage};
 use bytes::BytesMut;
-use tidegate_types::{Delta, DeltaKind, Form, Reject, TextLogprob, ToolCall, Usage};
+use tidegate_types::{Citation, Delta, DeltaKind, Form, Reject, TextLogprob, ToolCall, Usage};
 
 /// Whether chunks carry `usage`, as `stream_options.include_usage` asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct StreamEncoder {
 #[derive(Clone, Copy, Default)]
 struct ChoiceState {
     opened: bool,
+    /// Whether it has a text that passages may be cited for.
+    spoke: bool,
     /// Characters of text, for `text_offset`.
     chars: usize,
 }
@@ -60,6 +63,11 @@ impl StreamEncoder {
     pub fn padded(mut self, padded: bool) -> Self {
         self.padding = padded.then(Padding::new);
         self
+    }
+
+    /// The passages were for another answer than the one that leaves.
+    pub fn uncite(&mut self) {
+        self.head.citations.clear();
     }
 
     /// Writes the event of a delta, preceded by the choice's first event where none was written yet.
@@ -137,6 +145,7 @@ impl StreamEncoder {
             DeltaKind::Text { text, logprobs } => {
                 tokens = logprobs;
                 start = member(out, r#""content":"#, text);
+                self.note_text(delta.choice, text);
             }
             DeltaKind::Reasoning(text) => start = member(out, r#""reasoning_content":"#, text),
             DeltaKind::Refusal(text) => start = member(out, r#""refusal":"#, text),
@@ -147,6 +156,7 @@ impl StreamEncoder {
                 tool_call(out, call);
                 raw(out, "]");
             }
+            DeltaKind::Finish(_) if self.cites(delta.choice) => citations(out, &self.head.citations),
             DeltaKind::Finish(_) => {}
         }
         let said = out.len() - start;
@@ -155,6 +165,16 @@ impl StreamEncoder {
         logprobs::chat(out, tokens);
         let bytes = said + out.len() - start;
         self.finish_reason(delta, bytes, out);
+    }
+
+    fn note_text(&mut self, choice: u32, text: &str) {
+        if let Some(state) = self.choices.get_mut(choice as usize) {
+            state.spoke |= !text.is_empty();
+        }
+    }
+
+    fn cites(&self, choice: u32) -> bool {
+        !self.head.citations.is_empty() && self.choices.get(choice as usize).is_some_and(|state| state.spoke)
     }
 
     fn completion_delta(&mut self, delta: &Delta, out: &mut BytesMut) -> Result<(), Reject> {
@@ -233,6 +253,13 @@ fn member(out: &mut BytesMut, name: &str, text: &str) -> usize {
     let start = out.len();
     string(out, text);
     start
+}
+
+/// The member of a message that says what its text was made from, as the annotations of responses do. It has a name of its
+/// own: what OpenAI's chats call annotations are pages of the web, and its clients read nothing else there.
+pub(crate) fn citations(out: &mut BytesMut, citations: &[Citation]) {
+    raw(out, r#""citations":"#);
+    raw(out, &serde_json::Value::from(report::annotations(citations)).to_string());
 }
 
 /// The members of a call, from `id` to the closing brace.

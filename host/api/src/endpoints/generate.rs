@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tidegate_streams::{Full, StreamId, Writer};
 use tidegate_types::clock::unix_s;
-use tidegate_types::{Caller, Fault, Reject, Retention};
+use tidegate_types::{Fault, Reject, Retention};
 use tidegate_wire::stream::UsageChunk;
 use tidegate_wire::{Answer, Head, ParsedRequest, StreamEncoder};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ pub(crate) async fn answer(
 ) -> Result<Response, Reject> {
     let ParsedRequest { chat, include_usage, include_obfuscation } = parse(&exchange.body().await?)?;
     let mut context = exchange.context();
-    let Exchange { api, unique, caller, request, cutting, .. } = exchange;
+    let Exchange { api, unique, caller, request, cutting, may_stream, .. } = exchange;
     let (stream, n) = (chat.stream, chat.n);
     let resumable = resumable(request.headers(), stream)?;
     match chat.extra.get("store") {
@@ -41,23 +41,28 @@ pub(crate) async fn answer(
     }
     let retention = context.retention;
     let mut head = Head::new(&chat, &unique, unix_s(), "");
-    let reply = api.service.chat(chat, context).await?;
+    // There is room for what is made, or it is not asked for.
+    if stream {
+        may_stream?;
+    }
+    let log = resumable.then(|| api.streams.open(&*caller).map_err(full)).transpose()?;
+    let mut reply = api.service.chat(chat, context).await?;
     head.model.clone_from(&reply.model);
+    head.citations = std::mem::take(&mut reply.citations);
     let headers = extra_headers(&reply);
     let mut response = if stream {
         let usage = if include_usage { UsageChunk::Include } else { UsageChunk::Omit };
         let padded = include_obfuscation.unwrap_or(api.limits.obfuscation);
         let encoder = StreamEncoder::new(head, n, usage).padded(padded);
-        let log = resumable.then(|| open(&api, &caller, retention)).transpose()?;
-        streamed(&api, encoder, reply, log, cutting).await?
+        streamed(&api, encoder, reply, log, retention, cutting).await?
     } else {
         tokio::select! {
-            whole = gathered(&api, &head, n, reply) => json(whole?),
+            whole = gathered(&api, head, n, reply) => json(whole?),
             () = cutting.cancelled() => return Err(error::stopping()),
         }
     };
     response.headers_mut().extend(headers);
-    response.extensions_mut().insert(retention);
+    response.body_mut().retention = Some(retention);
     Ok(response)
 }
 
@@ -75,16 +80,17 @@ pub(crate) fn extra_headers(reply: &Reply) -> HeaderMap {
     headers
 }
 
-async fn gathered(api: &Api, head: &Head, n: u32, mut reply: Reply) -> Result<Bytes, Reject> {
+async fn gathered(api: &Api, mut head: Head, n: u32, mut reply: Reply) -> Result<Bytes, Reject> {
     let mut answer = Answer::new(n, api.limits.max_answer_bytes);
     let mut usage = None;
     while let Some(event) = reply.next().await {
         match event? {
             ReplyEvent::Delta(delta) => answer.push(delta)?,
             ReplyEvent::Usage(counted) => usage = Some(counted),
+            ReplyEvent::Uncited => head.citations.clear(),
         }
     }
-    answer.render(head, usage.as_ref())
+    answer.render(&head, usage.as_ref())
 }
 
 /// Asks for a stream that its reader can come back to.
@@ -102,22 +108,14 @@ fn resumable(headers: &HeaderMap, stream: bool) -> Result<bool, Reject> {
     }
 }
 
-/// A log that its caller can come back to. One of which nothing may be kept stays in this process.
-fn open(api: &Api, caller: &Caller, retention: Retention) -> Result<(StreamId, Writer), Reject> {
-    match retention {
-        Retention::Kept => api.streams.open(caller.owner()),
-        Retention::Nothing => api.streams.open_here(caller.owner()),
-    }
-    .map_err(full)
-}
-
 /// The headers wait a moment for the first event, so that a failure before it has its own status. With a `log` the answer
-/// goes there, and outlives the connection.
+/// goes there, and outlives the connection; one of which nothing may be kept stays in this process.
 async fn streamed(
     api: &Arc<Api>,
     encoder: StreamEncoder,
     mut reply: Reply,
     log: Option<(StreamId, Writer)>,
+    retention: Retention,
     cutting: CancellationToken,
 ) -> Result<Response, Reject> {
     let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
@@ -128,6 +126,9 @@ async fn streamed(
     let Some((id, writer)) = log else {
         return Ok(event_stream(Body::events(EventBody::new(api, encoder, reply, first, cutting))));
     };
+    if retention == Retention::Kept {
+        api.streams.tell(id.as_str(), &writer);
+    }
     let cursor = writer.log().read_after(0).map_err(gone)?;
     api.tasks.spawn(generation::run(Arc::clone(api), writer, encoder, reply, first).in_current_span());
     let mut response = event_stream(Body::replay(ReplayBody::new(api, cursor)));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tidegate_store::conversations::{At, Maker, NewResponse, Origin, Turn};
 use tidegate_streams::Full;
 use tidegate_types::clock::unix_s;
-use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, Role};
+use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Role};
 use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple};
 use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
 use tracing::Instrument;
@@ -92,7 +92,7 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let Answer { conversation, leaf, at, unique, model } = answer;
     let (conversations, tenant) = (api.writable(caller)?, caller.owner());
     let stream = format!("stream_{unique}");
-    let writer = match api.streams.take(tenant, &stream) {
+    let writer = match api.streams.open_as(caller, &stream) {
         Ok(writer) => writer,
         Err(Full::Taken) => return Ok(()),
         Err(full) => return Err(crate::endpoints::generate::full(full)),
@@ -117,8 +117,14 @@ async fn begin(api: &Arc<Api>, caller: &Caller, mut context: RequestContext, ans
     let making = api.tasks.spawn(make(answering, stream, chat, context).in_current_span());
     match making.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?? {
         Maker::This | Maker::Other => Ok(()),
-        Maker::Nobody => Err(not_found("item")),
+        Maker::Nobody => Err(unanswerable()),
     }
+}
+
+/// The item that was named may well be there: an answer outlives the message that it answers.
+fn unanswerable() -> Reject {
+    let message = "the message that this would answer was deleted, or its conversation was";
+    Reject::new(RejectKind::NotFound, Fault::Client, message).code("item_not_found")
 }
 
 /// Has the store say who makes the answer; where it is this gateway, makes it behind.

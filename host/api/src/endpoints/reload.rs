@@ -7,5 +7,6 @@ use tidegate_types::Reject;
 /// Answers with one line for each part that runs now; a refusal says what is wrong, and nothing has changed.
 pub(crate) async fn create(exchange: Exchange) -> Result<Response, Reject> {
     let facts = exchange.api.service.reload().await?;
+    exchange.log_change("config reloaded", None, None);
     Ok(with_type("text/plain", facts.join("\n") + "\n"))
 }

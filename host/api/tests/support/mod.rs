@@ -10,10 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tidegate_api::{
-    Api, ApiKey, Auth, Door, Events, Lanes, Limits, Listener, ModelCard, Reply, ReplyEvent, RequestContext, Server,
-    Service, Tls, serve,
+    Api, ApiKey, Auth, Behind, BoxFuture, Door, Embedded, Events, Kept, Lanes, Limits, Listener, ModelCard, Reply,
+    ReplyEvent, RequestContext, Server, Service, Tls, serve,
 };
-use tidegate_types::{Allowances, Caller, Chat, Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, Usage};
+use tidegate_store::{Conversations, Db, Place};
+use tidegate_types::{
+    Allowances, Caller, Chat, Delta, DeltaKind, EmbedRequest, Embeddings, Fault, FinishReason, Reject, RejectKind,
+    TextLogprob, ToolCall, TopLogprob, Usage,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
@@ -34,9 +38,29 @@ pub fn text(text: &str) -> Delta {
     Delta { choice: 0, kind: DeltaKind::Text { text: text.into(), logprobs: Vec::new() } }
 }
 
+/// A text with so many bytes of a log-probability.
+pub fn scored(text: &str, bytes: usize) -> Delta {
+    let chosen = TopLogprob { token: "x".repeat(bytes), logprob: -0.5, bytes: Vec::new() };
+    let logprobs = vec![TextLogprob { chosen, top: Vec::new() }];
+    Delta { choice: 0, kind: DeltaKind::Text { text: text.into(), logprobs } }
+}
+
+fn call() -> Delta {
+    called("{}".into())
+}
+
+/// A tool call with these arguments.
+pub fn called(arguments: String) -> Delta {
+    let call = ToolCall { id: "call_1".into(), name: "look".into(), arguments };
+    Delta { choice: 0, kind: DeltaKind::ToolCall { index: 0, call } }
+}
+
 pub fn finish(choice: u32) -> Delta {
     Delta { choice, kind: DeltaKind::Finish(FinishReason::Stop) }
 }
+
+/// Numbers of a vector.
+pub const VECTOR: usize = 1000;
 
 /// Counts a running answer; says when it is dropped.
 struct Live(Arc<Fake>);
@@ -117,6 +141,10 @@ impl Service for FakeService {
                 "fails-first" => (Vec::new(), Then::Fail),
                 "fails" => (hello.to_vec(), Then::Fail),
                 "flood" => (Vec::new(), Then::Repeat),
+                "long" => {
+                    let said = [text(&"x".repeat(4000)), call(), finish(0)];
+                    (said.map(ReplyEvent::Delta).to_vec(), Then::End)
+                }
                 "gated" => (Vec::new(), Then::Gate(fake.gate.lock().unwrap().take().unwrap())),
                 _ => (whole.into_iter().chain([usage]).collect(), Then::End),
             };
@@ -125,9 +153,18 @@ impl Service for FakeService {
                 model,
                 headers,
                 allowances: Allowances::default(),
+                citations: Vec::new(),
                 events: Box::new(Script { events: events.into_iter(), then, _live: live }),
             })
         })
+    }
+
+    /// As many vectors as texts, of [`VECTOR`] numbers each.
+    fn embed(&self, asked: EmbedRequest, _: usize, _: RequestContext) -> BoxFuture<'_, Result<Embedded, Reject>> {
+        let vectors = vec![vec![0.5; VECTOR]; asked.inputs.len()];
+        let (made, held) = (Embeddings { vectors, usage: Usage::default() }, Box::new(Live::new(&self.0)));
+        let embedded = Embedded { model: asked.model, made, allowances: Allowances::default(), held };
+        Box::pin(std::future::ready(Ok(embedded)))
     }
 
     fn models(&self, caller: &Caller) -> Vec<ModelCard> {
@@ -165,6 +202,17 @@ pub fn limits() -> Limits {
 }
 
 pub fn start(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>) -> Running {
+    start_with(limits, keys, tls, None)
+}
+
+/// A server that keeps conversations in `folder`.
+pub async fn start_keeping(limits: Limits, folder: &std::path::Path) -> Running {
+    let db = Db::open(&Place::Folder(folder.to_owned())).await.unwrap();
+    let kept = Kept { conversations: Conversations::of_gateway(db, "one"), behind: Behind::default() };
+    start_with(limits, Vec::new(), None, Some(kept))
+}
+
+fn start_with(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>, kept: Option<Kept>) -> Running {
     let (asked_tx, asked) = mpsc::channel(10_000);
     let (gate, gate_rx) = mpsc::channel(100);
     let fake = Arc::new(Fake {
@@ -178,7 +226,7 @@ pub fn start(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>) -> Running {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), tls, Door::Every).unwrap();
     let address = listener.address().unwrap();
     let (auth, lanes) = (Auth::new(keys, Caller::local()).unwrap(), Arc::new(Lanes::start(2).unwrap()));
-    let api = Api::new(Arc::new(FakeService(fake.clone())), auth, limits, lanes);
+    let api = Api::new(Arc::new(FakeService(fake.clone())), auth, limits, lanes).with_kept(kept);
     Running { address, fake, asked, gate, server: serve(vec![listener], api) }
 }
 

@@ -5,7 +5,7 @@ use super::choice::ChoiceText;
 use crate::models::EngineModel;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tidegate_engine::JobStream;
 use tidegate_ledger::Tally;
 use tidegate_types::{Caller, Delta, DeltaKind, Fault, FinishReason, Job, JobEvent, Reject, SamplingParams, Usage};
@@ -36,7 +36,7 @@ pub(crate) struct EngineSource {
     choices: Vec<Choice>,
     /// Which choice is polled first next time, so that none waits behind another.
     turn: usize,
-    ready: VecDeque<SourceEvent>,
+    ready: VecDeque<Result<SourceEvent, Reject>>,
     usage: Usage,
     single_call: bool,
     tally: Option<Arc<Tally>>,
@@ -92,22 +92,18 @@ impl EngineSource {
     }
 
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(event)));
-            }
-            if self.choices.iter().all(|choice| choice.stream.is_none()) {
-                return Poll::Ready(self.final_usage().map(Ok));
-            }
-            match self.poll_choices(cx) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(reject)) => {
-                    self.choices.clear();
-                    return Poll::Ready(Some(Err(reject)));
-                }
-                Poll::Pending => return Poll::Pending,
+        self.poll_ready(cx).map(|()| self.ready.pop_front().or_else(|| self.final_usage().map(Ok)))
+    }
+
+    /// Waits until an event is there, or nothing is generated any more; takes none.
+    pub(crate) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.ready.is_empty() && self.choices.iter().any(|choice| choice.stream.is_some()) {
+            if let Err(reject) = ready!(self.poll_choices(cx)) {
+                self.choices.clear();
+                self.ready.push_back(Err(reject));
             }
         }
+        Poll::Ready(())
     }
 
     /// Takes one event from the first choice that has one.
@@ -130,6 +126,7 @@ impl EngineSource {
         let mut finish = None;
         match event {
             None => return Err(Reject::internal(Fault::Engine, "the engine dropped a job without a word")),
+            Some(JobEvent::Vector(_)) => return Err(Reject::internal(Fault::Engine, "a vector instead of a token")),
             Some(JobEvent::Failed(reject)) => return Err(reject),
             Some(JobEvent::Started { cached_tokens }) => {
                 choice.cached_tokens = u64::from(cached_tokens);
@@ -169,13 +166,13 @@ impl EngineSource {
 
     fn queue(&mut self, index: usize, kinds: Vec<DeltaKind>, finish: Option<FinishReason>) {
         let number = index as u32;
-        self.ready.extend(kinds.into_iter().map(|kind| SourceEvent::Delta(Delta { choice: number, kind })));
+        self.ready.extend(kinds.into_iter().map(|kind| Ok(SourceEvent::Delta(Delta { choice: number, kind }))));
         if let Some(reason) = finish {
             let choice = &mut self.choices[index];
             choice.stream = None;
             let calls = choice.text.num_calls() > 0;
             let reason = if calls && reason == FinishReason::Stop { FinishReason::ToolCalls } else { reason };
-            self.ready.push_back(SourceEvent::Delta(Delta { choice: number, kind: DeltaKind::Finish(reason) }));
+            self.ready.push_back(Ok(SourceEvent::Delta(Delta { choice: number, kind: DeltaKind::Finish(reason) })));
         }
     }
 
@@ -234,7 +231,7 @@ mod tests {
         for event in tokens.chain([end]) {
             source.take(0, Some(event)).expect("an event");
             out.extend(source.ready.drain(..).filter_map(|event| match event {
-                SourceEvent::Delta(delta) => Some(delta.kind),
+                Ok(SourceEvent::Delta(delta)) => Some(delta.kind),
                 _ => None,
             }));
             if matches!(out.last(), Some(DeltaKind::Finish(_))) {

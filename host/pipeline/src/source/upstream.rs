@@ -28,6 +28,11 @@ impl UpstreamSource {
         self.answer.model()
     }
 
+    /// As it came, or as the upstream says.
+    pub(crate) fn counted(&self) -> Usage {
+        self.counted
+    }
+
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<SourceEvent, Reject>>> {
         self.answer.poll_next(cx).map(|event| Some(event?.map(|event| self.count(event))))
     }

@@ -30,7 +30,7 @@ impl Pipeline {
         let caller = self.gate.admit(&cx.caller, &chat, &tally).await?;
         let held = HeldLimits { _place: place, caller, model: Hold::default() };
         Ok(Admitted(Box::new(Request {
-            chat,
+            chat: Arc::new(chat),
             cx,
             findings: Vec::new(),
             pending: None,
@@ -39,6 +39,7 @@ impl Pipeline {
             charge,
             tally,
             attempts: Attempts::default(),
+            citations: Vec::new(),
             left_out: 0,
             summarized: 0,
             may_shorten: false,

@@ -2,13 +2,16 @@
 
 use crate::context::RequestContext;
 use crate::figures::CallTimes;
-use crate::holdback::{AtCap, Holdback, HoldbackError, Released};
+use crate::holdback::{AtCap, Holdback, Released};
 use crate::stage::{OnError, Stage};
+use crate::stages::run_tools::is_json;
 use crate::stages::screen_output::Judged;
-use metrics::counter;
+use metrics::{Histogram, counter};
 use std::time::{Duration, Instant};
 use tidegate_sandbox::StreamPool;
-use tidegate_sandbox::stage::{CallContext, Channel, Inspection, StageKind, Window, WindowAction};
+use tidegate_sandbox::stage::{
+    CallContext, CallError, Channel, Inspection, Redaction, StageKind, Window, WindowAction,
+};
 use tidegate_types::{About, Fault, Finding, FinishReason, GuardAction, Reject};
 use tracing::Span;
 use tracing::field::Empty;
@@ -35,13 +38,26 @@ pub(super) struct Asking<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Withheld {
     pub(super) text: Holdback,
-    /// Since when the guard has kept some of it back.
-    since: Option<Instant>,
+    /// While the guard keeps some of it back.
+    waiting: Option<Waiting>,
     /// What every call about it carries, made once: what it counts references of, other threads count too.
     call: Option<CallContext>,
     /// Whose instances judge it.
     pool: StreamPool,
     watched: Option<Watched>,
+}
+
+/// Text that a guard keeps back since then; recorded however that ends.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    figure: Histogram,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.figure.record(self.since.elapsed());
+    }
 }
 
 /// The calls about one text, as one span: a call for each token would fill any trace.
@@ -50,22 +66,34 @@ struct Watched {
     span: Span,
     calls: u64,
     failed: bool,
+    /// The gravest so far.
+    verdict: &'static str,
     took: Duration,
+    /// For how long the guard kept text back.
+    held: Duration,
     times: CallTimes,
 }
 
 impl Watched {
     fn begin(stage: &Stage) -> Self {
         let (name, kind) = (&stage.name, StageKind::StreamGuard.as_str());
-        let span = tracing::debug_span!("plugin", %name, stage = kind, outcome = Empty, calls = Empty, us = Empty);
+        let span = tracing::debug_span!(
+            "plugin", %name, stage = kind, outcome = Empty, verdict = Empty, calls = Empty, us = Empty, held_ms = Empty
+        );
         let times = CallTimes::of(stage.figures.calls(&stage.name, StageKind::StreamGuard));
-        Self { span, calls: 0, failed: false, took: Duration::ZERO, times }
+        let (took, held) = (Duration::ZERO, Duration::ZERO);
+        Self { span, calls: 0, failed: false, verdict: "pass", took, held, times }
     }
 
-    /// Of a call that began then; `took` is `None` where none was made.
-    fn note(&mut self, failed: bool, began: Instant, took: Option<Duration>) {
+    /// Of a call that began then, and what the guard said; `took` is `None` where none was made.
+    fn note(&mut self, said: Option<&Inspection>, began: Instant, took: Option<Duration>) {
         self.calls += 1;
-        self.failed |= failed;
+        match said.map(|said| &said.action) {
+            None => self.failed = true,
+            Some(WindowAction::Halt { .. }) => self.verdict = "halt",
+            Some(WindowAction::Redact(_)) => self.verdict = "redact",
+            Some(WindowAction::Pass) => {}
+        }
         if let Some(took) = took {
             self.took += took;
             self.times.note(began, took);
@@ -79,8 +107,10 @@ impl Drop for Watched {
             return;
         }
         self.span.record("outcome", if self.failed { "failed" } else { "ok" });
+        self.span.record("verdict", self.verdict);
         self.span.record("calls", self.calls);
         self.span.record("us", self.took.as_micros() as u64);
+        self.span.record("held_ms", self.held.as_millis() as u64);
         // A span that nothing is said in is not seen in a log.
         self.span.in_scope(|| tracing::debug!("asked"));
     }
@@ -122,13 +152,19 @@ impl Asking<'_> {
             .timed(StageKind::StreamGuard, call, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
-                plugin.inspect_window_in(pool, call, text.carry(), window).await
+                let said = plugin.inspect_window_in(pool, call, text.carry(), window.clone()).await?;
+                if spoils_arguments(&window, &said) {
+                    let message = "its redactions leave no JSON of a tool call's arguments".into();
+                    return Err(CallError::BadResult { plugin: stage.name.to_string(), message });
+                }
+                Ok(said)
             })
             .await;
-        watched.note(!matches!(opinion, Ok(Some(_))), started, took);
+        watched.note(opinion.as_ref().ok().and_then(Option::as_ref), started, took);
         let (opinion, slow) = (opinion?, took.is_some_and(|took| took > SLOW_GUARD));
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
+            held.let_go();
             return Ok(Asked { judged: released(stage, held.text.release_unjudged()), findings: Vec::new(), slow });
         };
         let findings = std::mem::take(&mut inspection.findings);
@@ -149,34 +185,66 @@ impl Asking<'_> {
     fn follow(self, stage: &Stage, held: &mut Holdback, inspection: Inspection) -> Result<Judged, Reject> {
         let at_cap = if stage.on_error == OnError::Closed { AtCap::Halt } else { AtCap::Release };
         match held.apply(inspection, self.ending.is_some(), stage.holdback_bytes, at_cap) {
-            Ok(text) => Ok(released(stage, text)),
-            Err(HoldbackError::OverCap { withheld, cap }) => {
-                tracing::warn!(request = %self.cx.request_id, guard = %stage.name, withheld, cap,
-                    "halted the answer: the guard withholds more than its cap");
-                counter!("tidegate_holdback_halts_total", "plugin" => stage.name.clone()).increment(1);
-                let (about, action) = (About::Answer, GuardAction::Refuse);
-                self.cx.note(|report| report.judged(&stage.name, about, action, Some("holdback_cap"), &[]));
-                Ok(halt(None))
-            }
-            Err(error @ HoldbackError::BadInspection(_)) => match stage.on_error {
-                OnError::Closed => {
-                    Err(Reject::internal(Fault::Plugin, format!("stream guard `{}`: {error}", stage.name)))
+            Ok(text) => {
+                if let Some(withheld) = text.over_cap {
+                    self.note_cap(stage, withheld);
                 }
-                OnError::Open | OnError::Skip => Ok(released(stage, held.release_unjudged())),
-            },
+                Ok(released(stage, text))
+            }
+            // The sandbox has refused what cannot be followed, and the stage failed.
+            Err(error) => Err(Reject::internal(Fault::Plugin, format!("stream guard `{}`: {error}", stage.name))),
         }
+    }
+
+    fn note_cap(self, stage: &Stage, withheld: usize) {
+        let cap = if self.ending.is_some() { 0 } else { stage.holdback_bytes };
+        tracing::warn!(request = %self.cx.request_id, guard = %stage.name, withheld, cap,
+            "halted the answer: the guard withholds more than its cap");
+        counter!("tidegate_holdback_halts_total", "plugin" => stage.name.clone()).increment(1);
+        let (about, action) = (About::Answer, GuardAction::Refuse);
+        self.cx.note(|report| report.judged(&stage.name, about, action, Some("holdback_cap"), &[]));
     }
 }
 
 impl Withheld {
-    /// Records for how long the guard kept text back, once it lets all of it go.
-    fn note_waiting(&mut self, stage: &Stage, asked: Instant) {
-        if !self.text.is_empty() {
-            self.since.get_or_insert(asked);
-        } else if let Some(since) = self.since.take() {
-            stage.figures.holdback(&stage.name).record(since.elapsed().as_secs_f64());
+    /// None of it waits any more.
+    fn let_go(&mut self) {
+        if let (Some(waiting), Some(watched)) = (self.waiting.take(), &mut self.watched) {
+            watched.held += waiting.since.elapsed();
         }
     }
+
+    /// Text waits since the guard was asked about it, until it lets all of it go.
+    fn note_waiting(&mut self, stage: &Stage, asked: Instant) {
+        if self.text.is_empty() {
+            self.let_go();
+        } else if self.waiting.is_none() {
+            self.waiting = Some(Waiting { since: asked, figure: stage.figures.holdback(&stage.name).clone() });
+        }
+    }
+}
+
+/// Whether a guard makes no JSON of arguments that are JSON. Those are one window, the last of their text. What a model wrote
+/// may be no JSON, or cut off: whoever offered the tool is told to check.
+fn spoils_arguments(window: &Window<'_>, said: &Inspection) -> bool {
+    match (window.channel, &said.action) {
+        (Channel::ToolArguments(_), WindowAction::Redact(redactions)) => {
+            is_json(window.text) && !is_json(&redacted(window.text, redactions))
+        }
+        _ => false,
+    }
+}
+
+/// The text with its redactions, which are sorted and apart.
+fn redacted(text: &str, redactions: &[Redaction]) -> String {
+    let (mut left, mut from) = (String::with_capacity(text.len()), 0);
+    for Redaction { span, text: instead } in redactions {
+        left.push_str(text.get(from..span.start as usize).unwrap_or_default());
+        left.push_str(instead);
+        from = span.end as usize;
+    }
+    left.push_str(text.get(from..).unwrap_or_default());
+    left
 }
 
 fn released(stage: &Stage, released: Released) -> Judged {
@@ -184,10 +252,33 @@ fn released(stage: &Stage, released: Released) -> Judged {
         counter!("tidegate_unjudged_bytes_total", "plugin" => stage.name.clone())
             .increment(released.unjudged_bytes as u64);
     }
-    let Released { text, logprobs, borders, .. } = released;
-    Judged { text, logprobs, halted: false, borders }
+    let Released { text, logprobs, borders, over_cap, .. } = released;
+    Judged { text, logprobs, halted: over_cap.is_some(), borders }
 }
 
 fn halt(farewell: Option<String>) -> Judged {
     Judged { text: farewell.unwrap_or_default(), halted: true, ..Judged::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_types::Span as Bytes;
+
+    #[test]
+    fn a_redaction_that_leaves_no_json_of_arguments_that_were_is_found() {
+        let spoils = |channel: &Channel, text: &str, cuts: &[(u32, u32, &str)]| {
+            let redaction =
+                |&(start, end, text): &(u32, u32, &str)| Redaction { span: Bytes { start, end }, text: text.into() };
+            let action = WindowAction::Redact(cuts.iter().map(redaction).collect());
+            let said = Inspection { action, safe_through: text.len() as u32, carry: vec![], findings: vec![] };
+            spoils_arguments(&Window { seq: 0, choice: 0, channel, text, settled: 0, ending: Some("stop") }, &said)
+        };
+        let arguments = Channel::ToolArguments("c1".into());
+        let json = r#"{"a":1234,"b":"x y"}"#;
+        assert!(spoils(&arguments, json, &[(5, 9, "[card]")]));
+        assert!(!spoils(&arguments, json, &[(5, 9, r#""[card]""#), (15, 16, "[x]")]), "it is JSON still");
+        assert!(!spoils(&arguments, &json[1..], &[(4, 8, "[card]")]), "it was none");
+        assert!(!spoils(&Channel::Text, json, &[(5, 9, "[card]")]));
+    }
 }

@@ -4,12 +4,14 @@ use crate::account::{Findings, Record};
 use crate::chat::Pipeline;
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::source::{Source, SourceEvent};
+use crate::stage::Stage;
 use crate::stages::Started;
+use crate::stages::ask_guard::Asking;
 use crate::stages::reads::Reads;
-use crate::stages::run_tools::is_json;
 use crate::stages::screen_answer::{self, HeldAnswer};
 use crate::stages::screen_output::{OutputScreen, Piece};
 use crate::stages::start::TurnPlan;
+use crate::states::Request;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use tidegate_sandbox::stage::Channel;
@@ -22,10 +24,11 @@ const SUMMARIZED: &str = "x-tidegate-summarized";
 
 impl Pipeline {
     pub(crate) fn converse(self: &Arc<Self>, started: Started) -> Reply {
-        let Started { turn, source } = started;
+        let Started { mut turn, source } = started;
+        let citations = std::mem::take(&mut turn.request.citations);
         let request = &turn.request;
         let model = turn.model.name.clone();
-        let mut record = Record::new(&request.cx, model.clone(), request.chat.stream);
+        let mut record = Record::new(&request.cx, model.clone(), request.chat.stream, &request.tally);
         let findings = record.observe(self, &request.findings);
         record.bill(request.charge.clone());
         record.count_attempts(&request.attempts);
@@ -34,7 +37,7 @@ impl Pipeline {
         let allowances = request.held.allowances();
         let emitter = Emitter::default();
         let conversation = Conversation {
-            screen: OutputScreen::new(self, &request.cx, request.chat.stream),
+            screen: OutputScreen::default(),
             held: self.holds_answers(request.chat.stream).then(HeldAnswer::default),
             said: request.question.is_some().then(String::new),
             finish: None,
@@ -47,6 +50,7 @@ impl Pipeline {
             findings,
         };
         let mut reply = Reply::new(model, record, emitter, allowances, conversation.run(source));
+        reply.citations = citations;
         if left_out > 0 {
             reply.headers.push((LEFT_OUT, left_out.to_string()));
         }
@@ -55,6 +59,20 @@ impl Pipeline {
         }
         reply
     }
+}
+
+/// What was heard of a turn.
+#[derive(Default)]
+struct Heard {
+    /// Of each choice that has not ended.
+    calls: BTreeMap<u32, Vec<ToolCall>>,
+    /// Those that the server shall run.
+    own_calls: Vec<ToolCall>,
+    /// Choices that a guard has ended.
+    halted: Vec<u32>,
+    /// Choices that have not ended.
+    open: u32,
+    usage: Option<Usage>,
 }
 
 /// One answer in the making.
@@ -92,6 +110,12 @@ fn too_many_turns(limit: u32) -> Reject {
     Reject::new(RejectKind::Internal, Fault::Operator, message).code("tool_loop")
 }
 
+/// Text of a turn's answer, for the guards; `ending` says that it is the last.
+fn asking<'a>(turn: &'a TurnPlan, choice: u32, channel: &'a Channel, ending: Option<&'a str>) -> Asking<'a> {
+    let Request { cx, chat, .. } = &*turn.request;
+    Asking { cx, streaming: chat.stream, choice, channel, ending }
+}
+
 /// What a turn left to do.
 enum TurnEnd {
     /// The answer is complete.
@@ -121,8 +145,10 @@ impl Conversation {
     }
 
     async fn end(&mut self) -> Result<(), Reject> {
+        // A sum of some turns would be too little.
+        self.usage = self.usage.filter(|_| self.is_counted);
         self.let_go().await?;
-        if let Some(usage) = self.usage.filter(|_| self.is_counted) {
+        if let Some(usage) = self.usage {
             self.out.emit(ReplyEvent::Usage(usage)).await;
         }
         if let Some(said) = self.said.take() {
@@ -139,6 +165,10 @@ impl Conversation {
         let (cx, stream, model) = (&request.cx, request.chat.stream, &self.turn.model.name);
         let findings = &mut self.screen.findings;
         let judged = Box::pin(self.pipeline.screen_answer(cx, stream, model, held, self.usage, findings)).await?;
+        if judged.replaced {
+            cx.note(|report| report.citations.clear());
+            self.out.emit(ReplyEvent::Uncited).await;
+        }
         for Delta { choice, kind } in judged.events {
             self.emit(choice, kind).await;
         }
@@ -148,6 +178,11 @@ impl Conversation {
         Ok(())
     }
 
+    /// Those of its text; without any it passes untouched.
+    fn guards(&self) -> &[Stage] {
+        &self.pipeline.stages.stream_guards
+    }
+
     async fn run_tools(&mut self, calls: Vec<ToolCall>) -> Result<(), Reject> {
         let spoken = self.spoken.as_mut().map(std::mem::take).unwrap_or_default();
         Box::pin(self.pipeline.run_tools(&mut self.turn, spoken, calls, &mut self.screen.findings)).await
@@ -155,10 +190,7 @@ impl Conversation {
 
     /// Reads one turn to its end.
     async fn listen(&mut self, mut source: Source) -> Result<TurnEnd, Reject> {
-        let mut calls: BTreeMap<u32, Vec<ToolCall>> = BTreeMap::new();
-        let mut own_calls = Vec::new();
-        let mut halted: Vec<u32> = Vec::new();
-        let mut usage = None;
+        let mut heard = Heard { open: self.turn.request.chat.n, ..Heard::default() };
         let mut reads = Reads::default();
         let mut next = reads.next(&mut source).await;
         // Whoever answers has said its name with its first word.
@@ -167,32 +199,44 @@ impl Conversation {
         });
         while let Some(event) = next {
             match event? {
-                SourceEvent::Usage(latest) => usage = Some(latest),
-                SourceEvent::Delta(delta) if halted.contains(&delta.choice) => {}
+                SourceEvent::Usage(latest) => heard.usage = Some(latest),
+                SourceEvent::Delta(delta) if heard.halted.contains(&delta.choice) => {}
                 SourceEvent::Delta(Delta { choice, kind }) => match kind {
-                    DeltaKind::ToolCall { call, .. } => calls.entry(choice).or_default().push(call),
+                    DeltaKind::ToolCall { call, .. } => heard.calls.entry(choice).or_default().push(call),
                     DeltaKind::Finish(reason) => {
-                        let calls = calls.remove(&choice).unwrap_or_default();
-                        own_calls = Box::pin(self.finish(choice, reason, calls)).await?;
+                        heard.open = heard.open.saturating_sub(1);
+                        let calls = heard.calls.remove(&choice).unwrap_or_default();
+                        heard.own_calls = Box::pin(self.finish(choice, reason, calls)).await?;
                     }
                     mut kind => {
-                        let more = reads.gather(self.screen.joining(), choice, &mut kind, &mut source);
-                        if self.say(choice, kind, more, None).await? {
-                            self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
-                            source.stop(choice);
-                            halted.push(choice);
+                        let joining = self.screen.joining(self.guards(), self.turn.request.chat.stream);
+                        let more = reads.gather(joining, choice, &mut kind, &mut source);
+                        let is_halted = self.say(choice, kind, more, None).await?;
+                        if is_halted && self.halt(choice, &mut source, &mut heard).await {
+                            break;
                         }
                     }
                 },
             }
             next = reads.next(&mut source).await;
         }
-        match usage {
+        match heard.usage {
             Some(usage) => *self.usage.get_or_insert_default() += usage,
-            // A sum of the others would be too little.
             None => self.is_counted = false,
         }
-        Ok(if own_calls.is_empty() { TurnEnd::Answered } else { TurnEnd::Calls(own_calls) })
+        Ok(if heard.own_calls.is_empty() { TurnEnd::Answered } else { TurnEnd::Calls(heard.own_calls) })
+    }
+
+    /// Ends a choice that a guard has halted, and lets no more of it be made. Whether nothing more is to be heard: no choice
+    /// is left, and what was used is known.
+    async fn halt(&mut self, choice: u32, source: &mut Source, heard: &mut Heard) -> bool {
+        self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
+        source.stop(choice);
+        heard.halted.push(choice);
+        heard.open = heard.open.saturating_sub(1);
+        let counted = if heard.open == 0 { source.counted() } else { None };
+        heard.usage = counted.or(heard.usage);
+        counted.is_some()
     }
 
     /// Judges text, with `more` that came together with it, and lets it out; true when a guard halts the answer.
@@ -209,7 +253,8 @@ impl Conversation {
             DeltaKind::Refusal(text) => (Channel::Refusal, text, Vec::new()),
             DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => return Ok(false),
         };
-        let judged = self.screen.judge(choice, &channel, Piece { text, logprobs }, more, ending).await?;
+        let (guards, asking) = (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &channel, ending));
+        let judged = self.screen.judge(guards, asking, Piece { text, logprobs }, more).await?;
         let halted = judged.halted;
         for Piece { text, logprobs } in judged.pieces() {
             self.emit_text(choice, &channel, text, logprobs).await;
@@ -231,7 +276,7 @@ impl Conversation {
             DeltaKind::Text { text: String::new(), logprobs: Vec::new() },
             DeltaKind::Refusal(String::new()),
         ] {
-            if !self.screen.is_off() && self.say(choice, kind, Vec::new(), ending).await? {
+            if !self.guards().is_empty() && self.say(choice, kind, Vec::new(), ending).await? {
                 self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
                 return Ok(Vec::new());
             }
@@ -267,16 +312,11 @@ impl Conversation {
         let mut judged = Vec::with_capacity(calls.len());
         for mut call in calls {
             let channel = Channel::ToolArguments(call.id.clone());
-            let was_json = !self.screen.is_off() && is_json(&call.arguments);
             let arguments = Piece { text: call.arguments, logprobs: Vec::new() };
-            let verdict = self.screen.judge(choice, &channel, arguments, Vec::new(), ending).await?;
+            let (guards, asking) = (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &channel, ending));
+            let verdict = self.screen.judge(guards, asking, arguments, Vec::new()).await?;
             if verdict.halted {
                 return Ok(None);
-            }
-            // What a model wrote may be no JSON, or cut off: whoever offered the tool is told to check.
-            if was_json && !is_json(&verdict.text) {
-                let cause = format!("a stream guard left no JSON in the arguments of a call of `{}`", call.name);
-                return Err(Reject::internal(Fault::Plugin, cause));
             }
             call.arguments = verdict.text;
             judged.push(call);

@@ -7,6 +7,7 @@ use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use tidegate_text::{AddSpecial, ChatOptions, TextError, ToolFormat};
 use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef};
 
@@ -15,13 +16,13 @@ pub(crate) enum Fitted {
     /// Tokens for the own engine.
     Engine(EngineTurn),
     /// A request for an upstream.
-    Upstream(Box<Chat>),
+    Upstream(Arc<Chat>),
 }
 
 /// Fits `chat`, with the server's `tools` beside its own, to `model`.
 pub(crate) fn fit(
     model: &Model,
-    chat: &Chat,
+    chat: &Arc<Chat>,
     tools: &[ToolDef],
     seeds: &[u64],
     bounds: LengthBounds,
@@ -39,18 +40,25 @@ pub(crate) fn fit(
             }
             Ok(Fitted::Engine(turn))
         }
-        ModelBackend::Upstream(_) => {
-            let mut chat = chat.clone();
-            if chat.messages.iter().any(is_passage) {
-                chat.messages = merge_context(&chat.messages);
-            }
-            chat.tools.extend(tools.iter().cloned());
-            bounds.check_prompt(estimated_input(&chat, []), "about ")?;
-            chat.max_tokens = chat.max_tokens.or(bounds.output.map(|bound| bound.tokens));
-            chat.model.clone_from(&model.name);
-            Ok(Fitted::Upstream(Box::new(chat)))
-        }
+        ModelBackend::Upstream(_) => Ok(Fitted::Upstream(upstream_chat(chat, tools, bounds)?)),
     }
+}
+
+/// What an upstream is asked; most often what was asked here, which is not copied. It is asked for the model by the name
+/// that it has there.
+fn upstream_chat(chat: &Arc<Chat>, tools: &[ToolDef], bounds: LengthBounds) -> Result<Arc<Chat>, Reject> {
+    let mut fitted = Arc::clone(chat);
+    if chat.messages.iter().any(is_passage) {
+        Arc::make_mut(&mut fitted).messages = merge_context(&chat.messages);
+    }
+    if !tools.is_empty() {
+        Arc::make_mut(&mut fitted).tools.extend(tools.iter().cloned());
+    }
+    bounds.check_prompt(estimated_input(&fitted, []), "about ")?;
+    if let (None, Some(bound)) = (chat.max_tokens, bounds.output) {
+        Arc::make_mut(&mut fitted).max_tokens = Some(bound.tokens);
+    }
+    Ok(fitted)
 }
 
 /// What the prompt takes; for an upstream, whose tokenizer is not here, about that.
@@ -113,7 +121,10 @@ fn is_passage(message: &Message) -> bool {
 
 fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
     let name = &model.name;
-    let is_ours = |field: &str| field == TEMPLATE_ARGS && chat.form == Form::Chat;
+    let is_ours = |field: &str| match chat.form {
+        Form::Chat => field == TEMPLATE_ARGS,
+        Form::Completion { .. } => field == PARSE_SPECIAL,
+    };
     if let Some(field) = chat.demands.iter().find(|field| !is_ours(field)) {
         let message = format!("model `{name}` does not support `{field}` with this value; leave it out");
         return Err(Reject::invalid(field.clone(), message).code("unsupported_parameter"));
@@ -137,9 +148,12 @@ fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
 fn encode(engine: &EngineModel, chat: &Chat, messages: &[Message], tools: &[ToolDef]) -> Result<Vec<u32>, Reject> {
     let encoded = match chat.form {
         Form::Completion { .. } => {
-            // A raw prompt is the caller's own rendering: control tokens in it are meant.
             let prompt: String = messages.iter().map(Message::joined_text).collect();
-            engine.text.encode(&prompt, AddSpecial::Yes)
+            // Text of others may be in a prompt. Only who says that it is rendered has seen to its marks.
+            match chat.extra.get(PARSE_SPECIAL) {
+                Some(Value::Bool(true)) => engine.text.encode(&prompt, AddSpecial::Yes),
+                _ => engine.text.encode_literal(&prompt, AddSpecial::Yes),
+            }
         }
         Form::Chat => {
             let options = ChatOptions { template_args: template_args(chat)?, ..ChatOptions::default() };
@@ -159,6 +173,8 @@ fn encode(engine: &EngineModel, chat: &Chat, messages: &[Message], tools: &[Tool
     })
 }
 
+/// The field by which the caller of a completion says that marks in its prompt are meant; llama.cpp's name for it.
+const PARSE_SPECIAL: &str = "parse_special";
 /// The field with variables for the template, such as `enable_thinking`.
 const TEMPLATE_ARGS: &str = "chat_template_kwargs";
 /// More than any template knows.
@@ -234,7 +250,7 @@ pub(crate) fn seeds(asked: Option<u64>, n: u32) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_types::Provenance;
+    use tidegate_types::{Provenance, Quota, ToolHints};
 
     #[test]
     fn passages_go_into_the_question_they_were_found_for() {
@@ -245,6 +261,37 @@ mod tests {
         let merged = merge_context(&messages);
         assert_eq!(merged.len(), 2);
         assert_eq!(merged[1].joined_text(), "Context: Kelso is a port.\n\nQuestion: What is Kelso?");
+    }
+
+    #[test]
+    fn an_upstream_is_sent_what_was_asked_and_a_copy_only_where_that_changes() {
+        let tool = ToolDef {
+            name: "t".into(),
+            description: String::new(),
+            input_schema: Value::Null,
+            strict: false,
+            hints: ToolHints::default(),
+        };
+        let asked = || Arc::new(Chat::new("m", vec![Message::text("m0", Role::User, "hi")]));
+        let bounds = LengthBounds::of_model(&Quota { max_output_tokens: Some(9), ..Quota::default() });
+        let bounded = Arc::new(Chat { max_tokens: Some(5), ..Chat::clone(&asked()) });
+        for (chat, bounds) in [(asked(), LengthBounds::default()), (bounded, bounds)] {
+            assert!(Arc::ptr_eq(&upstream_chat(&chat, &[], bounds).unwrap(), &chat));
+        }
+        let mut passage = Message::text("p", Role::User, "Kelso is a port.");
+        passage.provenance = Some(Provenance { source: "folder".into(), uri: None, span: None });
+        let mut grounded = asked();
+        Arc::make_mut(&mut grounded).messages.insert(0, passage);
+        for (chat, tools, bounds, expected) in [
+            (asked(), vec![tool], LengthBounds::default(), (1, 1, None)),
+            (asked(), vec![], bounds, (1, 0, Some(9))),
+            (grounded, vec![], LengthBounds::default(), (1, 0, None)),
+        ] {
+            let before = Chat::clone(&chat);
+            let sent = upstream_chat(&chat, &tools, bounds).unwrap();
+            assert_eq!((sent.messages.len(), sent.tools.len(), sent.max_tokens), expected);
+            assert_eq!(*chat, before, "what is asked elsewhere is what was asked");
+        }
     }
 
     #[test]

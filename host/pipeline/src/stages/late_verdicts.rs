@@ -3,17 +3,25 @@
 //! runs, and before anything of the request leaves the machine.
 
 use crate::chat::Pipeline;
+use crate::source::Source;
 use crate::stage::Stage;
 use crate::stages::screen_input::{inspect, refused, respond};
 use crate::states::{Ended, Request};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use std::sync::Arc;
+use std::time::Instant;
 use tidegate_sandbox::stage::{Action, StageKind, Verdict};
 use tidegate_types::{About, Fault, Reject};
+use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
 
 /// What the late guards will say, in the config's order. Dropping it stops them.
-pub(crate) struct PendingVerdicts(AbortOnDropHandle<Vec<Result<Option<Verdict>, Reject>>>);
+pub(crate) struct PendingVerdicts(AbortOnDropHandle<Vec<LateVerdict>>);
+
+/// What a guard said, and when.
+type LateVerdict = (Result<Option<Verdict>, Reject>, Instant);
 
 impl Pipeline {
     /// Asks the late guards and does not wait for them.
@@ -21,19 +29,52 @@ impl Pipeline {
         if self.stages.late_guards.is_empty() {
             return None;
         }
-        let (pipeline, cx, chat) = (Arc::clone(self), request.cx.clone(), request.chat.clone());
-        let asking = tokio::spawn(async move {
+        let (pipeline, cx, chat) = (Arc::clone(self), request.cx.clone(), Arc::clone(&request.chat));
+        let asking = async move {
             let stages = &pipeline.stages;
-            join_all(stages.late_guards.iter().map(|stage| inspect(stages, stage, &cx, &chat))).await
-        });
+            let asked = stages.late_guards.iter().map(|stage| inspect(stages, stage, &cx, &chat));
+            join_all(asked.map(|asked| asked.map(|verdict| (verdict, Instant::now())))).await
+        };
+        let asking = tokio::spawn(asking.in_current_span());
         Some(PendingVerdicts(AbortOnDropHandle::new(asking)))
     }
 
     /// Waits for the late verdicts, where some are pending.
-    pub(super) async fn settled(self: &Arc<Self>, mut request: Box<Request>) -> Result<Box<Request>, Ended> {
+    pub(crate) async fn settled(self: &Arc<Self>, mut request: Box<Request>) -> Result<Box<Request>, Ended> {
         let Some(PendingVerdicts(asking)) = request.pending.take() else { return Ok(request) };
-        let verdicts = asking.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?;
-        for (stage, verdict) in self.stages.late_guards.iter().zip(verdicts) {
+        let verdicts = asking.await.map_err(stopped)?;
+        self.follow_late(request, verdicts)
+    }
+
+    /// As [`Self::settled`], while the model works. The guards hold its first word back from when it is there.
+    pub(super) async fn settled_beside(
+        self: &Arc<Self>,
+        mut request: Box<Request>,
+        source: &mut Source,
+    ) -> Result<Box<Request>, Ended> {
+        let Some(PendingVerdicts(mut asking)) = request.pending.take() else { return Ok(request) };
+        let mut first = None;
+        let verdicts = std::future::poll_fn(|cx| {
+            if first.is_none() && source.poll_ready(cx).is_ready() {
+                first = Some(Instant::now());
+            }
+            asking.poll_unpin(cx)
+        });
+        let verdicts = verdicts.await.map_err(stopped)?;
+        for (stage, (_, decided)) in self.stages.late_guards.iter().zip(&verdicts) {
+            if let Some(held) = first.and_then(|first| decided.checked_duration_since(first)) {
+                stage.figures.holdback(&stage.name).record(held);
+            }
+        }
+        self.follow_late(request, verdicts)
+    }
+
+    fn follow_late(
+        self: &Arc<Self>,
+        mut request: Box<Request>,
+        verdicts: Vec<LateVerdict>,
+    ) -> Result<Box<Request>, Ended> {
+        for (stage, (verdict, _)) in self.stages.late_guards.iter().zip(verdicts) {
             let verdict = verdict?;
             request.cx.judged(stage, About::Prompt, verdict.as_ref());
             let Some(verdict) = verdict else { continue };
@@ -63,4 +104,8 @@ impl Pipeline {
         }
         Ok(request)
     }
+}
+
+fn stopped(error: JoinError) -> Reject {
+    Reject::internal(Fault::Operator, error.to_string())
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::stage::{StageKind, Summary};
 use tidegate_types::{Fault, Finding, Reject, RejectKind, Usage};
+use tracing::Span;
 
 /// How a request ended, kept until observers have been told.
 #[derive(Clone, Debug)]
@@ -22,12 +23,12 @@ pub(crate) struct Ending {
 
 impl Pipeline {
     /// Tells every observer, beside each other.
-    pub(crate) fn tell(self: &Arc<Self>, cx: &RequestContext, ending: Ending) {
+    pub(crate) fn tell(self: &Arc<Self>, cx: &RequestContext, request: &Span, ending: Ending) {
         if self.stages.observers.is_empty() {
             return;
         }
         let (pipeline, cx) = (Arc::clone(self), cx.clone());
-        self.background.start("observer", async move {
+        self.background.start("observer", request, async move {
             let attrs = [("stream".to_owned(), ending.stream.to_string())];
             let tell = |stage: usize| {
                 let (stage, ending, cx, attrs) = (&pipeline.stages.observers[stage], &ending, &cx, &attrs[..]);
@@ -65,7 +66,7 @@ impl Pipeline {
             findings: Vec::new(),
             stream,
         };
-        self.tell(cx, ending);
+        self.tell(cx, &Span::current(), ending);
     }
 }
 

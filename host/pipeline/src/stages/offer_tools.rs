@@ -69,7 +69,8 @@ fn check_names(request: &Request, tools: &[ServerTool]) -> Result<(), Reject> {
                 "the tool name `{}` is taken by a tool of this server; rename yours, or send `tool_choice`: \"none\"",
                 own.name
             );
-            return Err(Reject::invalid(format!("tools[{i}].function.name"), message).code("tool_name_taken"));
+            let param = format!("tools[{i}].{}", request.chat.fields.tool_name);
+            return Err(Reject::invalid(param, message).code("tool_name_taken"));
         }
     }
     Ok(())

@@ -7,6 +7,9 @@ use std::sync::Arc;
 use tidegate_sandbox::stage::{Chunk, Query, StageKind};
 use tidegate_types::{Citation, Form, Message, Part, Provenance, Reject, Role, Scope};
 
+/// Of a passage's source, as the model reads it.
+const MAX_NAME_CHARS: usize = 200;
+
 impl Pipeline {
     pub(crate) async fn recall(self: &Arc<Self>, screened: Screened) -> Result<Grounded, Ended> {
         let Screened(request) = screened;
@@ -32,13 +35,15 @@ impl Pipeline {
         let sources: Vec<(String, Citation)> =
             retrieved.iter().map(|passage| passage.id.clone()).zip(citations).collect();
         let passages = retrieved.into_iter().chain(remembered.into_iter().flatten()).collect();
-        let passages = self.screen_outside(&request.cx, passages, &mut request.findings).await?;
+        let mut passages = self.screen_outside(&request.cx, passages, &mut request.findings).await?;
         // What a guard dropped is not cited: the model never had it.
-        let given = |id: &String| passages.iter().any(|passage| passage.id == *id);
-        request.cx.note(|report| {
-            sources.into_iter().filter(|(id, _)| given(id)).for_each(|(_, citation)| report.cited(citation));
+        let cited = sources.into_iter().filter_map(|(id, citation)| {
+            let is_it = |passage: &&mut Message| passage.id == id && passage.parts.len() > 1;
+            passages.iter_mut().find(is_it).map(|passage| named(citation, passage))
         });
-        request.chat.messages.splice(at..at, passages);
+        request.citations = cited.collect();
+        request.cx.note(|report| request.citations.iter().cloned().for_each(|citation| report.cited(citation)));
+        Arc::make_mut(&mut request.chat).messages.splice(at..at, passages);
         if self.memories_of(&scope).next().is_some() {
             request.question = Some(question);
         }
@@ -77,6 +82,11 @@ impl Pipeline {
     }
 }
 
+/// What the model calls a passage's source by: one line, of a length that leaves the passage the most of it.
+fn line(uri: &str) -> String {
+    uri.chars().filter(|c| !c.is_control()).take(MAX_NAME_CHARS).collect()
+}
+
 /// The last message of the user, which must be the last of all: a conversation that waits for tool results was
 /// grounded when the question came.
 fn question(request: &Request) -> Option<(usize, String)> {
@@ -86,6 +96,8 @@ fn question(request: &Request) -> Option<(usize, String)> {
     (asks && !text.trim().is_empty()).then(|| (request.chat.messages.len() - 1, text))
 }
 
+/// The passage as guards see it: its text, and behind that what is told of its document. Whoever wrote that may have written
+/// names, too.
 fn passage(plugin: &str, chunk: Chunk) -> (Message, Citation) {
     let citation = Citation {
         source: plugin.to_owned(),
@@ -93,12 +105,51 @@ fn passage(plugin: &str, chunk: Chunk) -> (Message, Citation) {
         title: chunk.title,
         bytes: chunk.origin.map(|span| (span.start, span.end)),
     };
+    let told = [Some(&citation.file), citation.title.as_ref()].into_iter().flatten().cloned();
     let message = Message {
         id: format!("{plugin}/{}", chunk.id),
         role: Role::User,
         name: None,
-        parts: vec![Part::Text(chunk.text)],
+        parts: [chunk.text].into_iter().chain(told).map(Part::Text).collect(),
         provenance: Some(Provenance { source: plugin.to_owned(), uri: chunk.uri, span: chunk.origin }),
     };
     (message, citation)
+}
+
+/// The citation as the guards left it; and the passage as the model reads it: its text alone again, behind the file's name
+/// where it is of a file.
+fn named(mut citation: Citation, passage: &mut Message) -> Citation {
+    let mut told =
+        passage.parts.drain(1..).filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
+    citation.file = told.next().unwrap_or_default();
+    citation.title = told.next();
+    drop(told);
+    let is_file = passage.provenance.as_ref().is_some_and(|provenance| provenance.uri.is_some());
+    let name = line(&citation.file);
+    if is_file && !name.is_empty() {
+        passage.parts.insert(0, Part::Text(format!("[{name}] ")));
+    }
+    citation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_reads_where_a_passage_is_from() {
+        let read = |uri: Option<&str>| {
+            let (uri, text) = (uri.map(str::to_owned), "Kelso is a port.".to_owned());
+            let chunk = Chunk { id: "c0".into(), text, uri, title: Some("Ports".into()), score: None, origin: None };
+            let (mut message, citation) = passage("folder", chunk);
+            let cited = named(citation.clone(), &mut message);
+            assert_eq!(cited, citation);
+            message.joined_text()
+        };
+        assert_eq!(read(Some("docs/kelso.md")), "[docs/kelso.md] Kelso is a port.");
+        assert_eq!(read(None), "Kelso is a port.", "an id is a name for programs");
+        assert_eq!(read(Some("a\n\nb\u{7f}")), "[ab] Kelso is a port.", "a name is one line");
+        assert_eq!(read(Some("\n")), "Kelso is a port.");
+        assert_eq!(read(Some(&"é".repeat(300))).chars().count(), "[] Kelso is a port.".chars().count() + 200);
+    }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
 use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Retention, Role, Scope};
+use tracing::Span;
 
 impl Pipeline {
     /// The memories that are for the caller.
@@ -39,7 +40,7 @@ impl Pipeline {
             return;
         }
         let (pipeline, cx, notes) = (Arc::clone(self), request.cx.clone(), request.notes.clone());
-        self.background.start("memory", async move {
+        self.background.start("memory", &Span::current(), async move {
             let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
             for MemoryStage { stage, .. } in pipeline.memories_of(&cx.caller.scope) {
                 let call = cx.call(false, stage.wall);

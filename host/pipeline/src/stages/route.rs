@@ -7,7 +7,7 @@ use crate::models::{Model, ModelBackend};
 use crate::states::{Ended, Equipped, Request, Routed};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Candidate, RouteRequest, StageKind};
-use tidegate_types::Reject;
+use tidegate_types::{Fault, Reject};
 
 impl Pipeline {
     pub(crate) async fn route(self: &Arc<Self>, mut equipped: Equipped) -> Result<Routed, Ended> {
@@ -20,7 +20,9 @@ impl Pipeline {
             Box::pin(self.ask_routers(&equipped.request)).await?
         } else {
             let model = self.models.allowed(&chat.model, &cx.caller.scope)?;
-            std::iter::once(model).chain(self.models.fallbacks(model, &cx.caller.scope)).cloned().collect()
+            model.check_answers()?;
+            let fallbacks = self.models.fallbacks(model, &cx.caller.scope).filter(|model| model.answers());
+            std::iter::once(model).chain(fallbacks).cloned().collect()
         };
         Ok(Routed { equipped, candidates })
     }
@@ -28,7 +30,7 @@ impl Pipeline {
     async fn ask_routers(&self, request: &Request) -> Result<Vec<Arc<Model>>, Reject> {
         let scope = &request.cx.caller.scope;
         let mut models: Vec<Arc<Model>> =
-            self.models.iter().filter(|model| scope.allows(&model.name)).cloned().collect();
+            self.models.iter().filter(|model| model.answers() && scope.allows(&model.name)).cloned().collect();
         for stage in &self.stages.routers {
             let candidates: Vec<Candidate> = models.iter().map(|model| candidate(model)).collect();
             let attrs = request_attrs(request);
@@ -56,7 +58,7 @@ impl Pipeline {
 }
 
 fn no_candidate() -> Reject {
-    Reject::unavailable(tidegate_types::Fault::Operator, "the server's router left no model for this request", 1)
+    Reject::unavailable(Fault::Operator, "the server's router left no model for this request", 1)
 }
 
 fn candidate(model: &Model) -> Candidate {

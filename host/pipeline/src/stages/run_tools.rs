@@ -5,6 +5,7 @@ use crate::stage::Stage;
 use crate::stages::start::TurnPlan;
 use crate::states::ServerTool;
 use metrics::counter;
+use std::sync::Arc;
 use tidegate_sandbox::stage::StageKind;
 use tidegate_types::{Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolChoice, ToolOutcome, ToolRun};
 
@@ -30,11 +31,12 @@ impl Pipeline {
             let position = kept.iter().position(|message| message.id == id);
             messages.push(position.map_or_else(|| withheld(call), |at| kept.remove(at)));
         }
-        number(&mut messages, turn.request.chat.messages.len());
-        turn.request.chat.messages.append(&mut messages);
+        let chat = Arc::make_mut(&mut turn.request.chat);
+        number(&mut messages, chat.messages.len());
+        chat.messages.append(&mut messages);
         // Held to it in each turn, the model could never answer.
-        if forces_ours(&turn.request.chat.tool_choice, &turn.tools) {
-            turn.request.chat.tool_choice = ToolChoice::Auto;
+        if forces_ours(&chat.tool_choice, &turn.tools) {
+            chat.tool_choice = ToolChoice::Auto;
         }
         Ok(())
     }

@@ -3,10 +3,13 @@
 
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use crate::stage::Stage;
+use crate::stage::{Stage, traced};
 use crate::stages::edits;
+use futures_util::FutureExt;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::time::Instant;
+use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Action, Output, StageKind, Verdict};
 use tidegate_types::{
     About, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, Role, TextLogprob, Usage,
@@ -36,6 +39,8 @@ pub struct OutputGuardStage {
 #[derive(Debug, Default)]
 pub(super) struct HeldAnswer {
     events: Vec<Delta>,
+    /// When the first of them came.
+    since: Option<Instant>,
 }
 
 /// One choice of a held answer.
@@ -53,6 +58,7 @@ pub(super) struct JudgedAnswer {
 
 impl HeldAnswer {
     pub(super) fn push(&mut self, delta: Delta) {
+        self.since.get_or_insert_with(Instant::now);
         self.events.push(delta);
     }
 
@@ -138,7 +144,13 @@ impl Pipeline {
         let mut choices = held.choices();
         let mut rewritten = false;
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
-            let asked = batch.iter().map(|stage| inspect(stage, cx, streaming, model, &choices, usage));
+            let asked = batch.iter().map(|stage| {
+                let verdict = inspect(stage, cx, streaming, model, &choices, usage);
+                // Who reads no stream waits for the call alone.
+                let since = held.since.filter(|_| streaming);
+                let note = move |since: Instant| stage.figures.holdback(&stage.name).record(since.elapsed());
+                verdict.inspect(move |_| since.into_iter().for_each(note))
+            });
             let verdicts = futures_util::future::join_all(asked).await;
             for (stage, verdict) in batch.iter().zip(verdicts) {
                 let verdict = verdict?;
@@ -189,7 +201,8 @@ async fn inspect(
     let attrs = [("model".to_owned(), serde_json::Value::from(model).to_string())];
     let call = cx.call(streaming, stage.wall);
     let output = Output { choices: &messages, finish_reasons: &reasons, usage, attrs: &attrs };
-    stage.call(StageKind::OutputGuard, &call, async |plugin| plugin.inspect_output(&call, output).await).await
+    let asking = async |plugin: &Plugin| traced(plugin.inspect_output(&call, output).await);
+    stage.call(StageKind::OutputGuard, &call, asking).await
 }
 
 fn rewrite(choices: &mut [Choice], list: Vec<tidegate_sandbox::stage::Edit>) -> Result<(), String> {

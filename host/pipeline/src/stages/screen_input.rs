@@ -4,18 +4,20 @@ use crate::account::Record;
 use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
 use crate::reply::{Emitter, Reply, ReplyEvent};
-use crate::stage::Stage;
+use crate::stage::{Stage, traced};
 use crate::stages::{edits, params};
 use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
-use tidegate_types::{
-    About, Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind, ToolDef, Usage,
-};
+use tidegate_types::{About, Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind};
 
 /// The response header that names the guard that answered in the model's place.
 const ANSWERED_BY: &str = "x-tidegate-answered-by";
+
+/// Messages from outside that guards are asked about at once: one request does not take every instance.
+const SCREENED_AT_ONCE: usize = 8;
 
 impl Pipeline {
     pub(crate) async fn screen_input(self: &Arc<Self>, loaded: Loaded) -> Result<Screened, Ended> {
@@ -33,7 +35,8 @@ impl Pipeline {
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
-                        edits::apply(&mut request.chat, list).map_err(|why| bad_edit(&request.cx, stage, why))?;
+                        edits::apply(Arc::make_mut(&mut request.chat), list)
+                            .map_err(|why| bad_edit(&request.cx, stage, why))?;
                     }
                     Action::Respond(parts) => {
                         // Nothing leaves before every guard has decided, whoever says it.
@@ -50,54 +53,65 @@ impl Pipeline {
     }
 
     /// Screens text from outside before the model sees it: what a guard rewrites is rewritten, what it refuses
-    /// is dropped and named in the log.
+    /// is dropped and named in the log. Messages are screened beside each other, and nothing depends on which is first.
     pub(crate) async fn screen_outside(
         &self,
         cx: &RequestContext,
         messages: Vec<Message>,
         findings: &mut Vec<Finding>,
     ) -> Result<Vec<Message>, Reject> {
-        let mut kept = Vec::with_capacity(messages.len());
-        for message in messages {
-            if let Some(message) = self.screen_one(cx, message, findings).await? {
-                kept.push(message);
-            }
+        let mut screened =
+            stream::iter(messages).map(|message| self.screen_one(cx, message)).buffered(SCREENED_AT_ONCE).boxed();
+        let mut kept = Vec::new();
+        while let Some(one) = screened.next().await {
+            let (message, mut found) = one?;
+            findings.append(&mut found);
+            kept.extend(message);
         }
         Ok(kept)
     }
 
+    /// What is left of a message, if anything is, and what guards saw in it.
     async fn screen_one(
         &self,
         cx: &RequestContext,
         message: Message,
-        findings: &mut Vec<Finding>,
-    ) -> Result<Option<Message>, Reject> {
-        let mut messages = vec![message];
-        for stage in self.stages.prompt_guards.iter().chain(&self.stages.late_guards) {
-            let call = cx.call(false, stage.wall);
-            let verdict = stage
-                .call(StageKind::PromptGuard, &call, async |plugin| {
-                    let tools: &[ToolDef] = &[];
-                    plugin.inspect_prompt(&call, Prompt { messages: &messages, tools, params: &[] }).await
-                })
-                .await?;
-            cx.judged(stage, About::Context, verdict.as_ref());
-            let Some(verdict) = verdict else { continue };
-            findings.extend(verdict.findings);
-            match verdict.action {
-                Action::Allow => {}
-                Action::Rewrite(list) => {
-                    let texts = list.into_iter().filter(|edit| matches!(edit, Edit::ReplaceText { .. })).collect();
-                    edits::apply_to(&mut messages, texts).map_err(|why| bad_edit(cx, stage, why))?;
-                }
-                Action::Respond(_) | Action::Refuse(_) => {
-                    tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
-                    return Ok(None);
+    ) -> Result<(Option<Message>, Vec<Finding>), Reject> {
+        let (mut messages, mut findings) = (vec![message], Vec::new());
+        let guards: Vec<&Stage> = self.stages.prompt_guards.iter().chain(&self.stages.late_guards).collect();
+        for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
+            let verdicts = join_all(batch.iter().map(|stage| inspect_outside(stage, cx, &messages))).await;
+            for (stage, verdict) in batch.iter().zip(verdicts) {
+                let verdict = verdict?;
+                cx.judged(stage, About::Context, verdict.as_ref());
+                let Some(verdict) = verdict else { continue };
+                findings.extend(verdict.findings);
+                match verdict.action {
+                    Action::Allow => {}
+                    Action::Rewrite(list) => {
+                        let texts = list.into_iter().filter(|edit| matches!(edit, Edit::ReplaceText { .. })).collect();
+                        edits::apply_to(&mut messages, texts).map_err(|why| bad_edit(cx, stage, why))?;
+                    }
+                    Action::Respond(_) | Action::Refuse(_) => {
+                        tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
+                        return Ok((None, findings));
+                    }
                 }
             }
         }
-        Ok(messages.pop())
+        Ok((messages.pop(), findings))
     }
+}
+
+/// One guard's verdict on text from outside.
+async fn inspect_outside(stage: &Stage, cx: &RequestContext, messages: &[Message]) -> Result<Option<Verdict>, Reject> {
+    let call = cx.call(false, stage.wall);
+    stage
+        .call(StageKind::PromptGuard, &call, async |plugin| {
+            let prompt = Prompt { messages, tools: &[], params: &[] };
+            traced(plugin.inspect_prompt(&call, prompt).await)
+        })
+        .await
 }
 
 impl Request {
@@ -122,7 +136,7 @@ pub(super) async fn inspect(
         .call(StageKind::PromptGuard, &call, async |plugin| {
             let params = params::of(chat, &cx.caller.scope, stages, stage);
             let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
-            plugin.inspect_prompt(&call, prompt).await
+            traced(plugin.inspect_prompt(&call, prompt).await)
         })
         .await
 }
@@ -145,13 +159,13 @@ fn bad_edit(cx: &RequestContext, stage: &Stage, why: String) -> Reject {
 /// else, nothing.
 pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request, parts: Vec<Part>) -> Reply {
     let Request { chat, cx, held, findings, charge, tally, .. } = request;
-    let mut record = Record::new(&cx, chat.model.clone(), chat.stream);
+    let mut record = Record::new(&cx, chat.model.clone(), chat.stream, &tally);
     record.observe(pipeline, &findings);
     record.bill(charge);
     let emitter = Emitter::default();
     let out = emitter.clone();
     let allowances = held.allowances();
-    let mut reply = Reply::new(chat.model, record, emitter, allowances, async move {
+    let mut reply = Reply::new(chat.model.clone(), record, emitter, allowances, async move {
         let _held = held;
         for choice in 0..chat.n {
             for part in &parts {
@@ -163,10 +177,7 @@ pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request,
             let kind = DeltaKind::Finish(FinishReason::Stop);
             out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
         }
-        let used = tally.tokens();
-        let (input_tokens, cached_tokens, output_tokens) = (used.input, used.cached, used.output);
-        let usage = Usage { input_tokens, cached_tokens, output_tokens, reasoning_tokens: None };
-        out.emit(ReplyEvent::Usage(usage)).await;
+        out.emit(ReplyEvent::Usage(tally.tokens().into())).await;
         Ok(())
     });
     reply.headers.push((ANSWERED_BY, stage.name.to_string()));

@@ -4,13 +4,10 @@
 //! behind a slower one what arrives meanwhile is coalesced into the next window (`docs/decisions/0025`). Read next:
 //! `reads.rs` for what comes together, `ask_guard.rs` for one guard, `beside.rs` for several at once.
 
-use crate::chat::Pipeline;
-use crate::context::RequestContext;
 use crate::holdback::Border;
 use crate::stage::Stage;
 use crate::stages::ask_guard::{Asked, Asking, Withheld};
 use crate::stages::beside::Beside;
-use std::sync::Arc;
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{Fault, Finding, Reject, TextLogprob};
 
@@ -73,10 +70,8 @@ pub(super) enum Joining {
 }
 
 /// The guards' memory of one answer.
+#[derive(Default)]
 pub(super) struct OutputScreen {
-    pipeline: Arc<Pipeline>,
-    cx: RequestContext,
-    streaming: bool,
     /// Texts of which more is to come. Few: a list is searched faster than a key is hashed.
     held: Vec<Held>,
     pub(super) findings: Vec<Finding>,
@@ -84,28 +79,12 @@ pub(super) struct OutputScreen {
 }
 
 impl OutputScreen {
-    pub(super) fn new(pipeline: &Arc<Pipeline>, cx: &RequestContext, streaming: bool) -> Self {
-        Self {
-            pipeline: Arc::clone(pipeline),
-            cx: cx.clone(),
-            streaming,
-            held: Vec::new(),
-            findings: Vec::new(),
-            slow: false,
-        }
-    }
-
-    /// Whether no guard is configured: text passes untouched.
-    pub(super) fn is_off(&self) -> bool {
-        self.pipeline.stages.stream_guards.is_empty()
-    }
-
     /// How text that is there already is joined before it is judged. Several guards hand on what each lets go: only one
     /// alone knows which event that is of.
-    pub(super) fn joining(&self) -> Joining {
-        match self.pipeline.stages.stream_guards.len() {
+    pub(super) fn joining(&self, guards: &[Stage], streaming: bool) -> Joining {
+        match guards.len() {
             0 => Joining::Never,
-            _ if !self.streaming => Joining::Text,
+            _ if !streaming => Joining::Text,
             1 if self.slow => Joining::Events,
             1 => Joining::OneRead,
             _ if self.slow => Joining::Text,
@@ -113,27 +92,25 @@ impl OutputScreen {
         }
     }
 
-    /// Judges new text of a channel, with `more` that came together with it; `ending` says that it is the last.
+    /// Has `guards` judge new text of a channel, with `more` that came together with it.
     pub(super) async fn judge(
         &mut self,
-        choice: u32,
-        channel: &Channel,
+        guards: &[Stage],
+        mut asking: Asking<'_>,
         Piece { text, logprobs }: Piece,
         mut more: Vec<Piece>,
-        ending: Option<&str>,
     ) -> Result<Judged, Reject> {
         let mut judged = Judged { text, logprobs, ..Judged::default() };
-        if self.is_off() {
+        if guards.is_empty() {
             return Ok(judged.joined(more));
         }
-        let guards = &self.pipeline.stages.stream_guards;
+        let Asking { choice, channel, .. } = asking;
         let known = self.held.iter().position(|held| held.choice == choice && held.channel == *channel);
         let at = known.unwrap_or_else(|| {
             let chain = batches(guards).map(Link::new).collect();
             self.held.push(Held { choice, channel: channel.clone(), chain });
             self.held.len() - 1
         });
-        let mut asking = Asking { cx: &self.cx, streaming: self.streaming, choice, channel, ending };
         for (batch, link) in batches(guards).zip(&mut self.held[at].chain) {
             let was_halted = judged.halted;
             let Asked { judged: next, mut findings, slow } =
@@ -146,7 +123,7 @@ impl OutputScreen {
                 asking = asking.of_the_last();
             }
         }
-        if judged.halted || ending.is_some() {
+        if judged.halted || asking.ending.is_some() {
             self.held.swap_remove(at);
         }
         Ok(judged)

@@ -33,7 +33,7 @@ impl Pipeline {
         }
         let model = Arc::clone(model);
         aside(move || {
-            let left_out = shorten(&model, &mut request.chat, &defs)?;
+            let left_out = shorten(&model, Arc::make_mut(&mut request.chat), &defs)?;
             request.left_out += left_out.len() as u64;
             if request.chat.messages.iter().any(is_summary) {
                 request.summarized += left_out.iter().filter(|n| **n < request.summary_through).count() as u64;
@@ -53,8 +53,9 @@ impl Pipeline {
             return Ok(request);
         };
         let instructs = |message: &Message| matches!(message.role, Role::System | Role::Developer);
-        let at = request.chat.messages.iter().position(|message| !instructs(message));
-        request.chat.messages.insert(at.unwrap_or(request.chat.messages.len()), said);
+        let messages = &mut Arc::make_mut(&mut request.chat).messages;
+        let at = messages.iter().position(|message| !instructs(message));
+        messages.insert(at.unwrap_or(messages.len()), said);
         (request.summarized, request.summary_through) = (summary.absent, summary.through);
         Ok(request)
     }

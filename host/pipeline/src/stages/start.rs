@@ -13,10 +13,10 @@ use metrics::counter;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
 use tidegate_types::{Chat, Fault, FieldNames, Reject, RejectKind, ToolDef};
-use tidegate_upstream::{Attempts, Sending};
+use tidegate_upstream::Attempts;
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
-const LONG_TEXT_BYTES: usize = 16 << 10;
+pub(crate) const LONG_TEXT_BYTES: usize = 16 << 10;
 
 /// A request whose first turn is being generated.
 pub(crate) struct Started {
@@ -47,13 +47,13 @@ impl Pipeline {
                 request = Box::pin(self.shortened(&model, request, &tools)).await?;
             }
             match self.begin(&model, &request, &tools, &seeds).await {
-                Ok((source, hold)) => {
+                Ok((mut source, hold)) => {
                     request.held.model = hold;
                     if let Some(first) = asked.filter(|first| *first != model.name) {
                         counter!("tidegate_fallbacks_total", "model" => first, "to" => model.name.clone()).increment(1);
                     }
                     // The engine reads the prompt meanwhile; a refusal drops `source`, which stops it.
-                    request = self.settled(request).await?;
+                    request = self.settled_beside(request, &mut source).await?;
                     let bound = length_bounds(&model, &request).output.map(|bound| bound.tokens);
                     let max_tokens = request.chat.max_tokens.or(bound);
                     return Ok(Started { turn: TurnPlan { request, tools, model, seeds, max_tokens }, source });
@@ -92,7 +92,7 @@ impl TurnPlan {
 
     /// Starts the next turn on the same model.
     pub(crate) async fn go_on(&mut self) -> Result<Source, Reject> {
-        self.request.chat.max_tokens = self.tokens_left();
+        Arc::make_mut(&mut self.request.chat).max_tokens = self.tokens_left();
         let input = estimated_input(&self.request.chat, defs(&self.tools));
         self.request.held.go_on(input);
         generate(&self.model, &self.request, &self.tools, &self.seeds).await
@@ -134,7 +134,7 @@ const UNBOUNDED_OUTPUT: u64 = 4096;
 #[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) model: &'a Arc<Model>,
-    pub(crate) chat: &'a Chat,
+    pub(crate) chat: &'a Arc<Chat>,
     pub(crate) cx: &'a RequestContext,
     pub(crate) seeds: &'a [u64],
     pub(crate) bounds: LengthBounds,
@@ -158,7 +158,7 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, R
     let Ask { model, chat, cx, seeds, bounds, tally, .. } = ask;
     let encodes = matches!(model.backend, ModelBackend::Engine(_));
     let fitted = if encodes && rendered_bytes(chat, &defs) > LONG_TEXT_BYTES {
-        let (model, chat, seeds) = (Arc::clone(model), chat.clone(), seeds.to_vec());
+        let (model, chat, seeds) = (Arc::clone(model), Arc::clone(chat), seeds.to_vec());
         let fit = tokio::task::spawn_blocking(move || fit::fit(&model, &chat, &defs, &seeds, bounds));
         fit.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
     } else {
@@ -177,8 +177,7 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, R
             let input = estimated_input(&chat, []);
             let output = chat.max_tokens.map_or(UNBOUNDED_OUTPUT, u64::from) * u64::from(chat.n);
             ask.reserve(input, output)?;
-            let sending = Sending { request_id: cx.request_id.clone(), hops: cx.hops + 1, retention: cx.retention };
-            let answer = Box::pin(replicas.generate(chat, sending, ask.attempts)).await?;
+            let answer = Box::pin(replicas.generate(chat, cx.sending(), ask.attempts)).await?;
             Ok(Source::Upstream(Box::new(UpstreamSource::new(answer, input, tally))))
         }
         _ => Err(Reject::internal(Fault::Operator, "fit and backend disagree")),

@@ -1,8 +1,9 @@
 use super::*;
 use serde_json::{Value, json};
+use tidegate_types::Citation;
 
 fn head(form: Form) -> Head {
-    Head { form, id: "x".into(), created: 9, model: "m".into(), echo: None }
+    Head { form, id: "x".into(), created: 9, model: "m".into(), echo: None, citations: Vec::new() }
 }
 
 fn text(choice: u32, text: &str) -> Delta {
@@ -35,6 +36,18 @@ fn a_chat_answer_is_openais() {
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3,
             "prompt_tokens_details": {"cached_tokens": 0}}});
     assert_eq!(render(&head(Form::Chat), 2, deltas).unwrap(), expected);
+}
+
+#[test]
+fn a_text_says_what_it_was_made_from() {
+    let citation = Citation { source: "folder".into(), file: "a.md".into(), title: Some("A".into()), bytes: None };
+    let head = Head { citations: vec![citation], ..head(Form::Chat) };
+    let deltas = vec![text(0, "a"), finish(0, FinishReason::Stop), finish(1, FinishReason::Stop)];
+    let body = render(&head, 2, deltas).unwrap();
+    let cited = json!([{"type": "file_citation", "index": 0, "file_id": "a.md", "filename": "a.md",
+        "source": "folder", "title": "A"}]);
+    assert_eq!(body["choices"][0]["message"]["citations"], cited);
+    assert_eq!(body["choices"][1]["message"].get("citations"), None);
 }
 
 #[test]

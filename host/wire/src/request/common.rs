@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use tidegate_types::{Chat, Reject, Sampling};
 
 /// Model names go into logs, metrics and answers.
-const MAX_MODEL_BYTES: usize = 256;
+pub(crate) const MAX_MODEL_BYTES: usize = 256;
 const MAX_ANSWERS: u32 = 16;
 const MAX_STOPS: usize = 4;
 const MAX_STOP_BYTES: usize = 256;

@@ -37,6 +37,7 @@ const KNOWN: &[(&str, Shape, bool)] = &[
     ("web_search_options", Shape::Object, true),
     ("moderation", Shape::Object, true),
     ("chat_template_kwargs", Shape::Object, true),
+    ("parse_special", Shape::Flag, true),
 ];
 
 /// Whether an engine that does not know the field `name` would answer differently from what was asked, so that
@@ -46,6 +47,8 @@ pub fn changes_answer(name: &str, value: &Value) -> bool {
     match (name, value) {
         // The caller expects to find a stored answer later.
         ("store", Value::Bool(true)) => true,
+        // As it is anyway.
+        ("parse_special", Value::Bool(false)) => false,
         // Other tiers are another service: slower, faster, at another price.
         ("service_tier", Value::String(tier)) => !matches!(tier.as_str(), "auto" | "default"),
         ("modalities", Value::Array(kinds)) => kinds.iter().any(|kind| kind != "text"),
@@ -96,7 +99,7 @@ fn is_plain_text(node: &Node<'_>, at: &Path<'_>) -> Result<bool, Reject> {
     }
 }
 
-fn check_schema(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<(), Reject> {
+pub(crate) fn check_schema(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<(), Reject> {
     let Some(node) = node else { return Err(missing(at, "an object with `name` and `schema`")) };
     let Node::Map(entries) = node else { return Err(wrong_type(at, "an object", node)) };
     let mut named = false;

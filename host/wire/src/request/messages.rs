@@ -1,5 +1,5 @@
 //! The conversation. A message's fields depend on its role; a field that a role does not have is refused rather
-//! than dropped, except `annotations`, which only ever comes back from an answer that the caller repeats.
+//! than dropped, except `annotations` and `citations`, which only ever come back from an answer that the caller repeats.
 
 use crate::field::{list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
 use crate::items::{MAX_ITEMS, unanswered};
@@ -65,7 +65,7 @@ impl<'a> Fields<'a> {
                 "reasoning_content" | "reasoning" => fields.reasoning = Some(node),
                 "tool_calls" => fields.tool_calls = Some(node),
                 "tool_call_id" => fields.tool_call_id = Some(node),
-                "annotations" => {}
+                "annotations" | "citations" => {}
                 "function_call" => return Err(unsupported(&at, "it is deprecated; send `tool_calls`")),
                 _ => return Err(unsupported(&at, "no message has such a field; leave it out")),
             }

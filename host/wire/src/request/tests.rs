@@ -293,7 +293,7 @@ fn messages_become_parts() {
     let list = messages(json!([
         {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "user", "name": "Ann", "content": [{"type": "image_url", "image_url": {"url": "u"}}]},
-        {"role": "assistant", "content": null, "refusal": null, "annotations": [{"x": 1}], "audio": null,
+        {"role": "assistant", "content": null, "refusal": null, "annotations": [{"x": 1}], "citations": [{}], "audio": null,
          "tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}]},
         {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]},
         {"role": "assistant", "reasoning_content": "hm", "content": "z", "refusal": "no"},
@@ -403,14 +403,18 @@ mod any_bytes {
             key in "(messages|tools|tool_choice|stop|temperature|top_p|n|seed|logit_bias|response_format|metadata|stream_options|user|top_logprobs|echo|prompt|suffix|model)",
             value in json_text(),
         ) {
-            for parse in [parse_chat, parse_completion] {
-                let fields = [("model", "\"m\""), ("prompt", "\"p\""), ("messages", r#"[{"role":"user","content":"x"}]"#)];
+            let chat = ("messages", r#"[{"role":"user","content":"x"}]"#);
+            type Parse = fn(&[u8]) -> Result<ParsedRequest, Reject>;
+            for (parse, asked) in [(parse_chat as Parse, chat), (parse_completion, ("prompt", "\"p\""))] {
+                let fields = [("model", "\"m\""), asked];
                 let fields = fields.iter().filter(|(name, _)| *name != key);
                 let mut body: Vec<String> = fields.map(|(name, value)| format!("{name:?}:{value}")).collect();
                 body.insert(0, format!("{key:?}:{value}"));
                 if let Err(reject) = parse(format!("{{{}}}", body.join(",")).as_bytes()) {
                     prop_assert_eq!(reject.kind, tidegate_types::RejectKind::Invalid);
-                    prop_assert!(reject.param.is_some() && !reject.message.is_empty());
+                    let param = reject.param.unwrap_or_default();
+                    let within = param.strip_prefix(&key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+                    prop_assert!(within && !reject.message.is_empty(), "{} is refused at {}", key, param);
                 }
             }
         }

@@ -48,6 +48,8 @@ pub struct ResponseEncoder {
     bytes: usize,
     limit_bytes: usize,
     padding: Option<Padding>,
+    /// Log-probabilities of a text that are said again by the events that end it, in bytes.
+    repeated_bytes: usize,
 }
 
 struct Item {
@@ -72,7 +74,15 @@ impl ResponseEncoder {
             bytes: 0,
             limit_bytes,
             padding: None,
+            repeated_bytes: usize::MAX,
         }
+    }
+
+    /// Bounds what the events that end a text repeat of its log-probabilities: of a text with more than so many bytes of them
+    /// only its deltas say them, and the whole response.
+    pub fn repeating(mut self, bytes: usize) -> Self {
+        self.repeated_bytes = bytes;
+        self
     }
 
     /// Makes events alike in size, where `padded`.
@@ -100,6 +110,11 @@ impl ResponseEncoder {
         if !self.items.is_empty() {
             self.report.citations = citations;
         }
+    }
+
+    /// The passages were for another answer than the one that leaves.
+    pub fn uncite(&mut self) {
+        self.report.citations.clear();
     }
 
     /// What is known of the answer besides its words.
@@ -220,16 +235,16 @@ impl ResponseEncoder {
         let last = self.items.len();
         let output = self.output().enumerate().map(|(i, (_, _, whole))| {
             let status = if whole && !(cut && i + 1 == last) { "completed" } else { "incomplete" };
-            self.shown(i, status)
+            self.shown(i, status, usize::MAX)
         });
         self.head.object(ended.status(), Some((ended, now)), output.collect(), self.usage, &self.report)
     }
 
-    /// An item as callers see it.
-    fn shown(&self, index: usize, status: &str) -> Value {
+    /// An item as callers see it; without log-probabilities of texts that have more than `most_bytes` of them.
+    fn shown(&self, index: usize, status: &str, most_bytes: usize) -> Value {
         let Some(Item { id, message }) = self.items.get(index) else { return Value::Null };
         let mut shown = item(id, message, status);
-        self.tokens.show(index, &mut shown);
+        self.tokens.show(index, most_bytes, &mut shown);
         if self.cited_item() == Some(index) {
             report::annotate(&mut shown, &self.report.citations);
         }

@@ -139,15 +139,19 @@ impl Draft {
     }
 
     fn read_format(&mut self, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
-        let mut format = match object(node, at)? {
-            entries if entries.is_empty() => return Err(missing(&at.key("type"), "text, json_object or json_schema")),
-            entries => Node::Map(entries).into_value(),
+        let entries = object(node, at)?;
+        let kind = match entries.iter().find(|(key, _)| key == "type") {
+            Some((_, Node::Str(kind))) => kind.clone().into_owned(),
+            Some((_, other)) => return Err(wrong_type(&at.key("type"), "a string", other)),
+            None => return Err(missing(&at.key("type"), "text, json_object or json_schema")),
         };
-        let kind = format["type"].as_str().unwrap_or_default().to_owned();
+        let node = Node::Map(entries);
         let whole = match kind.as_str() {
             "text" => return Ok(()),
             "json_object" => json!({"type": "json_object"}),
             "json_schema" => {
+                extra::check_schema(Some(&node), at)?;
+                let mut format = node.into_value();
                 if let Value::Object(members) = &mut format {
                     members.shift_remove("type");
                 }
@@ -216,7 +220,7 @@ impl Draft {
             parallel_tool_calls: self.parallel.unwrap_or(true),
             sampling,
             max_tokens: self.max_output_tokens,
-            fields: FieldNames { messages: "input", max_tokens: "max_output_tokens" },
+            fields: FieldNames { messages: "input", max_tokens: "max_output_tokens", tool_name: "name" },
             ..Chat::new("", messages)
         };
         let ParsedRequest { mut chat, include_obfuscation, .. } = self.common.finish(rest, root)?;

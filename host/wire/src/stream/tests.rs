@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use tidegate_types::{FinishReason, TopLogprob};
 
 fn head(form: Form, echo: Option<&str>) -> Head {
-    Head { form, id: "id-\"1\"".into(), created: 9, model: "m\\".into(), echo: echo.map(Into::into) }
+    let echo = echo.map(Into::into);
+    Head { form, id: "id-\"1\"".into(), created: 9, model: "m\\".into(), echo, citations: Vec::new() }
 }
 
 /// The JSON of each event; `[DONE]` as a string.
@@ -32,6 +33,27 @@ fn encode(form: Form, echo: Option<&str>, usage_chunk: UsageChunk, deltas: &[Del
     encoder.usage(Some(&Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 4, ..Default::default() }), &mut out);
     encoder.done(&mut out);
     events(&out)
+}
+
+#[test]
+fn the_last_event_of_a_choice_with_a_text_says_what_it_was_made_from() {
+    let citation = Citation { source: "folder".into(), file: "docs/a.md".into(), title: None, bytes: Some((1, 5)) };
+    let said = |form, deltas: &[Delta]| {
+        let mut out = BytesMut::new();
+        let head = Head { citations: vec![citation.clone()], ..head(form, None) };
+        let mut encoder = StreamEncoder::new(head, 2, UsageChunk::Omit);
+        deltas.iter().for_each(|delta| encoder.delta(delta, &mut out).unwrap());
+        events(&out)
+    };
+    let stop = |choice| delta(choice, DeltaKind::Finish(FinishReason::Stop));
+    let deltas = [text(0, "a"), text(0, "b"), text(1, ""), stop(0), stop(1)];
+    let notes: Vec<Value> =
+        said(Form::Chat, &deltas).iter().map(|event| event["choices"][0]["delta"]["citations"].clone()).collect();
+    let cited = json!([{"type": "file_citation", "index": 0, "file_id": "docs/a.md", "filename": "a.md",
+        "source": "folder", "start_byte": 1, "end_byte": 5}]);
+    assert_eq!(notes, [json!(null), json!(null), json!(null), json!(null), json!(null), cited, json!(null)]);
+    let completion = said(Form::Completion { echo: false }, &deltas);
+    assert!(!completion.iter().any(|event| event.to_string().contains("citations")), "{completion:?}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl ResponseEncoder {
         let ((name, member), text) = (kind.words(), text.clone());
         let mut part = kind.part(&text);
         let (index, last) = self.place_of_last();
-        let tokens = self.tokens.of(index, last);
+        let tokens = self.tokens.of(index, last, self.repeated_bytes);
         if kind == Kind::Text {
             part["logprobs"] = tokens.clone();
         }
@@ -100,7 +100,7 @@ impl ResponseEncoder {
         self.open = false;
         let index = self.items.len() - 1;
         let cut = matches!(self.finish, Some(FinishReason::Length | FinishReason::ContentFilter));
-        let done = self.shown(index, if cut { "incomplete" } else { "completed" });
+        let done = self.shown(index, if cut { "incomplete" } else { "completed" }, self.repeated_bytes);
         self.event(out, "response.output_item.done", json!({"output_index": index, "item": done}));
     }
 }

@@ -140,6 +140,35 @@ fn log_probabilities_are_said_with_their_text_each_time() {
     assert_eq!(outcome.unwrap_err().code.as_deref(), Some("answer_too_long"));
 }
 
+/// Each event that ends a text would be as large as all of its deltas.
+#[test]
+fn many_log_probabilities_are_said_by_the_deltas_and_the_whole_alone() {
+    let chosen = TopLogprob { token: "a".into(), logprob: -0.1, bytes: vec![97] };
+    let logprobs = vec![TextLogprob { chosen, top: Vec::new() }];
+    let delta = Delta { choice: 0, kind: DeltaKind::Text { text: "a".into(), logprobs } };
+    let finish = Delta { choice: 0, kind: DeltaKind::Finish(FinishReason::Stop) };
+    let said = |most_bytes| {
+        let mut encoder = ResponseEncoder { limit_bytes: 10_000, ..encoder(Skin::Typed) }.repeating(most_bytes);
+        let mut out = BytesMut::new();
+        [&delta, &delta, &finish].into_iter().for_each(|delta| encoder.delta(delta, &mut out).unwrap());
+        let ended = encoder.end(Ok(()), &mut out);
+        encoder.terminal(&ended, 2, &mut out);
+        let events = events(std::str::from_utf8(&out).unwrap());
+        let num = |kind: &str, at: &str| {
+            let event = events.iter().find(|event| event["type"] == kind).unwrap();
+            event.pointer(at).unwrap().as_array().unwrap().len()
+        };
+        [
+            num("response.output_text.delta", "/logprobs"),
+            num("response.output_text.done", "/logprobs"),
+            num("response.content_part.done", "/part/logprobs"),
+            num("response.output_item.done", "/item/content/0/logprobs"),
+            num("response.completed", "/response/output/0/content/0/logprobs"),
+        ]
+    };
+    assert_eq!((said(1000), said(100)), ([1, 2, 2, 2, 2], [1, 0, 0, 0, 2]));
+}
+
 #[test]
 fn a_cut_answer_says_so_and_keeps_what_there_is() {
     let text = || DeltaKind::Text { text: "half".into(), logprobs: Vec::new() };

@@ -1,0 +1,289 @@
+//! Making a response: what is asked is read, the place where it stands is found, and then it is streamed, gathered, or made
+//! in the background. What is refused leaves nothing, so the order counts: nothing is opened, told or written before all that
+//! could be refused was looked at.
+
+use super::find;
+use crate::answering::{Answering, Keep, history};
+use crate::backend::{History, Reply, RequestContext};
+use crate::body::{Body, Response};
+use crate::endpoints::conversations::new_messages;
+use crate::endpoints::generate::{event_stream, extra_headers, full};
+use crate::error::refuse_while_stopping;
+use crate::exchange::{Exchange, json};
+use crate::kept::{not_found, store_failed};
+use crate::replay::{ReplayBody, gone};
+use crate::server::Api;
+use std::sync::Arc;
+use tidegate_store::conversations::{At, NewResponse, Put, Turn};
+use tidegate_streams::Writer;
+use tidegate_types::clock::unix_s;
+use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Retention};
+use tidegate_wire::responses::{Ended, Head, ResponseEncoder, ResponseRequest, Skin, parse_response};
+use tracing::Instrument;
+
+/// Log-probabilities of a text that the events of its end repeat are at most this part of the stream's log: there are three such
+/// events, which are kept beside what the log may hold.
+const REPEATED: usize = 8;
+
+pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
+    let claimed = exchange.made.is_some();
+    let (mut context, unique) = (exchange.context(), exchange.name()?);
+    let notebook = Notebook::default();
+    context.notebook = Some(notebook.clone());
+    let body = exchange.body().await?;
+    let mut asked = parse_response(&body)?;
+    let Exchange { api, caller, may_stream, .. } = exchange;
+    if asked.store == Some(false) {
+        context.retention = Retention::Nothing;
+    }
+    let (id, retention) = (format!("resp_{unique}"), context.retention);
+    let store = stores(&api, &caller, &asked)?;
+    let place = place(&api, &caller, &asked, &unique).await?;
+    context.history = earlier(&api, &caller, &place, &asked)?;
+    let stream = std::mem::replace(&mut asked.chat.stream, true);
+    let skin = if stream || asked.background || claimed { Skin::Typed } else { Skin::Silent };
+    let encoder = encoder(&api, &mut asked, &unique, skin, store);
+    if stream {
+        may_stream?;
+        refuse_unsayable(&api, &encoder, body.len())?;
+    }
+    let keep = if store { Some(keep(&api, &context, &place, &id, &asked)?) } else { None };
+    let name = store.then_some(id.as_str());
+    let mut answering = Answering { api: Arc::clone(&api), encoder, keep, writer: None, notebook };
+    if asked.background {
+        refuse_while_stopping(&api)?;
+        answering.writer = Some(open(&api, &caller, name)?);
+        return in_background(answering, asked.chat, context, stream, &id).await;
+    }
+    asked.chat.stream = stream;
+    let log = if stream || claimed { Some(OwnLog::open(&api, &caller, name, claimed)?) } else { None };
+    let reply = match api.service.chat(asked.chat, context).await {
+        Ok(reply) => reply,
+        Err(reject) => return Err(log.map_or(reject.clone(), |log| log.refused(reject))),
+    };
+    let headers = extra_headers(&reply);
+    let mut response = match log {
+        Some(log) if stream => streamed(answering, log, reply).await?,
+        log => whole(answering, log, reply).await?,
+    };
+    response.headers_mut().extend(headers);
+    response.body_mut().retention = Some(retention);
+    Ok(response)
+}
+
+/// What was said before, where the response stands behind something.
+fn earlier(api: &Api, caller: &Caller, place: &Place, asked: &ResponseRequest) -> Result<Option<History>, Reject> {
+    let (Some(leaf), false) = (&place.leaf, place.at == At::Leaf) else { return Ok(None) };
+    let at = (place.conversation.as_str(), leaf.as_str());
+    Ok(Some(history(api.kept()?, caller.owner(), at, asked.instructed, asked.truncation)))
+}
+
+/// What writes the events of the response that is `resp_{unique}`, and how much it may say.
+fn encoder(api: &Api, asked: &mut ResponseRequest, unique: &str, skin: Skin, store: bool) -> ResponseEncoder {
+    let head = Head {
+        id: format!("resp_{unique}"),
+        created: unix_s(),
+        model: asked.chat.model.clone(),
+        store,
+        currency: api.service.currency(),
+        echo: std::mem::take(&mut asked.echo),
+    };
+    let padded = asked.include_obfuscation.unwrap_or(api.limits.obfuscation);
+    let encoder = ResponseEncoder::new(head, unique, skin, api.limits.max_answer_bytes).padded(padded);
+    encoder.repeating(api.limits.streams.log_bytes / REPEATED)
+}
+
+/// The log of a response whose caller waits for it, and who else is told of it when.
+struct OwnLog<'a> {
+    writer: Writer,
+    /// Under which it is found.
+    name: Option<&'a str>,
+    /// Whoever asks again with the same key may be at another gateway, and looks for it from the beginning. Else other
+    /// gateways are told once there is something to read: of what is refused they hear nothing.
+    claimed: bool,
+}
+
+impl<'a> OwnLog<'a> {
+    fn open(api: &Api, caller: &Caller, name: Option<&'a str>, claimed: bool) -> Result<Self, Reject> {
+        let log = Self { writer: open(api, caller, name)?, name, claimed };
+        if claimed {
+            log.tell(api);
+        }
+        Ok(log)
+    }
+
+    /// The request was accepted, and its answer has begun.
+    fn begun(self, api: &Api) -> Writer {
+        if !self.claimed {
+            self.tell(api);
+        }
+        self.writer
+    }
+
+    /// The request was not accepted; whoever waits elsewhere for the same one hears it from its log.
+    fn refused(self, reject: Reject) -> Reject {
+        if self.claimed {
+            self.writer.end(Err(reject.clone()));
+        }
+        reject
+    }
+
+    fn tell(&self, api: &Api) {
+        if let Some(name) = self.name {
+            api.streams.tell(name, &self.writer);
+        }
+    }
+}
+
+/// Streams the answer, which ends when its reader goes away. The headers wait a moment for the first event, so that a failure
+/// before it has its own status.
+async fn streamed(mut answering: Answering, log: OwnLog<'_>, mut reply: Reply) -> Result<Response, Reject> {
+    let api = Arc::clone(&answering.api);
+    let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
+        Ok(Some(Err(reject))) => return Err(log.refused(reject)),
+        Ok(first) => Some(first),
+        Err(_) => None,
+    };
+    let writer = log.begun(&api);
+    let cursor = writer.log().read_after(0).map_err(gone)?;
+    answering.writer = Some(writer);
+    api.tasks.spawn(async move { answering.run(reply, first).await }.in_current_span());
+    Ok(event_stream(Body::replay(ReplayBody::new(&api, cursor).owning())))
+}
+
+/// Answers once all of it is there.
+async fn whole(mut answering: Answering, log: Option<OwnLog<'_>>, reply: Reply) -> Result<Response, Reject> {
+    answering.writer = log.map(|log| log.writer);
+    let answered = answering.run(reply, None).await;
+    match answered.ended {
+        Ended::Failed(reject) => Err(reject),
+        Ended::Finished(_) | Ended::Cancelled => Ok(json(answered.body)),
+    }
+}
+
+/// Whether the response is kept; an error where it was to be and cannot.
+fn stores(api: &Api, caller: &Caller, asked: &ResponseRequest) -> Result<bool, Reject> {
+    let must = asked.store == Some(true) || asked.background;
+    match (api.writable(caller), must) {
+        (Ok(_), _) => Ok(asked.store != Some(false)),
+        (Err(reject), true) => Err(reject),
+        (Err(_), false) => Ok(false),
+    }
+}
+
+/// Where a response stands.
+struct Place {
+    conversation: String,
+    /// The last message of what is gone on from; `None` where there is nothing.
+    leaf: Option<String>,
+    at: At,
+    listed: bool,
+}
+
+async fn place(api: &Api, caller: &Caller, asked: &ResponseRequest, unique: &str) -> Result<Place, Reject> {
+    let behind = |conversation: String, leaf: String, listed| {
+        let at = At::Behind(leaf.clone());
+        Place { conversation, leaf: Some(leaf), at, listed }
+    };
+    if let Some(id) = &asked.conversation {
+        let found = api.conversations()?.get(caller.owner(), id).await.map_err(store_failed)?;
+        let found = found.ok_or_else(|| not_found("conversation").at("conversation"))?;
+        return Ok(behind(found.id, found.leaf, true));
+    }
+    let Some(previous) = &asked.previous else {
+        let conversation = format!("thread_{unique}");
+        return Ok(Place { conversation, leaf: None, at: At::Leaf, listed: false });
+    };
+    let found = find(api, caller.owner(), previous).await.map_err(|reject| reject.at("previous_response_id"))?;
+    if found.is_running() {
+        let message = "the previous response is still being made; go on from it once it has ended";
+        return Err(Reject::invalid("previous_response_id", message).code("response_in_progress"));
+    }
+    let conversations = api.conversations()?;
+    let listed = conversations.get(caller.owner(), &found.conversation).await.map_err(store_failed)?;
+    Ok(behind(found.conversation, found.leaf, listed.is_some()))
+}
+
+fn keep(api: &Api, context: &RequestContext, place: &Place, id: &str, asked: &ResponseRequest) -> Result<Keep, Reject> {
+    let caller = &context.caller;
+    let response = NewResponse {
+        id: id.to_owned(),
+        previous: asked.previous.clone().unwrap_or_default(),
+        status: "in_progress".into(),
+        body: String::new(),
+        used: None,
+    };
+    let turn = Turn {
+        conversation: place.conversation.clone(),
+        at: place.at.clone(),
+        response,
+        input: new_messages("input", asked.input.clone())?,
+        output: Vec::new(),
+        listed: place.listed,
+    };
+    let (conversations, context) = (api.writable(caller)?.clone(), RequestContext { history: None, ..context.clone() });
+    Ok(Keep { conversations, tenant: caller.owner().clone(), context, turn })
+}
+
+/// A log that its caller can come back to under `name`, or that nobody can. Other gateways are not told of it yet: of what
+/// is refused nothing stays.
+fn open(api: &Api, caller: &Caller, name: Option<&str>) -> Result<Writer, Reject> {
+    match name {
+        Some(name) => api.streams.open_as(caller, name),
+        None => api.streams.open_unnamed(caller),
+    }
+    .map_err(full)
+}
+
+/// A stream whose reader would lose what it begins with is refused before it costs anything: its first two events repeat the
+/// request, and the answer comes behind them.
+fn refuse_unsayable(api: &Api, encoder: &ResponseEncoder, body_bytes: usize) -> Result<(), Reject> {
+    let limit_bytes = api.limits.streams.log_bytes / 2;
+    // What is repeated is hardly longer than it was sent: most requests need not be written out.
+    if body_bytes < limit_bytes / 2 {
+        return Ok(());
+    }
+    let bytes = encoder.begun().len();
+    if bytes <= limit_bytes {
+        return Ok(());
+    }
+    let message = format!(
+        "events of this stream would repeat {bytes} bytes of the request, and the server takes no more than {limit_bytes} \
+         (half of `[server.streams] log_kib`); send less that it has to repeat, or ask without `stream`"
+    );
+    Err(Reject::new(RejectKind::TooLarge, Fault::Client, message).code("event_too_large"))
+}
+
+/// Answers at once; the response is there from now on, and goes on without its caller.
+async fn in_background(
+    answering: Answering,
+    chat: Chat,
+    context: RequestContext,
+    stream: bool,
+    name: &str,
+) -> Result<Response, Reject> {
+    let (api, begun) = (Arc::clone(&answering.api), answering.encoder.begun());
+    note_begun(&answering, &begun).await?;
+    let mut cursor = None;
+    if let Some(writer) = &answering.writer {
+        api.streams.tell(name, writer);
+        cursor = stream.then(|| writer.log().read_after(0).map_err(gone)).transpose()?;
+    }
+    api.tasks.spawn(async move { answering.ask(chat, context).await }.in_current_span());
+    Ok(match cursor {
+        Some(cursor) => event_stream(Body::replay(ReplayBody::new(&api, cursor))),
+        None => json(begun),
+    })
+}
+
+/// Writes that the response is being made, before anybody is told.
+async fn note_begun(answering: &Answering, begun: &str) -> Result<(), Reject> {
+    let Some(keep) = &answering.keep else { return Ok(()) };
+    let mut turn = keep.turn.clone();
+    turn.input.clear();
+    turn.response.body = begun.to_owned();
+    match keep.conversations.put(&keep.tenant, &turn).await.map_err(store_failed)? {
+        Put::Written => Ok(()),
+        Put::Deleted | Put::Taken => Err(not_found("conversation")),
+    }
+}

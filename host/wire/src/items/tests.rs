@@ -1,0 +1,124 @@
+//! What is read, what is written, and what comes back.
+
+use super::*;
+use tidegate_types::{About, Citation, GuardAction, ToolRun};
+
+fn read_text(text: &str) -> Result<Vec<Message>, Reject> {
+    let body = text.to_owned();
+    read_list(crate::json::parse(body.as_bytes()).unwrap(), &Path::ROOT.key("input"))
+}
+
+#[test]
+fn items_come_back_as_they_were_given() {
+    for given in [
+        json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}),
+        json!({"type": "message", "role": "assistant",
+            "content": [{"type": "output_text", "text": "yes", "annotations": [], "logprobs": []},
+                {"type": "refusal", "refusal": "no"}]}),
+        json!({"type": "message", "role": "user",
+            "content": [{"type": "input_image", "image_url": "https://a.example/b.png", "detail": "low"}]}),
+        json!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}),
+        json!({"type": "function_call_output", "call_id": "c1", "output": "4"}),
+        json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}),
+    ] {
+        let message = read_text(&json!([given]).to_string()).unwrap().remove(0);
+        let mut written = item("i", &message, "completed");
+        let members = written.as_object_mut().unwrap();
+        assert_eq!((members.remove("id"), members.remove("status")), (Some("i".into()), Some("completed".into())));
+        assert_eq!(written, given);
+    }
+}
+
+#[test]
+fn an_item_comes_back_with_all_that_was_told_of_it() {
+    let mut known = Report { cost: Some(1), model_version: "m-1".into(), omitted: 1, ..Report::default() };
+    known.judged("g", About::Answer, GuardAction::Allow, None, &[]);
+    let (call_id, name, arguments) = ("c".to_owned(), "f".to_owned(), "{}".to_owned());
+    known.tool_runs.push(ToolRun { call_id, name, arguments, source: "p".into(), is_error: false });
+    known.citations.push(Citation { source: "s".into(), file: "a.md".into(), title: None, bytes: None });
+    let call = ToolCall { id: "c1".into(), name: "f".into(), arguments: "{}".into() };
+    let outcome = ToolOutcome { call_id: "c1".into(), content: "4".into(), structured: None, is_error: false };
+    for message in [
+        one(Role::User, Part::Text("hi".into())),
+        one(Role::Assistant, Part::Text("yes".into())),
+        one(Role::Assistant, Part::ToolCall(call)),
+        one(Role::Tool, Part::ToolOutcome(outcome)),
+        one(Role::Assistant, Part::Reasoning("hm".into())),
+    ] {
+        let details = Details {
+            parent_id: "p",
+            message_id: "1",
+            response_id: "r",
+            model: "m",
+            finish_reason: "stop",
+            usage: Some(Usage::default()),
+            report: Some(&known),
+            ..Details::default()
+        };
+        let listed = detailed(item("i", &message, "completed"), details);
+        let missing = DETAILS.iter().chain(&report::MEMBERS).find(|name| listed.get(**name).is_none());
+        assert_eq!(missing, None, "{listed}");
+        assert_eq!(read_text(&json!([listed]).to_string()).unwrap(), [message]);
+    }
+}
+
+#[test]
+fn a_wrong_item_is_refused_by_its_place() {
+    for (given, param, code) in [
+        (json!([{"role": "user"}]), "input[0].content", "missing_required_parameter"),
+        (json!([{"role": "tool", "content": "x"}]), "input[0].role", "invalid_value"),
+        (json!([{"role": "user", "content": "x", "foo": 1}]), "input[0].foo", "unsupported_parameter"),
+        (
+            json!([{"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f"}}]}]),
+            "input[0].tool_calls",
+            "unsupported_parameter",
+        ),
+        (json!([{"type": "item_reference", "id": "x"}]), "input[0].type", "unsupported_parameter"),
+        (json!([{"type": "web_search_call"}]), "input[0].type", "invalid_value"),
+        (json!([{"role": "user", "content": [{"type": "input_file"}]}]), "input[0].content[0].type", "invalid_value"),
+        (
+            json!([{"type": "function_call", "name": "f", "arguments": "{}"}]),
+            "input[0].call_id",
+            "missing_required_parameter",
+        ),
+    ] {
+        let reject = read_text(&given.to_string()).unwrap_err();
+        assert_eq!((reject.param.as_deref(), reject.code.as_deref()), (Some(param), Some(code)), "{given}");
+    }
+}
+
+#[test]
+fn what_a_model_said_in_one_turn_is_one_message() {
+    let items = read_text(
+        r#"[{"role":"user","content":"2+2?"},
+            {"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"add"}]},
+            {"role":"assistant","content":"I will look."},
+            {"type":"function_call","call_id":"a","name":"f","arguments":"{}"},
+            {"type":"function_call","call_id":"b","name":"f","arguments":"{}"},
+            {"type":"function_call_output","call_id":"b","output":"4"},
+            {"type":"function_call_output","call_id":"a","output":"4"},
+            {"role":"assistant","content":"4"},{"role":"assistant","content":"!"}]"#,
+    );
+    let messages = joined(items.unwrap()).unwrap();
+    let shape: Vec<_> = messages.iter().map(|m| (m.role.as_str(), m.parts.len())).collect();
+    assert_eq!(shape, [("user", 1), ("assistant", 4), ("tool", 1), ("tool", 1), ("assistant", 1), ("assistant", 1)]);
+    let lonely = read_text(r#"[{"type":"function_call_output","call_id":"x","output":"4"}]"#).unwrap();
+    assert_eq!(joined(lonely).unwrap_err().param.as_deref(), Some("input"));
+}
+
+#[test]
+fn outcomes_of_one_call_are_checked_in_one_pass() {
+    let call = ToolCall { id: "a".into(), name: "f".into(), arguments: "{}".into() };
+    let outcome = |id: &str| {
+        let outcome = ToolOutcome { call_id: id.into(), content: "".into(), structured: None, is_error: false };
+        one(Role::Tool, Part::ToolOutcome(outcome))
+    };
+    let mut messages = vec![one(Role::Assistant, Part::ToolCall(call))];
+    messages.extend((0..200_000).map(|_| outcome("a")));
+    messages.push(outcome("b"));
+    // Looking back from each of them would take minutes.
+    let (sender, checked) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || sender.send(unanswered(&messages).map(|(i, id)| (i, id.to_owned()))));
+    let found = checked.recv_timeout(std::time::Duration::from_secs(30)).expect("it ends soon");
+    assert_eq!(found, Some((200_001, "b".to_owned())));
+}
