@@ -76,6 +76,9 @@ impl Gateway {
         let cache = tempfile::tempdir().unwrap();
         // Compiled plugins are shared between tests; their cache checks what it reads.
         config.cache_dir.get_or_insert_with(|| std::env::temp_dir().join("tidegate-tests-cache"));
+        // Two mappings for each that could be live, and a process may have 65,530: a machine of many cores runs many tests.
+        config.plugins.instances = config.plugins.instances.min(64);
+        config.plugins.waiting_instances = config.plugins.waiting_instances.min(320);
         let running = Box::pin(tidegate::start(config)).await.unwrap();
         let addr = running.addr;
         let client = Client::builder(TokioExecutor::new()).build_http();

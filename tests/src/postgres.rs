@@ -12,7 +12,7 @@ impl Database {
     /// `None`, said loudly, where there is no server.
     pub fn new(test: &str) -> Option<Self> {
         let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-            eprintln!("NOT TESTED on Postgres: {test}, since TIDEGATE_TEST_POSTGRES names no server");
+            tidegate_skipped::skipped!("on Postgres: {test}, since TIDEGATE_TEST_POSTGRES names no server");
             return None;
         };
         let database = Self { server, name: format!("tidegate_{test}_{}", std::process::id()) };

@@ -32,18 +32,20 @@ impl Said {
     }
 }
 
+/// A request: its path, its body, its `authorization`.
+type Seen = (String, Value, Value);
 type Script = Arc<dyn Fn(&str, &Value) -> Said + Send + Sync>;
 
 /// The server; gone with the test's runtime.
 pub struct StandIn {
     pub address: SocketAddr,
-    seen: Arc<Mutex<Vec<(String, Value)>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
     most: Arc<AtomicUsize>,
 }
 
 struct Serving {
     script: Script,
-    seen: Arc<Mutex<Vec<(String, Value)>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
     most: Arc<AtomicUsize>,
     running: AtomicUsize,
     hold_for: usize,
@@ -84,7 +86,13 @@ impl StandIn {
     /// The bodies that came to `path`, in order.
     pub fn asked(&self, path: &str) -> Vec<Value> {
         let seen = self.seen.lock().unwrap();
-        seen.iter().filter(|(at, _)| at == path).map(|(_, body)| body.clone()).collect()
+        seen.iter().filter(|(at, ..)| at == path).map(|(_, body, _)| body.clone()).collect()
+    }
+
+    /// The `authorization` of each request that came to `path`; `null` where there was none.
+    pub fn authorizations(&self, path: &str) -> Vec<Value> {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().filter(|(at, ..)| at == path).map(|(.., authorization)| authorization.clone()).collect()
     }
 
     /// The most requests that waited at once.
@@ -109,10 +117,10 @@ impl StandIn {
 impl Serving {
     async fn serve(self: Arc<Self>, stream: TcpStream) {
         let mut stream = BufReader::new(stream);
-        while let Some((path, body)) = read(&mut stream).await {
+        while let Some((path, body, authorization)) = read(&mut stream).await {
             self.most.fetch_max(self.running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             let said = (self.script)(&path, &body);
-            self.seen.lock().unwrap().push((path, body));
+            self.seen.lock().unwrap().push((path, body, authorization));
             for _ in 0..3_000 {
                 if self.most.load(Ordering::SeqCst) >= self.hold_for {
                     break;
@@ -133,7 +141,7 @@ impl Serving {
 }
 
 /// One request; `None` at the connection's end.
-async fn read(stream: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
+async fn read(stream: &mut BufReader<TcpStream>) -> Option<Seen> {
     let (mut path, mut len, mut authorization) = (None, 0, Value::Null);
     loop {
         let mut line = String::new();
@@ -152,7 +160,7 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
     stream.read_exact(&mut body).await.ok()?;
     let form = || json!({"form": String::from_utf8_lossy(&body), "authorization": authorization});
     let read = serde_json::from_slice(&body).unwrap_or_else(|_| if len > 0 { form() } else { Value::Null });
-    Some((path?, read))
+    Some((path?, read, authorization))
 }
 
 /// The text of the last message of a chat request.

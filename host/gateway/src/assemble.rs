@@ -8,6 +8,7 @@ mod stages;
 
 pub use check::check;
 pub use models::run_worker;
+pub use stages::HOLDBACK_BYTES;
 
 use crate::bundled;
 use crate::config::{Config, ModelConfig, PipelineConfig};
@@ -15,7 +16,6 @@ use crate::outside::http::PluginHttp;
 use crate::outside::models::PluginModels;
 use admission::Admission;
 use anyhow::Context;
-use std::path::Path;
 use std::sync::Arc;
 use tidegate_ledger::Ledger;
 use tidegate_limits::shared::SharedLimits;
@@ -44,9 +44,10 @@ pub fn assemble(
     let models = models::load(config, &cache, &mut facts)?;
     let gate = Gate::new(config.limits.to_gate(), limits);
     let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
-    let plugins = Plugins::start(&cache, Arc::new(asked))?;
+    let plugins = Plugins::start(config, Arc::new(asked))?;
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
-    let limits = Limits { max_inflight: config.server.max_inflight, max_tool_turns: pipeline.max_tool_turns };
+    let (max_inflight, max_tool_turns) = (config.server.max_inflight, pipeline.max_tool_turns);
+    let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
     Ok(Assembled { pipeline: Pipeline::new(models, stages, limits, gate, ledger), plugins, facts })
 }
 
@@ -55,13 +56,13 @@ pub fn assemble(
 pub(crate) struct Plugins(Sandbox);
 
 impl Plugins {
-    fn start(cache: &Path, models: Arc<dyn ModelService>) -> anyhow::Result<Self> {
-        let sandbox = Sandbox::new(SandboxConfig {
-            cache_dir: Some(cache.join("plugins")),
-            http: Arc::new(PluginHttp),
+    fn start(config: &Config, models: Arc<dyn ModelService>) -> anyhow::Result<Self> {
+        let sandbox = Sandbox::new(config.plugins.sandbox(SandboxConfig {
+            cache_dir: Some(config.cache_folder().join("plugins")),
+            http: Arc::new(PluginHttp { extra_roots: config.egress.roots.clone() }),
             models,
             ..SandboxConfig::default()
-        });
+        }));
         Ok(Self(sandbox.context("the plugin host does not start")?))
     }
 }
@@ -72,7 +73,8 @@ fn load_stages(
     config: &Config,
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
-    let pipeline = config.pipeline()?.into_owned();
+    let mut pipeline = config.pipeline()?.into_owned();
+    config.plugins.fit(&mut pipeline);
     let admission = Admission::new(config)?;
     let stages = stages::load(&plugins.0, &pipeline, &config.tenants, &admission, facts)?;
     Ok((stages, pipeline))

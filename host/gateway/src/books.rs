@@ -7,7 +7,7 @@ mod webhook;
 
 pub(crate) use events::check as check_events;
 
-use crate::config::{Config, StoreConfig, project_id};
+use crate::config::{Config, EgressConfig, StoreConfig, project_id};
 use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl Books {
             work: Vec::new(),
         };
         books.replace(config).await?;
-        books.begin(store).await?;
+        books.begin(store, &config.egress).await?;
         Ok(Some(books))
     }
 
@@ -96,11 +96,11 @@ impl Books {
         Ok(())
     }
 
-    async fn begin(&mut self, store: &StoreConfig) -> anyhow::Result<()> {
+    async fn begin(&mut self, store: &StoreConfig, egress: &EgressConfig) -> anyhow::Result<()> {
         let drain = Arc::clone(&self.drain);
         self.work.push(tokio::spawn(async move { drain.run().await }));
         if let Some(events) = &store.events {
-            let sender = events::Sender::new(events, self.db.clone()).await?;
+            let sender = events::Sender::new(events, egress, self.db.clone()).await?;
             self.work.push(tokio::spawn(sender.run()));
         }
         Ok(())

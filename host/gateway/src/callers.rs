@@ -26,7 +26,7 @@ pub(crate) fn auth(config: &Config, issuers: &Arc<Issuers>, db: Option<&Db>) -> 
     let certificates = config.auth.certificate.iter().map(|known| certificate(config, known));
     let auth = auth.with_certificates(certificates.collect::<anyhow::Result<_>>()?);
     let grants: Arc<dyn GrantTokens> = Arc::new(TokenTerms::new(config)?);
-    let issuers = issuers.replaced(config.auth.trusted()?);
+    let issuers = issuers.replaced(config.auth.trusted(&config.egress)?);
     let people = match (&config.auth.login, db) {
         (Some(login), Some(db)) => Some(people(login, &issuers, db, &grants)?),
         _ => None,

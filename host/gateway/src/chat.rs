@@ -1,6 +1,7 @@
 //! `tidegate chat`: a conversation in the terminal with any OpenAI server, streaming.
 
 use crate::cli::ChatArgs;
+use crate::remote::{self, SERVER};
 use anyhow::{Context, bail};
 use std::io::{BufRead, Write};
 use tidegate_types::{Chat, DeltaKind, Message, Reject, RequestId, Role};
@@ -10,15 +11,16 @@ use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig, UpstreamEvent};
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let key = crate::config::variable(&args.api_key_env).ok();
+    let server = remote::server(args.server.as_deref());
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => first_model(&args, key.as_deref()).await?,
+        None => first_model(&server, key.as_deref()).await?,
     };
-    let upstream = connect(&args, key.as_deref(), &model)?;
+    let upstream = connect(&server, key.as_deref(), &model)?;
     let mut messages: Vec<Message> = Vec::new();
     messages.extend(args.system.map(|text| Message::text("m0", Role::System, text)));
     let mut out = std::io::stdout();
-    writeln!(out, "{model} at {}; an empty line or Ctrl-D ends.", args.url)?;
+    writeln!(out, "{model} at {server}; an empty line or Ctrl-D ends.")?;
     while let Some(line) = read_line(&mut out)? {
         messages.push(Message::text(format!("m{}", messages.len()), Role::User, line));
         match answer(&upstream, &model, &messages, &mut out).await {
@@ -32,19 +34,19 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn connect(args: &ChatArgs, key: Option<&str>, model: &str) -> anyhow::Result<Upstream> {
-    let mut config = UpstreamConfig::new("chat", format!("{}/v1", args.url.trim_end_matches('/')), model);
+fn connect(server: &str, key: Option<&str>, model: &str) -> anyhow::Result<Upstream> {
+    let mut config = UpstreamConfig::new("chat", format!("{server}/v1"), model);
     config.api_key = key.map(ApiKey::new);
     Ok(Upstream::new(config)?)
 }
 
-async fn first_model(args: &ChatArgs, key: Option<&str>) -> anyhow::Result<String> {
-    let models = connect(args, key, "")?.models().await.map_err(explain).with_context(|| {
-        format!("no server answers at {}; `tidegate serve` starts one, --url names another", args.url)
+async fn first_model(server: &str, key: Option<&str>) -> anyhow::Result<String> {
+    let models = connect(server, key, "")?.models().await.map_err(explain).with_context(|| {
+        format!("no server answers at {server}; `tidegate serve` starts one, --server or {SERVER} names another")
     })?;
     match models.into_iter().next() {
         Some(model) => Ok(model),
-        None => bail!("the server at {} has no models", args.url),
+        None => bail!("the server at {server} has no models"),
     }
 }
 

@@ -94,9 +94,10 @@ impl ServeArgs {
 /// Options of `chat`.
 #[derive(Debug, Args)]
 pub struct ChatArgs {
-    /// The server.
-    #[arg(long, default_value = "http://127.0.0.1:8080")]
-    pub url: String,
+    /// The running server; default: what `TIDEGATE_SERVER` holds, or http://127.0.0.1:8080.
+    // It was `--url` before all commands were alike in that.
+    #[arg(long, alias = "url", value_name = "URL")]
+    pub server: Option<String>,
     /// The model; default: the server's first.
     #[arg(long)]
     pub model: Option<String>,
@@ -152,5 +153,21 @@ impl WorkerArgs {
             args.extend(["--context-tokens".into(), tokens.to_string().into()]);
         }
         args
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chat_takes_the_servers_url_by_its_old_name_too() {
+        for name in ["--server", "--url"] {
+            let cli = Cli::try_parse_from(["tidegate", "chat", name, "http://h:1"]).unwrap();
+            let Some(Command::Chat(args)) = cli.command else { panic!("no chat") };
+            assert_eq!(args.server.as_deref(), Some("http://h:1"), "{name}");
+        }
+        let both = Cli::try_parse_from(["tidegate", "chat", "--server", "http://h:1", "--url", "http://h:2"]);
+        assert!(both.is_err(), "they are one option");
     }
 }

@@ -4,6 +4,9 @@
 mod auth;
 mod cache;
 mod certificates;
+#[cfg(test)]
+mod default_limits;
+mod egress;
 mod files;
 #[cfg(test)]
 mod full_example;
@@ -27,6 +30,7 @@ mod upstream;
 pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
 pub(crate) use cache::variable;
 pub use certificates::CertificateConfig;
+pub use egress::EgressConfig;
 pub(crate) use files::Seen;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig};
 pub use pipeline::{BreakerConfig, LimitsConfig, PipelineConfig, StageConfig, WhenConfig};
@@ -73,12 +77,14 @@ pub struct Config {
     pub engine: EngineConfig,
     /// Stages on the path of a request; absent means the bundled pipeline.
     pub pipeline: Option<PipelineConfig>,
-    /// Whose plugins are taken.
+    /// Whose plugins are taken, and what they may use together.
     pub plugins: PluginsConfig,
     /// What lasts; absent means that nothing does.
     pub store: Option<StoreConfig>,
     /// What holds for the limits of keys, tenants, users and models.
     pub limits: AdmissionConfig,
+    /// What holds wherever others are asked.
+    pub egress: EgressConfig,
     /// What is shared with other gateways; absent means nothing.
     pub shared: Option<SharedConfig>,
     /// Where spans of requests go; absent means nowhere.
@@ -248,6 +254,15 @@ impl Config {
 
     /// The same with some of it overridden.
     pub fn load_with(path: &Path, overrides: Overrides) -> anyhow::Result<Self> {
+        Self::load_beside(path, overrides, None)
+    }
+
+    /// The same for a server that runs on `running`: what was read from other files at its start goes on.
+    pub(crate) fn load_again(path: &Path, running: &Self) -> anyhow::Result<Self> {
+        Self::load_beside(path, running.overrides.clone(), Some(&running.egress))
+    }
+
+    fn load_beside(path: &Path, overrides: Overrides, running: Option<&EgressConfig>) -> anyhow::Result<Self> {
         let files = Seen::of([path.to_owned()]);
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read the config {}", path.display()))?;
@@ -255,6 +270,7 @@ impl Config {
         let mut config = Self::read(&text).with_context(named)?;
         config.source = Some(path.to_owned());
         config.resolve_paths(path.parent().unwrap_or(Path::new(".")));
+        config.egress.read(running).with_context(named)?;
         config.files = files.with(&config);
         config.overridden(overrides).with_context(named)
     }
@@ -268,7 +284,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Parses and checks.
+    /// Parses and checks. Files that it names are not read, so that of `egress.ca` nothing is known.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let config = Self::read(text)?;
         config.check()?;
@@ -283,6 +299,7 @@ impl Config {
     pub fn check(&self) -> anyhow::Result<()> {
         self.server.check()?;
         self.compute.check()?;
+        self.plugins.check()?;
         for (i, model) in self.models.iter().enumerate() {
             model.check(&self.limits)?;
             model.check_fallbacks(&self.model_names())?;
@@ -292,6 +309,7 @@ impl Config {
         }
         for stage in self.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
             stage.check()?;
+            self.plugins.check_stage(stage)?;
         }
         for (name, tenant) in &self.tenants {
             tenant.check(name, self)?;
@@ -346,6 +364,7 @@ impl Config {
             tls.key = folder.join(&tls.key);
             tls.client_ca = tls.client_ca.take().map(|file| folder.join(file));
         }
+        self.egress.resolve_paths(folder);
         if let Some(cache) = &mut self.cache_dir {
             *cache = folder.join(&*cache);
         }

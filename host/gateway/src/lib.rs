@@ -9,6 +9,7 @@ mod callers;
 pub mod chat;
 pub mod cli;
 pub mod config;
+pub mod descriptors;
 mod keep;
 pub mod key;
 mod keys;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command, KeyArgs, KeyCommand, ServeArgs};
-use tidegate::config::Config;
+use tidegate::config::{Config, TracesConfig};
 use tidegate_trace::Traces;
 use tokio::signal::unix::Signal;
 use tracing::Subscriber;
@@ -37,8 +37,12 @@ fn main() -> ExitCode {
         Some(Command::Usage(args)) => {
             runtime().and_then(|runtime| runtime.block_on(tidegate::remote::usage(args, &mut std::io::stdout())))
         }
-        Some(Command::Plugin(command)) => tidegate::plugin::run(command, &mut std::io::stdout()),
-        Some(Command::EngineWorker(args)) => start_logging(None).and_then(|()| tidegate::assemble::run_worker(args)),
+        Some(Command::Plugin(command)) => {
+            start_logging(None, "warn").and_then(|()| tidegate::plugin::run(command, &mut std::io::stdout()))
+        }
+        Some(Command::EngineWorker(args)) => {
+            start_logging(None, LOGGED).and_then(|()| tidegate::assemble::run_worker(args))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,9 +56,10 @@ fn main() -> ExitCode {
 fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let config = args.to_config()?;
     let runtime = runtime()?;
-    let traces = config.traces.as_ref().map(|traces| Traces::start(&traces.to_traces(), runtime.handle().clone()));
-    let traces = traces.transpose()?;
-    start_logging(traces.as_ref())?;
+    let start = |traces: &TracesConfig| Traces::start(&traces.to_traces(&config.egress), runtime.handle().clone());
+    let traces = config.traces.as_ref().map(start).transpose()?;
+    start_logging(traces.as_ref(), LOGGED)?;
+    tidegate::descriptors::raise(config.server.max_connections);
     let drain = Duration::from_millis(config.server.drain_timeout_ms);
     let hangup = Hangup::of(config.source.is_some());
     let collector =
@@ -135,10 +140,10 @@ async fn run_until_stopped(running: &tidegate::Running, stops: &mut Stops, mut r
 /// target `plugin`) have to say.
 const LOGGED: &str = "warn,tidegate=info,plugin=info";
 
-/// To standard error, at the level of `RUST_LOG`. Spans to a collector, where there is one.
-fn start_logging(traces: Option<&Traces>) -> anyhow::Result<()> {
+/// To standard error, at the level of `RUST_LOG`, else at this one. Spans to a collector, where there is one.
+fn start_logging(traces: Option<&Traces>, level: &str) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(LOGGED));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     let registry = tracing_subscriber::registry();
     let started = match traces {
         // One filter for all is the cheaper one.

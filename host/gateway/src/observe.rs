@@ -1,7 +1,10 @@
-//! The process's one metrics recorder.
+//! The process's one metrics recorder. Read next: `apart.rs`, for where figures are counted.
 
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use std::sync::OnceLock;
+mod apart;
+
+pub(crate) use apart::Metrics;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often what histograms were told is added to their buckets.
@@ -13,19 +16,21 @@ const SECONDS: [f64; 18] = [
     30.0, 120.0,
 ];
 
-/// Installs the recorder, once in a process, and gives the handle that renders it.
-pub(crate) fn recorder() -> anyhow::Result<PrometheusHandle> {
-    static HANDLE: OnceLock<Result<PrometheusHandle, String>> = OnceLock::new();
+/// Installs the recorder, once in a process, and gives what renders it.
+pub(crate) fn recorder() -> anyhow::Result<Arc<Metrics>> {
+    static METRICS: OnceLock<Result<Arc<Metrics>, String>> = OnceLock::new();
     let install = || {
         let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS);
-        builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| error.to_string())
+        let metrics = Arc::new(Metrics::new(builder.map_err(|error| error.to_string())?.build_recorder()));
+        metrics::set_global_recorder(Arc::clone(&metrics)).map_err(|error| error.to_string())?;
+        Ok(metrics)
     };
-    HANDLE.get_or_init(install).clone().map_err(|error| anyhow::anyhow!("metrics do not start: {error}"))
+    METRICS.get_or_init(install).clone().map_err(|error| anyhow::anyhow!("metrics do not start: {error}"))
 }
 
 /// Keeps histograms small, for ever: the recorder holds each observation until then, or until somebody reads the metrics,
 /// which nobody may ever do.
-pub(crate) async fn upkeep(metrics: PrometheusHandle) {
+pub(crate) async fn upkeep(metrics: Arc<Metrics>) {
     every(UPKEEP_EVERY, || metrics.run_upkeep()).await;
 }
 

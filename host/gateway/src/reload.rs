@@ -2,21 +2,22 @@
 //! swapped in whole; requests that run finish on what they began with. What cannot be used is refused with its reason,
 //! and the old goes on.
 //!
-//! What can change is the pipeline (its stages, their components, configs, grants and limits), the keys, the issuers of
-//! tokens, what tenants may, and the limits, budgets and prices of keys, tenants and models. A change of anything else needs a restart, and is refused as a
-//! whole, so that no config runs by halves. What limits have counted goes on counting. What the command line said in place
-//! of the file goes on counting too.
+//! What can change is the pipeline (its stages, their components, configs, grants and limits), whose plugins are trusted,
+//! the keys, the issuers of tokens, what tenants may, the limits, budgets and prices of keys, tenants and models, and what is in
+//! the files of `[server.tls]`. A change of anything else needs a restart, and is refused as a whole, so that no config runs by
+//! halves. What limits have counted goes on counting. What the command line said in place of the file goes on counting too.
 
 use crate::assemble::{self, Plugins};
 use crate::callers;
 use crate::config::{Config, ModelConfig, Seen};
+use crate::serve;
 use crate::service::PipelineService;
 use anyhow::{Context, bail};
 use metrics::counter;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use tidegate_api::SharedAuth;
+use tidegate_api::{SharedAuth, Tls};
 use tidegate_types::Quota;
 use tokio::sync::Mutex;
 
@@ -31,6 +32,8 @@ pub(crate) struct Reloader {
     service: Weak<PipelineService>,
     plugins: Plugins,
     auth: SharedAuth,
+    /// What new connections are secured by, where they are.
+    tls: Option<Tls>,
     /// What file and command line said when they were taken last. Held while a reload runs: one at a time.
     taken: Mutex<Config>,
     /// The files of the config that was read last, be it taken or refused.
@@ -39,7 +42,13 @@ pub(crate) struct Reloader {
 
 impl Reloader {
     /// `config` is what runs.
-    pub(crate) fn new(config: &Config, service: &Arc<PipelineService>, plugins: Plugins, auth: SharedAuth) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        service: &Arc<PipelineService>,
+        plugins: Plugins,
+        auth: SharedAuth,
+        tls: Option<Tls>,
+    ) -> Self {
         // Whoever embeds this program may have changed what runs; a reload compares what was read with what is read.
         let taken = config.as_read.as_deref().unwrap_or(config).clone();
         Self {
@@ -47,6 +56,7 @@ impl Reloader {
             service: Arc::downgrade(service),
             plugins,
             auth,
+            tls,
             seen: std::sync::Mutex::new(taken.files.clone()),
             taken: Mutex::new(taken),
         }
@@ -76,10 +86,11 @@ impl Reloader {
         // Should it not even be read: it is looked at again when something changes from now on.
         let now = self.seen().again();
         *self.seen() = now;
-        let config = Config::load_with(&path, taken.overrides.clone())?;
+        let config = Config::load_again(&path, taken)?;
         self.seen().clone_from(&config.files);
         check_restart(taken, &config)?;
         let auth = callers::auth(&config, &self.auth.issuers(), None)?;
+        let renewed = serve::read_tls(&config.server)?;
         let (plugins, new) = (self.plugins.clone(), config.clone());
         let loading = tokio::task::spawn_blocking(move || {
             let mut facts = Vec::new();
@@ -97,8 +108,12 @@ impl Reloader {
         if store.is_none() {
             self.auth.replace(auth);
         }
+        if let (Some(tls), Some(renewed)) = (&self.tls, &renewed) {
+            tls.replace(renewed);
+        }
         facts.push(keys_fact(&config));
         facts.extend(issuers_fact(&config));
+        facts.extend(config.server.tls.as_ref().map(|tls| format!("tls       {}", tls.cert.display())));
         Ok((config, facts))
     }
 
@@ -157,6 +172,8 @@ fn check_restart(old: &Config, new: &Config) -> anyhow::Result<()> {
         ("[compute]", old.compute == new.compute),
         ("[engine]", old.engine == new.engine),
         ("[store]", old.store == new.store),
+        ("[plugins] beside trusted_keys", old.plugins.is_as_large_as(&new.plugins)),
+        ("[egress]", old.egress == new.egress),
         ("[shared]", old.shared == new.shared),
         ("[traces]", old.traces == new.traces),
         ("cache_dir", old.cache_dir == new.cache_dir),

@@ -26,14 +26,12 @@ struct Remote {
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
 /// Names the server where no option does.
-const SERVER: &str = "TIDEGATE_SERVER";
+pub(crate) const SERVER: &str = "TIDEGATE_SERVER";
 
 impl Remote {
     fn to(args: &ServerArgs) -> anyhow::Result<Self> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let named = args.server.clone().or_else(|| variable(SERVER).ok());
-        let url = named.as_deref().unwrap_or("http://127.0.0.1:8080");
-        let connector = Connector::new(ConnectorConfig::new(url.trim_end_matches('/')))?;
+        let connector = Connector::new(ConnectorConfig::new(server(args.server.as_deref())))?;
         Ok(Self { connector, key: variable(&args.api_key_env).ok() })
     }
 
@@ -61,6 +59,12 @@ impl Remote {
         }
         Ok(body)
     }
+}
+
+/// The URL of the server that an option names, or the environment, or nobody.
+pub(crate) fn server(named: Option<&str>) -> String {
+    let url = named.map(str::to_owned).or_else(|| variable(SERVER).ok());
+    url.as_deref().unwrap_or("http://127.0.0.1:8080").trim_end_matches('/').to_owned()
 }
 
 /// What the server said, on lines of its own.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tidegate_api::{Api, ClientAuthority, Door, Lanes, Limits, Listener, Server, SharedAuth, SharedLogs, Tls};
 use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::chat::ROUTED_MODEL;
-use tidegate_pipeline::{ModelBackend, Pipeline};
+use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline};
 use tidegate_shared::{LogSettings, Shared};
 use tokio::task::JoinHandle;
 
@@ -87,15 +87,15 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     // Whoever installed one before is fine too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let metrics = observe::recorder()?;
-    let listener = listen(&config.server)?;
+    let certificate = read_tls(&config.server)?;
+    let listener = listen(&config.server, certificate.clone())?;
     let addr = listener.address()?;
-    let admin = admin_listener(&config.server)?;
+    let admin = admin_listener(&config.server, certificate.clone())?;
     let admin_addr = admin.as_ref().map(Listener::address).transpose()?;
     let auth = SharedAuth::from(callers::auth(&config, &Arc::default(), None)?);
     let limits = limits(&config.server);
-    let tls = config.server.tls.is_some();
+    let tls = certificate.is_some();
     let open = config.is_open();
-    let first_model = config.models.first().map_or(STARTER_NAME, |model| &model.name).to_owned();
     let books = Books::open(&config).await?.map(Arc::new);
     let desk = match &books {
         Some(books) => Some(Arc::new(KeyDesk::open(&config, books, auth.clone()).await?)),
@@ -120,7 +120,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         telling.map(|(shared, books)| tokio::spawn(books::tell_set_aside(Arc::clone(&books.ledger), shared.board())));
     let key_watcher = desk.clone().zip(books).map(|(desk, books)| tokio::spawn(keys::watch(desk, books)));
     desk.into_iter().for_each(|desk| service.set_desk(desk));
-    let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone()));
+    let reloader = Arc::new(Reloader::new(&config, &service, plugins, auth.clone(), certificate));
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
     let upkeep = tokio::spawn(observe::upkeep(metrics));
@@ -139,8 +139,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         config.shared.as_ref().map(|shared| format!("shared    with {} gateways by {}", shared.gateways, shared.url)),
     );
     facts.extend(admin_addr.map(|addr| format!("admin     {}://{addr}/admin", if tls { "https" } else { "http" })));
-    let model = if pipeline.routes() { ROUTED_MODEL } else { &first_model };
-    facts.extend(invitation(addr, tls, open, model));
+    facts.extend(invitation(addr, tls, open, first_asked(&config, &pipeline)));
     Ok(Running { addr, admin_addr, facts, server, _lanes: lanes, service, reloader, tidying, watchers, shared })
 }
 
@@ -151,18 +150,18 @@ fn share(config: &Config) -> anyhow::Result<Option<Shared>> {
     Ok(Some(Shared::start(shared.to_shared()?, logs).context("in [shared]")?))
 }
 
-fn listen(config: &ServerConfig) -> anyhow::Result<Listener> {
+fn listen(config: &ServerConfig, tls: Option<Tls>) -> anyhow::Result<Listener> {
     // Others' machines reach no administrator's route by chance.
     let door = match config.admin_listen {
         None if config.listen.ip().is_loopback() => Door::Every,
         _ => Door::Callers,
     };
-    Ok(Listener::bind(config.listen, read_tls(config)?, door)?)
+    Ok(Listener::bind(config.listen, tls, door)?)
 }
 
-fn admin_listener(config: &ServerConfig) -> anyhow::Result<Option<Listener>> {
+fn admin_listener(config: &ServerConfig, tls: Option<Tls>) -> anyhow::Result<Option<Listener>> {
     let Some(address) = config.admin_listen else { return Ok(None) };
-    Ok(Some(Listener::bind(address, read_tls(config)?, Door::Administrators)?))
+    Ok(Some(Listener::bind(address, tls, Door::Administrators)?))
 }
 
 /// The certificate and its key, where HTTPS is configured.
@@ -174,7 +173,8 @@ pub(crate) fn read_tls(config: &ServerConfig) -> anyhow::Result<Option<Tls>> {
     let authority = files.client_ca.as_deref().map(read).transpose()?;
     let required = files.client_auth == ClientAuthConfig::Required;
     let clients = authority.as_deref().map(|certificates| ClientAuthority { certificates, required });
-    Ok(Some(Tls::from_pem(&read(&files.cert)?, &read(&files.key)?, clients)?))
+    let tls = Tls::from_pem(&read(&files.cert)?, &read(&files.key)?, clients);
+    Ok(Some(tls.with_context(|| format!("{} and its key cannot be served", files.cert.display()))?))
 }
 
 fn limits(config: &ServerConfig) -> Limits {
@@ -189,16 +189,37 @@ fn limits(config: &ServerConfig) -> Limits {
     }
 }
 
+/// A model to try, and whether it answers or makes vectors. What gives labels is asked by plugins only.
+fn first_asked<'a>(config: &'a Config, pipeline: &Pipeline) -> Option<(&'a str, bool)> {
+    if pipeline.routes() {
+        return Some((ROUTED_MODEL, true));
+    }
+    let answers = |model: &Model| match &model.backend {
+        ModelBackend::Engine(engine) if matches!(engine.makes, Makes::Labels(_)) => None,
+        _ => Some(model.answers()),
+    };
+    let mut names: Vec<&str> = config.models.iter().map(|model| model.name.as_str()).collect();
+    if names.is_empty() {
+        names.push(STARTER_NAME);
+    }
+    names.into_iter().find_map(|name| Some((name, answers(pipeline.models().get(name).ok()?)?)))
+}
+
 /// Where it listens, who may ask, and a request to paste.
-fn invitation(addr: SocketAddr, tls: bool, open: bool, model: &str) -> Vec<String> {
+fn invitation(addr: SocketAddr, tls: bool, open: bool, asked: Option<(&str, bool)>) -> Vec<String> {
     let scheme = if tls { "https" } else { "http" };
     let key = if open { "" } else { " -H \"authorization: Bearer $TIDEGATE_API_KEY\"" };
     let callers = if open { "no keys: this machine only" } else { "keys needed" };
-    vec![
-        format!("listening {scheme}://{addr} ({callers})"),
+    let request = |(model, answers): (&str, bool)| {
+        let (path, asked) = match answers {
+            true => ("chat/completions", r#""messages":[{"role":"user","content":"What is Tidegate?"}]"#),
+            false => ("embeddings", r#""input":"What is Tidegate?""#),
+        };
         format!(
-            "try       curl {scheme}://{addr}/v1/chat/completions -H 'content-type: application/json'{key} \
-             -d '{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"What is Tidegate?\"}}]}}'"
-        ),
-    ]
+            "try       curl {scheme}://{addr}/v1/{path} -H 'content-type: application/json'{key} \
+             -d '{{\"model\":\"{model}\",{asked}}}'"
+        )
+    };
+    let listening = format!("listening {scheme}://{addr} ({callers})");
+    std::iter::once(listening).chain(asked.map(request)).collect()
 }

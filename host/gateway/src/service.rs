@@ -3,21 +3,21 @@
 use crate::books::Books;
 use crate::config::ModelConfig;
 use crate::keys::KeyDesk;
+use crate::observe::Metrics;
 use crate::reload::Reloader;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use metrics_exporter_prometheus::PrometheusHandle;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tidegate_api::{
-    Administration, BoxFuture, Events, ModelCard, ModelPricing, Reply, ReplyEvent, RequestContext, Service,
+    Administration, BoxFuture, Embedded, Events, ModelCard, ModelPricing, Reply, ReplyEvent, RequestContext, Service,
     store_failed,
 };
 use tidegate_ledger::{CallPrices, Price};
-use tidegate_pipeline::{Model, ModelBackend, Pipeline, Stages};
+use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline, Stages};
 use tidegate_store::{Usage, UsageQuery, UsageSum};
 use tidegate_text::ToolFormat;
-use tidegate_types::{Caller, Chat, Fault, Memory, Reject, RejectKind};
+use tidegate_types::{Caller, Chat, EmbedRequest, Fault, Memory, Reject, RejectKind};
 
 /// The pipeline behind the HTTP side.
 pub(crate) struct PipelineService {
@@ -25,11 +25,11 @@ pub(crate) struct PipelineService {
     reloader: OnceLock<Arc<Reloader>>,
     books: Option<Arc<Books>>,
     desk: OnceLock<Arc<KeyDesk>>,
-    metrics: PrometheusHandle,
+    metrics: Arc<Metrics>,
 }
 
 impl PipelineService {
-    pub(crate) fn new(pipeline: Arc<Pipeline>, books: Option<Arc<Books>>, metrics: PrometheusHandle) -> Self {
+    pub(crate) fn new(pipeline: Arc<Pipeline>, books: Option<Arc<Books>>, metrics: Arc<Metrics>) -> Self {
         Self { pipeline: ArcSwap::new(pipeline), reloader: OnceLock::new(), books, desk: OnceLock::new(), metrics }
     }
 
@@ -90,13 +90,27 @@ impl PipelineService {
 impl Service for PipelineService {
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
         Box::pin(async move {
-            let reply = self.pipeline.load_full().answer(chat, for_pipeline(cx)).await?;
+            let mut reply = self.pipeline.load_full().answer(chat, for_pipeline(cx)).await?;
             Ok(Reply {
-                model: reply.model.clone(),
-                headers: reply.headers.clone(),
+                model: std::mem::take(&mut reply.model),
+                headers: std::mem::take(&mut reply.headers),
                 allowances: reply.allowances,
+                citations: std::mem::take(&mut reply.citations),
                 events: Box::new(PipelineReply(reply)),
             })
+        })
+    }
+
+    fn embed(
+        &self,
+        asked: EmbedRequest,
+        most_numbers: usize,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Embedded, Reject>> {
+        Box::pin(async move {
+            let embedded = self.pipeline.load_full().embed(asked, most_numbers, for_pipeline(cx)).await?;
+            let tidegate_pipeline::Embedded { model, made, allowances, room } = embedded;
+            Ok(Embedded { model, made, allowances, held: Box::new(room) })
         })
     }
 
@@ -214,6 +228,11 @@ fn card(model: &Model) -> ModelCard {
 /// What a model of the own engine can do; of an upstream's nobody here knows.
 fn capabilities(backend: &ModelBackend) -> Vec<&'static str> {
     let ModelBackend::Engine(engine) = backend else { return Vec::new() };
+    match engine.makes {
+        Makes::Text => {}
+        Makes::Vectors { .. } => return vec!["embeddings"],
+        Makes::Labels(_) => return vec!["classification"],
+    }
     let (dialect, chats) = (engine.text.dialect(), engine.text.has_template());
     let all = [
         ("completions", true),
@@ -234,6 +253,7 @@ impl Events for PipelineReply {
                 event.map(|event| match event {
                     tidegate_pipeline::ReplyEvent::Delta(delta) => ReplyEvent::Delta(delta),
                     tidegate_pipeline::ReplyEvent::Usage(usage) => ReplyEvent::Usage(usage),
+                    tidegate_pipeline::ReplyEvent::Uncited => ReplyEvent::Uncited,
                 })
             })
         })

@@ -155,7 +155,7 @@ fn what_is_anothers_is_looked_for_as_what_never_was() {
 #[test]
 fn what_is_anothers_is_looked_for_as_what_never_was_in_postgres() {
     let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-        return eprintln!("NOT TESTED on Postgres: TIDEGATE_TEST_POSTGRES names no server");
+        return tidegate_skipped::skipped!("on Postgres: TIDEGATE_TEST_POSTGRES names no server");
     };
     let name = format!("tidegate_apart_{}", std::process::id());
     let run = |statement: String| {

@@ -12,6 +12,8 @@ mod kept;
 #[allow(dead_code, reason = "each file of tests takes what it needs of it")]
 mod redis;
 mod server;
+#[path = "server/signal.rs"]
+mod signal;
 #[path = "../../../tests/src/stand_in.rs"]
 #[allow(dead_code, reason = "each file of tests takes what it needs of it")]
 mod stand_in;

@@ -9,12 +9,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const CANARY: &str = "canary9c41d7";
+const BY_KEY: &str = "authorization: Bearer tg-n\r\n";
 
 /// Sends a request; gives the answer.
 fn send(addr: &str, path: &str, id: &str, body: &str) -> String {
+    send_as(addr, "POST", path, id, "", body)
+}
+
+/// The same with another method and more headers.
+fn send_as(addr: &str, method: &str, path: &str, id: &str, more: &str, body: &str) -> String {
     let mut socket = TcpStream::connect(addr).unwrap();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\nx-request-id: {id}\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\nx-request-id: {id}\r\n{more}\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -76,10 +82,12 @@ fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
         assert!(in_files(folder.path(), &format!("asked-{i}")) > 0, "request {i} is in the log");
     }
     assert_eq!(in_files(folder.path(), CANARY), 0);
-    for (id, stage) in [("asked-0", "prompt-guard"), ("asked-2", "stream-guard")] {
-        let span = format!(
-            "request{{id={id}}}:server{{otel.kind=\"server\"}}:plugin{{name=pii-guard stage=\"{stage}\" outcome=\"ok\""
-        );
+    let calls = [
+        ("asked-0", "stage=\"prompt-guard\" verdict=\"allow\" outcome=\"ok\""),
+        ("asked-2", "stage=\"stream-guard\" outcome=\"ok\" verdict=\"pass\""),
+    ];
+    for (id, call) in calls {
+        let span = format!("request{{id={id}}}:server{{otel.kind=\"server\"}}:plugin{{name=pii-guard {call}");
         assert!(in_files(folder.path(), &span) > 0, "{span} is in the log");
     }
 }
@@ -104,6 +112,68 @@ fn without_a_filter_the_log_has_what_plugins_write() {
     program.kill().unwrap();
     program.wait().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && written(&log), "{answer}\n{log}");
+}
+
+#[test]
+fn an_administrators_changes_are_in_the_log_and_no_key_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut program, addr) = start(folder.path(), "[store]\npath = \"data\"\n[pipeline]\n", None);
+    let made = send(&addr, "/admin/keys", "asked-0", "{\"name\":\"root\",\"admin\":true}");
+    let secret = made.split("\"key\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let ask = |method: &str, path: &str, id: &str, body: &str| {
+        let more = format!("authorization: Bearer {secret}\r\n");
+        let answer = send_as(&addr, method, path, id, &more, body);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{method} {path}: {answer}");
+        answer
+    };
+    ask("POST", "/admin/keys", "asked-1", "{\"name\":\"shop\",\"tenant\":\"t\"}");
+    let again = ask("POST", "/admin/keys/shop/rotate", "asked-2", "");
+    ask("DELETE", "/admin/keys/shop", "asked-3", "");
+    let project = ask("POST", "/v1/organization/projects", "asked-4", "{\"name\":\"Web\",\"tenant\":\"t\"}");
+    let project = project.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    ask("POST", &format!("/v1/organization/projects/{project}/archive"), "asked-5", "");
+    ask("GET", "/admin/keys", "asked-6", "");
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let has = |parts: &[&str]| log.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    for (id, key, change, of) in [
+        ("asked-0", "local", "key made", "root"),
+        ("asked-1", "root", "key made", "shop"),
+        ("asked-2", "root", "key rotated", "shop"),
+        ("asked-3", "root", "key revoked", "shop"),
+        ("asked-4", "root", "project made", &project),
+        ("asked-5", "root", "project archived", &project),
+    ] {
+        let parts = [id, &format!("key=\"{key}\""), &format!("change=\"{change}\""), &format!("of=\"{of}\"")];
+        assert!(has(&parts), "{parts:?} in {log}");
+    }
+    assert!(!has(&["asked-6"]), "what is only shown is no change: {log}");
+    let other = again.split("\"key\":\"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(!log.contains(&secret) && !log.contains(other), "{log}");
+}
+
+#[test]
+fn the_log_says_whose_a_request_was_answered_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[[keys]]\nname = \"nightly\"\ntenant = \"acme\"\nclass = \"batch\"\nweight = 3\nhash = \"blake3:{}\"\n[pipeline]\n",
+        blake3::hash(b"tg-n")
+    );
+    let (mut program, addr) = start(folder.path(), &config, None);
+    for (model, status) in [("tidegate-starter", "200"), ("nobody", "404")] {
+        let body = format!("{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}");
+        let answer = send_as(&addr, "POST", "/v1/chat/completions", &format!("asked-{status}"), BY_KEY, &body);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+    }
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    for id in ["asked-200", "asked-404"] {
+        let mut lines = log.lines().filter(|line| line.contains(id)).map(|line| line.replace('"', ""));
+        let parts = ["tenant=acme", "key=nightly", "class=batch", "weight=3"];
+        assert!(lines.any(|line| parts.iter().all(|part| line.contains(part))), "{log}");
+    }
 }
 
 /// An upstream that answers one in three requests; gives where it is.

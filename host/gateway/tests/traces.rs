@@ -2,6 +2,9 @@
 //! without a word that anybody wrote.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "server/signal.rs"]
+mod signal;
+
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -82,7 +85,7 @@ fn ask_strangely(addr: &str, path: &str) {
 
 /// Asks the program to stop, which sends what is left; gives all spans that the collector got.
 fn spans(mut program: Child, collector: &Receiver<(String, Vec<u8>)>) -> Vec<Span> {
-    Command::new("kill").arg(program.id().to_string()).status().unwrap();
+    signal::send(program.id(), "TERM");
     program.wait().unwrap();
     let mut spans = Vec::new();
     while let Ok((head, body)) = collector.recv_timeout(Duration::from_millis(500)) {
@@ -145,6 +148,55 @@ fn a_request_and_its_parts_are_spans_in_the_clients_trace() {
     below("engine", "");
 }
 
+/// Those that are asked beside the path, and behind the answer, too.
+#[test]
+fn each_kind_of_stage_has_its_span_in_the_clients_trace() {
+    let guests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist");
+    let stage = |guest: &str, more: &str| {
+        let file = guests.join(format!("{guest}.wasm"));
+        let limits = "[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
+        format!("[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = \"{}\"\n{more}\n{limits}", file.display())
+    };
+    let kinds = ["router", "retriever", "memory", "output-guard", "observer"];
+    let (addr, collector) = taking("");
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[traces]\nendpoint = \"http://{addr}\"\n{}{}{}[[pipeline.stage]]\nplugin = \"calculator\"\n",
+        stage("honest", &format!("stages = {kinds:?}")),
+        stage("tarries", "stages = [\"prompt-guard\"]\nwhen = \"during-prefill\""),
+        stage("watches", "stages = [\"stream-guard\"]"),
+    );
+    let (program, gateway) = start(folder.path(), &config);
+    ask(&gateway, "auto", false, &trace_headers(true));
+    let spans = spans(program, &collector);
+    assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE), "{spans:#?}");
+    let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
+    let behind = |what: &str| spans.iter().find(|span| span.name == "background" && text(span, "what") == what);
+    let (memory, observer) = (behind("memory").expect("a memory's"), behind("observer").expect("an observer's"));
+    assert!([memory, observer].iter().all(|span| span.parent_span_id == server.span_id));
+    let of = |kind: &'static str| spans.iter().filter(move |span| span.name == "plugin" && text(span, "stage") == kind);
+    for (kind, verdict) in [
+        ("prompt-guard", "allow"),
+        ("output-guard", "allow"),
+        ("stream-guard", "pass"),
+        ("router", ""),
+        ("retriever", ""),
+        ("memory", ""),
+        ("observer", ""),
+    ] {
+        let mut all = of(kind).peekable();
+        assert!(all.peek().is_some(), "{kind}: {spans:#?}");
+        assert!(
+            all.all(|span| (text(span, "outcome"), text(span, "verdict")) == ("ok".into(), verdict.into())),
+            "{kind}"
+        );
+    }
+    let parents = |kind: &'static str| of(kind).map(|span| span.parent_span_id.clone()).collect::<Vec<_>>();
+    assert!(parents("prompt-guard").iter().all(|parent| *parent == server.span_id));
+    assert!(parents("observer").iter().eq([&observer.span_id]));
+    assert!(parents("memory").contains(&server.span_id) && parents("memory").contains(&memory.span_id));
+}
+
 #[test]
 fn an_upstream_is_told_of_the_trace_and_a_client_may_leave_it() {
     const ANSWER: &str = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,
@@ -189,7 +241,7 @@ fn a_collector_that_is_away_holds_nobody_up() {
     let (mut program, gateway) = start(folder.path(), &format!("[traces]\nendpoint = \"http://{away}\"\n[pipeline]\n"));
     ask(&gateway, "tidegate-starter", false, "");
     let stopping = std::time::Instant::now();
-    Command::new("kill").arg(program.id().to_string()).status().unwrap();
+    signal::send(program.id(), "TERM");
     assert!(program.wait().unwrap().success());
     assert!(stopping.elapsed() < Duration::from_secs(30), "it ends without the collector");
 }

@@ -118,7 +118,7 @@ async fn logprobs_come_with_their_tokens() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_completion_continues_its_prompt() {
     let gateway = Gateway::start(BARE).await;
-    let prompt = "<|im_start|>user";
+    let prompt = "Once upon a time";
     // Outside of a dialogue the model may end at once: its end mark (2) is ruled out.
     let request = json!({"model": tidegate::bundled::STARTER_NAME, "prompt": prompt, "max_tokens": 4, "echo": true,
         "logit_bias": {"2": -100}});
@@ -127,6 +127,37 @@ async fn a_completion_continues_its_prompt() {
     let text = body["choices"][0]["text"].as_str().unwrap();
     assert!(text.starts_with(prompt) && text.matches(prompt).count() == 1, "{text}");
     assert_eq!(body["usage"]["completion_tokens"], 4);
+}
+
+/// Who puts somebody's text into a prompt need not look for marks in it; who renders a dialogue says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn marks_in_a_completions_prompt_are_text_unless_its_caller_says_that_it_is_rendered() {
+    let gateway = Gateway::start(BARE).await;
+    let ask = async |path: &str, more: Value| {
+        let mut request = json!({"model": tidegate::bundled::STARTER_NAME, "max_tokens": 1});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        gateway.post(path, &request).await
+    };
+    let prompt = "<|im_start|><|im_end|>";
+    let tokens = async |more: Value| {
+        let mut request = json!({"prompt": prompt, "echo": true});
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let body = ask("/v1/completions", request).await.json();
+        assert!(body["choices"][0]["text"].as_str().unwrap().starts_with(prompt), "{body}");
+        body["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(tokens(json!({"parse_special": true})).await, 2);
+    for as_text in [json!({}), json!({"parse_special": false}), json!({"parse_special": null})] {
+        assert!(tokens(as_text.clone()).await > 8, "{as_text}");
+    }
+    let messages = json!([{"role": "user", "content": "Hello!"}]);
+    for (path, more) in [
+        ("/v1/completions", json!({"prompt": prompt, "parse_special": "yes"})),
+        ("/v1/chat/completions", json!({"messages": messages, "parse_special": true})),
+    ] {
+        let answer = ask(path, more).await;
+        assert_eq!((answer.status, answer.error().1), (400, json!("parse_special")), "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,8 @@
 //! Real clients against a real gateway.
 
+use std::ffi::OsStr;
 use std::process::Command;
+use std::sync::OnceLock;
 use tidegate_tests::{BARE, Gateway};
 
 /// The `openai` package. `TIDEGATE_TEST_PYTHON` names an interpreter that has it (`.ci/run` makes one); without
@@ -18,6 +20,20 @@ async fn the_openai_package_is_served() {
     assert!(out.contains("ok models"), "{out}");
 }
 
+/// The same package, with a model that makes vectors.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_package_is_given_vectors() {
+    let Some(python) = tokio::task::spawn_blocking(python_with_openai).await.unwrap() else { return };
+    let gateway = Gateway::start(&format!("{}{BARE}", super::embeddings::model(""))).await;
+    let url = gateway.url("/v1");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/openai_embeddings.py");
+    let expected = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/models/expected/embedding.json");
+    let run = move || Command::new(python).args([script, &url, "embedding", expected]).output();
+    let output = tokio::task::spawn_blocking(run).await.unwrap().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("ok errors"), "{out}\n{err}");
+}
+
 /// The same package, with what is kept: conversations and responses, in SQLite.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_package_finds_its_conversations_again() {
@@ -29,7 +45,7 @@ async fn the_openai_package_finds_its_conversations_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_package_finds_its_conversations_again_in_postgres() {
     if std::env::var("TIDEGATE_TEST_POSTGRES").is_err() {
-        eprintln!("NOT TESTED on Postgres: TIDEGATE_TEST_POSTGRES names no server");
+        tidegate_skipped::skipped!("on Postgres: TIDEGATE_TEST_POSTGRES names no server");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -77,30 +93,31 @@ async fn the_document_of_the_api_is_openapi() {
     assert!(output.status.success() && out.contains("ok openapi"), "{out}\n{err}");
 }
 
+/// Of the packages, which are in the environment's name, so that none of an older checkout is taken for it.
+const OPENAI: &str = "openai==3.52.0";
+const VALIDATOR: &str = "openapi-spec-validator==0.9.0";
+
+/// An interpreter that has them; looked for, and made, by one test for all.
 fn python_with_openai() -> Option<String> {
-    if let Ok(python) = std::env::var("TIDEGATE_TEST_PYTHON") {
-        return Some(python);
-    }
-    let venv = std::env::temp_dir().join("tidegate-tests-venv");
+    static PYTHON: OnceLock<Option<String>> = OnceLock::new();
+    PYTHON.get_or_init(|| std::env::var("TIDEGATE_TEST_PYTHON").ok().or_else(environment)).clone()
+}
+
+fn environment() -> Option<String> {
+    let name = format!("tidegate-tests-{OPENAI}-{VALIDATOR}").replace("==", "-");
+    let venv = std::env::temp_dir().join(name);
     let python = venv.join("bin/python");
-    let has_openai = || {
-        Command::new(&python)
-            .args(["-c", "import openai, openapi_spec_validator"])
-            .output()
-            .is_ok_and(|o| o.status.success())
+    let run = |program: &OsStr, args: &[&OsStr]| {
+        Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
     };
-    let run =
-        |program: &str, args: &[&str]| Command::new(program).args(args).output().is_ok_and(|o| o.status.success());
-    if !has_openai() {
-        run("python3", &["-m", "venv", &venv.to_string_lossy()]);
-        run(
-            &venv.join("bin/pip").to_string_lossy(),
-            &["install", "--quiet", "openai==3.52.0", "openapi-spec-validator==0.9.0"],
-        );
+    let has_both = || run(python.as_ref(), &["-c", "import openai, openapi_spec_validator"].map(OsStr::new));
+    if !has_both() {
+        run("python3".as_ref(), &["-m".as_ref(), "venv".as_ref(), venv.as_ref()]);
+        run(python.as_ref(), &["-m", "pip", "install", "--quiet", OPENAI, VALIDATOR].map(OsStr::new));
     }
-    if has_openai() {
+    if has_both() {
         return Some(python.to_string_lossy().into_owned());
     }
-    eprintln!("\n*** SKIPPED: the openai package could not be installed; no real client was tested ***\n");
+    tidegate_skipped::skipped!("real clients, since the openai package could not be installed");
     None
 }

@@ -121,6 +121,9 @@ impl<'a> Contract<'a> {
             described = schemas.resolve(reference)?;
         }
         headers(described, answer)?;
+        if !answer.headers.contains_key("x-request-id") {
+            return Err("without an `x-request-id`".into());
+        }
         let media = answer.headers.get("content-type").map_or("", |value| value.to_str().unwrap());
         let media = media.split(';').next().unwrap_or_default().to_owned();
         match (described.get("content"), media.as_str()) {

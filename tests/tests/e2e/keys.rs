@@ -54,11 +54,21 @@ async fn one_tenant_never_finds_anothers_prompt_in_the_cache() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metrics_and_records_carry_the_tenant() {
-    let gateway = Gateway::start(&config()).await;
-    chat(&gateway, Some("Bearer tg-beta"), "Hello!").await;
+async fn metrics_carry_the_tenant_and_the_class() {
+    // Metrics are of the whole process, and this tenant is of no other test.
+    let key =
+        format!("[[keys]]\nname = \"measured\"\nhash = \"blake3:{}\"\nclass = \"batch\"\n", blake3::hash(b"tg-m"));
+    let gateway = Gateway::start(&format!("{key}{}", config())).await;
+    assert_eq!(chat(&gateway, Some("Bearer tg-m"), "Hello!").await.status, 200);
     let metrics = read(&gateway, "Bearer tg-prometheus", "/metrics").await;
-    assert!(String::from_utf8_lossy(&metrics.body).contains("tenant=\"beta\""));
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    let whose = "{model=\"tidegate-starter\",tenant=\"measured\",class=\"batch\"";
+    let line = format!("tidegate_requests_total{whose},outcome=\"answered\"}} 1");
+    assert!(metrics.lines().any(|found| found == line), "no {line} in\n{metrics}");
+    for name in ["tidegate_input_tokens_total", "tidegate_output_tokens_total", "tidegate_request_seconds_count"] {
+        let line = format!("{name}{whose}}} ");
+        assert!(metrics.lines().any(|found| found.starts_with(&line)), "no {line} in\n{metrics}");
+    }
 }
 
 /// They name every tenant.

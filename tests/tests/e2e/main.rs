@@ -7,14 +7,19 @@
 )]
 
 mod admin;
+mod asked_models;
+mod authority;
 mod bad_input;
 mod chat;
+mod classifiers;
 mod clients;
 mod contract;
 mod conversations;
 mod disk_full;
+mod embeddings;
 mod events;
 mod examples;
+mod failing;
 mod frozen;
 mod guests;
 mod guide;
@@ -34,6 +39,7 @@ mod one_read;
 mod outside;
 mod padding;
 mod pipeline;
+mod plugin_host;
 mod plugin_scopes;
 mod prices;
 mod projects;

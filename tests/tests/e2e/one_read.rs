@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 /// A server that streams events of these texts to whoever asks, those of each read in one write. The first goes at once,
 /// each other, and the end, when it is let.
-async fn model(name: &str, reads: Vec<Vec<String>>, let_go: &Arc<Semaphore>) -> String {
+pub async fn model(name: &str, reads: Vec<Vec<String>>, let_go: &Arc<Semaphore>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let chunk = |delta: Value, finish: Value| {
@@ -41,7 +41,7 @@ async fn model(name: &str, reads: Vec<Vec<String>>, let_go: &Arc<Semaphore>) -> 
 }
 
 /// The texts of the events that have come so far.
-fn texts(body: &[u8]) -> Vec<String> {
+pub fn texts(body: &[u8]) -> Vec<String> {
     let events = std::str::from_utf8(body).unwrap().split("\n\n").filter_map(|event| event.strip_prefix("data: "));
     let events = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
     let text = |event: Value| Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned());

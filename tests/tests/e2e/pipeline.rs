@@ -1,6 +1,7 @@
 //! The bundled pipeline on the path of real requests.
 
 use serde_json::json;
+use tidegate_tests::stand_in::{StandIn, completion, last_text};
 use tidegate_tests::{Gateway, ask, finish_reason, joined};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,9 +65,11 @@ async fn several_answers_and_tools_of_the_server_exclude_each_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn personal_data_is_redacted_before_the_model_sees_it_and_before_the_client_does() {
-    let gateway = Gateway::start("").await;
+    // A model that says what it was not to say.
+    let upstream = StandIn::start(|_, _| completion("Write to john.doe@example.com instead.")).await;
+    let gateway = Gateway::start(&upstream.model("tidegate-starter")).await;
     let answer = gateway.chat(ask("Repeat after me: write to jane.roe@example.com today")).await;
-    assert!(!answer.text().contains("example.com"), "{}", answer.text());
-    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
-    assert!(metrics.contains("plugin=\"pii-guard\""), "{metrics}");
+    assert_eq!(answer.text(), "Write to [email] instead.");
+    let seen = last_text(&upstream.asked("/v1/chat/completions")[0]);
+    assert_eq!(seen, "Repeat after me: write to [email] today");
 }

@@ -97,8 +97,15 @@ async fn what_a_request_names_of_a_plugin_that_its_key_is_not_for_is_refused() {
     }
     // A name that no tool of its has is free for a caller's own.
     let own = json!({"tools": [{"type": "function", "function": {"name": "echo", "parameters": {}}}]});
-    assert_eq!(chat(&gateway, "all", own.clone()).await.error().2, json!("tool_name_taken"));
+    let refused = chat(&gateway, "all", own.clone()).await;
+    let (_, param, code) = refused.error();
+    assert_eq!((param, code), (json!("tools[0].function.name"), json!("tool_name_taken")));
     assert_eq!(chat(&gateway, "none", own).await.status, 200);
+    // By the name that it has there.
+    let own = json!([{"type": "function", "name": "echo", "parameters": {}}]);
+    let body = with_model(json!({"input": "Hello!", "tools": own}));
+    let refused = send(&gateway, Method::POST, "/v1/responses", "all", Some(&body)).await;
+    assert_eq!((refused.error().1, refused.error().2), (json!("tools[0].name"), json!("tool_name_taken")));
     let forget = async |key: &str| {
         let ids = json!({"ids": ["scoped-memory/i0"]});
         send(&gateway, Method::POST, "/v1/memories/forget", key, Some(&ids)).await

@@ -40,7 +40,7 @@ async fn on_each(what: &str, test: impl AsyncFn(Gateway, Config)) {
     let parsed = Config::parse(&config(folder.path(), "")).unwrap();
     Box::pin(test(Gateway::start_with(parsed.clone()).await, parsed.clone())).await;
     let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-        eprintln!("NOT TESTED on Postgres: {what}, since TIDEGATE_TEST_POSTGRES names no server");
+        tidegate_skipped::skipped!("on Postgres: {what}, since TIDEGATE_TEST_POSTGRES names no server");
         return;
     };
     let (base, _) = server.rsplit_once('/').unwrap();

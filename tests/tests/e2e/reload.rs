@@ -1,5 +1,6 @@
 //! Config and plugins that change while requests run.
 
+use base64::Engine;
 use bytes::Bytes;
 use clap::Parser;
 use http_body_util::{BodyExt, Full};
@@ -74,6 +75,7 @@ async fn a_changed_config_is_taken_whole_and_a_bad_one_not_at_all() {
         ),
         (format!("[server]\nmax_inflight = 7\n{good}"), "[server] has changed, which needs a restart"),
         (format!("[[models]]\nname = \"m\"\npath = \"bundled\"\n{good}"), "[[models]] has changed"),
+        (format!("[plugins]\nmemory_mib = 2048\n{good}"), "[plugins] beside trusted_keys has changed"),
     ] {
         files.write(&bad);
         let (refused, body) = reload(&gateway).await;
@@ -239,6 +241,44 @@ async fn a_reload_refuses_what_is_not_locked() {
     lock(&files, &["--upgrade", "--allow-more"]);
     assert_eq!(reload(&gateway).await.0, 200);
     assert_eq!(status(&gateway, "refuse").await, 200);
+}
+
+/// A reload is for what it takes: a key is revoked whatever became of a file that only the next start reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_goes_on_with_the_authorities_of_the_start() {
+    let files = Files::new();
+    let authority = |name: &str| {
+        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        let der = base64::engine::general_purpose::STANDARD.encode(made.cert.der());
+        let pem = format!("-----BEGIN CERTIFICATE-----\n{der}\n-----END CERTIFICATE-----\n");
+        std::fs::write(files.path("ca.pem"), pem).unwrap();
+    };
+    let trust = "[egress]\nca = \"ca.pem\"\n";
+    let blocking = |word: &str| files.write(&format!("{trust}{}", blocks(word)));
+    authority("one.example");
+    blocking("heron");
+    let gateway = files.start().await;
+    authority("other.example");
+    blocking("otter");
+    let (taken, facts) = reload(&gateway).await;
+    assert_eq!((taken, status(&gateway, "an otter").await), (200, 400), "{facts}");
+    for broken in ["no PEM", ""] {
+        std::fs::write(files.path("ca.pem"), broken).unwrap();
+        assert_eq!(reload(&gateway).await.0, 200, "{broken:?}");
+    }
+    std::fs::remove_file(files.path("ca.pem")).unwrap();
+    blocking("heron");
+    let (taken, facts) = reload(&gateway).await;
+    assert_eq!((taken, status(&gateway, "a heron").await), (200, 400), "{facts}");
+    // Another name is another config.
+    authority("one.example");
+    std::fs::rename(files.path("ca.pem"), files.path("moved.pem")).unwrap();
+    files.write(&format!("{}{}", trust.replace("ca.pem", "moved.pem"), blocks("otter")));
+    let (refused, body) = reload(&gateway).await;
+    assert!(refused == 400 && body.contains("[egress] has changed, which needs a restart"), "{body}");
+    // At the start there is nothing to go on with.
+    blocking("otter");
+    assert!(Config::load(&files.path("tidegate.toml")).is_err());
 }
 
 /// `tidegate plugin lock`, in this process.

@@ -14,12 +14,12 @@ fn stage(guest: &str, stages: &str, more: &str) -> String {
     )
 }
 
-async fn metrics(gateway: &Gateway) -> String {
+pub(crate) async fn metrics(gateway: &Gateway) -> String {
     String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap()
 }
 
 /// Waits until the metrics hold a line that begins with `start` and ends in ` value`.
-async fn counted(gateway: &Gateway, start: &str, value: u64) {
+pub(crate) async fn counted(gateway: &Gateway, start: &str, value: u64) {
     let ends = format!(" {value}");
     for _ in 0..500 {
         if metrics(gateway).await.lines().any(|line| line.starts_with(start) && line.ends_with(&ends)) {

@@ -2,9 +2,10 @@
 //! for holds for all of them together.
 
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::Duration;
 use tidegate_tests::stand_in::{Said, StandIn};
-use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
+use tidegate_tests::{Answer, Gateway, ask, collect, finish_reason, with_model};
 
 const CHAT: &str = "/v1/chat/completions";
 const SUM: &str = "{\"expression\": \"17*23\"}";
@@ -14,7 +15,7 @@ const STAGES: &str =
 const GUARD: &str =
     "[[pipeline.stage]]\nplugin = \"pii-guard\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
 
-fn whole(message: &Value, finish: &str, prompt_tokens: u64, completion_tokens: u64) -> Said {
+pub(crate) fn whole(message: &Value, finish: &str, prompt_tokens: u64, completion_tokens: u64) -> Said {
     Said::json(&json!({
         "id": "x", "object": "chat.completion", "created": 1, "model": "m",
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
@@ -23,17 +24,22 @@ fn whole(message: &Value, finish: &str, prompt_tokens: u64, completion_tokens: u
     }))
 }
 
-fn calls(tool: &str, arguments: &str) -> Value {
+pub(crate) fn calls(tool: &str, arguments: &str) -> Value {
     let function = json!({"name": tool, "arguments": arguments});
     json!({"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", "function": function}]})
 }
 
-fn says(text: &str) -> Said {
+/// What the chat is asked with so that a call of `find` is its caller's.
+pub(crate) fn find() -> Value {
+    json!({"tools": [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]})
+}
+
+pub(crate) fn says(text: &str) -> Said {
     whole(&json!({"role": "assistant", "content": text}), "stop", 10, 2)
 }
 
 /// Whether a tool has answered already.
-fn is_told(body: &Value) -> bool {
+pub(crate) fn is_told(body: &Value) -> bool {
     body["messages"].as_array().unwrap().iter().any(|message| message["role"] == "tool")
 }
 
@@ -94,38 +100,124 @@ async fn a_model_that_never_stops_calling_is_asked_no_oftener_than_it_may_call()
     assert_eq!(upstream.asked(CHAT).len(), 3);
 }
 
-/// Eight tokens of the ten are the first turn's.
+/// What a tool says is text from outside: the guards of prompts judge it before the model reads it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_redacts_what_a_tool_of_the_server_says_or_withholds_it() {
+    for (action, told) in [("redact", "[redacted]"), ("block", "the result was withheld by a filter of this server")] {
+        let upstream = StandIn::start(|_, body| match is_told(body) {
+            true => says("Done."),
+            false => whole(&calls("calculator", SUM), "tool_calls", 10, 8),
+        })
+        .await;
+        let guard = format!(
+            "[[pipeline.stage]]\nplugin = \"word-guard\"\nconfig = {{ words = [\"391\"], action = \"{action}\" }}\n\
+             [pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n"
+        );
+        let gateway = gateway(&upstream, &format!("{STAGES}{guard}")).await;
+        assert_eq!(gateway.chat(ask("What is 17*23?")).await.text(), "Done.", "{action}");
+        let messages = upstream.asked(CHAT)[1]["messages"].clone();
+        let [_, called, outcome] = messages.as_array().unwrap().as_slice() else { panic!("{messages}") };
+        assert_eq!(called["tool_calls"][0]["function"]["arguments"], SUM);
+        assert_eq!(
+            (&outcome["role"], &outcome["content"], &outcome["tool_call_id"]),
+            (&json!("tool"), &json!(told), &called["tool_calls"][0]["id"]),
+            "{action}"
+        );
+    }
+}
+
+/// What the caller's tool says may be what ours is to be asked; so all calls of the next turn are the model's to make again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_calls_a_tool_of_the_caller_ends_the_answer_and_runs_none_of_the_servers() {
+    let mut both = calls("calculator", SUM);
+    both["tool_calls"].as_array_mut().unwrap().push(json!({"id": "b", "type": "function",
+        "function": {"name": "find", "arguments": "{}"}}));
+    let upstream = StandIn::start(move |_, _| whole(&both, "tool_calls", 10, 8)).await;
+    let gateway = gateway(&upstream, STAGES).await;
+    let answer = gateway.chat(with(ask("What is 17*23?"), find())).await.json();
+    let choice = &answer["choices"][0];
+    let returned = choice["message"]["tool_calls"].as_array().unwrap();
+    let names: Vec<&Value> = returned.iter().map(|call| &call["function"]["name"]).collect();
+    assert_eq!((names, &choice["finish_reason"]), (vec![&json!("find")], &json!("tool_calls")));
+    assert_eq!(upstream.asked(CHAT).len(), 1, "the calculator was run and the model asked again");
+
+    let events = gateway.stream(with(ask("What is 17*23?"), find())).await;
+    let deltas = events.iter().filter_map(|event| event["choices"][0]["delta"]["tool_calls"].as_array()).flatten();
+    let names: Vec<&Value> = deltas.map(|call| &call["function"]["name"]).collect();
+    assert_eq!((names, finish_reason(&events, 0)), (vec![&json!("find")], json!("tool_calls")));
+    assert_eq!(upstream.asked(CHAT).len(), 2);
+}
+
+/// Eight tokens of the ten are the first turn's. What was used is the sum of the turns, the prompt of each too.
 #[tokio::test(flavor = "multi_thread")]
 async fn max_tokens_are_of_the_whole_answer() {
-    for (first, expected) in [(8, json!([10, 2])), (10, json!([10]))] {
+    for (first, expected, prompts) in [(8, json!([10, 2]), 20), (10, json!([10]), 10)] {
         let upstream = StandIn::start(move |_, body| match is_told(body) {
             true => whole(&json!({"role": "assistant", "content": "It is"}), "length", 10, 2),
             false => whole(&with(calls("calculator", SUM), json!({"content": "Well."})), "tool_calls", 10, first),
         })
         .await;
         let gateway = gateway(&upstream, STAGES).await;
-        let answer = gateway.chat(with(ask("What is 17*23?"), json!({"max_tokens": 10}))).await;
+        let request = with(ask("What is 17*23?"), json!({"max_tokens": 10}));
+        let answer = gateway.chat(request.clone()).await;
         assert_eq!(answer.text(), if first == 8 { "Well.It is" } else { "Well." });
         let answer = answer.json();
         assert_eq!(
             (&answer["choices"][0]["finish_reason"], &answer["usage"]["completion_tokens"]),
             (&json!("length"), &json!(10))
         );
+        assert_eq!(answer["usage"]["prompt_tokens"], prompts);
         let bounds: Vec<Value> = upstream.asked(CHAT).iter().map(|body| body["max_tokens"].clone()).collect();
         assert_eq!(Value::Array(bounds), expected);
+        let events = gateway.stream(with(request, json!({"stream_options": {"include_usage": true}}))).await;
+        assert_eq!(events.last().unwrap()["usage"], answer["usage"]);
+    }
+}
+
+/// The second turn says nothing of what it used: no sum is told, to an output guard as little as to the caller. The figures
+/// have what was counted as it came.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sum_that_lacks_a_turn_is_told_to_nobody() {
+    let honest = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+    let shows = format!(
+        "[[pipeline.stage]]\nplugin = \"shows\"\nfile = \"{}\"\nstages = [\"output-guard\"]\n\
+         config = {{ output = \"respond\" }}\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n",
+        honest.display()
+    );
+    for is_counted in [true, false] {
+        let upstream = StandIn::start(move |_, body| match is_told(body) {
+            true if is_counted => says("It is 391."),
+            true => Said::json(&json!({"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices":
+                [{"index": 0, "message": {"role": "assistant", "content": "It is 391."}, "finish_reason": "stop"}]})),
+            false => whole(&calls("calculator", SUM), "tool_calls", 10, 8),
+        })
+        .await;
+        let name = format!("counted-{is_counted}");
+        let gateway = Gateway::start(&format!("{}{STAGES}{shows}", upstream.model(&name))).await;
+        let answer = gateway.chat(with(ask("What is 17*23?"), json!({"model": name}))).await;
+        let told = answer.json()["usage"]["prompt_tokens"].as_u64();
+        let shown = answer.text();
+        assert_eq!(
+            (told.filter(|told| *told > 0), shown.contains("None")),
+            (is_counted.then_some(20), !is_counted),
+            "{shown}"
+        );
+        let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+        let mut lines = metrics.lines().filter(|line| line.starts_with("tidegate_output_tokens_total{"));
+        let line = lines.find(|line| line.contains(&name)).unwrap();
+        let counted: u64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(counted >= 8, "{line}");
     }
 }
 
 /// What a caller's tool is called with is the caller's to check, a call that was cut off included.
 #[tokio::test(flavor = "multi_thread")]
 async fn arguments_that_are_no_json_leave_as_the_model_wrote_them() {
-    let tools =
-        json!({"tools": [{"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}]});
     for (arguments, finish) in [("{\"a\": ", "length"), ("{'a': 1}", "tool_calls")] {
         for stages in ["[pipeline]\n", GUARD] {
             let upstream = StandIn::start(move |_, _| whole(&calls("find", arguments), finish, 10, 8)).await;
             let gateway = gateway(&upstream, stages).await;
-            let answer = gateway.chat(with(ask("Find it."), tools.clone())).await;
+            let answer = gateway.chat(with(ask("Find it."), find())).await;
             assert_eq!(answer.status, 200, "{:?}", answer.body);
             let choice = &answer.json()["choices"][0];
             assert_eq!(choice["finish_reason"], finish);

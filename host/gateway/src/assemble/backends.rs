@@ -114,7 +114,7 @@ mod tests {
     fn without_a_driver_auto_takes_the_cpu_and_says_why_in_one_line() {
         let cache = tempfile::tempdir().unwrap();
         if CudaBackend::open(CudaOptions::default()).is_ok() {
-            return eprintln!("SKIPPED: this machine has a device");
+            return tidegate_skipped::skipped!("this machine has a device");
         }
         let open = |backend| Backends::open(&ComputeConfig { backend, ..ComputeConfig::default() }, cache.path());
         let fact = |backends: &Backends| match &backends.cuda {

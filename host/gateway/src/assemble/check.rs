@@ -18,16 +18,16 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     crate::serve::read_tls(&config.server)?;
     callers::auth(config, &Arc::default(), None)?;
     if let Some(events) = config.store.as_ref().and_then(|store| store.events.as_ref()) {
-        books::check_events(events)?;
+        books::check_events(events, &config.egress)?;
     }
     if let Some(shared) = &config.shared {
         tidegate_shared::check_url(&shared.url).context("in shared.url")?;
     }
     for model in model_configs(config) {
-        facts.push(models::check(&model, &cache)?);
+        facts.push(models::check(config, &model, &cache)?);
     }
     let names = model_configs(config).into_iter().map(|model| model.name).collect();
-    load_all_stages(&Plugins::start(&cache, Arc::new(KnownModels(names)))?, config, &mut facts)?;
+    load_all_stages(&Plugins::start(config, Arc::new(KnownModels(names)))?, config, &mut facts)?;
     facts.extend(unset(config));
     Ok(facts)
 }

@@ -10,8 +10,8 @@ use arc_swap::ArcSwap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidegate_device::Backend;
-use tidegate_engine::{EngineHandle, ExecutorFactory, Isolation, ModelFacts, WorkerCommand, worker};
-use tidegate_pipeline::{EngineModel, Model, ModelBackend, Models};
+use tidegate_engine::{Ahead, EngineHandle, ExecutorFactory, Isolation, ModelFacts, WorkerCommand, worker};
+use tidegate_pipeline::{EngineModel, Makes, Model, ModelBackend, Models};
 use tidegate_text::TextModel;
 use tidegate_types::clock::unix_s;
 use tidegate_upstream::{ApiKey, Replicas, UpstreamConfig};
@@ -28,7 +28,7 @@ pub(super) fn load(config: &Config, cache: &Path, facts: &mut Vec<String>) -> an
     let mut sharers = entries.iter().filter(|entry| entry.path.is_some()).count();
     for entry in entries {
         let model = if entry.path.is_none() {
-            upstream(&entry, facts)?
+            upstream(config, &entry, facts)?
         } else {
             let model = own(config, &entry, (cache, sharers), &backends, facts)
                 .with_context(|| format!("model `{}` cannot be loaded", entry.name))?;
@@ -54,9 +54,9 @@ pub(super) fn check_memory(config: &Config) -> anyhow::Result<()> {
 }
 
 /// Reads what can be checked without loading weights into memory.
-pub(super) fn check(entry: &ModelConfig, cache: &Path) -> anyhow::Result<String> {
+pub(super) fn check(config: &Config, entry: &ModelConfig, cache: &Path) -> anyhow::Result<String> {
     if entry.path.is_none() {
-        replicas(entry, None)?;
+        replicas(config, entry, None)?;
         let key = entry.api_key_env.as_ref().filter(|variable| crate::config::variable(variable).is_err());
         let key = key.map_or(String::new(), |variable| format!(" (its key's variable ${variable} is not set here)"));
         return Ok(format!("model     {}{key}", located(entry)));
@@ -90,7 +90,8 @@ fn own(
     let text = Arc::new(TextModel::open(&folder)?);
     let stop_token_ids = stop_tokens(&opened.eos_token_ids, text.eos());
     let defaults = opened.sampling.clone();
-    facts.push(format!("model     {} ({}, {})", entry.name, opened.architecture, folder.display()));
+    let (makes, what) = makes(&opened)?;
+    facts.push(format!("model     {} ({}{what}, {})", entry.name, opened.architecture, folder.display()));
     let Chosen { backend, kind, fact } = backends.choose(&opened.program);
     facts.push(format!("backend   {fact}"));
     let model_facts = model_facts(entry, &opened, backend.as_ref());
@@ -99,6 +100,9 @@ fn own(
     engine.fit_cache(backend.as_ref(), &opened.program, sharers)?;
     let cache_mib = engine.cache_mib();
     facts.push(format!("cache     {cache_mib} MiB for keys and values"));
+    if !matches!(makes, Makes::Text) && engine.ahead == Ahead::Always {
+        facts.push("ahead     never: vectors are made step by step, whatever engine.ahead says".to_owned());
+    }
     let fingerprint = hex(&opened.fingerprint.0[..8]);
     let handle = match engine.isolation {
         Isolation::Thread => EngineHandle::start(engine, model_facts, factory(opened, &backend))?,
@@ -113,11 +117,23 @@ fn own(
             "context   {context_tokens} tokens of {wanted}: engine.kv_cache_mib = {cache_mib} holds no more"
         ));
     }
-    let engine = EngineModel { fingerprint, handle, text, stop_token_ids, defaults };
+    let engine = EngineModel { fingerprint, handle, text, stop_token_ids, defaults, makes };
     let backend = ModelBackend::Engine(Box::new(engine));
     let quota = ArcSwap::from_pointee(entry.limits.clone());
     let fallbacks = entry.fallbacks.clone();
     Ok(Model { name: entry.name.clone(), created: unix_s(), context_tokens, quota, fallbacks, backend })
+}
+
+/// What the model is for, and that in words.
+fn makes(opened: &tidegate_model::Model) -> anyhow::Result<(Makes, String)> {
+    let numbers = u32::try_from(opened.program.dims.hidden)?;
+    Ok(match (&opened.classifier, opened.program.pooling()) {
+        (Some(classifier), _) => {
+            (Makes::Labels(Arc::clone(classifier)), format!(", {} labels", classifier.labels().len()))
+        }
+        (None, Some(_)) => (Makes::Vectors { dimensions: numbers }, format!(", vectors of {numbers} numbers")),
+        (None, None) => (Makes::Text, String::new()),
+    })
 }
 
 fn model_facts(entry: &ModelConfig, opened: &tidegate_model::Model, backend: &dyn Backend) -> ModelFacts {
@@ -181,8 +197,8 @@ fn stop_tokens(named: &[u32], tokenizers: Option<u32>) -> Vec<u32> {
     named.iter().copied().chain(own).collect()
 }
 
-fn upstream(entry: &ModelConfig, facts: &mut Vec<String>) -> anyhow::Result<Model> {
-    let replicas = replicas(entry, upstream_key(entry)?)?;
+fn upstream(config: &Config, entry: &ModelConfig, facts: &mut Vec<String>) -> anyhow::Result<Model> {
+    let replicas = replicas(config, entry, upstream_key(entry)?)?;
     facts.push(format!("model     {}", located(entry)));
     let context_tokens = entry.context_tokens.unwrap_or(0);
     let (quota, backend) = (ArcSwap::from_pointee(entry.limits.clone()), ModelBackend::Upstream(replicas));
@@ -191,13 +207,15 @@ fn upstream(entry: &ModelConfig, facts: &mut Vec<String>) -> anyhow::Result<Mode
 }
 
 /// The servers of a model, which are asked nothing yet.
-fn replicas(entry: &ModelConfig, key: Option<ApiKey>) -> anyhow::Result<Replicas> {
+fn replicas(config: &Config, entry: &ModelConfig, key: Option<ApiKey>) -> anyhow::Result<Replicas> {
     let remote_name = entry.upstream_model.as_ref().unwrap_or(&entry.name);
     let urls = entry.urls();
     let server = |url: &&str| {
         let name = if urls.len() > 1 { format!("{} at {url}", entry.name) } else { entry.name.clone() };
         let options = entry.request_options();
-        UpstreamConfig { api_key: key.clone(), options, ..UpstreamConfig::new(name, *url, remote_name) }
+        let mut server = UpstreamConfig::new(name, *url, remote_name);
+        server.connector.extra_roots.clone_from(&config.egress.roots);
+        UpstreamConfig { api_key: key.clone(), options, ..server }
     };
     let servers = urls.iter().map(server).collect();
     let retry = entry.retry.clone().unwrap_or_default().to_retry();

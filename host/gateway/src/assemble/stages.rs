@@ -13,8 +13,8 @@ use tidegate_pipeline::{Breaker, MemoryStage, OutputGuardStage, RetrieverStage, 
 use tidegate_sandbox::stage::StageKind;
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
 
-/// Text that a stream guard may withhold.
-const HOLDBACK_BYTES: usize = 512;
+/// Bytes that a stream guard may withhold where its stage says nothing else.
+pub const HOLDBACK_BYTES: usize = 512;
 const TOP_K: u32 = 3;
 
 /// Loads every stage. One that cannot be loaded stays in its place and fails as its `on_error` says; only a
@@ -88,7 +88,7 @@ fn load_one(
         limits: stage.limits.to_limits(),
         stages: stage.stages.clone(),
         shared: stage.shared,
-        snapshot: stage.snapshot,
+        snapshot: stage.to_snapshot(),
     };
     fits_late(stage, sandbox.load_or_reuse(spec)?)
 }
@@ -204,7 +204,8 @@ fn fact(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>, kinds: &[Stag
     let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
     match plugin {
         Ok(plugin) => {
-            format!("plugin    {} {} ({})", stage.plugin, plugin.descriptor().version, kinds.join(", "))
+            let begin = if plugin.starts_configured() { "; instances begin configured" } else { "" };
+            format!("plugin    {} {} ({}){begin}", stage.plugin, plugin.descriptor().version, kinds.join(", "))
         }
         Err(why) => format!("plugin    {} DID NOT LOAD: {why:#}", stage.plugin),
     }

@@ -4,7 +4,7 @@
 use super::kafka::Kafka;
 use super::nats::Nats;
 use super::webhook::Webhook;
-use crate::config::EventsConfig;
+use crate::config::{EgressConfig, EventsConfig};
 use metrics::{counter, gauge};
 use std::time::Duration;
 use tidegate_store::{Db, Outbox, Waiting};
@@ -27,15 +27,15 @@ const BATCH: u32 = 100;
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 /// Refuses receivers that no event could ever be sent to. Nobody is asked, and secrets are not looked for.
-pub(crate) fn check(config: &EventsConfig) -> anyhow::Result<()> {
-    config.webhook.as_deref().map_or(Ok(()), |url| Webhook::new(url, None).map(drop))?;
+pub(crate) fn check(config: &EventsConfig, egress: &EgressConfig) -> anyhow::Result<()> {
+    config.webhook.as_deref().map_or(Ok(()), |url| Webhook::new(url, None, egress).map(drop))?;
     config.nats.as_deref().map_or(Ok(()), super::nats::check)?;
     config.kafka.as_ref().map_or(Ok(()), super::kafka::check)
 }
 
 impl Sender {
-    pub(crate) async fn new(config: &EventsConfig, db: Db) -> anyhow::Result<Self> {
-        let webhook = config.webhook.as_deref().map(|url| Webhook::new(url, config.secret_env.as_deref()));
+    pub(crate) async fn new(config: &EventsConfig, egress: &EgressConfig, db: Db) -> anyhow::Result<Self> {
+        let webhook = config.webhook.as_deref().map(|url| Webhook::new(url, config.secret_env.as_deref(), egress));
         let nats = match &config.nats {
             Some(url) => Some(Nats::new(url, &config.subject, config.token_env.as_deref()).await?),
             None => None,

@@ -2,7 +2,7 @@
 //! event is taken when the receiver has answered 2xx.
 
 use super::events::ANSWER;
-use crate::config::variable;
+use crate::config::{EgressConfig, variable};
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -23,9 +23,10 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 impl Webhook {
     /// `secret` names the variable that holds it.
-    pub(super) fn new(url: &str, secret: Option<&str>) -> anyhow::Result<Self> {
+    pub(super) fn new(url: &str, secret: Option<&str>, egress: &EgressConfig) -> anyhow::Result<Self> {
         let (base_url, path) = split(url)?;
         let mut to = ConnectorConfig::new(base_url);
+        to.extra_roots.clone_from(&egress.roots);
         (to.first_byte_timeout, to.max_response_bytes) = (ANSWER, ANSWER_BYTES);
         Ok(Self {
             connector: Connector::new(to).context("in store.events.webhook")?,

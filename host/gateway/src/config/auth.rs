@@ -2,7 +2,7 @@
 
 use super::certificates::CertificateConfig;
 use super::login::LoginConfig;
-use super::{Config, keys, quota};
+use super::{Config, EgressConfig, keys, quota};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -158,8 +158,9 @@ impl AuthConfig {
     }
 
     /// As the verifier of tokens takes them.
-    pub(crate) fn trusted(&self) -> anyhow::Result<Vec<Trust>> {
-        self.issuer.iter().map(IssuerConfig::to_trust).collect()
+    pub(crate) fn trusted(&self, egress: &EgressConfig) -> anyhow::Result<Vec<Trust>> {
+        let trust = |issuer: &IssuerConfig| Ok(Trust { extra_roots: egress.roots.clone(), ..issuer.to_trust()? });
+        self.issuer.iter().map(trust).collect()
     }
 }
 

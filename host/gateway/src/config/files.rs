@@ -35,12 +35,14 @@ impl Seen {
     }
 }
 
-/// All that is read with a config: itself, its lock, its plugins.
+/// All that is read with a config: itself, its lock, its plugins, its certificates.
 fn named(config: &Config) -> impl Iterator<Item = PathBuf> {
     let stages = config.pipeline.iter().flat_map(|pipeline| &pipeline.stage);
     let plugins = stages.filter_map(|stage| stage.file.clone()).map(|file| match file.is_dir() {
         true => Layout::index_file(&file),
         false => file,
     });
-    config.source.iter().flat_map(|source| [source.clone(), Lock::file(source)]).chain(plugins)
+    let tls = config.server.tls.iter().flat_map(|tls| [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()]);
+    let certificates = tls.flatten().cloned();
+    config.source.iter().flat_map(|source| [source.clone(), Lock::file(source)]).chain(plugins).chain(certificates)
 }

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tidegate_pipeline::{OnError, WhenStreamed};
+use tidegate_sandbox::Snapshot;
 use tidegate_sandbox::stage::{Limits, StageKind};
 
 /// `[pipeline]`
@@ -61,9 +62,9 @@ pub struct StageConfig {
     /// All tenants share the plugin's instances; for plugins that are deterministic and import no granted capability.
     #[serde(default)]
     pub shared: bool,
-    /// Instances begin with what the plugin has built from its config, instead of building it each.
-    #[serde(default)]
-    pub snapshot: bool,
+    /// Instances begin with what the plugin has built from its config, instead of building it each. Default: those of a
+    /// plugin that is deterministic, imports no granted capability nor the clock, and has at most 1 MiB.
+    pub snapshot: Option<bool>,
     /// For prompt guards: when they are asked. Default `before`.
     pub when: Option<WhenConfig>,
     /// For output guards: what they do about streams. Default `hold`.
@@ -106,9 +107,9 @@ impl Default for BreakerConfig {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsConfig {
-    /// Memory of one instance, in MiB. Default 64.
+    /// Memory of one instance, in MiB. Default 64, or what `plugins.instance_memory_mib` says where that is less.
     pub memory_mib: Option<usize>,
-    /// CPU time of one call. Default 100; for tool providers 500, for observers 50.
+    /// CPU time of one call. Default 100; for routers 50, tool providers 500, observers 20.
     pub cpu_ms: Option<u64>,
     /// Wall time of one call. Default 2000; for stream guards 250, routers 1000, retrievers, memories and observers
     /// 5000, tool providers 30000.
@@ -159,6 +160,15 @@ impl StageConfig {
         let brings = |kind: &StageKind| matches!(kind, ToolProvider | Retriever | Memory);
         self.stages.as_ref().is_none_or(|kinds| kinds.iter().any(brings))
     }
+
+    /// As the sandbox takes it.
+    pub(crate) fn to_snapshot(&self) -> Snapshot {
+        match self.snapshot {
+            None => Snapshot::WhereSound,
+            Some(true) => Snapshot::Asked,
+            Some(false) => Snapshot::Never,
+        }
+    }
 }
 
 impl PipelineConfig {
@@ -179,17 +189,32 @@ impl LimitsConfig {
     pub fn to_limits(&self) -> Limits {
         let default = Limits::default();
         let longest = StageKind::ALL.into_iter().map(|kind| self.wall(kind)).max().unwrap_or(default.wall);
-        let cpu = self.cpu_ms.map(Duration::from_millis);
         Limits {
             memory_bytes: self.memory_mib.map_or(default.memory_bytes, |mib| mib << 20),
-            cpu: cpu.unwrap_or(default.cpu),
-            stage_cpu: if cpu.is_some() { default.stage_cpu } else { STAGE_CPU.into() },
+            cpu: self.cpu_ms.map_or(default.cpu, Duration::from_millis),
+            stage_cpu: StageKind::ALL.into_iter().map(|kind| (kind, self.cpu(kind))).collect(),
             wall: longest,
             output_bytes: self.output_bytes.unwrap_or(default.output_bytes),
             log_bytes: self.log_bytes.unwrap_or(default.log_bytes),
             instances: self.instances.unwrap_or(default.instances),
             waiting_instances: self.instances.unwrap_or(default.waiting_instances),
         }
+    }
+
+    /// CPU time of one call of a stage. `docs/decisions/0027` says why so much, as of the other defaults.
+    pub fn cpu(&self, kind: StageKind) -> Duration {
+        let default = match kind {
+            // They see no content.
+            StageKind::Observer => 20,
+            StageKind::Router => 50,
+            StageKind::PromptGuard
+            | StageKind::StreamGuard
+            | StageKind::OutputGuard
+            | StageKind::Retriever
+            | StageKind::Memory => 100,
+            StageKind::ToolProvider => 500,
+        };
+        Duration::from_millis(self.cpu_ms.unwrap_or(default))
     }
 
     /// Wall time of one call of a stage.
@@ -205,7 +230,3 @@ impl LimitsConfig {
         Duration::from_millis(self.wall_ms.unwrap_or(default))
     }
 }
-
-/// Where a stage's default differs from the others'.
-const STAGE_CPU: [(StageKind, Duration); 2] =
-    [(StageKind::ToolProvider, Duration::from_millis(500)), (StageKind::Observer, Duration::from_millis(50))];

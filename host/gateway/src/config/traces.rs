@@ -1,5 +1,6 @@
 //! `[traces]`: where spans of requests go.
 
+use super::EgressConfig;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use tidegate_trace::TraceConfig;
@@ -34,12 +35,13 @@ impl TracesConfig {
         if self.service.is_empty() {
             bail!("traces.service is empty; write what this program is called in traces, or leave it out");
         }
-        self.to_traces().check().context("in [traces]")
+        self.to_traces(&EgressConfig::default()).check().context("in [traces]")
     }
 
     /// As the exporter takes it.
-    pub fn to_traces(&self) -> TraceConfig {
-        TraceConfig { endpoint: self.endpoint.clone(), service: self.service.clone(), sample: self.sample }
+    pub fn to_traces(&self, egress: &EgressConfig) -> TraceConfig {
+        let (endpoint, service, extra_roots) = (self.endpoint.clone(), self.service.clone(), egress.roots.clone());
+        TraceConfig { endpoint, service, sample: self.sample, extra_roots }
     }
 }
 

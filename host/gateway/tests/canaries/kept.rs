@@ -3,6 +3,7 @@
 use crate::forms::{count, forms};
 use crate::redis::Redis;
 use crate::server::Server;
+use crate::signal;
 use crate::stand_in::StandIn;
 use crate::ways::Caller;
 use std::fs::File;
@@ -136,8 +137,7 @@ impl Kept {
 
     /// As an operator stops it: what is in memory is written down.
     pub fn stop(&self, mut server: Server) {
-        let pid = server.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        signal::send(server.child.id(), "TERM");
         server.child.wait().unwrap();
     }
 }
@@ -184,7 +184,7 @@ struct Database {
 impl Database {
     fn new() -> Option<Self> {
         let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-            eprintln!("NOT TESTED on Postgres: canaries, since TIDEGATE_TEST_POSTGRES names no server");
+            tidegate_skipped::skipped!("on Postgres: canaries, since TIDEGATE_TEST_POSTGRES names no server");
             return None;
         };
         let database = Self { server, name: format!("tidegate_canaries_{}", std::process::id()) };

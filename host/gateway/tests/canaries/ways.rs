@@ -131,6 +131,7 @@ impl Asks<'_> {
         ];
         if !self.caller.unkept {
             ways.push(self.way("/v1/completions", json!({"model": "echo", "prompt": self.word}), &[200]));
+            ways.push(self.way("/v1/embeddings", json!({"model": "echo", "input": self.word}), &[200]));
         }
         ways
     }

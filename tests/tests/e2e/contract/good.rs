@@ -31,10 +31,11 @@ impl Server {
         ];
         let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/remembers.wasm");
         let text = format!(
-            "{}[[models]]\nname = \"tidegate-starter\"\npath = \"bundled\"\nprice = {{ input = 1.0, output = 2.0 }}\n\
+            "{}[[models]]\nname = \"tidegate-starter\"\npath = \"bundled\"\nprice = {{ input = 1.0, output = 2.0 }}\n{}\
              [store]\npath = {:?}\n{}[[pipeline.stage]]\nplugin = \"told-remembers\"\nfile = {guest:?}\n\
              stages = [\"memory\"]\n[pipeline.stage.grants]\nkv_kib = 64\n[pipeline.stage.limits]\nwall_ms = 20000\n",
             keys.concat(),
+            crate::embeddings::model(""),
             folder.path().join("store"),
             provider.login(),
         );
@@ -92,12 +93,24 @@ pub async fn generation(contract: &mut Contract<'_>) {
     let other = Ask::post(path, &[], chat("Bye!", json!({}))).with("idempotency-key", "k");
     assert_eq!(contract.ask(other).await.status, 409);
     let path = "/v1/completions";
-    for more in
-        [json!({}), json!({"logprobs": 2, "n": 2}), json!({"stream": true}), json!({"stream": true, "logprobs": 1})]
-    {
+    for more in [
+        json!({}),
+        json!({"logprobs": 2, "n": 2, "parse_special": true}),
+        json!({"stream": true}),
+        json!({"stream": true, "logprobs": 1}),
+    ] {
         let mut body = json!({"model": "tidegate-starter", "prompt": "Once", "max_tokens": 3});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         contract.good(Ask::post(path, &[], body)).await;
+    }
+    for more in [
+        json!({"input": "Once", "user": "u"}),
+        json!({"input": ["Once", "Twice"], "encoding_format": "base64", "dimensions": 3}),
+        json!({"input": ["Once"], "dimensions": null, "encoding_format": "float"}),
+    ] {
+        let mut body = json!({"model": "embedding"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        contract.good(Ask::post("/v1/embeddings", &[], body)).await;
     }
     let body = chat("Tell me a story.", json!({"stream": true, "max_tokens": 40}));
     let begun = contract.good(Ask::post("/v1/chat/completions", &[], body).with("x-tidegate-resumable", "true")).await;

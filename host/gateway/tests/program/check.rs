@@ -1,0 +1,62 @@
+//! `tidegate check`: what it says of a config.
+
+use super::{run, write};
+
+#[test]
+fn check_says_what_is_wrong_and_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let stage = |body: &str| format!("[[pipeline.stage]]\nplugin = \"pii-guard\"\n{body}");
+    let key = |name: &str| format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{}\"\n", "ab".repeat(32));
+    let events = |receiver: &str| format!("[store]\npath = \"data\"\n[store.events]\n{receiver}\n");
+    let cases = [
+        ("[server]\nlisen = \"127.0.0.1:1\"\n".to_owned(), vec!["line 2", "did you mean `listen`?"]),
+        ("[[pipeline.stage]]\nplugin = \"pii-gard\"\n".to_owned(), vec!["pii-gard", "calculator"]),
+        (stage("file = \"missing.wasm\"\n"), vec!["missing.wasm"]),
+        (stage("[pipeline.stage.config]\nkinds = 7\n"), vec!["pii-guard", "kinds"]),
+        (stage("[pipeline.stage.config]\nactoin = \"flag\"\n"), vec!["actoin", "action"]),
+        ("[[models]]\nname = \"m\"\npath = \"nowhere\"\n".to_owned(), vec!["model `m`", "nowhere", "config.json"]),
+        (
+            "[[pipeline.stage]]\nplugin = \"folder-retriever\"\n".to_owned(),
+            vec!["folder-retriever", "kv_kib = 1024", "grants"],
+        ),
+        (stage("stages = []\n"), vec!["pii-guard", "`stages` is empty"]),
+        ("[engine]\nkv_cache_mib = 99999999999\n".to_owned(), vec!["kv_cache_mib", "MiB of memory"]),
+        ("[compute]\nthreads = 100000\n".to_owned(), vec!["compute.threads is 100000"]),
+        ("[server]\nmax_inflight = 0\n".to_owned(), vec!["server.max_inflight is 0"]),
+        ("[server.tls]\ncert = \"none.pem\"\nkey = \"none.pem\"\n".to_owned(), vec!["none.pem"]),
+        ("[[models]]\nname = \"m\"\nupstream = \"ftp://x\"\n".to_owned(), vec!["model `m`"]),
+        (key("first") + &key("second"), vec!["first", "second"]),
+        (events("webhook = \"billing\""), vec!["store.events.webhook"]),
+        (events("nats = \"http://x\""), vec!["store.events.nats"]),
+        (
+            events("kafka = { brokers = [\"h:1\"], tls = true, ca = \"none.pem\" }"),
+            vec!["store.events.kafka.ca", "none.pem"],
+        ),
+        ("[shared]\nurl = \"http://x\"\n".to_owned(), vec!["shared.url", "Valkey or Redis"]),
+        ("[egress]\nca = \"none.pem\"\n".to_owned(), vec!["egress.ca", "none.pem"]),
+        ("[egress]\nca = \"tidegate.toml\"\n".to_owned(), vec!["egress.ca", "holds no certificate"]),
+    ];
+    for (text, expected) in cases {
+        let file = write(folder.path(), "tidegate.toml", &text);
+        let (good, said) = run(&["check", file.to_str().unwrap()]);
+        assert!(!good, "{text}");
+        for part in expected {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+    }
+}
+
+/// The server's environment may be another one.
+#[test]
+fn check_says_which_variables_are_not_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[store]\npath = \"data\"\npostgres_env = \"TIDEGATE_TEST_UNSET_A\"\n[store.events]\n\
+                webhook = \"https://billing.example/\"\nsecret_env = \"TIDEGATE_TEST_UNSET_B\"\n\
+                [shared]\nurl = \"redis://h\"\npassword_env = \"TIDEGATE_TEST_UNSET_C\"\n[pipeline]\n";
+    let file = write(folder.path(), "tidegate.toml", text);
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    assert!(good, "{said}");
+    for part in ["A of store.postgres_env", "B of store.events.secret_env", "C of shared.password_env"] {
+        assert!(said.contains(&format!("$TIDEGATE_TEST_UNSET_{part} is not set here")), "{part} in {said}");
+    }
+}

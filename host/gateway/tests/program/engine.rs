@@ -1,0 +1,91 @@
+//! An engine in a process of its own that dies.
+
+use super::{LONG, Server, fixture, read_all, signal, streamed_text, write};
+use serde_json::{Value, json};
+use std::io::{ErrorKind, Read};
+use std::time::{Duration, Instant};
+
+#[test]
+fn an_engine_process_that_dies_is_replaced_and_its_answer_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("tidegate.toml");
+    std::fs::write(&config, "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\n[pipeline]\n")
+        .unwrap();
+    let server = Server::start(&["serve", "--config", config.to_str().unwrap()]);
+    let request: Value = serde_json::from_str(LONG).unwrap();
+    let undisturbed = streamed_text(&read_all(server.ask("Tell me a story.", request.clone())));
+
+    let mut socket = server.ask("Tell me a story.", request);
+    let mut first = [0; 1024];
+    let read = socket.read(&mut first).unwrap();
+    signal::send(worker_of(&server), "KILL");
+    let answer = String::from_utf8_lossy(&first[..read]).into_owned() + &read_all(socket);
+    assert_eq!(streamed_text(&answer), undisturbed);
+    let again = read_all(server.ask("What is Tidegate?", json!({})));
+    assert!(again.contains("200 OK"), "{again}");
+}
+
+#[test]
+fn an_engine_process_that_dies_over_vectors_is_replaced_and_they_are_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\nmax_batch_tokens = 16\nmax_seqs = 4\n\
+         ahead = \"always\"\n[[models]]\nname = \"embedding\"\npath = {:?}\n[pipeline]\n",
+        fixture("embedding")
+    );
+    let config = write(folder.path(), "tidegate.toml", &text);
+    let server = Server::start(&["serve", "--config", config.to_str().unwrap()]);
+    let facts = server.facts.join("\n");
+    for fact in ["Qwen3ForCausalLM, vectors of 32 numbers", "ahead     never: vectors are made step by step"] {
+        assert!(facts.contains(fact), "{fact} in\n{facts}");
+    }
+    let many: Vec<String> = (0..2000).map(|n| format!("The keeper of gate {n} counts boats and stones.")).collect();
+    let body = json!({"model": "embedding", "input": many});
+    let vectors = |answer: String| -> Value {
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("200 OK"), "{answer}");
+        serde_json::from_str::<Value>(body).unwrap()["data"].clone()
+    };
+    let undisturbed = vectors(read_all(server.send("/v1/embeddings", &body)));
+    assert_eq!(figure(&server, "tidegate_engine_restarts_total"), 0.0);
+
+    let worker = worker_of(&server);
+    let socket = server.send("/v1/embeddings", &body);
+    let until = Instant::now() + Duration::from_secs(60);
+    while figure(&server, "tidegate_engine_running") == 0.0 {
+        assert!(Instant::now() < until, "the engine never begins");
+    }
+    signal::send(worker, "KILL");
+    socket.set_nonblocking(true).unwrap();
+    let waits = socket.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+    assert!(waits, "it was answered before its engine was killed");
+    socket.set_nonblocking(false).unwrap();
+    assert_eq!(vectors(read_all(socket)), undisturbed);
+    assert_eq!(figure(&server, "tidegate_engine_restarts_total"), 1.0);
+}
+
+/// A figure of the model.
+fn figure(server: &Server, name: &str) -> f64 {
+    let answer = read_all(server.get("/metrics"));
+    let line = answer.lines().find_map(|line| line.strip_prefix(&format!("{name}{{model=\"embedding\"}} ")));
+    line.unwrap_or_else(|| panic!("no {name} in {answer}")).parse().unwrap()
+}
+
+/// The only child of the server.
+fn worker_of(server: &Server) -> u32 {
+    let children = format!("/proc/{0}/task/{0}/children", server.child.id());
+    let started = Instant::now();
+    loop {
+        // A child is listed under the thread that started it.
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+        let lists = tasks.map(|task| task.unwrap().path().join("children"));
+        let pids: Vec<u32> = lists
+            .filter_map(|list| std::fs::read_to_string(list).ok())
+            .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>())
+            .collect();
+        if let [pid] = pids[..] {
+            return pid;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "no worker in {children}: {pids:?}");
+    }
+}

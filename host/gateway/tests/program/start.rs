@@ -1,0 +1,103 @@
+//! What a server says when it starts, what it refuses to start with, and how it ends.
+
+use super::{LONG, PROGRAM, Server, read_all, run, signal};
+use serde_json::json;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+#[test]
+fn serve_says_its_facts_and_ends_running_answers_before_it_stops() {
+    let mut server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let facts = server.facts.join("\n");
+    for fact in ["model     tidegate-starter", "backend   ", "plugin    pii-guard", "plugin    calculator", "curl http"]
+    {
+        assert!(facts.contains(fact), "{fact} in\n{facts}");
+    }
+    let mut socket = server.ask("Tell me a story.", serde_json::from_str(LONG).unwrap());
+    let mut first = [0; 16];
+    socket.read_exact(&mut first).unwrap();
+    signal::send(server.child.id(), "TERM");
+    let answer = read_all(socket);
+    assert!(answer.contains("\"finish_reason\":\"length\"") && answer.contains("[DONE]"), "{answer}");
+    assert!(server.child.wait().unwrap().success());
+    assert!(TcpStream::connect(&server.addr).is_err());
+}
+
+/// What the system lets a process have open, at first and at most.
+fn open_files(pid: u32) -> (String, String) {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut words = line.split_whitespace().map(str::to_owned);
+    (words.next().unwrap(), words.next().unwrap())
+}
+
+#[test]
+fn a_server_has_as_many_files_open_as_it_may_and_says_when_they_are_too_few() {
+    let limited = |limits: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {limits}; exec \"$0\" --listen 127.0.0.1:0"), PROGRAM]);
+        command.env("XDG_CACHE_HOME", std::env::temp_dir().join("tidegate-tests-cache")).env_remove("RUST_LOG");
+        command
+    };
+    let server = Server::run(&mut limited("-Sn 256"));
+    let (soft, hard) = open_files(server.child.id());
+    assert_eq!(soft, hard);
+    let mut child = limited("-n 1000").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let (tell, told) = sync_channel(100);
+    // Read by another thread: a server that says nothing must not hold the test up.
+    std::thread::spawn(move || said.try_for_each(|line| tell.send(line)));
+    let mut lines = std::iter::from_fn(|| told.recv_timeout(Duration::from_secs(120)).ok());
+    let warned = lines.find(|line| line.contains("may have 1000 files open") && line.contains("LimitNOFILE="));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(warned.is_some());
+}
+
+/// The starter model twice, under names of their own.
+#[test]
+fn models_of_the_command_line_have_the_names_that_it_gives_them() {
+    let starter = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/starter");
+    let named = format!("named={}", starter.display());
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--model", &named, "--model", starter.to_str().unwrap()]);
+    let models: Vec<&String> = server.facts.iter().filter(|fact| fact.starts_with("model ")).collect();
+    assert_eq!(models.len(), 2, "{models:?}");
+    for (model, status) in [("named", "200 OK"), ("starter", "200 OK"), ("tidegate-starter", "404 Not Found")] {
+        let answer = read_all(server.ask("What is Tidegate?", json!({"model": model})));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{model}: {answer}");
+    }
+}
+
+/// The starter model's folder, to be damaged.
+fn copied_starter(folder: &Path) -> PathBuf {
+    let copy = folder.join("model");
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/starter")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+#[test]
+fn a_damaged_model_folder_is_refused_by_the_name_of_its_file() {
+    for (file, keep) in [("model.safetensors", 4_000_000), ("tokenizer.json", 5_000), ("config.json", 100)] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = copied_starter(folder.path());
+        let content = std::fs::read(model.join(file)).unwrap();
+        std::fs::write(model.join(file), &content[..keep]).unwrap();
+        let (good, said) = run(&["--listen", "127.0.0.1:0", "--model", model.to_str().unwrap()]);
+        assert!(!good && said.contains(file), "{file}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+#[test]
+fn an_open_address_without_keys_is_refused() {
+    let (good, said) = run(&["--listen", "0.0.0.0:0"]);
+    assert!(!good && said.contains("tidegate key"), "{said}");
+}
