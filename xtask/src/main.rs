@@ -15,10 +15,11 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <chore>
 
-  plugins [--check] [--target-dir DIR] [NAME...]
+  plugins [--check] [--target-dir DIR] [--into DIR] [NAME...]
       builds plugins/ and tests/guests/ into their dist/ folders, all or those that are named
       --check         only compares digests with the lock files; needs no toolchain
       --target-dir    where cargo works (or PLUGINS_TARGET_DIR; default: target/ of each workspace)
+      --into          where the components go, in place of dist/; digests are not noted then
   kernels [--out DIR]
       compiles kernels/cuda for sm_80, sm_90a and sm_100 with NVIDIA's compiler from its Python wheels (fetched once
       into target/); prints registers and spills; fails on a spill or where a kernel lacks the instructions that its
@@ -70,18 +71,20 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
 
 fn build_or_check(arguments: &[String]) -> Result<ExitCode> {
     let mut check = false;
-    let mut target_dir = std::env::var_os("PLUGINS_TARGET_DIR").map(PathBuf::from);
-    let mut names = Vec::new();
+    let target_dir = std::env::var_os("PLUGINS_TARGET_DIR").map(PathBuf::from);
+    let mut build = plugins::Build { target_dir, ..plugins::Build::default() };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--check" => check = true,
-            "--target-dir" => match arguments.next() {
-                Some(dir) => target_dir = Some(PathBuf::from(dir)),
-                None => bail!("--target-dir needs a folder\n\n{USAGE}"),
-            },
+            "--target-dir" | "--into" => {
+                let Some(dir) = arguments.next().map(PathBuf::from) else {
+                    bail!("{argument} needs a folder\n\n{USAGE}")
+                };
+                *(if argument == "--into" { &mut build.into } else { &mut build.target_dir }) = Some(dir);
+            }
             flag if flag.starts_with('-') => bail!("unknown option `{flag}`\n\n{USAGE}"),
-            name => names.push(name.to_owned()),
+            name => build.names.push(name.to_owned()),
         }
     }
     let root = root();
@@ -89,7 +92,7 @@ fn build_or_check(arguments: &[String]) -> Result<ExitCode> {
         let violations = plugins::check(&root)?;
         return Ok(report(&tidy::Report { violations, warnings: Vec::new() }));
     }
-    for line in plugins::build(&root, target_dir.as_deref(), &names)? {
+    for line in plugins::build(&root, &build)? {
         eprintln!("{line}");
     }
     Ok(ExitCode::SUCCESS)

@@ -45,8 +45,20 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     Ok(violations)
 }
 
-/// Builds the named plugins, or all of them; returns a line for each.
-pub fn build(root: &Path, target_dir: Option<&Path>, names: &[String]) -> Result<Vec<String>> {
+/// What to build, and where.
+#[derive(Debug, Default)]
+pub struct Build {
+    /// Where cargo works; default: `target/` of each workspace.
+    pub target_dir: Option<PathBuf>,
+    /// A folder that gets the components in place of `dist/`, which then keeps its own, and its lock.
+    pub into: Option<PathBuf>,
+    /// The plugins; all of them where none is named.
+    pub names: Vec<String>,
+}
+
+/// Builds plugins; returns a line for each.
+pub fn build(root: &Path, build: &Build) -> Result<Vec<String>> {
+    let names = &build.names;
     let workspaces = workspaces(root)?;
     let all = || workspaces.iter().flat_map(|w| &w.plugins);
     if let Some(unknown) = names.iter().find(|name| all().all(|p| p.name != **name)) {
@@ -59,7 +71,7 @@ pub fn build(root: &Path, target_dir: Option<&Path>, names: &[String]) -> Result
         let wanted: Vec<&Plugin> =
             workspace.plugins.iter().filter(|p| names.is_empty() || names.contains(&p.name)).collect();
         if !wanted.is_empty() {
-            lines.extend(workspace.build(root, &toolchain, target_dir, &wanted)?);
+            lines.extend(workspace.build(root, &toolchain, build, &wanted)?);
         }
     }
     Ok(lines)
@@ -117,34 +129,38 @@ impl Workspace {
         Ok(violations)
     }
 
-    fn build(
-        &self,
-        root: &Path,
-        toolchain: &Toolchain,
-        target_dir: Option<&Path>,
-        wanted: &[&Plugin],
-    ) -> Result<Vec<String>> {
-        let target_dir = target_dir.map_or_else(|| self.folder.join("target"), Path::to_owned);
+    fn build(&self, root: &Path, toolchain: &Toolchain, build: &Build, wanted: &[&Plugin]) -> Result<Vec<String>> {
+        let target_dir = build.target_dir.clone().unwrap_or_else(|| self.folder.join("target"));
         let packages: Vec<&str> = wanted.iter().map(|p| p.name.as_str()).collect();
         let release = toolchain.build(&self.folder, root, &target_dir, &packages)?;
-        let lock_path = self.folder.join("dist/plugins.lock");
-        let mut lock = Lock::read(&lock_path)?;
-        lock.plugins.retain(|name, _| self.plugins.iter().any(|p| p.name == *name));
+        let dist = build.into.clone().unwrap_or_else(|| self.folder.join("dist"));
+        std::fs::create_dir_all(&dist).with_context(|| format!("cannot make {}", dist.display()))?;
         let mut lines = Vec::new();
         for plugin in wanted {
             let built = release.join(format!("{}.wasm", plugin.name.replace('-', "_")));
             let bytes = std::fs::read(&built).with_context(|| format!("cannot read {}", built.display()))?;
             accept(&plugin.name, &bytes, root)?;
-            let component = self.component(plugin);
-            std::fs::create_dir_all(self.folder.join("dist"))?;
+            let component = dist.join(format!("{}.wasm", plugin.name));
             std::fs::write(&component, &bytes).with_context(|| format!("cannot write {}", component.display()))?;
-            let entry = Entry { source: self.source_digest(root, plugin)?, component: lock::digest(&bytes) };
-            lock.plugins.insert(plugin.name.clone(), entry);
             let note = if bytes.len() > LARGE_BYTES { " (large)" } else { "" };
             lines.push(format!("{}: {} bytes{note}", plugin.name, bytes.len()));
         }
-        lock.write(&lock_path)?;
+        if build.into.is_none() {
+            self.note(root, wanted)?;
+        }
         Ok(lines)
+    }
+
+    /// Notes in the lock what was built into `dist/`, and from what.
+    fn note(&self, root: &Path, built: &[&Plugin]) -> Result<()> {
+        let lock_path = self.folder.join("dist/plugins.lock");
+        let mut lock = Lock::read(&lock_path)?;
+        lock.plugins.retain(|name, _| self.plugins.iter().any(|p| p.name == *name));
+        for plugin in built {
+            let component = lock::digest(&std::fs::read(self.component(plugin))?);
+            lock.plugins.insert(plugin.name.clone(), Entry { source: self.source_digest(root, plugin)?, component });
+        }
+        lock.write(&lock_path)
     }
 
     fn component(&self, plugin: &Plugin) -> PathBuf {
@@ -251,7 +267,8 @@ mod tests {
         fs::write(root.join("plugins/one/README.md"), "# Two").unwrap();
         fs::create_dir_all(root.join("plugins/one/examples")).unwrap();
         fs::write(root.join("plugins/one/examples/two.rs"), "fn main() {}").unwrap();
-        assert!(check(&root).unwrap().is_empty(), "neither a README nor an example is a source");
+        fs::write(root.join("plugins/one/tests.toml"), "[[case]]").unwrap();
+        assert!(check(&root).unwrap().is_empty(), "neither a README nor an example nor a case is a source");
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub fn check(root: &Path) -> Result<Report> {
     found.extend(edges::check(root)?);
     found.extend(sources::check(root)?);
     found.extend(files::examples(root)?);
-    found.extend(files::guests(root)?);
     found.extend(files::contract(root)?);
+    found.extend(files::sizes(root)?);
     found.extend(contract::check(root)?);
     found.extend(plugins::check(root)?);
     report.warnings = sources::long_files(root)?;

@@ -78,30 +78,38 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) fn start(program: &Path, upstream: SocketAddr, stages: Stages) -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let addr = free_address()?;
+        if stages == Stages::Floor {
+            let addr = free_address()?;
+            let mut floor = Command::new(std::env::current_exe()?);
+            floor.args(["floor", &addr.to_string(), &upstream.to_string()]);
+            return Self::spawn(addr, floor, tempfile::tempdir()?);
+        }
+        Self::serving(program, &format!("upstream = \"http://{upstream}/v1\"\n{}", stages.config()))
+    }
+
+    /// One that has the bundled model.
+    pub(crate) fn with_starter(program: &Path) -> anyhow::Result<Self> {
+        Self::serving(program, "path = \"bundled\"\n[pipeline]\n")
+    }
+
+    /// With the rest of a config, of which the model's name is the last before.
+    fn serving(program: &Path, rest: &str) -> anyhow::Result<Self> {
+        let (folder, addr) = (tempfile::tempdir()?, free_address()?);
         let config = format!(
             "[server]\nlisten = \"{addr}\"\nmax_connections = 25000\n[[keys]]\nname = \"bench\"\nhash = \"blake3:{}\"\n\
-             [[models]]\nname = \"m\"\nupstream = \"http://{upstream}/v1\"\n{}",
+             [[models]]\nname = \"m\"\n{rest}",
             blake3::hash(KEY.as_bytes()),
-            stages.config()
         );
         let file = folder.path().join("tidegate.toml");
         std::fs::write(&file, config)?;
-        let mut command = if stages == Stages::Floor {
-            let mut floor = Command::new(std::env::current_exe()?);
-            floor.args(["floor", &addr.to_string(), &upstream.to_string()]);
-            floor
-        } else {
-            let mut gateway = Command::new(program);
-            gateway.args(["serve", "--config"]).arg(&file);
-            gateway
-        };
-        let child = command
-            .env("RUST_LOG", "error")
-            .stdout(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
+        let mut gateway = Command::new(program);
+        gateway.args(["serve", "--config"]).arg(&file);
+        Self::spawn(addr, gateway, folder)
+    }
+
+    fn spawn(addr: SocketAddr, mut command: Command, folder: tempfile::TempDir) -> anyhow::Result<Self> {
+        let child = command.env("RUST_LOG", "error").stdout(Stdio::null()).spawn();
+        let child = child.with_context(|| format!("cannot start {}", command.get_program().display()))?;
         Ok(Self { addr, child, _folder: folder })
     }
 
@@ -117,22 +125,36 @@ impl Gateway {
 
     /// User and system time so far.
     pub(crate) fn cpu_us(&self) -> anyhow::Result<f64> {
-        let mut total = 0.0;
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
-            let nanos: f64 = stat.split(' ').next().unwrap_or_default().parse()?;
-            total += nanos / 1000.0;
-        }
-        Ok(total)
+        cpu_us(self.child.id())
     }
 
     /// Resident memory.
     pub(crate) fn resident_mib(&self) -> anyhow::Result<f64> {
+        self.mib("VmRSS:")
+    }
+
+    /// The most that it was.
+    pub(crate) fn most_resident_mib(&self) -> anyhow::Result<f64> {
+        self.mib("VmHWM:")
+    }
+
+    fn mib(&self, name: &'static str) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
-        let kib: f64 = line.split_whitespace().nth(1).context("no VmRSS")?.parse()?;
+        let line = status.lines().find(|line| line.starts_with(name)).context(name)?;
+        let kib: f64 = line.split_whitespace().nth(1).context(name)?.parse()?;
         Ok(kib / 1024.0)
     }
+}
+
+/// What a process has used so far.
+pub(crate) fn cpu_us(process: u32) -> anyhow::Result<f64> {
+    let mut total = 0.0;
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        let nanos: f64 = stat.split(' ').next().unwrap_or_default().parse()?;
+        total += nanos / 1000.0;
+    }
+    Ok(total)
 }
 
 impl Drop for Gateway {

@@ -82,6 +82,9 @@ impl Load {
             if !text.starts_with("HTTP/1.1 200") {
                 bail!("the server answered {text}");
             }
+            if text.contains("text/event-stream") && !text.contains("data: [DONE]") {
+                bail!("the stream was not whole: {text}");
+            }
             events += text.matches("\"content\":\"word").count();
         }
         Ok((latencies, events))

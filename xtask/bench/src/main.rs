@@ -28,6 +28,8 @@ const USAGE: &str = "usage: tidegate-bench PATH-TO-TIDEGATE [plugins NATIVE BOUN
 const REQUESTS: usize = 4000;
 const STREAMS: usize = 400;
 const ROUNDS: usize = 3;
+/// Streams at once of a model of the gateway's own.
+const MANY: usize = 200;
 /// Events of a streamed answer.
 const EVENTS: usize = 64;
 
@@ -61,6 +63,7 @@ fn main() -> anyhow::Result<()> {
 
 async fn measure(program: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
     let upstream = standin::start(EVENTS).await?;
+    alone(upstream, report).await?;
     for stages in [Stages::Floor, Stages::None, Stages::NoOp, Stages::PromptGuard, Stages::StreamGuard, Stages::Both] {
         let gateway = Gateway::start(program, upstream, stages)?;
         gateway.wait_ready().await?;
@@ -70,6 +73,36 @@ async fn measure(program: &std::path::Path, report: &mut Report) -> anyhow::Resu
         requests(&gateway, upstream, stages, report).await?;
         streams(&gateway, upstream, stages, report).await?;
     }
+    many_streams(program, report).await
+}
+
+/// What the stand-in and its client take without a gateway. The delays are taken off below; CPU is the gateway's alone.
+async fn alone(upstream: std::net::SocketAddr, report: &mut Report) -> anyhow::Result<()> {
+    let own_cpu_us = || gateway::cpu_us(std::process::id());
+    for (stream, what, count, parts) in [(false, "a request", REQUESTS, 1), (true, "a streamed event", STREAMS, EVENTS)]
+    {
+        let direct = Load::to(upstream, stream);
+        direct.run(16, count / 4).await?;
+        let before = own_cpu_us()?;
+        direct.run(16, count).await?;
+        let cpu = (own_cpu_us()? - before) / (count * parts) as f64;
+        report.add(&format!("CPU for {what}, the stand-in and its client alone"), cpu, "us", None);
+        let whole = if stream { format!("a burst of {EVENTS} events") } else { what.to_owned() };
+        let p50 = direct.run(1, count / 4).await?.median_us();
+        report.add(&format!("p50 of {whole}, the stand-in and its client alone"), p50, "us", None);
+    }
+    Ok(())
+}
+
+/// Memory of a gateway with the starter model that answers many at once.
+async fn many_streams(program: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
+    let gateway = Gateway::with_starter(program)?;
+    gateway.wait_ready().await?;
+    let load = Load::to(gateway.addr, true);
+    load.run(1, 1).await?;
+    report.add("resident memory with the starter model, after one stream", gateway.resident_mib()?, "MiB", None);
+    load.run(MANY, MANY).await?;
+    report.add(&format!("the most of it, with {MANY} streams at once"), gateway.most_resident_mib()?, "MiB", None);
     Ok(())
 }
 

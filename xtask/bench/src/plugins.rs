@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::stage::{CallContext, Channel, Limits, Prompt, Window};
-use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, Message, RequestId, Retention, Role, TenantId};
 
 const BATCHES: usize = 21;
@@ -60,6 +60,7 @@ pub(crate) async fn measure(native: &Native, report: &mut Report) -> anyhow::Res
         report.add(&format!("{name} asked about an event of a stream"), call, "us", None);
     }
     report.add("the same guard natively in Rust, an event of a stream", native.event_us(EVENT)?, "us", None);
+    many_words(&sandbox, report).await?;
     loops(&sandbox, report).await?;
     memory(&sandbox, &no_op, report).await
 }
@@ -72,7 +73,7 @@ async fn instances(sandbox: &Sandbox, plugins: [(&str, &Plugin); 2], report: &mu
         let make = time(200, async || plugin.make_instance().await).await?;
         report.add(&format!("{what} made, configured and dropped"), make, "us", goal);
         let component = std::fs::read(component(plugin.name()))?;
-        let from_snapshot = PluginSpec { snapshot: true, ..PluginSpec::new(plugin.name(), component) };
+        let from_snapshot = PluginSpec { snapshot: Snapshot::Asked, ..PluginSpec::new(plugin.name(), component) };
         let plugin = sandbox.load(from_snapshot)?;
         anyhow::ensure!(plugin.starts_configured(), "there is no snapshot of {what}");
         let make = time(200, async || plugin.make_instance().await).await?;
@@ -83,18 +84,50 @@ async fn instances(sandbox: &Sandbox, plugins: [(&str, &Plugin); 2], report: &mu
 
 /// How much more than its limit of CPU time an endless loop gets.
 async fn loops(sandbox: &Sandbox, report: &mut Report) -> anyhow::Result<()> {
-    let limit = Duration::from_millis(50);
-    let component = std::fs::read(component("loops"))?;
-    let limits = Limits { cpu: limit, wall: Duration::from_secs(60), ..Limits::default() };
-    let plugin = sandbox.load(PluginSpec { limits, ..PluginSpec::new("loops", component) })?;
-    let messages = [Message::text("m0", Role::User, "loop")];
-    let mut over: f64 = 0.0;
-    for _ in 0..BATCHES {
-        let before = thread_us()?;
-        anyhow::ensure!(inspect(&plugin, &context(0), &messages).await.is_err(), "a loop had an end");
-        over = over.max((thread_us()? - before) / 1e3 - limit.as_secs_f64() * 1e3);
+    for (limit_ms, rounds) in [(50, BATCHES), (100, BATCHES), (500, BATCHES / 4)] {
+        let limit = Duration::from_millis(limit_ms);
+        let component = std::fs::read(component("loops"))?;
+        let limits = Limits { cpu: limit, wall: Duration::from_secs(60), ..Limits::default() };
+        let plugin = sandbox.load(PluginSpec { limits, ..PluginSpec::new("loops", component) })?;
+        let messages = [Message::text("m0", Role::User, "loop")];
+        let mut over: f64 = 0.0;
+        for _ in 0..rounds {
+            let before = thread_us()?;
+            anyhow::ensure!(inspect(&plugin, &context(0), &messages).await.is_err(), "a loop had an end");
+            over = over.max((thread_us()? - before) / 1e3 - limit.as_secs_f64() * 1e3);
+        }
+        report.add(
+            &format!("an endless loop, past its limit of {limit_ms} ms of CPU, at most"),
+            over,
+            "ms",
+            Some(10.0),
+        );
     }
-    report.add("an endless loop, past its limit of 50 ms of CPU, at most", over, "ms", Some(10.0));
+    Ok(())
+}
+
+/// An operator's words are a table that `configure` builds: what a fresh instance and its first call take, as those do of
+/// whose requests nothing is kept.
+async fn many_words(sandbox: &Sandbox, report: &mut Report) -> anyhow::Result<()> {
+    let words: Vec<String> = (0..5_000).map(|n| format!("word{n}x{}", n * 7919)).collect();
+    let config = serde_json::json!({"words": words, "action": "block"});
+    let prompt = prompt(64);
+    let mute = CallContext { retention: Retention::Nothing, ..context(0) };
+    for (how, snapshot, calls) in
+        [("configured", Snapshot::Never, 5), ("from a snapshot, as by default", Snapshot::WhereSound, 100)]
+    {
+        let component = std::fs::read(component("word-guard"))?;
+        let limits = Limits { wall: Duration::from_secs(60), ..Limits::default() };
+        let config = config.clone();
+        let plugin =
+            sandbox.load(PluginSpec { config, limits, snapshot, ..PluginSpec::new("word-guard", component) })?;
+        anyhow::ensure!(
+            plugin.starts_configured() == (snapshot != Snapshot::Never),
+            "there is no snapshot of word-guard"
+        );
+        let call = time(calls, async || inspect(&plugin, &mute, &prompt).await).await?;
+        report.add(&format!("word-guard of 5,000 words, a fresh instance's call: {how}"), call, "us", None);
+    }
     Ok(())
 }
 

@@ -49,7 +49,8 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 /// Digest of all sources under `paths` (files or folders): names relative to `root` and contents, in order of the
-/// names. Markdown and examples are no sources, and neither is what `.gitignore` and editors would leave.
+/// names. Markdown, examples and the files of `tidegate plugin` are no sources, and neither is what `.gitignore` and editors
+/// would leave.
 pub fn source_digest(root: &Path, paths: &[&Path]) -> Result<String> {
     let mut files = Vec::new();
     for path in paths {
@@ -88,6 +89,9 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
 
 fn is_source(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if ["plugin.toml", "tests.toml"].contains(&&*name) {
+        return false;
+    }
     let kinds = [".rs", ".toml", ".lock", ".wit", ".txt", ".json"];
     kinds.iter().any(|kind| name.ends_with(kind))
 }

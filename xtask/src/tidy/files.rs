@@ -1,9 +1,8 @@
-//! Rules on folders: an example is runnable and explained, a guest is run by a test, the contract's table of
-//! versions is true.
+//! Rules on folders: an example is runnable and explained, the contract's table of versions is true, and the whole is small.
 
-use crate::plugins::read_toml;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Examples without a config or a README.
 pub fn examples(root: &Path) -> Result<Vec<String>> {
@@ -16,32 +15,6 @@ pub fn examples(root: &Path) -> Result<Vec<String>> {
         let has_config = entries(&folder)?.iter().any(|path| path.extension().is_some_and(|e| e == "toml"));
         if !has_config {
             violations.push(format!("{shown}: has no config; add a tidegate.toml that runs"));
-        }
-    }
-    Ok(violations)
-}
-
-/// Guests of `tests/guests` that no test names.
-pub fn guests(root: &Path) -> Result<Vec<String>> {
-    let folder = root.join("tests/guests");
-    if !folder.exists() {
-        return Ok(Vec::new());
-    }
-    let mut tests = String::new();
-    for tests_folder in ["host/sandbox/tests", "host/pipeline/tests", "tests/tests/e2e", "tests/src"] {
-        for path in entries(&root.join(tests_folder))? {
-            if path.extension().is_some_and(|e| e == "rs") {
-                tests.push_str(&std::fs::read_to_string(&path)?);
-            }
-        }
-    }
-    let mut violations = Vec::new();
-    for guest in folders(&folder)?.iter().filter(|guest| guest.join("Cargo.toml").exists()) {
-        let manifest = read_toml(&guest.join("Cargo.toml"))?;
-        let name = manifest.get("package").and_then(|p| p.get("name")).and_then(toml::Value::as_str).unwrap_or("");
-        let is_component = manifest.get("lib").is_some_and(|lib| lib.get("crate-type").is_some());
-        if is_component && !tests.contains(&format!("\"{name}\"")) {
-            violations.push(format!("{}: no test names \"{name}\"; add one that runs it", shown(root, guest)));
         }
     }
     Ok(violations)
@@ -75,6 +48,38 @@ pub(super) fn current_contract(root: &Path) -> Result<Option<String>> {
 fn current_version(readme: &str) -> Option<&str> {
     let row = readme.lines().find(|line| line.split('|').any(|cell| cell.trim() == "current"))?;
     Some(row.split('|').nth(1)?.trim().trim_matches('`'))
+}
+
+/// Bytes of the whole tree, the starter model included.
+const MAX_TREE_BYTES: u64 = 50 << 20;
+/// Bytes of one checkpoint of the fixtures.
+const MAX_CHECKPOINT_BYTES: u64 = 300_000;
+const CHECKPOINTS: &str = "tests/fixtures/models/";
+
+/// What is larger than a clone should have to carry. Git says what belongs to the tree; outside of a clone nothing does.
+pub fn sizes(root: &Path) -> Result<Vec<String>> {
+    let listed = Command::new("git").arg("-C").arg(root).args(["ls-files", "-z"]).output();
+    let Some(listed) = listed.ok().filter(|listed| listed.status.success()) else { return Ok(Vec::new()) };
+    let listed = String::from_utf8(listed.stdout).context("git names a file that is not UTF-8")?;
+    let bytes = |path: &str| std::fs::symlink_metadata(root.join(path)).map_or(0, |data| data.len());
+    let files: Vec<(&str, u64)> = listed.split_terminator('\0').map(|path| (path, bytes(path))).collect();
+    Ok(too_large(&files))
+}
+
+fn too_large(files: &[(&str, u64)]) -> Vec<String> {
+    let mut violations = Vec::new();
+    let of =
+        |folder: &str| files.iter().filter(|(path, _)| path.starts_with(folder)).map(|(_, bytes)| bytes).sum::<u64>();
+    if of("") > MAX_TREE_BYTES {
+        violations.push(format!("the tree has {} bytes; {MAX_TREE_BYTES} are the most", of("")));
+    }
+    let checkpoints = files.iter().filter_map(|(path, _)| path.strip_suffix("config.json"));
+    for folder in checkpoints.filter(|folder| folder.starts_with(CHECKPOINTS) && folder.ends_with('/')) {
+        if of(folder) > MAX_CHECKPOINT_BYTES {
+            violations.push(format!("{folder}: has {} bytes; {MAX_CHECKPOINT_BYTES} are the most", of(folder)));
+        }
+    }
+    violations
 }
 
 /// What is in a folder, in order; nothing where there is none.
@@ -123,18 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_named_in_a_test() {
-        let manifest = |name| format!("[package]\nname = \"{name}\"\n[lib]\ncrate-type = [\"cdylib\"]\n");
-        let (looper, bomber) = (manifest("looper"), manifest("bomber"));
-        let root = repository(
-            "guests",
-            &[
-                ("tests/guests/looper/Cargo.toml", &looper),
-                ("tests/guests/bomber/Cargo.toml", &bomber),
-                ("host/sandbox/tests/limits.rs", "load(\"looper\")"),
-            ],
-        );
-        assert_eq!(guests(&root).unwrap(), ["tests/guests/bomber: no test names \"bomber\"; add one that runs it"]);
+    fn a_tree_and_a_checkpoint_that_are_too_large_are_named() {
+        let config = ("tests/fixtures/models/llama/config.json", 1);
+        let weights = |bytes| ("tests/fixtures/models/llama/model.safetensors", bytes);
+        assert!(too_large(&[config, weights(299_999)]).is_empty());
+        let found = too_large(&[config, weights(300_000), ("host/gateway/assets/model.safetensors", 50 << 20)]);
+        assert!(found.len() == 2 && found[1].starts_with("tests/fixtures/models/llama/: "), "{found:?}");
     }
 
     #[test]

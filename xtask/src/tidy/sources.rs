@@ -17,6 +17,27 @@ const UNSAFE_PLACES: &[&str] = &[
     "plugins/sdk/src/alloc.rs",
 ];
 
+/// What decides and never waits, and the words that it has no need of: the same calls give the same order, in a test too.
+const PURE_PLACES: &[&str] = &[
+    "host/engine/src/scheduler",
+    "host/engine/src/blocks.rs",
+    "host/engine/src/prefix.rs",
+    "host/fair/src/",
+    "host/limits/src/",
+];
+const IMPURE_WORDS: &[&str] = &[
+    "Instant",
+    "SystemTime",
+    "tokio",
+    "async ",
+    ".await",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::thread",
+    "getrandom",
+];
+
 /// Lines above which a file should be looked at for a second concept.
 const LONG_FILE_LINES: usize = 450;
 
@@ -46,6 +67,12 @@ fn check_file(path: &str, text: &str) -> Vec<String> {
     let in_program = path.starts_with("host/") && path.contains("/src/") && !path.starts_with("host/wire/");
     if in_program && shipped(text).contains("\"chat.completion") {
         violations.push("writes OpenAI's JSON; that is `wire`'s, use its types".into());
+    }
+    if PURE_PLACES.iter().any(|place| path.starts_with(place)) {
+        let code = || shipped(text).lines().filter(|line| !line.trim_start().starts_with("//"));
+        let impure = IMPURE_WORDS.iter().filter(|word| code().any(|line| line.contains(**word)));
+        let violation = |word: &&str| format!("has `{}`, and is to be pure; have its caller do that", word.trim());
+        violations.extend(impure.map(violation));
     }
     violations
 }
@@ -96,6 +123,14 @@ mod tests {
         assert_eq!(check_file("host/sandbox/src/pool.rs", text).len(), 1);
         assert!(check_file("host/device/src/cpu/dot.rs", text).is_empty());
         assert!(check_file("host/sandbox/src/cache.rs", text).is_empty());
+    }
+
+    #[test]
+    fn what_decides_reads_no_clock_and_waits_for_nothing() {
+        let text = "//! No clock, no async code.\nlet now = Instant::now();\nasync fn f() {}\n";
+        assert_eq!(check_file("host/engine/src/scheduler/plan.rs", text).len(), 2);
+        assert_eq!(check_file("host/limits/src/meter.rs", text).len(), 2);
+        assert!(check_file("host/engine/src/step.rs", text).is_empty());
     }
 
     #[test]
