@@ -117,9 +117,16 @@ impl Listener {
     }
 }
 
-/// A running server. Dropping it leaves it running; [`Server::stop`] ends it.
+/// A running server. [`Server::stop`] ends it in order; dropping it ends it at once.
 pub struct Server {
     api: Arc<Api>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Phase { draining, cutting, dropping } = &self.api.phase;
+        [draining, cutting, dropping].map(CancellationToken::cancel);
+    }
 }
 
 /// Serves `api` on all `listeners`.

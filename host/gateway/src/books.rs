@@ -15,7 +15,7 @@ use tidegate_ledger::{Budgets, Drain, Journal, JournalLimits, Ledger, SetAside};
 use tidegate_shared::Board;
 use tidegate_store::{Db, Holder, Place, Usage, UsageSink};
 use tidegate_types::clock::unix_ms;
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Open books.
 pub(crate) struct Books {
@@ -26,7 +26,7 @@ pub(crate) struct Books {
     /// Whether other gateways may write to the same database.
     pub(crate) is_shared: bool,
     drain: Arc<Drain<UsageSink>>,
-    work: Vec<JoinHandle<()>>,
+    work: Vec<AbortOnDropHandle<()>>,
 }
 
 /// For the database to take something of what a crash left in the journal, before budgets are read from it.
@@ -98,10 +98,10 @@ impl Books {
 
     async fn begin(&mut self, store: &StoreConfig, egress: &EgressConfig) -> anyhow::Result<()> {
         let drain = Arc::clone(&self.drain);
-        self.work.push(tokio::spawn(async move { drain.run().await }));
+        self.work.push(AbortOnDropHandle::new(tokio::spawn(async move { drain.run().await })));
         if let Some(events) = &store.events {
             let sender = events::Sender::new(events, egress, self.db.clone()).await?;
-            self.work.push(tokio::spawn(sender.run()));
+            self.work.push(AbortOnDropHandle::new(tokio::spawn(sender.run())));
         }
         Ok(())
     }

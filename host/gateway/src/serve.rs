@@ -19,9 +19,9 @@ use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline};
 use tidegate_shared::{LogSettings, Shared};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
-/// A server that answers.
+/// A server that answers. Dropping it ends it at once, and with it all that it holds; [`Running::stop`] loses no answer.
 pub struct Running {
     /// Where it listens.
     pub addr: SocketAddr,
@@ -35,9 +35,9 @@ pub struct Running {
     service: Arc<PipelineService>,
     reloader: Arc<Reloader>,
     /// Tidies what is kept.
-    tidying: Option<JoinHandle<()>>,
+    tidying: Option<AbortOnDropHandle<()>>,
     /// Look for changed files, where that is wanted, and for keys of others; tend the metrics.
-    watchers: Vec<JoinHandle<()>>,
+    watchers: Vec<AbortOnDropHandle<()>>,
     /// Let go of at the very end.
     shared: Option<Shared>,
 }
@@ -48,7 +48,7 @@ const AFTERWORK: Duration = Duration::from_secs(2);
 impl Running {
     /// Takes no new requests, gives running answers `grace` to end, then stops the engines.
     pub async fn stop(self, grace: Duration) {
-        self.watchers.iter().for_each(JoinHandle::abort);
+        self.watchers.iter().for_each(AbortOnDropHandle::abort);
         self.server.stop(grace).await;
         let pipeline = self.service.pipeline();
         if !pipeline.settle(AFTERWORK).await {
@@ -124,10 +124,11 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
     let upkeep = tokio::spawn(observe::upkeep(metrics));
-    let watchers = [upkeep].into_iter().chain(watcher).chain(key_watcher).chain(telling).chain(staying).collect();
+    let watchers = [upkeep].into_iter().chain(watcher).chain(key_watcher).chain(telling).chain(staying);
+    let watchers = watchers.map(AbortOnDropHandle::new).collect();
     let api: Arc<dyn tidegate_api::Service> = service.clone();
     let kept = keeping.as_ref().map(Keeping::kept);
-    let tidying = keeping.as_ref().map(Keeping::tidy);
+    let tidying = keeping.as_ref().map(|keeping| AbortOnDropHandle::new(keeping.tidy()));
     let logs = shared.as_ref().map(|shared| shared.logs() as Arc<dyn SharedLogs>);
     let listeners = [listener].into_iter().chain(admin).collect();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);

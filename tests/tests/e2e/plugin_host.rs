@@ -5,9 +5,10 @@ use hyper::Method;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_tests::stand_in::{Said, StandIn, completion, last_text};
 use tidegate_tests::{Answer, Gateway, ask};
+use tokio::net::TcpStream;
 
 fn keys(names: &[&str]) -> String {
     let key =
@@ -142,5 +143,20 @@ async fn tenants_share_instances_where_the_config_says_so_only() {
         let gateway = Gateway::start(&format!("{}{stage}", keys(&["ann", "bob"]))).await;
         assert_eq!(chat(&gateway, "ann", "calls").await.text(), "1");
         assert_eq!(chat(&gateway, "bob", "calls").await.text(), second, "{more}");
+    }
+}
+
+/// Room for thousands of stacks among it, of which a process cannot have any number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_dropped_gives_back_all_that_it_held() {
+    let (config, folder) = (guest("honest", ""), tempfile::tempdir().unwrap());
+    let gateway = Gateway::start(&format!("{config}[store]\npath = {:?}\n", folder.path())).await;
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+    let (addr, pipeline) = (gateway.addr, Arc::downgrade(&gateway.running.pipeline()));
+    drop(gateway);
+    let until = Instant::now() + Duration::from_secs(60);
+    while pipeline.upgrade().is_some() || TcpStream::connect(addr).await.is_ok() {
+        assert!(Instant::now() < until, "it is there still");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
