@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
@@ -45,19 +45,29 @@ struct State {
 pub struct Cluster {
     state: Arc<Mutex<State>>,
     entrance: Entrance,
-    brokers: Vec<Option<JoinHandle<()>>>,
+    brokers: Vec<JoinHandle<()>>,
+    /// Nobody else gets the port of a broker that is dead, and who asks there is refused.
+    ports: Vec<TcpSocket>,
+}
+
+/// Bound with others of this user that ask for the same, and not listening yet.
+fn bound(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseport(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
 }
 
 impl Cluster {
     /// Without a topic.
     pub async fn start(num_brokers: usize, entrance: Entrance) -> Self {
         let state = Arc::new(Mutex::new(State::default()));
-        let mut cluster = Self { state, entrance, brokers: Vec::new() };
-        for _ in 0..num_brokers {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            cluster.state().addresses.push(listener.local_addr().unwrap());
-            let broker = cluster.run(cluster.brokers.len(), listener);
-            cluster.brokers.push(Some(broker));
+        let mut cluster = Self { state, entrance, brokers: Vec::new(), ports: Vec::new() };
+        for number in 0..num_brokers {
+            let port = bound(([127, 0, 0, 1], 0).into());
+            cluster.state().addresses.push(port.local_addr().unwrap());
+            cluster.ports.push(port);
+            cluster.brokers.push(cluster.run(number));
         }
         cluster
     }
@@ -81,20 +91,14 @@ impl Cluster {
 
     /// With all its connections.
     pub fn kill(&mut self, broker: usize) {
-        self.brokers[broker].take().unwrap().abort();
+        self.brokers[broker].abort();
     }
 
     /// At the same port, with what it had.
     pub async fn revive(&mut self, broker: usize) {
-        let address = self.state().addresses[broker];
-        let listener = loop {
-            // Until the one that was killed is gone.
-            match TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
-            }
-        };
-        self.brokers[broker] = Some(self.run(broker, listener));
+        // Until the one that was killed is gone.
+        assert!((&mut self.brokers[broker]).await.unwrap_err().is_cancelled());
+        self.brokers[broker] = self.run(broker);
     }
 
     /// The next produce requests are taken, and their connections cut before the answer.
@@ -110,7 +114,8 @@ impl Cluster {
         self.state.lock().unwrap()
     }
 
-    fn run(&self, number: usize, listener: TcpListener) -> JoinHandle<()> {
+    fn run(&self, number: usize) -> JoinHandle<()> {
+        let listener = bound(self.ports[number].local_addr().unwrap()).listen(1024).unwrap();
         let broker = Broker { number: number as i32, state: Arc::clone(&self.state), entrance: self.entrance.clone() };
         tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
@@ -126,7 +131,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.brokers.iter().flatten().for_each(JoinHandle::abort);
+        self.brokers.iter().for_each(JoinHandle::abort);
     }
 }
 

@@ -1,6 +1,8 @@
 //! A NATS server of a test's own, with JetStream on disk, which it may kill and bring back.
 
+use std::io::Read;
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,9 +25,12 @@ impl Nats {
             tidegate_skipped::skipped!("with NATS: there is no nats-server here, and {PROGRAM} names none");
             return None;
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let folder = tempfile::tempdir().unwrap();
-        let child = run(port, folder.path());
+        let started = (0..20).find_map(|_| {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            Some((port, run(port, folder.path())?))
+        });
+        let (port, child) = started.expect("each port was taken meanwhile");
         Some(Self { port, folder, child })
     }
 
@@ -41,7 +46,7 @@ impl Nats {
 
     /// Anew, at the same port, with its streams.
     pub fn revive(&mut self) {
-        self.child = run(self.port, self.folder.path());
+        self.child = run(self.port, self.folder.path()).expect("its port was taken meanwhile");
     }
 }
 
@@ -49,16 +54,31 @@ fn program() -> String {
     std::env::var(PROGRAM).unwrap_or_else(|_| "nats-server".into())
 }
 
-fn run(port: u16, folder: &std::path::Path) -> Child {
+/// `None` where somebody else was faster to take the port.
+fn run(port: u16, folder: &Path) -> Option<Child> {
+    // Another's server at this port has another name.
+    let name = folder.file_name().unwrap().to_str().unwrap();
     let mut command = Command::new(program());
-    command.args(["--addr", "127.0.0.1", "--port", &port.to_string(), "--jetstream", "--store_dir"]).arg(folder);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    command.args(["--addr", "127.0.0.1", "--port", &port.to_string(), "--name", name, "--jetstream", "--store_dir"]);
+    let mut child = command.arg(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let started = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+    while child.try_wait().unwrap().is_none() {
+        if greeting(port).is_some_and(|greeting| greeting.contains(name)) {
+            return Some(child);
+        }
         assert!(started.elapsed() < Duration::from_secs(20), "nats-server does not answer");
         std::thread::sleep(Duration::from_millis(10));
     }
-    child
+    None
+}
+
+/// What a server says first, with its name.
+fn greeting(port: u16) -> Option<String> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    socket.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    let mut said = vec![0; 4096];
+    let read = socket.read(&mut said).ok()?;
+    Some(String::from_utf8_lossy(&said[..read]).into_owned())
 }
 
 impl Drop for Nats {
