@@ -1,6 +1,7 @@
 //! Events of usage in a Kafka topic, through brokers that are away, die, or hand over.
 
 use super::mtls::pem;
+use super::talk::until;
 use super::usage::{chat, config};
 use rcgen::generate_simple_self_signed;
 use serde_json::{Value, json};
@@ -89,6 +90,7 @@ async fn no_event_is_lost_to_brokers_that_are_away_die_or_hand_over() {
     // The record is taken and the answer lost: it comes again, under the same id.
     cluster.cut_answers(1);
     expected.insert(used(&gateway, "alpha").await);
+    until("it comes again", async || (cluster.records().len() >= 5).then_some(())).await;
     let twice = taken(&cluster, 4).await;
     assert_eq!((ids(&twice), twice.len()), (expected.clone(), 5), "{twice:?}");
 
