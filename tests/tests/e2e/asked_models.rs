@@ -2,7 +2,7 @@
 
 use crate::tool_turns::{calls, is_told, says, whole};
 use hyper::Request;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,19 +77,20 @@ async fn chat(gateway: &Gateway) -> Answer {
 }
 
 /// Requests, tokens read and tokens written of each model, once there are as many requests as `wanted` together.
-async fn used(gateway: &Gateway, wanted: u64) -> BTreeMap<String, [u64; 3]> {
-    let since = tidegate_tests::issuer::now_s() / 86_400 * 86_400;
+async fn used(gateway: &Gateway, since: u64, wanted: u64) -> BTreeMap<String, [u64; 3]> {
     let path = format!("/v1/usage?start_time={since}&group_by=model");
     let mut models = BTreeMap::new();
     for _ in 0..1_000 {
         let body = send(gateway, Request::get(gateway.url(&path)).body(Default::default()).unwrap()).await.json();
-        let results: &[Value] = body["data"][0]["results"].as_array().map_or(&[], Vec::as_slice);
-        let number = |result: &Value, name: &str| result[name].as_u64().unwrap();
-        let of_model = |result: &Value| {
-            let model = result["model"].as_str().unwrap().to_owned();
-            (model, ["num_model_requests", "input_tokens", "output_tokens"].map(|name| number(result, name)))
-        };
-        models = results.iter().map(of_model).collect();
+        models = BTreeMap::<_, [u64; 3]>::new();
+        // A day may end meanwhile.
+        let buckets = body["data"].as_array().into_iter().flatten();
+        for result in buckets.flat_map(|bucket| bucket["results"].as_array().unwrap()) {
+            let sums = models.entry(result["model"].as_str().unwrap().to_owned()).or_default();
+            for (sum, name) in sums.iter_mut().zip(["num_model_requests", "input_tokens", "output_tokens"]) {
+                *sum += result[name].as_u64().unwrap();
+            }
+        }
         if models.values().map(|[requests, ..]| requests).sum::<u64>() >= wanted {
             return models;
         }
@@ -102,11 +103,12 @@ async fn used(gateway: &Gateway, wanted: u64) -> BTreeMap<String, [u64; 3]> {
 async fn what_plugins_ask_models_is_billed_to_the_caller_once() {
     let (service, folder) = (server().await, tempfile::tempdir().unwrap());
     let gateway = Gateway::start(&config(&service, folder.path(), "")).await;
+    let since = tidegate_tests::issuer::now_s() / 86_400 * 86_400;
     let answer = chat(&gateway).await;
     assert_eq!((answer.status, answer.text().as_str()), (200, "Done."), "{:?}", answer.body);
     // The examples and the question, of each router: two of each embedder. What the user and what the tool said, of each
     // classifier.
-    let models = used(&gateway, 10).await;
+    let models = used(&gateway, since, 10).await;
     let requests: Vec<(&str, u64)> = models.iter().map(|(model, [requests, ..])| (model.as_str(), *requests)).collect();
     let expected = [("embedding", 2), ("far", 2), ("judge", 1), ("labels", 2), ("main", 1), ("moderation", 2)];
     assert_eq!(requests, expected);

@@ -1,6 +1,7 @@
 //! Others' certificates: where this server asks by TLS, `[egress] ca` is trusted beside the public authorities.
 
 use crate::mtls::{Authority, pem};
+use crate::talk::until;
 use hyper::Request;
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::PrivateKeyDer;
@@ -8,7 +9,6 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate::config::Config;
 use tidegate_tests::issuer::{Signer, TestIssuer};
 use tidegate_tests::stand_in::{Said, StandIn};
@@ -98,13 +98,7 @@ async fn a_private_authority_is_trusted_by_everything_that_asks_others() {
     std::fs::remove_file(folder.path().join("ca.pem")).unwrap();
     assert!(others.chat(&gateway).await.text().contains("Rust program"));
     assert_eq!((others.issuer.fetches(), others.guard.asked("/check").len()), (1, 1));
-    for _ in 0..300 {
-        if !others.receiver.asked("/events").is_empty() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("the webhook had no event");
+    until("the webhook has an event", async || (!others.receiver.asked("/events").is_empty()).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tidegate::config::Config;
+use tidegate_tests::issuer::now_s;
 use tidegate_tests::{Answer, Gateway, ask, with_model};
 
 /// A disk of its own, where this user may make one.
@@ -56,6 +57,14 @@ async fn until(gateway: &Gateway, status: u16, answered: &mut u64) -> Answer {
     }
 }
 
+/// Requests that the store knows of.
+async fn billed(gateway: &Gateway, since: u64) -> u64 {
+    let page = gateway.get(&format!("/v1/usage?start_time={since}")).await.json();
+    let buckets = page["data"].as_array().into_iter().flatten();
+    let results = buckets.flat_map(|bucket| bucket["results"].as_array().unwrap());
+    results.map(|result| result["num_model_requests"].as_u64().unwrap()).sum()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_refuses_what_is_new_and_loses_nothing_old() {
     let folder = tempfile::tempdir().unwrap();
@@ -65,6 +74,7 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_old() {
     };
     let text = format!("[store]\npath = {:?}\n[pipeline]\n", folder.path().display().to_string());
     let gateway = Gateway::start(&text).await;
+    let since = now_s() - 3600;
     let mut answered = 0;
     until(&gateway, 200, &mut answered).await;
     let began = Instant::now();
@@ -83,6 +93,8 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_old() {
     disk.empty();
     until(&gateway, 200, &mut answered).await;
     assert_eq!(gateway.get("/readyz").await.status, 200);
+    // The last entries have two seconds to be written when it stops.
+    crate::talk::until("all is in the store", async || (billed(&gateway, since).await == answered).then_some(())).await;
     gateway.running.stop(Duration::from_secs(5)).await;
     let audit = tidegate::audit::audit(&Config::parse(&text).unwrap()).await.unwrap();
     assert_eq!(audit.drift, Vec::<String>::new());

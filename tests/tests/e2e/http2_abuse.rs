@@ -54,7 +54,7 @@ async fn attack(gateway: &Gateway, frames: impl Iterator<Item = Vec<u8>> + Send 
         std::future::pending::<()>().await;
     });
     let mut said = Vec::new();
-    let ended = tokio::time::timeout(Duration::from_secs(20), async {
+    let ended = tokio::time::timeout(Duration::from_secs(120), async {
         let mut piece = vec![0; 16 << 10];
         while let Ok(read @ 1..) = reading.read(&mut piece).await {
             said.extend_from_slice(&piece[..read]);

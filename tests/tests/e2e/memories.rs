@@ -1,10 +1,10 @@
 //! `/v1/memories`: what plugins remember of a caller is shown to that caller, and forgotten when it asks for that.
 
 use crate::conversations::send;
+use crate::talk::until;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::Duration;
 use tidegate_tests::Gateway;
 
 /// Two callers of one tenant and one of another, and a memory. Its name is its own: other tests count the calls of the same
@@ -30,6 +30,12 @@ async fn known(gateway: &Gateway, key: &str, question: &str) -> Vec<Value> {
     answer.json()["data"].as_array().unwrap().clone()
 }
 
+/// The same, once there is something.
+async fn remembered(gateway: &Gateway, key: &str, question: &str) -> Vec<Value> {
+    until("it is remembered", async || Some(known(gateway, key, question).await).filter(|found| !found.is_empty()))
+        .await
+}
+
 async fn forget(gateway: &Gateway, key: &str, ids: &Value) -> (u16, Value) {
     let answer = send(gateway, Method::POST, "/v1/memories/forget", key, Some(&json!({"ids": ids}))).await;
     (answer.status, answer.json())
@@ -47,14 +53,7 @@ async fn a_caller_reads_what_is_remembered_of_it_and_has_it_forgotten() {
     let gateway = Gateway::start(&config("remembers", "[pipeline.stage.grants]\nkv_kib = 64")).await;
     let (said, question) = ("The harbour of Kelso opens at nine.", "When does the harbour of Kelso open?");
     let alone = say(&gateway, "ann", said).await;
-    let mut found = Vec::new();
-    for _ in 0..500 {
-        found = known(&gateway, "ann", question).await;
-        if !found.is_empty() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let found = remembered(&gateway, "ann", question).await;
     assert_eq!((&found[0]["id"], &found[0]["text"]), (&json!("own-remembers/line-0"), &json!(said)));
     // It is the caller's own: not another's of the tenant, and not another tenant's.
     let ids = json!([found[0]["id"]]);
@@ -86,14 +85,7 @@ async fn nothing_is_forgotten_where_one_of_the_memories_is_not_the_callers() {
     let gateway = Gateway::start(&config("remembers", &more)).await;
     let (said, question) = ("The harbour of Leith opens at ten.", "When does the harbour of Leith open?");
     say(&gateway, "low", said).await;
-    let mut found = Vec::new();
-    for _ in 0..500 {
-        found = known(&gateway, "low", question).await;
-        if !found.is_empty() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let found = remembered(&gateway, "low", question).await;
     let ids = json!([found[0]["id"], "behind/line-0"]);
     let (status, refused) = forget(&gateway, "low", &ids).await;
     assert_eq!((status, &refused["error"]["param"]), (403, &json!("ids")), "{refused}");

@@ -3,6 +3,7 @@
 
 use crate::contract::good::{Server, chat};
 use crate::conversations::{Keeping, items};
+use crate::talk::until;
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use tidegate_tests::{Answer, Gateway, collect};
@@ -81,17 +82,13 @@ async fn resumable(gateway: &Gateway) -> String {
 async fn remembered(gateway: &Gateway) -> Value {
     let said = chat("The harbour of Kelso opens at nine.", json!({"max_tokens": 2}));
     Case::new("/v1/chat/completions", &said, &said).plain(gateway).await;
-    for _ in 0..500 {
+    until("it is remembered", async || {
         let request =
             Request::get(gateway.url("/v1/memories?q=harbour+of+Kelso")).header("authorization", "Bearer root");
         let found = collect(gateway.send(request.body(Default::default()).unwrap()).await).await;
-        let id = found.json()["data"][0]["id"].clone();
-        if id.is_string() {
-            return id;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("it was not remembered");
+        Some(found.json()["data"][0]["id"].clone()).filter(Value::is_string)
+    })
+    .await
 }
 
 async fn session(server: &Server) -> String {

@@ -1,10 +1,10 @@
 //! Requests that are right: what anybody may ask, what a model is asked, who may ask.
 
 use super::{Ask, Contract};
+use crate::talk::until;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::Duration;
 use tidegate::config::Config;
 use tidegate_tests::Gateway;
 use tidegate_tests::issuer::Provider;
@@ -124,15 +124,10 @@ pub async fn memories(contract: &mut Contract<'_>) {
     let said = chat("The harbour of Kelso opens at nine.", json!({"max_tokens": 2}));
     contract.good(Ask::post("/v1/chat/completions", &[], said)).await;
     let ask = Ask::get("/v1/memories", &[]).query("q=When+does+the+harbour+of+Kelso+open%3F&limit=1");
-    let mut found = Value::Null;
-    for _ in 0..500 {
-        found = contract.good(ask.clone()).await.json()["data"][0]["id"].clone();
-        if found.is_string() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(found.is_string(), "it was not remembered");
+    let found = until("it is remembered", async || {
+        Some(contract.good(ask.clone()).await.json()["data"][0]["id"].clone()).filter(Value::is_string)
+    })
+    .await;
     let told = contract.good(Ask::post("/v1/memories/forget", &[], json!({"ids": [found]}))).await;
     assert_eq!(told.json()["forgotten"], 1);
 }
