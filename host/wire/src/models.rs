@@ -16,7 +16,7 @@ pub struct ModelCard {
     pub owned_by: String,
     /// Prompt and answer together, in tokens, where known. Sent as vLLM's `max_model_len`.
     pub context_tokens: Option<u32>,
-    /// What it can do, where known: `completions`, `chat`, `tools`, `reasoning`, `logprobs`, `embeddings`.
+    /// What it can do, where known: `completions`, `chat`, `tools`, `reasoning`, `logprobs`, `embeddings`, `classification`.
     pub capabilities: Vec<&'static str>,
     /// What it costs; `None` means nothing.
     pub pricing: Option<ModelPricing>,

@@ -31,11 +31,12 @@ impl Server {
         ];
         let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/remembers.wasm");
         let text = format!(
-            "{}[[models]]\nname = \"tidegate-starter\"\npath = \"bundled\"\nprice = {{ input = 1.0, output = 2.0 }}\n{}\
+            "{}[[models]]\nname = \"tidegate-starter\"\npath = \"bundled\"\nprice = {{ input = 1.0, output = 2.0 }}\n{}{}\
              [store]\npath = {:?}\n{}[[pipeline.stage]]\nplugin = \"told-remembers\"\nfile = {guest:?}\n\
              stages = [\"memory\"]\n[pipeline.stage.grants]\nkv_kib = 64\n[pipeline.stage.limits]\nwall_ms = 20000\n",
             keys.concat(),
             crate::embeddings::model(""),
+            crate::classifiers::model("moderation", ""),
             folder.path().join("store"),
             provider.login(),
         );
