@@ -22,6 +22,8 @@ pub(crate) struct LastWords<S> {
     activity: Arc<Activity>,
     /// How many requests had begun when the last bytes came.
     heard: Option<u64>,
+    /// How many requests had begun when HTTP had last written out all that it had taken of answers.
+    answered: u64,
     /// What is left to say to a client that was too slow.
     too_slow: Option<Bytes>,
     /// What is left to say for so many bytes of HTTP's own.
@@ -30,7 +32,7 @@ pub(crate) struct LastWords<S> {
 
 impl<S> LastWords<S> {
     pub(crate) fn new(stream: S, activity: Arc<Activity>) -> Self {
-        Self { stream, activity, heard: None, too_slow: None, instead: None }
+        Self { stream, activity, heard: None, answered: 0, too_slow: None, instead: None }
     }
 }
 
@@ -42,7 +44,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for LastWords<S> {
             let outcome = ready!(Pin::new(&mut this.stream).poll_read(cx, buffer));
             let begun = this.activity.begun();
             let timed_out = outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
-            if !timed_out || this.heard != Some(begun) {
+            // What HTTP still has to write of an answer is not ended by another in its middle.
+            if !timed_out || this.heard != Some(begun) || this.answered != begun {
                 if buffer.filled().len() > before {
                     this.heard = Some(begun);
                 }
@@ -91,7 +94,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LastWords<S> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        let this = self.get_mut();
+        ready!(Pin::new(&mut this.stream).poll_flush(cx))?;
+        // HTTP comes to this once nothing is left to write.
+        if this.activity.is_idle() {
+            this.answered = this.activity.begun();
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -169,6 +178,58 @@ mod tests {
         let begun = &bare[..bare.len() - 2];
         for other in [&ours, begun, &bare.replace("400", "200"), "data: {}\n\n", ""] {
             assert!(explained(other.as_bytes()).is_none(), "{other}");
+        }
+    }
+
+    /// Says what it has to say, and then nothing for too long.
+    struct Slow {
+        says: &'static [u8],
+        told: Vec<u8>,
+    }
+
+    impl AsyncRead for Slow {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            let says = std::mem::take(&mut self.says);
+            buffer.put_slice(says);
+            Poll::Ready(if says.is_empty() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) })
+        }
+    }
+
+    impl AsyncWrite for Slow {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.told.extend_from_slice(bytes);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// The last of an answer is taken from its body before it is written.
+    #[test]
+    fn nothing_is_said_in_the_middle_of_an_answer_that_is_not_written_yet() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for is_written in [false, true] {
+            let activity = Arc::new(Activity::default());
+            let mut words = LastWords::new(Slow { says: b"GET /li", told: Vec::new() }, Arc::clone(&activity));
+            let running = activity.request();
+            let read = |words: &mut LastWords<Slow>, cx: &mut Context<'_>| {
+                Pin::new(words).poll_read(cx, &mut ReadBuf::new(&mut [0; 16]))
+            };
+            assert!(matches!(read(&mut words, &mut cx), Poll::Ready(Ok(()))));
+            assert!(Pin::new(&mut words).poll_flush(&mut cx).is_ready(), "of what came before the last");
+            drop(running);
+            assert!(!is_written || Pin::new(&mut words).poll_flush(&mut cx).is_ready());
+            assert!(
+                matches!(read(&mut words, &mut cx), Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::TimedOut)
+            );
+            assert_eq!(words.stream.told.starts_with(b"HTTP/1.1 408"), is_written);
+            assert!(is_written || words.stream.told.is_empty());
         }
     }
 }

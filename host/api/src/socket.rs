@@ -43,6 +43,11 @@ impl Activity {
         self.begun.load(Ordering::Relaxed)
     }
 
+    /// Whether HTTP has taken the whole answer of every request.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.load(Ordering::Relaxed) == 0
+    }
+
     pub(crate) fn set_multiplexed(&self) {
         self.multiplexed.store(true, Ordering::Relaxed);
     }
@@ -122,7 +127,7 @@ impl Socket {
 
     /// Nothing to read: is the peer owed more patience? An idle connection ends like one that the peer closed.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.activity.running.load(Ordering::Relaxed) > 0 {
+        if !self.activity.is_idle() {
             self.head_since = None;
             self.idle_since = None;
             // Nobody tells the socket when the answer is complete, and hyper does not ask for bytes again while
