@@ -462,3 +462,19 @@ proptest! {
         prop_assert_eq!(Streams::new(Limits::default()).bytes(), 0);
     }
 }
+
+/// That would be work under the lock of all logs, for what is not taken.
+#[test]
+fn for_a_log_that_is_cut_nothing_gives_way() {
+    let streams = Streams::new(Limits { log_bytes: 20, total_bytes: 100, ..Limits::default() });
+    let [(_, mut greedy), (_, mut cut), (ended, mut ends)] = [(); 3].map(|()| streams.open(&tenant("a")).unwrap());
+    greedy.append(Bytes::from(vec![b'x'; 200]));
+    let large = || Bytes::from(vec![b'x'; 50]);
+    cut.append(large());
+    assert!(cut.cut().is_some());
+    ends.append(event(1));
+    ends.end(Ok(()));
+    cut.append(large());
+    assert!(streams.find(&tenant("a"), ended.as_str()).is_some());
+    assert_eq!(streams.bytes(), 200 + event(1).len());
+}

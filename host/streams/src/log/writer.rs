@@ -46,7 +46,7 @@ impl Writer {
     /// its tenant holds too much. What is large and finds no room ends the log for its readers ([`CUT`]): of that and of what
     /// follows nothing is taken.
     pub fn append_together(&mut self, events: Vec<Bytes>) {
-        if events.is_empty() {
+        if events.is_empty() || self.log.state.lock().cut.is_some() {
             return;
         }
         let size: usize = events.iter().map(Bytes::len).sum();
@@ -56,9 +56,6 @@ impl Writer {
             self.sweep();
         }
         let mut state = self.log.state.lock();
-        if state.cut.is_some() {
-            return;
-        }
         // Of who holds too much it goes in place of what the log holds already.
         if is_large && !holding.has_room_for(size) && state.bytes < size {
             state.cut = Some(no_room(size));
