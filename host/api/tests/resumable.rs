@@ -175,18 +175,22 @@ fn narrow(log_bytes: usize) -> Limits {
 }
 
 #[tokio::test]
-async fn a_stream_that_would_repeat_more_than_its_log_holds_is_refused_before_the_answer() {
+async fn a_response_whose_events_would_repeat_more_than_a_log_holds_is_refused_before_the_answer() {
     let folder = tempfile::tempdir().unwrap();
     let mut running = start_keeping(narrow(3000), folder.path()).await;
     let instructions = "x".repeat(4000);
     let body = |more: &str| format!(r#"{{"model":"m","input":"Hello!","instructions":"{instructions}"{more}}}"#);
     let respond = |more: &str| String::from_utf8(support::post("/v1/responses", body(more))).unwrap();
-    for more in [r#","stream":true"#, r#","stream":true,"background":true"#] {
-        let refused = running.ask(respond(more)).await;
-        assert_eq!((refused.status, &refused.json()["error"]["code"]), (413, &"event_too_large".into()), "{more}");
+    let keyed = |request: String| with(request, "idempotency-key: k");
+    let (streamed, behind) = (respond(r#","stream":true"#), respond(r#","background":true"#));
+    let both = respond(r#","stream":true,"background":true"#);
+    for request in [keyed(streamed.clone()), streamed, keyed(behind.clone()), behind, both, keyed(respond(""))] {
+        let refused = running.ask(&request).await;
+        let code = refused.json()["error"]["code"].clone();
+        assert_eq!((refused.status, code), (413, "event_too_large".into()), "{request}");
         assert!(running.asked.try_recv().is_err(), "nothing was asked of the model");
     }
-    for whole in [respond(""), with(respond(""), "idempotency-key: k"), respond(r#","background":true"#)] {
+    for whole in [respond(""), keyed(respond(r#","store":false"#))] {
         let answered = running.ask(&whole).await;
         assert_eq!(answered.status, 200, "{answered:?}");
     }

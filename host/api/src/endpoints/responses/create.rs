@@ -41,10 +41,14 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let place = place(&api, &caller, &asked, &unique).await?;
     context.history = earlier(&api, &caller, &place, &asked)?;
     let stream = std::mem::replace(&mut asked.chat.stream, true);
-    let skin = if stream || asked.background || claimed { Skin::Typed } else { Skin::Silent };
+    // Its events may be read: here, later by its name, or by whoever asks the same at another gateway.
+    let is_told = stream || asked.background || (claimed && store);
+    let skin = if is_told { Skin::Typed } else { Skin::Silent };
     let encoder = encoder(&api, &mut asked, &unique, skin, store);
     if stream {
         may_stream?;
+    }
+    if is_told {
         refuse_unsayable(&api, &encoder, body.len())?;
     }
     let keep = if store { Some(keep(&api, &context, &place, &id, &asked)?) } else { None };
@@ -56,7 +60,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
         return in_background(answering, asked.chat, context, stream, &id).await;
     }
     asked.chat.stream = stream;
-    let log = if stream || claimed { Some(OwnLog::open(&api, &caller, name, claimed)?) } else { None };
+    let log = if is_told { Some(OwnLog::open(&api, &caller, name, claimed)?) } else { None };
     let reply = match api.service.chat(asked.chat, context).await {
         Ok(reply) => reply,
         Err(reject) => return Err(log.map_or(reject.clone(), |log| log.refused(reject))),
@@ -235,8 +239,8 @@ fn open(api: &Api, caller: &Caller, name: Option<&str>) -> Result<Writer, Reject
     .map_err(full)
 }
 
-/// A stream whose reader would lose what it begins with is refused before it costs anything: its first two events repeat the
-/// request, and the answer comes behind them.
+/// A response whose events would begin with more than their readers could be told, or than is to be held for them, is refused
+/// before it costs anything: the first two repeat the request, and the answer comes behind them.
 fn refuse_unsayable(api: &Api, encoder: &ResponseEncoder, body_bytes: usize) -> Result<(), Reject> {
     let limit_bytes = api.limits.streams.log_bytes / 2;
     // What is repeated is hardly longer than it was sent: most requests need not be written out.
@@ -248,8 +252,9 @@ fn refuse_unsayable(api: &Api, encoder: &ResponseEncoder, body_bytes: usize) -> 
         return Ok(());
     }
     let message = format!(
-        "events of this stream would repeat {bytes} bytes of the request, and the server takes no more than {limit_bytes} \
-         (half of `[server.streams] log_kib`); send less that it has to repeat, or ask without `stream`"
+        "events of this response would repeat {bytes} bytes of the request, and the server takes no more than {limit_bytes} \
+         (half of `[server.streams] log_kib`); send less that it has to repeat, or ask without `stream`, `background` and \
+         an `Idempotency-Key`, so that it has no events"
     );
     Err(Reject::new(RejectKind::TooLarge, Fault::Client, message).code("event_too_large"))
 }
