@@ -91,6 +91,19 @@ impl Body {
         outcome.unwrap_or_else(|| Err(Reject::internal(Fault::Operator, "a stream ended without a word")))
     }
 
+    /// Whether what it says is kept besides, and so made to its end where it cannot be told.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(&self.kind, Kind::Replay(replay) if replay.is_kept())
+    }
+
+    /// Whether what it says is made for it alone, and ends with it.
+    pub(crate) fn is_readers_own(&self) -> bool {
+        match &self.kind {
+            Kind::Full(_) | Kind::Events(_) => true,
+            Kind::Replay(replay) => replay.is_readers_own(),
+        }
+    }
+
     /// The same response without its body, for `HEAD`.
     pub(crate) fn clear(&mut self) {
         self.kind = Kind::Full(None);

@@ -14,7 +14,7 @@ use crate::endpoints::generate;
 use crate::exchange::{Exchange, Inbound};
 use crate::generation::Pieces;
 use crate::receive;
-use crate::replay::ReplayBody;
+use crate::replay::{EVENTS_GONE, ReplayBody};
 use crate::routes::{Access, Route};
 use crate::server::Api;
 use answers::{Begun, Claim, Id, KEY_AGE, Made, MadeBody, Waiting};
@@ -25,7 +25,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_streams::Writer;
+use tidegate_streams::{CUT, Writer};
 use tidegate_types::{Act, Fault, Reject, RejectKind, Retention};
 use tracing::Instrument;
 
@@ -120,13 +120,17 @@ async fn make(route: &'static Route, mut exchange: Exchange, asked: Asked, begun
     // The request itself may have said so.
     let asked_for = outcome.as_ref().ok().and_then(|response| response.body().retention);
     let age = age(route, asked_for.unwrap_or(retention), keep);
+    let is_kept = outcome.as_ref().is_ok_and(|response| response.body().is_kept());
     let ended = match outcome {
         Ok(response) => tell(&begun, response, log).await,
         Err(reject) => Ended { outcome: Err(reject), bytes: 0, log: None },
     };
+    let code = ended.outcome.as_ref().err().and_then(|reject| reject.code.as_deref());
+    // The stream alone has ended: what it told is made to its end, and may not be there yet.
+    let goes_on = is_kept && matches!(code, Some(CUT | EVENTS_GONE));
     let done = match &ended.outcome {
         // What was cancelled has made what there is of it.
-        Err(reject) if reject.code.as_deref() != Some("cancelled") => {
+        Err(reject) if !goes_on && code != Some("cancelled") => {
             if let Some(claimed) = claimed {
                 claimed.release().await;
             }
@@ -138,7 +142,7 @@ async fn make(route: &'static Route, mut exchange: Exchange, asked: Asked, begun
             if age < KEY_AGE {
                 forget_later(&api, age);
             }
-            claimed
+            claimed.filter(|_| !goes_on)
         }
     };
     if let Some(log) = ended.log {
@@ -205,6 +209,10 @@ async fn write(mut body: Body, mut writer: Writer) -> Ended {
         if let Ok(data) = frame.into_data() {
             bytes += data.len();
             writer.append_together(pieces.add(&data));
+        }
+        // Nobody could read the rest, and it ends with its body.
+        if let Some(reject) = writer.cut().filter(|_| body.is_readers_own()) {
+            return Ended { outcome: Err(reject), bytes, log: Some(writer) };
         }
     }
     Ended { outcome: body.outcome(), bytes, log: Some(writer) }

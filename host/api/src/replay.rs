@@ -12,22 +12,31 @@ use tidegate_streams::{Cursor, Missed};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::stream::{error_event, event_id, keep_alive};
 
+/// The code of what a reader is told who comes too late for some events.
+pub(crate) const EVENTS_GONE: &str = "events_gone";
+
 /// The body of a resumable answer, or of the rest of one.
 pub(crate) struct ReplayBody {
     cursor: Cursor,
     /// Whether the generation ends when this reader goes away.
     owns: bool,
+    /// Whether what is told is kept besides: then it is made to its end where this reader cannot be told the rest.
+    kept: bool,
     /// Whether events are told their numbers.
     numbered: bool,
     outcome: Option<Result<(), Reject>>,
+    /// What leaves next: about a piece, however large the event is that it is of.
     buffer: BytesMut,
+    /// What is left of that event: the log's own bytes, since many may read a large one slowly.
+    event: Bytes,
     silence: Silence,
 }
 
 impl ReplayBody {
     pub(crate) fn new(api: &Api, cursor: Cursor) -> Self {
         let silence = Silence::new(api.limits.keep_alive);
-        Self { cursor, owns: false, numbered: true, outcome: None, buffer: BytesMut::new(), silence }
+        let (buffer, event) = (BytesMut::new(), Bytes::new());
+        Self { cursor, owns: false, kept: false, numbered: true, outcome: None, buffer, event, silence }
     }
 
     /// The body of an answer that was written to a log as it is.
@@ -37,10 +46,25 @@ impl ReplayBody {
         body
     }
 
-    /// Stops the generation when this reader goes away before its end.
+    /// Stops the generation when this reader goes away before its end, or cannot be told the rest and nothing keeps it.
     pub(crate) fn owning(mut self) -> Self {
         self.owns = true;
         self
+    }
+
+    /// Says whether what is told is kept besides.
+    pub(crate) fn kept(mut self, kept: bool) -> Self {
+        self.kept = kept;
+        self
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Whether what is told is made for this reader, and for nothing else.
+    pub(crate) fn is_readers_own(&self) -> bool {
+        self.owns && !self.kept
     }
 
     pub(crate) fn is_ended(&self) -> bool {
@@ -55,6 +79,11 @@ impl ReplayBody {
     /// The next bytes to send.
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, mut record: Option<&mut Record>) -> Poll<Option<Bytes>> {
         while self.outcome.is_none() && self.buffer.len() < PIECE_BYTES {
+            if !self.event.is_empty() {
+                let room = PIECE_BYTES - self.buffer.len();
+                self.buffer.extend_from_slice(&self.event.split_to(room.min(self.event.len())));
+                continue;
+            }
             let Poll::Ready(next) = self.cursor.poll_next(cx) else { break };
             match next {
                 Some(Ok(next)) => {
@@ -64,7 +93,7 @@ impl ReplayBody {
                     if self.numbered {
                         event_id(next.number, &mut self.buffer);
                     }
-                    self.buffer.extend_from_slice(&next.event);
+                    self.event = next.event;
                     if let Some(record) = record.as_deref_mut() {
                         record.note_event();
                     }
@@ -108,7 +137,7 @@ impl ReplayBody {
 
 impl Drop for ReplayBody {
     fn drop(&mut self) {
-        if self.owns && self.outcome.is_none() {
+        if self.owns && (self.outcome.is_none() || !self.kept) {
             self.cursor.stop();
         }
     }
@@ -124,12 +153,57 @@ pub(crate) fn away(away: Away) -> Reject {
 fn too_slow() -> Reject {
     let message = "the answer is longer than what is kept of it, and was read too slowly; ask again with another \
                    `Idempotency-Key`, or with `x-tidegate-resumable`";
-    Reject::new(RejectKind::Conflict, Fault::Client, message).code("events_gone")
+    Reject::new(RejectKind::Conflict, Fault::Client, message).code(EVENTS_GONE)
 }
 
 /// The reader comes too late for some events.
 pub(crate) fn gone(missed: Missed) -> Reject {
     let message =
         format!("{missed}; what is there can be read with `starting_after={}`", missed.first_kept.saturating_sub(1));
-    Reject::new(RejectKind::Invalid, Fault::Client, message).at("starting_after").code("events_gone")
+    Reject::new(RejectKind::Invalid, Fault::Client, message).at("starting_after").code(EVENTS_GONE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+    use std::time::Duration;
+    use tidegate_streams::{Limits, Streams};
+    use tidegate_types::TenantId;
+
+    /// There may be a hundred readers of it.
+    #[tokio::test]
+    async fn a_reader_of_a_large_event_has_no_more_than_a_piece_of_it_for_itself() {
+        const LARGE: usize = 40 * PIECE_BYTES + 7;
+        let streams = Streams::new(Limits::default());
+        let mut writer = streams.open_unnamed(&TenantId::new("a")).unwrap();
+        let events = [1, LARGE, 3, 2 * PIECE_BYTES, 1].map(|size| Bytes::from(vec![b'x'; size]));
+        events.iter().for_each(|event| writer.append(event.clone()));
+        for numbered in [true, false] {
+            let mut body = ReplayBody {
+                cursor: writer.log().read_after(0).unwrap(),
+                owns: false,
+                kept: false,
+                numbered,
+                outcome: None,
+                buffer: BytesMut::new(),
+                event: Bytes::new(),
+                silence: Silence::new(Duration::from_secs(60)),
+            };
+            let mut expected = BytesMut::new();
+            for (number, event) in (1..).zip(&events) {
+                if numbered {
+                    event_id(number, &mut expected);
+                }
+                expected.extend_from_slice(event);
+            }
+            let mut said = Vec::new();
+            let mut cx = Context::from_waker(Waker::noop());
+            while let Poll::Ready(Some(piece)) = body.poll_bytes(&mut cx, None) {
+                assert!(piece.len() <= PIECE_BYTES && body.buffer.capacity() <= 4 * PIECE_BYTES);
+                said.extend_from_slice(&piece);
+            }
+            assert!(said == expected, "{} bytes of {}", said.len(), expected.len());
+        }
+    }
 }

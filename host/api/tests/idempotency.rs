@@ -7,7 +7,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::{Running, chat, finish, limits, start, text};
+use support::{Running, chat, finish, get, limits, start, start_keeping, text};
 use tidegate_api::{ApiKey, IdempotencyLimits, Limits, StreamLimits};
 use tidegate_types::{Caller, TenantId};
 
@@ -175,4 +175,37 @@ async fn an_answer_that_is_kept_no_more_is_not_made_twice() {
     }
     assert_eq!(again.iter().map(|answer| answer.status).collect::<Vec<_>>(), [409, 409, 200]);
     assert_eq!((code(&again[0]).as_str(), asked(&mut running)), ("idempotency_answer_gone", 0));
+}
+
+/// It goes on, and is kept: to make it again would be to make it twice.
+#[tokio::test]
+async fn a_kept_response_whose_stream_is_cut_keeps_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let streams = StreamLimits { log_bytes: 8 << 10, total_bytes: 32 << 10, ..StreamLimits::default() };
+    for background in [false, true] {
+        let folder = folder.path().join(background.to_string());
+        let mut running = start_keeping(Limits { streams: streams.clone(), ..limits() }, &folder).await;
+        let body = format!(r#"{{"model":"gated","input":"Hello!","stream":true,"background":{background}}}"#);
+        let request = once("k", support::post("/v1/responses", body));
+        let mut client = running.connect().await;
+        client.send(&request).await;
+        running.gate.send(text(&"x".repeat(70_000))).await.unwrap();
+        let cut = client.answer().await;
+        assert!(cut.body.contains("\"code\":\"stream_cut\""), "{cut:?}");
+        let again = running.ask(&request).await;
+        assert_eq!((again.header("idempotent-replayed"), &again.body), (Some("true"), &cut.body));
+        running.gate.send(finish(0)).await.unwrap();
+        drop(std::mem::replace(&mut running.gate, tokio::sync::mpsc::channel(1).0));
+        let id = cut.body.split("\"id\":\"resp_").nth(1).unwrap().split('"').next().unwrap();
+        let path = format!("/v1/responses/resp_{id}");
+        let mut found = running.ask(get(&path)).await.json();
+        while found["status"] == "in_progress" || found["error"]["code"] == "response_not_found" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            found = running.ask(get(&path)).await.json();
+        }
+        assert_eq!(found["status"], "completed", "{found}");
+        assert_eq!(found["output"][0]["content"][0]["text"].as_str().map(str::len), Some(70_000));
+        assert_eq!(running.ask(&request).await.body, cut.body);
+        assert_eq!(asked(&mut running), 1);
+    }
 }

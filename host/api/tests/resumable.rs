@@ -363,3 +363,27 @@ async fn a_server_that_stops_waits_for_generations_without_readers() {
     stopping.await.unwrap();
     assert_eq!(running.fake.live.load(Ordering::SeqCst), 0);
 }
+
+/// Nobody could be told the rest, and a key is free for another request.
+#[tokio::test]
+async fn what_is_made_for_a_stream_alone_ends_with_it() {
+    let streams = StreamLimits { log_bytes: 8 << 10, total_bytes: 32 << 10, ..StreamLimits::default() };
+    let respond = support::post("/v1/responses", r#"{"model":"gated","input":"Hello!","stream":true,"store":false}"#);
+    let keyed = |request: &[u8]| with(request, "idempotency-key: k");
+    let plain = String::from_utf8(respond.clone()).unwrap();
+    for request in [plain, keyed(&respond), keyed(&chat("gated", r#","stream":true"#))] {
+        let running = start(Limits { streams: streams.clone(), ..limits() }, Vec::new(), None);
+        let mut client = running.connect().await;
+        client.send(&request).await;
+        running.gate.send(text(&"x".repeat(70_000))).await.unwrap();
+        client.read_to("\"code\":\"stream_cut\"").await;
+        running.all_dropped().await;
+        let other = request.replacen("gated", "other", 1);
+        let is_free = async {
+            while running.ask(&other).await.status != 200 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), is_free).await.expect("the key is taken");
+    }
+}

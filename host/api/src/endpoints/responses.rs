@@ -13,7 +13,7 @@ use crate::endpoints::streams::seen;
 use crate::exchange::{Exchange, json};
 use crate::idempotency::being_made;
 use crate::kept::{not_found, store_failed};
-use crate::replay::{ReplayBody, away, gone};
+use crate::replay::{EVENTS_GONE, ReplayBody, away, gone};
 use crate::server::Api;
 use std::time::Duration;
 use tidegate_store::conversations::{Order, Origin, StoredResponse};
@@ -42,7 +42,7 @@ async fn streamed_again(api: &Api, tenant: &TenantId, id: &str, is_running: bool
         return Err(being_made());
     }
     let message = format!("the events of this response are no longer kept; it is `{id}`, {}", stored.status);
-    Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("events_gone"))
+    Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code(EVENTS_GONE))
 }
 
 /// The object, once its maker has ended it where that is to be waited for.
@@ -100,7 +100,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
     let Some(log) = api.streams.find_anywhere(tenant, id).await.map_err(away)? else {
         find(api, tenant, id).await?;
         let message = "the events of this response are no longer kept; read it without `stream`";
-        return Err(Reject::invalid("stream", message).code("events_gone"));
+        return Err(Reject::invalid("stream", message).code(EVENTS_GONE));
     };
     // Events are numbered from 0 in what they say, and from 1 in their ids.
     let by_header = exchange.request.headers().contains_key("last-event-id");

@@ -150,9 +150,10 @@ async fn streamed(mut answering: Answering, log: OwnLog<'_>, mut reply: Reply) -
     };
     let writer = log.begun(&api);
     let cursor = writer.log().read_after(0).map_err(gone)?;
+    let body = ReplayBody::new(&api, cursor).owning().kept(answering.keep.is_some());
     answering.writer = Some(writer);
     api.tasks.spawn(async move { answering.run(reply, first).await }.in_current_span());
-    Ok(event_stream(Body::replay(ReplayBody::new(&api, cursor).owning())))
+    Ok(event_stream(Body::replay(body)))
 }
 
 /// Answers once all of it is there.
@@ -276,7 +277,7 @@ async fn in_background(
     }
     api.tasks.spawn(async move { answering.ask(chat, context).await }.in_current_span());
     Ok(match cursor {
-        Some(cursor) => event_stream(Body::replay(ReplayBody::new(&api, cursor))),
+        Some(cursor) => event_stream(Body::replay(ReplayBody::new(&api, cursor).kept(true))),
         None => json(begun),
     })
 }
