@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use support::*;
 use tidegate_types::{Form, RejectKind};
 use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn what_failed_before_anything_of_its_answer_is_sent_again() {
@@ -26,12 +28,21 @@ async fn what_failed_before_anything_of_its_answer_is_sent_again() {
         ("a stream without an event", stream(&[])),
         ("a stream cut before the first text", stream(&[ROLE])),
     ] {
-        let server = Server::start(move |n| if n == 0 { first.clone() } else { good() }).await;
-        let begun = Instant::now();
-        let outcome = ask(&replicas(&[server.address], quick(), &never()), true, 1).await;
-        assert_eq!((outcome.events, outcome.error), (whole(), None), "{what}");
-        assert_eq!((outcome.attempts, server.seen()), (2, 2), "{what}");
-        assert_eq!(begun.elapsed() >= Duration::from_secs(1), what.contains("second to wait"), "{what}");
+        let (waits, mut fastest) = (what.contains("second to wait"), Duration::MAX);
+        // Others may take a second too, on a machine that does much else, but not always.
+        for _ in 0..5 {
+            let first = first.clone();
+            let server = Server::start(move |n| if n == 0 { first.clone() } else { good() }).await;
+            let begun = Instant::now();
+            let outcome = ask(&replicas(&[server.address], quick(), &never()), true, 1).await;
+            fastest = fastest.min(begun.elapsed());
+            assert_eq!((outcome.events, outcome.error), (whole(), None), "{what}");
+            assert_eq!((outcome.attempts, server.seen()), (2, 2), "{what}");
+            if waits || fastest < Duration::from_secs(1) {
+                break;
+            }
+        }
+        assert_eq!(fastest >= Duration::from_secs(1), waits, "{what}: {fastest:?}");
     }
 }
 
@@ -88,10 +99,9 @@ async fn only_the_first_gateway_of_a_chain_sends_again() {
 #[tokio::test]
 async fn with_one_server_left_every_request_is_answered() {
     let server = Server::start(|_| good()).await;
+    let closed = [(); 4].map(|()| closed_port());
     let mut addresses = vec![server.address];
-    for _ in 0..4 {
-        addresses.push(closed_port().await);
-    }
+    addresses.extend(closed.iter().map(|socket| socket.local_addr().unwrap()));
     let replicas = replicas(&addresses, RetryConfig { retries: 0, budget_min: 0, ..quick() }, &never());
     for n in 1..=30 {
         let outcome = ask(&replicas, false, 1).await;
@@ -103,7 +113,7 @@ async fn with_one_server_left_every_request_is_answered() {
 #[tokio::test]
 async fn a_server_that_hangs_is_not_asked_twice_and_another_one_is() {
     const BEGUN: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
-    let retry = RetryConfig { start_timeout: Duration::from_millis(150), budget_percent: 100, ..quick() };
+    let retry = RetryConfig { start_timeout: Duration::from_secs(3), budget_percent: 100, ..quick() };
     let alone = Server::start(|_| Act::Hang("")).await;
     let outcome = ask(&replicas(&[alone.address], retry.clone(), &never()), true, 1).await;
     assert_eq!((outcome.attempts, alone.seen()), (1, 1));
@@ -111,14 +121,18 @@ async fn a_server_that_hangs_is_not_asked_twice_and_another_one_is() {
 
     let (hangs, answers) = (Server::start(|_| Act::Hang("")).await, Server::start(|_| good()).await);
     let both = replicas(&[hangs.address, answers.address], retry, &never());
+    // All at once: they wait together.
+    let mut asking = JoinSet::new();
     for _ in 0..12 {
-        assert_eq!(ask(&both, true, 1).await.events, whole());
+        let both = both.clone();
+        asking.spawn(async move { assert_eq!(ask(&both, true, 1).await.events, whole()) });
     }
+    asking.join_all().await;
     assert!(hangs.seen() > 0 && answers.seen() == 12, "{} and {}", hangs.seen(), answers.seen());
 
     // The head came in time, and nothing behind it: all of it has an end.
     let silent = Server::start(|_| Act::Hang(BEGUN)).await;
-    let retry = RetryConfig { deadline: Duration::from_millis(400), ..quick() };
+    let retry = RetryConfig { deadline: Duration::from_secs(5), ..quick() };
     let replicas = replicas(&[silent.address], retry, &never());
     let answer = replicas.generate(chat(true), sending(1), &Attempts::default()).await;
     drop(answer.unwrap());
@@ -128,17 +142,17 @@ async fn a_server_that_hangs_is_not_asked_twice_and_another_one_is() {
 #[tokio::test]
 async fn no_attempt_begins_behind_the_deadline() {
     let server = Server::start(|_| status("503 Busy")).await;
+    // The pause is five minutes at least.
     let retry = RetryConfig {
-        backoff: Duration::from_millis(400),
-        deadline: Duration::from_millis(300),
-        start_timeout: Duration::from_millis(300),
+        backoff: Duration::from_secs(600),
+        max_backoff: Duration::from_secs(600),
+        deadline: Duration::from_secs(10),
+        start_timeout: Duration::from_secs(10),
         ..quick()
     };
-    let begun = Instant::now();
-    let outcome = ask(&replicas(&[server.address], retry, &never()), true, 1).await;
-    // One that began just before it is given up at it; waiting out the pause could take 400 ms.
-    assert!(begun.elapsed() < Duration::from_millis(350));
-    assert!(outcome.attempts <= 2 && outcome.error.is_some(), "{}", outcome.attempts);
+    let replicas = replicas(&[server.address], retry, &never());
+    let outcome = timeout(Duration::from_secs(60), ask(&replicas, true, 1)).await.expect("it waits out the pause");
+    assert!(outcome.attempts == 1 && outcome.error.is_some(), "{}", outcome.attempts);
     assert_eq!(server.seen() as u32, outcome.attempts);
 }
 
@@ -169,36 +183,55 @@ async fn a_sick_server_sees_no_storm() {
 #[tokio::test]
 async fn a_server_that_keeps_failing_is_left_alone_until_a_probe_is_answered() {
     let server = Server::start(|n| if n < 4 { status("503 Busy") } else { good() }).await;
-    let breaker = BreakerConfig { failures: 3, pause: Duration::from_millis(300) };
+    let breaker = BreakerConfig { failures: 3, pause: Duration::from_secs(2) };
     let replicas = replicas(&[server.address], RetryConfig { retries: 0, ..quick() }, &breaker);
+    let mut failing = Instant::now();
     for _ in 0..3 {
+        failing = Instant::now();
         assert_eq!(ask(&replicas, true, 1).await.error.unwrap().kind, RejectKind::BadUpstream);
     }
     assert!(!replicas.is_available());
     let refused = ask(&replicas, true, 1).await;
     assert_eq!((refused.code(), refused.attempts, server.seen()), ("upstream_unavailable", 0, 3));
     let refused = refused.error.unwrap();
-    assert_eq!((refused.kind, refused.retry_after_s), (RejectKind::Unavailable, Some(1)));
+    assert_eq!(refused.kind, RejectKind::Unavailable);
+    assert!((1..=3).contains(&refused.retry_after_s.unwrap()), "{:?}", refused.retry_after_s);
 
+    // What is asked when it is no longer left alone.
+    let probe = async || loop {
+        let (begun, seen) = (Instant::now(), server.seen());
+        let outcome = ask(&replicas, true, 1).await;
+        if outcome.code() != "upstream_unavailable" {
+            break (begun, outcome);
+        }
+        assert_eq!(server.seen(), seen);
+        assert!(failing.elapsed() < Duration::from_secs(60), "it is left alone for ever");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     // The probe fails, and the pause is twice as long.
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    assert_eq!(ask(&replicas, true, 1).await.error.unwrap().kind, RejectKind::BadUpstream);
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    assert_eq!((ask(&replicas, true, 1).await.code(), server.seen()), ("upstream_unavailable", 4));
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(ask(&replicas, true, 1).await.events, whole());
+    let (begun, outcome) = probe().await;
+    assert_eq!((outcome.error.unwrap().kind, server.seen()), (RejectKind::BadUpstream, 4));
+    assert!(failing.elapsed() >= breaker.pause);
+    let (_, outcome) = probe().await;
+    assert_eq!(outcome.events, whole());
+    assert!(begun.elapsed() >= 2 * breaker.pause);
     assert_eq!(ask(&replicas, true, 1).await.events, whole());
 }
 
 #[tokio::test]
 async fn one_request_at_a_time_tries_a_server_that_was_left_alone() {
     let server = Server::start(|n| if n < 2 { status("503 Busy") } else { Act::Hang("") }).await;
-    let breaker = BreakerConfig { failures: 2, pause: Duration::from_millis(50) };
+    // A probe that takes longer than a pause keeps nobody else from trying.
+    let breaker = BreakerConfig { failures: 2, pause: Duration::from_secs(2) };
     let replicas = replicas(&[server.address], RetryConfig { retries: 0, ..quick() }, &breaker);
     for _ in 0..2 {
         ask(&replicas, true, 1).await;
     }
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let closed = Instant::now();
+    while !replicas.is_available() {
+        assert!(closed.elapsed() < Duration::from_secs(60), "it is left alone for ever");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     for seen in [3, 4] {
         let probe = tokio::spawn({
             let replicas = replicas.clone();
@@ -213,11 +246,16 @@ async fn one_request_at_a_time_tries_a_server_that_was_left_alone() {
     }
 }
 
+/// Nobody tries a server again while a test runs.
+fn for_good() -> BreakerConfig {
+    BreakerConfig { pause: Duration::from_secs(600), ..BreakerConfig::default() }
+}
+
 /// A server that fails at once would draw all requests otherwise: it has always the least to do.
 #[tokio::test]
 async fn requests_go_past_a_server_that_keeps_failing() {
     let (sick, well) = (Server::start(|_| status("500 Oops")).await, Server::start(|_| good()).await);
-    let both = replicas(&[sick.address, well.address], quick(), &BreakerConfig::default());
+    let both = replicas(&[sick.address, well.address], quick(), &for_good());
     for _ in 0..60 {
         ask(&both, true, 1).await;
     }
@@ -242,7 +280,7 @@ async fn requests_go_past_a_server_that_keeps_failing() {
 async fn requests_go_past_a_server_that_is_set_up_wrongly() {
     for wrong in ["401 Whose", "404 No Model", "405 No Such", "301 Moved"] {
         let (sick, well) = (Server::start(move |_| status(wrong)).await, Server::start(|_| good()).await);
-        let both = replicas(&[sick.address, well.address], quick(), &BreakerConfig::default());
+        let both = replicas(&[sick.address, well.address], quick(), &for_good());
         for n in 0..60 {
             let outcome = ask(&both, n % 2 == 0, 1).await;
             assert_eq!((outcome.events, outcome.error), (whole(), None), "{wrong}");
@@ -251,7 +289,7 @@ async fn requests_go_past_a_server_that_is_set_up_wrongly() {
     }
     // Where all are, the last one is there for everybody, and says what is wrong.
     let sick = [Server::start(|_| status("401 Whose")).await, Server::start(|_| status("404 No Model")).await];
-    let breaker = BreakerConfig { failures: 1, ..BreakerConfig::default() };
+    let breaker = BreakerConfig { failures: 1, ..for_good() };
     let both = replicas(&[sick[0].address, sick[1].address], quick(), &breaker);
     for attempts in [2, 1, 1] {
         let outcome = ask(&both, true, 1).await;
@@ -314,16 +352,23 @@ async fn requests_go_where_there_is_less_to_do() {
 #[tokio::test]
 async fn whoever_leaves_during_a_pause_is_forgotten() {
     let server = Server::start(|_| status("503 Busy")).await;
-    let retry = RetryConfig { backoff: Duration::from_millis(400), ..quick() };
+    // Of the pause, up to half is left out.
+    let pause = Duration::from_secs(3);
+    let retry = RetryConfig { backoff: pause, max_backoff: pause, ..quick() };
     let replicas = replicas(&[server.address], retry, &never());
     let asking = tokio::spawn({
         let replicas = replicas.clone();
         async move { ask(&replicas, true, 1).await }
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!((server.seen(), replicas.outstanding()), (1, 0));
+    server.wait_for(1).await;
+    let begun = Instant::now();
+    while replicas.outstanding() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is still there");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(server.seen(), 1);
     asking.abort();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(pause + Duration::from_millis(500)).await;
     assert_eq!(server.seen(), 1);
 }
 
