@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tidegate_egress::{Connector, ConnectorConfig, EgressError, HeaderMap, Method, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
 fn get(path: &str) -> Request {
@@ -177,9 +177,10 @@ async fn something_that_is_not_http_is_an_error() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_an_error() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    // Nobody else takes its port meanwhile.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = closed.local_addr().unwrap();
     let error = Connector::new(config(address)).unwrap().send(&get("/")).await.err().unwrap();
     assert!(matches!(&error, EgressError::Connect { origin, .. } if origin.contains(&address.to_string())), "{error}");
 }
@@ -198,11 +199,14 @@ async fn silence_before_and_within_an_answer_is_bounded() {
         }
         std::future::pending::<()>().await;
     });
-    let limit = Duration::from_millis(50);
-    let config = ConnectorConfig { first_byte_timeout: limit, idle_timeout: limit, ..config(address) };
-    let connector = Connector::new(config).unwrap();
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
+    let with = |first_byte_timeout, idle_timeout| {
+        Connector::new(ConnectorConfig { first_byte_timeout, idle_timeout, ..config(address) }).unwrap()
+    };
+    let connector = with(short, long);
     let error = connector.send(&get("/")).await.err().unwrap();
     assert!(matches!(error, EgressError::FirstByteTimeout { .. }) && error.is_timeout(), "{error}");
+    let connector = with(long, short);
     let mut response = connector.send(&get("/")).await.unwrap();
     assert_eq!(response.data().await.unwrap().unwrap(), "hi");
     assert!(matches!(response.data().await, Some(Err(EgressError::IdleTimeout { .. }))));

@@ -12,8 +12,8 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What a request does in the store has been logged by then.
-const LINGER: Duration = Duration::from_millis(60);
+/// Once nothing was logged for so long, what a request does in the store has been.
+const LINGER: Duration = Duration::from_millis(300);
 
 /// What callers have, in the names of its tables.
 const TABLES: &[&str] = &["conversations", "messages", "responses", "feedback", "summaries"];
@@ -44,8 +44,19 @@ impl Program {
             assert!(started.elapsed() < Duration::from_secs(30), "{:?}", std::fs::read_to_string(&program.log));
             std::thread::sleep(LINGER);
         }
-        std::thread::sleep(5 * LINGER);
+        program.linger();
         program
+    }
+
+    fn linger(&self) {
+        let (mut logged, mut since) = (0, Instant::now());
+        while since.elapsed() < LINGER {
+            let now = std::fs::metadata(&self.log).unwrap().len();
+            if now != logged {
+                (logged, since) = (now, Instant::now());
+            }
+            std::thread::sleep(LINGER / 30);
+        }
     }
 
     /// What was asked of these tables since the log had so many bytes.
@@ -70,7 +81,7 @@ impl Program {
         socket.write_all((head + &body).as_bytes()).unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).unwrap();
-        std::thread::sleep(LINGER);
+        self.linger();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned(), self.statements(before))
     }

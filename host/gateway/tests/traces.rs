@@ -83,19 +83,24 @@ fn ask_strangely(addr: &str, path: &str) {
     assert!(answer.starts_with("HTTP/1.1 40"), "{answer}");
 }
 
-/// Asks the program to stop, which sends what is left; gives all spans that the collector got.
-fn spans(mut program: Child, collector: &Receiver<(String, Vec<u8>)>) -> Vec<Span> {
+/// Asks the program to stop, which sends what is left; gives all spans that the collector at `addr` got.
+fn spans(mut program: Child, addr: &str, collector: &Receiver<(String, Vec<u8>)>) -> Vec<Span> {
     signal::send(program.id(), "TERM");
     program.wait().unwrap();
+    // It takes one request at a time, in order: this is behind all others.
+    write!(TcpStream::connect(addr).unwrap(), "GET /last HTTP/1.1\r\n\r\n").unwrap();
     let mut spans = Vec::new();
-    while let Ok((head, body)) = collector.recv_timeout(Duration::from_millis(500)) {
+    loop {
+        let (head, body) = collector.recv_timeout(Duration::from_secs(60)).unwrap();
+        if head.starts_with("get /last") {
+            return spans;
+        }
         assert!(head.starts_with("post /v1/traces"), "{head}");
         assert!(!body.windows(CANARY.len()).any(|at| at == CANARY.as_bytes()), "a span repeats what a caller wrote");
         let request = ExportTraceServiceRequest::decode(&*body).unwrap();
         let scopes = request.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
         spans.extend(scopes.flat_map(|scope| scope.spans));
     }
-    spans
 }
 
 fn text(span: &Span, key: &str) -> String {
@@ -126,7 +131,7 @@ fn a_request_and_its_parts_are_spans_in_the_clients_trace() {
     );
     let (program, gateway) = start(folder.path(), &config);
     ask(&gateway, "tidegate-starter", true, &trace_headers(true));
-    let spans = spans(program, &collector);
+    let spans = spans(program, &addr, &collector);
     assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE), "{spans:#?}");
     let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
     assert_eq!(server.name, "POST /v1/chat/completions");
@@ -168,7 +173,7 @@ fn each_kind_of_stage_has_its_span_in_the_clients_trace() {
     );
     let (program, gateway) = start(folder.path(), &config);
     ask(&gateway, "auto", false, &trace_headers(true));
-    let spans = spans(program, &collector);
+    let spans = spans(program, &addr, &collector);
     assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE), "{spans:#?}");
     let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
     let behind = |what: &str| spans.iter().find(|span| span.name == "background" && text(span, "what") == what);
@@ -210,7 +215,7 @@ fn an_upstream_is_told_of_the_trace_and_a_client_may_leave_it() {
     let (program, gateway) = start(folder.path(), &config);
     ask(&gateway, "m", false, &trace_headers(true));
     ask(&gateway, "m", false, &trace_headers(false));
-    let spans = spans(program, &collector);
+    let spans = spans(program, &addr, &collector);
     // The span of the one that was sampled, told to the upstream as the parent of what it does.
     let client = spans.iter().find(|span| span.name == "upstream").expect("the upstream's span");
     let posts: Vec<_> = asked.try_iter().filter(|(head, _)| head.starts_with("post ")).collect();
@@ -228,7 +233,7 @@ fn a_method_that_somebody_made_up_is_in_no_span() {
     let (program, gateway) = start(folder.path(), &format!("[traces]\nendpoint = \"http://{addr}\"\n[pipeline]\n"));
     ask_strangely(&gateway, "/v1/models");
     ask_strangely(&gateway, "/nowhere");
-    let spans = spans(program, &collector);
+    let spans = spans(program, &addr, &collector);
     let methods: Vec<_> = spans.iter().map(|span| text(span, "http.request.method")).collect();
     assert_eq!(methods, ["_OTHER", "_OTHER"], "{spans:#?}");
     assert!(spans.iter().all(|span| span.name == "HTTP none"), "{spans:#?}");

@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn what_edits_cost_is_by_the_length_of_the_text_and_not_by_their_number() {
         let text = "john@example.com ".repeat(4096) + &"word ".repeat(2 << 20);
-        let time = |count: u32| {
+        let once = |count: u32| {
             let edits = (0..count).map(|i| replace((17 * i, 17 * i + 16), "[email]")).collect();
             let text = text.clone();
             let begun = std::time::Instant::now();
@@ -215,6 +215,8 @@ mod tests {
             assert_eq!(edited.len(), text.len() - 9 * count as usize);
             begun.elapsed()
         };
+        // The least of some: whatever else the machine does is in none, or not in all.
+        let time = |count: u32| (0..5).map(|_| once(count)).min().unwrap();
         let (one, many) = (time(1), time(4096));
         assert!(many < one * 100, "{one:?} for one, {many:?} for 4096");
     }
