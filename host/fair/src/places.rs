@@ -3,7 +3,8 @@
 //! Whoever fills all places would otherwise shut out everybody else, whatever order those inside are served in. So past
 //! the limit there is still room for an owner who holds nothing, or who stays within its share: the limit, divided by
 //! weight among those who hold something in its class or a better one. Owners are told apart by class, too. However
-//! many owners there are, no more is taken once twice the limit is held.
+//! many owners there are, and however much they ask for, no more than twice the limit is held; or the limit and one amount
+//! that is larger than that by itself.
 //!
 //! Where one owner alone asks, its share is the limit, and that is all it gets.
 
@@ -36,31 +37,41 @@ impl Places {
         self.held
     }
 
-    /// Whether `owner` may take so many more at once. One who holds nothing may take any number, or what is larger than
-    /// a share would wait for ever.
+    /// Whether `owner` may take so many more at once. One who holds nothing may take any number while no more than the limit
+    /// is held, or what is larger than a share would wait for ever.
     pub fn has_room(&self, owner: &Owner, amount: usize) -> bool {
         self.missing(owner, amount) == 0
+    }
+
+    /// Whether there will be room for so many more when `owner` has given back as much as `own`, and all others together
+    /// as much as `others`. Their shares may grow by that: then there is room for more.
+    pub fn will_have_room(&self, owner: &Owner, amount: usize, own: usize, others: usize) -> bool {
+        self.missing_after(owner, amount, own, others) == 0
     }
 
     /// How much others must give back before `owner` may take so much more; 0 where there is room. Shares may grow
     /// meanwhile: then less is enough.
     pub fn missing(&self, owner: &Owner, amount: usize) -> usize {
-        let past_limit = self.held.saturating_add(amount).saturating_sub(self.limit);
-        if past_limit == 0 || !self.fits_share(owner, amount) {
+        self.missing_after(owner, amount, 0, 0)
+    }
+
+    fn missing_after(&self, owner: &Owner, amount: usize, own: usize, others: usize) -> usize {
+        let held = self.held.saturating_sub(own.saturating_add(others));
+        let left = self.amount_of(owner).saturating_sub(own);
+        let past_limit = held.saturating_add(amount).saturating_sub(self.limit);
+        let fits_share = left == 0 || left.saturating_add(amount) as u128 <= self.share(owner);
+        if past_limit == 0 || !fits_share {
             return past_limit;
         }
-        self.held.saturating_add(1).saturating_sub(self.limit.saturating_mul(2))
+        // What is larger than the limit would find no room below twice as much while anybody holds anything.
+        let amount = amount.min(self.limit.max(1));
+        held.saturating_add(amount).saturating_sub(self.limit.saturating_mul(2))
     }
 
     /// Whether `owner` may keep what it has no use for at present: within the limit everybody may, past it who has no more
     /// than its share.
     pub fn may_keep(&self, owner: &Owner) -> bool {
         self.held <= self.limit || self.amount_of(owner) as u128 <= self.share(owner)
-    }
-
-    fn fits_share(&self, owner: &Owner, amount: usize) -> bool {
-        let own = self.amount_of(owner);
-        own == 0 || own.saturating_add(amount) as u128 <= self.share(owner)
     }
 
     fn amount_of(&self, owner: &Owner) -> usize {

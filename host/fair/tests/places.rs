@@ -100,6 +100,34 @@ fn what_is_larger_than_any_share_is_taken_where_its_owner_holds_nothing() {
 }
 
 #[test]
+fn however_much_is_asked_for_at_once_no_more_than_twice_the_limit_is_held() {
+    let mut places = Places::new(100);
+    let [a, b, c, large] = ["a", "b", "c", "large"].map(tenant);
+    places.take(&a, 100);
+    assert!(places.has_room(&large, 500), "no share has room for it, so it comes on top of the limit");
+    assert!(places.has_room(&b, 60));
+    places.take(&b, 60);
+    assert_eq!((places.missing(&c, 60), places.missing(&c, 40), places.missing(&large, 500)), (20, 0, 60));
+    places.take(&c, 40);
+    assert_eq!(places.held(), 200);
+    assert!(!Places::new(0).has_room(&a, 1), "where there is nothing, nobody may have any");
+}
+
+#[test]
+fn what_will_be_given_back_counts_by_whose_it_is() {
+    let mut places = Places::new(100);
+    let [a, b, c] = ["a", "b", "c"].map(tenant);
+    places.take(&a, 80);
+    places.take(&b, 60);
+    assert!(!places.will_have_room(&a, 10, 0, 20), "it has more than its share, and the limit is held");
+    assert!(places.will_have_room(&a, 10, 0, 50), "that is within the limit");
+    assert!(places.will_have_room(&a, 10, 40, 0), "that is within its share");
+    assert!(!places.will_have_room(&a, 20, 40, 0) && places.will_have_room(&a, 90, 80, 0));
+    places.take(&c, 60);
+    assert!(!places.will_have_room(&tenant("d"), 10, 0, 9) && places.will_have_room(&tenant("d"), 10, 0, 10));
+}
+
+#[test]
 fn what_is_missing_is_what_others_must_give_back_first() {
     let mut places = Places::new(4);
     let [a, b, c] = ["a", "b", "c"].map(tenant);

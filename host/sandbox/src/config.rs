@@ -17,7 +17,7 @@ pub struct SandboxConfig {
     /// The largest linear memory that a plugin's limits may ask for. Address space is reserved for each instance.
     pub max_memory_bytes: usize,
     /// Linear memory of all instances together. Past this, as past the two that follow, there is room for a tenant below
-    /// its share only, and at most as much again.
+    /// its share only, and at most as much again: to be no less than one instance may have.
     pub total_memory_bytes: usize,
     /// Live instances of all plugins and tenants together.
     pub total_instances: u32,
