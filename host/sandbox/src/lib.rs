@@ -6,8 +6,8 @@
 //! call ends in a result that was checked or in a [`stage::CallError`], and the host goes on.
 //!
 //! Read in this order: [`sandbox`] and `load` (what is checked when a plugin is loaded), `plugin` (the path of a call),
-//! `pool`, `registry` and `slots` (who gets an instance), `state` and `meter` (limits), `stages/` and `capability/` (the contract, one file
-//! per interface), `cache` (compiled components on disk).
+//! `pools`, `pool`, `registry` and `slots` (who gets an instance), `state` and `meter` (limits), `stages/` and `capability/`
+//! (the contract, one file per interface), `cache` (compiled components on disk).
 
 mod bindings;
 mod blueprint;
@@ -23,10 +23,12 @@ mod failure;
 mod imports;
 pub mod inspect;
 mod instance;
+mod lane;
 mod load;
 mod meter;
 pub mod plugin;
 mod pool;
+mod pools;
 mod registry;
 pub mod sandbox;
 mod schema;

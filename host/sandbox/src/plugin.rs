@@ -7,6 +7,7 @@ use crate::capability::Namespace;
 use crate::failure;
 use crate::instance::{Instance, KnownCaller};
 use crate::pool::{Lease, Pool};
+use crate::pools::Pools;
 use crate::registry::Work;
 use crate::sandbox::Core;
 use crate::stage::{
@@ -18,8 +19,7 @@ use crate::stages::{
     Retrieve, Route, StageCall,
 };
 use crate::within::{Within, within};
-use parking_lot::RwLock;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_types::{Retention, TenantId, ToolCall, ToolDef, ToolOutcome};
@@ -30,7 +30,7 @@ pub struct Plugin {
     blueprint: Arc<Blueprint>,
     descriptor: Descriptor,
     stages: BTreeSet<StageKind>,
-    pools: RwLock<HashMap<TenantId, Arc<Pool>>>,
+    pub(crate) pools: Arc<Pools>,
     /// Whose pool it is that tenants share.
     everyone: TenantId,
 }
@@ -48,7 +48,9 @@ impl std::fmt::Debug for StreamPool {
 impl Plugin {
     pub(crate) fn new(core: Arc<Core>, blueprint: Arc<Blueprint>, descriptor: Descriptor) -> Self {
         let stages = blueprint.stages.kinds();
-        Self { core, blueprint, descriptor, stages, pools: RwLock::default(), everyone: TenantId::new("*") }
+        let pools = Arc::default();
+        core.registry.enroll(&pools);
+        Self { core, blueprint, descriptor, stages, pools, everyone: TenantId::new("*") }
     }
 
     /// Its name in the config.
@@ -250,20 +252,15 @@ impl Plugin {
         if self.blueprint.shared { &self.everyone } else { ctx.caller.owner() }
     }
 
-    /// The pool of a call's owner. There are as many as tenants, which the config names or an issuer that it trusts, and
-    /// their projects. What projects hold is of their tenant's share: else a tenant would have as many shares as projects.
+    /// The pool of a call's owner. What projects hold is of their tenant's share: else a tenant would have as many shares as
+    /// projects.
     pub(crate) fn pool(&self, ctx: &CallContext) -> Arc<Pool> {
         let owner = self.owner(ctx);
-        if let Some(pool) = self.pools.read().get(owner) {
-            return pool.clone();
-        }
-        let mut pools = self.pools.write();
-        let make = || {
+        self.pools.get_or_make(owner, || {
             let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: owner.clone() };
             let tenant = if self.blueprint.shared { &self.everyone } else { &ctx.caller.tenant };
             Pool::new(self.blueprint.clone(), namespace, tenant.clone(), &self.core)
-        };
-        pools.entry(owner.clone()).or_insert_with(make).clone()
+        })
     }
 
     /// Who calls, as the guest sees it: the same for every request of one key, or of one person behind an issuer's tokens,
@@ -297,6 +294,7 @@ impl std::fmt::Debug for Plugin {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::registry::Registry;
     use crate::sandbox::{PluginSpec, Sandbox, Snapshot};
     use crate::{LoadError, SandboxConfig};
     use std::sync::atomic::Ordering;
@@ -308,6 +306,10 @@ pub(crate) mod tests {
         let config = SandboxConfig { total_instances, total_waiting_instances: 1, ..SandboxConfig::default() };
         let spec = PluginSpec::new("loops", std::fs::read(path).unwrap());
         Sandbox::new(config).unwrap().load(PluginSpec { snapshot, ..spec })
+    }
+
+    pub(crate) fn registry(plugin: &Plugin) -> &Registry {
+        &plugin.core.registry
     }
 
     pub(crate) fn by(tenant: &str) -> CallContext {

@@ -8,6 +8,7 @@
 use crate::blueprint::Blueprint;
 use crate::capability::{KvStore, Namespace};
 use crate::instance::Instance;
+use crate::lane::{Count, lane};
 use crate::registry::{Registry, Work};
 use crate::sandbox::Core;
 use crate::slots::share_of;
@@ -16,7 +17,6 @@ use crate::ticker::Clock;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_fair::Owner;
 use tidegate_types::TenantId;
@@ -125,24 +125,13 @@ impl Places {
     }
 }
 
-/// A number of this thread.
-fn lane() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    thread_local! {
-        static LANE: u32 = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    LANE.with(|lane| *lane)
-}
-
 impl Pool {
     pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, tenant: TenantId, core: &Core) -> Arc<Self> {
         let places = Places { idle: Vec::new(), free: blueprint.max_instances(), waiters: VecDeque::new() };
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
         let clock = core.ticker.clock().clone();
         let share = share_of(tenant);
-        let pool = Arc::new(Self { blueprint, namespace, share, kv, registry, clock, places: Mutex::new(places) });
-        pool.registry.enroll(&pool);
-        pool
+        Arc::new(Self { blueprint, namespace, share, kv, registry, clock, places: Mutex::new(places) })
     }
 
     /// Whether it has the instances of this plugin that serve `owner`.
@@ -157,7 +146,8 @@ impl Pool {
             Err(waiting) => {
                 let handed = tokio::time::timeout_at(until.into(), waiting).await;
                 let place = handed.ok().and_then(Result::ok).ok_or_else(|| self.busy())?.lend(self);
-                (place, self.places.lock().pop_idle(), true)
+                let idle = self.pop_idle(&mut self.places.lock());
+                (place, idle, true)
             }
         };
         match idle {
@@ -171,7 +161,8 @@ impl Pool {
         let mut places = self.places.lock();
         if let Some(left) = places.free.checked_sub(1) {
             places.free = left;
-            return Ok((Place(self), places.pop_idle()));
+            let idle = self.pop_idle(&mut places);
+            return Ok((Place(self), idle));
         }
         // Who gave up is passed over in any case; this keeps a queue in which all do so from growing.
         while places.waiters.front().is_some_and(oneshot::Sender::is_closed) {
@@ -180,6 +171,12 @@ impl Pool {
         let (waiter, waiting) = oneshot::channel();
         places.waiters.push_back(waiter);
         Err(waiting)
+    }
+
+    fn pop_idle(&self, places: &mut Places) -> Option<Box<Instance>> {
+        let instance = places.pop_idle()?;
+        self.num_idle().subtract(1);
+        Some(instance)
     }
 
     /// Leaves a place, and the instance where it may serve another call, to whoever waits longest.
@@ -198,7 +195,10 @@ impl Pool {
     /// Who waits longest for a place; where nobody does, the place is free.
     fn next_waiter(&self, kept: Option<Idle>) -> Option<oneshot::Sender<OwnedPlace>> {
         let mut places = self.places.lock();
-        places.idle.extend(kept);
+        if let Some(kept) = kept {
+            places.idle.push(kept);
+            self.num_idle().add(1);
+        }
         let next = places.waiters.pop_front();
         places.free += usize::from(next.is_none());
         next
@@ -252,21 +252,35 @@ impl Pool {
         self.blueprint.work
     }
 
-    /// Since when the instance that waits longest is idle.
-    pub(crate) fn idle_since(&self) -> Option<Instant> {
-        self.places.lock().idle.first().map(|idle| idle.since)
+    /// Whose share its instances are of.
+    pub(crate) fn share(&self) -> &Owner {
+        &self.share
     }
 
-    /// Instances without work.
-    pub(crate) fn num_idle(&self) -> usize {
-        self.places.lock().idle.len()
+    /// Since when each of its instances without work is idle, and its bytes.
+    pub(crate) fn idle(&self) -> Vec<(Instant, usize)> {
+        let bytes = |idle: &Idle| idle.instance.store.data().memory.held();
+        self.places.lock().idle.iter().map(|idle| (idle.since, bytes(idle))).collect()
+    }
+
+    /// Whether it has no instance without work.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.lock().idle.is_empty()
+    }
+
+    /// How many there are in all pools of the same work. Changed under this one's lock, and so right whenever that is free.
+    fn num_idle(&self) -> &Count {
+        self.registry.num_idle(self.work())
     }
 
     /// Drops the instance that waits longest.
     pub(crate) fn drop_oldest(&self) -> bool {
         let oldest = {
             let mut places = self.places.lock();
-            (!places.idle.is_empty()).then(|| places.idle.remove(0))
+            (!places.idle.is_empty()).then(|| {
+                self.num_idle().subtract(1);
+                places.idle.remove(0)
+            })
         };
         oldest.is_some()
     }
@@ -277,8 +291,18 @@ impl Pool {
             now.saturating_duration_since(idle.since) >= max_idle
                 || now.saturating_duration_since(idle.instance.born) >= max_age
         };
-        let stale: Vec<Idle> = self.places.lock().idle.extract_if(.., is_stale).collect();
-        drop(stale);
+        let mut places = self.places.lock();
+        let stale: Vec<Idle> = places.idle.extract_if(.., is_stale).collect();
+        self.num_idle().subtract(stale.len());
+        // What an instance holds is given back without the lock.
+        drop(places);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let idle = self.places.get_mut().idle.len();
+        self.num_idle().subtract(idle);
     }
 }
 

@@ -1,12 +1,14 @@
 //! What all pools share: the instances and bytes that may live at once, and who gives way when they are used up. The
-//! instance that was idle longest goes first, whatever its plugin and tenant; one that works is never taken. Where nothing
+//! instance that was idle longest goes first, whatever its plugin and tenant; one that works is never taken. Where too little
 //! is idle, a tenant below its share may have some past the limit.
 //!
-//! Idle instances are taken only where somebody has a place by it: a tenant that has more than its share, and whose calls
-//! wait for a service that hangs, takes nobody's warm ones for nothing.
+//! Idle instances are taken only where somebody has a place, or memory, by it: a tenant that has more than its share, and
+//! whose calls wait for a service that hangs, takes nobody's warm ones for nothing.
 
 use crate::config::SandboxConfig;
+use crate::lane::Count;
 use crate::pool::Pool;
+use crate::pools::Pools;
 use crate::slots::{Slot, Slots};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
@@ -31,7 +33,14 @@ pub(crate) struct Registry {
     max_age: Duration,
     max_idle: Duration,
     recycle_after: u32,
-    pools: Mutex<Vec<Weak<Pool>>>,
+    pools: Mutex<Vec<Weak<Pools>>>,
+}
+
+/// An instance without work.
+struct Idle {
+    since: Instant,
+    bytes: usize,
+    pool: Arc<Pool>,
 }
 
 impl Registry {
@@ -48,9 +57,14 @@ impl Registry {
         }
     }
 
-    /// Makes a new pool's idle instances known.
-    pub(crate) fn enroll(&self, pool: &Arc<Pool>) {
-        self.pools.lock().push(Arc::downgrade(pool));
+    /// Makes the idle instances of a new plugin known.
+    pub(crate) fn enroll(&self, pools: &Arc<Pools>) {
+        self.pools.lock().push(Arc::downgrade(pools));
+    }
+
+    /// How many instances without work there are.
+    pub(crate) fn num_idle(&self, work: Work) -> &Count {
+        self.slots(work).idle()
     }
 
     fn slots(&self, work: Work) -> &Arc<Slots> {
@@ -68,7 +82,7 @@ impl Registry {
             Err(missing) => missing,
         };
         // Who may have one past the limit takes that of one that is idle first.
-        while self.evict_for(work, missing.max(1)) {
+        while self.evict_for(work, missing) {
             match slots.take_fair(owner) {
                 Ok(slot) => return Some(slot),
                 Err(more) => missing = more,
@@ -104,16 +118,31 @@ impl Registry {
         }
     }
 
-    /// Books bytes of linear memory; makes room by dropping idle instances.
+    /// Books bytes of linear memory: within the limit, for which idle instances go where that is enough; else past it, as far
+    /// as `owner` may.
     pub(crate) fn reserve_bytes(&self, owner: &Owner, bytes: usize) -> bool {
-        loop {
-            if self.book(owner, bytes, |held| held.held().saturating_add(bytes) <= self.max_bytes) {
-                return true;
-            }
-            if !self.evict_one(|_| true) {
-                return self.book(owner, bytes, |held| held.has_room(owner, bytes));
-            }
+        let within = |held: &Places| held.held().saturating_add(bytes) <= self.max_bytes;
+        let fair = |held: &Places| held.has_room(owner, bytes);
+        if self.book(owner, bytes, within) {
+            return true;
         }
+        let mut idle = self.idle(|_| true);
+        let is_own = |idle: &Idle| idle.pool.share() == owner;
+        let sum = |own: bool| idle.iter().filter(|idle| is_own(idle) == own).map(|idle| idle.bytes).sum::<usize>();
+        let (own, others) = (sum(true), sum(false));
+        let at_work = self.held_bytes().saturating_sub(own + others);
+        if at_work.saturating_add(bytes) <= self.max_bytes
+            && idle.iter().any(|idle| idle.pool.drop_oldest() && self.book(owner, bytes, within))
+        {
+            return true;
+        }
+        if self.book(owner, bytes, fair) {
+            return true;
+        }
+        // Its own first: they count against its share.
+        idle.sort_by_key(|idle| !is_own(idle));
+        let helps = self.bytes.lock().will_have_room(owner, bytes, own, others);
+        helps && idle.iter().any(|idle| idle.pool.drop_oldest() && self.book(owner, bytes, fair))
     }
 
     fn book(&self, owner: &Owner, bytes: usize, may: impl FnOnce(&Places) -> bool) -> bool {
@@ -151,39 +180,134 @@ impl Registry {
         self.slots(work).max()
     }
 
-    /// Drops what is idle or old for too long, and forgets pools that are gone.
+    /// Drops what is idle or old for too long, and forgets pools that nobody uses.
     pub(crate) fn sweep(&self, now: Instant) {
-        for pool in self.live_pools() {
-            pool.drop_stale(now, self.max_idle, self.max_age);
+        for pools in self.live_pools() {
+            pools.all().iter().for_each(|pool| pool.drop_stale(now, self.max_idle, self.max_age));
+            pools.forget_unused();
         }
         // Places of a plugin that is gone came free without a call.
         [Work::Compute, Work::Wait].into_iter().for_each(|work| self.relieve(work));
     }
 
-    /// Drops the instance that was idle longest, where so many are idle.
+    /// Drops the instance that was idle longest, where as many are idle as are missing. Asked whenever a call ends while others
+    /// wait: it looks at no pool in vain.
     fn evict_for(&self, work: Work, missing: usize) -> bool {
-        let of_work = |pool: &Pool| pool.work() == work;
-        let num_idle =
-            || self.live_pools().iter().filter(|pool| of_work(pool)).map(|pool| pool.num_idle()).sum::<usize>();
-        (missing <= 1 || num_idle() >= missing) && self.evict_one(of_work)
+        self.num_idle(work).sum() >= missing.max(1)
+            && self.idle(|pool| pool.work() == work).iter().any(|idle| idle.pool.drop_oldest())
     }
 
-    fn evict_one(&self, of: impl Fn(&Pool) -> bool) -> bool {
-        loop {
-            let pools = self.live_pools().into_iter().filter(|pool| of(pool));
-            let idle = pools.filter_map(|pool| Some((pool.idle_since()?, pool)));
-            match idle.min_by_key(|(since, _)| *since) {
-                Some((_, pool)) if pool.drop_oldest() => return true,
-                // Another call took that instance meanwhile: look again.
-                Some(_) => {}
-                None => return false,
-            }
-        }
+    /// Instances without work, the one that was idle longest first.
+    fn idle(&self, of: impl Fn(&Pool) -> bool) -> Vec<Idle> {
+        let pools = self.live_pools().into_iter().flat_map(|pools| pools.all()).filter(|pool| of(pool));
+        let idle_in = |pool: Arc<Pool>| {
+            let idle = pool.idle().into_iter();
+            idle.map(move |(since, bytes)| Idle { since, bytes, pool: Arc::clone(&pool) })
+        };
+        let mut idle: Vec<Idle> = pools.flat_map(idle_in).collect();
+        idle.sort_by_key(|idle| idle.since);
+        idle
     }
 
-    fn live_pools(&self) -> Vec<Arc<Pool>> {
+    fn live_pools(&self) -> Vec<Arc<Pools>> {
         let mut pools = self.pools.lock();
-        pools.retain(|pool| pool.strong_count() > 0);
+        pools.retain(|pools| pools.strong_count() > 0);
         pools.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::Plugin;
+    use crate::plugin::tests::{by, load, registry};
+    use crate::sandbox::Snapshot;
+    use crate::slots::share_of;
+    use std::pin::pin;
+    use tidegate_types::TenantId;
+
+    fn of(tenant: &str) -> Owner {
+        share_of(TenantId::new(tenant))
+    }
+
+    fn in_a_minute() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Leaves `tenant` an idle instance, and says how many bytes that has.
+    async fn warm(plugin: &Plugin, tenant: &str) -> usize {
+        let pool = plugin.pool(&by(tenant));
+        pool.lease(in_a_minute()).await.unwrap().keep(Instant::now());
+        pool.idle()[0].1
+    }
+
+    fn is_warm(plugin: &Plugin, tenant: &str) -> bool {
+        !plugin.pool(&by(tenant)).is_empty()
+    }
+
+    #[tokio::test]
+    async fn for_memory_that_nobody_can_have_no_idle_instance_goes() {
+        let plugin = load(4, Snapshot::Never).unwrap();
+        let registry = registry(&plugin);
+        let bytes = warm(&plugin, "other").await;
+        let [greedy, new] = ["greedy", "new"].map(of);
+        assert!(registry.reserve_bytes(&greedy, registry.max_bytes() - bytes));
+        assert!(!registry.reserve_bytes(&greedy, bytes + 1), "it has all there is");
+        assert!(registry.reserve_bytes(&new, bytes + 1), "it has its share past the limit");
+        assert!(is_warm(&plugin, "other"));
+        registry.release_bytes(&new, bytes + 1);
+        assert!(registry.reserve_bytes(&greedy, bytes));
+        assert!(!is_warm(&plugin, "other"), "that was enough");
+    }
+
+    #[tokio::test]
+    async fn what_a_tenant_has_idle_does_not_stand_in_its_own_way() {
+        let plugin = load(4, Snapshot::Never).unwrap();
+        let registry = registry(&plugin);
+        let bytes = warm(&plugin, "other").await + warm(&plugin, "own").await;
+        let share = registry.max_bytes() / 4;
+        assert!(registry.reserve_bytes(&of("greedy"), registry.max_bytes() - bytes));
+        assert!(registry.reserve_bytes(&of("new"), share));
+        assert!(registry.reserve_bytes(&of("own"), share), "its share, among four");
+        assert!(is_warm(&plugin, "other") && !is_warm(&plugin, "own"));
+    }
+
+    #[tokio::test]
+    async fn where_twice_the_limit_is_held_what_is_idle_gives_way_to_who_has_less_than_its_share() {
+        let plugin = load(4, Snapshot::Never).unwrap();
+        let registry = registry(&plugin);
+        let (max, bytes) = (registry.max_bytes(), warm(&plugin, "other").await);
+        for (tenant, amount) in [("greedy", max - bytes), ("a", max / 2), ("b", max / 2)] {
+            assert!(registry.reserve_bytes(&of(tenant), amount), "{tenant}");
+        }
+        assert!(!registry.reserve_bytes(&of("c"), bytes + 1) && is_warm(&plugin, "other"));
+        assert!(registry.reserve_bytes(&of("c"), bytes) && !is_warm(&plugin, "other"));
+        assert!(!registry.reserve_bytes(&of("d"), 1), "that is the end");
+        assert_eq!(registry.held_bytes(), 2 * max);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_ends_looks_at_no_pool_where_that_helps_nobody() {
+        let plugin = load(2, Snapshot::Never).unwrap();
+        let (registry, until) = (registry(&plugin), in_a_minute());
+        let [greedy, other] = ["greedy", "other"].map(|tenant| plugin.pool(&by(tenant)));
+        let hanging = [greedy.lease(until).await.unwrap(), greedy.lease(until).await.unwrap()];
+        let call = other.lease(until).await.unwrap();
+        let mut waiting = pin!(registry.slot(Work::Compute, greedy.share(), until));
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "two must go before it may have one");
+        let locked = registry.pools.lock();
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(|| call.keep(Instant::now()));
+            while !ending.is_finished() && Instant::now() + Duration::from_secs(50) < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let has_ended = ending.is_finished();
+            drop(locked);
+            assert!(has_ended, "it waits for what it need not know");
+        });
+        assert!(!other.is_empty());
+        drop(hanging);
+        let slot = futures_util::poll!(&mut waiting);
+        assert!(slot.map(|slot| slot.is_some()).is_ready(), "now it may");
     }
 }

@@ -3,6 +3,7 @@
 //! ([`tidegate_fair::places`]). Invariant: nobody waits who could have a place. What instances without work hold is the
 //! registry's to take: [`Slots::missing_for_waiters`] says when.
 
+use crate::lane::Count;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub(crate) struct Slots {
     max: usize,
     /// Somebody waits, or more places are held than `max`.
     crowded: AtomicBool,
+    /// Those of instances without work.
+    idle: Count,
 }
 
 struct Held {
@@ -53,7 +56,7 @@ impl Slots {
     pub(crate) fn new(max: u32) -> Arc<Self> {
         let max = max as usize;
         let held = Held { places: Places::new(max), waiters: VecDeque::new() };
-        Arc::new(Self { held: Mutex::new(held), max, crowded: AtomicBool::new(false) })
+        Arc::new(Self { held: Mutex::new(held), max, crowded: AtomicBool::new(false), idle: Count::default() })
     }
 
     /// The limit; all together may hold twice as much.
@@ -66,8 +69,13 @@ impl Slots {
         self.held.lock().places.held()
     }
 
-    /// Whether others may need what has no work. An instance is put down as idle before this is asked, and a waiter queues
-    /// before it looks for idle ones, both under the pools' locks: one of the two sees the other.
+    /// How many are held by instances without work; whoever gives one to such an instance, or takes it, counts it.
+    pub(crate) fn idle(&self) -> &Count {
+        &self.idle
+    }
+
+    /// Whether others may need what has no work. An instance is counted as idle before this is asked, and a waiter queues
+    /// before it looks how many are: one of the two sees the other.
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded.load(Ordering::SeqCst)
     }

@@ -301,7 +301,7 @@ async fn nobody_waits_for_what_is_idle() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenant_that_fills_all_memory_shuts_out_itself_alone() {
     let sandbox = sandbox(|config| config.total_memory_bytes = 4 << 20);
-    let plugin = sandbox.load(spec("loops")).unwrap();
+    let [plugin, honest] = ["loops", "honest"].map(|guest| sandbox.load(spec(guest)).unwrap());
     let mut spinning = Vec::new();
     let error = loop {
         let before = sandbox.usage().memory_bytes;
@@ -315,7 +315,9 @@ async fn a_tenant_that_fills_all_memory_shuts_out_itself_alone() {
         spinning.push(call);
     };
     assert_eq!(error, CallError::Full { plugin: "loops".into(), what: "bytes of memory", limit: 4 << 20 });
-    inspect(&plugin, &by("other"), "go on").await.unwrap();
+    assert_eq!(nth_call(&honest, "other").await, 1);
+    assert_eq!(inspect(&plugin, &by("greedy"), "go on").await.unwrap_err(), error);
+    assert_eq!(nth_call(&honest, "other").await, 2, "what there is too little of is taken from nobody's idle ones");
     spinning.iter().for_each(JoinHandle::abort);
 }
 
