@@ -143,6 +143,7 @@ mod tests {
         true
     }
 
+    /// What is spun here is long: a kernel may charge a thread what others had of its processor, which is to make no difference.
     fn spin(time: Duration) {
         let started = ThreadTime::now();
         while started.elapsed() < time {
@@ -158,24 +159,24 @@ mod tests {
 
     #[tokio::test]
     async fn what_the_thread_did_is_counted_and_not_how_many_epochs_that_took() {
-        let mut meter = metered(Duration::from_millis(20));
+        let mut meter = metered(Duration::from_millis(400));
         for _ in 0..100 {
             assert!(goes_on(&mut meter).await, "epochs alone cost nothing");
         }
-        spin(Duration::from_millis(20));
+        spin(Duration::from_millis(400));
         assert!(!goes_on(&mut meter).await, "one epoch, whose end came late");
-        meter.restart(Duration::from_millis(20));
+        meter.restart(Duration::from_millis(400));
         assert!(goes_on(&mut meter).await, "a call has its own");
     }
 
     #[tokio::test]
     async fn who_lacks_a_processor_or_has_yielded_to_others_uses_nothing() {
-        let mut meter = metered(Duration::from_millis(5));
+        let mut meter = metered(Duration::from_millis(100));
         assert!(goes_on(&mut meter).await);
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(400));
         assert!(goes_on(&mut meter).await, "it did not run");
         let Ok(UpdateDeadline::YieldCustom(_, yielding)) = meter.tick() else { panic!("it may go on") };
-        spin(Duration::from_millis(10));
+        spin(Duration::from_millis(200));
         yielding.await;
         assert!(goes_on(&mut meter).await, "others ran");
     }
@@ -187,15 +188,15 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_more_often_than_epochs_end_pays_for_what_it_does_between() {
-        let mut meter = metered(Duration::from_millis(10));
+        let mut meter = metered(Duration::from_millis(200));
         wait(&mut meter).await;
         for _ in 0..5 {
-            spin(Duration::from_micros(900));
+            spin(Duration::from_millis(18));
             wait(&mut meter).await;
             assert!(goes_on(&mut meter).await, "it has used half of its time");
         }
         for _ in 0..7 {
-            spin(Duration::from_micros(900));
+            spin(Duration::from_millis(18));
             wait(&mut meter).await;
         }
         assert!(!goes_on(&mut meter).await, "it ends where it is given its thread back");
@@ -203,25 +204,25 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_ready_at_once_is_no_wait() {
-        let mut meter = metered(Duration::from_millis(5));
+        let mut meter = metered(Duration::from_millis(100));
         assert!(goes_on(&mut meter).await);
-        meter.waiting(async { spin(Duration::from_millis(6)) }).await;
+        meter.waiting(async { spin(Duration::from_millis(120)) }).await;
         assert!(!goes_on(&mut meter).await, "the guest had the thread");
     }
 
     #[tokio::test]
     async fn waiting_for_the_host_is_free_and_what_follows_is_not() {
-        let mut meter = metered(Duration::from_millis(5));
+        let mut meter = metered(Duration::from_millis(100));
         assert!(goes_on(&mut meter).await);
-        let until = Instant::now() + Duration::from_millis(10);
+        let until = Instant::now() + Duration::from_millis(200);
         let work = std::future::poll_fn(|context| {
-            spin(Duration::from_millis(1));
+            spin(Duration::from_millis(20));
             context.waker().wake_by_ref();
             if Instant::now() >= until { Poll::Ready(()) } else { Poll::Pending }
         });
         meter.waiting(work).await;
         assert!(goes_on(&mut meter).await);
-        spin(Duration::from_millis(5));
+        spin(Duration::from_millis(100));
         assert!(!goes_on(&mut meter).await);
     }
 }

@@ -28,26 +28,39 @@ async fn an_endless_loop_ends_at_the_cpu_limit() {
 }
 
 /// By what the kernel charged this thread, on which the guest runs; short limits and long ones. A busy machine may wake the
-/// ticker late: the least of several shows what the sandbox adds, the most that no loop goes on for long. `cargo xtask bench
-/// plugins` prints the most.
+/// ticker late: the least of several shows what the sandbox adds, the most that no loop goes on for long. It may be so for a
+/// while, or charge this thread what others had of its processor, so there are five tries. `cargo xtask bench plugins` prints
+/// the most.
 #[tokio::test]
 async fn an_endless_loop_ends_within_10_ms_of_its_deadline_at_best_and_a_quarter_second_at_worst() {
     for (limit_ms, rounds) in [(20, 10), (100, 5), (500, 3)] {
         let limit = Duration::from_millis(limit_ms);
         let plugin = limited("loops", |limits| limits.cpu = limit);
-        let mut over = Vec::new();
-        for _ in 0..rounds {
-            let before = spent();
-            inspect(&plugin, &ctx(), "loop").await.unwrap_err();
-            let spent = spent() - before;
-            assert!(spent >= limit, "{spent:?} of {limit:?}");
-            over.push(spent - limit);
+        let mut tries = 0;
+        loop {
+            let over = past(limit, &plugin, rounds).await;
+            println!("past {limit:?}: {over:?}");
+            if over[0] < Duration::from_millis(10) && over[rounds - 1] < Duration::from_millis(250) {
+                break;
+            }
+            tries += 1;
+            assert!(tries < 5, "past {limit:?}: {over:?}");
         }
-        over.sort();
-        println!("past {limit:?}: {over:?}");
-        assert!(over[0] < Duration::from_millis(10), "past {limit:?}: {over:?}");
-        assert!(over[rounds - 1] < Duration::from_millis(250), "past {limit:?}: {over:?}");
     }
+}
+
+/// How long after its limit each of so many loops ended, the shortest first.
+async fn past(limit: Duration, plugin: &Plugin, rounds: usize) -> Vec<Duration> {
+    let mut over = Vec::new();
+    for _ in 0..rounds {
+        let before = spent();
+        inspect(plugin, &ctx(), "loop").await.unwrap_err();
+        let spent = spent() - before;
+        assert!(spent >= limit, "{spent:?} of {limit:?}");
+        over.push(spent - limit);
+    }
+    over.sort();
+    over
 }
 
 /// CPU of this thread, which the kernel settles when it sleeps.
@@ -185,8 +198,8 @@ fn a_configure_that_never_ends_refuses_the_load() {
     assert!(matches!(&cause, LoadCause::Configure(why) if why.contains("30ms of cpu time")), "{cause}");
 }
 
-/// What a prompt of many finds costs a guard of the SDK: for four times as many, four times as much. The standard library that
-/// components are built with takes other ways than this machine's.
+/// What a prompt of many finds costs a guard of the SDK: for sixteen times as many, sixteen times as much, where their square
+/// would be 256 times. The standard library that components are built with takes other ways than this machine's.
 #[tokio::test]
 async fn a_prompt_of_dense_finds_costs_by_its_length() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/pii-guard.wasm");
@@ -194,7 +207,7 @@ async fn a_prompt_of_dense_finds_costs_by_its_length() {
     let plugin = PluginSpec { limits, ..PluginSpec::new("pii-guard", std::fs::read(path).unwrap()) };
     let plugin = shared().load(plugin).unwrap();
     let mut costs = Vec::new();
-    for kib in [64, 256] {
+    for kib in [16, 256] {
         let text = "jo@example.com\n".repeat(kib * 1024 / 15);
         let mut each = Vec::new();
         for _ in 0..3 {
@@ -205,6 +218,6 @@ async fn a_prompt_of_dense_finds_costs_by_its_length() {
         }
         costs.push(each.into_iter().min().unwrap());
     }
-    println!("64 KiB {:?}, 256 KiB {:?}", costs[0], costs[1]);
-    assert!(costs[1] < costs[0] * 16, "{costs:?}");
+    println!("16 KiB {:?}, 256 KiB {:?}", costs[0], costs[1]);
+    assert!(costs[1] < costs[0] * 32, "{costs:?}");
 }
