@@ -116,8 +116,14 @@ impl Connector {
 
     /// Sends a request and waits for the head of the answer. Dropping the future closes the connection.
     pub async fn send(&self, request: &Request) -> Result<Response, EgressError> {
+        self.send_telling(request, &|| ()).await
+    }
+
+    /// As [`Self::send`]; calls `sending` each time that there is a connection and the request goes to it. Until then the
+    /// server has seen nothing of it.
+    pub async fn send_telling(&self, request: &Request, sending: &(dyn Fn() + Sync)) -> Result<Response, EgressError> {
         let limit = self.0.first_byte_timeout;
-        match timeout(limit, self.send_unbounded(request)).await {
+        match timeout(limit, self.send_unbounded(request, sending)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(EgressError::FirstByteTimeout { origin: self.0.origin.name.clone(), limit }),
         }
@@ -127,7 +133,7 @@ impl Connector {
     /// is used, and then soon. The request is then sent again on a fresh one, as RFC 9110 (9.2.2) allows where the
     /// failure is known to be of the connection. One that breaks later may have had the request, and begun an answer.
     /// A request that the server says it did not process is sent again, too.
-    async fn send_unbounded(&self, request: &Request) -> Result<Response, EgressError> {
+    async fn send_unbounded(&self, request: &Request, sending: &(dyn Fn() + Sync)) -> Result<Response, EgressError> {
         let kept = self.0.pool.take();
         let was_kept = kept.is_some();
         let connection = match kept {
@@ -135,6 +141,7 @@ impl Connector {
             None => self.dial().await?,
         };
         let begun = Instant::now();
+        sending();
         match self.exchange(connection, request).await? {
             Ok(response) => return Ok(response),
             Err(error) if is_unprocessed(&error) => {}
@@ -142,6 +149,7 @@ impl Connector {
             Err(error) => return Err(self.broken(&error)),
         }
         let connection = self.dial().await?;
+        sending();
         self.exchange(connection, request).await?.map_err(|error| self.broken(&error))
     }
 

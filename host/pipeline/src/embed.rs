@@ -15,7 +15,7 @@ use crate::estimate::estimated_input;
 use crate::models::{Makes, Model, ModelBackend};
 use crate::states::{Admitted, Ended, Loaded, Request, Screened};
 pub(crate) use jobs::by_engine;
-pub(crate) use make::{Reading, Wanted, count_unread, vectors};
+pub(crate) use make::{Bill, Reading, Wanted, vectors};
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_types::{

@@ -2,7 +2,7 @@
 //! does for models that are asked for vectors; what that says of labels is computed here.
 
 use crate::context::RequestContext;
-use crate::embed::{Reading, by_engine, count_unread};
+use crate::embed::{Bill, Reading, by_engine};
 use crate::models::{EngineModel, Makes, Model, ModelBackend};
 use std::convert;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ pub(crate) async fn labels(
             all.ok_or_else(|| no_scores(model))
         }
         ModelBackend::Upstream(replicas) => {
-            let given = replicas.classify(asked, &cx.sending(), attempts).await;
-            let (labels, counted) = given.inspect_err(|failed| count_unread(failed, reading.num_tokens, tally))?;
-            tally.add_input(counted.unwrap_or(reading.num_tokens));
+            let mut bill = Bill { tally, attempts, num_tokens: reading.num_tokens };
+            let (labels, counted) = replicas.classify(asked, &cx.sending(), attempts).await?;
+            bill.num_tokens = counted.unwrap_or(reading.num_tokens);
             Ok(labels)
         }
     }

@@ -8,9 +8,6 @@ use tidegate_egress::{EgressError, HeaderMap, StatusCode};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::client::{Failure, WireError};
 
-/// The code of a failure that was an answer, which its server bills: there was more of it than is read.
-pub const TOO_LONG: &str = "upstream_answer_too_long";
-
 /// What a failure says of the server and of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Trouble {
@@ -87,7 +84,8 @@ impl Failures {
                 (Trouble::Unreachable, reject.code("upstream_unreachable"))
             }
             EgressError::TooLarge { .. } => {
-                (Trouble::Refused, reject(RejectKind::BadUpstream, "the model's answer is too long").code(TOO_LONG))
+                let reject = reject(RejectKind::BadUpstream, "the model's answer is too long");
+                (Trouble::Refused, reject.code("upstream_answer_too_long"))
             }
             EgressError::BadUrl { .. } | EgressError::Tls(_) => {
                 (Trouble::Refused, self.operator("the model's server is set up wrongly"))

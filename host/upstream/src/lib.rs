@@ -25,7 +25,6 @@ mod usage;
 pub use answer::{Answer, Sending};
 pub use breaker::BreakerConfig;
 pub use config::{ApiKey, UpstreamConfig, UpstreamError};
-pub use failure::TOO_LONG;
 pub use replicas::{MAX_SERVERS, Replicas};
 pub use retry::{Attempts, RetryConfig};
 pub use stream::{UpstreamEvent, UpstreamStream};

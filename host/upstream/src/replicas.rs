@@ -110,7 +110,7 @@ impl Replicas {
         loop {
             let attempt = run.next().await?;
             let upstream = sending.to(attempt.upstream()).into_owned();
-            let vectors = upstream.vectors(asked, &sending.request_id, sending.hops);
+            let vectors = upstream.vectors(asked, sending, attempts);
             match run.bounded(&attempt, None, vectors).await {
                 Ok(vectors) => return Ok(attempt.answered(vectors)),
                 Err(failed) => run.failed(attempt, failed),
@@ -129,7 +129,7 @@ impl Replicas {
         loop {
             let attempt = run.next().await?;
             let upstream = sending.to(attempt.upstream()).into_owned();
-            let labels = upstream.labels(asked, &sending.request_id, sending.hops);
+            let labels = upstream.labels(asked, sending, attempts);
             match run.bounded(&attempt, None, labels).await {
                 Ok(labels) => return Ok(attempt.answered(labels)),
                 Err(failed) => run.failed(attempt, failed),

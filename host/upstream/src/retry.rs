@@ -22,7 +22,7 @@ use crate::upstream::FAILURE_TIMEOUT;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tidegate_types::Reject;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -78,14 +78,31 @@ impl RetryConfig {
     }
 }
 
-/// How often a request was sent to upstreams. Clones count together.
+/// How often a request was sent to upstreams, and what the last of them had of it. Clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Attempts(Arc<AtomicU32>);
+pub struct Attempts(Arc<Sent>);
+
+#[derive(Debug, Default)]
+struct Sent {
+    count: AtomicU32,
+    is_with_server: AtomicBool,
+}
 
 impl Attempts {
     /// So far; 0 for a request that no upstream has seen.
     pub fn count(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.0.count.load(Ordering::Relaxed)
+    }
+
+    /// Of a question about texts: whether a server has it, or had it and did not refuse it. It makes the whole answer then,
+    /// and bills it, whether or not somebody waits for that or can read it.
+    pub fn may_be_billed(&self) -> bool {
+        self.0.is_with_server.load(Ordering::Relaxed)
+    }
+
+    /// A server has the question, or wants nothing of it.
+    pub(crate) fn note_with_server(&self, is_with_server: bool) {
+        self.0.is_with_server.store(is_with_server, Ordering::Relaxed);
     }
 }
 
@@ -155,7 +172,7 @@ impl Run {
         }
         self.tried.add(attempt.index());
         self.sent += 1;
-        self.attempts.0.fetch_add(1, Ordering::Relaxed);
+        self.attempts.0.count.fetch_add(1, Ordering::Relaxed);
         Ok(attempt)
     }
 

@@ -1,7 +1,9 @@
 //! Asking an upstream: one request out, its head back, and a stream of events for the rest.
 
+use crate::answer::Sending;
 use crate::config::{UpstreamConfig, UpstreamError};
 use crate::failure::{Failed, Failures, Trouble};
+use crate::retry::Attempts;
 use crate::stream::{Shape, UpstreamStream};
 use crate::usage::Bounds;
 use bytes::Bytes;
@@ -116,11 +118,11 @@ impl Upstream {
     pub(crate) async fn vectors(
         &self,
         asked: &EmbedRequest,
-        request_id: &RequestId,
-        hops: u8,
+        sending: &Sending,
+        attempts: &Attempts,
     ) -> Result<(Vec<Vec<f32>>, Option<u64>), Failed> {
         let body = vectors_body(&self.model, asked);
-        let (body, tokens) = self.ask_about("/embeddings", body, most_bytes(asked), request_id, hops).await?;
+        let (body, tokens) = self.ask_about("/embeddings", body, most_bytes(asked), sending, attempts).await?;
         let vectors = embeddings(&body, asked.inputs.len()).map_err(|error| self.failures.wire(error))?;
         Ok((vectors, tokens))
     }
@@ -129,11 +131,11 @@ impl Upstream {
     pub(crate) async fn labels(
         &self,
         asked: &EmbedRequest,
-        request_id: &RequestId,
-        hops: u8,
+        sending: &Sending,
+        attempts: &Attempts,
     ) -> Result<(Vec<Vec<(String, f32)>>, Option<u64>), Failed> {
         let body = labels_body(&self.model, &asked.inputs);
-        let (body, tokens) = self.ask_about("/moderations", body, most_bytes(asked), request_id, hops).await?;
+        let (body, tokens) = self.ask_about("/moderations", body, most_bytes(asked), sending, attempts).await?;
         let labels = labels(&body, asked.inputs.len()).map_err(|error| self.failures.wire(error))?;
         Ok((labels, tokens))
     }
@@ -144,16 +146,21 @@ impl Upstream {
         path: &str,
         body: Vec<u8>,
         most_bytes: u64,
-        request_id: &RequestId,
-        hops: u8,
+        sending: &Sending,
+        attempts: &Attempts,
     ) -> Result<(Vec<u8>, Option<u64>), Failed> {
         // Each token has a byte at least, and each text two quotes and a comma beside those that a model adds.
         let most_tokens = body.len() as u64;
         let mut request = self.request(Method::POST, path, Bytes::from(body));
-        name(&mut request, request_id, hops);
+        name(&mut request, &sending.request_id, sending.hops);
         let span = self.traced(&mut request);
         let answering = async {
-            let mut response = self.send(&request).await?;
+            let sent = self.send_telling(&request, &|| attempts.note_with_server(true)).await;
+            let mut response = sent.inspect_err(|failed| match failed.trouble {
+                // It may have made all of it.
+                Trouble::Broken | Trouble::Silent => {}
+                _ => attempts.note_with_server(false),
+            })?;
             response.allow(most_bytes);
             response.collect(most_bytes).await.map_err(|error| self.failures.egress(&error))
         };
@@ -168,7 +175,13 @@ impl Upstream {
 
     /// Sends, and reads the failure where the status says so.
     async fn send(&self, request: &Request) -> Result<Response, Failed> {
-        let mut response = self.connector.send(request).await.map_err(|error| self.failures.egress(&error))?;
+        self.send_telling(request, &|| ()).await
+    }
+
+    /// The same; calls `sending` each time that the request goes to a connection.
+    async fn send_telling(&self, request: &Request, sending: &(dyn Fn() + Sync)) -> Result<Response, Failed> {
+        let sent = self.connector.send_telling(request, sending).await;
+        let mut response = sent.map_err(|error| self.failures.egress(&error))?;
         if response.status == StatusCode::OK {
             return Ok(response);
         }

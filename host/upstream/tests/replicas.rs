@@ -10,9 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::*;
 use tidegate_types::{Form, RejectKind};
-use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig};
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig, UpstreamConfig};
 
 #[tokio::test]
 async fn what_failed_before_anything_of_its_answer_is_sent_again() {
@@ -392,4 +390,40 @@ async fn questions_about_texts_are_sent_again_too() {
 #[tokio::test]
 async fn a_model_has_a_server() {
     assert!(Replicas::new("mine", Vec::new(), quick(), &never()).err().unwrap().to_string().contains("1 to 64"));
+}
+
+/// Whether what came of a question about a text, if somebody waits half a second for it, may be billed.
+async fn may_be_billed(base_url: String) -> bool {
+    let retry = RetryConfig { retries: 0, ..quick() };
+    let server = UpstreamConfig::new("east", base_url, "theirs");
+    let replicas = Replicas::new("mine", vec![server], retry, &never()).unwrap();
+    let (asked, sending, attempts) = (about("x"), sending(1), Attempts::default());
+    let waiting = replicas.vectors(&asked, &sending, &attempts);
+    assert!(!tokio::time::timeout(Duration::from_millis(500), waiting).await.is_ok_and(|made| made.is_ok()));
+    attempts.may_be_billed()
+}
+
+#[tokio::test]
+async fn what_a_server_has_and_does_not_refuse_it_may_bill() {
+    const NONSENSE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+    const CUT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\nconnection: close\r\n\r\n{}";
+    for (act, billed) in [
+        (Act::Hang(""), true),
+        (Act::Hang(CUT), true),
+        (Act::Say(NONSENSE.into()), true),
+        (Act::Say(CUT.into()), true),
+        (Act::Reset, true),
+        (status("400 Bad Request"), false),
+        (status("429 Too Many Requests"), false),
+        (status("500 Internal Server Error"), false),
+    ] {
+        let what = format!("{act:?}");
+        let server = Server::start(move |_| act.clone()).await;
+        assert_eq!(may_be_billed(format!("http://{}/v1", server.address)).await, billed, "{what}");
+        assert_eq!(server.seen(), 1);
+    }
+    assert!(!may_be_billed(format!("http://{}/v1", closed_port().await)).await);
+    // It speaks no TLS: the request never leaves.
+    let server = Server::start(|_| Act::Hang("")).await;
+    assert!(!may_be_billed(format!("https://{}/v1", server.address)).await);
 }

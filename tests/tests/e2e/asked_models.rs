@@ -130,3 +130,28 @@ async fn a_models_limits_hold_for_what_plugins_ask_it() {
     assert_eq!((refused.status, refused.error().2), (503, json!("plugin_failed")), "{:?}", refused.body);
     assert_eq!(service.asked("/v1/moderations").len(), 2);
 }
+
+/// The guard's time is over, and nobody waits for the labels any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn labels_that_come_too_late_are_billed_too() {
+    let late = |path: &str, _: &Value| match path {
+        "/v1/moderations" => Said::raw(200, "{}").after(Duration::from_secs(600)),
+        _ => completion("Hello."),
+    };
+    let (service, folder) = (StandIn::start(late).await, tempfile::tempdir().unwrap());
+    let config = format!(
+        "[[keys]]\nname = \"one\"\nhash = \"blake3:{}\"\ntenant = \"t\"\n{}{PRICE}{}{PRICE}[store]\npath = {:?}\n\
+         [[pipeline.stage]]\nplugin = \"moderation-guard\"\nstages = [\"prompt-guard\"]\nlimits = {{ wall_ms = 3000 }}\n\
+         grants = {{ models = {{ moderation = \"labels\" }} }}\n",
+        blake3::hash(b"tg-one"),
+        service.model("main"),
+        service.model("labels"),
+        folder.path().display().to_string()
+    );
+    let gateway = Gateway::start(&config).await;
+    let chat = json!({"model": "main", "messages": [{"role": "user", "content": "Hello!"}]});
+    let refused = send(&gateway, gateway.json_request("/v1/chat/completions", &chat)).await;
+    assert_eq!((refused.status, refused.error().2), (503, json!("plugin_failed")), "{:?}", refused.body);
+    assert_eq!(service.asked("/v1/moderations").len(), 1);
+    assert_eq!(used(&gateway, 1).await["labels"], [1, 2, 0], "of `Hello!`, four bytes for a token");
+}

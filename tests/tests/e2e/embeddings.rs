@@ -380,3 +380,32 @@ async fn times_told(gateway: &Gateway) -> u64 {
     let metrics = String::from_utf8(collect(gateway.send(request).await).await.body.to_vec()).unwrap();
     metrics.lines().find_map(|line| line.strip_prefix(told)).map_or(0, |count| count.parse().unwrap())
 }
+
+/// A server that has the texts bills them, whoever waits for it and whatever it says; one that refuses them does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_that_a_server_has_are_billed_whatever_comes_of_them() {
+    let far = |path: &str, body: &Value| match body["input"][0].as_str() {
+        Some("hang") => server(path, body).after(Duration::from_secs(600)),
+        Some("confuse") => Said::raw(200, "{}"),
+        _ => Said::raw(400, "{}"),
+    };
+    let (folder, upstream) = (tempfile::tempdir().unwrap(), StandIn::start(far).await);
+    let config = format!(
+        "{}{}price = {{ input = 1.0, output = 1.0 }}\n[store]\npath = {:?}\n{BARE}",
+        key("one", "tenant = \"t\"\nendpoints = [\"embeddings\", \"usage\"]"),
+        upstream.model("far"),
+        folder.path().display().to_string()
+    );
+    let gateway = Arc::new(Gateway::start(&config).await);
+    let body = |text: &str| json!({"model": "far", "input": text});
+    assert_eq!(ask(&gateway, "one", &body("refuse")).await.status, 400);
+    assert_eq!(ask(&gateway, "one", &body("confuse")).await.status, 502);
+    assert_eq!(super::usage::used(&gateway, "one", 1, "").await["input_tokens"], 2, "four bytes are taken for a token");
+    let (asking, hanging) = (Arc::clone(&gateway), body("hang"));
+    let left = tokio::spawn(async move { ask(&asking, "one", &hanging).await.status });
+    while upstream.asked(PATH).len() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    left.abort();
+    assert_eq!(super::usage::used(&gateway, "one", 2, "").await["input_tokens"], 3);
+}

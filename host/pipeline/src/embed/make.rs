@@ -9,7 +9,7 @@ use crate::labels::classifier;
 use crate::models::{EngineModel, Makes, Model, ModelBackend};
 use tidegate_ledger::Tally;
 use tidegate_types::{EmbedInput, EmbedRequest, Embeddings, Reject, Usage};
-use tidegate_upstream::{Attempts, TOO_LONG};
+use tidegate_upstream::Attempts;
 
 /// What is to be made of texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,20 +74,29 @@ pub(crate) async fn vectors(
             by_engine(engine, &cx.caller, prompts, of_each, tally).await
         }
         ModelBackend::Upstream(replicas) => {
-            let made = Box::pin(replicas.vectors(asked, &cx.sending(), attempts)).await;
-            let (vectors, counted) = made.inspect_err(|failed| count_unread(failed, num_tokens, tally))?;
-            let input_tokens = counted.unwrap_or(num_tokens);
-            tally.add_input(input_tokens);
+            let mut bill = Bill { tally, attempts, num_tokens };
+            let (vectors, counted) = Box::pin(replicas.vectors(asked, &cx.sending(), attempts)).await?;
+            bill.num_tokens = counted.unwrap_or(num_tokens);
             check_made(model, &vectors, asked.dimensions)?;
-            Ok(Embeddings { vectors, usage: Usage { input_tokens, ..Usage::default() } })
+            Ok(Embeddings { vectors, usage: Usage { input_tokens: bill.num_tokens, ..Usage::default() } })
         }
     }
 }
 
-/// Of what a server made, and bills, but that was too long to be read, the estimate is counted.
-pub(crate) fn count_unread(failed: &Reject, num_tokens: u64, tally: &Tally) {
-    if failed.code.as_deref() == Some(TOO_LONG) {
-        tally.add_input(num_tokens);
+/// Texts that a server is asked about. It bills them whether or not its answer is waited for or can be read: so they are
+/// counted when this is dropped, unless it has refused them.
+pub(crate) struct Bill<'a> {
+    pub(crate) tally: &'a Tally,
+    pub(crate) attempts: &'a Attempts,
+    /// The estimate, until the server says how many there were.
+    pub(crate) num_tokens: u64,
+}
+
+impl Drop for Bill<'_> {
+    fn drop(&mut self) {
+        if self.attempts.may_be_billed() {
+            self.tally.add_input(self.num_tokens);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// What a server does with a request.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Act {
     /// Writes this and closes the connection.
     Say(String),
