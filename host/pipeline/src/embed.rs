@@ -23,7 +23,7 @@ use tidegate_types::{
     RejectKind, Role,
 };
 
-/// Of a vector of a server that says so only with its answer.
+/// Of a vector of a server, which says so only with its answer: it may pass `dimensions` over.
 const USUAL_DIMENSIONS: u32 = 4096;
 
 /// The vectors of a request.
@@ -186,20 +186,16 @@ fn screened(inputs: Vec<EmbedInput>, chat: &Chat) -> Result<Vec<EmbedInput>, Rej
 
 /// Of how many numbers the vectors that are asked for will be, or may be; more than `most` are refused.
 fn num_numbers(model: &Model, asked: &EmbedRequest, most: usize) -> Result<usize, Reject> {
-    let each = match &model.backend {
-        ModelBackend::Engine(engine) => asked.dimensions.or(match engine.makes {
-            Makes::Vectors { dimensions } => Some(dimensions),
+    let (each, at_least) = match &model.backend {
+        ModelBackend::Engine(engine) => match engine.makes {
+            Makes::Vectors { dimensions } => (asked.dimensions.unwrap_or(dimensions), 0),
             // These were refused before.
-            Makes::Text | Makes::Labels(_) => None,
-        }),
-        ModelBackend::Upstream(_) => asked.dimensions,
+            Makes::Text | Makes::Labels(_) => (0, 0),
+        },
+        ModelBackend::Upstream(_) => (asked.dimensions.unwrap_or(0), USUAL_DIMENSIONS),
     };
     let all = |each: u32| asked.inputs.len().saturating_mul(each as usize);
-    match each {
-        Some(each) if all(each) > most => Err(too_many(all(each), most)),
-        Some(each) => Ok(all(each)),
-        None => Ok(all(USUAL_DIMENSIONS).min(most)),
-    }
+    if all(each) > most { Err(too_many(all(each), most)) } else { Ok(all(each.max(at_least)).min(most)) }
 }
 
 /// How many numbers they are, where an answer may have as many.
@@ -233,6 +229,30 @@ fn rejected(ended: Ended) -> Reject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use arc_swap::ArcSwap;
+    use tidegate_types::Quota;
+    use tidegate_upstream::{BreakerConfig, Replicas, RetryConfig, UpstreamConfig};
+
+    #[test]
+    fn a_server_may_pass_dimensions_over_and_has_the_room_for_that() {
+        let server = UpstreamConfig::new("u", "http://127.0.0.1:1/v1", "m");
+        let replicas = Replicas::new("m", vec![server], RetryConfig::default(), &BreakerConfig::default()).unwrap();
+        let model = Model {
+            name: "m".into(),
+            created: 0,
+            context_tokens: 0,
+            quota: ArcSwap::from_pointee(Quota::default()),
+            fallbacks: Vec::new(),
+            backend: ModelBackend::Upstream(replicas),
+        };
+        let numbers = |texts: usize, dimensions| {
+            let inputs = vec![EmbedInput::Text("x".into()); texts];
+            num_numbers(&model, &EmbedRequest { model: "m".into(), inputs, dimensions, user: None }, 10_000).ok()
+        };
+        assert_eq!([numbers(2, None), numbers(2, Some(1)), numbers(2, Some(5_000))], [8_192, 8_192, 10_000].map(Some));
+        assert_eq!([numbers(3, None), numbers(3, Some(1))], [Some(10_000); 2], "no answer may have more");
+        assert_eq!(numbers(3, Some(5_000)), None);
+    }
 
     #[test]
     fn what_guards_left_is_taken_and_what_is_no_text_for_each_is_refused() {
