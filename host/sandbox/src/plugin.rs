@@ -68,6 +68,11 @@ impl Plugin {
         self.blueprint.work == Work::Wait
     }
 
+    /// Its live instances of one tenant, at most: more calls at once wait for each other.
+    pub fn max_instances(&self) -> usize {
+        self.blueprint.max_instances()
+    }
+
     /// The stages that may be called: those it exports, less those that the config leaves out.
     pub fn exported_stages(&self) -> &BTreeSet<StageKind> {
         &self.stages

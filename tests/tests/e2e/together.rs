@@ -332,3 +332,21 @@ async fn a_guard_during_prefill_keeps_text_back_from_the_first_word() {
     let (ms, times) = held_back(&gateway, "holds-first").await;
     assert!(ms > 0.0 && times == 1, "{ms} ms, {times} times");
 }
+
+/// The other half is for other requests, and no call's time runs out while it waits for one of the same request.
+#[tokio::test(flavor = "multi_thread")]
+async fn passages_are_screened_by_half_of_a_guards_instances() {
+    let gate = gate("200 OK").await;
+    let config =
+        format!("{}{}instances = 4\n", stage("honest", "honest", "retriever", ""), asks(&gate, "one", "before"));
+    let gateway = Arc::new(Gateway::start(&config).await);
+    let asking = Arc::clone(&gateway);
+    let answer = tokio::spawn(async move { asking.chat(ask("Hello!")).await.status });
+    until("the prompt is asked about", || gate.waiting.load(Ordering::SeqCst) == 1).await;
+    gate.open.add_permits(1);
+    until("two passages are asked about", || gate.waiting.load(Ordering::SeqCst) == 2).await;
+    // A third would come meanwhile.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    gate.open.add_permits(3);
+    assert_eq!((answer.await.unwrap(), gate.most.load(Ordering::SeqCst)), (200, 2));
+}

@@ -16,7 +16,7 @@ use tidegate_types::{About, Chat, Delta, DeltaKind, Fault, Finding, FinishReason
 /// The response header that names the guard that answered in the model's place.
 const ANSWERED_BY: &str = "x-tidegate-answered-by";
 
-/// Messages from outside that guards are asked about at once: one request does not take every instance.
+/// Messages from outside that guards are asked about at once, where they have the instances for it.
 const SCREENED_AT_ONCE: usize = 8;
 
 impl Pipeline {
@@ -60,8 +60,8 @@ impl Pipeline {
         messages: Vec<Message>,
         findings: &mut Vec<Finding>,
     ) -> Result<Vec<Message>, Reject> {
-        let mut screened =
-            stream::iter(messages).map(|message| self.screen_one(cx, message)).buffered(SCREENED_AT_ONCE).boxed();
+        let at_once = self.stages.screened_at_once();
+        let mut screened = stream::iter(messages).map(|message| self.screen_one(cx, message)).buffered(at_once).boxed();
         let mut kept = Vec::new();
         while let Some(one) = screened.next().await {
             let (message, mut found) = one?;
@@ -78,7 +78,7 @@ impl Pipeline {
         message: Message,
     ) -> Result<(Option<Message>, Vec<Finding>), Reject> {
         let (mut messages, mut findings) = (vec![message], Vec::new());
-        let guards: Vec<&Stage> = self.stages.prompt_guards.iter().chain(&self.stages.late_guards).collect();
+        let guards: Vec<&Stage> = self.stages.guards().collect();
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let verdicts = join_all(batch.iter().map(|stage| inspect_outside(stage, cx, &messages))).await;
             for (stage, verdict) in batch.iter().zip(verdicts) {
@@ -100,6 +100,20 @@ impl Pipeline {
             }
         }
         Ok((messages.pop(), findings))
+    }
+}
+
+impl Stages {
+    /// Those that see text from outside.
+    fn guards(&self) -> impl Iterator<Item = &Stage> {
+        self.prompt_guards.iter().chain(&self.late_guards)
+    }
+
+    /// Half of each guard's instances at most: the time of a call runs while it waits for one, so that more would make each
+    /// other late, and take all of them from other requests.
+    fn screened_at_once(&self) -> usize {
+        let instances = self.guards().filter_map(|stage| Some(stage.plugin.as_ref().ok()?.max_instances()));
+        instances.map(|most| most / 2).min().unwrap_or(SCREENED_AT_ONCE).clamp(1, SCREENED_AT_ONCE)
     }
 }
 
