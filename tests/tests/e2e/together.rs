@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tidegate_pipeline::ModelBackend;
+use tidegate_tests::stand_in::{StandIn, completion};
 use tidegate_tests::{Gateway, ask, events, finish_reason, joined, with_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -349,4 +350,18 @@ async fn passages_are_screened_by_half_of_a_guards_instances() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     gate.open.add_permits(3);
     assert_eq!((answer.await.unwrap(), gate.most.load(Ordering::SeqCst)), (200, 2));
+}
+
+/// Two retrievers of one name call three passages each the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn passages_of_one_id_keep_their_texts_and_sources() {
+    let upstream = StandIn::start(|_, _| completion("Yes.")).await;
+    let retrievers = stage("honest", "honest", "retriever", "").repeat(2);
+    let gateway = Gateway::start(&format!("{}{retrievers}", upstream.model("tidegate-starter"))).await;
+    let message = gateway.chat(ask("Kelso?")).await.json()["choices"][0]["message"].clone();
+    let asked = upstream.asked("/v1/chat/completions");
+    let told = asked[0]["messages"].to_string();
+    assert_eq!(told.matches("[docs/a.txt] about Kelso?").count(), 6, "{told}");
+    let cited: Vec<&Value> = message["citations"].as_array().unwrap().iter().map(|note| &note["file_id"]).collect();
+    assert_eq!(cited, ["docs/a.txt"; 6]);
 }

@@ -32,18 +32,13 @@ impl Pipeline {
         let remembered = self.memories_of(&scope).map(|memory| self.remembered(memory, &request, &question));
         let (retrieved, remembered) = try_join(try_join_all(retrieved), try_join_all(remembered)).await?;
         let (retrieved, citations): (Vec<Message>, Vec<Citation>) = retrieved.into_iter().flatten().unzip();
-        let sources: Vec<(String, Citation)> =
-            retrieved.iter().map(|passage| passage.id.clone()).zip(citations).collect();
         let passages = retrieved.into_iter().chain(remembered.into_iter().flatten()).collect();
         let mut passages = self.screen_outside(&request.cx, passages, &mut request.findings).await?;
-        // What a guard dropped is not cited: the model never had it.
-        let cited = sources.into_iter().filter_map(|(id, citation)| {
-            let is_it = |passage: &&mut Message| passage.id == id && passage.parts.len() > 1;
-            passages.iter_mut().find(is_it).map(|passage| named(citation, passage))
-        });
-        request.citations = cited.collect();
+        // By their place, since two retrievers may give one id. What a guard dropped is not cited: the model never had it.
+        let cited = citations.into_iter().zip(&mut passages);
+        request.citations = cited.filter_map(|(citation, passage)| Some(named(citation, passage.as_mut()?))).collect();
         request.cx.note(|report| request.citations.iter().cloned().for_each(|citation| report.cited(citation)));
-        Arc::make_mut(&mut request.chat).messages.splice(at..at, passages);
+        Arc::make_mut(&mut request.chat).messages.splice(at..at, passages.into_iter().flatten());
         if self.memories_of(&scope).next().is_some() {
             request.question = Some(question);
         }

@@ -24,13 +24,9 @@ impl Pipeline {
             turn.request.cx.note(|report| report.ran(ran(call, &source, &outcome)));
             answers.push(answer(source, outcome, answers.len()));
         }
-        let ids: Vec<String> = answers.iter().map(|message| message.id.clone()).collect();
-        let mut kept = self.screen_outside(&turn.request.cx, answers, findings).await?;
+        let left = self.screen_outside(&turn.request.cx, answers, findings).await?;
         let mut messages = vec![called(spoken, calls.clone())];
-        for (id, call) in ids.into_iter().zip(&calls) {
-            let position = kept.iter().position(|message| message.id == id);
-            messages.push(position.map_or_else(|| withheld(call), |at| kept.remove(at)));
-        }
+        messages.extend(left.into_iter().zip(&calls).map(|(answer, call)| answer.unwrap_or_else(|| withheld(call))));
         let chat = Arc::make_mut(&mut turn.request.chat);
         number(&mut messages, chat.messages.len());
         chat.messages.append(&mut messages);

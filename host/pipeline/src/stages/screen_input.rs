@@ -54,21 +54,22 @@ impl Pipeline {
 
     /// Screens text from outside before the model sees it: what a guard rewrites is rewritten, what it refuses
     /// is dropped and named in the log. Messages are screened beside each other, and nothing depends on which is first.
+    /// Gives what is left of each.
     pub(crate) async fn screen_outside(
         &self,
         cx: &RequestContext,
         messages: Vec<Message>,
         findings: &mut Vec<Finding>,
-    ) -> Result<Vec<Message>, Reject> {
+    ) -> Result<Vec<Option<Message>>, Reject> {
         let at_once = self.stages.screened_at_once();
         let mut screened = stream::iter(messages).map(|message| self.screen_one(cx, message)).buffered(at_once).boxed();
-        let mut kept = Vec::new();
+        let mut left = Vec::new();
         while let Some(one) = screened.next().await {
             let (message, mut found) = one?;
             findings.append(&mut found);
-            kept.extend(message);
+            left.push(message);
         }
-        Ok(kept)
+        Ok(left)
     }
 
     /// What is left of a message, if anything is, and what guards saw in it.

@@ -49,9 +49,8 @@ impl Pipeline {
     async fn with_summary(&self, mut request: Box<Request>) -> Result<Box<Request>, Reject> {
         let Some(summary) = request.summary.take() else { return Ok(request) };
         let said = vec![message(&summary.text)];
-        let Some(said) = self.screen_outside(&request.cx, said, &mut request.findings).await?.pop() else {
-            return Ok(request);
-        };
+        let left = self.screen_outside(&request.cx, said, &mut request.findings).await?;
+        let Some(said) = left.into_iter().flatten().next() else { return Ok(request) };
         let instructs = |message: &Message| matches!(message.role, Role::System | Role::Developer);
         let messages = &mut Arc::make_mut(&mut request.chat).messages;
         let at = messages.iter().position(|message| !instructs(message));
