@@ -14,8 +14,8 @@ use tidegate_egress::{Connector, HeaderMap, HeaderName, HeaderValue, Method, Req
 use tidegate_trace as trace;
 use tidegate_types::{Chat, EmbedRequest, Form, Reject, RequestId};
 use tidegate_wire::client::{
-    AnswerReader, Failure, RequestOptions, embeddings, endpoint_path, labels, labels_body, model_names, prompt_tokens,
-    request_body, vectors_body,
+    AnswerReader, Failure, RequestOptions, WireError, embeddings, endpoint_path, labels, labels_body, model_names,
+    prompt_tokens, request_body, vectors_body,
 };
 use tracing::{Instrument, Span};
 
@@ -28,6 +28,8 @@ const MAX_MODELS_BYTES: u64 = 4 << 20;
 const TEXT_BYTES: u64 = 96 << 10;
 /// ... and together at least.
 const TEXTS_BYTES: u64 = 1 << 20;
+/// An answer about texts that takes a millisecond to read and more is read beside the connection's thread.
+const LONG_BYTES: usize = 256 << 10;
 
 /// One model at one server. Clones share its connections.
 #[derive(Clone)]
@@ -122,9 +124,9 @@ impl Upstream {
         attempts: &Attempts,
     ) -> Result<(Vec<Vec<f32>>, Option<u64>), Failed> {
         let body = vectors_body(&self.model, asked);
-        let (body, tokens) = self.ask_about("/embeddings", body, most_bytes(asked), sending, attempts).await?;
-        let vectors = embeddings(&body, asked.inputs.len()).map_err(|error| self.failures.wire(error))?;
-        Ok((vectors, tokens))
+        let count = asked.inputs.len();
+        self.ask_about("/embeddings", body, move |body| embeddings(body, count), most_bytes(asked), sending, attempts)
+            .await
     }
 
     /// The labels of each text with their scores, highest first, and how many tokens the texts had, as above.
@@ -135,20 +137,21 @@ impl Upstream {
         attempts: &Attempts,
     ) -> Result<(Vec<Vec<(String, f32)>>, Option<u64>), Failed> {
         let body = labels_body(&self.model, &asked.inputs);
-        let (body, tokens) = self.ask_about("/moderations", body, most_bytes(asked), sending, attempts).await?;
-        let labels = labels(&body, asked.inputs.len()).map_err(|error| self.failures.wire(error))?;
-        Ok((labels, tokens))
+        let count = asked.inputs.len();
+        self.ask_about("/moderations", body, move |body| labels(body, count), most_bytes(asked), sending, attempts)
+            .await
     }
 
     /// What the server says of texts, and how many tokens it says that they had.
-    async fn ask_about(
+    async fn ask_about<T: Send + 'static>(
         &self,
         path: &str,
         body: Vec<u8>,
+        read: impl FnOnce(&[u8]) -> Result<T, WireError> + Send + 'static,
         most_bytes: u64,
         sending: &Sending,
         attempts: &Attempts,
-    ) -> Result<(Vec<u8>, Option<u64>), Failed> {
+    ) -> Result<(T, Option<u64>), Failed> {
         // Each token has a byte at least, and each text two quotes and a comma beside those that a model adds.
         let most_tokens = body.len() as u64;
         let mut request = self.request(Method::POST, path, Bytes::from(body));
@@ -165,8 +168,15 @@ impl Upstream {
             response.collect(most_bytes).await.map_err(|error| self.failures.egress(&error))
         };
         let body = answering.instrument(span.clone()).await.inspect_err(|_| trace::fail(&span, "upstream"))?;
-        let tokens = prompt_tokens(&body).filter(|tokens| *tokens <= most_tokens);
-        Ok((body, tokens))
+        let is_long = body.len() > LONG_BYTES;
+        let read = move || (read(&body), prompt_tokens(&body).filter(|tokens| *tokens <= most_tokens));
+        let (said, tokens) = if is_long {
+            let reading = tokio::task::spawn_blocking(read).await;
+            reading.map_err(|error| self.failures.unexpected(format_args!("an answer that cannot be read: {error}")))?
+        } else {
+            read()
+        };
+        Ok((said.map_err(|error| self.failures.wire(error))?, tokens))
     }
 
     fn request(&self, method: Method, path: &str, body: Bytes) -> Request {
