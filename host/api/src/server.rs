@@ -125,7 +125,7 @@ pub struct Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let Phase { draining, cutting, dropping } = &self.api.phase;
-        [draining, cutting, dropping].map(CancellationToken::cancel);
+        [draining, cutting, dropping].into_iter().for_each(CancellationToken::cancel);
     }
 }
 

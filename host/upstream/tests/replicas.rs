@@ -422,7 +422,8 @@ async fn what_a_server_has_and_does_not_refuse_it_may_bill() {
         assert_eq!(may_be_billed(format!("http://{}/v1", server.address)).await, billed, "{what}");
         assert_eq!(server.seen(), 1);
     }
-    assert!(!may_be_billed(format!("http://{}/v1", closed_port().await)).await);
+    let closed = closed_port();
+    assert!(!may_be_billed(format!("http://{}/v1", closed.local_addr().unwrap())).await);
     // It speaks no TLS: the request never leaves.
     let server = Server::start(|_| Act::Hang("")).await;
     assert!(!may_be_billed(format!("https://{}/v1", server.address)).await);
