@@ -2,7 +2,7 @@
 
 use crate::tool_turns::{calls, is_told, says, whole};
 use hyper::Request;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -149,9 +149,10 @@ async fn labels_that_come_too_late_are_billed_too() {
         folder.path().display().to_string()
     );
     let gateway = Gateway::start(&config).await;
+    let since = tidegate_tests::issuer::now_s() / 86_400 * 86_400;
     let chat = json!({"model": "main", "messages": [{"role": "user", "content": "Hello!"}]});
     let refused = send(&gateway, gateway.json_request("/v1/chat/completions", &chat)).await;
     assert_eq!((refused.status, refused.error().2), (503, json!("plugin_failed")), "{:?}", refused.body);
     assert_eq!(service.asked("/v1/moderations").len(), 1);
-    assert_eq!(used(&gateway, 1).await["labels"], [1, 2, 0], "of `Hello!`, four bytes for a token");
+    assert_eq!(used(&gateway, since, 1).await["labels"], [1, 2, 0], "of `Hello!`, four bytes for a token");
 }
