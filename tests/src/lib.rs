@@ -79,6 +79,12 @@ impl Gateway {
         // Two mappings for each that could be live, and a process may have 65,530: a machine of many cores runs many tests.
         config.plugins.instances = config.plugins.instances.min(64);
         config.plugins.waiting_instances = config.plugins.waiting_instances.min(320);
+        // A machine that is busy makes no call fail, unless its test says how long it may take.
+        let bundled = || Config::parse(&tidegate::bundled::PIPELINE.replace("[[stage", "[[pipeline.stage"));
+        for stage in &mut config.pipeline.get_or_insert_with(|| bundled().unwrap().pipeline.unwrap()).stage {
+            stage.limits.wall_ms.get_or_insert(20_000);
+            stage.limits.cpu_ms.get_or_insert(5_000);
+        }
         let running = Box::pin(tidegate::start(config)).await.unwrap();
         let addr = running.addr;
         let client = Client::builder(TokioExecutor::new()).build_http();

@@ -61,7 +61,7 @@ fn start(folder: &Path, config: &str, logged: Option<&str>) -> (Child, String) {
 fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = "[store]\npath = \"data\"\n[tenants.local]\nzero_retention = true\n\
-                  [[pipeline.stage]]\nplugin = \"pii-guard\"\n";
+                  [[pipeline.stage]]\nplugin = \"pii-guard\"\nlimits = { wall_ms = 20000, cpu_ms = 5000 }\n";
     let (mut program, addr) = start(folder.path(), config, Some("debug"));
     let model = "\"model\":\"tidegate-starter\"";
     let requests = [
@@ -95,7 +95,8 @@ fn what_callers_write_is_in_no_log_and_unkept_in_no_file() {
 #[test]
 fn without_a_filter_the_log_has_what_plugins_write() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut program, addr) = start(folder.path(), "[[pipeline.stage]]\nplugin = \"audit-observer\"\n", None);
+    let observer = "[[pipeline.stage]]\nplugin = \"audit-observer\"\nlimits = { wall_ms = 20000, cpu_ms = 5000 }\n";
+    let (mut program, addr) = start(folder.path(), observer, None);
     let body = "{\"model\":\"tidegate-starter\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}";
     let answer = send(&addr, "/v1/chat/completions", "asked", body);
     // Observers are told behind the answer.

@@ -18,6 +18,8 @@ use std::time::Duration;
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 const CANARY: &str = "canary5b20fe";
+/// Of a stage whose calls are to end well on a busy machine.
+const LIMITS: &str = "limits = { wall_ms = 20000, cpu_ms = 5000 }\n";
 
 /// Takes every request, answers each with `answer`, and hands on head and body.
 fn taking(answer: &'static str) -> (String, Receiver<(String, Vec<u8>)>) {
@@ -127,7 +129,7 @@ fn a_request_and_its_parts_are_spans_in_the_clients_trace() {
     let (addr, collector) = taking("");
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
-        "[traces]\nendpoint = \"http://{addr}\"\nservice = \"gate\"\n[[pipeline.stage]]\nplugin = \"pii-guard\"\n"
+        "[traces]\nendpoint = \"http://{addr}\"\nservice = \"gate\"\n[[pipeline.stage]]\nplugin = \"pii-guard\"\n{LIMITS}"
     );
     let (program, gateway) = start(folder.path(), &config);
     ask(&gateway, "tidegate-starter", true, &trace_headers(true));
@@ -159,14 +161,13 @@ fn each_kind_of_stage_has_its_span_in_the_clients_trace() {
     let guests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist");
     let stage = |guest: &str, more: &str| {
         let file = guests.join(format!("{guest}.wasm"));
-        let limits = "[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
-        format!("[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = \"{}\"\n{more}\n{limits}", file.display())
+        format!("[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = \"{}\"\n{more}\n{LIMITS}", file.display())
     };
     let kinds = ["router", "retriever", "memory", "output-guard", "observer"];
     let (addr, collector) = taking("");
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
-        "[traces]\nendpoint = \"http://{addr}\"\n{}{}{}[[pipeline.stage]]\nplugin = \"calculator\"\n",
+        "[traces]\nendpoint = \"http://{addr}\"\n{}{}{}[[pipeline.stage]]\nplugin = \"calculator\"\n{LIMITS}",
         stage("honest", &format!("stages = {kinds:?}")),
         stage("tarries", "stages = [\"prompt-guard\"]\nwhen = \"during-prefill\""),
         stage("watches", "stages = [\"stream-guard\"]"),

@@ -37,7 +37,10 @@ impl Files {
 }
 
 fn blocks(word: &str) -> String {
-    format!("[[pipeline.stage]]\nplugin = \"word-guard\"\nconfig = {{ words = [\"{word}\"], action = \"block\" }}\n")
+    format!(
+        "[[pipeline.stage]]\nplugin = \"word-guard\"\nconfig = {{ words = [\"{word}\"], action = \"block\" }}\n\
+         limits = {{ wall_ms = 20000, cpu_ms = 5000 }}\n"
+    )
 }
 
 async fn reload(gateway: &Gateway) -> (u16, String) {
@@ -112,10 +115,7 @@ async fn a_changed_plugin_file_is_taken_by_the_watcher() {
     let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist");
     let put = |guest: &str| std::fs::copy(guests.join(guest), files.path("guard.wasm")).unwrap();
     put("panics.wasm");
-    files.write(
-        "[server]\nwatch = true\n[[pipeline.stage]]\nplugin = \"guard\"\nfile = \"guard.wasm\"\n\
-         stages = [\"prompt-guard\"]\n",
-    );
+    files.write(&format!("{WATCHED}{GUARD}"));
     let gateway = files.start().await;
     // `honest` refuses this word, `panics` allows it.
     assert_eq!(status(&gateway, "refuse").await, 200);
@@ -141,7 +141,8 @@ async fn becomes(gateway: &Gateway, question: &str, wanted: u16) {
 }
 
 /// The component in a file beside the config, as the only stage.
-const GUARD: &str = "[[pipeline.stage]]\nplugin = \"guard\"\nfile = \"guard.wasm\"\nstages = [\"prompt-guard\"]\n";
+const GUARD: &str = "[[pipeline.stage]]\nplugin = \"guard\"\nfile = \"guard.wasm\"\nstages = [\"prompt-guard\"]\n\
+    limits = { wall_ms = 20000, cpu_ms = 5000 }\n";
 const WATCHED: &str = "[server]\nwatch = true\n";
 
 /// A config that cannot be taken yet is, once the file that it lacks is there.
@@ -218,9 +219,8 @@ async fn a_reload_refuses_what_is_not_locked() {
     let files = Files::new();
     let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist");
     let put = |guest: &str| std::fs::copy(guests.join(guest), files.path("guard.wasm")).unwrap();
-    let stage = "[[pipeline.stage]]\nplugin = \"guard\"\nfile = \"guard.wasm\"\nstages = [\"prompt-guard\"]\n";
     put("honest.wasm");
-    files.write(stage);
+    files.write(GUARD);
     lock(&files, &["--upgrade"]);
     let gateway = files.start().await;
     // `honest` refuses this word, `panics` allows it.
@@ -233,10 +233,10 @@ async fn a_reload_refuses_what_is_not_locked() {
     // So is one that nobody trusted has signed.
     put("honest.wasm");
     let trust = format!("[plugins]\ntrusted_keys = [\"ed25519:{}\"]\n", "ab".repeat(32));
-    files.write(&(trust + stage));
+    files.write(&(trust + GUARD));
     let (refused, body) = reload(&gateway).await;
     assert!(refused == 400 && body.contains("plugins.trusted_keys"), "{body}");
-    files.write(stage);
+    files.write(GUARD);
     put("panics.wasm");
     lock(&files, &["--upgrade", "--allow-more"]);
     assert_eq!(reload(&gateway).await.0, 200);
