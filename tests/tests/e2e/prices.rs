@@ -3,6 +3,7 @@
 
 use crate::conversations::{get, items, new_conversation, post};
 use crate::talk::{Store, on_each, said, until};
+use crate::usage::today_s;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
@@ -124,9 +125,4 @@ async fn a_budget_holds_for_calls_before_they_are_made() {
         assert_eq!(audit.drift, Vec::<String>::new());
     })
     .await;
-}
-
-/// When today began.
-fn today_s() -> u64 {
-    tidegate_tests::issuer::now_s() / 86_400 * 86_400
 }

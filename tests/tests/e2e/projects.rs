@@ -2,6 +2,8 @@
 //! their own; and the commands that look after them.
 
 use crate::conversations::send;
+use crate::talk::until;
+use crate::usage::{clear_of_midnight, today_s};
 use clap::Parser;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -34,8 +36,9 @@ fn config(folder: &Path, more: &str) -> String {
     )
 }
 
-/// Runs `test` with SQLite, and with Postgres where there is a server.
+/// Runs `test` with SQLite, and with Postgres where there is a server, each within one day.
 async fn on_each(what: &str, test: impl AsyncFn(Gateway, Config)) {
+    clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let parsed = Config::parse(&config(folder.path(), "")).unwrap();
     Box::pin(test(Gateway::start_with(parsed.clone()).await, parsed.clone())).await;
@@ -43,6 +46,7 @@ async fn on_each(what: &str, test: impl AsyncFn(Gateway, Config)) {
         tidegate_skipped::skipped!("on Postgres: {what}, since TIDEGATE_TEST_POSTGRES names no server");
         return;
     };
+    clear_of_midnight().await;
     let (base, _) = server.rsplit_once('/').unwrap();
     let database = format!("tidegate_projects_{}_{}", what.replace(' ', "_"), std::process::id());
     let psql = |statement: String| {
@@ -91,21 +95,17 @@ async fn chat(gateway: &Gateway, by: &str) -> Answer {
 
 /// The sums by project that `by` sees, once there are `requests` of them.
 async fn used(gateway: &Gateway, by: &str, requests: u64, more: &str) -> Vec<(String, u64)> {
-    let today = tidegate_tests::issuer::now_s() / 86_400 * 86_400;
-    let path = format!("/v1/usage?start_time={today}&group_by=project_id{more}");
-    for _ in 0..500 {
+    let path = format!("/v1/usage?start_time={}&group_by=project_id{more}", today_s());
+    until(&format!("{by} sees {requests} requests"), async || {
         let answer = get(gateway, by, &path).await;
         assert_eq!(answer.status, 200, "{:?}", answer.body);
         let results = answer.json()["data"][0]["results"].as_array().unwrap().clone();
         let sum =
             |sum: &Value| (sum["project_id"].as_str().unwrap().to_owned(), sum["num_model_requests"].as_u64().unwrap());
         let sums: Vec<_> = results.iter().map(sum).collect();
-        if sums.iter().map(|(_, n)| n).sum::<u64>() == requests {
-            return sums;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("{by} does not see {requests} requests");
+        (sums.iter().map(|(_, n)| n).sum::<u64>() == requests).then_some(sums)
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,6 +233,7 @@ async fn projects_are_their_tenants_and_what_makes_none_is_refused_by_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_project_of_the_config_has_its_own_terms() {
+    clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let more = "[tenants.acme.projects.quiet]\nzero_retention = true\nmodels = [\"tidegate-starter\"]\n";
     let keys = key("quiet", "tenant = \"acme\"\nproject = \"quiet\"\nmodels = [\"tidegate-starter\", \"other\"]");
@@ -251,6 +252,7 @@ async fn a_project_of_the_config_has_its_own_terms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_do_what_the_requests_do() {
+    clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let gateway =
         Gateway::start(&format!("[store]\npath = {:?}\n[pipeline]\n", folder.path().display().to_string())).await;

@@ -8,6 +8,7 @@ mod titles;
 mod twice;
 
 use crate::conversations::{ask, heard};
+use crate::usage::clear_of_midnight;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tidegate_tests::Gateway;
@@ -20,10 +21,12 @@ pub struct Store {
     postgres: Option<Database>,
 }
 
-/// Runs `test` on each store that is there. `name` is of the test alone.
+/// Runs `test` on each store that is there, within one day. `name` is of the test alone.
 pub async fn on_each<F: Future<Output = ()>>(name: &str, test: impl Fn(Store) -> F) {
+    clear_of_midnight().await;
     Box::pin(test(Store { folder: tempfile::tempdir().unwrap(), postgres: None })).await;
     if let Some(database) = Database::new(name) {
+        clear_of_midnight().await;
         Box::pin(test(Store { folder: tempfile::tempdir().unwrap(), postgres: Some(database) })).await;
     }
 }

@@ -1,10 +1,12 @@
 //! What is used is billed once, to whoever used it, and what a budget does not allow is refused before it is made.
 
+use crate::talk::until;
 use http_body_util::BodyExt;
 use hyper::Request;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tidegate_tests::issuer::now_s;
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -44,27 +46,34 @@ pub async fn chat(gateway: &Gateway, key: &str, max_tokens: u32) -> Answer {
 /// The first result of the usage that `key` sees, once there are `requests` of them.
 pub async fn used(gateway: &Gateway, key: &str, requests: u64, query: &str) -> Value {
     let path = format!("/v1/usage?start_time={}{query}", today_s());
-    let seen = tokio::time::timeout(Duration::from_secs(20), async {
-        loop {
-            let answer = get(gateway, key, &path).await;
-            assert!([200, 503].contains(&answer.status), "{:?}", answer.body);
-            let result = answer.json()["data"][0]["results"][0].clone();
-            if result["num_model_requests"] == requests {
-                return result;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    });
-    seen.await.expect("the usage was not seen")
+    until("the usage", async || {
+        let answer = get(gateway, key, &path).await;
+        assert!([200, 503].contains(&answer.status), "{:?}", answer.body);
+        let result = answer.json()["data"][0]["results"][0].clone();
+        (result["num_model_requests"] == requests).then_some(result)
+    })
+    .await
 }
 
+const DAY_S: u64 = 86_400;
+
 /// When today began.
-fn today_s() -> u64 {
-    tidegate_tests::issuer::now_s() / 86_400 * 86_400
+pub fn today_s() -> u64 {
+    now_s() / DAY_S * DAY_S
+}
+
+/// Waits for tomorrow where it is near: for tests that look at one day's use, or use up a day's budget.
+pub async fn clear_of_midnight() {
+    const LONGEST_S: u64 = 180;
+    let left = DAY_S - now_s() % DAY_S;
+    if left < LONGEST_S {
+        tokio::time::sleep(Duration::from_secs(left + 1)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_answers_say_is_what_is_billed_and_each_sees_its_own() {
+    clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&config(folder.path(), "")).await;
     let usages: Vec<Value> = [chat(&gateway, "alpha", 12).await, chat(&gateway, "alpha", 20).await]
@@ -136,10 +145,11 @@ async fn questions_about_usage_that_make_no_sense_are_refused_by_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_pays_for_what_was_made_and_a_restart_forgets_nothing() {
+    clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&config(folder.path(), "")).await;
     let mut body = with_model(ask("Tell me a story about a lighthouse."));
-    (body["stream"], body["max_tokens"], body["logit_bias"]) = (true.into(), 300.into(), json!({"2": -100}));
+    (body["stream"], body["max_tokens"], body["logit_bias"]) = (true.into(), 950.into(), json!({"2": -100}));
     let mut request = gateway.json_request("/v1/chat/completions", &body);
     request.headers_mut().insert("authorization", "Bearer tg-alpha".parse().unwrap());
     let mut response = gateway.send(request).await;
@@ -153,7 +163,7 @@ async fn who_leaves_pays_for_what_was_made_and_a_restart_forgets_nothing() {
     drop(response);
     let seen = used(&gateway, "alpha", 1, "").await;
     let billed = seen["output_tokens"].as_u64().unwrap();
-    assert!((events..300).contains(&billed), "{billed} tokens for {events} events");
+    assert!((events..950).contains(&billed), "{billed} tokens for {events} events");
     gateway.running.stop(Duration::from_secs(5)).await;
     let again = Gateway::start(&config(folder.path(), "")).await;
     assert_eq!(used(&again, "alpha", 1, "").await, seen);
@@ -161,6 +171,7 @@ async fn who_leaves_pays_for_what_was_made_and_a_restart_forgets_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_refuses_what_it_cannot_pay_and_a_restart_does_not_fill_it() {
+    clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&config(folder.path(), "")).await;
     // 200 millionths: two for each token of an answer.
@@ -182,13 +193,13 @@ async fn a_budget_refuses_what_it_cannot_pay_and_a_restart_does_not_fill_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_bucket_begins_where_it_was_asked_for_and_csv_has_all_of_them() {
-    const DAY_S: u64 = 86_400;
+    clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&config(folder.path(), "")).await;
     chat(&gateway, "alpha", 5).await;
     used(&gateway, "alpha", 1, "").await;
-    let moment = tidegate_tests::issuer::now_s() + 1;
-    while tidegate_tests::issuer::now_s() < moment {
+    let moment = now_s() + 1;
+    while now_s() < moment {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     chat(&gateway, "alpha", 5).await;
@@ -208,6 +219,7 @@ async fn the_first_bucket_begins_where_it_was_asked_for_and_csv_has_all_of_them(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_audit_finds_what_somebody_changed() {
+    clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
     let text = config(folder.path(), "")
         + "[[pipeline.stage]]\nplugin = \"calculator\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
@@ -286,6 +298,7 @@ async fn a_database_that_is_away_stops_no_answer_and_gets_each_use_once() {
         tidegate_skipped::skipped!("a database that is away, since TIDEGATE_TEST_POSTGRES names no server");
         return;
     };
+    clear_of_midnight().await;
     // scheme://user@host:port/database
     let (base, _) = server.rsplit_once('/').unwrap();
     let (login, host) = base.rsplit_once('@').unwrap();

@@ -1,7 +1,12 @@
 //! `semantic-cache`: answers that were given before, over real sockets.
 
 use super::{Tally, stage};
-use crate::conversations::{Keeping, ask as tell, get, heard, items, new_conversation, text_of as heard_text, texts};
+use crate::conversations::{
+    Keeping, ask as tell, get, heard, items, new_conversation, send, text_of as heard_text, texts,
+};
+use crate::talk::until;
+use crate::usage::{clear_of_midnight, today_s};
+use hyper::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidegate_tests::stand_in::{Said, StandIn, completion, embeddings, last_text};
@@ -48,15 +53,16 @@ struct Learned {
 async fn learn(gateway: &Gateway, request: Value) -> Learned {
     let first = gateway.chat(request.clone()).await;
     let mut said = vec![text_of(&first)];
-    for _ in 0..500 {
+    until(&format!("{request} is kept"), async || {
         let again = gateway.chat(request.clone()).await;
-        if is_hit(&again) {
-            return Learned { first, said };
+        if !is_hit(&again) {
+            said.push(text_of(&again));
+            return None;
         }
-        said.push(text_of(&again));
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{request} is not kept");
+        Some(())
+    })
+    .await;
+    Learned { first, said }
 }
 
 /// Of a stream or a whole answer.
@@ -156,21 +162,18 @@ async fn asked_by(gateway: &Gateway, secret: &str, id: &str, question: &str) -> 
     collect(gateway.send(request).await).await
 }
 
+/// Asks until it is answered from the cache.
+async fn kept_for(gateway: &Gateway, secret: &str, question: &str) {
+    until("it is kept", async || is_hit(&asked_by(gateway, secret, "a", question).await).then_some(())).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_share_nothing_and_one_request_id_mixes_nothing_up() {
     let service = server(embeddings).await;
     let ((one, first), (two, second)) = (key("one"), key("two"));
     let gateway = Gateway::start(&format!("{first}{second}{}", cached(&service, ""))).await;
     let question = "When does the museum open?";
-    let mut answer = asked_by(&gateway, &one, "a", question).await;
-    for _ in 0..500 {
-        if is_hit(&answer) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        answer = asked_by(&gateway, &one, "a", question).await;
-    }
-    assert!(is_hit(&answer));
+    kept_for(&gateway, &one, question).await;
     assert!(!is_hit(&asked_by(&gateway, &two, "a", question).await));
     // Many requests under one id, at once: each answer is kept for its own question.
     let questions: Vec<String> = (0..16).map(|n| format!("q{n}x y{n}z w{n}v")).collect();
@@ -178,17 +181,14 @@ async fn tenants_share_nothing_and_one_request_id_mixes_nothing_up() {
         futures_util::future::join_all(questions.iter().map(|question| asked_by(&gateway, &one, "same", question)))
             .await
     };
-    for _ in 0..500 {
+    until("all are kept", async || {
         let answers = ask_all().await;
         for (answer, question) in answers.iter().zip(&questions) {
             assert!(answer.text().ends_with(&format!(": {question}")), "{} to {question}", answer.text());
         }
-        if answers.iter().all(is_hit) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not all are kept");
+        answers.iter().all(is_hit).then_some(())
+    })
+    .await;
 }
 
 /// One may have passages that the other may not; each has memories of the own.
@@ -203,15 +203,7 @@ async fn callers_whose_answers_are_made_of_other_things_share_none() {
         let brings = stage("own-brings", &format!("file = {file:?}\nstages = [\"{kind}\"]"));
         let gateway = Gateway::start(&format!("{keys}{brings}{cache}")).await;
         let question = "When does the museum open?";
-        let mut hits = 0;
-        for _ in 0..500 {
-            hits += u32::from(is_hit(&asked_by(&gateway, &one, "a", question).await));
-            if hits > 0 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert_eq!(hits, 1, "{kind}: the one's own answer is kept");
+        kept_for(&gateway, &one, question).await;
         assert!(!is_hit(&asked_by(&gateway, &two, "b", question).await), "{kind}");
     }
 }
@@ -219,6 +211,7 @@ async fn callers_whose_answers_are_made_of_other_things_share_none() {
 /// What the model was asked is in the books, what the cache answered is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_the_cache_is_not_billed() {
+    clear_of_midnight().await;
     let (service, folder) = (server(embeddings).await, tempfile::tempdir().unwrap());
     let (secret, entry) = key("billed");
     let store = format!("[store]\npath = {:?}\n", folder.path().display().to_string());
@@ -229,21 +222,13 @@ async fn an_answer_of_the_cache_is_not_billed() {
     }
     let asked = service.asked(CHAT).len() as u64;
     // What the cache asks the model that makes vectors is billed as that model's.
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-    let mut billed = Value::Null;
-    for _ in 0..500 {
-        let request =
-            hyper::Request::get(gateway.url(&format!("/v1/usage?start_time={}&models=tidegate-starter", now - 60)))
-                .header("authorization", format!("Bearer {secret}"))
-                .body(Default::default())
-                .unwrap();
-        billed = collect(gateway.send(request).await).await.json()["data"][0]["results"][0].clone();
-        if billed["num_model_requests"] == asked {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!(billed["num_model_requests"], asked);
+    let path = format!("/v1/usage?start_time={}&models=tidegate-starter", today_s());
+    let billed = until("the bill", async || {
+        let usage = send(&gateway, Method::GET, &path, &secret, None).await.json();
+        let billed = usage["data"][0]["results"][0].clone();
+        (billed["num_model_requests"] == asked).then_some(billed)
+    })
+    .await;
     assert_eq!(billed["output_tokens"], 5 * asked);
 }
 
@@ -251,18 +236,19 @@ async fn an_answer_of_the_cache_is_not_billed() {
 /// conversation, and what the model said until then.
 async fn hit_in_a_conversation(gateway: &Gateway, question: &str) -> (Value, String, Vec<String>) {
     let mut said = Vec::new();
-    for _ in 0..500 {
+    let (response, conversation) = until(&format!("{question} is kept"), async || {
         let conversation = new_conversation(gateway).await;
         let body = json!({"model": "tidegate-starter", "input": question, "conversation": conversation});
         let answer = gateway.post("/v1/responses", &body).await;
         let response = answer.json();
         if is_hit(&answer) {
-            return (response, conversation, said);
+            return Some((response, conversation));
         }
         said.push(response["output"][0]["content"][0]["text"].as_str().unwrap().to_owned());
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{question} is not kept");
+        None
+    })
+    .await;
+    (response, conversation, said)
 }
 
 /// What the cache answers is a turn of the conversation as any other: it is kept, read again, and gone on from.
@@ -305,8 +291,11 @@ async fn an_answer_has_its_time_and_a_cut_or_refused_one_is_not_kept() {
     let service = server(embeddings).await;
     let gateway = Gateway::start(&cached(&service, "ttl_s = 2")).await;
     learn(&gateway, ask("When does the museum open?")).await;
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
-    assert!(!is_hit(&gateway.chat(ask("When does the museum open?")).await));
+    until("its time is over", async || {
+        let answer = gateway.chat(ask("When does the museum open?")).await;
+        (!is_hit(&answer)).then_some(())
+    })
+    .await;
 
     let cut = StandIn::start(|path, body| {
         let said = completion("It opens at ni");

@@ -2,6 +2,7 @@
 
 use super::{on_each, said, talk, until};
 use crate::conversations::{get, heard, items, new_conversation, post};
+use crate::usage::today_s;
 use serde_json::{Value, json};
 use tidegate_tests::Gateway;
 use tidegate_tests::stand_in::StandIn;
@@ -143,9 +144,4 @@ async fn tools_that_the_server_ran_are_kept_with_the_answer() {
         gateway.running.stop(std::time::Duration::from_secs(5)).await;
     })
     .await;
-}
-
-/// When today began.
-pub fn today_s() -> u64 {
-    tidegate_tests::issuer::now_s() / 86_400 * 86_400
 }

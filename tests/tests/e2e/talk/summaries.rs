@@ -103,7 +103,7 @@ async fn what_is_left_out_is_summed_up_and_the_metadata_says_so() {
         // They are billed as what they are, and survive.
         let shown = asked(&upstream, "sums").len();
         until("the bill", async || {
-            let day = format!("/v1/usage?start_time={}&group_by=kind", super::kept::today_s());
+            let day = format!("/v1/usage?start_time={}&group_by=kind", crate::usage::today_s());
             let results = get(&gateway, &day).await["data"][0]["results"].clone();
             let of = |kind: &str| results.as_array()?.iter().find(|result| result["kind"] == kind).cloned();
             (of("summary")?["num_model_requests"] == shown as u64).then_some(())
@@ -242,7 +242,7 @@ async fn summaries_are_their_tenants_and_nobodys_who_wants_nothing_kept() {
         }
         assert_eq!(ask("eve", "/v1/responses", one(99)).await.status, 404);
         let kinds = async |key: &str| {
-            let day = format!("/v1/usage?start_time={}&group_by=kind", super::kept::today_s());
+            let day = format!("/v1/usage?start_time={}&group_by=kind", crate::usage::today_s());
             let results = send(&gateway, Method::GET, &day, key, None).await.json()["data"][0]["results"].clone();
             results.as_array().unwrap().iter().map(|result| result["kind"].clone()).collect::<Vec<Value>>()
         };

@@ -112,7 +112,7 @@ async fn the_starter_names_conversations() {
         let title = named(&gateway, &id).await;
         assert!(title.chars().count() <= 80 && !title.contains('\n'), "{title}");
         let kinds = until("the bill", async || {
-            let day = format!("/v1/usage?start_time={}&group_by=kind", super::kept::today_s());
+            let day = format!("/v1/usage?start_time={}&group_by=kind", crate::usage::today_s());
             let results = get(&gateway, &day).await["data"][0]["results"].as_array()?.clone();
             let kinds: Vec<Value> = results.iter().map(|result| result["kind"].clone()).collect();
             (kinds.len() == 2).then_some(kinds)
