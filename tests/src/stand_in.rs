@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 /// What is answered.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct Said {
     pub body: Vec<u8>,
     /// Before the answer leaves.
     pub pause: Duration,
+    /// Of which it takes a permit before it leaves (or a minute is over).
+    pub gate: Option<Arc<Semaphore>>,
 }
 
 impl Said {
@@ -24,11 +27,15 @@ impl Said {
     }
 
     pub fn raw(status: u16, body: impl Into<Vec<u8>>) -> Self {
-        Self { status, body: body.into(), pause: Duration::ZERO }
+        Self { status, body: body.into(), pause: Duration::ZERO, gate: None }
     }
 
     pub fn after(self, pause: Duration) -> Self {
         Self { pause, ..self }
+    }
+
+    pub fn held(self, gate: &Arc<Semaphore>) -> Self {
+        Self { gate: Some(Arc::clone(gate)), ..self }
     }
 }
 
@@ -128,6 +135,11 @@ impl Serving {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             tokio::time::sleep(said.pause).await;
+            if let Some(gate) = &said.gate
+                && let Ok(permit) = tokio::time::timeout(Duration::from_secs(60), gate.acquire()).await
+            {
+                permit.unwrap().forget();
+            }
             self.running.fetch_sub(1, Ordering::SeqCst);
             let (status, len) = (said.status, said.body.len());
             let head =

@@ -1,11 +1,13 @@
 //! Answers in which the model calls the server's tools, in turns: each knows of the one before, and what a request asks
 //! for holds for all of them together.
 
+use crate::talk::until;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
 use tidegate_tests::stand_in::{Said, StandIn};
 use tidegate_tests::{Answer, Gateway, ask, collect, finish_reason, with_model};
+use tokio::sync::Semaphore;
 
 const CHAT: &str = "/v1/chat/completions";
 const SUM: &str = "{\"expression\": \"17*23\"}";
@@ -290,8 +292,10 @@ async fn what_tools_take_of_a_prompt_counts_before_it_is_sent() {
 /// While a second turn is generated, its prompt counts already.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_further_turn_counts_when_it_begins() {
-    let upstream = StandIn::start(|_, body| match (is_told(body), body["messages"][0]["content"].as_str()) {
-        (true, _) => says("It is 391.").after(Duration::from_millis(2500)),
+    let gate = Arc::new(Semaphore::new(0));
+    let shut = Arc::clone(&gate);
+    let upstream = StandIn::start(move |_, body| match (is_told(body), body["messages"][0]["content"].as_str()) {
+        (true, _) => says("It is 391.").held(&shut),
         (_, Some("Hello!")) => says("Hi."),
         _ => whole(&calls("calculator", SUM), "tool_calls", 2000, 8),
     })
@@ -299,14 +303,15 @@ async fn a_further_turn_counts_when_it_begins() {
     let gateway = gateway(&upstream, &format!("{}{STAGES}", key("tokens_per_minute = 10000"))).await;
     let long = format!("What is 17*23? {}", "x".repeat(8000));
     let meanwhile = async {
-        while upstream.asked(CHAT).len() < 2 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        by_ann(&gateway, with(ask("Hello!"), json!({"max_tokens": 1}))).await
+        until("the second turn", async || (upstream.asked(CHAT).len() == 2).then_some(())).await;
+        let meanwhile = by_ann(&gateway, with(ask("Hello!"), json!({"max_tokens": 1}))).await;
+        gate.add_permits(1);
+        meanwhile
     };
     let answer = by_ann(&gateway, with(ask(&long), json!({"max_tokens": 20})));
     let (answer, meanwhile) = tokio::join!(answer, meanwhile);
     assert_eq!(answer.text(), "It is 391.");
     let left: u64 = meanwhile.headers["x-ratelimit-remaining-tokens"].to_str().unwrap().parse().unwrap();
-    assert!((5000..7000).contains(&left), "{left}: two turns of 2000 tokens are counted");
+    // With one of them it would be 7,900, and 167 more for each second that it has taken.
+    assert!((5000..7500).contains(&left), "{left}: two turns of 2000 tokens are counted");
 }

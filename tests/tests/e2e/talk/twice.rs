@@ -3,19 +3,28 @@
 use super::{said, until};
 use crate::conversations::{heard, items, texts};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_tests::postgres::Database;
 use tidegate_tests::redis::Redis;
 use tidegate_tests::stand_in::StandIn;
 use tidegate_tests::{Answer, Gateway, collect};
+use tokio::sync::Semaphore;
+
+/// A model that answers as often as the gate has permits.
+async fn held() -> (StandIn, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let shut = Arc::clone(&gate);
+    (StandIn::start(move |_, body| said(body, "At noon.").held(&shut)).await, gate)
+}
 
 /// The client that does not know whether it got through sends its message again, and the balancer to another gateway; there
 /// is nothing between them but the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_comes_to_two_gateways_is_answered_once_and_read_at_both() {
     let Some(database) = Database::new("message") else { return };
-    let upstream = StandIn::start(|_, body| said(body, "At noon.").after(Duration::from_millis(800))).await;
+    let (upstream, gate) = held().await;
     let config = upstream.model("chat");
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let (one, two) =
@@ -33,11 +42,8 @@ async fn a_message_that_comes_to_two_gateways_is_answered_once_and_read_at_both(
     assert_eq!(items(&one).await, items(&two).await);
     // Sent again while it is made, and once it is there.
     assert_eq!(two.post(&path, &message).await.json(), here.json());
-    let started = Instant::now();
-    while items(&two).await["data"].as_array().unwrap().len() < 2 {
-        assert!(started.elapsed() < Duration::from_secs(30), "no answer");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    gate.add_permits(9);
+    until("an answer", async || (items(&two).await["data"].as_array()?.len() == 2).then_some(())).await;
     for gateway in [&one, &two] {
         assert_eq!(gateway.post(&path, &message).await.json(), here.json());
     }
@@ -97,7 +103,7 @@ async fn respond(gateway: &Gateway, key: &str, more: &Value) -> Answer {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone() {
     let Some(database) = Database::new("claimed") else { return };
-    let upstream = StandIn::start(|_, body| said(body, "At noon.").after(Duration::from_secs(2))).await;
+    let (upstream, gate) = held().await;
     let config = upstream.model("chat");
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let (one, two) =
@@ -110,7 +116,9 @@ async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone(
     for (n, (key, more, end)) in ends.into_iter().enumerate() {
         let meanwhile = async {
             until("it is made", async || (upstream.asked("/v1/chat/completions").len() > n).then_some(())).await;
-            respond(&two, key, &more).await
+            let early = respond(&two, key, &more).await;
+            gate.add_permits(1);
+            early
         };
         let (made, early) = tokio::join!(respond(&one, key, &more), meanwhile);
         assert_eq!((made.status, early.status), (200, 409), "{key}: {:?}", early.body);
@@ -138,7 +146,7 @@ async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_streamed_response_whose_gateway_was_killed_is_not_said_to_be_made() {
     let Some(database) = Database::new("killed") else { return };
-    let upstream = StandIn::start(|_, body| said(body, "At noon.").after(Duration::from_secs(4))).await;
+    let (upstream, gate) = held().await;
     let config = upstream.model("chat");
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let (one, two) =
@@ -149,7 +157,9 @@ async fn a_streamed_response_whose_gateway_was_killed_is_not_said_to_be_made() {
         let running = respond(&two, "k", &more).await;
         // As if nothing had been heard of it for too long.
         database.inside("UPDATE idempotency SET gateway = 'gone'");
-        (running, respond(&two, "k", &more).await)
+        let gone = respond(&two, "k", &more).await;
+        gate.add_permits(1);
+        (running, gone)
     };
     let (made, (running, gone)) = tokio::join!(respond(&one, "k", &more), meanwhile);
     assert_eq!((made.status, running.status, running.error().2), (200, 409, json!("idempotency_in_progress")));
