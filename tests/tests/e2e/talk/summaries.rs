@@ -2,6 +2,7 @@
 
 use super::{Store, asked, on_each, said, talk, until};
 use crate::conversations::{get, items, new_conversation, post, send};
+use crate::usage::today_s;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -41,27 +42,19 @@ fn message(n: usize) -> Value {
     json!({"message_id": n.to_string(), "content": format!("This is word-{n}, {}", "and so on ".repeat(12))})
 }
 
-/// Waits until nobody is asked any more.
-async fn quiet(upstream: &StandIn) {
-    let mut before = usize::MAX;
-    loop {
-        let now = upstream.asked("/v1/chat/completions").len();
-        if now == before {
-            return;
-        }
-        before = now;
-        tokio::time::sleep(Duration::from_millis(150)).await;
-    }
-}
-
-/// Says so much that much of it does not fit; gives the last `done`.
-async fn long_talk(gateway: &Gateway, upstream: &StandIn, id: &str) -> Value {
-    let mut done = Value::Null;
-    for n in 0..12 {
-        done = talk(gateway, id, message(n)).await;
-        quiet(upstream).await;
-    }
-    done
+/// Says so much that much of it does not fit, and goes on until what is left out has been summed up, in three summaries at
+/// least; gives the number of the last message. A summary that is due while the one before is still being written is made
+/// behind a later answer.
+async fn long_talk(gateway: &Gateway, upstream: &StandIn, id: &str) -> usize {
+    let mut num_messages = 0;
+    until("a summary of what is left out", async || {
+        let done = talk(gateway, id, message(num_messages)).await;
+        num_messages += 1;
+        let is_long = num_messages >= 12 && asked(upstream, "sums").len() >= 3;
+        let is_summed_up = done["left_out"].as_u64().unwrap() >= 6 && done["summarized"] == done["left_out"];
+        (is_long && is_summed_up).then_some(num_messages - 1)
+    })
+    .await
 }
 
 async fn summaries(gateway: &Gateway, id: &str) -> Vec<Value> {
@@ -77,16 +70,14 @@ async fn what_is_left_out_is_summed_up_and_the_metadata_says_so() {
         let upstream = upstream().await;
         let gateway = store.gateway(&models(&upstream), SUMMARIES).await;
         let id = new_conversation(&gateway).await;
-        let done = long_talk(&gateway, &upstream, &id).await;
-        let (left_out, summarized) = (done["left_out"].as_u64().unwrap(), done["summarized"].as_u64().unwrap());
-        assert!(left_out >= 6 && summarized == left_out, "{done}");
+        let last = long_talk(&gateway, &upstream, &id).await;
         let prompt = asked(&upstream, "chat").pop().unwrap();
         assert!(prompt.contains("Summary of what was said before"), "{prompt}");
         assert!(words(&prompt).starts_with("word-0 word-1 word-2 "), "{prompt}");
-        assert!(!prompt.contains("This is word-0,") && prompt.contains("This is word-11,"), "{prompt}");
+        assert!(!prompt.contains("This is word-0,") && prompt.contains(&format!("This is word-{last},")), "{prompt}");
         // Each goes on from the one before: the last was not shown how it began.
         let shown = asked(&upstream, "sums");
-        assert!(shown.len() >= 3 && !shown.last().unwrap().contains("This is word-0,"));
+        assert!(!shown.last().unwrap().contains("This is word-0,"));
 
         // The other endpoint says the same, in its object and in a header.
         let body =
@@ -101,9 +92,9 @@ async fn what_is_left_out_is_summed_up_and_the_metadata_says_so() {
         assert_eq!(whole["context"], json!({"left_out": 0, "summarized": 0}));
 
         // They are billed as what they are, and survive.
-        let shown = asked(&upstream, "sums").len();
         until("the bill", async || {
-            let day = format!("/v1/usage?start_time={}&group_by=kind", crate::usage::today_s());
+            let shown = asked(&upstream, "sums").len();
+            let day = format!("/v1/usage?start_time={}&group_by=kind", today_s());
             let results = get(&gateway, &day).await["data"][0]["results"].clone();
             let of = |kind: &str| results.as_array()?.iter().find(|result| result["kind"] == kind).cloned();
             (of("summary")?["num_model_requests"] == shown as u64).then_some(())
@@ -111,9 +102,8 @@ async fn what_is_left_out_is_summed_up_and_the_metadata_says_so() {
         .await;
         gateway.running.stop(Duration::from_secs(5)).await;
         let again = store.gateway(&models(&upstream), SUMMARIES).await;
-        let done = talk(&again, &id, message(12)).await;
+        let done = talk(&again, &id, message(1000)).await;
         assert!(done["summarized"].as_u64().unwrap() > 0, "{done}");
-        quiet(&upstream).await;
         // A question so long that turns have to go that nobody has summed up yet.
         let long = json!({"message_id": "long", "content": "and so on ".repeat(75)});
         let done = talk(&again, &id, long).await;
@@ -144,7 +134,6 @@ async fn a_summary_is_of_its_branch_and_goes_with_what_it_covers() {
         let done = talk(&gateway, &id, json!({"message_id": "other", "content": "Is it?"})).await;
         assert!(done["left_out"].as_u64().unwrap() > 0 && done["summarized"] == 0, "{done}");
         assert!(!asked(&upstream, "chat").pop().unwrap().contains("In short"));
-        quiet(&upstream).await;
 
         // Back on the first branch it holds, until something that it covers is deleted.
         let back = format!("/v1/conversations/{id}/items/{leaf}");
@@ -152,19 +141,18 @@ async fn a_summary_is_of_its_branch_and_goes_with_what_it_covers() {
         let done = talk(&gateway, &id, json!({"message_id": "back", "content": "Is it?"})).await;
         assert!(done["summarized"].as_u64().unwrap() > 0, "{done}");
         assert!(!words(&asked(&upstream, "chat").pop().unwrap()).contains("word-77"));
-        quiet(&upstream).await;
+        // What is being written still is not once the server has stopped.
+        gateway.running.stop(Duration::from_secs(5)).await;
+        let gateway = store.gateway(&models(&upstream), SUMMARIES).await;
         let first = format!("/v1/conversations/{id}/items/{}", all[0]["id"].as_str().unwrap());
         assert_eq!(send(&gateway, Method::DELETE, &first, "", None).await.status, 200);
         assert!(summaries(&gateway, &id).await.is_empty());
         let done = talk(&gateway, &id, json!({"message_id": "gone", "content": "Is it?"})).await;
         assert_eq!((&done["type"], &done["summarized"]), (&json!("done"), &json!(0)), "{done}");
-        quiet(&upstream).await;
         // The next one is made of what is left.
-        let anew = summaries(&gateway, &id).await;
-        assert!(
-            !anew.is_empty() && anew.iter().all(|summary| words(&summary.to_string()).starts_with("word-1 ")),
-            "{anew:?}"
-        );
+        let anew =
+            until("a summary", async || Some(summaries(&gateway, &id).await).filter(|anew| !anew.is_empty())).await;
+        assert!(anew.iter().all(|summary| words(&summary.to_string()).starts_with("word-1 ")), "{anew:?}");
         gateway.running.stop(Duration::from_secs(5)).await;
     })
     .await;
@@ -204,9 +192,13 @@ async fn a_model_that_fails_to_sum_up_hurts_nobody() {
         let broken = "[store.summaries]\nmodel = \"broken\"\n[pipeline]\n";
         let gateway = store.gateway(&models(&upstream), broken).await;
         let id = new_conversation(&gateway).await;
-        let done = long_talk(&gateway, &upstream, &id).await;
+        let mut done = Value::Null;
+        for n in 0..12 {
+            done = talk(&gateway, &id, message(n)).await;
+        }
         assert_eq!((&done["type"], &done["stored"], &done["summarized"]), (&json!("done"), &json!(true), &json!(0)));
-        assert!(done["left_out"].as_u64().unwrap() > 0 && !asked(&upstream, "broken").is_empty(), "{done}");
+        assert!(done["left_out"].as_u64().unwrap() > 0, "{done}");
+        until("it is tried", async || (!asked(&upstream, "broken").is_empty()).then_some(())).await;
         assert!(summaries(&gateway, &id).await.is_empty());
         gateway.running.stop(Duration::from_secs(5)).await;
     })
@@ -225,16 +217,17 @@ async fn summaries_are_their_tenants_and_nobodys_who_wants_nothing_kept() {
         let ask = async |key: &str, path: &str, body: Value| send(&gateway, Method::POST, path, key, Some(&body)).await;
         let id = ask("ann", "/v1/conversations", json!({})).await.json()["id"].as_str().unwrap().to_owned();
         let one = |n: usize| json!({"model": "chat", "truncation": "auto", "conversation": id, "input": message(n)["content"]});
-        let mut last = Value::Null;
-        for n in 0..12 {
+        let mut n = 0;
+        until("a summary", async || {
             let mut unkept = json!({"model": "chat", "input": format!("canary-{n} {}", "and so on ".repeat(200)), "truncation": "auto"});
             assert_ne!(ask("quiet", "/v1/responses", unkept.clone()).await.status, 500);
             (unkept["store"], unkept["conversation"]) = (json!(false), json!(id));
             assert_ne!(ask("ann", "/v1/responses", unkept).await.status, 500);
-            last = ask("ann", "/v1/responses", one(n)).await.json();
-            quiet(&upstream).await;
-        }
-        assert!(last["context"]["summarized"].as_u64().unwrap() > 0, "{last}");
+            let last = ask("ann", "/v1/responses", one(n)).await.json();
+            n += 1;
+            (n >= 12 && last["context"]["summarized"].as_u64().unwrap() > 0).then_some(())
+        })
+        .await;
         assert!(!asked(&upstream, "sums").iter().any(|shown| shown.contains("canary-")));
         for path in ["", "/items", "/export"] {
             let path = format!("/v1/conversations/{id}{path}");
@@ -242,7 +235,7 @@ async fn summaries_are_their_tenants_and_nobodys_who_wants_nothing_kept() {
         }
         assert_eq!(ask("eve", "/v1/responses", one(99)).await.status, 404);
         let kinds = async |key: &str| {
-            let day = format!("/v1/usage?start_time={}&group_by=kind", crate::usage::today_s());
+            let day = format!("/v1/usage?start_time={}&group_by=kind", today_s());
             let results = send(&gateway, Method::GET, &day, key, None).await.json()["data"][0]["results"].clone();
             results.as_array().unwrap().iter().map(|result| result["kind"].clone()).collect::<Vec<Value>>()
         };
@@ -268,8 +261,7 @@ async fn guards_stand_before_and_behind_the_model_that_sums_up() {
         let gateway = store.gateway(&models(&upstream), &more).await;
         let id = new_conversation(&gateway).await;
         talk(&gateway, &id, json!({"message_id": "pii", "content": "I am ann@example.com."})).await;
-        let done = long_talk(&gateway, &upstream, &id).await;
-        assert!(done["summarized"].as_u64().unwrap() > 0, "{done}");
+        long_talk(&gateway, &upstream, &id).await;
         let shown = asked(&upstream, "sums").concat();
         assert!(shown.contains("[email]") && !shown.contains("ann@example.com"), "{shown}");
         let prompt = asked(&upstream, "chat").pop().unwrap();
@@ -296,7 +288,7 @@ async fn a_summary_is_text_from_outside() {
         let guard =
             "[[pipeline.stage]]\nplugin = \"pii-guard\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
         let again = store.gateway(&models(&upstream), &format!("[store.summaries]\nmodel = \"sums\"\n{guard}")).await;
-        let done = talk(&again, &id, message(12)).await;
+        let done = talk(&again, &id, message(1000)).await;
         let prompt = asked(&upstream, "chat").pop().unwrap();
         assert!(prompt.contains("Card [card] was named") && !prompt.contains("4111"), "{prompt}");
         let outcomes = done["moderation"].as_array().unwrap();
