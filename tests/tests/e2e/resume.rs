@@ -145,12 +145,16 @@ async fn nothing_new_is_begun_in_the_background_while_the_server_stops() {
     let body = json!({"model": "tidegate-starter", "input": "Hello!", "background": true}).to_string();
     let mut socket = TcpStream::connect(gateway.addr).await.unwrap();
     let head = format!(
-        "POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         expect: 100-continue\r\n\r\n",
         body.len()
     );
-    socket.write_all(format!("{head}{}", &body[..10]).as_bytes()).await.unwrap();
-    // Until it is in work: a connection without a request is closed at once.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    socket.write_all(head.as_bytes()).await.unwrap();
+    // It is in work then: a connection without a request is closed at once.
+    let mut goes_on = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+    socket.read_exact(&mut goes_on).await.unwrap();
+    assert!(goes_on.starts_with(b"HTTP/1.1 100"), "{}", String::from_utf8_lossy(&goes_on));
+    socket.write_all(&body.as_bytes()[..10]).await.unwrap();
     let (address, stop) = (gateway.addr, tokio::spawn(gateway.running.stop(Duration::from_secs(20))));
     while TcpStream::connect(address).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;

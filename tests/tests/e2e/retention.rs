@@ -2,6 +2,7 @@
 //! project, or a request.
 
 use crate::conversations::send;
+use crate::talk::until;
 use hyper::Method;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -64,12 +65,7 @@ async fn no_memory_remembers_who_wants_nothing_kept() {
     }
     // What is written, is written in the order of asking: once this is there, all that came before would be.
     ask(&gateway, "loud", &format!("Later {CANARY} came."), json!({})).await;
-    for _ in 0..1000 {
-        if known(&gateway, "loud").await > 0 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("it is known", async || (known(&gateway, "loud").await > 0).then_some(())).await;
     assert_eq!(known(&gateway, "loud").await, 1, "the request that may be kept, and no other");
     assert_eq!((known(&gateway, "quiet").await, known(&gateway, "mute").await), (0, 0));
 }
@@ -102,15 +98,7 @@ async fn no_answer_to_who_wants_nothing_kept_is_in_the_cache() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // Asked by who may be remembered it is kept, for its own project; and found by a request that leaves nothing.
-    let mut hit = false;
-    for _ in 0..500 {
-        hit = is_hit(&ask(&gateway, "loud", &question, json!({})).await);
-        if hit {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(hit, "nothing is kept of anybody");
+    until("it is kept", async || is_hit(&ask(&gateway, "loud", &question, json!({})).await).then_some(())).await;
     assert!(is_hit(&ask(&gateway, "loud", &question, unkept).await));
     assert!(!is_hit(&ask(&gateway, "quiet", &question, json!({})).await));
 }

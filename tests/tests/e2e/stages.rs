@@ -1,7 +1,7 @@
 //! Stages that come after generation, and plugins that keep failing, on the path of real requests.
 
+use crate::talk::until;
 use std::path::Path;
-use std::time::Duration;
 use tidegate_tests::{Gateway, ask, finish_reason, joined};
 
 /// A stage of a guest from `tests/guests`, with patient limits and one instance.
@@ -14,6 +14,11 @@ fn stage(guest: &str, stages: &str, more: &str) -> String {
     )
 }
 
+/// The same under a name of its own: counters are of the whole process.
+fn stage_as(name: &str, guest: &str, stages: &str, more: &str) -> String {
+    stage(guest, stages, more).replace(&format!("plugin = \"{guest}\""), &format!("plugin = \"{name}\""))
+}
+
 pub(crate) async fn metrics(gateway: &Gateway) -> String {
     String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap()
 }
@@ -21,13 +26,11 @@ pub(crate) async fn metrics(gateway: &Gateway) -> String {
 /// Waits until the metrics hold a line that begins with `start` and ends in ` value`.
 pub(crate) async fn counted(gateway: &Gateway, start: &str, value: u64) {
     let ends = format!(" {value}");
-    for _ in 0..500 {
-        if metrics(gateway).await.lines().any(|line| line.starts_with(start) && line.ends_with(&ends)) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("no {start}... {value} in\n{}", metrics(gateway).await);
+    until(&format!("{start}... {value}"), async || {
+        let metrics = metrics(gateway).await;
+        metrics.lines().any(|line| line.starts_with(start) && line.ends_with(&ends)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,8 +79,9 @@ async fn an_output_guard_that_traps_withholds_the_answer_unless_it_is_open() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_memory_recalls_in_the_next_conversation_what_was_said_in_this_one() {
-    let gateway = Gateway::start(&stage("remembers", "[\"memory\"]", "[pipeline.stage.grants]\nkv_kib = 64")).await;
-    let calls = "tidegate_plugin_call_seconds_count{plugin=\"remembers\",stage=\"memory\"}";
+    let config = stage_as("recalls", "remembers", "[\"memory\"]", "[pipeline.stage.grants]\nkv_kib = 64");
+    let gateway = Gateway::start(&config).await;
+    let calls = "tidegate_plugin_call_seconds_count{plugin=\"recalls\",stage=\"memory\"}";
     let said = gateway.chat(ask("The harbour of Kelso opens at nine.")).await;
     assert_eq!(said.status, 200);
     counted(&gateway, calls, 2).await;
@@ -90,19 +94,14 @@ async fn a_memory_recalls_in_the_next_conversation_what_was_said_in_this_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_is_told_of_every_end_and_delays_none() {
-    let told = "tidegate_plugin_events_total{plugin=\"honest\",tenant=\"local\",name=\"told\"}";
-    let gateway = Gateway::start(&stage("honest", "[\"observer\"]", "")).await;
-    let start = metrics(&gateway)
-        .await
-        .lines()
-        .find(|line| line.starts_with(told))
-        .map_or(0, |line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+    let told = "tidegate_plugin_events_total{plugin=\"is-told\",tenant=\"local\",name=\"told\"}";
+    let gateway = Gateway::start(&stage_as("is-told", "honest", "[\"observer\"]", "")).await;
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
     gateway.stream(ask("Hello!")).await;
     let mut unknown = ask("Hello!");
     unknown["model"] = "no-such-model".into();
     assert_eq!(gateway.chat(unknown).await.status, 404);
-    counted(&gateway, told, start + 3).await;
+    counted(&gateway, told, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,13 +109,7 @@ async fn an_observer_that_traps_changes_no_answer() {
     let gateway = Gateway::start(&stage("honest", "[\"observer\"]", "config = { trap = \"observer\" }")).await;
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
     let failed = "tidegate_plugin_failures_total{plugin=\"honest\",stage=\"observer\",case=\"trap\"}";
-    for _ in 0..500 {
-        if metrics(&gateway).await.contains(failed) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the trap was not counted");
+    until("the trap is counted", async || metrics(&gateway).await.contains(failed).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,26 +131,23 @@ async fn a_plugin_runs_only_in_the_stages_that_the_config_names() {
 /// Five failures, then the guard is not asked for a while, not even about what it would allow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_keeps_failing_is_left_out_and_comes_back() {
-    let breaker = "[pipeline.stage.breaker]\nfailures = 3\nwithin_ms = 60000\npause_ms = 1500";
-    // Under a name of its own: counters are of the whole process.
-    let config = stage("panics", "[\"prompt-guard\"]", breaker).replace("plugin = \"panics\"", "plugin = \"tired\"");
+    let breaker = "[pipeline.stage.breaker]\nfailures = 3\nwithin_ms = 60000\npause_ms = 10000";
+    let config = stage_as("tired", "panics", "[\"prompt-guard\"]", breaker);
     let gateway = Gateway::start(&config).await;
     for _ in 0..3 {
         assert_eq!(gateway.chat(ask("panic")).await.status, 503);
     }
-    let paused = std::time::Instant::now();
     counted(&gateway, "tidegate_plugin_pauses_total{plugin=\"tired\"}", 1).await;
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 503);
     assert!(metrics(&gateway).await.contains("case=\"paused\""));
-    tokio::time::sleep(Duration::from_millis(1600).saturating_sub(paused.elapsed())).await;
-    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200, "it comes back");
+    until("it comes back", async || (gateway.chat(ask("Hello!")).await.status == 200).then_some(())).await;
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
 }
 
 /// Whoever writes prompts that a plugin says too much about takes it from nobody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_that_is_too_large_is_a_failure_and_leaves_nothing_out() {
-    let config = stage("bloats", "[\"prompt-guard\"]", "").replace("plugin = \"bloats\"", "plugin = \"wordy\"");
+    let config = stage_as("wordy", "bloats", "[\"prompt-guard\"]", "");
     let gateway = Gateway::start(&config).await;
     for _ in 0..6 {
         let refused = gateway.chat(ask("2")).await;

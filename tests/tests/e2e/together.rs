@@ -1,6 +1,6 @@
 //! Guards beside each other, guards beside the engine, and the channels that guards see.
 
-use crate::one_read;
+use crate::{one_read, talk};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -65,19 +65,13 @@ fn asks(gate: &Gate, name: &str, when: &str) -> String {
         "config = {{ url = \"http://{address}/\" }}\nwhen = \"{when}\"\n[pipeline.stage.grants]\nrandom = true\n\
          content = true\nsecrets = {{ key = \"PATH\" }}\nvectors = {{ notes = \"read\" }}\n\
          models = {{ small = \"tidegate-starter\" }}\n\
-         http = {{ origins = [\"http://{address}\"], networks = [\"127.0.0.1/32\"] }}"
+         http = {{ origins = [\"http://{address}\"], networks = [\"127.0.0.1/32\"], timeout_ms = 60000 }}"
     );
     stage("reaches", name, "prompt-guard", &more)
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..2000 {
-        if holds() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("never: {what}");
+    talk::until(what, async || holds().then_some(())).await;
 }
 
 /// Sequences that the engine runs, and tokens that it has generated.

@@ -1,5 +1,6 @@
 //! Bearer tokens of others: what is taken from them, and that no forged one is.
 
+use crate::talk::until;
 use hyper::Request;
 use ring::hmac;
 use serde_json::{Value, json};
@@ -176,7 +177,7 @@ fn hostile(issuer: &TestIssuer, good: &Signer, other: &Signer) -> Vec<(&'static 
 async fn of_all_hostile_tokens_none_is_taken_and_none_is_repeated() {
     let (good, other) = (Signer::new("one"), Signer::new("two"));
     let issuer = TestIssuer::start(&[&good]).await;
-    let gateway = gateway(&issuer, "tenant = \"acme\"").await;
+    let gateway = gateway(&issuer, "tenant = \"acme\"\njwks_pause_s = 600").await;
     let token = good.token(&issuer.claims("ann"));
     assert_eq!(models(&gateway, &token).await.status, 200);
     let corpus = hostile(&issuer, &good, &other);
@@ -206,24 +207,31 @@ async fn a_token_is_known_by_its_whole_and_its_time_is_checked_each_time() {
     let signer = Signer::new("one");
     let issuer = TestIssuer::start(&[&signer]).await;
     let gateway = gateway(&issuer, "tenant = \"acme\"\nclock_skew_s = 0").await;
-    let token = signer.token(&with(&issuer.claims("ann"), json!({"exp": now_s() + 2})));
+    let end = now_s() + 10;
+    let token = signer.token(&with(&issuer.claims("ann"), json!({"exp": end})));
     assert_eq!(models(&gateway, &token).await.status, 200);
     // All but the last characters are those of a token that was taken.
     for cut in [1, 20, 85] {
-        let end = if token.ends_with('A') { "Q" } else { "A" };
-        let forged = format!("{}{}", &token[..token.len() - cut], end.repeat(cut));
+        let letter = if token.ends_with('A') { "Q" } else { "A" };
+        let forged = format!("{}{}", &token[..token.len() - cut], letter.repeat(cut));
         assert_eq!(models(&gateway, &forged).await.status, 401, "{cut}");
     }
-    tokio::time::sleep(Duration::from_millis(2100)).await;
-    let over = models(&gateway, &token).await;
+    let over = until("it is over", async || {
+        let asked = now_s();
+        let answer = models(&gateway, &token).await;
+        assert!(answer.status != 200 || asked <= end, "{asked} is after {end}");
+        (answer.status != 200).then_some(answer)
+    })
+    .await;
     assert_eq!((over.status, over.error().2), (401, json!("expired_token")));
+    assert!(now_s() >= end, "it was over too early");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_of_unknown_keys_reaches_the_issuer_once() {
     let signer = Signer::new("one");
     let issuer = TestIssuer::start(&[&signer]).await;
-    let gateway = gateway(&issuer, "tenant = \"acme\"").await;
+    let gateway = gateway(&issuer, "tenant = \"acme\"\njwks_pause_s = 600").await;
     let claims = issuer.claims("ann");
     assert_eq!(models(&gateway, &signer.token(&claims)).await.status, 200);
     let storm = (0..200).map(|i| {
@@ -241,7 +249,7 @@ async fn a_storm_of_unknown_keys_reaches_the_issuer_once() {
 async fn new_keys_are_looked_for_old_ones_end_and_last_ones_go_on_while_the_issuer_is_away() {
     let (old, new) = (Signer::new("old"), Signer::new("new"));
     let issuer = TestIssuer::start(&[&old]).await;
-    let terms = "tenant = \"acme\"\njwks_pause_s = 0\njwks_refresh_s = 1\njwks_stale_s = 8";
+    let terms = "tenant = \"acme\"\njwks_pause_s = 0\njwks_refresh_s = 1\njwks_stale_s = 25";
     let gateway = gateway(&issuer, terms).await;
     issuer.set_away(true);
     let token = old.token(&issuer.claims("ann"));
@@ -258,8 +266,14 @@ async fn new_keys_are_looked_for_old_ones_end_and_last_ones_go_on_while_the_issu
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let fresh = new.token(&issuer.claims("bob"));
     assert_eq!(models(&gateway, &fresh).await.status, 200);
-    tokio::time::sleep(Duration::from_millis(7500)).await;
-    assert_eq!(models(&gateway, &fresh).await.status, 503);
+    until("its keys are over", async || match models(&gateway, &fresh).await.status {
+        200 => None,
+        status => {
+            assert_eq!(status, 503);
+            Some(())
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

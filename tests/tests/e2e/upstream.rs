@@ -4,7 +4,7 @@ use serde_json::json;
 use std::net::SocketAddr;
 use tidegate_tests::{BARE, Gateway, ask, events, finish_reason, joined};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 fn in_front_of(addr: SocketAddr) -> String {
     format!(
@@ -44,10 +44,18 @@ async fn two_gateways_with_the_bundled_pipeline_serve_as_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_that_is_its_own_upstream_is_told_apart() {
-    let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut config = tidegate::config::Config::parse(&in_front_of(port)).unwrap();
-    config.server.listen = port;
-    let looping = Gateway::start_at(config).await;
+    // It is asked at a port that is known before its own.
+    let before = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let looping = Gateway::start(&in_front_of(before.local_addr().unwrap())).await;
+    let itself = looping.addr;
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = before.accept().await {
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(itself).await.unwrap();
+                tokio::io::copy_bidirectional(&mut near, &mut far).await
+            });
+        }
+    });
     let mut request = ask("Hello!");
     request["model"] = "remote".into();
     let answer = looping.chat(request).await;
@@ -116,8 +124,10 @@ async fn an_upstream_that_counts_nothing_gets_no_invented_usage() {
 async fn an_upstream_that_is_down_or_talks_nonsense_is_a_bad_gateway() {
     let nonsense = misbehaving("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello").await;
     let broken = misbehaving("HTTP/1.1 500 Oops\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    for addr in [nonsense, broken, closed] {
+    // Taken, so that nobody else listens there, and closed, since it does not either.
+    let closed = TcpSocket::new_v4().unwrap();
+    closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    for addr in [nonsense, broken, closed.local_addr().unwrap()] {
         let front = Gateway::start(&in_front_of(addr)).await;
         let mut request = ask("Hello!");
         request["model"] = "remote".into();

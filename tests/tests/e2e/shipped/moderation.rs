@@ -133,7 +133,7 @@ async fn a_classifier_that_does_not_answer_well_is_a_failure_and_never_an_allow(
         let service = moderated(move |_| said.clone()).await;
         let config = guarded(&service, "stages = [\"prompt-guard\"]");
         // Compiling the component is not counted, reading megabytes is.
-        let config = if name == "slow" { config.replace("wall_ms = 20000", "wall_ms = 700") } else { config };
+        let config = if name == "slow" { config.replace("wall_ms = 20000", "wall_ms = 5000") } else { config };
         let answer = Gateway::start(&config).await.chat(ask("Hello!")).await;
         assert_eq!((answer.status, answer.error().2), (503, "plugin_failed".into()), "{name}");
         assert_eq!(service.asked("/v1/moderations").len(), 1, "{name}");
