@@ -6,6 +6,7 @@
 //! - a request waits for the server no longer than the deadline, whatever streams carry, and a stream not at all;
 //! - a stream is read from any gateway as from its own, and ends for its readers when that is no more
 //!   (`tests/logs.rs`);
+//! - of streams the server holds what their gateways do, and readers of large events so much together (`tests/bounds.rs`);
 //! - without the server each gateway goes on with its part of the limits and its own streams, says so, and comes back by
 //!   itself.
 //!
@@ -73,11 +74,13 @@ impl Shared {
     pub fn start(config: Config, settings: LogSettings) -> Result<Self, SharedError> {
         let link = Arc::new(Link::new(config)?);
         let (limits, settling) = Limits::new(Arc::clone(&link));
-        let (limits, logs) = (Arc::new(limits), Logs::new(Arc::new(link.of_logs()), settings));
+        let (logs, taking_back) = Logs::new(Arc::new(link.of_logs()), settings);
+        let limits = Arc::new(limits);
         let board = Board::new(Arc::clone(&link));
         let prepare = link.prepare(limits.scripts().chain([board.script()]));
         let keeping = tokio::spawn(keep(Arc::clone(&link), prepare, Arc::clone(&limits)));
-        let logs_work = [tokio::spawn(logs.clone().keep()), tokio::spawn(logs.clone().take_stops())];
+        let logs_work =
+            [tokio::spawn(logs.clone().keep()), tokio::spawn(logs.clone().take_stops()), tokio::spawn(taking_back)];
         let work = [keeping, tokio::spawn(settling)].into_iter().chain(logs_work).collect();
         Ok(Self { limits, logs, board, link, work })
     }

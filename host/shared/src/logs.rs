@@ -1,22 +1,25 @@
 //! Logs of streams that any gateway reads. A log is written where its generation runs; a task beside it copies what is
 //! there to the server (`logs/copy.rs`), and whoever reads it elsewhere asks for the next events (`logs/follow.rs`).
 //!
-//! A log's gateway has a lease. Where that has ended and the log has not, the log has failed.
+//! A log's gateway has a lease. Where that has ended and the log has not, the log has failed. What gives way there goes from
+//! the server too (`logs/early.rs`), so that what that holds is bounded as logs are in memory.
 
 mod copy;
+mod early;
 mod follow;
 
 use crate::link::{Line, Link};
 use crate::script::Script;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tidegate_streams::shared::{About, Asking, Away, Follow, SharedLogs};
 use tidegate_streams::{CUT, LOST, Log};
 use tidegate_types::{Fault, Reject, RejectKind, TenantId};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 
 /// The logs of all gateways.
 #[derive(Clone)]
@@ -37,6 +40,10 @@ struct Core {
     copying: AtomicU64,
     /// For the pieces of large events.
     pieces: Semaphore,
+    /// In KiB, for large events of all that read logs of others here.
+    room: Arc<Semaphore>,
+    /// Names of logs that have given way here.
+    given_way: mpsc::Sender<String>,
 }
 
 /// What holds for all logs.
@@ -68,7 +75,10 @@ const MAX_NUMBER: u64 = 1 << 40;
 struct Seen {
     tenant: String,
     owner: String,
+    /// What readers are told.
     outcome: Option<Result<(), Reject>>,
+    /// It is still written, whatever they are told.
+    goes_on: bool,
     is_owned: bool,
     /// The oldest event of which all is there.
     first: u64,
@@ -83,7 +93,8 @@ struct Piece {
     number: u64,
     /// Which of the event's; the first is 0.
     piece: u64,
-    is_last: bool,
+    /// Bytes of the event in the pieces behind this one.
+    behind: usize,
     bytes: Vec<u8>,
 }
 
@@ -95,7 +106,9 @@ struct Upto {
 }
 
 impl Logs {
-    pub(crate) fn new(link: Arc<Link>, settings: LogSettings) -> Self {
+    /// With work that runs for ever.
+    pub(crate) fn new(link: Arc<Link>, settings: LogSettings) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let (given_way, names) = mpsc::channel(early::MAX_NAMES);
         let of = |text: &str| Script::new(text.to_owned());
         let core = Core {
             link,
@@ -107,8 +120,11 @@ impl Logs {
             written: Mutex::default(),
             copying: AtomicU64::new(0),
             pieces: Semaphore::new(MAX_PIECES),
+            room: Arc::new(Semaphore::new(follow::ROOM_KIB)),
+            given_way,
         };
-        Self { core: Arc::new(core) }
+        let core = Arc::new(core);
+        (Self { core: Arc::clone(&core) }, early::take_back(core, names))
     }
 
     /// Keeps the connection of the logs. One that has died is so found out before a reader does. Runs for ever.
@@ -180,18 +196,18 @@ impl Core {
         if matches!(&found, redis::Value::Array(parts) if parts.is_empty()) {
             return Ok(None);
         }
-        type Parts = (String, String, String, u8, u64, Vec<(u64, u64, u8, Vec<u8>)>, u8);
+        type Parts = (String, String, String, u8, u8, u64, Vec<(u64, u64, usize, Vec<u8>)>, u8);
         let parts: Parts = redis::from_redis_value(found).map_err(|error| {
             tracing::error!("what is shared of a stream cannot be read: {error}");
             Away
         })?;
-        let (tenant, owner, end, owned, first, pieces, more) = parts;
+        let (tenant, owner, end, goes_on, owned, first, pieces, more) = parts;
         let pieces = pieces.into_iter();
-        let pieces = pieces.map(|(number, piece, last, bytes)| Piece { number, piece, is_last: last == 1, bytes });
-        let outcome = serde_json::from_str(&end).ok();
+        let pieces = pieces.map(|(number, piece, behind, bytes)| Piece { number, piece, behind, bytes }).collect();
+        let (outcome, goes_on) = (serde_json::from_str(&end).ok(), goes_on == 1);
         // Nobody could renew a lease on a server that was away until now.
         let is_owned = owned == 1 || line.since.elapsed() < self.link.config.lease;
-        Ok(Some(Seen { tenant, owner, outcome, is_owned, first, pieces: pieces.collect(), has_more: more == 1 }))
+        Ok(Some(Seen { tenant, owner, outcome, goes_on, is_owned, first, pieces, has_more: more == 1 }))
     }
 
     /// After this time the server has nothing more of a log of which it hears nothing.
@@ -206,6 +222,19 @@ impl Core {
         command.arg(tenant.as_str()).arg(millis(self.outlasting()));
         let mut connection = line.connection.clone();
         self.link.wait(&line, PATIENCE, command.exec_async(&mut connection)).await.is_some()
+    }
+
+    /// Has the server keep logs that were written here for no longer than that. Says whether it knows now.
+    async fn take_back(&self, ids: &[String], keep: Duration) -> bool {
+        let Some(line) = self.link.line() else { return false };
+        let mut commands = redis::pipe();
+        for id in ids {
+            let mut command = self.take_back.call(&self.keys(id));
+            command.arg(&self.link.gateway).arg(millis(keep));
+            commands.add_command(command).ignore();
+        }
+        let mut connection = line.connection.clone();
+        self.link.wait(&line, PATIENCE, commands.exec_async(&mut connection)).await.is_some()
     }
 
     async fn find(&self, tenant: &TenantId, id: &str) -> Result<Option<Seen>, Away> {
@@ -228,9 +257,10 @@ impl SharedLogs for Logs {
             let seen = self.core.find(tenant, id).await?;
             Ok(seen.map(|seen| About {
                 first_kept: seen.first.max(1),
-                outcome: match (seen.outcome, seen.is_owned) {
-                    (None, false) => Some(Err(lost())),
-                    (outcome, _) => outcome,
+                outcome: match seen.outcome {
+                    None if !seen.is_owned => Some(Err(lost())),
+                    Some(_) if seen.goes_on && seen.is_owned => None,
+                    outcome => outcome,
                 },
             }))
         })
@@ -252,6 +282,10 @@ impl SharedLogs for Logs {
             let mut connection = line.connection.clone();
             self.core.link.wait(&line, PATIENCE, commands.exec_async(&mut connection)).await.ok_or(Away)
         })
+    }
+
+    fn let_go(&self, id: &str) {
+        self.core.let_go(id);
     }
 
     fn forget(&self, tenant: &TenantId, ids: Vec<String>) {

@@ -80,7 +80,7 @@ impl Kept {
         while self.memory.is_full() {
             let can = ended.iter_mut().filter(|of| of.holding.is_share() && !of.logs.is_empty());
             let Some(heaviest) = can.max_by_key(|of| of.holding.bytes()) else { return };
-            heaviest.logs.pop_first().into_iter().for_each(|(_, id)| self.forget(&id));
+            heaviest.logs.pop_first().into_iter().for_each(|(_, id)| self.drop_early(&id));
         }
     }
 
@@ -90,7 +90,14 @@ impl Kept {
         let mut ended: Vec<(Instant, String)> =
             own.filter_map(|(id, log)| Some((log.ended_at()?, id.clone()))).collect();
         ended.sort_unstable();
-        ended.iter().take(count).for_each(|(_, id)| self.forget(id));
+        ended.iter().take(count).for_each(|(_, id)| self.drop_early(id));
+    }
+
+    /// Other gateways lose it as well.
+    fn drop_early(&mut self, id: &str) {
+        let Some(log) = self.logs.get(id).cloned() else { return };
+        self.forget(id);
+        log.give_way(id);
     }
 
     pub(crate) fn forget(&mut self, id: &str) {

@@ -5,7 +5,7 @@ mod writer;
 pub use writer::Writer;
 
 use crate::memory::Holding;
-use crate::shared::Follow;
+use crate::shared::{Follow, SharedLogs};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -66,6 +66,9 @@ struct State {
     /// Its writer went away before the end.
     dropped_by_writer: bool,
     stopped: bool,
+    /// Where other gateways find it.
+    told: Option<Arc<dyn SharedLogs>>,
+    gave_way: bool,
     waiting: Vec<Waker>,
     /// The writer's task, woken by a stop.
     writer: Option<Waker>,
@@ -136,6 +139,36 @@ impl Log {
         Ok(Cursor(Place::Here { log: Arc::clone(self), next: seen.min(last) + 1 }))
     }
 
+    pub(crate) fn tell(&self, shared: &Arc<dyn SharedLogs>) {
+        self.state.lock().told = Some(Arc::clone(shared));
+    }
+
+    /// It is dropped for others before its time, wherever it is found under this name.
+    pub(crate) fn give_way(&self, id: &str) {
+        let mut state = self.state.lock();
+        state.gave_way = true;
+        let told = state.told.take();
+        drop(state);
+        if let Some(shared) = told {
+            shared.let_go(id);
+        }
+    }
+
+    /// Whether it was dropped for others before its time.
+    pub fn has_given_way(&self) -> bool {
+        self.state.lock().gave_way
+    }
+
+    /// Ready once it has ended, whatever its readers were told before.
+    pub fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.lock();
+        if state.end.is_some() {
+            return Poll::Ready(());
+        }
+        state.wait(cx);
+        Poll::Pending
+    }
+
     /// The oldest event that is kept.
     pub fn first_kept(&self) -> u64 {
         self.state.lock().dropped + 1
@@ -154,6 +187,12 @@ impl Log {
 impl State {
     fn num_written(&self) -> u64 {
         self.dropped + self.events.len() as u64
+    }
+
+    fn wait(&mut self, cx: &mut Context<'_>) {
+        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.waiting.push(cx.waker().clone());
+        }
     }
 }
 
@@ -229,9 +268,7 @@ impl Log {
         if state.end.is_some() || state.cut.is_some() {
             return Poll::Ready(None);
         }
-        if !state.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            state.waiting.push(cx.waker().clone());
-        }
+        state.wait(cx);
         Poll::Pending
     }
 }

@@ -30,6 +30,9 @@ pub trait SharedLogs: Send + Sync + 'static {
     /// Asks the gateway where the log is written to end it.
     fn stop<'a>(&'a self, tenant: &'a TenantId, id: &'a str) -> Asking<'a, ()>;
 
+    /// A log that was published here has given way before its time: others lose it as well. Waits for nothing.
+    fn let_go(&self, id: &str);
+
     /// Nobody finds these any more, and whoever writes them is asked to end. Waits for nothing.
     fn forget(&self, tenant: &TenantId, ids: Vec<String>);
 }

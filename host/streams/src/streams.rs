@@ -148,6 +148,7 @@ impl Streams {
     /// Lets readers at other gateways find a log that was opened under this name.
     pub fn tell(&self, id: &str, writer: &Writer) {
         if let Some(shared) = &self.shared {
+            writer.log().tell(shared);
             shared.publish(writer.log().tenant(), id, writer.log());
         }
     }

@@ -2,7 +2,8 @@
 //! client waits for it. While the server is away the log itself keeps what is missing, as long as it has room.
 //!
 //! A large event goes in pieces, few at a time of all logs: the logs have one connection, which is given up where an answer
-//! takes too long, and nobody's event may be the reason for that. Where it is all the same, the log ends for the others.
+//! takes too long, and nobody's event may be the reason for that. Where it is all the same, the log ends for the others, who
+//! can still end it itself, and forget it.
 
 use super::{Core, MAX_BYTES, MAX_EVENT_BYTES, PATIENCE, PAUSE, Upto, millis, too_large};
 use bytes::Bytes;
@@ -32,13 +33,17 @@ pub(super) struct Copying {
 }
 
 /// What there is to say of the log.
+#[derive(Default)]
 struct Batch {
-    /// The number of the first event.
+    /// The number of the first event. Its end holds once all before and all of these are there.
     first: u64,
     events: Vec<Bytes>,
     /// Which piece of the first event goes, where that is large; then it is the only one.
     piece: Option<u64>,
+    /// What readers elsewhere are told.
     end: Option<Result<(), Reject>>,
+    /// That, though the log itself goes on.
+    goes_on: bool,
 }
 
 /// What came of saying it.
@@ -59,7 +64,7 @@ impl Copying {
     }
 
     pub(super) async fn run(self) {
-        let begun = Batch { first: 0, events: Vec::new(), piece: None, end: None };
+        let begun = Batch::default();
         let (mut said, mut has_begun, mut upto, mut failed) = (self.say(&begun).await, false, Upto::default(), 0);
         loop {
             match said {
@@ -76,7 +81,9 @@ impl Copying {
             }
             let batch = self.gather(upto, failed).await;
             if batch.end.is_some() && self.log.is_void() {
-                return self.take_back().await;
+                // What is not taken back now is begun anew by the next, or has its end with the server.
+                self.core.take_back(std::slice::from_ref(&self.id), Duration::ZERO).await;
+                return;
             }
             said = self.say(&batch).await;
             failed += u32::from(batch.piece.is_some() && matches!(said, Said::Failed));
@@ -84,7 +91,27 @@ impl Copying {
             if let (Said::UpTo(there), Some(_)) = (&said, &batch.end)
                 && there.number + 1 >= whole
             {
+                if batch.goes_on {
+                    self.stay(batch).await;
+                }
                 return;
+            }
+        }
+    }
+
+    /// What is over for readers elsewhere goes on here: until it ends the server hears of it, and others may end it.
+    async fn stay(&self, mut told: Batch) {
+        told.events.clear();
+        loop {
+            let ended = poll_fn(|cx| self.log.poll_ended(cx));
+            let has_ended = tokio::time::timeout(self.core.link.config.lease / 3, ended).await.is_ok();
+            told.goes_on = !has_ended;
+            match self.say(&told).await {
+                Said::Enough => return self.log.stop(),
+                Said::UpTo(_) if has_ended => return,
+                Said::UpTo(_) => {}
+                Said::Nothing | Said::Failed if self.is_over() => return,
+                Said::Nothing | Said::Failed => tokio::time::sleep(PAUSE).await,
             }
         }
     }
@@ -94,7 +121,7 @@ impl Copying {
     async fn gather(&self, upto: Upto, failed: u32) -> Batch {
         // What the log no longer has is missing on the server, too.
         let seen = upto.number.max(self.log.first_kept() - 1);
-        let mut batch = Batch { first: seen + 1, events: Vec::new(), piece: None, end: None };
+        let mut batch = Batch { first: seen + 1, ..Batch::default() };
         let Ok(mut cursor) = self.log.read_after(seen) else { return batch };
         let waiting = poll_fn(|cx| cursor.poll_next(cx));
         // Even without news the server hears of the log: it may have forgotten it, and would at last.
@@ -103,7 +130,9 @@ impl Copying {
             Some(Ok(event)) if event.event.len() > MAX_BYTES => {
                 let bytes = event.event.len();
                 if bytes > MAX_EVENT_BYTES || failed >= ATTEMPTS {
-                    batch.end = Some(Err(too_large(bytes)));
+                    self.end(&mut batch, Some(Err(too_large(bytes))));
+                    // It holds whatever is missing: nothing more will come.
+                    batch.first = 1;
                     return batch;
                 }
                 batch.piece = Some(if seen == upto.number { upto.pieces } else { 0 });
@@ -113,7 +142,7 @@ impl Copying {
             Some(Ok(event)) => batch.events.push(event.event),
             Some(Err(_)) => return batch,
             None => {
-                batch.end = cursor.outcome();
+                self.end(&mut batch, cursor.outcome());
                 return batch;
             }
         }
@@ -132,13 +161,14 @@ impl Copying {
                     bytes += event.event.len();
                     batch.events.push(event.event);
                 }
-                Poll::Ready(None) => {
-                    batch.end = cursor.outcome();
-                    return;
-                }
+                Poll::Ready(None) => return self.end(batch, cursor.outcome()),
                 Poll::Ready(Some(Err(_))) | Poll::Pending => return,
             }
         }
+    }
+
+    fn end(&self, batch: &mut Batch, end: Option<Result<(), Reject>>) {
+        (batch.end, batch.goes_on) = (end, self.log.ended_at().is_none());
     }
 
     async fn say(&self, batch: &Batch) -> Said {
@@ -151,14 +181,15 @@ impl Copying {
         let Some(line) = core.link.line() else { return Said::Nothing };
         let end = batch.end.clone().map(|outcome| outcome.map_err(|reject| Reject { cause: None, ..reject }));
         let end = end.map(|end| serde_json::to_string(&end).unwrap_or_default()).unwrap_or_default();
-        let keep = core.settings.keep + if batch.end.is_some() { Duration::ZERO } else { core.link.config.lease };
+        let has_ended = batch.end.is_some() && !batch.goes_on;
+        let keep = if has_ended { core.settings.keep } else { core.outlasting() };
         let mut command = core.append.call(&core.keys(&self.id));
         command.arg(self.tenant.as_str()).arg(&core.link.gateway).arg(millis(keep));
-        command.arg(self.log.first_kept()).arg(end).arg(batch.first);
+        command.arg(self.log.first_kept()).arg(end).arg(u8::from(batch.goes_on)).arg(batch.first);
         match (batch.piece, batch.events.first()) {
             (Some(piece), Some(event)) => {
-                let (bytes, is_last) = part(event, piece);
-                command.arg(piece).arg(u8::from(!is_last)).arg(bytes);
+                let (bytes, behind) = part(event, piece);
+                command.arg(piece).arg(behind).arg(bytes);
             }
             _ => {
                 command.arg("").arg(0);
@@ -176,28 +207,19 @@ impl Copying {
         }
     }
 
-    /// Has the server forget a log that has come to nothing, for another of its name.
-    async fn take_back(&self) {
-        let core = &*self.core;
-        let Some(line) = core.link.line() else { return };
-        let mut command = core.take_back.call(&core.keys(&self.id));
-        command.arg(&core.link.gateway);
-        let mut connection = line.connection.clone();
-        // What is not taken back now is begun anew by the next, or has its end with the server.
-        core.link.wait(&line, PATIENCE, command.exec_async(&mut connection)).await;
-    }
-
     /// Whether nobody could read it any more.
     fn is_over(&self) -> bool {
-        self.log.is_void() || self.log.ended_at().is_some_and(|ended| ended.elapsed() > self.core.settings.keep)
+        self.log.is_void()
+            || self.log.has_given_way()
+            || self.log.ended_at().is_some_and(|ended| ended.elapsed() > self.core.settings.keep)
     }
 }
 
-/// A piece of a large event, and whether it is the last.
-fn part(event: &[u8], piece: u64) -> (&[u8], bool) {
+/// A piece of a large event, and how many bytes are behind it.
+fn part(event: &[u8], piece: u64) -> (&[u8], usize) {
     let start = usize::try_from(piece).map_or(event.len(), |piece| piece.saturating_mul(MAX_BYTES)).min(event.len());
     let end = start.saturating_add(MAX_BYTES).min(event.len());
-    (&event[start..end], end == event.len())
+    (&event[start..end], event.len() - end)
 }
 
 impl Drop for Copying {
@@ -208,6 +230,9 @@ impl Drop for Copying {
             written.remove(&self.id);
         }
         drop(written);
+        if self.log.has_given_way() {
+            self.core.let_go(&self.id);
+        }
         self.core.copying.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -1,6 +1,7 @@
-//! Reads one log of another gateway: a task asks for the next events, and hands them over as the reader takes them.
+//! Reads one log of another gateway: a task asks for the next events, and hands them over as the reader takes them. It has no
+//! more than a few lots of them, but for large events, which have one room for all readers of this gateway.
 
-use super::{Core, Piece, Upto, interrupted, is_unsaid, lost};
+use super::{Core, MAX_EVENT_BYTES, Piece, Upto, interrupted, is_unsaid, lost};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use tidegate_streams::shared::Follow;
 use tidegate_streams::{Missed, Numbered};
 use tidegate_types::Reject;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 
 /// Events that are asked for together, and lots of them that wait for a slow reader.
@@ -18,6 +19,12 @@ const MAX_LOTS: usize = 2;
 
 /// Between questions: short while there is news, longer where there is none.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
+
+/// The room for large events, each from its first piece until it has left: one as large as any finds room at last.
+pub(super) const ROOM_KIB: usize = MAX_EVENT_BYTES >> 10;
+
+/// For so many leases a large event waits for room, which those hold who read slowly.
+const PATIENCE_LEASES: u32 = 4;
 
 /// What a reader gets.
 enum Lot {
@@ -80,7 +87,7 @@ impl Drop for Following {
 /// Asks until the log has ended, the reader is gone, or nothing is known of it for as long as a lease.
 async fn ask(core: Arc<Core>, id: String, seen: u64, lots: mpsc::Sender<Lot>) {
     let (mut pause, mut known) = (PAUSES.0, Instant::now());
-    let mut taken = Taken { upto: Upto { number: seen, pieces: 0 }, begun: Vec::new() };
+    let mut taken = Taken { upto: Upto { number: seen, pieces: 0 }, begun: Vec::new(), behind: 0, room: None };
     let last = loop {
         let found = match core.link.line() {
             Some(line) => core.look(&line, &id, taken.upto, MAX_EVENTS).await,
@@ -99,6 +106,17 @@ async fn ask(core: Arc<Core>, id: String, seen: u64, lots: mpsc::Sender<Lot>) {
                 };
                 if !events.is_empty() && lots.send(Lot::Events(events)).await.is_err() {
                     return;
+                }
+                if taken.lacks_room() {
+                    // Who has yet to take what came before holds nothing that others wait for.
+                    if lots.reserve_many(MAX_LOTS).await.is_err() {
+                        return;
+                    }
+                    let Some(room) = core.room_for(taken.begun.len() + taken.behind).await else {
+                        break Lot::Broken(interrupted());
+                    };
+                    taken.enter(room);
+                    known = Instant::now();
                 }
                 if found.has_more {
                     continue;
@@ -123,17 +141,51 @@ async fn ask(core: Arc<Core>, id: String, seen: u64, lots: mpsc::Sender<Lot>) {
     let _ = lots.send(last).await;
 }
 
+impl Core {
+    /// Room for a large event, as others leave it. `None` where they do not.
+    async fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let kib = u32::try_from(bytes.div_ceil(1 << 10).min(ROOM_KIB)).ok()?;
+        let room = Arc::clone(&self.room).acquire_many_owned(kib);
+        tokio::time::timeout(PATIENCE_LEASES * self.link.config.lease, room).await.ok()?.ok()
+    }
+}
+
+/// A large event, with its room.
+struct Large {
+    bytes: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Large {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// What a reader has: whole events up to a number, and the beginning of the next.
 struct Taken {
     upto: Upto,
     begun: Vec<u8>,
+    /// Bytes that are missing of what has begun.
+    behind: usize,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Taken {
+    /// Whether an event has begun that may not go on yet.
+    fn lacks_room(&self) -> bool {
+        self.upto.pieces > 0 && self.room.is_none()
+    }
+
+    fn enter(&mut self, room: OwnedSemaphorePermit) {
+        self.begun.reserve_exact(self.behind);
+        self.room = Some(room);
+    }
+
     /// Takes the pieces that follow; gives the events that are whole with them. `None` where some are missing.
     fn take(&mut self, pieces: Vec<Piece>) -> Option<Vec<Numbered>> {
         let mut events = Vec::new();
-        for Piece { number, piece, is_last, bytes } in pieces {
+        for Piece { number, piece, behind, bytes } in pieces {
             if (number, piece) != (self.upto.number + 1, self.upto.pieces) {
                 return None;
             }
@@ -146,12 +198,16 @@ impl Taken {
                     begun
                 }
             };
-            if is_last {
+            if behind == 0 {
                 self.upto = Upto { number, pieces: 0 };
-                events.push(Numbered { number, event: Bytes::from(bytes) });
+                let event = match self.room.take() {
+                    Some(room) => Bytes::from_owner(Large { bytes, _room: room }),
+                    None => Bytes::from(bytes),
+                };
+                events.push(Numbered { number, event });
             } else {
                 self.upto.pieces += 1;
-                self.begun = bytes;
+                (self.begun, self.behind) = (bytes, behind);
             }
         }
         Some(events)
