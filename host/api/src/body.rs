@@ -145,7 +145,7 @@ pub(crate) fn next_of(buffer: &mut BytesMut) -> Bytes {
 }
 
 /// The next bytes of an answer. Behind each piece but the last something is left, so that the last is known as such.
-pub(crate) fn next_piece(left: &mut Option<Bytes>) -> Option<Bytes> {
+fn next_piece(left: &mut Option<Bytes>) -> Option<Bytes> {
     match left {
         Some(bytes) if bytes.len() > PIECE_BYTES => Some(bytes.split_to(PIECE_BYTES)),
         _ => left.take(),

