@@ -116,12 +116,16 @@ impl Connector {
 
     /// Sends a request and waits for the head of the answer. Dropping the future closes the connection.
     pub async fn send(&self, request: &Request) -> Result<Response, EgressError> {
-        self.send_telling(request, &|| ()).await
+        self.send_telling(request, &|_| ()).await
     }
 
-    /// As [`Self::send`]; calls `sending` each time that there is a connection and the request goes to it. Until then the
-    /// server has seen nothing of it.
-    pub async fn send_telling(&self, request: &Request, sending: &(dyn Fn() + Sync)) -> Result<Response, EgressError> {
+    /// As [`Self::send`]; tells `sending` whether the server may have the request: each time that it goes to a connection,
+    /// and where nothing was done with it there. Until the first time the server has seen nothing of it.
+    pub async fn send_telling(
+        &self,
+        request: &Request,
+        sending: &(dyn Fn(bool) + Sync),
+    ) -> Result<Response, EgressError> {
         let limit = self.0.first_byte_timeout;
         match timeout(limit, self.send_unbounded(request, sending)).await {
             Ok(outcome) => outcome,
@@ -133,7 +137,11 @@ impl Connector {
     /// is used, and then soon. The request is then sent again on a fresh one, as RFC 9110 (9.2.2) allows where the
     /// failure is known to be of the connection. One that breaks later may have had the request, and begun an answer.
     /// A request that the server says it did not process is sent again, too.
-    async fn send_unbounded(&self, request: &Request, sending: &(dyn Fn() + Sync)) -> Result<Response, EgressError> {
+    async fn send_unbounded(
+        &self,
+        request: &Request,
+        sending: &(dyn Fn(bool) + Sync),
+    ) -> Result<Response, EgressError> {
         let kept = self.0.pool.take();
         let was_kept = kept.is_some();
         let connection = match kept {
@@ -141,16 +149,18 @@ impl Connector {
             None => self.dial().await?,
         };
         let begun = Instant::now();
-        sending();
+        sending(true);
         match self.exchange(connection, request).await? {
             Ok(response) => return Ok(response),
             Err(error) if is_unprocessed(&error) => {}
             Err(error) if was_kept && was_stale(&error) && begun.elapsed() < STALE => {}
             Err(error) => return Err(self.broken(&error)),
         }
+        sending(false);
         let connection = self.dial().await?;
-        sending();
-        self.exchange(connection, request).await?.map_err(|error| self.broken(&error))
+        sending(true);
+        let answered = self.exchange(connection, request).await?;
+        answered.inspect_err(|error| sending(!is_unprocessed(error))).map_err(|error| self.broken(&error))
     }
 
     async fn dial(&self) -> Result<Connection, EgressError> {

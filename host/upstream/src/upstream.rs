@@ -17,6 +17,7 @@ use tidegate_wire::client::{
     AnswerReader, Failure, RequestOptions, WireError, embeddings, endpoint_path, labels, labels_body, model_names,
     prompt_tokens, request_body, vectors_body,
 };
+use tokio::sync::Semaphore;
 use tracing::{Instrument, Span};
 
 /// Bytes of an error that are read, and how long that may take.
@@ -30,6 +31,8 @@ const TEXT_BYTES: u64 = 96 << 10;
 const TEXTS_BYTES: u64 = 1 << 20;
 /// An answer about texts that takes a millisecond to read and more is read beside the connection's thread.
 const LONG_BYTES: usize = 256 << 10;
+/// As many of those are read at once.
+static READINGS: Semaphore = Semaphore::const_new(8);
 
 /// One model at one server. Clones share its connections.
 #[derive(Clone)]
@@ -157,13 +160,10 @@ impl Upstream {
         let mut request = self.request(Method::POST, path, Bytes::from(body));
         name(&mut request, &sending.request_id, sending.hops);
         let span = self.traced(&mut request);
+        // What another server had of it stays with that.
+        let had = attempts.may_be_billed();
         let answering = async {
-            let sent = self.send_telling(&request, &|| attempts.note_with_server(true)).await;
-            let mut response = sent.inspect_err(|failed| match failed.trouble {
-                // It may have made all of it.
-                Trouble::Broken | Trouble::Silent => {}
-                _ => attempts.note_with_server(false),
-            })?;
+            let mut response = self.send_telling(&request, &|has| attempts.note_with_server(had || has)).await?;
             response.allow(most_bytes);
             response.collect(most_bytes).await.map_err(|error| self.failures.egress(&error))
         };
@@ -171,7 +171,9 @@ impl Upstream {
         let is_long = body.len() > LONG_BYTES;
         let read = move || (read(&body), prompt_tokens(&body).filter(|tokens| *tokens <= most_tokens));
         let (said, tokens) = if is_long {
-            let reading = tokio::task::spawn_blocking(read).await;
+            // Its memory outlives a caller who leaves.
+            let turn = READINGS.acquire().await;
+            let reading = tokio::task::spawn_blocking(move || (read(), turn).0).await;
             reading.map_err(|error| self.failures.unexpected(format_args!("an answer that cannot be read: {error}")))?
         } else {
             read()
@@ -185,16 +187,18 @@ impl Upstream {
 
     /// Sends, and reads the failure where the status says so.
     async fn send(&self, request: &Request) -> Result<Response, Failed> {
-        self.send_telling(request, &|| ()).await
+        self.send_telling(request, &|_| ()).await
     }
 
-    /// The same; calls `sending` each time that the request goes to a connection.
-    async fn send_telling(&self, request: &Request, sending: &(dyn Fn() + Sync)) -> Result<Response, Failed> {
+    /// The same; tells `sending` whether the server may have the request, and may do what it asks for.
+    async fn send_telling(&self, request: &Request, sending: &(dyn Fn(bool) + Sync)) -> Result<Response, Failed> {
         let sent = self.connector.send_telling(request, sending).await;
         let mut response = sent.map_err(|error| self.failures.egress(&error))?;
         if response.status == StatusCode::OK {
             return Ok(response);
         }
+        // Those two may be of something in front of the server, which works on.
+        sending(matches!(response.status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT));
         let body = tokio::time::timeout(FAILURE_TIMEOUT, response.collect(MAX_FAILURE_BYTES)).await;
         let failure = match body {
             Ok(Ok(body)) => Failure::parse(&body),

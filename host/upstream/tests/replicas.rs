@@ -418,6 +418,11 @@ async fn what_a_server_has_and_does_not_refuse_it_may_bill() {
         (status("400 Bad Request"), false),
         (status("429 Too Many Requests"), false),
         (status("500 Internal Server Error"), false),
+        // Whoever says so may be in front of a server that goes on.
+        (status("502 Bad Gateway"), true),
+        (status("504 Gateway Timeout"), true),
+        // The wait for the rest of a refusal changes nothing.
+        (Act::Hang("HTTP/1.1 429 Too Many Requests\r\ncontent-length: 9\r\n\r\n{}"), false),
     ] {
         let what = format!("{act:?}");
         let server = Server::start(move |_| act.clone()).await;
@@ -429,4 +434,19 @@ async fn what_a_server_has_and_does_not_refuse_it_may_bill() {
     // It speaks no TLS: the request never leaves.
     let server = Server::start(|_| Act::Hang("")).await;
     assert!(!may_be_billed(format!("https://{}/v1", server.address)).await);
+}
+
+#[tokio::test]
+async fn what_one_server_had_the_next_ones_refusal_does_not_undo() {
+    let cut = Server::start(|_| Act::Reset).await;
+    let refusing = Server::start(|_| status("429 Too Many Requests")).await;
+    let retry = RetryConfig { retries: 1, budget_percent: 100, ..quick() };
+    let replicas = self::replicas(&[cut.address, refusing.address], retry, &never());
+    // Whichever is asked first.
+    for asked_so_far in 1..=20 {
+        let attempts = Attempts::default();
+        replicas.vectors(&about("x"), &sending(1), &attempts).await.unwrap_err();
+        assert_eq!((cut.seen(), refusing.seen()), (asked_so_far, asked_so_far));
+        assert!(attempts.may_be_billed());
+    }
 }
