@@ -7,7 +7,9 @@
 mod copy;
 mod early;
 mod follow;
+mod room;
 
+use self::room::Room;
 use crate::link::{Line, Link};
 use crate::script::Script;
 use parking_lot::Mutex;
@@ -41,7 +43,7 @@ struct Core {
     /// For the pieces of large events.
     pieces: Semaphore,
     /// In KiB, for large events of all that read logs of others here.
-    room: Arc<Semaphore>,
+    room: Arc<Room>,
     /// Names of logs that have given way here.
     given_way: mpsc::Sender<String>,
 }
@@ -120,7 +122,7 @@ impl Logs {
             written: Mutex::default(),
             copying: AtomicU64::new(0),
             pieces: Semaphore::new(MAX_PIECES),
-            room: Arc::new(Semaphore::new(follow::ROOM_KIB)),
+            room: Arc::new(Room::new(follow::ROOM_KIB)),
             given_way,
         };
         let core = Arc::new(core);

@@ -27,7 +27,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("ledger", &["types"]),
     ("pipeline", &["types", "trace", "ledger", "model", "engine", "upstream", "sandbox", "text", "fair", "limits"]),
     ("streams", &["types"]),
-    ("shared", &["types", "limits", "streams"]),
+    ("shared", &["types", "fair", "limits", "streams"]),
     ("store", &["types", "ledger"]),
     ("api", &["types", "settled", "trace", "wire", "identity", "streams", "store"]),
     (

@@ -1,6 +1,7 @@
 //! Reads one log of another gateway: a task asks for the next events, and hands them over as the reader takes them. It has no
 //! more than a few lots of them, but for large events, which have one room for all readers of this gateway.
 
+use super::room::Held;
 use super::{Core, MAX_EVENT_BYTES, Piece, Upto, interrupted, is_unsaid, lost};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use tidegate_streams::shared::Follow;
 use tidegate_streams::{Missed, Numbered};
 use tidegate_types::Reject;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// Events that are asked for together, and lots of them that wait for a slow reader.
@@ -112,7 +113,7 @@ async fn ask(core: Arc<Core>, id: String, seen: u64, lots: mpsc::Sender<Lot>) {
                     if lots.reserve_many(MAX_LOTS).await.is_err() {
                         return;
                     }
-                    let Some(room) = core.room_for(taken.begun.len() + taken.behind).await else {
+                    let Some(room) = core.room_for(&found.tenant, taken.begun.len() + taken.behind).await else {
                         break Lot::Broken(interrupted());
                     };
                     taken.enter(room);
@@ -143,17 +144,16 @@ async fn ask(core: Arc<Core>, id: String, seen: u64, lots: mpsc::Sender<Lot>) {
 
 impl Core {
     /// Room for a large event, as others leave it. `None` where they do not.
-    async fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let kib = u32::try_from(bytes.div_ceil(1 << 10).min(ROOM_KIB)).ok()?;
-        let room = Arc::clone(&self.room).acquire_many_owned(kib);
-        tokio::time::timeout(PATIENCE_LEASES * self.link.config.lease, room).await.ok()?.ok()
+    async fn room_for(&self, tenant: &str, bytes: usize) -> Option<Held> {
+        let room = self.room.take(tenant, bytes.div_ceil(1 << 10).min(ROOM_KIB));
+        tokio::time::timeout(PATIENCE_LEASES * self.link.config.lease, room).await.ok()
     }
 }
 
 /// A large event, with its room.
 struct Large {
     bytes: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    _room: Held,
 }
 
 impl AsRef<[u8]> for Large {
@@ -168,7 +168,7 @@ struct Taken {
     begun: Vec<u8>,
     /// Bytes that are missing of what has begun.
     behind: usize,
-    room: Option<OwnedSemaphorePermit>,
+    room: Option<Held>,
 }
 
 impl Taken {
@@ -177,7 +177,7 @@ impl Taken {
         self.upto.pieces > 0 && self.room.is_none()
     }
 
-    fn enter(&mut self, room: OwnedSemaphorePermit) {
+    fn enter(&mut self, room: Held) {
         self.begun.reserve_exact(self.behind);
         self.room = Some(room);
     }
