@@ -6,7 +6,7 @@
 mod support;
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::{Running, chat, finish, get, limits, start, start_keeping, text};
 use tidegate_api::{ApiKey, IdempotencyLimits, Limits, StreamLimits};
 use tidegate_types::{Caller, TenantId};
@@ -199,7 +199,9 @@ async fn a_kept_response_whose_stream_is_cut_keeps_its_key() {
         let id = cut.body.split("\"id\":\"resp_").nth(1).unwrap().split('"').next().unwrap();
         let path = format!("/v1/responses/resp_{id}");
         let mut found = running.ask(get(&path)).await.json();
+        let until = Instant::now() + Duration::from_secs(60);
         while found["status"] == "in_progress" || found["error"]["code"] == "response_not_found" {
+            assert!(Instant::now() < until, "{found}");
             tokio::time::sleep(Duration::from_millis(10)).await;
             found = running.ask(get(&path)).await.json();
         }

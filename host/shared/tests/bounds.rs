@@ -14,10 +14,10 @@ use tidegate_shared::{Config, LogSettings, Shared};
 use tidegate_streams::{CUT, Cursor, Found, Limits, Streams, Writer};
 use tidegate_types::TenantId;
 
-const LEASE: Duration = Duration::from_millis(2000);
+const LEASE: Duration = Duration::from_secs(4);
 
 /// For whatever must happen at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One gateway: its own logs, and its way to those of others.
 struct Gateway {
@@ -27,7 +27,7 @@ struct Gateway {
 
 impl Gateway {
     fn start(redis: &Redis, lease: Duration, limits: Limits) -> Self {
-        let (url, deadline) = (redis.url(), Duration::from_millis(500));
+        let (url, deadline) = (redis.url(), Duration::from_secs(1));
         let config = Config { url, password: None, prefix: "test".into(), gateways: 2, deadline, lease };
         let shared = Shared::start(config, LogSettings { keep: limits.keep }).unwrap();
         let mut streams = Streams::new(limits);
@@ -129,7 +129,7 @@ async fn the_server_has_the_logs_that_a_gateway_has_and_no_more() {
         for n in 8..16 {
             write(n).await;
         }
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
         redis.go_on();
         alike(16).await;
     }
@@ -181,7 +181,7 @@ async fn large_events_have_one_room_for_all_readers_and_small_ones_pass_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_event_waits_for_room_until_it_has_left_and_not_for_ever() {
     let Some(redis) = Redis::start() else { return };
-    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, LEASE / 2, Limits::default()));
+    let [one, two] = [(); 2].map(|()| Gateway::start(&redis, LEASE, Limits::default()));
     let mut writer = one.open("stream_a");
     writer.append(filled(1, 40 << 20));
     writer.end(Ok(()));
@@ -189,7 +189,7 @@ async fn a_large_event_waits_for_room_until_it_has_left_and_not_for_ever() {
     let held = next(&mut two.read("stream_a").await).await.unwrap();
     let started = Instant::now();
     assert_eq!(next(&mut two.read("stream_a").await).await.unwrap_err(), "stream_interrupted");
-    assert!(started.elapsed() >= 2 * LEASE, "{:?}", started.elapsed());
+    assert!(started.elapsed() >= 4 * LEASE, "{:?}", started.elapsed());
     drop(held);
     assert!(next(&mut two.read("stream_a").await).await.unwrap() == filled(1, 40 << 20));
 }
@@ -244,9 +244,9 @@ async fn a_log_that_cannot_go_on_where_the_server_has_a_gap_asks_it_no_more_than
     })
     .await;
     let before = redis.num_scripts();
-    tokio::time::sleep(LEASE).await;
+    tokio::time::sleep(LEASE / 2).await;
     let asked = redis.num_scripts() - before;
-    assert!(asked < 50, "{asked} scripts within a lease");
+    assert!(asked < 50, "{asked} scripts within half a lease");
     writer.end(Ok(()));
     tokio::time::timeout(PATIENCE, one.shared.logs().settled()).await.expect("its copy ends with it");
 }

@@ -274,25 +274,33 @@ async fn a_server_that_is_killed_or_stalled_is_done_without_and_found_again() {
     let quota = Quota { requests_per_minute: Some(100), concurrency: Some(5), ..Quota::default() };
     let held = admitted(ask(&shared, "ann", &quota, 0).await);
     for fault in ["killed", "stalled"] {
-        if fault == "killed" {
-            redis.kill()
-        } else {
-            redis.stall()
-        }
-        let started = Instant::now();
-        assert!(ask(&shared, "ann", &quota, 0).await.is_none(), "{fault}");
-        assert!(started.elapsed() < 20 * DEADLINE, "{fault}: {:?}", started.elapsed());
-        let started = Instant::now();
-        for _ in 0..1000 {
+        let mut tries = 0;
+        loop {
+            if fault == "killed" {
+                redis.kill()
+            } else {
+                redis.stall()
+            }
+            let started = Instant::now();
             assert!(ask(&shared, "ann", &quota, 0).await.is_none(), "{fault}");
+            let first = started.elapsed();
+            for _ in 0..1000 {
+                assert!(ask(&shared, "ann", &quota, 0).await.is_none(), "{fault}");
+            }
+            let rest = started.elapsed() - first;
+            if fault == "killed" {
+                redis.revive()
+            } else {
+                redis.go_on()
+            }
+            found(&shared.limits()).await;
+            // A busy machine may take longer, but not each time.
+            if first < 2 * DEADLINE && rest < DEADLINE {
+                break;
+            }
+            tries += 1;
+            assert!(tries < 5, "{fault}: {first:?} for the first, {rest:?} for the rest");
         }
-        assert!(started.elapsed() < 100 * DEADLINE, "{fault}: {:?}", started.elapsed());
-        if fault == "killed" {
-            redis.revive()
-        } else {
-            redis.go_on()
-        }
-        found(&shared.limits()).await;
     }
     // What was asked of the stalled one it did when it went on; nobody renews that.
     tokio::time::sleep(LEASE + DEADLINE).await;

@@ -140,6 +140,7 @@ fn server(path: &str, body: &Value) -> Said {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn vectors_are_billed_once_and_a_key_has_its_endpoints_models_limits_and_budget() {
+    crate::usage::clear_of_midnight().await;
     let (folder, upstream) = (tempfile::tempdir().unwrap(), StandIn::start(server).await);
     let price = "price = { input = 1000000.0, cached_input = 500000.0, output = 9.0 }";
     let keys = [
@@ -260,6 +261,7 @@ async fn a_client_that_goes_away_frees_what_its_vectors_take() {
 /// What a server made was made: it bills that, whoever can read it.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_texts_a_long_answer_is_read_and_one_that_is_too_long_is_billed() {
+    crate::usage::clear_of_midnight().await;
     let (folder, far) = (tempfile::tempdir().unwrap(), |path: &str, body: &Value| {
         let Said { body: said, .. } = server(path, body);
         let padding = if body["input"].as_array().unwrap().len() > 1 { 65 << 20 } else { 2 << 20 };
@@ -384,6 +386,7 @@ async fn times_told(gateway: &Gateway) -> u64 {
 /// A server that has the texts bills them, whoever waits for it and whatever it says; one that refuses them does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn texts_that_a_server_has_are_billed_whatever_comes_of_them() {
+    crate::usage::clear_of_midnight().await;
     let far = |path: &str, body: &Value| match body["input"][0].as_str() {
         Some("hang") => server(path, body).after(Duration::from_secs(600)),
         Some("confuse") => Said::raw(200, "{}"),
