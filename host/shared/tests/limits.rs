@@ -191,25 +191,30 @@ async fn the_server_counts_as_the_limiter_of_one_process_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_gateway_holds_ends_with_it_and_not_before() {
     let Some(redis) = Redis::start() else { return };
-    let (one, two) = (hasty_gateway(&redis).await, gateway(&redis).await);
+    let two = gateway(&redis).await;
     let quota = Quota { concurrency: Some(1), ..Quota::default() };
-    let held = admitted(ask(&one, "ann", &quota, 0).await);
-    // For longer than a lease, which is renewed.
-    for _ in 0..12 {
-        let full = denied(ask(&two, "ann", &quota, 0).await);
-        assert_eq!((full.counted, full.used, full.retry_after), (Counted::Concurrency, 1, Some(Duration::ZERO)));
-        tokio::time::sleep(LEASE / 10).await;
+    let mut took = Vec::new();
+    // A busy machine may renew late, or look late, but not each time.
+    while !took.iter().any(|took| (LEASE / 2..3 * LEASE).contains(took)) {
+        assert!(took.len() < 5, "{took:?}");
+        let one = hasty_gateway(&redis).await;
+        let held = admitted(ask(&one, "ann", &quota, 0).await);
+        // For longer than a lease, which is renewed.
+        for _ in 0..12 {
+            let full = denied(ask(&two, "ann", &quota, 0).await);
+            assert_eq!((full.counted, full.used, full.retry_after), (Counted::Concurrency, 1, Some(Duration::ZERO)));
+            tokio::time::sleep(LEASE / 10).await;
+        }
+        // Killed: nothing is said, and nothing renewed.
+        std::mem::forget(held);
+        let gone = Instant::now();
+        drop(one);
+        while ask(&two, "ann", &quota, 0).await.expect("an answer").is_err() {
+            assert!(gone.elapsed() < Duration::from_secs(60), "it is held for ever");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        took.push(gone.elapsed());
     }
-    // Killed: nothing is said, and nothing renewed.
-    std::mem::forget(held);
-    let gone = Instant::now();
-    drop(one);
-    while ask(&two, "ann", &quota, 0).await.expect("an answer").is_err() {
-        assert!(gone.elapsed() < Duration::from_secs(60), "it is held for ever");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    // The lease was renewed in its last third or, on a slow machine, somewhat later.
-    assert!(gone.elapsed() > LEASE / 4, "{:?}", gone.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -377,16 +377,20 @@ async fn logins_do_not_queue_behind_an_issuer_that_is_away() {
         ))
         .await
     };
-    let folder = tempfile::tempdir().unwrap();
-    let gateway = start(&folder, 60).await;
-    let began = Instant::now();
-    let many = futures_util::future::join_all((0..30).map(|_| gateway.get("/auth/login"))).await;
-    for refused in many.into_iter().chain([gateway.get("/auth/login").await]) {
-        assert_eq!((refused.status, refused.error().2), (503, json!("issuer_away")));
+    // One after another they would take half a minute, and a busy machine may take long, but not each time.
+    let mut took = Vec::new();
+    while !took.iter().any(|took| *took < Duration::from_secs(15)) {
+        assert!(took.len() < 3, "{took:?}");
+        let folder = tempfile::tempdir().unwrap();
+        let gateway = start(&folder, 60).await;
+        let began = Instant::now();
+        let many = futures_util::future::join_all((0..30).map(|_| gateway.get("/auth/login"))).await;
+        for refused in many.into_iter().chain([gateway.get("/auth/login").await]) {
+            assert_eq!((refused.status, refused.error().2), (503, json!("issuer_away")));
+        }
+        took.push(began.elapsed());
+        assert_eq!(server.asked(DOCUMENT).len(), took.len());
     }
-    // One after another they would take half a minute.
-    assert!(began.elapsed() < Duration::from_secs(28), "{:?}", began.elapsed());
-    assert_eq!(server.asked(DOCUMENT).len(), 1);
 
     away.store(false, Ordering::SeqCst);
     let folder = tempfile::tempdir().unwrap();
