@@ -5,6 +5,30 @@ use hyper::header::{HOST, HeaderMap};
 use hyper::{Request, Version};
 use tidegate_types::{Fault, Reject, RejectKind};
 
+/// Bytes of a request's head, as HTTP/1.1 writes it.
+pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
+
+/// Whether a head is longer than this server reads. HTTP/1.1 stops reading by itself; over HTTP/2, where a head is packed,
+/// this counts it.
+pub(crate) fn is_too_long<B>(request: &Request<B>) -> bool {
+    request.version() == Version::HTTP_2 && written_bytes(request) > MAX_HEAD_BYTES
+}
+
+/// What a head takes where it is written out.
+fn written_bytes<B>(request: &Request<B>) -> usize {
+    const BETWEEN: usize = ": \r\n".len();
+    let uri = request.uri();
+    let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + BETWEEN);
+    path + authority + fields.sum::<usize>()
+}
+
+/// What is said of a head that is too long.
+pub(crate) fn too_long() -> Reject {
+    Reject::new(RejectKind::TooLarge, Fault::Client, "the request's head is longer than this server reads")
+}
+
 /// Checks a head; gives the name that the request was sent to, empty where HTTP/1.0 gives none.
 pub(crate) fn head<B>(request: &Request<B>) -> Result<String, Reject> {
     no_shadow_headers(request.headers())?;
@@ -61,6 +85,18 @@ mod tests {
         assert!(check("/x", Version::HTTP_11, &[]).is_err());
         assert!(check("/x", Version::HTTP_11, &[("host", "a"), ("host", "a")]).is_err());
         assert!(check("http://evil/x", Version::HTTP_11, &[("host", "a")]).is_err());
+    }
+
+    #[test]
+    fn a_head_is_as_long_as_http_1_writes_it() {
+        let with = |version, len: usize| {
+            let request = Request::get("http://a/x").version(version).header("n", "v".repeat(len));
+            is_too_long(&request.body(()).unwrap())
+        };
+        // `/x`, `a`, `n` and what stands between them.
+        let most = MAX_HEAD_BYTES - 8;
+        assert_eq!([most, most + 1].map(|len| with(Version::HTTP_2, len)), [false, true]);
+        assert!(!with(Version::HTTP_11, most + 1), "that is not for us to count");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One connection: TLS where configured, then HTTP/1.1 or HTTP/2. The version is decided by ALPN, or without TLS
 //! by the first bytes, so that each protocol is served by its own implementation and never sniffed by another.
 
+use crate::check::MAX_HEAD_BYTES;
 use crate::dispatch::Dispatch;
 use crate::lanes::Spread;
 use crate::last_words::LastWords;
@@ -21,8 +22,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-/// Bytes of a request's head.
-const MAX_HEAD_BYTES: usize = 64 << 10;
+/// What HTTP/2 itself lets through of a head, which it answers with a bare status beyond: wider than [`MAX_HEAD_BYTES`],
+/// so that what is too long is refused by us, with a reason and a record.
+const H2_HEAD_BYTES: u32 = 4 * MAX_HEAD_BYTES as u32;
 const H2_STREAMS: u32 = 128;
 const H2_STREAM_WINDOW: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW: u32 = 1 << 20;
@@ -109,7 +111,7 @@ where
             .max_concurrent_streams(H2_STREAMS)
             .initial_stream_window_size(H2_STREAM_WINDOW)
             .initial_connection_window_size(H2_CONNECTION_WINDOW)
-            .max_header_list_size(MAX_HEAD_BYTES as u32)
+            .max_header_list_size(H2_HEAD_BYTES)
             .max_send_buf_size(H2_SEND_BUFFER)
             .keep_alive_interval(H2_PING_INTERVAL)
             .keep_alive_timeout(H2_PING_TIMEOUT);

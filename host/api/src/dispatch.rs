@@ -87,6 +87,11 @@ impl Dispatch {
     }
 
     async fn answer(self, request: Request<Incoming>, unique: String, record: &mut Record) -> Response {
+        if check::is_too_long(&request) {
+            let mut response = reject(&check::too_long(), record);
+            *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            return response;
+        }
         let (route, rest) = match find(self.door, request.method(), request.uri().path()) {
             Found::Route(route, rest) => (route, rest),
             Found::Methods(allowed) => return other_method(request.method(), &allowed, record),

@@ -4,6 +4,7 @@
 //!
 //! It stands between HTTP/1 and the socket that bounds its waits, so that it speaks through TLS too.
 
+use crate::check;
 use crate::ids;
 use crate::record;
 use crate::socket::Activity;
@@ -137,7 +138,7 @@ fn explained(head: &[u8]) -> Option<Bytes> {
             let message = "the request's head is not written as HTTP has it";
             Reject::new(RejectKind::Invalid, Fault::Client, message).code("invalid_http")
         }
-        _ => Reject::new(RejectKind::TooLarge, Fault::Client, "the request's head is longer than this server reads"),
+        _ => check::too_long(),
     };
     let head = head.strip_suffix("\r\n").unwrap_or(head).replacen(EMPTY, "", 1);
     Some(ended(&head, status, &reject))

@@ -6,11 +6,14 @@
 mod support;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::{CertificateDer, ServerName};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Running, chat_body, limits, start, text};
@@ -230,6 +233,47 @@ async fn http2_gets_the_same_refusals_and_head_has_no_body() {
     let head = sender.send_request(head).await.unwrap();
     assert_eq!((head.status(), head.headers()["content-length"].to_str().unwrap()), (StatusCode::OK, "3"));
     assert_eq!(text_of(head).await, "");
+}
+
+#[tokio::test]
+async fn a_body_that_never_comes_is_told_so_over_http2_and_the_connection_lives() {
+    let running = start(Limits { body_timeout: Duration::from_millis(100), ..limits() }, Vec::new(), None);
+    let stream = TcpStream::connect(running.address).await.unwrap();
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    // The stream's head does not end it.
+    let never = StreamBody::new(futures_util::stream::pending::<Result<Frame<Bytes>, Infallible>>());
+    let late = Request::post("http://localhost/v1/chat/completions").header("content-type", "application/json");
+    let late = sender.send_request(late.body(BoxBody::new(never)).unwrap()).await.unwrap();
+    assert!(late.status() == StatusCode::REQUEST_TIMEOUT && late.headers().contains_key("x-request-id"));
+    assert!(text_of(late).await.ends_with(r#""code":"request_timeout"}}"#));
+    let next = Request::get("http://localhost/livez").body(BoxBody::new(Full::default())).unwrap();
+    assert_eq!(sender.send_request(next).await.unwrap().status(), StatusCode::OK);
+}
+
+/// HTTP/2 by itself would answer with the bare status, which nobody finds again.
+#[tokio::test]
+async fn a_head_that_is_too_long_is_refused_with_a_reason_over_http2_too() {
+    let running = start(limits(), Vec::new(), None);
+    let mut sender = h2(&running).await;
+    let mut ask = async |path: &str, len: usize| {
+        let request = Request::get(format!("http://localhost{path}")).header("x", "y".repeat(len));
+        let response = sender.send_request(request.body(Full::default()).unwrap()).await.unwrap();
+        let id = response.headers().get("x-request-id").cloned();
+        (response.status(), id, text_of(response).await)
+    };
+    for path in ["/livez", "/v1/models", "/nothing"] {
+        let (status, id, said) = ask(path, 100_000).await;
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(
+            (status, &said["error"]["code"]),
+            (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, &"request_too_large".into())
+        );
+        assert!(id.is_some(), "{path}: {said}");
+    }
+    // Beyond what HTTP/2 lets through, it says so itself.
+    assert_eq!(ask("/livez", 300_000).await, (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, None, String::new()));
+    assert_eq!(ask("/livez", 60_000).await.0, StatusCode::OK, "the connection lives");
 }
 
 fn tls() -> (Tls, CertificateDer<'static>) {
