@@ -35,10 +35,6 @@ const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves a connection until it ends.
 pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Option<Tls>, door: Door) {
-    // An event is one small write; waiting to merge it with the next costs 40 ms.
-    if tcp.set_nodelay(true).is_err() {
-        return;
-    }
     let activity = Arc::new(Activity::default());
     let dispatch = Dispatch {
         api: Arc::clone(&api),
@@ -50,8 +46,7 @@ pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Op
     };
     let Some(tls) = tls else {
         let sniffed = tokio::time::timeout(api.limits.header_timeout, speaks_h2(&tcp)).await;
-        let socket = Socket::new(tcp, activity, &api.limits);
-        if let Ok(Ok(http2)) = sniffed {
+        if let (Ok(socket), Ok(Ok(http2))) = (Socket::new(tcp, activity, &api.limits), sniffed) {
             serve(socket, http2, dispatch).await;
         }
         return;
@@ -61,7 +56,7 @@ pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Op
 
 async fn secured(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Tls, mut dispatch: Dispatch) {
     let activity = Arc::clone(&dispatch.activity);
-    let socket = Socket::new(tcp, activity, &api.limits);
+    let Ok(socket) = Socket::new(tcp, activity, &api.limits) else { return };
     let handshake = tokio::select! {
         handshake = tls.acceptor().accept(socket) => handshake,
         () = api.phase.draining.cancelled() => return,

@@ -97,8 +97,10 @@ pub(crate) struct Socket {
 const LINGER: Duration = Duration::from_secs(2);
 
 impl Socket {
-    pub(crate) fn new(tcp: TcpStream, activity: Arc<Activity>, limits: &Limits) -> Self {
-        Self {
+    pub(crate) fn new(tcp: TcpStream, activity: Arc<Activity>, limits: &Limits) -> io::Result<Self> {
+        // An event is one small write; waiting to merge it with the next costs 40 ms.
+        tcp.set_nodelay(true)?;
+        Ok(Self {
             tcp,
             activity,
             header_timeout: limits.header_timeout,
@@ -111,7 +113,7 @@ impl Socket {
             stalled_since: None,
             write_timer: Timer::default(),
             lingering: None,
-        }
+        })
     }
 
     fn note_read(&mut self) {
@@ -271,6 +273,16 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use std::pin::pin;
+
+    #[tokio::test]
+    async fn a_socket_sends_small_writes_at_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (tcp, _) = listener.accept().await.unwrap();
+        assert!(!tcp.nodelay().unwrap());
+        let socket = Socket::new(tcp, Arc::default(), &Limits::default()).unwrap();
+        assert!(socket.tcp.nodelay().unwrap());
+    }
 
     #[tokio::test]
     async fn a_timer_wakes_the_task_that_it_heard_of() {

@@ -143,3 +143,15 @@ fn tls_connector(config: &ConnectorConfig) -> Result<TlsConnector, EgressError> 
     client.alpn_protocols = vec![H2.to_vec(), b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(client)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_sends_small_writes_at_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = connect(listener.local_addr().unwrap()).await.unwrap();
+        assert!(stream.nodelay().unwrap());
+    }
+}

@@ -215,3 +215,22 @@ impl Link {
         self.given_up.notified().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_is_sent_at_once() {
+        let config = Config {
+            url: "redis://127.0.0.1:1".into(),
+            password: None,
+            prefix: "t".into(),
+            gateways: 1,
+            deadline: Duration::from_millis(1),
+            lease: Duration::from_secs(1),
+        };
+        let link = Link::new(config).unwrap();
+        assert!([&link, &link.of_logs()].iter().all(|link| link.client.get_connection_info().tcp_settings().nodelay()));
+    }
+}
