@@ -1,6 +1,6 @@
 //! What crosses into the engine and comes back. Plain data, so that the engine may be a thread or a process.
 
-use crate::caller::{Class, TenantId};
+use crate::caller::{Caller, Class, TenantId};
 use crate::delta::{FinishReason, Usage};
 use crate::ids::JobId;
 use crate::reject::Reject;
@@ -26,6 +26,23 @@ pub struct Job {
     pub class: Class,
     /// Fair-share weight, at least 1.
     pub weight: u32,
+}
+
+impl Job {
+    /// A job of `caller`: in its tenant's share and cache, of its class and weight. It asks for a vector; one that generates
+    /// says how, and how much.
+    pub fn of(caller: &Caller, id: JobId, prompt: Vec<u32>) -> Self {
+        Self {
+            id,
+            prompt,
+            sampling: SamplingParams::default(),
+            max_tokens: 0,
+            stop_token_ids: Vec::new(),
+            tenant: caller.tenant.clone(),
+            class: caller.class,
+            weight: caller.weight,
+        }
+    }
 }
 
 /// A token that was drawn.
@@ -60,4 +77,18 @@ pub enum JobEvent {
     },
     /// The job cannot go on; other jobs do.
     Failed(Reject),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_has_the_share_of_whose_it_is() {
+        let tenant = TenantId::new("acme");
+        let caller = Caller { tenant: tenant.clone(), class: Class::Batch, weight: 7, ..Caller::local() };
+        let job = Job::of(&caller, JobId(3), vec![5]);
+        assert_eq!((job.id, &*job.prompt), (JobId(3), &[5][..]));
+        assert_eq!((job.tenant, job.class, job.weight), (tenant, Class::Batch, 7));
+    }
 }

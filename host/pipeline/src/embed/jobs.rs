@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidegate_engine::JobStream;
 use tidegate_ledger::Tally;
 use tidegate_text::{AddSpecial, TextModel};
-use tidegate_types::{Caller, EmbedInput, Embeddings, Fault, Job, JobEvent, Reject, RejectKind, SamplingParams, Usage};
+use tidegate_types::{Caller, EmbedInput, Embeddings, Fault, Job, JobEvent, Reject, RejectKind, Usage};
 
 /// Of one request at the engine together: enough for a batch, and the others wait where they take nobody's place.
 const JOBS_AT_ONCE: usize = 32;
@@ -56,7 +56,7 @@ pub(crate) async fn by_engine(
         while running.len() < JOBS_AT_ONCE
             && let Some((i, prompt)) = next.take()
         {
-            match engine.handle.submit(job(engine, caller, prompt.clone())) {
+            match engine.handle.submit(Job::of(caller, engine.handle.next_job_id(), prompt.clone())) {
                 Ok(stream) => {
                     tally.add_input(prompt.len() as u64);
                     running.push_back(async move { one(stream, tally).await.map_err(|reject| at(reject, i)) });
@@ -74,19 +74,6 @@ pub(crate) async fn by_engine(
         let (vector, usage) = ended?;
         made.vectors.push(of_each(vector));
         made.usage += usage;
-    }
-}
-
-fn job(engine: &EngineModel, caller: &Caller, prompt: Vec<u32>) -> Job {
-    Job {
-        id: engine.handle.next_job_id(),
-        sampling: SamplingParams::default(),
-        max_tokens: 0,
-        stop_token_ids: Vec::new(),
-        tenant: caller.tenant.clone(),
-        class: caller.class,
-        weight: caller.weight,
-        prompt,
     }
 }
 

@@ -65,14 +65,10 @@ impl EngineSource {
         for sampling in &turn.sampling {
             let text = ChoiceText::new(Arc::clone(&engine.text), &turn)?;
             let job = Job {
-                id: engine.handle.next_job_id(),
-                prompt: turn.prompt.clone(),
                 sampling: sampling.clone(),
                 max_tokens: turn.max_tokens,
                 stop_token_ids: engine.stop_token_ids.clone(),
-                tenant: caller.tenant.clone(),
-                class: caller.class,
-                weight: caller.weight,
+                ..Job::of(caller, engine.handle.next_job_id(), turn.prompt.clone())
             };
             let stream = Some(engine.handle.submit(job)?);
             choices.push(Choice { stream, text, cached_tokens: 0, output_tokens: 0 });
