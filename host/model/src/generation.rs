@@ -23,7 +23,7 @@ impl Generation {
         let sampling = Sampling {
             temperature,
             top_p: float("top_p", f64::MIN_POSITIVE..=1.0)?,
-            top_k: object.uint("top_k", 0..=u32::MAX as usize)?.map(|k| k as u32),
+            top_k: object.uint("top_k", 0..=u32::MAX as usize)?.map(|k| k as i64),
             min_p: float("min_p", 0.0..=1.0)?,
             repetition_penalty: float("repetition_penalty", 1e-3..=1e3)?,
             ..Sampling::default()

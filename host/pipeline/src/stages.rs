@@ -16,6 +16,7 @@ mod recall;
 mod remember;
 mod route;
 mod run_tools;
+mod sampling;
 mod screen_answer;
 mod screen_input;
 mod screen_output;
@@ -23,8 +24,8 @@ mod shorten;
 mod start;
 
 pub(crate) use admit::{end_user, who};
-pub(crate) use fit::seeds;
 pub(crate) use late_verdicts::PendingVerdicts;
 pub(crate) use observe::Ending;
+pub(crate) use sampling::seeds;
 pub use screen_answer::{OutputGuardStage, WhenStreamed};
 pub(crate) use start::{Ask, LONG_TEXT_BYTES, Started, source};

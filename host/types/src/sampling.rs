@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 pub struct Sampling {
     /// 0..=2; 0 is greedy.
     pub temperature: Option<f32>,
-    /// 0 < p <= 1. The wire takes 0 as the smallest positive value, which is greedy.
+    /// 0 <= p <= 1; 0 leaves the likeliest token alone, as the smallest positive value does.
     pub top_p: Option<f32>,
-    /// 0 disables.
-    pub top_k: Option<u32>,
+    /// 0 and -1 disable; as it was written, since not every upstream takes both.
+    pub top_k: Option<i64>,
     /// 0..=1, relative to the best token's probability.
     pub min_p: Option<f32>,
     /// -2..=2.

@@ -48,6 +48,7 @@ mod resume;
 mod retention;
 mod retries;
 mod roles;
+mod sampling;
 mod several_gateways;
 mod shipped;
 mod stages;

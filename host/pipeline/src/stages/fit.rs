@@ -5,11 +5,11 @@ use crate::bounds::LengthBounds;
 use crate::estimate::{estimated_input, text_bytes, tool_bytes};
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
+use crate::stages::sampling::resolve;
 use serde_json::{Map, Value};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use tidegate_text::{AddSpecial, ChatOptions, TextError, ToolFormat};
-use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, Sampling, SamplingParams, ToolChoice, ToolDef};
+use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, ToolChoice, ToolDef};
 
 /// A request that fits its model.
 pub(crate) enum Fitted {
@@ -220,33 +220,6 @@ fn engine_turn(
     }
 }
 
-/// The caller's value, else the model's, else the neutral one.
-fn resolve(asked: &Sampling, model: &Sampling, seed: u64) -> SamplingParams {
-    let neutral = SamplingParams::default();
-    SamplingParams {
-        temperature: asked.temperature.or(model.temperature).unwrap_or(neutral.temperature),
-        top_p: asked.top_p.or(model.top_p).unwrap_or(neutral.top_p),
-        top_k: asked.top_k.or(model.top_k).unwrap_or(neutral.top_k),
-        min_p: asked.min_p.or(model.min_p).unwrap_or(neutral.min_p),
-        presence_penalty: asked.presence_penalty.unwrap_or(neutral.presence_penalty),
-        frequency_penalty: asked.frequency_penalty.unwrap_or(neutral.frequency_penalty),
-        repetition_penalty: asked.repetition_penalty.or(model.repetition_penalty).unwrap_or(neutral.repetition_penalty),
-        seed,
-        logit_bias: asked.logit_bias.clone(),
-        logprobs: asked.logprobs,
-    }
-}
-
-/// One seed for each choice: the caller's for the first, and numbers that follow from it for the others, so
-/// that the same request gives the same answers.
-pub(crate) fn seeds(asked: Option<u64>, n: u32) -> Vec<u64> {
-    // The standard library's hasher is keyed anew each time, from random numbers that each thread drew once: a seed
-    // that nobody asked for costs no call of the kernel.
-    let first = asked.unwrap_or_else(|| RandomState::new().hash_one(0_u8));
-    // The odd constant of the golden ratio spreads the choices over all seeds.
-    (0..u64::from(n)).map(|i| first.wrapping_add(i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,13 +265,5 @@ mod tests {
             assert_eq!((sent.messages.len(), sent.tools.len(), sent.max_tokens), expected);
             assert_eq!(*chat, before, "what is asked elsewhere is what was asked");
         }
-    }
-
-    #[test]
-    fn the_same_seed_gives_the_same_choices_and_each_another() {
-        let seeds = seeds(Some(7), 3);
-        assert_eq!(seeds[0], 7);
-        assert_ne!(seeds[1], seeds[2]);
-        assert_eq!(seeds, super::seeds(Some(7), 3));
     }
 }

@@ -8,6 +8,7 @@ use crate::gate::Hold;
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
+use crate::stages::sampling;
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use metrics::counter;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub(crate) struct TurnPlan {
 impl Pipeline {
     pub(crate) async fn start(self: &Arc<Self>, routed: Routed) -> Result<Started, Ended> {
         let Routed { equipped: Equipped { mut request, tools }, candidates } = routed;
-        let seeds = fit::seeds(request.chat.sampling.seed, request.chat.n);
+        let seeds = sampling::seeds(request.chat.sampling.seed, request.chat.n);
         let (asked, mut last) = (candidates.first().map(|model| model.name.clone()), None);
         for model in candidates {
             if matches!(model.backend, ModelBackend::Upstream(_)) {

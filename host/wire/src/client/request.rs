@@ -91,7 +91,7 @@ fn write_sampling(out: &mut BytesMut, chat: &Chat) {
     }
     if let Some(top_k) = sampling.top_k {
         raw(out, r#","top_k":"#);
-        uint(out, u64::from(top_k));
+        raw(out, &top_k.to_string());
     }
     if let Some(seed) = sampling.seed {
         raw(out, r#","seed":"#);

@@ -47,9 +47,9 @@ impl Common {
         let sampling = &mut self.sampling;
         match key {
             "temperature" => sampling.temperature = Some(number(&node, at, Range::closed(0.0, 2.0))?),
-            // OpenAI's range begins at 0; as the smallest positive value does, it keeps the likeliest token alone.
-            "top_p" => sampling.top_p = Some(number(&node, at, Range::closed(0.0, 1.0))?.max(f32::MIN_POSITIVE)),
-            "top_k" => sampling.top_k = read_top_k(&node, at)?,
+            "top_p" => sampling.top_p = Some(number(&node, at, Range::closed(0.0, 1.0))?),
+            // vLLM's clients say "off" as -1, others as 0.
+            "top_k" => sampling.top_k = Some(integer(&node, at, -1, i64::from(u32::MAX))?),
             "min_p" => sampling.min_p = Some(number(&node, at, Range::closed(0.0, 1.0))?),
             "presence_penalty" => sampling.presence_penalty = Some(number(&node, at, penalty)?),
             "frequency_penalty" => sampling.frequency_penalty = Some(number(&node, at, penalty)?),
@@ -79,12 +79,6 @@ impl Common {
         let StreamOptions { include_usage, include_obfuscation } = self.stream_options.unwrap_or_default();
         Ok(ParsedRequest { chat, include_usage, include_obfuscation })
     }
-}
-
-/// vLLM's clients say "off" as -1, others as 0.
-fn read_top_k(node: &Node<'_>, at: &Path<'_>) -> Result<Option<u32>, Reject> {
-    let value = integer(node, at, -1, i64::from(u32::MAX))?;
-    Ok(Some(u32::try_from(value).unwrap_or(0)))
 }
 
 fn read_stop(node: Node<'_>, at: &Path<'_>) -> Result<Vec<String>, Reject> {

@@ -232,7 +232,7 @@ fn sampling_is_read() {
     let parsed = parse_chat(&serde_json::to_vec(&body).unwrap()).unwrap();
     let sampling = parsed.chat.sampling;
     assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (Some(0.0), Some(1.0), Some(40)));
-    assert_eq!(chat_with("top_p", json!(0)).unwrap().chat.sampling.top_p, Some(f32::MIN_POSITIVE));
+    assert_eq!(chat_with("top_p", json!(0)).unwrap().chat.sampling.top_p, Some(0.0));
     assert_eq!((sampling.seed, sampling.logprobs), (Some(u64::MAX), Some(20)));
     assert_eq!(sampling.logit_bias, [(7, -100.0), (8, 1.5)]);
     assert_eq!((parsed.chat.n, parsed.chat.max_tokens, parsed.chat.stream), (16, Some(5), true));
@@ -240,7 +240,7 @@ fn sampling_is_read() {
     assert!(parsed.include_usage);
     let logprobs = |value: Value| chat_with("logprobs", value).unwrap().chat.sampling.logprobs;
     assert_eq!((logprobs(json!(true)), logprobs(json!(false))), (Some(0), None));
-    assert_eq!(chat_with("top_k", json!(-1)).unwrap().chat.sampling.top_k, Some(0));
+    assert_eq!(chat_with("top_k", json!(-1)).unwrap().chat.sampling.top_k, Some(-1));
 }
 
 #[test]

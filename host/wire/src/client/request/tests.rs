@@ -110,3 +110,16 @@ fn reasoning_stays_here_where_the_server_refuses_it() {
         {"role": "assistant", "content": ""}]);
     assert_eq!(messages(false), without);
 }
+
+/// Servers differ in how they are told that something is off, and an absent field is their own default.
+#[test]
+fn what_turns_a_limit_off_arrives_as_its_caller_wrote_it() {
+    for (field, value) in [("top_k", json!(-1)), ("top_k", json!(0)), ("top_p", json!(0.0)), ("min_p", json!(0.0))] {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
+        body[field] = value;
+        check_round_trip(body.clone());
+        let chat = parse_chat(body.to_string().as_bytes()).unwrap().chat;
+        let written: Value = serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap();
+        assert_eq!(written, body);
+    }
+}
