@@ -42,6 +42,11 @@ impl Transcript {
         id.strip_prefix('h').filter(|_| Self::may_leave_out(id))?.parse().ok()
     }
 
+    /// Where a message of this id stands in what its caller sent; not where it was added to that.
+    pub fn own_index(id: &str) -> Option<usize> {
+        id.strip_prefix('m')?.parse().ok()
+    }
+
     /// Whether a message of this id may be left out. Callers' own are `m0`, `m1`, ...; those of plugins have a slash.
     pub fn may_leave_out(id: &str) -> bool {
         id.strip_prefix('h').is_some_and(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))

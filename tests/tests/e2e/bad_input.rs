@@ -45,6 +45,7 @@ async fn a_wrong_type_or_range_names_its_field() {
         ("presence_penalty", json!(3)),
         ("frequency_penalty", json!("x")),
         ("logit_bias.x", json!({"x": 1})),
+        ("logit_bias", json!({"4096": 1})),
         ("top_logprobs", json!(99)),
         ("stream", json!("yes")),
         ("tools", json!("x")),
@@ -98,7 +99,7 @@ async fn what_a_response_cannot_have_is_refused_by_the_name_that_it_has_there() 
         ("text", json!({"verbosity": "low"}), "text.verbosity"),
         ("reasoning", json!({"effort": "high"}), "reasoning.effort"),
         ("max_output_tokens", json!(10), "max_output_tokens"),
-        ("input", image, "input"),
+        ("input", image, "input[0].content[0]"),
         ("input", json!("word ".repeat(5000)), "input"),
     ] {
         let mut request = with_model(json!({"input": "Hello!"}));
@@ -137,6 +138,10 @@ async fn a_prompt_over_the_context_says_both_numbers() {
     assert_eq!(answer.status, 400);
     let (message, _, code) = answer.error();
     assert_eq!(code, "context_length_exceeded");
+    assert!(message.contains("1024"), "{message}");
+    let answer = gateway.post("/v1/completions", &with_model(json!({"prompt": "word ".repeat(5000)}))).await;
+    let (message, param, code) = answer.error();
+    assert_eq!((answer.status, param, code), (400, json!("prompt"), json!("context_length_exceeded")));
     assert!(message.contains("1024"), "{message}");
 }
 

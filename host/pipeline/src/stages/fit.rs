@@ -9,7 +9,7 @@ use crate::stages::sampling::resolve;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use tidegate_text::{AddSpecial, ChatOptions, TextError, ToolFormat};
-use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, ToolChoice, ToolDef};
+use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, ToolChoice, ToolDef, Transcript};
 
 /// A request that fits its model.
 pub(crate) enum Fitted {
@@ -134,12 +134,16 @@ fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
             format!("model `{name}` cannot be forced to call a tool; send `tool_choice`: \"auto\" or \"none\"");
         return Err(Reject::invalid("tool_choice", message).code("unsupported_parameter"));
     }
-    for (i, message) in chat.messages.iter().enumerate() {
-        for (k, part) in message.parts.iter().enumerate() {
-            if let Part::Opaque { kind, .. } = part {
-                let why = format!("model `{name}` reads text only; it cannot take a part of type `{kind}`");
-                return Err(Reject::invalid(format!("messages[{i}].content[{k}]"), why).code("unsupported_content"));
-            }
+    chat.messages.iter().try_for_each(|message| refuse_opaque(name, message))
+}
+
+/// By the part's place in what its caller sent: by now there may be passages and a history before it.
+fn refuse_opaque(model: &str, message: &Message) -> Result<(), Reject> {
+    for (k, part) in message.parts.iter().enumerate() {
+        if let Part::Opaque { kind, .. } = part {
+            let why = format!("model `{model}` reads text only; it cannot take a part of type `{kind}`");
+            let place = Transcript::own_index(&message.id).map(|i| format!("[{i}].content[{k}]")).unwrap_or_default();
+            return Err(Reject::invalid(format!("messages{place}"), why).code("unsupported_content"));
         }
     }
     Ok(())
@@ -234,6 +238,19 @@ mod tests {
         let merged = merge_context(&messages);
         assert_eq!(merged.len(), 2);
         assert_eq!(merged[1].joined_text(), "Context: Kelso is a port.\n\nQuestion: What is Kelso?");
+    }
+
+    #[test]
+    fn a_part_that_no_model_here_reads_is_named_by_its_place_in_what_was_sent() {
+        let with_image = |id: &str| {
+            let image = Part::Opaque { kind: "image_url".into(), body: Value::Null };
+            Message { parts: vec![Part::Text("look".into()), image], ..Message::text(id, Role::User, "") }
+        };
+        let at = |id: &str| refuse_opaque("m", &with_image(id)).unwrap_err().param.unwrap();
+        assert_eq!(at("m0"), "messages[0].content[1]");
+        assert_eq!(at("m12"), "messages[12].content[1]");
+        assert_eq!(at(&Transcript::earlier(3)), "messages", "that one is not in this request");
+        assert!(refuse_opaque("m", &Message::text("m0", Role::User, "hi")).is_ok());
     }
 
     #[test]

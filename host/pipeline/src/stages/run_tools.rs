@@ -7,7 +7,9 @@ use crate::states::ServerTool;
 use metrics::counter;
 use std::sync::Arc;
 use tidegate_sandbox::stage::StageKind;
-use tidegate_types::{Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolChoice, ToolOutcome, ToolRun};
+use tidegate_types::{
+    Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolChoice, ToolOutcome, ToolRun, Transcript,
+};
 
 impl Pipeline {
     /// `spoken` is what the model said in the turn beside the calls.
@@ -28,7 +30,7 @@ impl Pipeline {
         let mut messages = vec![called(spoken, calls.clone())];
         messages.extend(left.into_iter().zip(&calls).map(|(answer, call)| answer.unwrap_or_else(|| withheld(call))));
         let chat = Arc::make_mut(&mut turn.request.chat);
-        number(&mut messages, chat.messages.len());
+        number(&mut messages, &chat.messages);
         chat.messages.append(&mut messages);
         // Held to it in each turn, the model could never answer.
         if forces_ours(&chat.tool_choice, &turn.tools) {
@@ -122,8 +124,28 @@ fn withheld(call: &ToolCall) -> Message {
     }
 }
 
-fn number(messages: &mut [Message], from: usize) {
+/// Numbers what a turn adds on behind what is there, of which some may be left out.
+fn number(messages: &mut [Message], before: &[Message]) {
+    let from = before.iter().filter_map(|message| Transcript::own_index(&message.id)).max().map_or(0, |last| last + 1);
     for (i, message) in messages.iter_mut().enumerate() {
         message.id = format!("m{}", from + i);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_turn_adds_has_numbers_of_its_own() {
+        let with = |before: &[&str]| {
+            let before: Vec<Message> = before.iter().map(|id| Message::text(*id, Role::User, "x")).collect();
+            let mut added = vec![Message::text("", Role::Assistant, "y"), Message::text("", Role::Tool, "z")];
+            number(&mut added, &before);
+            added.into_iter().map(|message| message.id).collect::<Vec<_>>()
+        };
+        assert_eq!(with(&["m0", "folder/a"]), ["m1", "m2"]);
+        assert_eq!(with(&["instructions", "h0", "m0", "m3"]), ["m4", "m5"], "items that were joined left holes");
+        assert_eq!(with(&["h0"]), ["m0", "m1"]);
     }
 }

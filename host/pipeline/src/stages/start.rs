@@ -185,12 +185,14 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, R
     }
 }
 
-/// Fitting and the engine know messages; callers of other endpoints sent them under another name, and in other places.
+/// Fitting and the engine know messages; callers of other endpoints sent them under another name.
 fn rename_param(reject: Reject, fields: FieldNames) -> Reject {
-    let known = FieldNames::default().messages;
-    let place = reject.param.as_deref().and_then(|param| param.strip_prefix(known));
-    let renames = fields.messages != known && place.is_some_and(|place| place.is_empty() || place.starts_with('['));
-    if renames { reject.at(fields.messages) } else { reject }
+    let place = reject.param.as_deref().and_then(|param| param.strip_prefix(FieldNames::default().messages));
+    let renamed = place.filter(|place| place.is_empty() || place.starts_with('['));
+    match renamed.map(|place| format!("{}{place}", fields.messages)) {
+        Some(param) => reject.at(param),
+        None => reject,
+    }
 }
 
 /// Nothing has been said yet, and the next model may be better off.
@@ -209,7 +211,7 @@ mod tests {
     fn a_refusal_names_what_the_caller_sent() {
         for (name, param, expected) in [
             ("messages", "messages[1].content[0]", "messages[1].content[0]"),
-            ("input", "messages[1].content[0]", "input"),
+            ("input", "messages[1].content[0]", "input[1].content[0]"),
             ("prompt", "messages", "prompt"),
             ("input", "stop", "stop"),
         ] {

@@ -204,12 +204,14 @@ impl Draft {
         let input = input.unwrap_or_default();
         let instructions = self.instructions.take();
         let mut messages: Vec<Message> =
-            instructions.iter().map(|text| Message::text("", Role::System, text.as_str())).collect();
+            instructions.iter().map(|text| Message::text(INSTRUCTIONS, Role::System, text.as_str())).collect();
         let instructed = !messages.is_empty();
+        // Before items are joined, so that a refusal can say which one it is of.
+        let mut asked = input.clone();
+        number(&mut asked);
         // With a history, an outcome's call may be there.
         let alone = self.previous.is_none() && self.conversation.is_none();
-        messages.extend(if alone { joined(input.clone())? } else { input.clone() });
-        number(&mut messages);
+        messages.extend(if alone { joined(asked)? } else { asked });
         let echo = self.echo(instructions);
         let mut sampling = self.common.sampling.clone();
         sampling.logprobs = self.top_logprobs.or(self.include_logprobs.then_some(0));
@@ -282,8 +284,11 @@ fn rounded(value: f32) -> f64 {
     (f64::from(value) * 1e6).round() / 1e6
 }
 
-/// Names messages by their place.
-pub(crate) fn number(messages: &mut [Message]) {
+/// The id of the message that the instructions are: of no item.
+const INSTRUCTIONS: &str = "instructions";
+
+/// Names items by their place.
+fn number(messages: &mut [Message]) {
     for (i, message) in messages.iter_mut().enumerate() {
         message.id = format!("m{i}");
     }

@@ -13,7 +13,7 @@ fn a_request_becomes_a_chat() {
     .unwrap();
     let chat = &read.chat;
     let said: Vec<_> = chat.messages.iter().map(|m| (m.id.as_str(), m.role.as_str(), m.joined_text())).collect();
-    assert_eq!(said, [("m0", "system", "be short".to_owned()), ("m1", "user", "hi".to_owned())]);
+    assert_eq!(said, [("instructions", "system", "be short".to_owned()), ("m0", "user", "hi".to_owned())]);
     assert_eq!((chat.max_tokens, chat.stream, chat.sampling.seed), (Some(9), true, Some(3)));
     assert_eq!((chat.fields.messages, chat.fields.max_tokens), ("input", "max_output_tokens"));
     assert_eq!(chat.tool_choice, ToolChoice::Named("f".into()));
@@ -21,6 +21,23 @@ fn a_request_becomes_a_chat() {
     assert_eq!((&read.echo["temperature"], &read.echo["tools"][0]["name"]), (&json!(0.7), &json!("f")));
     assert_eq!((&read.echo["metadata"]["a"], &read.echo["truncation"]), (&json!("b"), &json!("auto")));
     assert_eq!(read.input.len(), 1);
+}
+
+#[test]
+fn a_message_has_the_number_of_its_first_item() {
+    let said = |role: &str| json!({"role": role, "content": role});
+    let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+    let outcome = json!({"type": "function_call_output", "call_id": "c", "output": "1"});
+    let input = json!([said("user"), said("assistant"), call, outcome, said("user")]);
+    for (more, expected) in [
+        (json!({}), &["m0", "m1", "m3", "m4"][..]),
+        (json!({"instructions": "x"}), &["instructions", "m0", "m1", "m3", "m4"]),
+    ] {
+        let mut body = more;
+        (body["model"], body["input"]) = ("m".into(), input.clone());
+        let chat = read(&body).unwrap().chat;
+        assert_eq!(chat.messages.iter().map(|message| &*message.id).collect::<Vec<_>>(), expected);
+    }
 }
 
 #[test]
