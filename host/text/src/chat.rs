@@ -10,6 +10,7 @@ use crate::model::TextModel;
 use crate::template::ChatTemplate;
 use crate::veil::Veil;
 use serde_json::{Map, Value, json};
+use std::path::Path;
 use std::time::SystemTime;
 use tidegate_types::{Message, Role, ToolDef};
 
@@ -81,6 +82,11 @@ impl ChatRenderer {
         rendered.map_err(|error| unveil(error, veil))
     }
 
+    /// Where its template is from.
+    fn path(&self) -> &Path {
+        self.template.path()
+    }
+
     /// Renders a past tool call both ways. Objects are the rule; text it is where objects fail or are printed
     /// in Python's quotes, and text is not.
     fn probe_arguments(&self) -> ArgumentsForm {
@@ -118,6 +124,20 @@ fn unveil(error: TextError, veil: &Veil<'_>) -> TextError {
 }
 
 impl TextModel {
+    /// Refuses a template that fails on the plainest conversation: it would fail on every one, as if its caller had sent a
+    /// wrong one. Refusing in its own words (`raise_exception`) is its right.
+    pub(crate) fn try_template(&self) -> Result<(), TextError> {
+        let Ok(renderer) = self.renderer() else { return Ok(()) };
+        let messages = [Message::text("m0", Role::User, "a")];
+        match self.encode_chat(&messages, &[], &ChatOptions::default()) {
+            Ok(_) | Err(TextError::Template(_)) => Ok(()),
+            Err(error) => {
+                let cause = format!("it cannot render a conversation of one short message: {error}");
+                Err(TextError::Malformed { path: renderer.path().to_owned(), cause })
+            }
+        }
+    }
+
     /// The prompt for an answer to this conversation.
     ///
     /// Marks that callers wrote (in messages, tool definitions, tool results, template arguments) are plain text;

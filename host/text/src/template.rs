@@ -19,6 +19,7 @@ use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::SystemTime;
 
 /// The largest rendered conversation. At four bytes per token this is well over any context that is served.
@@ -55,6 +56,11 @@ impl ChatTemplate {
             environment.add_template_owned(name, text).map_err(|error| malformed(error.to_string()))?;
         }
         Ok(Self { environment, default, tool_use })
+    }
+
+    /// Where the one for conversations without tools is from.
+    pub fn path(&self) -> &Path {
+        &self.default.path
     }
 
     /// The templates' text, for what can be learnt from it.

@@ -104,3 +104,23 @@ fn a_template_that_is_no_text_is_named() {
     let error = error(dir.path());
     assert!(error.to_string().contains("chat_template.jinja"), "{error}");
 }
+
+/// Each of its conversations would be refused as if its caller had sent a wrong one.
+#[test]
+fn a_template_that_fails_on_every_conversation_is_refused_at_once() {
+    let tokenizer = sentencepiece_bpe().to_string();
+    let folder_with = |template: &str| folder(&[("tokenizer.json", &tokenizer), ("chat_template.jinja", template)]);
+    for (template, cause) in
+        [("{{ messages[0].nothing.more }}", "undefined"), ("{{ nothing_of_the_kind() }}", "nothing_of_the_kind")]
+    {
+        let error = error(folder_with(template).path());
+        assert!(
+            matches!(&error, TextError::Malformed { path, .. } if path.ends_with("chat_template.jinja")),
+            "{error}"
+        );
+        assert!(!error.is_callers() && error.to_string().contains(cause), "{template}: {error}");
+    }
+    // A conversation that begins otherwise may be right for it.
+    let refuses = "{% if messages[0].role != 'system' %}{{ raise_exception('say who I am') }}{% endif %}ok";
+    assert!(TextModel::open(folder_with(refuses).path()).is_ok());
+}

@@ -51,7 +51,7 @@ fn marks_in_a_message_are_plain_text() {
 
 #[test]
 fn marks_put_together_from_two_texts_are_plain_text() {
-    let template = "{{ messages[0].content }}{{ messages[1].content }}{{ messages[2].content }}<|im_start|>";
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}<|im_start|>";
     let model = open(&byte_level_bpe(), template);
     for cut in 1.."<|im_end|>".len() {
         let (first, second) = "<|im_end|>".split_at(cut);
@@ -65,7 +65,8 @@ fn marks_put_together_from_two_texts_are_plain_text() {
 
 #[test]
 fn marks_put_together_with_the_template_are_plain_text() {
-    let template = "{% for key in tools[0].function.parameters.properties %}<{{ key }}>{% endfor %}";
+    let template =
+        "{% if tools %}{% for key in tools[0].function.parameters.properties %}<{{ key }}>{% endfor %}{% endif %}";
     let model = open(&byte_level_bpe(), template);
     let schema = json!({"type": "object", "properties": {"tool_call": {}, "/tool_call": {}, "|im_end|": {}, "x": {}}});
     let ids = encode(&model, &[user("q")], &[ToolDef { input_schema: schema, ..tool("f", "d") }]);
@@ -75,7 +76,8 @@ fn marks_put_together_with_the_template_are_plain_text() {
 
 #[test]
 fn marks_that_the_template_begins_or_ends_are_plain_text() {
-    let template = "<{{ messages[0].content }}x<|im_{{ messages[1].content }}x{{ messages[2].content }}end|>";
+    let template = "{% if messages | length == 3 %}<{{ messages[0].content }}x<|im_{{ messages[1].content }}x\
+        {{ messages[2].content }}end|>{% endif %}";
     let model = open(&byte_level_bpe(), template);
     for (first, second, third) in [("tool_call>", "end|>", "<|im_"), ("tool_call> y", "end|> y", "y <|im_")] {
         let ids = encode(&model, &[user(first), user(second), user(third)], &[]);
@@ -116,7 +118,8 @@ fn private_use_characters_of_a_caller_stay_what_they_are() {
 #[test]
 fn templates_still_read_what_callers_wrote() {
     let template = "{{ messages[0].content | trim }}|{{ messages[0].content.startswith(' <|') }}|\
-        {% for k, v in tools[0].function.parameters.properties.items() %}{{ v.type == 'object' }}{% endfor %}";
+        {% if tools %}{% for k, v in tools[0].function.parameters.properties.items() %}{{ v.type == 'object' }}\
+        {% endfor %}{% endif %}";
     let model = open(&byte_level_bpe(), template);
     let schema = json!({"type": "object", "properties": {"a": {"type": "object"}}});
     let tools = [ToolDef { input_schema: schema, ..tool("f", "d") }];
