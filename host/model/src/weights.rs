@@ -4,6 +4,7 @@
 //! say. The files must not be rewritten while they are open; see [`tidegate_device::MappedFile`].
 
 mod shard;
+mod unread;
 
 use crate::error::ModelError;
 use crate::files;
@@ -68,9 +69,22 @@ impl Weights {
         Ok(Self { dir: dir.to_owned(), shards, index: Some(by_tensor) })
     }
 
-    /// Checks that every weight of `program` is there, in its shape and in a type that backends know.
+    /// Checks that every weight of `program` is there, in its shape and in a type that backends know, and that its parts
+    /// have no others.
     pub fn check(&self, program: &Program) -> Result<(), ModelError> {
-        program.weights.iter().try_for_each(|spec| self.check_one(spec))
+        program.weights.iter().try_for_each(|spec| self.check_one(spec))?;
+        let unread = unread::unread(self.shards.iter().flat_map(Shard::names), program);
+        let Some((first, others)) = unread.split_first() else { return Ok(()) };
+        let others = match others {
+            [] => String::new(),
+            some => format!(" ({} more, such as `{}`)", some.len(), some[..some.len().min(3)].join("`, `")),
+        };
+        let why = format!(
+            "the model that config.json describes does not read it{others} and would answer wrongly; a key such as \
+             `attention_bias` or another architecture may be missing there, or an adapter is not merged into the weights"
+        );
+        let path = self.shards.iter().find(|shard| shard.contains(first)).map_or(self.dir.as_path(), Shard::path);
+        Err(ModelError::Tensor { path: path.to_owned(), tensor: (*first).to_owned(), why })
     }
 
     /// As [`Weights::check`], of one.

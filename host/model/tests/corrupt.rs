@@ -210,6 +210,50 @@ fn a_tensor_of_another_shape_or_type_is_refused_by_name() {
     folder.refused("model.safetensors", &["mlp.gate_proj.weight", "[97, 48]"]);
 }
 
+/// A tensor without bytes, which needs no room in the file.
+fn with_tensor(folder: &Folder, name: &str) {
+    folder.edit_header("model.safetensors", |h| {
+        let ends = h.as_object().unwrap().values().filter_map(|tensor| tensor["data_offsets"][1].as_u64());
+        let end = ends.max().unwrap();
+        h[name] = json!({"dtype": "F32", "shape": [0], "data_offsets": [end, end]});
+    });
+}
+
+/// It would answer, and wrongly.
+#[test]
+fn tensors_of_the_layers_that_nobody_reads_are_refused() {
+    // Published as a Llama, without the keys and the code that its biases and norms need.
+    let (bias, norm) = ("model.layers.0.self_attn.k_proj.bias", "model.layers.0.self_attn.k_norm.weight");
+    for (name, words) in
+        [("qwen2", [bias, "5 more", "q_proj.bias", "attention_bias"]), ("qwen3", [norm, "3 more", "q_norm", "adapter"])]
+    {
+        let folder = Folder::copy(name);
+        folder.edit("config.json", |c| {
+            c["architectures"] = json!(["LlamaForCausalLM"]);
+            c["use_sliding_window"] = json!(false);
+            drop(c.as_object_mut().unwrap().remove("layer_types"));
+        });
+        folder.refused("model.safetensors", &words);
+    }
+    for name in ["model.layers.1.self_attn.q_proj.lora_A.weight", "model.norm.bias", "lm_head.bias"] {
+        let folder = Folder::copy("mistral");
+        with_tensor(&folder, name);
+        folder.refused("model.safetensors", &[name]);
+    }
+    let folder = Folder::copy("qwen3");
+    for name in [
+        "lm_head.weight",
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+        "model.layers.0.self_attn.k_proj.k_scale",
+        "model.layers.2.mlp.up_proj.weight",
+        "visual.blocks.0.attn.qkv.weight",
+        "mtp.norm.weight",
+    ] {
+        with_tensor(&folder, name);
+    }
+    folder.open().unwrap();
+}
+
 const SCORE: &str = "score.weight";
 
 #[test]

@@ -58,6 +58,10 @@ impl Shard {
         entries.into_iter().map(|(_, entry)| &self.file.bytes()[entry.range.clone()])
     }
 
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
     pub(super) fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
