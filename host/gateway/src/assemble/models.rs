@@ -64,7 +64,7 @@ pub(super) fn check(config: &Config, entry: &ModelConfig, cache: &Path) -> anyho
     let folder = folder(entry, cache)?;
     let opened = || -> anyhow::Result<String> {
         let model = tidegate_model::Model::open(&folder)?;
-        TextModel::open(&folder)?;
+        open_text(&folder, &model)?;
         Ok(format!("model     {} ({}, {} tokens of context)", entry.name, model.architecture, model.max_positions()))
     };
     opened().with_context(|| format!("model `{}` cannot be loaded", entry.name))
@@ -87,7 +87,7 @@ fn own(
 ) -> anyhow::Result<Model> {
     let folder = folder(entry, cache)?;
     let opened = tidegate_model::Model::open(&folder)?;
-    let text = Arc::new(TextModel::open(&folder)?);
+    let text = Arc::new(open_text(&folder, &opened)?);
     let stop_token_ids = stop_tokens(&opened.eos_token_ids, text.eos());
     let defaults = opened.sampling.clone();
     let (makes, what) = makes(&opened)?;
@@ -122,6 +122,22 @@ fn own(
     let quota = ArcSwap::from_pointee(entry.limits.clone());
     let fallbacks = entry.fallbacks.clone();
     Ok(Model { name: entry.name.clone(), created: unix_s(), context_tokens, quota, fallbacks, backend })
+}
+
+/// The model's text side, of which the model must know every token: one that it has no row for would be refused in a prompt
+/// as if its caller had sent a wrong one. Rows without a token are common, and in nobody's way.
+fn open_text(folder: &Path, model: &tidegate_model::Model) -> anyhow::Result<TextModel> {
+    let text = TextModel::open(folder)?;
+    let (tokens, rows) = (text.vocab_size(), model.program.dims.vocab);
+    if tokens <= rows {
+        return Ok(text);
+    }
+    let beyond = (rows..tokens).find_map(|id| text.token_text(u32::try_from(id).ok()?)).unwrap_or_default();
+    bail!(
+        "{} has ids for {tokens} tokens, but the model has rows for {rows} (`vocab_size` of config.json), so none for {beyond:?}; \
+         download the model's folder again, or take out of tokenizer.json what was added to it",
+        folder.join("tokenizer.json").display()
+    )
 }
 
 /// What the model is for, and that in words.
