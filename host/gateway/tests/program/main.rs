@@ -5,6 +5,7 @@ mod check;
 mod commands;
 mod engine;
 mod hangup;
+mod memory;
 #[path = "../server/signal.rs"]
 mod signal;
 mod start;
