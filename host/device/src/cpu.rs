@@ -8,8 +8,9 @@
 //! |---|---|---|
 //! | portable, AVX2, AVX-512 | widened to f32, exactly | none |
 //! | AVX-512 with BF16 | two-term dot products | activations of linear layers to bf16 |
+//! | AMX | the same in tiles, pairs summed in another order | the same |
 //!
-//! Why the last row rounds: `docs/decisions/0006`. Weights keep their type (bf16, f16, f32); a cache of bf16 rounds
+//! Why the last two round: `docs/decisions/0006`. Weights keep their type (bf16, f16, f32); a cache of bf16 rounds
 //! keys and values, see [`CacheElem`]. Tolerances against `reference` are one table in `tests/cpu.rs`. Read next:
 //! `cpu/executor.rs`.
 #![allow(unsafe_code, reason = "SIMD and buffers shared by threads; every block says why it holds")]
