@@ -9,7 +9,9 @@ use hyper::body::{Frame, SizeHint};
 use std::any::Any;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use tidegate_streams::Log;
 use tidegate_types::{Fault, Reject, Retention};
 use tracing::Span;
 
@@ -91,9 +93,9 @@ impl Body {
         outcome.unwrap_or_else(|| Err(Reject::internal(Fault::Operator, "a stream ended without a word")))
     }
 
-    /// Whether what it says is kept besides, and so made to its end where it cannot be told.
-    pub(crate) fn is_kept(&self) -> bool {
-        matches!(&self.kind, Kind::Replay(replay) if replay.is_kept())
+    /// The log of what it says, where that is kept besides, and so made to its end where it cannot be told.
+    pub(crate) fn kept_log(&self) -> Option<&Arc<Log>> {
+        if let Kind::Replay(replay) = &self.kind { replay.kept_log() } else { None }
     }
 
     /// Whether what it says is made for it alone, and ends with it.

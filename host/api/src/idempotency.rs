@@ -120,17 +120,17 @@ async fn make(route: &'static Route, mut exchange: Exchange, asked: Asked, begun
     // The request itself may have said so.
     let asked_for = outcome.as_ref().ok().and_then(|response| response.body().retention);
     let age = age(route, asked_for.unwrap_or(retention), keep);
-    let is_kept = outcome.as_ref().is_ok_and(|response| response.body().is_kept());
+    let kept = outcome.as_ref().ok().and_then(|response| response.body().kept_log()).cloned();
     let ended = match outcome {
         Ok(response) => tell(&begun, response, log).await,
         Err(reject) => Ended { outcome: Err(reject), bytes: 0, log: None },
     };
     let code = ended.outcome.as_ref().err().and_then(|reject| reject.code.as_deref());
     // The stream alone has ended: what it told is made to its end, and may not be there yet.
-    let goes_on = is_kept && matches!(code, Some(CUT | EVENTS_GONE));
+    let goes_on = kept.filter(|_| matches!(code, Some(CUT | EVENTS_GONE)));
     let done = match &ended.outcome {
         // What was cancelled has made what there is of it.
-        Err(reject) if !goes_on && code != Some("cancelled") => {
+        Err(reject) if goes_on.is_none() && code != Some("cancelled") => {
             if let Some(claimed) = claimed {
                 claimed.release().await;
             }
@@ -142,7 +142,7 @@ async fn make(route: &'static Route, mut exchange: Exchange, asked: Asked, begun
             if age < KEY_AGE {
                 forget_later(&api, age);
             }
-            claimed.filter(|_| !goes_on)
+            claimed
         }
     };
     if let Some(log) = ended.log {
@@ -150,6 +150,9 @@ async fn make(route: &'static Route, mut exchange: Exchange, asked: Asked, begun
     }
     // Nobody here waits for that.
     if let Some(claimed) = done {
+        if let Some(log) = goes_on {
+            poll_fn(|cx| log.poll_ended(cx)).await;
+        }
         claimed.done().await;
     }
 }

@@ -6,9 +6,10 @@ use crate::events::{BUFFER_BYTES, Silence};
 use crate::record::Record;
 use crate::server::Api;
 use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tidegate_streams::shared::Away;
-use tidegate_streams::{Cursor, Missed};
+use tidegate_streams::{Cursor, Log, Missed};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::stream::{error_event, event_id, keep_alive};
 
@@ -58,8 +59,9 @@ impl ReplayBody {
         self
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept
+    /// The log of what is told, where that is kept besides and made here.
+    pub(crate) fn kept_log(&self) -> Option<&Arc<Log>> {
+        self.cursor.log().filter(|_| self.kept)
     }
 
     /// Whether what is told is made for this reader, and for nothing else.

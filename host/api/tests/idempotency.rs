@@ -7,7 +7,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use support::{Running, chat, finish, get, limits, start, start_keeping, text};
+use support::{Running, chat, finish, get, limits, start, start_gateway, start_keeping, text};
 use tidegate_api::{ApiKey, IdempotencyLimits, Limits, StreamLimits};
 use tidegate_types::{Caller, TenantId};
 
@@ -196,18 +196,52 @@ async fn a_kept_response_whose_stream_is_cut_keeps_its_key() {
         assert_eq!((again.header("idempotent-replayed"), &again.body), (Some("true"), &cut.body));
         running.gate.send(finish(0)).await.unwrap();
         drop(std::mem::replace(&mut running.gate, tokio::sync::mpsc::channel(1).0));
-        let id = cut.body.split("\"id\":\"resp_").nth(1).unwrap().split('"').next().unwrap();
-        let path = format!("/v1/responses/resp_{id}");
-        let mut found = running.ask(get(&path)).await.json();
-        let until = Instant::now() + Duration::from_secs(60);
-        while found["status"] == "in_progress" || found["error"]["code"] == "response_not_found" {
-            assert!(Instant::now() < until, "{found}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            found = running.ask(get(&path)).await.json();
-        }
+        let (found, _) = ended(&running, &cut.body).await;
         assert_eq!(found["status"], "completed", "{found}");
         assert_eq!(found["output"][0]["content"][0]["text"].as_str().map(str::len), Some(70_000));
         assert_eq!(running.ask(&request).await.body, cut.body);
         assert_eq!(asked(&mut running), 1);
+    }
+}
+
+/// The response whose stream was cut, once it has ended; and its path.
+async fn ended(running: &Running, cut: &str) -> (serde_json::Value, String) {
+    let id = cut.split("\"id\":\"resp_").nth(1).unwrap().split('"').next().unwrap();
+    let path = format!("/v1/responses/resp_{id}");
+    let mut found = running.ask(get(&path)).await.json();
+    let until = Instant::now() + Duration::from_secs(60);
+    while found["status"] == "in_progress" || found["error"]["code"] == "response_not_found" {
+        assert!(Instant::now() < until, "{found}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        found = running.ask(get(&path)).await.json();
+    }
+    (found, path)
+}
+
+/// Else who asks there would be told to wait for a day.
+#[tokio::test]
+async fn another_gateway_hears_when_a_response_whose_stream_was_cut_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let streams = StreamLimits { log_bytes: 8 << 10, total_bytes: 32 << 10, ..StreamLimits::default() };
+    let limits = Limits { streams, ..limits() };
+    let mut one = start_gateway(limits.clone(), folder.path(), "one").await;
+    let two = start_gateway(limits, folder.path(), "two").await;
+    let request = once("k", support::post("/v1/responses", r#"{"model":"gated","input":"Hello!","stream":true}"#));
+    let mut client = one.connect().await;
+    client.send(&request).await;
+    one.gate.send(text(&"x".repeat(70_000))).await.unwrap();
+    let cut = client.answer().await;
+    assert!(cut.body.contains("\"code\":\"stream_cut\""), "{cut:?}");
+    assert_eq!(code(&two.ask(&request).await), "idempotency_in_progress");
+    one.gate.send(finish(0)).await.unwrap();
+    drop(std::mem::replace(&mut one.gate, tokio::sync::mpsc::channel(1).0));
+    let (found, path) = ended(&one, &cut.body).await;
+    assert_eq!(found["status"], "completed", "{found}");
+    let deleted = one.ask(get(&path).replacen("GET", "DELETE", 1)).await;
+    assert_eq!(deleted.status, 200, "{deleted:?}");
+    let until = Instant::now() + Duration::from_secs(60);
+    while code(&two.ask(&request).await) != "idempotency_answer_gone" {
+        assert!(Instant::now() < until, "it is still said to be made");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -238,6 +238,14 @@ impl Cursor {
         }
     }
 
+    /// What it reads, where that is in this process.
+    pub fn log(&self) -> Option<&Arc<Log>> {
+        match &self.0 {
+            Place::Here { log, .. } => Some(log),
+            Place::Elsewhere(_) => None,
+        }
+    }
+
     /// Asks the writer to end, where that is in this process.
     pub fn stop(&self) {
         if let Place::Here { log, .. } = &self.0 {

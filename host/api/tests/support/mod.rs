@@ -207,9 +207,15 @@ pub fn start(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>) -> Running {
 
 /// A server that keeps conversations in `folder`.
 pub async fn start_keeping(limits: Limits, folder: &std::path::Path) -> Running {
+    start_gateway(limits, folder, "one").await
+}
+
+/// One of several with the same store.
+pub async fn start_gateway(limits: Limits, folder: &std::path::Path, name: &str) -> Running {
     let db = Db::open(&Place::Folder(folder.to_owned())).await.unwrap();
-    let kept = Kept { conversations: Conversations::of_gateway(db, "one"), behind: Behind::default() };
-    start_with(limits, Vec::new(), None, Some(kept))
+    let conversations = Conversations::of_gateway(db, name);
+    conversations.stay(Duration::from_secs(3600)).await.unwrap();
+    start_with(limits, Vec::new(), None, Some(Kept { conversations, behind: Behind::default() }))
 }
 
 fn start_with(limits: Limits, keys: Vec<ApiKey>, tls: Option<Tls>, kept: Option<Kept>) -> Running {
