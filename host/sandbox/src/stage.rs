@@ -133,8 +133,6 @@ pub enum Edit {
     DropMessage(String),
     /// Replaces a tool call's arguments (call id, JSON).
     SetArguments(String, String),
-    /// Sets a sampling parameter (name, JSON); checked against the operator's list.
-    SetParam(String, String),
 }
 
 /// What a prompt guard decided.
@@ -142,7 +140,7 @@ pub enum Edit {
 pub enum Action {
     /// Goes on.
     Allow,
-    /// Goes on changed.
+    /// Goes on changed. Each edit can be made once those before it are, and a message is left.
     Rewrite(Vec<Edit>),
     /// The guard answers in the model's place.
     Respond(Vec<Part>),

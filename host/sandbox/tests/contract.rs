@@ -32,13 +32,20 @@ async fn a_verdict_names_only_what_is_there() {
         ("put: id twice", "the id `n` of a new message is empty or taken"),
         ("put: after nobody", "no message `m9`"),
         ("put: role", "no role `king`"),
+        ("put: after one that was dropped", "the message `m0` was dropped by an edit before"),
+        ("put: id of one that was dropped", "the id `m0` of a new message is empty or taken"),
         ("drop: no message", "no message `m9`"),
+        ("drop: twice", "the message `m0` was dropped by an edit before"),
+        ("drop: a new one twice", "the message `n` was dropped by an edit before"),
+        ("drop: all", "it drops every message"),
+        ("drop: all and a new one", "it drops every message"),
         ("arguments: no call", "no tool call `c9`"),
-        ("param: no JSON", "a parameter's new value is not JSON"),
+        ("param", "it sets the parameter `temperature`, which this host lets no plugin do"),
     ] {
         says(inspect(&plugin, &ctx(), lie).await, part);
     }
     inspect(&plugin, &ctx(), "the truth").await.unwrap();
+    inspect(&plugin, &ctx(), "the truth about edits").await.unwrap();
 }
 
 #[tokio::test]

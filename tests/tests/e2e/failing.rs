@@ -302,3 +302,32 @@ async fn a_redaction_that_leaves_no_json_of_arguments_is_a_failure_of_its_guard(
         counted(&gateway, &failures(&name, "stream-guard", "bad-result"), 1).await;
     }
 }
+
+/// What no server could do, though each edit for itself looks well: as for any result that breaks the contract, `on_error`
+/// decides, it is counted as a failure and not as a rewrite, and the breaker takes the guard out.
+#[tokio::test(flavor = "multi_thread")]
+async fn edits_that_cannot_be_made_are_a_failure_of_their_guard() {
+    for (i, lie) in ["drop: all", "drop: twice", "put: after one that was dropped", "param"].into_iter().enumerate() {
+        for (on_error, said) in ON_ERROR {
+            let upstream = StandIn::start(|_, _| says("Hello.")).await;
+            let name = format!("edits-{i}-{said}");
+            let guard = stage("lies", &name, "prompt-guard", on_error, "");
+            let breaker = "[pipeline.stage.breaker]\nfailures = 2\nwithin_ms = 600000\npause_ms = 600000\n";
+            let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &guard + breaker)).await;
+            for _ in 0..3 {
+                let answer = gateway.chat(ask(lie)).await;
+                if ["default", "closed"].contains(&said) {
+                    assert_eq!((answer.status, answer.error().2), (503, json!("plugin_failed")), "{name}");
+                } else {
+                    assert_eq!(answer.text(), "Hello.", "{name}");
+                    let asked = upstream.asked(CHAT).pop().unwrap();
+                    assert_eq!(asked["messages"], json!([{"role": "user", "content": lie}]), "{name}");
+                }
+            }
+            counted(&gateway, &failures(&name, "prompt-guard", "bad-result"), 2).await;
+            counted(&gateway, &failures(&name, "prompt-guard", "paused"), 1).await;
+            let verdicts = format!("tidegate_plugin_verdicts_total{{plugin=\"{name}\"");
+            assert!(!metrics(&gateway).await.contains(&verdicts), "{name}: it decided nothing");
+        }
+    }
+}

@@ -1,21 +1,29 @@
-//! Applies a prompt guard's edits. Spans of one verdict refer to the text as the guard saw it.
+//! Makes the edits of a guard. Spans of one verdict refer to the text as the guard saw it. A verdict with edits that do not
+//! fit is no verdict: the sandbox refuses it, and so the guard has failed, as `on_error` says.
 
+use crate::context::RequestContext;
+use crate::stage::Stage;
 use std::collections::HashMap;
 use tidegate_sandbox::stage::Edit;
-use tidegate_types::{Chat, Message, Part, Span};
+use tidegate_types::{Fault, Message, Part, Reject, Span};
 
-/// Edits the conversation.
-pub(super) fn apply(chat: &mut Chat, edits: Vec<Edit>) -> Result<(), String> {
-    if let Some(Edit::SetParam(name, _)) = edits.iter().find(|edit| matches!(edit, Edit::SetParam(..))) {
-        return Err(format!("it may not set the sampling parameter `{name}`: the config allows none"));
-    }
-    apply_to(&mut chat.messages, edits)?;
-    if chat.messages.is_empty() { Err("it dropped every message".into()) } else { Ok(()) }
+/// Edits messages as a guard wants. What does not fit is this program's mistake; the reason names what the guard named.
+pub(super) fn apply(
+    cx: &RequestContext,
+    stage: &Stage,
+    messages: &mut Vec<Message>,
+    edits: Vec<Edit>,
+) -> Result<(), Reject> {
+    apply_to(messages, edits).map_err(|why| {
+        debug_assert!(false, "the sandbox let an edit through: {why}");
+        let why = cx.for_log(Some(why)).unwrap_or_else(|| "an edit that does not fit".into());
+        Reject::internal(Fault::Operator, format!("the sandbox let an edit of `{}` through: {why}", stage.name))
+    })
 }
 
 /// Edits messages: first texts and arguments, as the guard saw them, then which messages there are. Each text is copied
 /// once, however many edits it has: a caller decides how many those are.
-pub(super) fn apply_to(messages: &mut Vec<Message>, edits: Vec<Edit>) -> Result<(), String> {
+fn apply_to(messages: &mut Vec<Message>, edits: Vec<Edit>) -> Result<(), String> {
     let (mut texts, mut arguments, mut moves) = (Vec::new(), HashMap::new(), Vec::new());
     for edit in edits {
         match edit {
@@ -25,7 +33,6 @@ pub(super) fn apply_to(messages: &mut Vec<Message>, edits: Vec<Edit>) -> Result<
             Edit::SetArguments(call_id, new) => drop(arguments.insert(call_id, new)),
             Edit::PutMessage { after, message } => moves.push(Move::Put(after, message)),
             Edit::DropMessage(id) => moves.push(Move::Drop(id)),
-            Edit::SetParam(name, _) => return Err(format!("`{name}` is no part of a message")),
         }
     }
     replace_texts(messages, texts)?;

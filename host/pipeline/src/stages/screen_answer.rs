@@ -10,10 +10,8 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_sandbox::Plugin;
-use tidegate_sandbox::stage::{Action, Output, StageKind, Verdict};
-use tidegate_types::{
-    About, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, Role, TextLogprob, Usage,
-};
+use tidegate_sandbox::stage::{Action, Edit, Output, StageKind, Verdict};
+use tidegate_types::{About, Delta, DeltaKind, Finding, FinishReason, Message, Part, Reject, Role, TextLogprob, Usage};
 
 /// What an output guard does about an answer that the client reads as a stream.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -161,7 +159,7 @@ impl Pipeline {
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
-                        rewrite(&mut choices, list).map_err(|why| bad_edit(cx, stage, why))?;
+                        rewrite(cx, stage, &mut choices, list)?;
                         rewritten = true;
                     }
                     Action::Respond(parts) => return Ok(instead(&choices, parts, FinishReason::Stop)),
@@ -205,9 +203,9 @@ async fn inspect(
     stage.call(StageKind::OutputGuard, &call, asking).await
 }
 
-fn rewrite(choices: &mut [Choice], list: Vec<tidegate_sandbox::stage::Edit>) -> Result<(), String> {
+fn rewrite(cx: &RequestContext, stage: &Stage, choices: &mut [Choice], list: Vec<Edit>) -> Result<(), Reject> {
     let mut messages: Vec<Message> = choices.iter().map(|choice| choice.message.clone()).collect();
-    edits::apply_to(&mut messages, list)?;
+    edits::apply(cx, stage, &mut messages, list)?;
     for (choice, message) in choices.iter_mut().zip(messages) {
         choice.message = message;
     }
@@ -223,11 +221,6 @@ fn instead(choices: &[Choice], parts: Vec<Part>, finish: FinishReason) -> Judged
         Choice { message, finish: Some(finish) }.events(index)
     });
     JudgedAnswer { events: events.collect(), replaced: true }
-}
-
-fn bad_edit(cx: &RequestContext, stage: &Stage, why: String) -> Reject {
-    let why = cx.for_log(Some(why)).unwrap_or_else(|| "an edit that does not fit".into());
-    Reject::internal(Fault::Plugin, format!("output guard `{}`: {why}", stage.name))
 }
 
 #[cfg(test)]

@@ -35,8 +35,8 @@ impl Pipeline {
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
-                        edits::apply(Arc::make_mut(&mut request.chat), list)
-                            .map_err(|why| bad_edit(&request.cx, stage, why))?;
+                        let messages = &mut Arc::make_mut(&mut request.chat).messages;
+                        edits::apply(&request.cx, stage, messages, list)?;
                     }
                     Action::Respond(parts) => {
                         // Nothing leaves before every guard has decided, whoever says it.
@@ -91,7 +91,7 @@ impl Pipeline {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
                         let texts = list.into_iter().filter(|edit| matches!(edit, Edit::ReplaceText { .. })).collect();
-                        edits::apply_to(&mut messages, texts).map_err(|why| bad_edit(cx, stage, why))?;
+                        edits::apply(cx, stage, &mut messages, texts)?;
                     }
                     Action::Respond(_) | Action::Refuse(_) => {
                         tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
@@ -162,12 +162,6 @@ pub(super) fn refused(cx: &RequestContext, chat: &Chat, stage: &Stage, refusal: 
         .at(chat.fields.messages)
         .code("content_filter")
         .because(format!("prompt guard `{}` refused ({}): {cause}", stage.name, refusal.code))
-}
-
-/// The reason names what the guard named.
-fn bad_edit(cx: &RequestContext, stage: &Stage, why: String) -> Reject {
-    let why = cx.for_log(Some(why)).unwrap_or_else(|| "an edit that does not fit".into());
-    Reject::internal(Fault::Plugin, format!("prompt guard `{}`: {why}", stage.name))
 }
 
 /// The guard's answer, in the model's place. Billed is what was used until then: for a guard that is asked before all

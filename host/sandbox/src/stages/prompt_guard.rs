@@ -1,5 +1,5 @@
-//! `prompt-guard`: decides on a prompt, before generation. Checked: every edit names something that is there, and
-//! edits of one text do not overlap, so that they can be applied in any order.
+//! `prompt-guard`: decides on a prompt, before generation. Checked: every edit names something that is there when its turn
+//! comes, edits of one text do not overlap, and a message is left. So whoever has the edits can make them.
 
 use super::{Answer, StageCall, note};
 use crate::bindings::exports::tidegate::plugin::prompt_guard as guard;
@@ -107,18 +107,24 @@ impl<'a> Seen<'a> {
     }
 
     fn edits(&self, edits: Vec<wit::Edit>) -> Result<Vec<Edit>, String> {
-        let mut put = HashSet::new();
-        let edits: Vec<Edit> = edits.into_iter().map(|edit| self.edit(edit, &mut put)).collect::<Result<_, _>>()?;
+        let mut moved = Moved::default();
+        let edits: Vec<Edit> = edits.into_iter().map(|edit| self.edit(edit, &mut moved)).collect::<Result<_, _>>()?;
         refuse_overlaps(&edits)?;
+        if !moved.dropped.is_empty() && moved.dropped.len() == self.messages.len() + moved.put.len() {
+            return Err("it drops every message".into());
+        }
         Ok(edits)
     }
 
-    /// `put` holds the ids of the messages that edits before this one put in.
-    fn edit(&self, edit: wit::Edit, put: &mut HashSet<String>) -> Result<Edit, String> {
+    fn edit(&self, edit: wit::Edit, moved: &mut Moved) -> Result<Edit, String> {
         match edit {
             wit::Edit::ReplaceText(edit) => self.replace_text(edit),
-            wit::Edit::PutMessage(insertion) => self.put_message(insertion, put),
-            wit::Edit::DropMessage(id) => self.message(&id).map(|_| Edit::DropMessage(id)),
+            wit::Edit::PutMessage(insertion) => self.put_message(insertion, moved),
+            wit::Edit::DropMessage(id) => {
+                self.is_there(&id, moved)?;
+                moved.dropped.insert(id.clone());
+                Ok(Edit::DropMessage(id))
+            }
             wit::Edit::SetArguments((id, arguments)) => {
                 if !self.has_call(&id) {
                     return Err(format!("no tool call `{}`", id.escape_debug()));
@@ -126,9 +132,8 @@ impl<'a> Seen<'a> {
                 convert::json(&arguments, "a tool call's new arguments")?;
                 Ok(Edit::SetArguments(id, arguments))
             }
-            wit::Edit::SetParam((name, value)) => {
-                convert::json(&value, "a parameter's new value")?;
-                Ok(Edit::SetParam(name, value))
+            wit::Edit::SetParam((name, _)) => {
+                Err(format!("it sets the parameter `{}`, which this host lets no plugin do", name.escape_debug()))
             }
         }
     }
@@ -146,17 +151,33 @@ impl<'a> Seen<'a> {
         Ok(Edit::ReplaceText { message_id, part, span, text })
     }
 
-    fn put_message(&self, insertion: wit::Insertion, put: &mut HashSet<String>) -> Result<Edit, String> {
+    fn put_message(&self, insertion: wit::Insertion, moved: &mut Moved) -> Result<Edit, String> {
         let message = convert::message(insertion.message)?;
-        if message.id.is_empty() || put.contains(&message.id) || self.message(&message.id).is_ok() {
+        // Nor is the id of one that was dropped free: a text edit of the same verdict may mean that one.
+        if message.id.is_empty() || moved.put.contains(&message.id) || self.message(&message.id).is_ok() {
             return Err(format!("the id `{}` of a new message is empty or taken", message.id.escape_debug()));
         }
-        if let Some(after) = insertion.after.as_ref().filter(|after| !put.contains(*after)) {
-            self.message(after)?;
+        if let Some(after) = &insertion.after {
+            self.is_there(after, moved)?;
         }
-        put.insert(message.id.clone());
+        moved.put.insert(message.id.clone());
         Ok(Edit::PutMessage { after: insertion.after, message })
     }
+
+    /// Whether a message is there once the edits so far are made.
+    fn is_there(&self, id: &str, moved: &Moved) -> Result<(), String> {
+        if moved.dropped.contains(id) {
+            return Err(format!("the message `{}` was dropped by an edit before", id.escape_debug()));
+        }
+        if moved.put.contains(id) { Ok(()) } else { self.message(id).map(drop) }
+    }
+}
+
+/// Ids of the messages that the edits of a verdict so far have put in and taken out.
+#[derive(Default)]
+struct Moved {
+    put: HashSet<String>,
+    dropped: HashSet<String>,
 }
 
 /// The text parts of a message as one, which most are anyway.

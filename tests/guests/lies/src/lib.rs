@@ -70,6 +70,7 @@ fn edits(lie: &str) -> Vec<Edit> {
         let message = Message { id: id.into(), role, name: None, parts: Vec::new(), attrs: Vec::new() };
         Edit::PutMessage(Insertion { after: after.map(Into::into), message })
     };
+    let drop = |id: &str| Edit::DropMessage(id.into());
     match lie {
         "edit: no message" => vec![replace("m9", 0, 0, 0)],
         "edit: no part" => vec![replace("m0", 7, 0, 0)],
@@ -80,9 +81,22 @@ fn edits(lie: &str) -> Vec<Edit> {
         "put: id twice" => vec![put("n", None, Role::User), put("n", None, Role::User)],
         "put: after nobody" => vec![put("n", Some("m9"), Role::User)],
         "put: role" => vec![put("n", None, Role::Other("king".into()))],
-        "drop: no message" => vec![Edit::DropMessage("m9".into())],
+        "put: after one that was dropped" => vec![put("n", None, Role::User), drop("m0"), put("o", Some("m0"), Role::User)],
+        "put: id of one that was dropped" => vec![put("n", None, Role::User), drop("m0"), put("m0", None, Role::User)],
+        "drop: no message" => vec![drop("m9")],
+        "drop: twice" => vec![put("n", None, Role::User), drop("m0"), drop("m0")],
+        "drop: a new one twice" => vec![put("n", None, Role::User), drop("n"), drop("n")],
+        "drop: all" => vec![drop("m0")],
+        "drop: all and a new one" => vec![put("n", Some("m0"), Role::User), drop("n"), drop("m0")],
+        "the truth about edits" => vec![
+            put("n", Some("m0"), Role::User),
+            put("o", Some("n"), Role::User),
+            drop("n"),
+            drop("m0"),
+            put("p", Some("o"), Role::User),
+        ],
         "arguments: no call" => vec![Edit::SetArguments(("c9".into(), "{}".into()))],
-        "param: no JSON" => vec![Edit::SetParam(("temperature".into(), "hot".into()))],
+        "param" => vec![Edit::SetParam(("temperature".into(), "1".into()))],
         _ => Vec::new(),
     }
 }
