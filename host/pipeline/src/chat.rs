@@ -7,10 +7,10 @@ use crate::gate::Gate;
 use crate::models::Models;
 use crate::reply::Reply;
 use crate::stage::Stage;
-use crate::stages::OutputGuardStage;
+use crate::stages::{OutputGuardStage, Unanswered};
 use crate::states::{Admitted, Ended};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_ledger::{Charge, Ledger};
 use tidegate_types::{Chat, Notebook, Reject};
 
@@ -131,23 +131,26 @@ impl Pipeline {
 
     /// Takes a request through all stages. The answer is made while the reply is read.
     pub async fn answer(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Reject> {
-        let (begun, stream) = (Instant::now(), chat.stream);
-        let who = (!self.stages.observers.is_empty()).then(|| cx.clone());
-        match self.path(chat, cx).await {
+        let (unanswered, stream) = (self.unanswered(&cx), chat.stream);
+        match self.path(chat, cx, unanswered.as_ref()).await {
             Ok(reply) => Ok(reply),
             Err(Ended::Answered(reply)) => Ok(*reply),
             Err(Ended::Rejected(reject)) => {
-                if let Some(who) = who {
-                    self.tell_refused(&who, stream, &reject, begun.elapsed());
-                }
+                self.tell_refused(unanswered, stream, &reject);
                 Err(reject)
             }
         }
     }
 
-    async fn path(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Ended> {
+    async fn path(
+        self: &Arc<Self>,
+        chat: Chat,
+        cx: RequestContext,
+        unanswered: Option<&Unanswered>,
+    ) -> Result<Reply, Ended> {
         let notes = cx.notebook.clone();
-        let admitted = self.admit(chat, cx).await?;
+        let mut admitted = self.admit(chat, cx).await?;
+        admitted.0.findings.leave_in(unanswered.map(Unanswered::findings));
         let (allowances, charge) = (admitted.0.held.allowances(), admitted.0.charge.clone());
         self.admitted(admitted).await.map_err(|ended| {
             if let Ended::Rejected(_) = ended {

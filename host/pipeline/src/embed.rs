@@ -13,11 +13,11 @@ use crate::chat::{Pipeline, refused};
 use crate::context::RequestContext;
 use crate::estimate::estimated_input;
 use crate::models::{Makes, Model, ModelBackend};
+use crate::stages::Unanswered;
 use crate::states::{Admitted, Ended, Loaded, Request, Screened};
 pub(crate) use jobs::by_engine;
 pub(crate) use make::{Bill, Reading, Wanted, vectors};
 use std::sync::Arc;
-use std::time::Instant;
 use tidegate_types::{
     Allowances, Caller, Chat, EmbedInput, EmbedRequest, Embeddings, Fault, FieldNames, Form, Message, Part, Reject,
     RejectKind, Role,
@@ -59,11 +59,11 @@ impl Pipeline {
         most_numbers: usize,
         cx: RequestContext,
     ) -> Result<Embedded, Reject> {
-        let (begun, who) = (Instant::now(), cx.clone());
-        match self.let_in(asked, most_numbers, cx).await {
+        let unanswered = self.unanswered(&cx);
+        match self.let_in(asked, most_numbers, cx, unanswered.as_ref()).await {
             Ok(ready) => self.make(ready, most_numbers).await,
             Err(Ended::Rejected(reject)) => {
-                self.tell_refused(&who, false, &reject, begun.elapsed());
+                self.tell_refused(unanswered, false, &reject);
                 Err(reject)
             }
             // It has a record, which tells.
@@ -76,8 +76,10 @@ impl Pipeline {
         asked: EmbedRequest,
         most_numbers: usize,
         cx: RequestContext,
+        unanswered: Option<&Unanswered>,
     ) -> Result<Ready, Ended> {
-        let Admitted(request) = self.admit(as_chat(&asked), cx).await?;
+        let Admitted(mut request) = self.admit(as_chat(&asked), cx).await?;
+        request.findings.leave_in(unanswered.map(Unanswered::findings));
         let (allowances, charge) = (request.held.allowances(), request.charge.clone());
         self.prepare(asked, most_numbers, request).await.map_err(|ended| {
             if let Ended::Rejected(_) = ended {

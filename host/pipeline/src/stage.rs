@@ -61,6 +61,18 @@ impl Stage {
         opinion
     }
 
+    /// As [`Self::call`], where the answer has left: what would end the request of a closed stage is logged, as it is of an
+    /// open one.
+    pub(crate) async fn call_after<'a, T, F, Fut>(&'a self, kind: StageKind, cx: &CallContext, call: F)
+    where
+        F: FnOnce(&'a Plugin) -> Fut,
+        Fut: Future<Output = Result<T, CallError>>,
+    {
+        if let Err(reject) = self.call(kind, cx, call).await {
+            tracing::warn!(plugin = %self.name, stage = kind.as_str(), "{reject:#}; the request is over");
+        }
+    }
+
     /// As [`Self::call`], for one who counts the calls: how long this one took, where one was made.
     pub(crate) async fn timed<'a, T, F, Fut>(
         &'a self,

@@ -1,13 +1,15 @@
 //! The states of a request. Each stage takes one by value and returns the next, so that none can be skipped or
 //! run twice; what a later stage needs travels in it.
 
+use crate::account::Findings;
 use crate::admission::Place;
 use crate::context::RequestContext;
 use crate::gate::Hold;
 use crate::models::Model;
 use crate::reply::Reply;
 use crate::stages::PendingVerdicts;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, PoisonError};
 use tidegate_ledger::{Charge, Tally};
 use tidegate_types::{Allowances, Chat, Citation, Finding, Limited, Reject, Summary, ToolDef};
 use tidegate_upstream::Attempts;
@@ -45,8 +47,7 @@ pub(crate) struct Request {
     /// Changed by who changes it for all behind; what was sent before stays as it was sent.
     pub(crate) chat: Arc<Chat>,
     pub(crate) cx: RequestContext,
-    /// What guards saw so far.
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) findings: Seen,
     /// Verdicts of guards that are asked while the path goes on.
     pub(crate) pending: Option<PendingVerdicts>,
     /// What was asked, where memories want to know.
@@ -73,6 +74,43 @@ pub(crate) struct Request {
     pub(crate) notes: Vec<Notes>,
     /// What is counted for it until the reply is dropped.
     pub(crate) held: HeldLimits,
+}
+
+/// What guards saw so far. A request that ends before there is a reply, wherever that is, leaves it where observers are
+/// told from.
+#[derive(Default)]
+pub(crate) struct Seen {
+    findings: Vec<Finding>,
+    left_in: Option<Findings>,
+}
+
+impl Seen {
+    /// To be left there in the end.
+    pub(crate) fn leave_in(&mut self, place: Option<Findings>) {
+        self.left_in = place;
+    }
+}
+
+impl Deref for Seen {
+    type Target = Vec<Finding>;
+
+    fn deref(&self) -> &Vec<Finding> {
+        &self.findings
+    }
+}
+
+impl DerefMut for Seen {
+    fn deref_mut(&mut self) -> &mut Vec<Finding> {
+        &mut self.findings
+    }
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        if let Some(place) = &self.left_in {
+            place.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.findings);
+        }
+    }
 }
 
 /// Places that a request takes while it runs.

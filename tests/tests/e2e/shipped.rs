@@ -1,5 +1,6 @@
 //! Shipped plugins on the path of real requests; those that ask others have a file each.
 
+mod audit;
 mod moderation;
 mod redaction;
 mod semantic_cache;

@@ -3,7 +3,7 @@
 use crate::chat::{Pipeline, ROUTED_MODEL};
 use crate::context::RequestContext;
 use crate::gate::Hold;
-use crate::states::{Admitted, HeldLimits, Request};
+use crate::states::{Admitted, HeldLimits, Request, Seen};
 use metrics::counter;
 use serde_json::Value;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Pipeline {
         Ok(Admitted(Box::new(Request {
             chat: Arc::new(chat),
             cx,
-            findings: Vec::new(),
+            findings: Seen::default(),
             pending: None,
             question: None,
             notes: Vec::new(),

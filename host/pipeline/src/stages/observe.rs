@@ -1,9 +1,10 @@
 //! Observers are told how a request ended, after its record was written and on nobody's path.
 
+use crate::account::Findings;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{StageKind, Summary};
 use tidegate_types::{Fault, Finding, Reject, RejectKind, Usage};
 use tracing::Span;
@@ -21,7 +22,28 @@ pub(crate) struct Ending {
     pub(crate) stream: bool,
 }
 
+/// A request that has no reply yet, of which observers are told if it never gets one.
+pub(crate) struct Unanswered {
+    cx: RequestContext,
+    begun: Instant,
+    /// What guards saw, once the request is over.
+    findings: Findings,
+}
+
+impl Unanswered {
+    pub(crate) fn findings(&self) -> Findings {
+        Arc::clone(&self.findings)
+    }
+}
+
 impl Pipeline {
+    /// A request that begins now; nothing where nobody is told.
+    pub(crate) fn unanswered(&self, cx: &RequestContext) -> Option<Unanswered> {
+        let begun = Instant::now();
+        let is_told = !self.stages.observers.is_empty();
+        is_told.then(|| Unanswered { cx: cx.clone(), begun, findings: Findings::default() })
+    }
+
     /// Tells every observer, beside each other.
     pub(crate) fn tell(self: &Arc<Self>, cx: &RequestContext, request: &Span, ending: Ending) {
         if self.stages.observers.is_empty() {
@@ -44,9 +66,8 @@ impl Pipeline {
                         findings: &ending.findings,
                         attrs,
                     };
-                    // A failure was logged and counted; there is no request left that could fail.
-                    let _ = stage
-                        .call(StageKind::Observer, &call, async |plugin| plugin.on_complete(&call, summary).await)
+                    stage
+                        .call_after(StageKind::Observer, &call, async |plugin| plugin.on_complete(&call, summary).await)
                         .await;
                 }
             };
@@ -55,18 +76,20 @@ impl Pipeline {
     }
 
     /// Tells of a request that ended before there was a reply.
-    pub(crate) fn tell_refused(self: &Arc<Self>, cx: &RequestContext, stream: bool, reject: &Reject, total: Duration) {
+    pub(crate) fn tell_refused(self: &Arc<Self>, request: Option<Unanswered>, stream: bool, reject: &Reject) {
+        let Some(Unanswered { cx, begun, findings }) = request else { return };
+        let findings = std::mem::take(&mut *findings.lock().unwrap_or_else(PoisonError::into_inner));
         let ending = Ending {
             outcome: outcome(reject),
             detail: reject.code.clone().unwrap_or_default(),
             model: String::new(),
             usage: Usage::default(),
             first: None,
-            total,
-            findings: Vec::new(),
+            total: begun.elapsed(),
+            findings,
             stream,
         };
-        self.tell(cx, &Span::current(), ending);
+        self.tell(&cx, &Span::current(), ending);
     }
 }
 

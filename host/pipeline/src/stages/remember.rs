@@ -7,6 +7,7 @@ use crate::stage::{Stage, withheld};
 use crate::states::Request;
 use serde_json::Value;
 use std::sync::Arc;
+use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Exchange, MemoryItem, Question, StageKind};
 use tidegate_types::{Fault, FinishReason, Memory, Message, Part, Provenance, Reject, Retention, Role, Scope};
 use tracing::Span;
@@ -48,9 +49,8 @@ impl Pipeline {
                 let own = notes.iter().filter(|notes| notes.plugin == stage.name);
                 attrs.extend(own.flat_map(|notes| notes.attrs.clone()));
                 let exchange = Exchange { messages: &messages, attrs: &attrs };
-                // A failure was logged and counted; the answer has left.
-                let _ =
-                    stage.call(StageKind::Memory, &call, async |plugin| plugin.remember(&call, exchange).await).await;
+                let remember = async |plugin: &Plugin| plugin.remember(&call, exchange).await;
+                stage.call_after(StageKind::Memory, &call, remember).await;
             }
         });
     }

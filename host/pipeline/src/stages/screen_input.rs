@@ -26,11 +26,13 @@ impl Pipeline {
         for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let verdicts =
                 join_all(batch.iter().map(|stage| inspect(&self.stages, stage, &request.cx, &request.chat))).await;
+            // Also of those behind the one that ends the request.
+            request.findings.extend(verdicts.iter().flat_map(seen));
             for (stage, verdict) in batch.iter().zip(verdicts) {
                 let verdict = verdict?;
                 request.cx.judged(stage, About::Prompt, verdict.as_ref());
                 let Some(verdict) = verdict else { continue };
-                request.take(stage, verdict.findings, verdict.notes);
+                request.take(stage, verdict.notes);
                 stage.count_action(StageKind::PromptGuard, &verdict.action);
                 match verdict.action {
                     Action::Allow => {}
@@ -64,10 +66,9 @@ impl Pipeline {
         let at_once = self.stages.screened_at_once();
         let mut screened = stream::iter(messages).map(|message| self.screen_one(cx, message)).buffered(at_once).boxed();
         let mut left = Vec::new();
-        while let Some(one) = screened.next().await {
-            let (message, mut found) = one?;
+        while let Some((message, mut found)) = screened.next().await {
             findings.append(&mut found);
-            left.push(message);
+            left.push(message?);
         }
         Ok(left)
     }
@@ -77,16 +78,26 @@ impl Pipeline {
         &self,
         cx: &RequestContext,
         message: Message,
-    ) -> Result<(Option<Message>, Vec<Finding>), Reject> {
-        let (mut messages, mut findings) = (vec![message], Vec::new());
+    ) -> (Result<Option<Message>, Reject>, Vec<Finding>) {
+        let mut findings = Vec::new();
+        (self.left_of(cx, message, &mut findings).await, findings)
+    }
+
+    async fn left_of(
+        &self,
+        cx: &RequestContext,
+        message: Message,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Option<Message>, Reject> {
+        let mut messages = vec![message];
         let guards: Vec<&Stage> = self.stages.guards().collect();
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let verdicts = join_all(batch.iter().map(|stage| inspect_outside(stage, cx, &messages))).await;
+            findings.extend(verdicts.iter().flat_map(seen));
             for (stage, verdict) in batch.iter().zip(verdicts) {
                 let verdict = verdict?;
                 cx.judged(stage, About::Context, verdict.as_ref());
                 let Some(verdict) = verdict else { continue };
-                findings.extend(verdict.findings);
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
@@ -95,12 +106,12 @@ impl Pipeline {
                     }
                     Action::Respond(_) | Action::Refuse(_) => {
                         tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
-                        return Ok((None, findings));
+                        return Ok(None);
                     }
                 }
             }
         }
-        Ok((messages.pop(), findings))
+        Ok(messages.pop())
     }
 }
 
@@ -130,13 +141,18 @@ async fn inspect_outside(stage: &Stage, cx: &RequestContext, messages: &[Message
 }
 
 impl Request {
-    /// Keeps what a guard saw, and what it noted for its plugin's memory.
-    pub(super) fn take(&mut self, stage: &Stage, findings: Vec<Finding>, notes: Vec<(String, String)>) {
-        self.findings.extend(findings);
+    /// Keeps what a guard noted for its plugin's memory.
+    pub(super) fn take(&mut self, stage: &Stage, notes: Vec<(String, String)>) {
         if !notes.is_empty() {
             self.notes.push(Notes { plugin: Arc::clone(&stage.name), attrs: notes });
         }
     }
+}
+
+/// What a guard saw, where it gave a verdict.
+pub(super) fn seen(verdict: &Result<Option<Verdict>, Reject>) -> Vec<Finding> {
+    let verdict = verdict.as_ref().ok().and_then(Option::as_ref);
+    verdict.map(|verdict| verdict.findings.clone()).unwrap_or_default()
 }
 
 /// One guard's verdict on a prompt.

@@ -64,8 +64,7 @@ async fn each_category_has_its_threshold_and_its_action() {
     }
     counted(&gateway, "thresholds", "blocked", 6).await;
     counted(&gateway, "thresholds", "flagged", 2).await;
-    // Flagged; a refused request has no findings to tell.
-    counted(&gateway, "sees-moderation", "requests_recorded", 2).await;
+    counted(&gateway, "sees-moderation", "requests_recorded", 8).await;
     assert_eq!(service.asked("/v1/moderations")[0], json!({"model": "omni", "input": ["Good morning!"]}));
 }
 
