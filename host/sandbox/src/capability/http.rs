@@ -95,8 +95,13 @@ impl HttpAccess {
         Ok(Self { origins: client.open(grant)?, grant: grant.clone(), running })
     }
 
-    /// Sends a request whose secrets are `secrets`; answers without them.
+    /// Sends a request whose secrets are `secrets`; answers without them. So much more of the answer is read than the guest
+    /// gets that a secret across the cut is seen whole: a guest that chooses where the cut is would else read all of the
+    /// secret but its end.
     async fn send(&self, request: HttpRequest, secrets: &[Secret]) -> Result<HttpResponse, CapabilityError> {
+        let most = request.response_bytes;
+        let longest = secrets.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
+        let request = HttpRequest { response_bytes: most.saturating_add(longest.saturating_sub(1)), ..request };
         let started = Instant::now();
         let out_of_time = || CapabilityError::Timeout("no answer in time".into());
         let permit = tokio::time::timeout(request.timeout, self.running.acquire()).await;
@@ -107,8 +112,15 @@ impl HttpAccess {
         }
         let sent = self.origins.send(HttpRequest { timeout, ..request });
         let mut response = tokio::time::timeout(timeout, sent).await.map_err(|_| out_of_time())??;
-        for secret in secrets {
-            blank(&mut response, secret.expose());
+        response.truncated |= response.body.len() > most;
+        let mut secrets: Vec<&str> = secrets.iter().map(Secret::expose).filter(|secret| !secret.is_empty()).collect();
+        // One that is a part of another comes behind it.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        response.body = blanked(&response.body, &secrets, most);
+        for (_, value) in &mut response.headers {
+            for secret in &secrets {
+                *value = value.replace(secret, BLANK);
+            }
         }
         Ok(response)
     }
@@ -203,22 +215,26 @@ fn check_headers(headers: &[(String, String)]) -> Result<(), CapabilityError> {
     }
 }
 
-/// Takes a secret out of what a guest will see.
-fn blank(response: &mut HttpResponse, secret: &str) {
-    if secret.is_empty() {
-        return;
-    }
-    for (_, value) in &mut response.headers {
-        if value.contains(secret) {
-            *value = value.replace(secret, BLANK);
+/// The first `most` bytes of a body, with [`BLANK`] for each secret that begins in them.
+fn blanked(body: &[u8], secrets: &[&str], most: usize) -> Vec<u8> {
+    let found = |secret: &&str| {
+        let (bytes, len) = (secret.as_bytes(), secret.len());
+        let windows = body.windows(len).enumerate();
+        windows.filter(|(_, window)| *window == bytes).map(|(start, _)| (start, start + len)).collect::<Vec<_>>()
+    };
+    let mut places: Vec<(usize, usize)> = secrets.iter().flat_map(found).filter(|(start, _)| *start < most).collect();
+    places.sort_unstable();
+    let (mut left, mut from) = (Vec::with_capacity(body.len().min(most)), 0);
+    for (start, end) in places {
+        // One that begins in another: what is left of it goes too.
+        if start >= from {
+            left.extend_from_slice(&body[from..start]);
+            left.extend_from_slice(BLANK.as_bytes());
         }
+        from = from.max(end);
     }
-    let mut from = 0;
-    while let Some(at) = response.body[from..].windows(secret.len()).position(|window| window == secret.as_bytes()) {
-        let start = from + at;
-        response.body.splice(start..start + secret.len(), BLANK.bytes());
-        from = start + BLANK.len();
-    }
+    left.extend_from_slice(body.get(from..body.len().min(most)).unwrap_or_default());
+    left
 }
 
 impl From<HttpResponse> for wit::Response {
@@ -233,17 +249,66 @@ impl From<HttpResponse> for wit::Response {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_secret_that_comes_back_is_blanked_out() {
-        let mut response = HttpResponse {
-            status: 200,
-            headers: vec![("x-echo".into(), "Bearer hunter22".into())],
-            body: b"hunter22 and hunter22, hunter2".to_vec(),
-            truncated: false,
+    /// Answers with that header, and with so much of that body as is asked for.
+    struct Echo(&'static str, &'static str);
+
+    impl HttpOrigins for Echo {
+        fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, CapabilityError>> {
+            let mut body = self.1.as_bytes().to_vec();
+            let truncated = body.len() > request.response_bytes;
+            body.truncate(request.response_bytes);
+            let headers = vec![("x-echo".into(), self.0.into())];
+            Box::pin(async move { Ok(HttpResponse { status: 200, headers, body, truncated }) })
+        }
+    }
+
+    /// What a guest that may read so many bytes gets.
+    async fn told(echo: Echo, secrets: &[&str], most: usize) -> HttpResponse {
+        let grant = HttpGrant { response_bytes: most, ..HttpGrant::new(["https://a.example".to_owned()]) };
+        let access = HttpAccess { origins: Arc::new(echo), running: Semaphore::new(1), grant };
+        let request = HttpRequest {
+            method: "GET".into(),
+            url: "https://a.example/".into(),
+            headers: Vec::new(),
+            body: Vec::new(),
+            timeout: Duration::from_secs(60),
+            response_bytes: most,
         };
-        blank(&mut response, "hunter22");
-        assert_eq!(response.headers[0].1, "Bearer [secret]");
-        assert_eq!(response.body, b"[secret] and [secret], hunter2");
+        let secrets: Vec<Secret> = secrets.iter().map(|secret| Secret::new(*secret)).collect();
+        access.send(request, &secrets).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_comes_back_is_blanked_out() {
+        let echo = Echo("Bearer hunter22, unt", "hunter22 and hunter22hunter22, hunter2");
+        let response = told(echo, &["", "hunter22"], 1000).await;
+        assert_eq!(response.headers[0].1, "Bearer [secret], unt");
+        assert_eq!(response.body, b"[secret] and [secret][secret], hunter2");
+        assert!(!response.truncated);
+        // One that is a part of another, and two that share a byte.
+        let response = told(Echo("hunter22", "hunter22, cabab"), &["unt", "hunter22", "cab", "bab"], 1000).await;
+        assert_eq!(response.headers[0].1, "[secret]");
+        assert_eq!(response.body, b"[secret], [secret]");
+    }
+
+    /// Neither does the cut tell whether what is before it begins as the secret does: a guest would guess that byte by byte.
+    #[tokio::test]
+    async fn wherever_a_body_is_cut_nothing_of_a_secret_is_left_and_all_else_is() {
+        const BODY: &str = "token a1b2c3d4 a1b2c3d, a1b2c3d4a1b2c3d4.";
+        for most in 0..=BODY.len() + 1 {
+            let response = told(Echo("", BODY), &["a1b2c3d4", "c3d4"], most).await;
+            let mut expected = String::new();
+            for (at, letter) in BODY.char_indices().take_while(|(at, _)| *at < most) {
+                let of_secret = (6..14).contains(&at) || (24..40).contains(&at);
+                match at {
+                    6 | 24 | 32 => expected.push_str(BLANK),
+                    _ if of_secret => {}
+                    _ => expected.push(letter),
+                }
+            }
+            assert_eq!(String::from_utf8(response.body).unwrap(), expected, "the first {most} bytes");
+            assert_eq!(response.truncated, most < BODY.len(), "the first {most} bytes");
+        }
     }
 
     #[test]
