@@ -94,7 +94,11 @@ impl Artifact {
     /// Refuses an artifact whose config says something else than its component.
     pub fn check_claims(&self, anatomy: &Anatomy) -> anyhow::Result<()> {
         let Some(claims) = &self.claims else { return Ok(()) };
-        let real = Claims::of(anatomy);
+        let mut real = Claims::of(anatomy);
+        if claims.capabilities.keys().eq(&anatomy.imported()) {
+            // Packed when imports alone counted. What is shown to an operator is what the component needs.
+            real.capabilities.retain(|name, _| claims.capabilities.contains_key(name));
+        }
         match claims.difference(&real) {
             Some(key) => bail!(
                 "the artifact {} says another `{key}` than its component; do not use it: whoever packed it changed one \

@@ -36,6 +36,11 @@ fn inspect_says_what_a_component_is_and_needs() {
     {
         assert!(said.contains(part), "{part} is not in\n{said}");
     }
+    // It imports `http` alone: what it says of secrets is what its requests need.
+    let (good, said) = plugin(folder.path(), &["inspect", &shipped("webhook-guard")]);
+    let needs: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("needs a grant  ")).collect();
+    assert!(good && needs.len() == 2, "{said}");
+    assert!(needs[0].starts_with("http: http = {") && needs[1].starts_with("secrets: secrets = {"), "{said}");
     let (good, said) = plugin(folder.path(), &["inspect", "--json", &shipped("pii-guard")]);
     assert!(good, "{said}");
     let report: Value = serde_json::from_str(&said).unwrap();

@@ -186,12 +186,10 @@ fn a_changed_component_is_no_longer_what_was_packed() {
     desk.refused("check tidegate.toml", &["cannot read"]);
 }
 
-#[test]
-fn a_config_that_says_less_than_the_component_does_is_refused() {
-    let desk = Desk::new();
-    desk.component("folder-retriever", "mine.wasm");
+/// The artifact of `plugin` with a config that hides a capability, every digest right.
+fn hiding(desk: &Desk, plugin: &str, capability: &str) {
+    desk.component(plugin, "mine.wasm");
     desk.good("plugin pack mine.wasm");
-    // The same artifact with a config that hides a capability, every digest right.
     let read = |digest: &Value| {
         let path = desk.path("mine.oci/blobs").join(digest.as_str().unwrap().replace(':', "/"));
         serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap()
@@ -205,10 +203,28 @@ fn a_config_that_says_less_than_the_component_does_is_refused() {
     let mut index: Value = serde_json::from_slice(&std::fs::read(desk.path("mine.oci/index.json")).unwrap()).unwrap();
     let mut manifest = read(&index["manifests"][0]["digest"]);
     let mut config = read(&manifest["config"]["digest"]);
-    assert!(config["tidegate"]["capabilities"].as_object_mut().unwrap().remove("kv").is_some());
+    assert!(config["tidegate"]["capabilities"].as_object_mut().unwrap().remove(capability).is_some());
     (manifest["config"]["digest"], manifest["config"]["size"]) = write(&config);
     (index["manifests"][0]["digest"], index["manifests"][0]["size"]) = write(&manifest);
     std::fs::write(desk.path("mine.oci/index.json"), index.to_string()).unwrap();
+}
+
+/// Nobody but the descriptor says that requests have secrets, which was not packed once: that is shown where it is asked for.
+#[test]
+fn a_config_that_says_nothing_of_secrets_without_an_import_is_taken_and_they_are_shown() {
+    let desk = Desk::new();
+    hiding(&desk, "webhook-guard", "secrets");
+    desk.config("file = \"mine.oci\"", "");
+    let shown = desk.good("plugin inspect mine.oci");
+    assert!(shown.contains("needs a grant  secrets: "), "{shown}");
+    let asked = desk.good("plugin lock tidegate.toml");
+    assert!(asked.contains("+ grant secrets"), "{asked}");
+}
+
+#[test]
+fn a_config_that_says_less_than_the_component_does_is_refused() {
+    let desk = Desk::new();
+    hiding(&desk, "folder-retriever", "kv");
     desk.config("file = \"mine.oci\"", "");
     for command in ["plugin inspect mine.oci", "plugin pull ./mine.oci --output taken", "plugin lock tidegate.toml"] {
         desk.refused(command, &["says another `capabilities` than its component"]);

@@ -28,6 +28,8 @@ pub(crate) struct Blueprint {
     pub(crate) vectors: Arc<dyn VectorStore>,
     /// The names that `metrics` accepts.
     pub(crate) metrics: Vec<String>,
+    /// Whether the descriptor says that the plugin refers to secrets.
+    pub(crate) declares_secrets: bool,
     pub(crate) configure_cpu: Duration,
     pub(crate) work: Work,
     /// All tenants share the instances.

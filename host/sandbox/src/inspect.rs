@@ -1,13 +1,14 @@
 //! What a component is, learned without granting it anything: for authors, and for operators before they install it.
 //! Its `describe` runs, as at load, in an instance of its own where every capability is denied.
 
+use crate::capability::Grant;
 use crate::error::LoadCause;
 use crate::imports;
 use crate::load::{Opened, blueprint, compile, describe, find_stages, interface, on_own_thread};
 use crate::sandbox::{Core, PluginSpec};
 use crate::stage::{Descriptor, StageKind};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a component exports, imports and says of itself.
@@ -35,8 +36,23 @@ pub struct Import {
 }
 
 impl Anatomy {
-    /// The capabilities that it needs, by name.
-    pub fn needs(&self) -> BTreeSet<&'static str> {
+    /// The capabilities that it needs, by name, each with the line of the operator's config that grants it: those that it
+    /// imports, and `secrets` where it says so and has requests for the host to fill them into.
+    pub fn needs(&self) -> BTreeMap<&'static str, &'static str> {
+        let named = |import: &Import| Some((import.capability?, import.config_line));
+        let mut needs: BTreeMap<_, _> = self.imports.iter().filter_map(named).collect();
+        let secrets = Grant::Secrets;
+        if let Some(name) = secrets.capability()
+            && needs.contains_key("http")
+            && self.descriptor.capabilities.contains_key(name)
+        {
+            needs.insert(name, secrets.config_line());
+        }
+        needs
+    }
+
+    /// What it imports of these, which was all that counted before `secrets` did without an import.
+    pub fn imported(&self) -> BTreeSet<&'static str> {
         self.imports.iter().filter_map(|import| import.capability).collect()
     }
 }

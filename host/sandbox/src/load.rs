@@ -57,6 +57,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     schema::validate(&descriptor.config_schema, &config)
         .map_err(|e| LoadCause::Config { path: format!("config{}", e.path), message: e.message })?;
     blueprint.metrics.clone_from(&descriptor.metrics);
+    blueprint.declares_secrets = descriptor.capabilities.contains_key("secrets");
     let blueprint = Arc::new(blueprint);
     let follows = used.is_empty() && descriptor.deterministic;
     let takes = match wanted {
@@ -131,6 +132,7 @@ pub(crate) fn blueprint(
         vectors: core.config.vectors.clone(),
         fixed: core.config.fixed,
         metrics: Vec::new(),
+        declares_secrets: false,
         configure_cpu: core.config.configure_cpu,
         work: Work::Compute,
         shared: spec.shared,

@@ -1,7 +1,7 @@
 //! Capabilities that lead out, seen from inside the guest: what is granted is reached through the host's suppliers, and
 //! nothing else is.
 
-use crate::support::{by, guest, small, spec};
+use crate::support::{by, guest, inspect, small, spec};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -126,6 +126,22 @@ async fn requests_reach_the_hosts_client_with_secrets_that_the_guest_never_sees(
     is(run(&plugin, "acme", "get", &format!("https://a.example/{}", "x".repeat(9000))).await, "invalid-input");
     let both = run(&plugin, "acme", "get-all", "https://a.example/1 https://a.example/2").await.unwrap();
     assert_eq!(both, "200 GET https://a.example/1 []|200 GET https://a.example/2 []");
+}
+
+/// The plugin's manifest is one of the three that a grant is of, also where there is no import to see.
+#[tokio::test]
+async fn a_plugin_that_does_not_say_that_it_sends_secrets_sends_none() {
+    let outside = Outside::default();
+    let sandbox = sandbox(&outside);
+    let plugin = sandbox.load(PluginSpec { grants: grants(), ..spec("conceals") }).unwrap();
+    match inspect(&plugin, &by("acme"), "https://a.example/x").await {
+        Err(CallError::Plugin { case: "denied", message, .. }) => assert!(message.contains("`secrets`"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(outside.0.lock().is_empty(), "nothing was sent");
+    let needs = |name: &str| sandbox.inspect(&guest(name)).unwrap().needs().into_keys().collect::<Vec<_>>();
+    assert_eq!(needs("conceals"), ["http"]);
+    assert_eq!(needs("reaches"), ["http", "models", "random", "secrets", "vectors"]);
 }
 
 #[tokio::test]

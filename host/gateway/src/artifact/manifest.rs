@@ -163,7 +163,7 @@ impl Claims {
             version: about.version.clone(),
             summary: about.summary.clone(),
             stages: anatomy.stages.iter().map(|stage| stage.as_str().to_owned()).collect(),
-            capabilities: anatomy.needs().into_iter().map(|name| (name.to_owned(), reason(name))).collect(),
+            capabilities: anatomy.needs().into_keys().map(|name| (name.to_owned(), reason(name))).collect(),
             mutates: about.mutates,
             deterministic: about.deterministic,
             holdback_bytes: about.holdback_bytes,

@@ -84,6 +84,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
             "reason": reason,
         })
     };
+    let need = |(name, grant): (&str, &str)| json!({ "capability": name, "grant": grant, "reason": about.capabilities.get(name) });
     json!({
         "name": about.name,
         "version": about.version,
@@ -92,6 +93,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "size_bytes": bytes.len(),
         "stages": anatomy.stages.iter().map(|stage| stage.as_str()).collect::<Vec<_>>(),
         "imports": anatomy.imports.iter().map(import).collect::<Vec<_>>(),
+        "needs": anatomy.needs().into_iter().map(need).collect::<Vec<_>>(),
         "mutates": about.mutates,
         "deterministic": about.deterministic,
         "metrics": about.metrics,
@@ -112,17 +114,14 @@ fn lines(report: &Value) -> Vec<String> {
     if let Some(artifact) = report["artifact"].as_str() {
         lines.insert(2, format!("artifact       {artifact}"));
     }
-    let granted = |import: &&Value| !import["capability"].is_null();
-    let imports: Vec<&Value> = report["imports"].as_array().into_iter().flatten().collect();
-    let free: Vec<&str> = imports.iter().filter(|i| !granted(i)).map(|i| short(&i["interface"])).collect();
+    let imports = report["imports"].as_array().into_iter().flatten();
+    let free: Vec<&str> = imports.filter(|i| i["capability"].is_null()).map(|i| short(&i["interface"])).collect();
     lines.push(format!("imports        {}", if free.is_empty() { "nothing".into() } else { free.join(", ") }));
-    for import in imports.into_iter().filter(granted) {
-        let (line, reason) = (import["grant"].as_str().unwrap_or_default(), import["reason"].as_str());
-        lines.push(format!(
-            "needs a grant  {}: {line}  # {}",
-            short(&import["interface"]),
-            reason.unwrap_or("it does not say why; the server would refuse it")
-        ));
+    for need in report["needs"].as_array().into_iter().flatten() {
+        let text = |key: &str| need[key].as_str();
+        let reason = text("reason").unwrap_or("it does not say why; the server would refuse it");
+        let (name, line) = (text("capability").unwrap_or_default(), text("grant").unwrap_or_default());
+        lines.push(format!("needs a grant  {name}: {line}  # {reason}"));
     }
     lines.push(format!("mutates        {}", yes("mutates")));
     lines.push(format!("deterministic  {}", yes("deterministic")));

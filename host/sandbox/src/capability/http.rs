@@ -195,6 +195,12 @@ impl HostState {
     }
 
     fn secret(&self, name: &str) -> Result<Secret, CapabilityError> {
+        // Sending one needs no import of `secrets`: the descriptor alone says that the plugin does.
+        if !self.blueprint.declares_secrets {
+            let message =
+                "the plugin's descriptor does not name `secrets` among its `capabilities`, which a secret header needs";
+            return Err(CapabilityError::Denied(message.into()));
+        }
         let found = self.blueprint.grants.secrets.get(name);
         found
             .filter(|_| !self.withholds("secrets"))

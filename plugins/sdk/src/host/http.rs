@@ -68,7 +68,9 @@ impl Request {
         self
     }
 
-    /// Adds a header whose value the host completes with a secret.
+    /// Adds a header whose value the host completes with a secret. Needs [`Capability::Secrets`] in the descriptor.
+    ///
+    /// [`Capability::Secrets`]: crate::Capability::Secrets
     pub fn secret_header(
         mut self,
         name: impl Into<String>,
