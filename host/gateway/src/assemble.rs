@@ -33,18 +33,20 @@ pub struct Assembled {
     pub facts: Vec<String>,
 }
 
-/// Loads models and plugins; `limits` count what several gateways share. Blocks for as long as that takes.
+/// Loads models and plugins; `limits` count what several gateways share, and plugins know callers by pseudonyms made with
+/// `pseudonym_key`. Blocks for as long as that takes.
 pub fn assemble(
     config: &Config,
     ledger: Option<Arc<Ledger>>,
     limits: Option<Arc<dyn SharedLimits>>,
+    pseudonym_key: Option<[u8; 32]>,
 ) -> anyhow::Result<Assembled> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     let models = models::load(config, &cache, &mut facts)?;
     let gate = Gate::new(config.limits.to_gate(), limits);
     let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
-    let plugins = Plugins::start(config, Arc::new(asked))?;
+    let plugins = Plugins::start(config, Arc::new(asked), pseudonym_key)?;
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
     let (max_inflight, max_tool_turns) = (config.server.max_inflight, pipeline.max_tool_turns);
     let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
@@ -56,11 +58,12 @@ pub fn assemble(
 pub(crate) struct Plugins(Sandbox);
 
 impl Plugins {
-    fn start(config: &Config, models: Arc<dyn ModelService>) -> anyhow::Result<Self> {
+    fn start(config: &Config, models: Arc<dyn ModelService>, pseudonym_key: Option<[u8; 32]>) -> anyhow::Result<Self> {
         let sandbox = Sandbox::new(config.plugins.sandbox(SandboxConfig {
             cache_dir: Some(config.cache_folder().join("plugins")),
             http: Arc::new(PluginHttp { extra_roots: config.egress.roots.clone() }),
             models,
+            pseudonym_key,
             ..SandboxConfig::default()
         }));
         Ok(Self(sandbox.context("the plugin host does not start")?))

@@ -67,6 +67,15 @@ impl Books {
         Ok(Some(books))
     }
 
+    /// What plugins know callers by is made with it, at every gateway with this store and from every start.
+    pub(crate) async fn pseudonym_key(&self) -> anyhow::Result<[u8; 32]> {
+        let mut fresh = [0; 32];
+        getrandom::fill(&mut fresh).context("this machine gives no random numbers")?;
+        let fresh = blake3::Hash::from_bytes(fresh).to_hex();
+        let key = self.db.lasting_key("pseudonyms", &fresh).await?;
+        Ok(blake3::Hash::from_hex(&key).context("the store's key for pseudonyms is none")?.into())
+    }
+
     /// Takes prices and budgets from `config`, with what is spent of them.
     pub(crate) async fn replace(&self, config: &Config) -> anyhow::Result<()> {
         let usage = Usage::new(self.db.clone());

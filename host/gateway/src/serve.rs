@@ -101,12 +101,16 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         Some(books) => Some(Arc::new(KeyDesk::open(&config, books, auth.clone()).await?)),
         None => None,
     };
+    let pseudonym_key = match &books {
+        Some(books) => Some(books.pseudonym_key().await?),
+        None => None,
+    };
     let ledger = books.as_ref().map(|books| Arc::clone(&books.ledger));
     let store = config.store.clone();
     let shared = share(&config)?;
     let limits_of_all = shared.as_ref().map(|shared| shared.limits() as Arc<dyn SharedLimits>);
     let assembling = tokio::task::spawn_blocking(move || {
-        assemble(&config, ledger, limits_of_all).map(|assembled| (config, assembled))
+        assemble(&config, ledger, limits_of_all, pseudonym_key).map(|assembled| (config, assembled))
     });
     let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
     let keeping = books.as_ref().map(|books| Keeping::new(&config, books.db.clone())).transpose()?;

@@ -42,6 +42,8 @@ pub struct SandboxConfig {
     pub models: Arc<dyn ModelService>,
     /// Keeps what the `vectors` grant names.
     pub vectors: Arc<dyn VectorStore>,
+    /// What callers' pseudonyms are made with, which are the same wherever it is; `None` for a key of this sandbox alone.
+    pub pseudonym_key: Option<[u8; 32]>,
     /// For tests of plugins: time stands still, and random bytes follow from a seed.
     pub fixed: Option<Fixed>,
 }
@@ -81,6 +83,7 @@ impl Default for SandboxConfig {
             http: Arc::new(NoHttp),
             models: Arc::new(NoModels),
             vectors: Arc::new(MemoryVectors::new(64 << 20, 256 << 20)),
+            pseudonym_key: None,
             fixed: None,
         }
     }

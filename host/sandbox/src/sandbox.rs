@@ -35,7 +35,7 @@ pub(crate) struct Core {
     pub(crate) ticker: Ticker,
     /// Bounds the guests that run while they are loaded: the pool has room for so many beside those that serve.
     pub(crate) trials: Semaphore,
-    /// Makes pseudonyms of callers; new in each process.
+    /// Makes pseudonyms of callers.
     pub(crate) pseudonym_key: [u8; 32],
     /// What was loaded and is still in use, by everything that it was loaded with.
     loaded: Mutex<HashMap<blake3::Hash, Weak<Plugin>>>,
@@ -130,8 +130,9 @@ impl Sandbox {
         let ticker = Ticker::start(engine.clone(), registry.clone());
         let ticker = ticker.map_err(|e| SandboxError::Engine(format!("its clock does not start: {e}")))?;
         let trials = Semaphore::new(TRIAL_INSTANCES as usize);
-        let mut pseudonym_key = [0; 32];
-        getrandom::fill(&mut pseudonym_key).map_err(|e| SandboxError::Random(e.to_string()))?;
+        let mut random_key = [0; 32];
+        getrandom::fill(&mut random_key).map_err(|e| SandboxError::Random(e.to_string()))?;
+        let pseudonym_key = config.pseudonym_key.unwrap_or(random_key);
         Ok(Self(Arc::new(Core {
             config,
             engine,

@@ -1,11 +1,12 @@
 //! Every function of every stage, with a guest that keeps the contract: what goes in arrives, what comes out is whole.
 
-use crate::support::{by, ctx, inspect, load, shared, spec, user, window};
+use crate::support::{by, ctx, inspect, load, shared, small, spec, user, window};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{
-    Action, CallError, Candidate, Edit, Exchange, Inspection, MemoryItem, Output, Prompt, Query, Question, Redaction,
-    RouteRequest, StageKind, Summary, WindowAction,
+    Action, CallContext, CallError, Candidate, Edit, Exchange, Inspection, MemoryItem, Output, Prompt, Query, Question,
+    Redaction, RouteRequest, StageKind, Summary, WindowAction,
 };
+use tidegate_sandbox::{Sandbox, SandboxConfig};
 use tidegate_types::{
     Finding, Message, Part, Provenance, Role, Severity, Span, ToolCall, ToolDef, ToolHints, ToolOutcome,
 };
@@ -101,8 +102,9 @@ async fn every_kind_of_part_arrives_in_the_guest() {
 #[tokio::test]
 async fn the_guest_sees_a_pseudonym_that_is_stable_per_plugin_and_caller() {
     let plugin = load("honest");
-    let context =
-        async |plugin: &tidegate_sandbox::Plugin, ctx| responded(inspect(plugin, ctx, "context").await.unwrap().action);
+    let context = async |plugin: &tidegate_sandbox::Plugin, ctx: &CallContext| {
+        responded(inspect(plugin, ctx, "context").await.unwrap().action)
+    };
     let (a, b) = (by("acme"), by("globex"));
     let mut second = by("acme");
     Arc::make_mut(&mut second.caller).key_name = "second".into();
@@ -118,6 +120,16 @@ async fn the_guest_sees_a_pseudonym_that_is_stable_per_plugin_and_caller() {
     assert_ne!(caller_of(context(&plugin, &second).await), caller, "another key");
     let other = shared().load(tidegate_sandbox::PluginSpec { name: "other".into(), ..spec("honest") }).unwrap();
     assert_ne!(caller_of(context(&other, &by("acme")).await), caller, "another plugin");
+
+    let keyed = async |key: Option<[u8; 32]>, ctx: &CallContext| {
+        let sandbox = Sandbox::new(SandboxConfig { pseudonym_key: key, ..small() }).unwrap();
+        caller_of(context(&sandbox.load(spec("honest")).unwrap(), ctx).await)
+    };
+    let same = keyed(Some([7; 32]), &a).await;
+    assert_eq!(keyed(Some([7; 32]), &a).await, same, "another sandbox with that key");
+    assert_ne!(keyed(Some([7; 32]), &b).await, same);
+    assert_ne!(keyed(Some([8; 32]), &a).await, same);
+    assert_ne!(keyed(None, &a).await, keyed(None, &a).await, "without one each sandbox has its own");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod db;
 mod ended;
 mod error;
 mod keys;
+mod lasting;
 mod migrations;
 mod outbox;
 mod projects;

@@ -20,6 +20,7 @@ const STEPS: &[(&str, &str)] = &[
     ("answers", include_str!("migrations/0012_answers.sql")),
     ("claims", include_str!("migrations/0013_claims.sql")),
     ("answers_billed", include_str!("migrations/0014_answers_billed.sql")),
+    ("lasting_keys", include_str!("migrations/0015_lasting_keys.sql")),
 ];
 
 /// All steps, in order.

@@ -39,3 +39,20 @@ async fn tables_of_a_newer_program_are_left_alone() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_lasting_key_is_made_once_whoever_asks() {
+    on_each(|fresh| async move {
+        let other = Db::open(&fresh.place).await.unwrap();
+        let (one, two) = tokio::join!(fresh.db.lasting_key("a", "1"), other.lasting_key("a", "2"));
+        let key = one.unwrap();
+        assert!(["1", "2"].contains(&key.as_str()), "{}: {key}", fresh.name);
+        assert_eq!(two.unwrap(), key, "{}", fresh.name);
+        assert_eq!(fresh.db.lasting_key("b", "3").await.unwrap(), "3", "{}", fresh.name);
+        other.close().await;
+        let again = Db::open(&fresh.place).await.unwrap();
+        assert_eq!(again.lasting_key("a", "4").await.unwrap(), key, "{}", fresh.name);
+        again.close().await;
+    })
+    .await;
+}

@@ -8,7 +8,8 @@ pub type Attrs = Vec<(String, String)>;
 pub struct Context {
     /// For logs.
     pub request_id: String,
-    /// A pseudonym that is stable per plugin and tenant.
+    /// A pseudonym, of its own for each plugin and tenant. Where the server has a store, it is the same after a restart and
+    /// at each gateway with that store.
     pub caller: String,
     /// Time left for this call.
     pub deadline_ms: u32,

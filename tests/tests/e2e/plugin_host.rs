@@ -160,3 +160,26 @@ async fn a_gateway_that_is_dropped_gives_back_all_that_it_held() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// A memory behind HTTP, a webhook and audit lines know callers again.
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_know_a_caller_by_the_same_pseudonym_wherever_the_store_is_the_same() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let started = async |store: usize| {
+        let store = format!("[store]\npath = {:?}\n", folders[store].path());
+        Gateway::start(&format!("{store}{}{}", keys(&["ann", "bob"]), guest("honest", ""))).await
+    };
+    let known = async |gateway: &Gateway, key: &str| {
+        let seen = chat(gateway, key, "context").await.text();
+        seen.split(' ').nth(1).unwrap().to_owned()
+    };
+    let first = started(0).await;
+    let (ann, bob) = (known(&first, "ann").await, known(&first, "bob").await);
+    assert_ne!(ann, bob);
+    first.running.stop(Duration::from_secs(5)).await;
+    let again = started(0).await;
+    assert_eq!((known(&again, "ann").await, known(&again, "bob").await), (ann.clone(), bob));
+    again.running.stop(Duration::from_secs(5)).await;
+    let elsewhere = started(1).await;
+    assert_ne!(known(&elsewhere, "ann").await, ann, "the key is the store's");
+}

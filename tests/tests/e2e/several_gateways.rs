@@ -439,3 +439,18 @@ async fn a_response_is_read_and_cancelled_at_any_gateway_with_the_same_store() {
         gateway.running.stop(Duration::from_secs(5)).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_know_a_caller_by_one_pseudonym_at_all_gateways() {
+    let Some(database) = Database::new("pseudonyms") else { return };
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+    let config = format!("[[pipeline.stage]]\nplugin = \"honest\"\nfile = {file:?}\nstages = [\"prompt-guard\"]\n");
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (one, two) =
+        tokio::join!(database.gateway(&config, folders[0].path()), database.gateway(&config, folders[1].path()));
+    let known = async |gateway: &Gateway| {
+        let seen = gateway.chat(ask("context")).await.text();
+        seen.split(' ').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(known(&one).await, known(&two).await);
+}

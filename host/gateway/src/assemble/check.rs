@@ -27,7 +27,7 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
         facts.push(models::check(config, &model, &cache)?);
     }
     let names = model_configs(config).into_iter().map(|model| model.name).collect();
-    load_all_stages(&Plugins::start(config, Arc::new(KnownModels(names)))?, config, &mut facts)?;
+    load_all_stages(&Plugins::start(config, Arc::new(KnownModels(names)), None)?, config, &mut facts)?;
     facts.extend(unset(config));
     Ok(facts)
 }
