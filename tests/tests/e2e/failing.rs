@@ -331,3 +331,31 @@ async fn edits_that_cannot_be_made_are_a_failure_of_their_guard() {
         }
     }
 }
+
+/// The model is at work, or would be asked; nothing of it leaves without the verdict of a closed guard.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_fails_while_the_model_reads_ends_the_request_or_is_passed_over() {
+    for (text, case) in [("tarry 50 panic", "trap"), ("tarry 60000", "deadline")] {
+        for (on_error, said) in ON_ERROR {
+            let upstream = StandIn::start(|_, _| says("Hello.")).await;
+            let name = format!("late-{case}-{said}");
+            let more = format!("{on_error}when = \"during-prefill\"");
+            let guard = stage("tarries", &name, "prompt-guard", &more, "cpu_ms = 500");
+            let own = "[[models]]\nname = \"own\"\npath = \"bundled\"\n";
+            let gateway = Gateway::start(&format!("{own}{}{guard}", upstream.model("other"))).await;
+            for (model, stream) in [("own", false), ("own", true), ("other", false), ("other", true)] {
+                let mut request = ask(text);
+                (request["model"], request["stream"], request["max_tokens"]) = (model.into(), stream.into(), 4.into());
+                let answer = gateway.post(CHAT, &request).await;
+                if ["default", "closed"].contains(&said) {
+                    assert_eq!((answer.status, answer.error().2), (503, json!("plugin_failed")), "{name} {model}");
+                } else {
+                    assert_eq!(answer.status, 200, "{name} {model}: {:?}", answer.body);
+                }
+            }
+            let asked = if ["default", "closed"].contains(&said) { 0 } else { 2 };
+            assert_eq!(upstream.asked(CHAT).len(), asked, "{name}: nobody is asked before the verdict");
+            counted(&gateway, &failures(&name, "prompt-guard", case), 4).await;
+        }
+    }
+}

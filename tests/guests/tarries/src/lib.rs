@@ -1,5 +1,5 @@
 //! A prompt guard that changes nothing and takes its time: a prompt of the words `tarry 300` is allowed after 300 ms,
-//! `tarry 300 refuse` refused and `tarry 300 respond` answered. Any other is allowed at once.
+//! `tarry 300 refuse` refused, `tarry 300 respond` answered and `tarry 300 panic` panicked at. Any other is allowed at once.
 
 wit_bindgen::generate!({ path: "../../../wit", world: "prompt-guard-plugin" });
 
@@ -38,6 +38,7 @@ impl prompt_guard::Guest for Component {
                 public_message: "refused as the test asked".into(),
                 private_reason: None,
             }),
+            Some("panic") => panic!("as the test asked"),
             Some("respond") => Action::Respond(vec![Part::Text("from the guard".into())]),
             _ => Action::Allow,
         };
