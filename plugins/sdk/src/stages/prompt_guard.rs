@@ -70,11 +70,11 @@ pub enum Edit {
         /// The message.
         message: Message,
     },
-    /// Removes a message.
+    /// Removes a message; one is left.
     DropMessage(String),
     /// Replaces a tool call's arguments: call id, JSON.
     SetArguments(String, String),
-    /// Sets a sampling parameter: name, JSON.
+    /// Sets a sampling parameter: name, JSON. This host lets no plugin do that: it takes the verdict for a failure.
     SetParam(String, String),
 }
 
