@@ -55,7 +55,8 @@ async fn prompts_go_as_the_service_says() {
     assert_eq!((refused.status, refused.error().2), (400, "content_filter".into()));
     assert_eq!(refused.error().0, "Not here.");
     assert_eq!(gateway.chat(ask("an odd question")).await.text(), "an odd question");
-    counted(&gateway, "sees-webhook", "requests_recorded", 1).await;
+    // Of the one that was refused, too.
+    counted(&gateway, "sees-webhook", "requests_recorded", 2).await;
     assert_eq!(service.asked("/check").len(), 5);
     let asked = &service.asked("/check")[0];
     assert_eq!((&asked["stage"], &asked["messages"][0]["role"]), (&json!("prompt"), &json!("user")));
