@@ -81,7 +81,9 @@ fn edits(lie: &str) -> Vec<Edit> {
         "put: id twice" => vec![put("n", None, Role::User), put("n", None, Role::User)],
         "put: after nobody" => vec![put("n", Some("m9"), Role::User)],
         "put: role" => vec![put("n", None, Role::Other("king".into()))],
-        "put: after one that was dropped" => vec![put("n", None, Role::User), drop("m0"), put("o", Some("m0"), Role::User)],
+        "put: after one that was dropped" => {
+            vec![put("n", None, Role::User), drop("m0"), put("o", Some("m0"), Role::User)]
+        }
         "put: id of one that was dropped" => vec![put("n", None, Role::User), drop("m0"), put("m0", None, Role::User)],
         "drop: no message" => vec![drop("m9")],
         "drop: twice" => vec![put("n", None, Role::User), drop("m0"), drop("m0")],
