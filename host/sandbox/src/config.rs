@@ -32,7 +32,7 @@ pub struct SandboxConfig {
     pub max_idle: Duration,
     /// CPU time of one `describe` or `configure`; its wall time is five times as much, and at least 5 s.
     pub configure_cpu: Duration,
-    /// Key-value storage for plugins with the `kv` grant.
+    /// Key-value storage for plugins with the `kv` grant. The built-in one is this process's memory.
     pub kv: Arc<dyn KvStore>,
     /// Opens what the `documents` grant names.
     pub documents: Arc<dyn DocumentStore>,
@@ -40,7 +40,7 @@ pub struct SandboxConfig {
     pub http: Arc<dyn HttpClient>,
     /// Answers for what the `models` grant names.
     pub models: Arc<dyn ModelService>,
-    /// Keeps what the `vectors` grant names.
+    /// Keeps what the `vectors` grant names; as above.
     pub vectors: Arc<dyn VectorStore>,
     /// What callers' pseudonyms are made with, which are the same wherever it is; `None` for a key of this sandbox alone.
     pub pseudonym_key: Option<[u8; 32]>,

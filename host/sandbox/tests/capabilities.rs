@@ -59,7 +59,8 @@ async fn a_used_up_quota_is_denied_and_what_is_there_stays() {
     let plugin = keeper("kv-quota", 1000, folder.path());
     run(&plugin, &by("acme"), "fill", "a 600").await.unwrap();
     let full = run(&plugin, &by("acme"), "fill", "b 600").await.unwrap_err();
-    assert_eq!(full.to_string(), "plugin `kv-quota` answered denied: the quota of 1000 bytes is used up");
+    let why = "the stage's 1000 bytes of storage (`kv_kib`) are used up";
+    assert_eq!(full.to_string(), format!("plugin `kv-quota` answered denied: {why}"));
     assert_eq!(run(&plugin, &by("acme"), "get", "a").await.unwrap().len(), 600);
     run(&plugin, &by("globex"), "fill", "b 600").await.unwrap();
 }

@@ -2,6 +2,7 @@
 //! here once more: who changes one says so in all places, and in `docs/decisions/0027` why.
 
 use super::{Config, LimitsConfig};
+use crate::assemble::HOLDBACK_BYTES;
 use std::path::Path;
 use std::time::Duration;
 use tidegate_sandbox::stage::{HttpGrant, StageKind};
@@ -27,6 +28,7 @@ fn others() -> Vec<(&'static str, usize)> {
         ("memory_mib", limits.memory_bytes >> 20),
         ("output_bytes", limits.output_bytes),
         ("log_bytes", limits.log_bytes),
+        ("holdback_bytes", HOLDBACK_BYTES),
         ("instances", limits.instances),
         ("instances` of a plugin that waits", limits.waiting_instances),
         ("http.concurrency", http.concurrency),
@@ -37,6 +39,9 @@ fn others() -> Vec<(&'static str, usize)> {
         ("plugins.waiting_instances", plugins.waiting_instances as usize),
         ("plugins.memory_mib", plugins.memory_mib),
         ("plugins.instance_memory_mib", plugins.instance_memory_mib),
+        ("plugins.kv_mib", plugins.kv_mib as usize),
+        ("plugins.vectors_mib", plugins.vectors_mib),
+        ("plugins.owner_vectors_mib", plugins.owner_vectors_mib),
     ]
 }
 

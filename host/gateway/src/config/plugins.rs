@@ -4,11 +4,15 @@ use super::{LimitsConfig, PipelineConfig, StageConfig};
 use crate::artifact::key::PublicKey;
 use anyhow::{bail, ensure};
 use serde::Deserialize;
+use std::sync::Arc;
 use tidegate_sandbox::SandboxConfig;
+use tidegate_sandbox::capability::{MemoryKv, MemoryVectors};
 
 /// A WebAssembly memory has no more.
 const MAX_INSTANCE_MIB: usize = 4096;
 const MAX_INSTANCES: u32 = 16_384;
+/// Of which the double can be counted in bytes.
+const MAX_MIB: usize = usize::MAX >> 21;
 /// Address space that instances may reserve. Processors have 128 TiB, of which other things need some.
 const MAX_RESERVED_MIB: usize = 64 << 20;
 
@@ -26,6 +30,12 @@ pub struct PluginsConfig {
     pub memory_mib: usize,
     /// The most that the limits of a stage may give one instance.
     pub instance_memory_mib: usize,
+    /// What all plugins together may keep in `kv`, whose storage is this process's memory.
+    pub kv_mib: u64,
+    /// What all of them may keep in `vectors`, as there.
+    pub vectors_mib: usize,
+    /// The same of one project, or of one tenant's requests that are in none.
+    pub owner_vectors_mib: usize,
 }
 
 impl Default for PluginsConfig {
@@ -37,6 +47,9 @@ impl Default for PluginsConfig {
             waiting_instances: sandbox.total_waiting_instances,
             memory_mib: sandbox.total_memory_bytes >> 20,
             instance_memory_mib: sandbox.max_memory_bytes >> 20,
+            kv_mib: 64,
+            vectors_mib: 256,
+            owner_vectors_mib: 64,
         }
     }
 }
@@ -55,7 +68,12 @@ impl PluginsConfig {
             all >= own,
             "plugins.memory_mib is {all}, less than one instance may have (instance_memory_mib = {own})"
         );
-        ensure!(all <= usize::MAX >> 21, "plugins.memory_mib is {all}, which no machine has");
+        for (key, value) in [("memory_mib", all), ("vectors_mib", self.vectors_mib)] {
+            ensure!(value <= MAX_MIB, "plugins.{key} is {value}, which no machine has");
+        }
+        ensure!(self.kv_mib <= MAX_MIB as u64, "plugins.kv_mib is {}, which no machine has", self.kv_mib);
+        let (own, all) = (self.owner_vectors_mib, self.vectors_mib);
+        ensure!(own <= all, "plugins.owner_vectors_mib is {own}, more than all may have (vectors_mib = {all})");
         let reserved = self.sandbox(SandboxConfig::default()).reserved_bytes() >> 20;
         if reserved > MAX_RESERVED_MIB {
             bail!(
@@ -66,9 +84,15 @@ impl PluginsConfig {
         Ok(())
     }
 
-    /// Refuses a stage that asks for more than there is for one instance.
+    /// Refuses a stage that asks for more than there is, for one instance or at all.
     pub(super) fn check_stage(&self, stage: &StageConfig) -> anyhow::Result<()> {
         let (most, name) = (self.instance_memory_mib, &stage.plugin);
+        if let Some(kib) = stage.grants.kv_kib.filter(|kib| *kib > self.kv_mib << 10) {
+            bail!(
+                "stage `{name}`: grants.kv_kib is {kib}, and plugins.kv_mib allows all plugins together {} KiB; raise it",
+                self.kv_mib << 10
+            );
+        }
         match stage.limits.memory_mib {
             Some(asked) if asked > most => {
                 bail!(
@@ -95,6 +119,8 @@ impl PluginsConfig {
             total_memory_bytes: self.memory_mib << 20,
             total_instances: self.instances,
             total_waiting_instances: self.waiting_instances,
+            kv: Arc::new(MemoryKv::new(self.kv_mib << 20)),
+            vectors: Arc::new(MemoryVectors::new(self.owner_vectors_mib << 20, self.vectors_mib << 20)),
             ..config
         }
     }
@@ -109,6 +135,9 @@ impl PluginsConfig {
 #[cfg(test)]
 mod tests {
     use super::super::Config;
+    use tidegate_sandbox::SandboxConfig;
+    use tidegate_sandbox::capability::{Collection, Namespace, VectorEntry};
+    use tidegate_types::TenantId;
 
     #[test]
     fn bounds_that_cannot_be_are_refused_by_name_with_what_they_may_be() {
@@ -119,17 +148,53 @@ mod tests {
             ("[plugins]\ninstance_memory_mib = 0", "plugins.instance_memory_mib is 0; it may be 1 to 4096"),
             ("[plugins]\ninstance_memory_mib = 5000", "it may be 1 to 4096"),
             ("[plugins]\nmemory_mib = 63", "less than one instance may have (instance_memory_mib = 64)"),
-            ("[plugins]\nmemory_mib = 9223372036854775807", "which no machine has"),
+            ("[plugins]\nmemory_mib = 9223372036854775807", "plugins.memory_mib is 9223372036854775807, which no"),
+            ("[plugins]\nkv_mib = 9223372036854775807", "plugins.kv_mib is 9223372036854775807, which no machine has"),
+            ("[plugins]\nvectors_mib = 9223372036854775807", "plugins.vectors_mib is 9223372036854775807, which no"),
+            (
+                "[plugins]\nvectors_mib = 63",
+                "plugins.owner_vectors_mib is 64, more than all may have (vectors_mib = 63)",
+            ),
             (
                 "[plugins]\ninstances = 16384\nmemory_mib = 4096\ninstance_memory_mib = 4096",
                 "MiB of address space, and at most 67108864 are there",
             ),
             (&stage(65), "stage `x`: limits.memory_mib is 65, and plugins.instance_memory_mib allows 64; raise it"),
             (&stage(0), "limits.memory_mib is 0"),
+            (
+                "[plugins]\nkv_mib = 1\n[[pipeline.stage]]\nplugin = \"x\"\ngrants = { kv_kib = 1025 }",
+                "stage `x`: grants.kv_kib is 1025, and plugins.kv_mib allows all plugins together 1024 KiB; raise it",
+            ),
         ] {
             let why = format!("{:#}", Config::parse(text).unwrap_err());
             assert!(why.contains(expected), "{text}: {why}");
         }
         Config::parse(&format!("[plugins]\ninstance_memory_mib = 65\n{}", stage(65))).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_plugins_keep_has_the_bounds_of_the_config() {
+        let text = "[plugins]\nkv_mib = 1\nvectors_mib = 2\nowner_vectors_mib = 1";
+        let sandbox = Config::parse(text).unwrap().plugins.sandbox(SandboxConfig::default());
+        let mib = 1 << 20;
+        let owner = |n: usize| TenantId::new(format!("tenant-{n}"));
+        let kept = async |n: usize| {
+            let space = Namespace { plugin: "p".into(), tenant: owner(n) };
+            sandbox.kv.set(&space, "k".into(), vec![0; mib - 1000], None, u64::MAX).await
+        };
+        kept(0).await.unwrap();
+        let full = kept(1).await.unwrap_err().to_string();
+        assert!(full.contains("the 1048576 bytes of storage of all plugins (`plugins.kv_mib`)"), "{full}");
+        let put = async |n: usize, id: &str| {
+            let collection = Collection { tenant: owner(n), name: "c".into() };
+            let payload = vec![("k".into(), "x".repeat(mib - 1000))];
+            sandbox.vectors.put(&collection, vec![VectorEntry { id: id.into(), vector: vec![1.0], payload }]).await
+        };
+        put(0, "a").await.unwrap();
+        let own = put(0, "b").await.unwrap_err().to_string();
+        assert!(own.contains("the 1048576 bytes") && own.contains("`plugins.owner_vectors_mib`"), "{own}");
+        put(1, "a").await.unwrap();
+        let full = put(2, "a").await.unwrap_err().to_string();
+        assert!(full.contains("the 2097152 bytes of all vectors (`plugins.vectors_mib`)"), "{full}");
     }
 }

@@ -68,7 +68,7 @@ impl MemoryKv {
     /// For a namespace that has so many bytes.
     fn room(&self, own: u64, quota: u64) -> Room {
         let others = self.used.load(Ordering::Relaxed).saturating_sub(own);
-        Room { quota, left_by_others: self.cap.saturating_sub(others) }
+        Room { quota, left_by_others: self.cap.saturating_sub(others), cap: self.cap }
     }
 
     fn may_sweep(&self, now: Instant) -> bool {
@@ -99,6 +99,8 @@ impl MemoryKv {
 struct Room {
     quota: u64,
     left_by_others: u64,
+    /// Of all namespaces.
+    cap: u64,
 }
 
 #[derive(Default)]
@@ -191,9 +193,9 @@ fn expiry(now: Instant, ttl: Option<Duration>) -> Option<Instant> {
 
 fn full(room: Room) -> CapabilityError {
     CapabilityError::Denied(if room.quota <= room.left_by_others {
-        format!("the quota of {} bytes is used up", room.quota)
+        format!("the stage's {} bytes of storage (`kv_kib`) are used up", room.quota)
     } else {
-        "the host's storage is used up".into()
+        format!("the {} bytes of storage of all plugins (`plugins.kv_mib`) are used up", room.cap)
     })
 }
 
@@ -258,7 +260,7 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { quota: 300, left_by_others: 1000 };
+    const ROOM: Room = Room { quota: 300, left_by_others: 1000, cap: 1000 };
 
     fn entry(value: &str, expires: Option<Instant>) -> Entry {
         Entry { value: value.into(), expires }
@@ -279,7 +281,7 @@ mod tests {
         let later = now + Duration::from_secs(1);
         space.put("old".into(), entry(&"x".repeat(100), Some(later)), ROOM, now).unwrap();
         let refused = space.put("new".into(), entry(&"y".repeat(100), None), ROOM, now).unwrap_err();
-        assert_eq!(refused, CapabilityError::Denied("the quota of 300 bytes is used up".into()));
+        assert_eq!(refused, CapabilityError::Denied("the stage's 300 bytes of storage (`kv_kib`) are used up".into()));
         space.put("new".into(), entry(&"y".repeat(100), None), ROOM, later).unwrap();
         assert_eq!(space.bytes, cost("new", &[0; 100]));
     }
@@ -321,7 +323,8 @@ mod tests {
         assert!(kv.spaces.read().get(&of("a")).is_none(), "nothing is left of it");
         assert_eq!(kv.used.load(Ordering::Relaxed), 200);
         let full = fill(&kv, "c", None).await.unwrap_err();
-        assert_eq!(full, CapabilityError::Denied("the host's storage is used up".into()));
+        let why = "the 300 bytes of storage of all plugins (`plugins.kv_mib`) are used up";
+        assert_eq!(full, CapabilityError::Denied(why.into()));
         assert_eq!(kv.get_many(&of("b"), &["k".into()], 200).await.unwrap(), [Some(vec![b'x'; 135])]);
     }
 

@@ -13,7 +13,7 @@ const OVERHEAD: usize = 128;
 pub struct MemoryVectors {
     collections: RwLock<Kept>,
     /// Bytes of all collections of one tenant, or project.
-    tenant_bytes: usize,
+    owner_bytes: usize,
     /// Bytes of all collections.
     total_bytes: usize,
 }
@@ -40,8 +40,8 @@ impl Entry {
 
 impl MemoryVectors {
     /// A store in which each tenant, or project, may keep so many bytes, and all of them so many in total.
-    pub fn new(tenant_bytes: usize, total_bytes: usize) -> Self {
-        Self { collections: RwLock::default(), tenant_bytes, total_bytes }
+    pub fn new(owner_bytes: usize, total_bytes: usize) -> Self {
+        Self { collections: RwLock::default(), owner_bytes, total_bytes }
     }
 
     fn find(
@@ -80,12 +80,14 @@ impl MemoryVectors {
             .map(|entry| (entry.id, Entry { unit: unit(&entry.vector), payload: entry.payload }))
             .collect();
         let (added, replaced) = (bytes_of(&new), kept.replaced_by(collection, &new));
-        if kept.of_owner(collection) + added - replaced > self.tenant_bytes {
-            let message = format!("the tenant's {} bytes of vectors are used up", self.tenant_bytes);
+        if kept.of_owner(collection) + added - replaced > self.owner_bytes {
+            let (most, key) = (self.owner_bytes, "plugins.owner_vectors_mib");
+            let message = format!("the {most} bytes of vectors of a project, or tenant (`{key}`), are used up");
             return Err(CapabilityError::Denied(message));
         }
         if kept.bytes + added - replaced > self.total_bytes {
-            return Err(CapabilityError::Denied("the host's storage of vectors is used up".into()));
+            let message = format!("the {} bytes of all vectors (`plugins.vectors_mib`) are used up", self.total_bytes);
+            return Err(CapabilityError::Denied(message));
         }
         kept.bytes = kept.bytes + added - replaced;
         kept.entries.entry(collection.clone()).or_default().extend(new);
@@ -225,7 +227,11 @@ mod tests {
             put(tenant, id).unwrap();
         }
         let full = put("c", "1").unwrap_err();
-        assert_eq!(full, CapabilityError::Denied("the host's storage of vectors is used up".into()));
+        let why = "the 600 bytes of all vectors (`plugins.vectors_mib`) are used up";
+        assert_eq!(full, CapabilityError::Denied(why.into()));
+        let own = put("a", "3").unwrap_err();
+        let why = "the 400 bytes of vectors of a project, or tenant (`plugins.owner_vectors_mib`), are used up";
+        assert_eq!(own, CapabilityError::Denied(why.into()));
         assert_eq!(store.remove(&of("a"), &["1".into(), "1".into()]), 1);
         put("c", "1").unwrap();
         assert_eq!(store.collections.read().bytes, 4 * entry_bytes());
