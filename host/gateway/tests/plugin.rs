@@ -52,6 +52,19 @@ fn inspect_says_what_a_component_is_and_needs() {
 }
 
 #[test]
+fn inspect_says_in_words_what_it_says_in_json() {
+    let folder = tempfile::tempdir().unwrap();
+    for (component, parts) in [
+        (guest("watches"), ["at most 4096 bytes of a stream; a server gives 512, more needs", "metrics        none"]),
+        (guest("honest"), ["withholds      at most 64 bytes of a stream\n", "metrics        told\n"]),
+        (shipped("semantic-router"), ["metrics        embedded, routed, unsure\n", "needs a grant  models: "]),
+    ] {
+        let (good, said) = plugin(folder.path(), &["inspect", &component]);
+        assert!(good && parts.iter().all(|part| said.contains(part)), "{parts:?}: {said}");
+    }
+}
+
+#[test]
 fn inspect_refuses_what_is_no_plugin() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("module.wasm"), b"\0asm\x01\0\0\0").unwrap();
@@ -88,6 +101,25 @@ fn test_streams_every_chunking_and_tells_what_failed() {
     let (good, said) = plugin(folder.path(), &["test", &shipped("template")]);
     assert!(!good && said.contains("FAILED  the word is replaced"), "{said}");
     assert!(said.contains("`text` is \"a bar fobar\", not \"a foo fobar\"") && said.contains("1 of 2 cases"), "{said}");
+}
+
+/// What a server would halt is no test passed: the guard promises 4096 bytes, of which it is not given more than 512 unasked.
+#[test]
+fn test_lets_a_guard_withhold_what_a_server_does() {
+    let text = "x".repeat(700);
+    let cases = |hold: usize, limits: &str| {
+        format!(
+            "[config]\nhold = \"{hold}\"\n{limits}[[case]]\nname = \"all of it leaves\"\nask.stream = \"{text}\"\n\
+             expect.text = \"{text}\"\n"
+        )
+    };
+    let (good, said) = run_cases(&guest("watches"), &cases(512, ""));
+    assert!(good, "{said}");
+    let (good, said) = run_cases(&guest("watches"), &cases(513, ""));
+    let why = "it withholds 513 bytes, and a server ends the answer at more than 512 (`limits.holdback_bytes`";
+    assert!(!good && said.contains(why), "{said}");
+    let (good, said) = run_cases(&guest("watches"), &cases(513, "[limits]\nholdback_bytes = 513\n"));
+    assert!(good, "{said}");
 }
 
 #[test]

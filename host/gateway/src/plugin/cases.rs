@@ -12,10 +12,10 @@ use tidegate_sandbox::stage::{
 };
 use tidegate_types::{Finding, Message, Role, ToolCall, Usage};
 
-/// The outcome of a call: `error` where it failed.
-pub(super) async fn outcome(plugin: &Plugin, ask: &Ask) -> anyhow::Result<(Value, usize)> {
+/// The outcome of a call: `error` where it failed. A stream guard may withhold so many bytes.
+pub(super) async fn outcome(plugin: &Plugin, ask: &Ask, holdback_bytes: usize) -> anyhow::Result<(Value, usize)> {
     if let Ask::Stream(text) = ask {
-        let Reading { outcome, chunkings } = stream::read(plugin, text).await?;
+        let Reading { outcome, chunkings } = stream::read(plugin, text, holdback_bytes).await?;
         return Ok((outcome, chunkings));
     }
     Ok((call(plugin, ask).await.unwrap_or_else(|error| json!({"error": error.to_string()})), 1))

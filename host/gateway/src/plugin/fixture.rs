@@ -6,6 +6,7 @@ mod ask;
 
 pub use ask::{Ask, Output, Prompt, Route, Stream, Told, Tool};
 
+use crate::assemble::HOLDBACK_BYTES;
 use crate::config::GrantsConfig;
 use anyhow::{Context, bail};
 use serde::Deserialize;
@@ -21,10 +22,26 @@ pub struct Fixtures {
     pub config: toml::Table,
     /// As in `[pipeline.stage.grants]`.
     pub grants: GrantsConfig,
+    /// Those of `[pipeline.stage.limits]` that tests keep.
+    pub limits: TestLimits,
     /// What the host answers.
     pub host: HostScript,
     /// What is asked.
     pub case: Vec<Case>,
+}
+
+/// `[limits]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TestLimits {
+    /// Bytes that a stream guard may withhold; one that promises less may withhold that.
+    pub holdback_bytes: usize,
+}
+
+impl Default for TestLimits {
+    fn default() -> Self {
+        Self { holdback_bytes: HOLDBACK_BYTES }
+    }
 }
 
 /// `[host]`

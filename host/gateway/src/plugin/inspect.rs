@@ -5,6 +5,7 @@ use crate::artifact::digest::Digest;
 use crate::artifact::reference::Reference;
 use crate::artifact::signature::{Verdict, verify};
 use crate::artifact::{Artifact, place};
+use crate::assemble::HOLDBACK_BYTES;
 use crate::assemble::admission::Found;
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -125,6 +126,16 @@ fn lines(report: &Value) -> Vec<String> {
     }
     lines.push(format!("mutates        {}", yes("mutates")));
     lines.push(format!("deterministic  {}", yes("deterministic")));
+    if let Some(bytes) = report["holdback_bytes"].as_u64() {
+        let more = if bytes > HOLDBACK_BYTES as u64 {
+            format!("; a server gives {HOLDBACK_BYTES}, more needs limits.holdback_bytes = {bytes}")
+        } else {
+            String::new()
+        };
+        lines.push(format!("withholds      at most {bytes} bytes of a stream{more}"));
+    }
+    let metrics = words(&report["metrics"]);
+    lines.push(format!("metrics        {}", if metrics.is_empty() { "none" } else { &metrics }));
     for (name, schema) in report["config_schema"]["properties"].as_object().into_iter().flatten() {
         let default = schema.get("default").map_or("no default".into(), |value| format!("default {value}"));
         let about = schema["description"].as_str().unwrap_or_default();

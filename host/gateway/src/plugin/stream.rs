@@ -8,8 +8,7 @@
 use super::cases::categories;
 use super::fixture::Stream;
 use super::workbench::context;
-use crate::assemble::HOLDBACK_BYTES;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use tidegate_pipeline::holdback::{AtCap, Holdback};
 use tidegate_sandbox::Plugin;
@@ -30,13 +29,14 @@ pub(super) struct Reading {
 }
 
 /// Runs a text through the guard; fails where two chunkings differ.
-pub(super) async fn read(plugin: &Plugin, Stream { channel, text }: &Stream) -> anyhow::Result<Reading> {
-    let whole = one(plugin, channel, &[text.as_str()], false).await.context("in one piece")?;
+pub(super) async fn read(plugin: &Plugin, Stream { channel, text }: &Stream, most: usize) -> anyhow::Result<Reading> {
+    let guard = Guard { plugin, channel, cap: Cap::of(plugin, most) };
+    let whole = guard.one(&[text.as_str()], false).await.context("in one piece")?;
     let mut count = 1;
     for cuts in chunkings(text) {
         let pieces = cut(text, &cuts);
         for apart in [false, true] {
-            let outcome = one(plugin, channel, &pieces, apart).await.with_context(|| format!("in {pieces:?}"))?;
+            let outcome = guard.one(&pieces, apart).await.with_context(|| format!("in {pieces:?}"))?;
             if (&outcome["text"], &outcome["halted"]) != (&whole["text"], &whole["halted"]) {
                 bail!("the client reads {outcome}\n  instead of       {whole}\n  in {pieces:?}, ending apart: {apart}");
             }
@@ -46,35 +46,82 @@ pub(super) async fn read(plugin: &Plugin, Stream { channel, text }: &Stream) -> 
     Ok(Reading { outcome: whole, chunkings: count })
 }
 
-/// One generation in the given pieces.
-async fn one(plugin: &Plugin, channel: &Channel, pieces: &[&str], apart: bool) -> anyhow::Result<Value> {
-    // The server's cap, where the descriptor promises no less.
-    let cap = plugin.descriptor().holdback_bytes.map_or(HOLDBACK_BYTES, |bytes| bytes as usize);
-    let mut held = Holdback::default();
-    let (mut text, mut findings) = (String::new(), Vec::new());
-    let ending_piece = pieces.iter().copied().chain(apart.then_some(""));
-    let count = pieces.len() + usize::from(apart);
-    for (idx, piece) in ending_piece.enumerate() {
-        held.push(piece, Vec::new());
-        let ends = idx + 1 == count;
-        let window = held.window();
-        let window = Window {
-            seq: held.seq(),
-            choice: 0,
-            channel,
-            text: window.text,
-            settled: window.settled,
-            ending: ends.then_some("stop"),
-        };
-        let inspection = plugin.inspect_window(&context(), held.carry(), window).await?;
-        findings.extend(categories(&inspection.findings).into_iter().map(str::to_owned));
-        if let WindowAction::Halt { refusal, farewell } = &inspection.action {
-            text.push_str(farewell.as_deref().unwrap_or_default());
-            return Ok(json!({"text": text, "halted": refusal.code, "findings": findings}));
-        }
-        text.push_str(&held.apply(inspection, ends, cap, AtCap::Halt)?.text);
+/// How much the guard may withhold: what it promises, and no more than the server lets it.
+#[derive(Clone, Copy)]
+struct Cap {
+    promised: Option<u32>,
+    most: usize,
+}
+
+impl Cap {
+    fn of(plugin: &Plugin, most: usize) -> Self {
+        Self { promised: plugin.descriptor().holdback_bytes, most }
     }
-    Ok(json!({"text": text, "halted": null, "findings": findings}))
+
+    fn bytes(self) -> usize {
+        self.promised.map_or(self.most, |promised| self.most.min(promised as usize))
+    }
+
+    /// What a server would end the answer for.
+    fn passed(self, withheld: usize) -> anyhow::Error {
+        match self.promised {
+            Some(promised) if (promised as usize) < self.most => {
+                anyhow!("it withholds {withheld} bytes, and its descriptor promises at most {promised}")
+            }
+            _ => anyhow!(
+                "it withholds {withheld} bytes, and a server ends the answer at more than {} (`limits.holdback_bytes` of the \
+                 stage); where operators are to allow more, say so here: `[limits] holdback_bytes = {withheld}`",
+                self.most
+            ),
+        }
+    }
+}
+
+/// A guard and what it is asked about.
+struct Guard<'a> {
+    plugin: &'a Plugin,
+    channel: &'a Channel,
+    cap: Cap,
+}
+
+impl Guard<'_> {
+    /// One generation in the given pieces.
+    async fn one(&self, pieces: &[&str], apart: bool) -> anyhow::Result<Value> {
+        let &Self { plugin, channel, cap } = self;
+        let mut held = Holdback::default();
+        let (mut text, mut findings) = (String::new(), Vec::new());
+        let ending_piece = pieces.iter().copied().chain(apart.then_some(""));
+        let count = pieces.len() + usize::from(apart);
+        for (idx, piece) in ending_piece.enumerate() {
+            held.push(piece, Vec::new());
+            let ends = idx + 1 == count;
+            let window = held.window();
+            let window = Window {
+                seq: held.seq(),
+                choice: 0,
+                channel,
+                text: window.text,
+                settled: window.settled,
+                ending: ends.then_some("stop"),
+            };
+            let inspection = plugin.inspect_window(&context(), held.carry(), window).await?;
+            findings.extend(categories(&inspection.findings).into_iter().map(str::to_owned));
+            if let WindowAction::Halt { refusal, farewell } = &inspection.action {
+                text.push_str(farewell.as_deref().unwrap_or_default());
+                return Ok(json!({"text": text, "halted": refusal.code, "findings": findings}));
+            }
+            let released = held.apply(inspection, ends, cap.bytes(), AtCap::Halt)?;
+            match released.over_cap {
+                Some(withheld) if ends => {
+                    bail!("it withholds {withheld} bytes at the end, for which a server ends the answer")
+                }
+                // Arguments come whole in a server: nothing of them waits for more.
+                Some(withheld) if !matches!(channel, Channel::ToolArguments(_)) => return Err(cap.passed(withheld)),
+                _ => text.push_str(&released.text),
+            }
+        }
+        Ok(json!({"text": text, "halted": null, "findings": findings}))
+    }
 }
 
 /// Sets of places to cut at, counted in characters.
@@ -121,6 +168,19 @@ mod tests {
         assert_eq!(pieces.len(), 8);
         assert!(pieces.contains(&vec!["añ€b"]) && pieces.contains(&vec!["a", "ñ", "€", "b"]));
         assert_eq!(chunkings("").len(), 1);
+    }
+
+    #[test]
+    fn a_guard_withholds_what_it_promises_and_no_more_than_a_server_lets_it() {
+        for (promised, bytes, why) in [
+            (None, 512, "a server ends the answer at more than 512"),
+            (Some(64), 64, "its descriptor promises at most 64"),
+            (Some(4096), 512, "a server ends the answer at more than 512"),
+        ] {
+            let cap = Cap { promised, most: 512 };
+            assert_eq!(cap.bytes(), bytes);
+            assert!(cap.passed(9999).to_string().contains(why), "{}", cap.passed(9999));
+        }
     }
 
     #[test]

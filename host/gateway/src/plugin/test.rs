@@ -66,7 +66,7 @@ fn run_case(
         Some(config) => workbench::load(component, fixtures, config),
     };
     let outcome = match plugin {
-        Ok(plugin) => runtime.block_on(cases::outcome(&plugin, &case.ask)),
+        Ok(plugin) => runtime.block_on(cases::outcome(&plugin, &case.ask, fixtures.limits.holdback_bytes)),
         // A config that is refused is an outcome too.
         Err(error) if case.expect.contains_key("error") => Ok((serde_json::json!({"error": format!("{error:#}")}), 1)),
         Err(error) => Err(error.context("the plugin does not load")),

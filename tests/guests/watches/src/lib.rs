@@ -17,7 +17,8 @@ struct Component;
 
 impl exports::tidegate::plugin::meta::Guest for Component {
     fn describe() -> String {
-        kit::descriptor("watches", false)
+        // More than a server gives unasked.
+        kit::descriptor_with("watches", false, ",\"stream\":{\"holdback-bytes\":4096}")
     }
 
     fn configure(config: String) -> Result<(), Error> {
