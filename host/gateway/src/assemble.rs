@@ -15,7 +15,7 @@ use crate::config::{Config, ModelConfig, PipelineConfig};
 use crate::outside::http::PluginHttp;
 use crate::outside::models::PluginModels;
 use admission::Admission;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use std::sync::Arc;
 use tidegate_ledger::Ledger;
 use tidegate_limits::shared::SharedLimits;
@@ -50,7 +50,14 @@ pub fn assemble(
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
     let (max_inflight, max_tool_turns) = (config.server.max_inflight, pipeline.max_tool_turns);
     let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
-    Ok(Assembled { pipeline: Pipeline::new(models, stages, limits, gate, ledger), plugins, facts })
+    let pipeline = Pipeline::new(models, stages.clone(), limits, gate, ledger);
+    check_default_route(&pipeline, &stages)?;
+    Ok(Assembled { pipeline, plugins, facts })
+}
+
+/// What a model makes is known once it is loaded; of an upstream's nobody here knows.
+pub(crate) fn check_default_route(pipeline: &Pipeline, stages: &tidegate_pipeline::Stages) -> anyhow::Result<()> {
+    pipeline.check_default_route(stages).map_err(|why| anyhow!("pipeline.default: {}", why.message))
 }
 
 /// The plugin host. Clones are the same one: what it runs is bounded together, across reloads.

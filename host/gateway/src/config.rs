@@ -307,6 +307,7 @@ impl Config {
                 bail!("two models are named `{}`", model.name);
             }
         }
+        self.pipeline.as_ref().map_or(Ok(()), |pipeline| pipeline.check(&self.model_names()))?;
         for stage in self.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
             stage.check()?;
             self.plugins.check_stage(stage)?;

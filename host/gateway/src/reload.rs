@@ -99,6 +99,7 @@ impl Reloader {
         });
         let (stages, max_tool_turns, mut facts) = loading.await.context("loading panicked")??;
         let service = self.service.upgrade().context("the server has stopped")?;
+        assemble::check_default_route(&service.pipeline(), &stages)?;
         let store = service.desk().ok();
         if let Some((desk, books)) = store {
             desk.reload(&config, books).await?;

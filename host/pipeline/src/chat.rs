@@ -27,6 +27,9 @@ pub struct Stages {
     pub tools: Vec<Stage>,
     /// Order the candidates.
     pub routers: Vec<Stage>,
+    /// The models that stand first among what routers are offered, and alone where no router has an opinion. Empty for all
+    /// models in the order of the config.
+    pub default_route: Vec<String>,
     /// Decide on generated text.
     pub stream_guards: Vec<Stage>,
     /// Decide on whole answers.
@@ -112,6 +115,11 @@ impl Pipeline {
             background: self.background.clone(),
             ledger: self.ledger.clone(),
         })
+    }
+
+    /// Refuses a default route that leads to no answer.
+    pub fn check_default_route(&self, stages: &Stages) -> Result<(), Reject> {
+        stages.default_route.iter().try_for_each(|name| self.models.get(name)?.check_answers())
     }
 
     /// Waits for what follows answers that have left, for at most `grace`; says whether all of it ended.

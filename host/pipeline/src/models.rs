@@ -90,10 +90,12 @@ pub enum Makes {
     Labels(Arc<Classifier>),
 }
 
-/// All models, by name.
+/// All models.
 #[derive(Clone, Default)]
 pub struct Models {
     by_name: BTreeMap<String, Arc<Model>>,
+    /// As they were added: the config's order.
+    in_order: Vec<Arc<Model>>,
 }
 
 impl Models {
@@ -103,8 +105,18 @@ impl Models {
         if self.by_name.contains_key(&name) {
             return Err(format!("two models are named `{name}`"));
         }
-        self.by_name.insert(name, Arc::new(model));
+        let model = Arc::new(model);
+        self.by_name.insert(name, Arc::clone(&model));
+        self.in_order.push(model);
         Ok(())
+    }
+
+    /// The models that may be asked for an answer, for callers of `scope`: those that `first` names, in its order, then the
+    /// others in the order of the config.
+    pub(crate) fn answering(&self, first: &[String], scope: &Scope) -> Vec<Arc<Model>> {
+        let named = first.iter().filter_map(|name| self.by_name.get(name));
+        let others = self.in_order.iter().filter(|model| !first.contains(&model.name));
+        named.chain(others).filter(|model| model.answers() && scope.allows(&model.name)).cloned().collect()
     }
 
     /// All models in the order of their names.

@@ -64,7 +64,11 @@ pub(super) fn check(config: &Config, entry: &ModelConfig, cache: &Path) -> anyho
     let folder = folder(entry, cache)?;
     let opened = || -> anyhow::Result<String> {
         let model = tidegate_model::Model::open(&folder)?;
-        open_text(&folder, &model)?;
+        TextModel::open(&folder)?;
+        let (makes, what) = makes(&model)?;
+        if !matches!(makes, Makes::Text) && config.pipeline()?.default.contains(&entry.name) {
+            bail!("pipeline.default names it, and it has no answers{what}");
+        }
         Ok(format!("model     {} ({}, {} tokens of context)", entry.name, model.architecture, model.max_positions()))
     };
     opened().with_context(|| format!("model `{}` cannot be loaded", entry.name))

@@ -1,5 +1,6 @@
 //! Puts the models that could answer in order. A caller that names a model gets that model, or what the config lets
-//! stand in for it; one that asks for `auto` gets what the routers say.
+//! stand in for it; one that asks for `auto` gets what the routers say. Where none of them says anything it gets the
+//! default route: the models that the config names for that, else all in the order of the config.
 
 use crate::chat::{Pipeline, ROUTED_MODEL};
 use crate::estimate::BYTES_PER_TOKEN;
@@ -28,9 +29,9 @@ impl Pipeline {
     }
 
     async fn ask_routers(&self, request: &Request) -> Result<Vec<Arc<Model>>, Reject> {
-        let scope = &request.cx.caller.scope;
-        let mut models: Vec<Arc<Model>> =
-            self.models.iter().filter(|model| model.answers() && scope.allows(&model.name)).cloned().collect();
+        let default = &self.stages.default_route;
+        let mut models = self.models.answering(default, &request.cx.caller.scope);
+        let mut decided = false;
         for stage in &self.stages.routers {
             let candidates: Vec<Candidate> = models.iter().map(|model| candidate(model)).collect();
             let attrs = request_attrs(request);
@@ -49,6 +50,10 @@ impl Pipeline {
             tracing::debug!(request = %request.cx.request_id, router = %stage.name, reason, "routed");
             let order = decision.order.iter().filter_map(|id| models.iter().find(|m| m.name == *id).cloned()).collect();
             models = order;
+            decided = true;
+        }
+        if !decided && !default.is_empty() {
+            models.retain(|model| default.contains(&model.name));
         }
         if models.is_empty() {
             return Err(no_candidate());
@@ -58,7 +63,11 @@ impl Pipeline {
 }
 
 fn no_candidate() -> Reject {
-    Reject::unavailable(Fault::Operator, "the server's router left no model for this request", 1)
+    Reject::unavailable(
+        Fault::Operator,
+        "the server's routers, or its default route, leave no model for this request",
+        1,
+    )
 }
 
 fn candidate(model: &Model) -> Candidate {
