@@ -72,7 +72,7 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
         on_own_thread(configure(core, blueprint.clone()))?;
         blueprint
     };
-    Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor)))
+    Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor, used)))
 }
 
 /// What grants name, opened.
@@ -231,7 +231,7 @@ pub(crate) async fn describe(core: &Core, blueprint: Arc<Blueprint>) -> Result<D
         if let Some(function) = state.used_while_describing() {
             return Err(LoadCause::Describe(format!("it called `{function}`; `describe` must be pure")));
         }
-        said.map_err(|e| failed(crate::failure::of_call(&e, state, blueprint.configure_cpu)))
+        said.map_err(|e| failed(crate::failure::of_trial(&e, state)))
     });
     let out_of_time = |_| Err(LoadCause::Describe(format!("it did not finish within {wall:?}")));
     descriptor::parse(&said.await.unwrap_or_else(out_of_time)?)

@@ -30,6 +30,7 @@ pub struct Plugin {
     blueprint: Arc<Blueprint>,
     descriptor: Descriptor,
     stages: BTreeSet<StageKind>,
+    capabilities: BTreeSet<&'static str>,
     pub(crate) pools: Arc<Pools>,
     /// Whose pool it is that tenants share.
     everyone: TenantId,
@@ -46,11 +47,16 @@ impl std::fmt::Debug for StreamPool {
 }
 
 impl Plugin {
-    pub(crate) fn new(core: Arc<Core>, blueprint: Arc<Blueprint>, descriptor: Descriptor) -> Self {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        blueprint: Arc<Blueprint>,
+        descriptor: Descriptor,
+        capabilities: BTreeSet<&'static str>,
+    ) -> Self {
         let stages = blueprint.stages.kinds();
         let pools = Arc::default();
         core.registry.enroll(&pools);
-        Self { core, blueprint, descriptor, stages, pools, everyone: TenantId::new("*") }
+        Self { core, blueprint, descriptor, stages, capabilities, pools, everyone: TenantId::new("*") }
     }
 
     /// Its name in the config.
@@ -61,6 +67,11 @@ impl Plugin {
     /// What it says of itself.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// The granted capabilities that its component imports (`kv`, `http`, ...).
+    pub fn capabilities(&self) -> &BTreeSet<&'static str> {
+        &self.capabilities
     }
 
     /// Whether it may ask others for something (`http`, `models`): what it sees may leave the machine.

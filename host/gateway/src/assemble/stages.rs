@@ -2,7 +2,7 @@
 
 use super::admission::Admission;
 use crate::bundled;
-use crate::config::{BreakerConfig, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
+use crate::config::{BreakerConfig, GrantsConfig, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub(super) fn load(
     admission: &Admission,
     facts: &mut Vec<String>,
 ) -> anyhow::Result<Stages> {
-    let mut stages = Stages::default();
+    let mut stages = Stages { default_route: config.default.clone(), ..Stages::default() };
     let mut components = BTreeMap::new();
     for (i, stage) in config.stage.iter().enumerate() {
         let component = component(stage, admission, &mut components);
@@ -42,14 +42,19 @@ pub(super) fn load(
         let kinds = kinds(stage, &plugin, exported).with_context(here)?;
         check_kinds(stage, &kinds).with_context(here)?;
         facts.push(fact(stage, &plugin, &kinds));
-        if let Some(origins) = stage.grants.content_leaves_to() {
-            facts.push(format!("          {} MAY SEND WHAT IT SEES TO {origins}", stage.plugin));
+        if let Ok(plugin) = &plugin {
+            facts.extend(remarks(stage, plugin, &kinds).map(|remark| format!("          {} {remark}", stage.plugin)));
         }
         let plugin = plugin.map_err(|why| Arc::from(format!("{}: {why:#}", here())));
         let breaker = Arc::new(breaker(&stage.breaker));
         for kind in kinds {
             place(&mut stages, stage, kind, plugin.clone(), &breaker);
         }
+    }
+    if !config.default.is_empty() && stages.routers.is_empty() {
+        bail!(
+            "pipeline.default is for requests that routers have no opinion about, and no stage is a router; leave it out"
+        );
     }
     Ok(stages)
 }
@@ -143,8 +148,18 @@ fn kinds(
 
 /// What would never count, such as a price that nothing is billed by, is a mistake.
 fn check_kinds(stage: &StageConfig, kinds: &[StageKind]) -> anyhow::Result<()> {
-    if stage.when.is_some() && !kinds.contains(&StageKind::PromptGuard) {
-        bail!("`when` is for prompt guards, and this stage is none");
+    use StageKind::{Memory, OutputGuard, PromptGuard, Retriever, StreamGuard};
+    let settings: [(&str, bool, &str, &[StageKind]); 5] = [
+        ("when", stage.when.is_some(), "prompt guards", &[PromptGuard]),
+        ("streamed", stage.streamed.is_some(), "output guards", &[OutputGuard]),
+        ("top_k", stage.top_k.is_some(), "retrievers and memories", &[Retriever, Memory]),
+        ("min_score", stage.min_score.is_some(), "retrievers", &[Retriever]),
+        ("limits.holdback_bytes", stage.limits.holdback_bytes.is_some(), "stream guards", &[StreamGuard]),
+    ];
+    for (setting, is_set, whose, counts_for) in settings {
+        if is_set && !kinds.iter().any(|kind| counts_for.contains(kind)) {
+            bail!("`{setting}` is for {whose}, and this stage is none; leave it out");
+        }
     }
     let Some(price) = &stage.price else { return Ok(()) };
     if price.is_of_tools() && !kinds.contains(&StageKind::ToolProvider) {
@@ -154,6 +169,49 @@ fn check_kinds(stage: &StageConfig, kinds: &[StageKind]) -> anyhow::Result<()> {
         bail!("`price.retrieval` is for retrievers, and this stage is none");
     }
     Ok(())
+}
+
+/// What an operator should know of a stage that has loaded: where content may go, what it will be halted for, and what it
+/// was granted for nothing.
+fn remarks(stage: &StageConfig, plugin: &Plugin, kinds: &[StageKind]) -> impl Iterator<Item = String> {
+    let used = plugin.capabilities();
+    let sees = kinds.iter().any(|kind| kind.sees_content());
+    let origins = stage.grants.content_leaves_to().filter(|_| sees && used.contains("http"));
+    let leaves = origins.map(|origins| format!("MAY SEND WHAT IT SEES TO {origins}"));
+
+    let (promised, most) = (plugin.descriptor().holdback_bytes.unwrap_or(0) as usize, holdback(stage));
+    let withholds = (kinds.contains(&StageKind::StreamGuard) && promised > most).then(|| {
+        format!(
+            "MAY WITHHOLD {promised} BYTES OF A STREAM, which ends a closed stage's answer at more than \
+             limits.holdback_bytes = {most}"
+        )
+    });
+
+    let idle = unused(&stage.grants, used, sees).join(", ");
+    let idle = (!idle.is_empty()).then(|| format!("uses nothing of these grants, which can go: {idle}"));
+    leaves.into_iter().chain(withholds).chain(idle)
+}
+
+/// Bytes that a stream guard may withhold in this stage.
+fn holdback(stage: &StageConfig) -> usize {
+    stage.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES)
+}
+
+/// Grants that change nothing, since the component does not import what they are for.
+fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sees: bool) -> Vec<&'static str> {
+    let http = used.contains("http");
+    let granted = [
+        ("kv_kib", grants.kv_kib.is_some(), used.contains("kv")),
+        ("documents", !grants.documents.is_empty(), used.contains("documents")),
+        ("http", grants.http.is_some(), http),
+        ("content", grants.content, http && sees),
+        // They are filled into requests, whether or not their names are asked for.
+        ("secrets", !grants.secrets.is_empty(), http || used.contains("secrets")),
+        ("models", !grants.models.is_empty(), used.contains("models")),
+        ("vectors", !grants.vectors.is_empty(), used.contains("vectors")),
+        ("random", grants.random, used.contains("random")),
+    ];
+    granted.into_iter().filter(|(_, is_granted, counts)| *is_granted && !counts).map(|(name, ..)| name).collect()
 }
 
 fn breaker(config: &BreakerConfig) -> Breaker {
@@ -177,7 +235,7 @@ fn place(
         plugin,
         on_error: config.on_error.unwrap_or(if guard { OnError::Closed } else { OnError::Open }),
         wall: config.limits.wall(kind),
-        holdback_bytes: config.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES),
+        holdback_bytes: holdback(config),
         breaker: Arc::clone(breaker),
         figures: Default::default(),
     };
@@ -192,7 +250,9 @@ fn place(
             top_k: config.top_k.unwrap_or(TOP_K),
             min_score: config.min_score.unwrap_or(0.0),
         }),
-        StageKind::OutputGuard => stages.output_guards.push(OutputGuardStage { stage, streamed: config.streamed }),
+        StageKind::OutputGuard => {
+            stages.output_guards.push(OutputGuardStage { stage, streamed: config.streamed.unwrap_or_default() })
+        }
         StageKind::Memory => {
             stages.memories.push(MemoryStage { stage, top_k: config.top_k.unwrap_or(TOP_K) });
         }

@@ -1,7 +1,7 @@
 //! What a plugin may reach: `[pipeline.stage.grants]`, and what a tenant's calls may: `[tenants.NAME]`.
 
 use super::{BudgetConfig, Config, ProjectConfig, quota, variable};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,6 +11,11 @@ use tidegate_types::{Quota, TenantId};
 
 /// Everything that a grant can be about.
 const CAPABILITIES: [&str; 7] = ["kv", "documents", "secrets", "http", "models", "vectors", "random"];
+
+/// Requests of one plugin at once. All instances that may wait for others are fewer, and each sends 16 at once.
+const MAX_CONCURRENCY: usize = 1 << 18;
+/// A WebAssembly memory has no more.
+const MAX_BODY_KIB: usize = 4 << 20;
 
 /// `[pipeline.stage.grants]`
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -96,6 +101,22 @@ impl TenantConfig {
 }
 
 impl GrantsConfig {
+    /// Refuses what no request could be made under.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let Some(http) = &self.http else { return Ok(()) };
+        let concurrency = http.concurrency.unwrap_or(1);
+        ensure!(
+            (1..=MAX_CONCURRENCY).contains(&concurrency),
+            "http.concurrency is {concurrency}; it may be 1 to {MAX_CONCURRENCY}"
+        );
+        ensure!(http.timeout_ms != Some(0), "http.timeout_ms is 0, in which nobody answers; leave it out for 10000");
+        for (key, kib) in [("request_kib", http.request_kib), ("response_kib", http.response_kib)] {
+            let kib = kib.unwrap_or(0);
+            ensure!(kib <= MAX_BODY_KIB, "http.{key} is {kib}; it may be at most {MAX_BODY_KIB}");
+        }
+        Ok(())
+    }
+
     /// As the sandbox takes it; fails where a secret is not there.
     pub fn to_grants(&self, tenants: &BTreeMap<String, TenantConfig>) -> anyhow::Result<Grants> {
         let secret = |(name, from): (&String, &String)| {
@@ -134,5 +155,31 @@ impl HttpGrantConfig {
             response_bytes: self.response_kib.map_or(default.response_bytes, |kib| kib << 10),
             ..default
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    #[test]
+    fn http_under_which_every_request_would_fail_is_refused_by_name() {
+        let config = |more: &str| {
+            let http = format!("{{ origins = [\"https://a.example\"], {more} }}");
+            Config::parse(&format!("[[pipeline.stage]]\nplugin = \"x\"\ngrants = {{ http = {http} }}\n"))
+        };
+        for (more, expected) in [
+            ("concurrency = 0", "http.concurrency is 0; it may be 1 to 262144"),
+            // More than a semaphore of tokio has: it would panic.
+            ("concurrency = 4611686018427387904", "http.concurrency is 4611686018427387904; it may be 1 to 262144"),
+            ("timeout_ms = 0", "http.timeout_ms is 0"),
+            ("request_kib = 4194305", "http.request_kib is 4194305; it may be at most 4194304"),
+            ("response_kib = 4194305", "http.response_kib is 4194305; it may be at most 4194304"),
+        ] {
+            let why = format!("{:#}", config(more).unwrap_err());
+            assert!(why.contains(expected) && why.contains("stage `x`: grants"), "{more}: {why}");
+        }
+        config("concurrency = 1, timeout_ms = 1, request_kib = 0, response_kib = 0").unwrap();
+        config("concurrency = 262144").unwrap();
     }
 }

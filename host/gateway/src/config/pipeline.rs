@@ -20,13 +20,16 @@ use tidegate_sandbox::stage::{Limits, StageKind};
 pub struct PipelineConfig {
     /// Turns of one answer in which the model may call the server's tools.
     pub max_tool_turns: u32,
+    /// Models that answer requests to `auto` where no router has an opinion, best first; without it all models, in the order
+    /// of their entries. Routers are offered these first, and the others behind.
+    pub default: Vec<String>,
     /// Stages in order.
     pub stage: Vec<StageConfig>,
 }
 
 impl Default for PipelineConfig {
     fn default() -> Self {
-        Self { max_tool_turns: 8, stage: Vec::new() }
+        Self { max_tool_turns: 8, default: Vec::new(), stage: Vec::new() }
     }
 }
 
@@ -68,8 +71,7 @@ pub struct StageConfig {
     /// For prompt guards: when they are asked. Default `before`.
     pub when: Option<WhenConfig>,
     /// For output guards: what they do about streams. Default `hold`.
-    #[serde(default)]
-    pub streamed: WhenStreamed,
+    pub streamed: Option<WhenStreamed>,
     /// When the plugin is left out because it keeps failing.
     #[serde(default)]
     pub breaker: BreakerConfig,
@@ -130,6 +132,7 @@ impl StageConfig {
         if self.stages.as_ref().is_some_and(Vec::is_empty) {
             bail!("stage `{name}` runs in no stage: `stages` is empty; leave it out for all, or remove the stage");
         }
+        self.grants.check().with_context(|| format!("stage `{name}`: grants"))?;
         let Some(source) = &self.source else { return Ok(()) };
         if self.file.is_some() {
             bail!("stage `{name}` has both `file` and `source`; keep one");
@@ -172,6 +175,18 @@ impl StageConfig {
 }
 
 impl PipelineConfig {
+    pub(super) fn check(&self, models: &[&str]) -> anyhow::Result<()> {
+        for (i, name) in self.default.iter().enumerate() {
+            if !models.contains(&name.as_str()) {
+                bail!("pipeline.default names `{name}`, which is no model; there are: {}", models.join(", "));
+            }
+            if self.default[..i].contains(name) {
+                bail!("pipeline.default names `{name}` twice");
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
         for stage in &mut self.stage {
             if let Some(file) = &mut stage.file {

@@ -22,6 +22,17 @@ fn check_says_what_is_wrong_and_where() {
             vec!["folder-retriever", "kv_kib = 1024", "grants"],
         ),
         (stage("stages = []\n"), vec!["pii-guard", "`stages` is empty"]),
+        (stage("streamed = \"hold\"\n"), vec!["stage 1 (`pii-guard`)", "`streamed` is for output guards"]),
+        (stage("top_k = 3\n"), vec!["`pii-guard`", "`top_k` is for retrievers and memories"]),
+        (stage("min_score = 0.5\n"), vec!["`pii-guard`", "`min_score` is for retrievers"]),
+        (
+            stage("stages = [\"prompt-guard\"]\nlimits = { holdback_bytes = 9 }\n"),
+            vec!["`pii-guard`", "`limits.holdback_bytes` is for stream guards"],
+        ),
+        (
+            stage("grants = { http = { origins = [], concurrency = 0 } }\n"),
+            vec!["`pii-guard`", "http.concurrency is 0"],
+        ),
         ("[engine]\nkv_cache_mib = 99999999999\n".to_owned(), vec!["kv_cache_mib", "MiB of memory"]),
         ("[compute]\nthreads = 100000\n".to_owned(), vec!["compute.threads is 100000"]),
         ("[server]\nmax_inflight = 0\n".to_owned(), vec!["server.max_inflight is 0"]),
@@ -63,37 +74,39 @@ fn check_says_which_variables_are_not_set() {
     }
 }
 
-/// A copy of a model's folder in `folder`, with another `tokenizer.json`.
-fn with_tokenizer(folder: &Path, model: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
-    let copy = folder.join(model);
-    std::fs::create_dir(&copy).unwrap();
-    for entry in std::fs::read_dir(fixture(model)).unwrap().map(Result::unwrap) {
-        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+/// Nothing is wrong with them; but somebody may think that they do something.
+#[test]
+fn check_says_which_grants_do_nothing_and_that_nothing_leaves_by_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let http = "http = { origins = [\"https://a.example\"] }, content = true";
+    let text = format!(
+        "[[pipeline.stage]]\nplugin = \"calculator\"\ngrants = {{ kv_kib = 64, {http}, random = true }}\n\
+         [[pipeline.stage]]\nplugin = \"webhook-guard\"\nconfig = {{ url = \"https://a.example/\" }}\n\
+         grants = {{ {http}, kv_kib = 64 }}\n"
+    );
+    let file = write(folder.path(), "tidegate.toml", &text);
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    assert!(good, "{said}");
+    for part in [
+        "calculator uses nothing of these grants, which can go: kv_kib, http, content, random",
+        "webhook-guard MAY SEND WHAT IT SEES TO https://a.example",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
     }
-    let path = copy.join("tokenizer.json");
-    let mut tokenizer = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    change(&mut tokenizer);
-    std::fs::write(path, tokenizer.to_string()).unwrap();
-    copy
+    assert!(!said.contains("calculator MAY SEND"), "{said}");
 }
 
-/// Else each prompt that has such a token would be refused, as if its caller had made it up.
 #[test]
-fn a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused_at_once() {
+fn check_says_where_a_guard_would_withhold_more_than_its_stage_lets_it() {
     let folder = tempfile::tempdir().unwrap();
-    let model = with_tokenizer(folder.path(), "qwen3", |tokenizer| {
-        let mut token = tokenizer["added_tokens"][0].clone();
-        (token["id"], token["content"]) = (json!(384), json!("<pad>"));
-        tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
-    });
-    let text = format!("[[models]]\nname = \"q\"\npath = {model:?}\n[pipeline]\n");
-    let file = write(folder.path(), "tidegate.toml", &text);
-    let file = file.to_str().unwrap();
-    for command in [&["check", file][..], &["serve", "--listen", "127.0.0.1:0", "--config", file]] {
-        let (good, said) = run(command);
-        assert!(!good, "{command:?}: {said}");
-        for part in ["model `q`", "tokenizer.json", "385 tokens", "rows for 384", "<pad>", "download"] {
-            assert!(said.contains(part), "{command:?}: {part} in {said}");
-        }
+    let guest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist/watches.wasm");
+    let stage = |more: &str| format!("[[pipeline.stage]]\nplugin = \"watches\"\nfile = {guest:?}\n{more}");
+    for (more, warns) in
+        [("", true), ("limits = { holdback_bytes = 4095 }\n", true), ("limits = { holdback_bytes = 4096 }\n", false)]
+    {
+        let file = write(folder.path(), "tidegate.toml", &stage(more));
+        let (good, said) = run(&["check", file.to_str().unwrap()]);
+        assert!(good, "{said}");
+        assert_eq!(said.contains("watches MAY WITHHOLD 4096 BYTES OF A STREAM"), warns, "{more}: {said}");
     }
 }
