@@ -210,7 +210,7 @@ fn case(error: &CallError) -> &'static str {
     match error {
         CallError::Plugin { .. } => "error",
         CallError::Trap { .. } => "trap",
-        CallError::Deadline { .. } => "deadline",
+        CallError::Deadline { .. } | CallError::Start { .. } => "deadline",
         CallError::Memory { .. } => "memory",
         CallError::BadResult { .. } => "bad-result",
         CallError::TooLarge { .. } => "too-large",

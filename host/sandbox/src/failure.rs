@@ -30,7 +30,10 @@ pub(crate) fn of_memory(denied: Denied, state: &HostState) -> CallError {
     let plugin = state.blueprint.name.to_string();
     match denied {
         Denied::Instance { asked } => CallError::Memory { plugin, asked, limit: state.blueprint.limits.memory_bytes },
-        Denied::Host => CallError::Full { plugin, what: "bytes of memory", limit: state.memory.host_limit() },
+        Denied::Host => {
+            let (what, key) = ("bytes of memory", "plugins.memory_mib");
+            CallError::Full { plugin, what, key, limit: state.memory.host_limit() }
+        }
     }
 }
 
@@ -41,9 +44,17 @@ pub(crate) fn of_start(error: &Error, blueprint: &Blueprint) -> CallError {
         return known.clone();
     }
     if error.downcast_ref::<CpuSpent>().is_some() {
-        return CallError::Deadline { plugin, clock: "cpu", limit: blueprint.configure_cpu };
+        return CallError::Start { plugin, clock: "cpu", limit: blueprint.configure_cpu };
     }
     CallError::Trap { plugin, message: format!("it does not start: {error:#}") }
+}
+
+/// A call of `describe` or `configure` that ended in an error of wasmtime.
+pub(crate) fn of_trial(error: &Error, state: &HostState) -> CallError {
+    match of_call(error, state, state.blueprint.configure_cpu) {
+        CallError::Deadline { plugin, clock, limit } => CallError::Start { plugin, clock, limit },
+        other => other,
+    }
 }
 
 /// The failure without the plugin's own words, which may have something of a request of which nothing may be kept.

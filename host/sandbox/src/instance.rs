@@ -97,8 +97,8 @@ impl Instance {
         match configured {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(failure::of_plugin(&blueprint.name, error)),
-            Ok(Err(error)) => Err(failure::of_call(&error, self.store.data(), blueprint.configure_cpu)),
-            Err(_) => Err(CallError::Deadline { plugin: blueprint.name.to_string(), clock: "wall", limit: wall }),
+            Ok(Err(error)) => Err(failure::of_trial(&error, self.store.data())),
+            Err(_) => Err(CallError::Start { plugin: blueprint.name.to_string(), clock: "wall", limit: wall }),
         }
     }
 

@@ -214,8 +214,12 @@ impl Pool {
     /// call, so that a plugin whose `configure` outlasts a call's limit starts all the same.
     async fn new_lease<'p>(self: &'p Arc<Self>, place: Place<'p>, until: Instant) -> Result<Lease<'p>, CallError> {
         let Some(slot) = self.registry.slot(self.work(), &self.share, until).await else {
+            let key = match self.work() {
+                Work::Compute => "plugins.instances",
+                Work::Wait => "plugins.waiting_instances",
+            };
             let (what, limit) = ("instances", self.registry.max_instances(self.work()));
-            return Err(CallError::Full { plugin: self.blueprint.name.to_string(), what, limit });
+            return Err(CallError::Full { plugin: self.blueprint.name.to_string(), what, key, limit });
         };
         let (kv, registry, tenant) = (self.kv.clone(), self.registry.clone(), self.share.tenant.clone());
         let state = self.blueprint.serving_state(self.namespace.clone(), kv, registry, tenant);

@@ -83,7 +83,12 @@ async fn memory_of_all_instances_is_bounded_and_idle_ones_give_way() {
     inspect(&hoards, &by("c"), "8").await.unwrap();
     assert!(sandbox.usage().memory_bytes <= 24 << 20);
     let full = inspect(&hoards, &by("d"), "30").await.unwrap_err();
-    let expected = CallError::Full { plugin: "hoards".into(), what: "bytes of memory", limit: 24 << 20 };
+    let expected = CallError::Full {
+        plugin: "hoards".into(),
+        what: "bytes of memory",
+        key: "plugins.memory_mib",
+        limit: 24 << 20,
+    };
     assert_eq!(full, expected);
     inspect(&hoards, &by("d"), "8").await.unwrap();
 }
@@ -225,7 +230,10 @@ async fn a_busy_sandbox_says_that_all_plugins_are() {
     let mut hurried = by("a");
     hurried.deadline = Duration::from_millis(20);
     let error = inspect(&plugin, &hurried, "go on").await.unwrap_err();
-    assert_eq!(error, CallError::Full { plugin: "loops".into(), what: "instances", limit: 1 });
+    assert_eq!(
+        error,
+        CallError::Full { plugin: "loops".into(), what: "instances", key: "plugins.instances", limit: 1 }
+    );
     inspect(&plugin, &by("b"), "another tenant has its share").await.unwrap();
     spinning.abort();
     inspect(&plugin, &by("a"), "go on").await.unwrap();
@@ -253,7 +261,10 @@ async fn a_tenant_that_fills_all_places_shuts_out_itself_alone_however_many_proj
     let mut hurried = in_project("d");
     hurried.deadline = Duration::from_millis(20);
     let error = inspect(&plugin, &hurried, "go on").await.unwrap_err();
-    assert_eq!(error, CallError::Full { plugin: "loops".into(), what: "instances", limit: 3 });
+    assert_eq!(
+        error,
+        CallError::Full { plugin: "loops".into(), what: "instances", key: "plugins.instances", limit: 3 }
+    );
     inspect(&plugin, &by("other"), "go on").await.unwrap();
     spinning.iter().for_each(JoinHandle::abort);
 }
@@ -314,7 +325,10 @@ async fn a_tenant_that_fills_all_memory_shuts_out_itself_alone() {
         }
         spinning.push(call);
     };
-    assert_eq!(error, CallError::Full { plugin: "loops".into(), what: "bytes of memory", limit: 4 << 20 });
+    assert_eq!(
+        error,
+        CallError::Full { plugin: "loops".into(), what: "bytes of memory", key: "plugins.memory_mib", limit: 4 << 20 }
+    );
     assert_eq!(nth_call(&honest, "other").await, 1);
     assert_eq!(inspect(&plugin, &by("greedy"), "go on").await.unwrap_err(), error);
     assert_eq!(nth_call(&honest, "other").await, 2, "what there is too little of is taken from nobody's idle ones");

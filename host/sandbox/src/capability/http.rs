@@ -105,7 +105,10 @@ impl HttpAccess {
         let started = Instant::now();
         let out_of_time = || CapabilityError::Timeout("no answer in time".into());
         let permit = tokio::time::timeout(request.timeout, self.running.acquire()).await;
-        let _permit = permit.map_err(|_| CapabilityError::Unavailable("too many requests run at once".into()))?;
+        let _permit = permit.map_err(|_| {
+            let most = self.grant.concurrency;
+            CapabilityError::Unavailable(format!("{most} requests of this plugin run at once (http.concurrency)"))
+        })?;
         let timeout = request.timeout.saturating_sub(started.elapsed());
         if timeout.is_zero() {
             return Err(out_of_time());
@@ -176,7 +179,7 @@ impl HostState {
         let wit::Request { method, url, headers, secret_headers, body, timeout_ms } = request;
         if url.len() > MAX_URL_BYTES || body.len() > grant.request_bytes {
             let most = grant.request_bytes;
-            let message = format!("a URL has at most {MAX_URL_BYTES} bytes, a body at most {most}");
+            let message = format!("a URL has at most {MAX_URL_BYTES} bytes, a body at most {most} (http.request_kib)");
             return Err(CapabilityError::Invalid(message));
         }
         let mut sent: Vec<(String, String)> = headers.into_iter().map(|header| (header.name, header.value)).collect();
