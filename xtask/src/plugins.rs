@@ -124,9 +124,29 @@ impl Workspace {
                 violations.push(format!("{file}: is not the component in the lock; run `cargo xtask plugins`"));
             }
         }
+        violations.extend(self.forgotten(root)?);
         let gone = lock.plugins.keys().filter(|name| self.plugins.iter().all(|p| p.name != **name));
         violations.extend(gone.map(|name| format!("{shown}: `{name}` is no plugin; run `cargo xtask plugins`")));
         Ok(violations)
+    }
+
+    /// Crates in folders of the workspace that its members lack: nobody builds or runs them.
+    fn forgotten(&self, root: &Path) -> Result<Vec<String>> {
+        let manifest = read_toml(&self.folder.join("Cargo.toml"))?;
+        let members = manifest.get("workspace").and_then(|w| w.get("members")).and_then(toml::Value::as_array);
+        let members: Vec<&str> = members.into_iter().flatten().filter_map(toml::Value::as_str).collect();
+        let mut forgotten = Vec::new();
+        let entries = std::fs::read_dir(&self.folder);
+        for entry in entries.with_context(|| format!("cannot read {}", self.folder.display()))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if self.folder.join(&name).join("Cargo.toml").exists() && !members.contains(&name.as_str()) {
+                let manifest = self.folder.join("Cargo.toml");
+                let manifest = manifest.strip_prefix(root).unwrap_or(&manifest).display();
+                forgotten.push(format!("{manifest}: the crate in `{name}` is no member; add it, or remove the folder"));
+            }
+        }
+        forgotten.sort();
+        Ok(forgotten)
     }
 
     fn build(&self, root: &Path, toolchain: &Toolchain, build: &Build, wanted: &[&Plugin]) -> Result<Vec<String>> {
@@ -295,10 +315,22 @@ mod tests {
     }
 
     #[test]
+    fn a_crate_that_is_no_member_is_named() {
+        let root = repository("forgotten");
+        lock_as_built(&root);
+        fs::create_dir_all(root.join("plugins/two")).unwrap();
+        assert!(check(&root).unwrap().is_empty(), "a folder without a crate is none");
+        fs::write(root.join("plugins/two/Cargo.toml"), "[package]\nname = \"two\"\n").unwrap();
+        let why = "plugins/Cargo.toml: the crate in `two` is no member; add it, or remove the folder";
+        assert_eq!(check(&root).unwrap(), [why]);
+    }
+
+    #[test]
     fn a_plugin_that_left_is_named() {
         let root = repository("gone");
         lock_as_built(&root);
         fs::write(root.join("plugins/Cargo.toml"), "[workspace]\nmembers = [\"sdk\"]\n").unwrap();
+        fs::remove_dir_all(root.join("plugins/one")).unwrap();
         assert_eq!(check(&root).unwrap(), ["plugins/dist/plugins.lock: `one` is no plugin; run `cargo xtask plugins`"]);
     }
 

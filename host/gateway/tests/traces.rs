@@ -186,6 +186,7 @@ fn each_kind_of_stage_has_its_span_in_the_clients_trace() {
         ("output-guard", "allow"),
         ("stream-guard", "pass"),
         ("router", ""),
+        ("tool-provider", ""),
         ("retriever", ""),
         ("memory", ""),
         ("observer", ""),
@@ -201,6 +202,28 @@ fn each_kind_of_stage_has_its_span_in_the_clients_trace() {
     assert!(parents("prompt-guard").iter().all(|parent| *parent == server.span_id));
     assert!(parents("observer").iter().eq([&observer.span_id]));
     assert!(parents("memory").contains(&server.span_id) && parents("memory").contains(&memory.span_id));
+}
+
+/// Its outcome is the case of its failure, by which it is counted too.
+#[test]
+fn a_call_that_fails_has_its_span_too() {
+    let guests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist");
+    let (addr, collector) = taking("");
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[traces]\nendpoint = \"http://{addr}\"\n[[pipeline.stage]]\nplugin = \"honest\"\nfile = {:?}\n\
+         stages = [\"retriever\"]\non_error = \"open\"\nconfig = {{ trap = \"retriever\" }}\n{LIMITS}",
+        guests.join("honest.wasm")
+    );
+    let (program, gateway) = start(folder.path(), &config);
+    ask(&gateway, "tidegate-starter", false, &trace_headers(true));
+    let spans = spans(program, &addr, &collector);
+    let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
+    let calls: Vec<&Span> = spans.iter().filter(|span| span.name == "plugin").collect();
+    assert_eq!(calls.len(), 1, "{spans:#?}");
+    let told = ["name", "stage", "outcome", "verdict"].map(|key| text(calls[0], key));
+    assert_eq!(told, ["honest", "retriever", "trap", ""]);
+    assert_eq!(calls[0].parent_span_id, server.span_id);
 }
 
 #[test]

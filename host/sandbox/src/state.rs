@@ -152,6 +152,11 @@ pub(crate) enum Denied {
 struct MemorySpent;
 
 impl MemoryAccount {
+    /// Whose instance it is: a tenant's, of whatever project, or everybody's.
+    pub(crate) fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
     pub(crate) fn denied(&self) -> Option<Denied> {
         self.denied
     }

@@ -21,7 +21,8 @@ fn folder() -> PathBuf {
 }
 
 /// The files of the components that the tests below run, with their digests (BLAKE3). None of these ever changes.
-const RUN: [(&str, &str); 9] = [
+const RUN: [(&str, &str); 10] = [
+    ("capabilities-rust.wasm", "3b8d79c76801b47d71e3b7f52d6144dc5b1179cac4d3db3e0419e833a553c938"),
     ("every-stage-rust.wasm", "516f9839ef2342cfc6e9b17911f5bb09174cc33badeeed7d6670b297dabb57c6"),
     ("honest-rust.wasm", "ec28a061e557209fdf20f244b5117484fa473e7f7f7b9c7cfa36be8bbcd231eb"),
     ("json-guard-javascript.wasm", "2545f75af1ab1964d3e45bfe5a9e76815161b5c2fbae3fcb194caad8d50947fb"),
@@ -125,6 +126,36 @@ async fn the_capabilities_of_0_1_0_are_there() {
         let call = ToolCall { id: "c".into(), name: function.into(), arguments: arguments.into() };
         assert_eq!(plugin.call_tool(&by("acme"), &call).await.unwrap().content, expected, "{function}");
     }
+}
+
+/// Today's `keeper`: the rest of `kv`, and the clock.
+#[tokio::test]
+async fn the_rest_of_kv_and_the_clock_of_0_1_0_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let documents = [("docs".to_owned(), folder.path().to_owned())].into();
+    let plugin = frozen("capabilities-rust", Grants { kv_bytes: Some(1 << 20), documents, ..Grants::default() });
+    for (function, arguments, expected) in [
+        ("set", "key value", "set"),
+        ("set", "short lived 1", "set"),
+        ("add", "count 5", "5"),
+        ("add", "count -7", "-2"),
+        ("get-many", "key none count key", "value,none,-2,value"),
+        ("delete", "key", "deleted"),
+        ("delete", "key", "deleted"),
+        ("get-many", "key count", "none,-2"),
+    ] {
+        assert_eq!(tool(&plugin, function, arguments).await.unwrap(), expected, "{function} {arguments}");
+    }
+    let too_many = vec!["key"; 1025].join(" ");
+    let refused = tool(&plugin, "get-many", &too_many).await.unwrap_err();
+    assert!(matches!(&refused, CallError::Plugin { case: "invalid-input", .. }), "{refused}");
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    let told = tool(&plugin, "clock", "").await.unwrap();
+    let (unix_ms, monotonic_ms) = told.split_once(' ').unwrap();
+    assert!(unix_ms.parse::<u128>().unwrap().abs_diff(now) < 60_000, "{told}");
+    let later = tool(&plugin, "clock", "").await.unwrap();
+    let later: u64 = later.split_once(' ').unwrap().1.parse().unwrap();
+    assert!(later >= monotonic_ms.parse().unwrap(), "{monotonic_ms} and then {later}");
 }
 
 #[tokio::test]

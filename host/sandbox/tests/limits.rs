@@ -2,7 +2,7 @@
 //! call, like every other plugin, goes on as if nothing had been.
 
 use crate::support::{by, ctx, inspect, load, logged, shared, small, spec};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{Action, CallError, Limits, Verdict};
 use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
 
@@ -75,11 +75,14 @@ fn spent() -> Duration {
 async fn an_endless_loop_ends_at_the_wall_limit_or_the_callers_deadline() {
     let plugin = limited("loops", |limits| limits.wall = Duration::from_millis(50));
     let limit = Duration::from_millis(50);
+    // Of its CPU time, 10 s, it uses as much as a machine gives it; a busy one may end it some seconds late.
+    let began = Instant::now();
     let error = inspect(&plugin, &ctx(), "loop").await.unwrap_err();
     assert_eq!(error, CallError::Deadline { plugin: "loops".into(), clock: "wall", limit });
     let mut hurried = ctx();
     hurried.deadline = Duration::from_millis(10);
     let error = inspect(&plugin, &hurried, "loop").await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(5), "both took {:?}", began.elapsed());
     assert!(matches!(error, CallError::Deadline { clock: "wall", limit, .. } if limit == hurried.deadline), "{error}");
     allows(&plugin, "go on").await;
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tidegate_tests::{Gateway, ask};
 
 /// A pipeline of one guest from `tests/guests`, with short limits.
@@ -63,9 +64,12 @@ async fn an_open_stage_that_fails_is_passed_over_and_counted() {
     }
 }
 
+/// The loops have 20 s of CPU time each: were they to hold their threads, the others would find them ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_loops_holds_up_nobody_else() {
-    let gateway = Arc::new(Gateway::start(&pipeline("loops", "closed")).await);
+    let patient =
+        pipeline("loops", "closed").replace("cpu_ms = 200\nwall_ms = 20000", "cpu_ms = 20000\nwall_ms = 600000");
+    let gateway = Arc::new(Gateway::start(&patient).await);
     let looping: Vec<_> = (0..4)
         .map(|_| {
             let gateway = Arc::clone(&gateway);
@@ -75,9 +79,19 @@ async fn a_plugin_that_loops_holds_up_nobody_else() {
     for _ in 0..4 {
         assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
     }
-    for looping in looping {
-        assert_eq!(looping.await.unwrap(), 503);
-    }
+    assert!(looping.iter().all(|looping| !looping.is_finished()), "the loops ended before the others were answered");
+    looping.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// A hundred times what a result may have; the instance may hold it, the host copies none of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_of_100_mib_fails_alone() {
+    let stage = named("bloats-100", "bloats", "closed", 256);
+    let gateway = Gateway::start(&format!("[plugins]\ninstance_memory_mib = 256\n{stage}")).await;
+    let answer = gateway.chat(ask("100")).await;
+    assert_eq!((answer.status, answer.error().2.as_str()), (503, "plugin_failed"), "{:?}", answer.body);
+    assert_eq!(failures(&gateway, "bloats-100").await, ["\"too-large\"} 1"]);
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
 }
 
 /// More lines than its budget are cut off, and the call goes on.
@@ -95,6 +109,36 @@ async fn a_plugin_that_is_missing_fails_as_its_stage_says() {
         let gateway = Gateway::start(&pipeline("no-such-guest", on_error)).await;
         assert_eq!(gateway.chat(ask("Hello!")).await.status, status, "{on_error}");
     }
+}
+
+/// Guests that must never run: that describe themselves by the clock or in words, or import what no host has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_must_not_load_fails_as_its_stage_says() {
+    for (guest, why) in [
+        ("misdescribes", "`describe` must be pure"),
+        ("mumbles", "its descriptor is wrong"),
+        ("strays", "it imports `shell`, which this host does not have"),
+        ("wanders", "it imports `wasi:random/random@0.2.0`, but plugins get no WASI"),
+    ] {
+        for (on_error, status) in [("closed", 503), ("open", 200), ("skip", 200)] {
+            let name = format!("{guest}-{on_error}");
+            let gateway = Gateway::start(&named(&name, guest, on_error, 16)).await;
+            assert_eq!(gateway.chat(ask("Hello!")).await.status, status, "{name}");
+            let facts = gateway.running.facts.join("\n");
+            assert!(facts.contains(&format!("{name} DID NOT LOAD")) && facts.contains(why), "{why} is not in {facts}");
+            assert_eq!(failures(&gateway, &name).await, ["\"load\"} 1"]);
+        }
+    }
+}
+
+/// It is slow, and within its limits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_dawdles_gets_its_result() {
+    let gateway = Gateway::start(&named("dawdles-50", "dawdles", "closed", 16)).await;
+    let began = Instant::now();
+    assert_eq!(gateway.chat(ask("50")).await.status, 200);
+    assert!(began.elapsed() >= Duration::from_millis(50), "it was asked");
+    assert_eq!(failures(&gateway, "dawdles-50").await, [""; 0]);
 }
 
 /// The same without `stages`: what the component exports is known, though it does not load.

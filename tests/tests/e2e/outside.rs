@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate::outside::http::PluginHttp;
 use tidegate::outside::models::KnownModels;
 use tidegate_sandbox::stage::{CallContext, Grants, HttpGrant, Limits, ModelGrant, Prompt, Secret, VectorAccess};
@@ -101,6 +101,40 @@ async fn a_guard_asks_a_service_and_the_request_goes_as_that_says() {
         assert_eq!(service.reached.load(Ordering::SeqCst), 1);
         let facts = gateway.running.facts.join("\n");
         assert!(facts.contains(&format!("MAY SEND WHAT IT SEES TO http://{address}")), "{facts}");
+    }
+}
+
+/// A service that takes requests and never answers: the stage's own wall time ends the call, long before the request's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_whose_service_never_answers_fails_at_its_stages_wall_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            open.push(stream);
+        }
+    });
+    let http =
+        format!("http = {{ origins = [\"http://{address}\"], networks = [\"127.0.0.1/32\"], timeout_ms = 600000 }}");
+    for (on_error, status) in [("closed", 503), ("open", 200), ("skip", 200)] {
+        let name = format!("waits-{on_error}");
+        let config = guarded_by(&format!("http://{address}/"), &format!("{http}\ncontent = true"), "")
+            .replace("plugin = \"reaches\"", &format!("plugin = \"{name}\"\non_error = \"{on_error}\""))
+            .replace("wall_ms = 20000", "wall_ms = 1000");
+        let gateway = Gateway::start(&config).await;
+        let began = Instant::now();
+        let answer = gateway.chat(ask("Hello!")).await;
+        assert_eq!(answer.status, status, "{on_error}: {:?}", answer.body);
+        let took = began.elapsed();
+        assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(60), "{on_error}: {took:?}");
+        let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+        // Whether the call or the request in it is out of time first: both have what is left of the same.
+        let failed = |case: &str| {
+            let failure = format!("tidegate_plugin_failures_total{{plugin=\"{name}\",stage=\"prompt-guard\"");
+            metrics.contains(&format!("{failure},case=\"{case}\"}} 1"))
+        };
+        assert!(failed("deadline") || failed("error"), "{on_error}: {metrics}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Config and plugins that change while requests run.
 
+use crate::one_read;
 use base64::Engine;
 use bytes::Bytes;
 use clap::Parser;
@@ -7,9 +8,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tidegate::config::Config;
-use tidegate_tests::{Gateway, ask, collect, finish_reason, with_model};
+use tidegate_tests::{Gateway, ask, collect, finish_reason, joined, with_model};
+use tokio::sync::Semaphore;
 
 /// A config file of its own, and a gateway that was started from it.
 struct Files {
@@ -90,22 +93,30 @@ async fn a_changed_config_is_taken_whole_and_a_bad_one_not_at_all() {
     assert!(metrics.contains("tidegate_reloads_total{outcome=\"refused\"}"), "{metrics}");
 }
 
+/// The model says the word that is blocked from then on only when the reload has been answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_answer_finishes_on_what_it_began_with() {
-    let files = Files::new();
-    files.write("[pipeline]\n");
+    let (files, let_go) = (Files::new(), Arc::new(Semaphore::new(0)));
+    let reads = ["The fox met ", "a heron ", "and left."].map(|text| vec![text.to_owned()]);
+    let model = one_read::model("tidegate-starter", reads.to_vec(), &let_go).await;
+    files.write(&format!("{model}[pipeline]\n"));
     let gateway = files.start().await;
-    let mut body = with_model(ask("Tell me a story about a fox."));
+    let mut body = with_model(ask("Tell me a story."));
     body["stream"] = true.into();
     let mut running = gateway.send(gateway.json_request("/v1/chat/completions", &body)).await.into_body();
-    let mut text = running.frame().await.unwrap().unwrap().into_data().unwrap().to_vec();
-    // From now on every answer is cut at once.
-    files.write(&blocks("a").replace("config = { ", "config = { whole_words = false, roles = [\"assistant\"], "));
+    let mut text = Vec::new();
+    while one_read::texts(&text).is_empty() {
+        text.extend_from_slice(&running.frame().await.unwrap().unwrap().into_data().unwrap());
+    }
+    files.write(&format!("{model}{}", blocks("heron")));
     assert_eq!(reload(&gateway).await.0, 200);
+    let_go.add_permits(3);
     text.extend(running.collect().await.unwrap().to_bytes());
-    assert_eq!(finish_reason(&tidegate_tests::events(&text), 0), "stop");
-    let new = gateway.stream(ask("Tell me a story about a fox.")).await;
-    assert_eq!(finish_reason(&new, 0), "content_filter");
+    let told = tidegate_tests::events(&text);
+    assert_eq!((joined(&told, 0).as_str(), finish_reason(&told, 0)), ("The fox met a heron and left.", "stop".into()));
+    let_go.add_permits(3);
+    let new = gateway.stream(ask("Tell me a story.")).await;
+    assert_eq!((joined(&new, 0).as_str(), finish_reason(&new, 0)), ("The fox met a ", "content_filter".into()));
 }
 
 /// The plugin's file is replaced, nothing else: the watcher sees it.

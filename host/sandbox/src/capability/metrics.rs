@@ -56,7 +56,8 @@ impl HostState {
     fn labels(&self, name: &str) -> [(&'static str, String); 3] {
         [
             ("plugin", self.blueprint.name.to_string()),
-            ("tenant", self.namespace.tenant.as_str().to_owned()),
+            // Projects come and go without a bound, and series stay: those of a tenant are counted together.
+            ("tenant", self.memory.owner().tenant.as_str().to_owned()),
             ("name", name.to_owned()),
         ]
     }
