@@ -11,6 +11,7 @@ use crate::stages::metrics;
 use crate::talk::until;
 use serde_json::{Value, json};
 use std::path::Path;
+use tidegate_sandbox::{Sandbox, SandboxConfig};
 use tidegate_tests::stand_in::{StandIn, completion, last_text};
 use tidegate_tests::{Gateway, ask, finish_reason, joined};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -47,6 +48,16 @@ impl Tally {
         if wanted != was {
             self.wrong.push(format!("{}: {text}", if wanted { "missed" } else { "false alarm" }));
         }
+    }
+
+    /// How many texts there were.
+    fn len(&self) -> u32 {
+        self.wanted() + self.false_alarms + self.passed
+    }
+
+    /// How many of them were to be caught.
+    fn wanted(&self) -> u32 {
+        self.caught + self.missed
     }
 
     fn precision(&self) -> f64 {
@@ -279,10 +290,61 @@ async fn audit_observer_records_every_end_once_and_needs_no_grant() {
     counted(&gateway, "audit-observer", "requests_recorded", 3).await;
 }
 
+/// A shipped plugin's README.
+fn readme(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins").join(name).join("README.md");
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// What a plugin came to on its labelled set is what its README says; `what` is what it says of the set.
+fn assert_readme_says(name: &str, tally: &Tally, what: &[String]) {
+    let readme = readme(name).split_whitespace().collect::<Vec<_>>().join(" ");
+    let figures = format!("precision {:.2}, recall {:.2}", tally.precision(), tally.recall());
+    for said in what.iter().chain([&figures]) {
+        assert!(readme.contains(said), "the README of {name} does not say: {said}");
+    }
+}
+
+/// The name and the default of each row in a README's table of settings.
+fn rows(readme: &str) -> Vec<(String, String)> {
+    let table = readme.lines().skip_while(|line| !line.starts_with("| setting | default |")).skip(2);
+    let cells = |line: &str| {
+        let mut cells = line.split('|').map(str::trim);
+        Some((cells.nth(1)?.trim_matches('`').to_owned(), cells.next()?.trim_matches('`').to_owned()))
+    };
+    table.take_while(|line| line.starts_with('|')).filter_map(cells).collect()
+}
+
+/// By what its component says, not its sources: each setting stands there with its default, and nothing that is none.
 #[test]
-fn every_shipped_plugin_has_a_readme() {
-    let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins");
-    for (name, _) in tidegate::bundled::PLUGINS {
-        assert!(plugins.join(name).join("README.md").exists(), "{name}");
+fn every_shipped_plugin_has_a_readme_with_its_settings_and_what_it_does_not_do() {
+    let cache_dir = Some(std::env::temp_dir().join("tidegate-tests-cache/plugins"));
+    let config =
+        SandboxConfig { cache_dir, total_instances: 4, total_waiting_instances: 4, ..SandboxConfig::default() };
+    let sandbox = Sandbox::new(config).unwrap();
+    for (name, component) in tidegate::bundled::PLUGINS {
+        let readme = readme(name);
+        let anatomy = sandbox.inspect(component).unwrap();
+        let schema = &anatomy.descriptor.config_schema;
+        let required = |setting: &str| schema["required"].as_array().is_some_and(|all| all.contains(&setting.into()));
+        let settings = schema["properties"].as_object().cloned().unwrap_or_default();
+        let mut declared: Vec<(String, String)> = settings
+            .iter()
+            .map(|(setting, about)| match about.get("default") {
+                Some(default) => (setting.clone(), default.to_string()),
+                None if required(setting) => (setting.clone(), "required".into()),
+                None => (setting.clone(), "none".into()),
+            })
+            .collect();
+        let mut shown = rows(&readme);
+        declared.sort();
+        shown.sort();
+        assert_eq!(shown, declared, "the settings in the README of {name} and those of its component");
+        let decides = ["-guard", "-router", "-cache"].iter().any(|kind| name.ends_with(kind));
+        let limits = ["What it does not do: ", "What it does not catch: ", "Left alone: "];
+        assert!(
+            !decides || limits.iter().any(|limit| readme.contains(limit)),
+            "{name} does not say what it does not do"
+        );
     }
 }
