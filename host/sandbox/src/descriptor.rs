@@ -145,19 +145,73 @@ mod tests {
         assert!(parsed.mutates && parsed.deterministic);
     }
 
+    /// Of each, three that are right and some that are wrong.
+    const WORDS: [(&str, &[&str]); 4] = [
+        ("/name", &["a", "pii-guard", "a1--", "", "A", "1a", "-a", "a_b", "a b", "ä", "a\n"]),
+        (
+            "/version",
+            &[
+                "1.2.3",
+                "0.1.0-rc.1+x",
+                "10.0.0+",
+                "1.2",
+                "1.2.3.4",
+                "1..3",
+                "v1.2.3",
+                "1.2.x",
+                "1.2.3_4",
+                "1.2.3\n",
+                "",
+            ],
+        ),
+        ("/summary", &["Redacts.", "größe: \"x\"", " ", "", "two\nlines", "a\u{85}b", "a\u{7f}"]),
+        ("/metrics/0/name", &["a", "words_found", "a1__", "", "Bad", "a-b", "_a", "a b", "1a"]),
+    ];
+
+    /// Takes the keyword out of a schema; gives where it stood.
+    fn take_patterns(schema: &mut Value, at: String) -> Vec<(String, regex::Regex)> {
+        let Some(schema) = schema.as_object_mut() else { return Vec::new() };
+        let own = schema.remove("pattern").map(|pattern| regex::Regex::new(pattern.as_str().unwrap()).unwrap());
+        let mut found: Vec<_> = own.into_iter().map(|pattern| (at.clone(), pattern)).collect();
+        for (key, inner) in schema {
+            found.extend(take_patterns(inner, format!("{at}/{key}")));
+        }
+        found
+    }
+
     /// Authors and tools read the schema, the host its own checks: they must say the same.
     #[test]
     fn the_published_schema_knows_the_same_keys_and_refuses_no_more() {
         let published = include_str!("../../../docs/plugin-descriptor.schema.json");
-        let schema: Value = serde_json::from_str(published).unwrap();
+        let mut schema: Value = serde_json::from_str(published).unwrap();
+        // Configs are not checked by patterns; here a library does.
+        let patterns = take_patterns(&mut schema, String::new());
+        assert_eq!(patterns.len(), 4, "{patterns:?}");
         crate::schema::check_schema(&schema).map_err(|e| e.message).unwrap();
         let mut keys: Vec<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         let mut known = KEYS;
         keys.sort_unstable();
         known.sort_unstable();
         assert_eq!(keys, known);
-        let says = |said: &Value| crate::schema::validate(&schema, said).is_ok();
+        let says = |said: &Value| {
+            let fits = |(place, pattern): &(String, regex::Regex)| {
+                let place = place.replace("/properties", "").replace("/items", "/0");
+                said.pointer(&place).and_then(Value::as_str).is_none_or(|text| pattern.is_match(text))
+            };
+            crate::schema::validate(&schema, said).is_ok() && patterns.iter().all(fits)
+        };
         assert!(says(&good()));
+        for (place, values) in WORDS {
+            for (value, good_one) in values.iter().zip([true, true, true].into_iter().chain(std::iter::repeat(false))) {
+                let mut said = good();
+                *said.pointer_mut(place).unwrap() = json!(value);
+                assert_eq!(
+                    (says(&said), parse(&said.to_string()).is_ok()),
+                    (good_one, good_one),
+                    "{place} = {value:?}"
+                );
+            }
+        }
         for key in keys {
             let (mut without, mut wrong) = (good(), good());
             without.as_object_mut().unwrap().remove(key);
