@@ -17,9 +17,10 @@ use tokio::sync::Semaphore;
 
 fn stage(guest: &str, name: &str, stages: &str, more: &str) -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("guests/dist/{guest}.wasm"));
+    let holdback = if stages == "stream-guard" { "holdback_bytes = 100000\n" } else { "" };
     format!(
         "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = \"{}\"\nstages = [\"{stages}\"]\n{more}\n\
-         [pipeline.stage.limits]\nwall_ms = 20000\nholdback_bytes = 100000\n",
+         [pipeline.stage.limits]\nwall_ms = 20000\n{holdback}",
         file.display()
     )
 }
