@@ -1,5 +1,6 @@
-//! The clock of CPU limits: a thread that advances the engine's epoch once per millisecond while a guest runs, and
-//! sleeps while none does. Once a second it also lets the pools drop what was idle for too long.
+//! The clock of CPU limits: a thread that looks now and then whether a guest runs, advances the engine's epoch once per
+//! millisecond while one does, and sleeps while none is called. Once a second it also lets the pools drop what was idle
+//! for too long.
 
 use crate::registry::Registry;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,8 +11,11 @@ use wasmtime::Engine;
 
 /// Length of an epoch: how often a guest's CPU time is looked at, and the longest that it holds a thread before it yields.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// Ticks without a guest before the thread parks: calls in a burst never pay for waking it.
-const LINGER: u32 = 100;
+/// How often it is looked whether a guest runs while none was seen: most calls are over within microseconds, and a thread
+/// that wakes costs as much as some of them (`docs/decisions/0004`). A guest that goes on may be seen so much later.
+const LOOK: Duration = Duration::from_millis(4);
+/// Looks without a guest before the thread parks: calls in a burst never pay for waking it.
+const LINGER: u32 = 25;
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Owns the thread; dropping it ends the thread.
@@ -89,17 +93,20 @@ impl Drop for Ticker {
 }
 
 fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
-    let mut quiet = 0;
+    let mut pace = Pace::default();
     let mut swept = Instant::now();
-    let mut ticked = swept;
+    let mut woke = swept;
     while !shared.stop.load(Ordering::SeqCst) {
-        if quiet < LINGER {
-            ticked = sleep_after(ticked);
-            engine.increment_epoch();
-            quiet = if shared.running.load(Ordering::SeqCst) == 0 { quiet + 1 } else { 0 };
+        if let Some(wait) = pace.wait() {
+            woke = sleep_after(woke, wait);
+            let runs = shared.running.load(Ordering::SeqCst) != 0;
+            if runs {
+                engine.increment_epoch();
+            }
+            pace.saw(runs);
         } else if park(shared) {
-            quiet = 0;
-            ticked = Instant::now();
+            pace.called();
+            woke = Instant::now();
         }
         if swept.elapsed() >= SWEEP {
             swept = Instant::now();
@@ -108,11 +115,43 @@ fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
     }
 }
 
-/// Sleeps until a tick after `last`, and says when that was to be: what sleeping takes too long does not add up. Who is
-/// late by a whole tick goes on from now.
-fn sleep_after(last: Instant) -> Instant {
-    let (now, next) = (Instant::now(), last + TICK);
-    let next = if next > now { next } else { now + TICK };
+/// When to look next.
+struct Pace {
+    /// Looks since a guest was seen running.
+    quiet: u32,
+}
+
+impl Default for Pace {
+    /// Nobody was called yet.
+    fn default() -> Self {
+        Self { quiet: LINGER }
+    }
+}
+
+impl Pace {
+    /// `None` where only a call is worth waking for.
+    fn wait(&self) -> Option<Duration> {
+        match self.quiet {
+            0 => Some(TICK),
+            quiet => (quiet < LINGER).then_some(LOOK),
+        }
+    }
+
+    fn saw(&mut self, runs: bool) {
+        self.quiet = if runs { 0 } else { self.quiet + 1 };
+    }
+
+    /// A guest was entered. It may be gone before anybody looks.
+    fn called(&mut self) {
+        self.quiet = 1;
+    }
+}
+
+/// Sleeps until `wait` after `last`, and says when that was to be: what sleeping takes too long does not add up. Who is
+/// late by all of it goes on from now.
+fn sleep_after(last: Instant, wait: Duration) -> Instant {
+    let (now, next) = (Instant::now(), last + wait);
+    let next = if next > now { next } else { now + wait };
     std::thread::sleep(next - now);
     next
 }
@@ -125,4 +164,28 @@ fn park(shared: &Shared) -> bool {
     }
     // Who woke it has cleared the flag; a guest that came while it was set counts as well.
     !shared.parked.swap(false, Ordering::SeqCst) || shared.running.load(Ordering::SeqCst) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_ticks_while_a_guest_is_seen_and_sleeps_when_none_is_called() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.wait(), None, "nobody was called");
+        pace.called();
+        for _ in 1..LINGER {
+            assert_eq!(pace.wait(), Some(LOOK), "short calls are not looked at each millisecond");
+            pace.saw(false);
+        }
+        assert_eq!(pace.wait(), None);
+        pace.called();
+        for _ in 0..1_000 {
+            pace.saw(true);
+            assert_eq!(pace.wait(), Some(TICK), "it goes on");
+        }
+        pace.saw(false);
+        assert_eq!(pace.wait(), Some(LOOK));
+    }
 }
