@@ -53,7 +53,7 @@ impl Asking {
         }
     }
 
-    async fn send(&self, attempt: &Attempt) -> Result<UpstreamStream, Failed> {
+    async fn send(&self, attempt: &Attempt) -> Result<Box<UpstreamStream>, Failed> {
         let upstream = self.sending.to(attempt.upstream());
         upstream.begin(&self.chat, &self.sending.request_id, self.sending.hops).await
     }
@@ -63,10 +63,9 @@ impl Asking {
 /// Dropping it closes the connection.
 pub struct Answer(State);
 
-#[expect(clippy::large_enum_variant, reason = "almost all of its life it is the large one, in its reader's box")]
 enum State {
     Begun {
-        stream: UpstreamStream,
+        stream: Box<UpstreamStream>,
         attempt: Attempt,
         /// Until the first event.
         asking: Option<Box<Asking>>,

@@ -79,11 +79,16 @@ impl Upstream {
     ///
     /// `hops` counts the gateways that the request has come through; 0 sends no count.
     pub async fn generate(&self, chat: &Chat, request_id: &RequestId, hops: u8) -> Result<UpstreamStream, Reject> {
-        Ok(self.begin(chat, request_id, hops).await?)
+        Ok(*self.begin(chat, request_id, hops).await?)
     }
 
-    /// As [`Self::generate`], with what a failure says of the server.
-    pub(crate) async fn begin(&self, chat: &Chat, request_id: &RequestId, hops: u8) -> Result<UpstreamStream, Failed> {
+    /// As [`Self::generate`], with what a failure says of the server. In a box from the start: it is handed on many times.
+    pub(crate) async fn begin(
+        &self,
+        chat: &Chat,
+        request_id: &RequestId,
+        hops: u8,
+    ) -> Result<Box<UpstreamStream>, Failed> {
         let body = request_body(chat, &self.model, self.options);
         let bounds = Bounds::new(chat, body.len());
         let mut request = self.request(Method::POST, endpoint_path(chat.form), body);
@@ -93,7 +98,7 @@ impl Upstream {
             self.send(&request).instrument(span.clone()).await.inspect_err(|_| trace::fail(&span, "upstream"))?;
         let shape = self.shape(&response)?;
         let reader = AnswerReader::new(chat, new_call_id);
-        Ok(UpstreamStream::new(response, shape, reader, bounds, Arc::clone(&self.failures)).within(span))
+        Ok(Box::new(UpstreamStream::new(response, shape, reader, bounds, Arc::clone(&self.failures)).within(span)))
     }
 
     /// The request's own span, which the server is told of, so that its work is seen in the same trace.
