@@ -1,5 +1,6 @@
 //! The measured process.
 
+use crate::cores;
 use crate::load::KEY;
 use anyhow::{Context, bail};
 use std::fmt;
@@ -121,6 +122,11 @@ impl Gateway {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         bail!("the gateway does not listen on {}", self.addr)
+    }
+
+    /// Keeps it on `cores`.
+    pub(crate) fn keep_on(&self, cores: &str) -> anyhow::Result<()> {
+        cores::keep_on(self.child.id(), cores)
     }
 
     /// User and system time so far.

@@ -6,6 +6,7 @@
 
 mod chaos_ledger;
 mod chaos_streams;
+mod cores;
 mod floor;
 mod gateway;
 mod load;

@@ -4,7 +4,7 @@
 use crate::gateway::{Gateway, Stages};
 use crate::load::{KEY, Load};
 use crate::report::Report;
-use crate::{median, standin};
+use crate::{cores, median, standin};
 use anyhow::Context;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -17,6 +17,8 @@ use tokio::net::TcpStream;
 const ROUNDS: usize = 60;
 /// Requests of a round, one after the other.
 const REQUESTS: usize = 50;
+/// For gateways, and for who calls them.
+const CORES: [&str; 2] = ["0", "1"];
 /// Streams at once.
 const STREAMS: usize = 1_000;
 /// Events of each, and the time between two: of a model that is slow, of one that many read, and none.
@@ -25,14 +27,33 @@ const PACES_MS: [u64; 3] = [200, 50, 0];
 
 pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Result<()> {
     let upstream = standin::start(4).await?;
-    let bare = start(program, upstream, Stages::None).await?;
-    for (stages, goal) in [(Stages::NoOp, Some(15.0)), (Stages::PromptGuard, None)] {
-        let guarded = start(program, upstream, stages).await?;
-        let added = added_us(bare.addr, guarded.addr).await?;
-        report.add(&format!("p50 added to a request, {stages}"), added, "us", goal);
-    }
+    delays(program, upstream, false, report).await?;
+    let all = cores::allowed()?;
+    cores::keep_on(std::process::id(), CORES[1])?;
+    delays(program, upstream, true, report).await?;
+    cores::keep_on(std::process::id(), &all)?;
     for pace in PACES_MS {
         guarded_streams(program, Duration::from_millis(pace), report).await?;
+    }
+    Ok(())
+}
+
+/// What guards add to p50. `apart`: gateways on one core and who calls them on another, as on two machines. Left to itself the
+/// kernel puts both on one core or on two, as it likes, and a core that sleeps may take longer to wake than a guard takes.
+async fn delays(program: &Path, upstream: SocketAddr, apart: bool, report: &mut Report) -> anyhow::Result<()> {
+    let started = async |stages| {
+        let gateway = start(program, upstream, stages).await?;
+        if apart {
+            gateway.keep_on(CORES[0])?;
+        }
+        anyhow::Ok(gateway)
+    };
+    let place = if apart { ", gateways and callers each on a core" } else { "" };
+    let bare = started(Stages::None).await?;
+    for (stages, goal) in [(Stages::NoOp, Some(15.0)), (Stages::PromptGuard, None)] {
+        let guarded = started(stages).await?;
+        let added = added_us(bare.addr, guarded.addr).await?;
+        report.add(&format!("p50 added to a request, {stages}{place}"), added, "us", goal);
     }
     Ok(())
 }
