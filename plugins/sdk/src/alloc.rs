@@ -1,12 +1,23 @@
-//! A guest's allocator: that of Rust's standard library (dlmalloc), but that its first 64 KiB are in the component's own
-//! memory. The standard library's asks the host for them at the first allocation, and for a small guest, which needs no
-//! more, most of what it costs to make and drop it is that its memory grows and is cut back (`docs/decisions/0021`).
+//! A guest's allocator: that of Rust's standard library (dlmalloc), but for two things.
 //!
-//! Invariant: the region is handed out once. This is the one file of the SDK with `unsafe` of its own: a guest reaches
+//! Its first 64 KiB are in the component's own memory. The standard library's asks the host for them at the first
+//! allocation, and for a small guest, which needs no more, most of what it costs to make and drop it is that its memory
+//! grows and is cut back (`docs/decisions/0021`).
+//!
+//! And what a call allocates is mostly gone when the call ends: each string that the host hands over, and each that is
+//! handed back. Once the plugin is configured such things are laid end to end in a region of their own, `scratch.rs`, which
+//! begins anew whenever nothing lives in it; dlmalloc has what finds no room there (`docs/decisions/0026`).
+//!
+//! Invariant: each region is handed out once. This is the one file of the SDK with `unsafe` of its own: a guest reaches
 //! nothing but its own memory, whatever is wrong here.
 #![allow(unsafe_code)]
 
+mod scratch;
+#[cfg(test)]
+mod tests;
+
 use dlmalloc::{Allocator, Dlmalloc};
+use scratch::Scratch;
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::ptr;
@@ -16,14 +27,22 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 const REGION_BYTES: usize = 64 << 10;
 
 #[repr(C, align(16))]
-pub(crate) struct Region([u8; REGION_BYTES]);
+pub(crate) struct Region<const BYTES: usize>([u8; BYTES]);
 
 #[cfg(target_arch = "wasm32")]
-static mut REGION: Region = Region([0; REGION_BYTES]);
+static mut REGION: Region<REGION_BYTES> = Region([0; REGION_BYTES]);
+#[cfg(target_arch = "wasm32")]
+static mut SCRATCH: Region<scratch::BYTES> = Region([0; scratch::BYTES]);
 
 #[cfg(target_arch = "wasm32")]
 #[global_allocator]
-static ALLOCATOR: Heap = Heap::over(&raw mut REGION, grow);
+static ALLOCATOR: Heap = Heap::over(&raw mut REGION, &raw mut SCRATCH, grow);
+
+/// From now on what is allocated is thought to live for a call: the plugin is configured.
+#[cfg(target_arch = "wasm32")]
+pub(crate) fn calls_begin() {
+    ALLOCATOR.calls_begin();
+}
 
 /// Memory behind the component's own: where it begins, and how large it is; null for none.
 #[cfg(target_arch = "wasm32")]
@@ -40,9 +59,14 @@ fn grow(bytes: usize) -> (*mut u8, usize) {
 }
 
 /// An allocator.
-pub(crate) struct Heap(UnsafeCell<Dlmalloc<Memory>>);
+pub(crate) struct Heap(UnsafeCell<Parts>);
 
-/// Where an allocator's memory comes from.
+struct Parts {
+    scratch: Scratch,
+    lasting: Dlmalloc<Memory>,
+}
+
+/// Where dlmalloc's memory comes from.
 struct Memory {
     /// The region, until it is handed out.
     first: AtomicPtr<u8>,
@@ -50,31 +74,75 @@ struct Memory {
 }
 
 impl Heap {
-    const fn over(region: *mut Region, behind: fn(usize) -> (*mut u8, usize)) -> Self {
-        let first = AtomicPtr::new(region.cast());
-        Self(UnsafeCell::new(Dlmalloc::new_with_allocator(Memory { first, behind })))
+    const fn over(
+        region: *mut Region<REGION_BYTES>,
+        scratch: *mut Region<{ scratch::BYTES }>,
+        behind: fn(usize) -> (*mut u8, usize),
+    ) -> Self {
+        let memory = Memory { first: AtomicPtr::new(region.cast()), behind };
+        let scratch = Scratch::over(scratch.cast());
+        Self(UnsafeCell::new(Parts { scratch, lasting: Dlmalloc::new_with_allocator(memory) }))
+    }
+
+    fn calls_begin(&self) {
+        // SAFETY: as for the allocator's own functions.
+        unsafe { (*self.0.get()).scratch.open() };
     }
 }
 
-// SAFETY: a guest has one thread, and nothing that dlmalloc calls allocates, so no two uses of the cell overlap.
+// SAFETY: a guest has one thread, and nothing that is called here allocates, so no two uses of the cell overlap.
 unsafe impl Sync for Heap {}
 
 // SAFETY: dlmalloc keeps `GlobalAlloc`'s contract, which the callers keep too; the cell is used by one call at a time.
+// An object in the scratch region shares no byte with another: each begins where the last of those that live ends, or
+// behind it. Its place says where an object came from.
 unsafe impl GlobalAlloc for Heap {
+    #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        unsafe { (*self.0.get()).malloc(layout.size(), layout.align()) }
+        let parts = unsafe { &mut *self.0.get() };
+        let place = parts.scratch.take(layout);
+        if !place.is_null() {
+            return place;
+        }
+        unsafe { parts.lasting.malloc(layout.size(), layout.align()) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        unsafe { (*self.0.get()).calloc(layout.size(), layout.align()) }
+        let parts = unsafe { &mut *self.0.get() };
+        let place = parts.scratch.take(layout);
+        if !place.is_null() {
+            unsafe { place.write_bytes(0, layout.size()) };
+            return place;
+        }
+        unsafe { parts.lasting.calloc(layout.size(), layout.align()) }
     }
 
+    #[inline]
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        unsafe { (*self.0.get()).free(place, layout.size(), layout.align()) }
+        let parts = unsafe { &mut *self.0.get() };
+        match parts.scratch.offset_of(place) {
+            Some(offset) => parts.scratch.give_back(offset, layout.size()),
+            None => unsafe { parts.lasting.free(place, layout.size(), layout.align()) },
+        }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        unsafe { (*self.0.get()).realloc(place, layout.size(), layout.align(), size) }
+        let parts = unsafe { &mut *self.0.get() };
+        let Some(offset) = parts.scratch.offset_of(place) else {
+            return unsafe { parts.lasting.realloc(place, layout.size(), layout.align(), size) };
+        };
+        if parts.scratch.resize(offset, layout.size(), size) {
+            return place;
+        }
+        // SAFETY: the size is one that the caller may ask for, with the alignment that it had.
+        let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
+        if !moved.is_null() {
+            unsafe {
+                ptr::copy_nonoverlapping(place, moved, layout.size().min(size));
+                self.dealloc(place, layout);
+            }
+        }
+        moved
     }
 }
 
@@ -114,141 +182,5 @@ unsafe impl Allocator for Memory {
 
     fn page_size(&self) -> usize {
         REGION_BYTES
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::alloc::System;
-    use std::cell::Cell;
-    use std::ops::Range;
-
-    thread_local! {
-        /// How often this thread's heaps went behind their regions.
-        static GROWN: Cell<usize> = const { Cell::new(0) };
-    }
-
-    /// As `grow`, of this machine's memory.
-    fn leak(bytes: usize) -> (*mut u8, usize) {
-        GROWN.set(GROWN.get() + 1);
-        let layout = Layout::from_size_align(bytes, 16).unwrap();
-        (unsafe { System.alloc_zeroed(layout) }, bytes)
-    }
-
-    fn heap() -> (Heap, Range<usize>) {
-        let region: *mut Region = Box::leak(Box::new(Region([0; REGION_BYTES])));
-        (Heap::over(region, leak), region.addr()..region.addr() + REGION_BYTES)
-    }
-
-    /// Something that lives: where, and what its bytes are.
-    struct Live {
-        place: *mut u8,
-        layout: Layout,
-        mark: u8,
-    }
-
-    impl Live {
-        fn write(place: *mut u8, layout: Layout, mark: u8) -> Self {
-            assert!(!place.is_null() && place.addr().is_multiple_of(layout.align()), "{place:?} for {layout:?}");
-            unsafe { place.write_bytes(mark, layout.size()) };
-            Self { place, layout, mark }
-        }
-
-        fn range(&self) -> Range<usize> {
-            self.place.addr()..self.place.addr() + self.layout.size()
-        }
-
-        /// Whether its first bytes are still as they were written.
-        fn keeps(&self, bytes: usize) -> bool {
-            let kept = unsafe { std::slice::from_raw_parts(self.place, bytes.min(self.layout.size())) };
-            kept.iter().all(|byte| *byte == self.mark)
-        }
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    enum Act {
-        Make { zeroed: bool },
-        Resize,
-        Drop,
-    }
-
-    fn acts() -> impl Strategy<Value = Vec<(Act, usize, usize, u32)>> {
-        let act = prop_oneof![
-            any::<bool>().prop_map(|zeroed| Act::Make { zeroed }),
-            any::<bool>().prop_map(|zeroed| Act::Make { zeroed }),
-            Just(Act::Resize),
-            Just(Act::Drop)
-        ];
-        let size = prop_oneof![1usize..200, 1usize..5_000, 60_000usize..140_000];
-        proptest::collection::vec((act, any::<usize>(), size, 0u32..7), 1..120)
-    }
-
-    proptest! {
-        #[test]
-        fn what_lives_is_aligned_and_shares_no_byte(acts in acts()) {
-            let (heap, _) = heap();
-            let mut live: Vec<Live> = Vec::new();
-            for (n, (act, which, size, align)) in acts.into_iter().enumerate() {
-                let layout = Layout::from_size_align(size, 1 << align).unwrap();
-                let mark = n as u8 | 1;
-                match act {
-                    Act::Make { zeroed } => {
-                        let place = unsafe { if zeroed { heap.alloc_zeroed(layout) } else { heap.alloc(layout) } };
-                        if zeroed {
-                            prop_assert!(Live { place, layout, mark: 0 }.keeps(size), "not all of it is zero");
-                        }
-                        live.push(Live::write(place, layout, mark));
-                    }
-                    Act::Resize if !live.is_empty() => {
-                        let old = live.swap_remove(which % live.len());
-                        let place = unsafe { heap.realloc(old.place, old.layout, size) };
-                        let layout = Layout::from_size_align(size, old.layout.align()).unwrap();
-                        let moved = Live { place, layout, mark: old.mark };
-                        prop_assert!(moved.keeps(old.layout.size()), "a resize lost something");
-                        live.push(Live::write(place, layout, mark));
-                    }
-                    Act::Drop if !live.is_empty() => {
-                        let old = live.swap_remove(which % live.len());
-                        prop_assert!(old.keeps(old.layout.size()), "somebody else wrote there");
-                        unsafe { heap.dealloc(old.place, old.layout) };
-                    }
-                    Act::Resize | Act::Drop => {}
-                }
-                let mut ranges: Vec<Range<usize>> = live.iter().map(Live::range).collect();
-                ranges.sort_by_key(|range| range.start);
-                prop_assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "two share a byte");
-            }
-        }
-    }
-
-    #[test]
-    fn a_small_guest_needs_the_region_only_however_often_it_is_used_again() {
-        let (heap, region) = heap();
-        let before = GROWN.get();
-        for n in 0..10_000 {
-            let layout = Layout::from_size_align(20_000 + n, 8).unwrap();
-            let (one, other) = unsafe { (heap.alloc(layout), heap.alloc(layout)) };
-            assert!(region.contains(&one.addr()) && region.contains(&other.addr()));
-            unsafe {
-                heap.dealloc(one, layout);
-                heap.dealloc(other, layout);
-            }
-        }
-        assert_eq!(GROWN.get(), before);
-    }
-
-    #[test]
-    fn what_is_larger_comes_from_behind_and_leaves_the_region_to_others() {
-        let (heap, region) = heap();
-        let before = GROWN.get();
-        let large = unsafe { heap.alloc(Layout::from_size_align(REGION_BYTES, 1).unwrap()) };
-        assert!(!large.is_null() && !region.contains(&large.addr()));
-        assert_eq!(GROWN.get(), before + 1);
-        let layout = Layout::from_size_align(60_000, 1).unwrap();
-        let places = unsafe { [heap.alloc(layout), heap.alloc(layout)] };
-        assert!(places.iter().any(|place| region.contains(&place.addr())));
-        assert_eq!(GROWN.get(), before + 1);
     }
 }

@@ -200,7 +200,10 @@ pub fn configure<P: Plugin>(slot: &'static Slot<P>, json: &str) -> Result<(), w:
     report_panics();
     let made = plugin::configure::<P>(json)?;
     let twice = |_| w::Error::Unsupported("an instance is configured once; make another one".into());
-    slot.with(|cell| cell.set(made)).map_err(twice)
+    slot.with(|cell| cell.set(made)).map_err(twice)?;
+    #[cfg(target_arch = "wasm32")]
+    crate::alloc::calls_begin();
+    Ok(())
 }
 
 /// `prompt-guard.inspect-prompt`

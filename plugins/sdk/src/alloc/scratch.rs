@@ -1,0 +1,69 @@
+//! Where what lives for a call is laid. Addresses only: nothing here reads or writes what is there.
+
+use std::alloc::Layout;
+use std::ptr;
+
+/// More than the calls of most stages need: a prompt of 4 KB and what is said about it.
+pub(super) const BYTES: usize = 16 << 10;
+/// What objects are aligned to here, at most.
+const ALIGN: usize = 16;
+
+/// Objects laid end to end. Only the last one's place is given back alone; when none lives, all are.
+pub(super) struct Scratch {
+    region: *mut u8,
+    /// Bytes that may be used: none before the plugin is configured.
+    room: usize,
+    /// Where the next object may begin.
+    next: usize,
+    live: usize,
+}
+
+impl Scratch {
+    /// Over a region of [`BYTES`] that is aligned to 16.
+    pub(super) const fn over(region: *mut u8) -> Self {
+        Self { region, room: 0, next: 0, live: 0 }
+    }
+
+    /// From now on there is room.
+    pub(super) fn open(&mut self) {
+        self.room = BYTES;
+    }
+
+    /// A place for an object, null where there is no room.
+    #[inline]
+    pub(super) fn take(&mut self, layout: Layout) -> *mut u8 {
+        let begin = self.next.next_multiple_of(layout.align());
+        if layout.align() > ALIGN || layout.size() > self.room.saturating_sub(begin) {
+            return ptr::null_mut();
+        }
+        self.next = begin + layout.size();
+        self.live += 1;
+        self.region.wrapping_add(begin)
+    }
+
+    /// Where in the region an object of dlmalloc's or of its own is.
+    #[inline]
+    pub(super) fn offset_of(&self, place: *mut u8) -> Option<usize> {
+        let offset = place.addr().wrapping_sub(self.region.addr());
+        (offset < BYTES).then_some(offset)
+    }
+
+    #[inline]
+    pub(super) fn give_back(&mut self, offset: usize, size: usize) {
+        self.live -= 1;
+        if self.live == 0 {
+            self.next = 0;
+        } else if offset + size == self.next {
+            self.next = offset;
+        }
+    }
+
+    /// Makes the last object larger or smaller where it is.
+    pub(super) fn resize(&mut self, offset: usize, from: usize, to: usize) -> bool {
+        let may = offset + from == self.next && to <= self.room.saturating_sub(offset);
+        if may {
+            self.next = offset + to;
+        }
+        may
+    }
+}

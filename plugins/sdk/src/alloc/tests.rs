@@ -1,0 +1,200 @@
+//! No two objects share a byte, whatever is asked for when.
+
+use super::scratch::BYTES;
+use super::*;
+use proptest::prelude::*;
+use std::alloc::System;
+use std::cell::Cell;
+use std::ops::Range;
+
+thread_local! {
+    /// How often this thread's heaps went behind their regions.
+    static GROWN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// As `grow`, of this machine's memory.
+fn leak(bytes: usize) -> (*mut u8, usize) {
+    GROWN.set(GROWN.get() + 1);
+    let layout = Layout::from_size_align(bytes, 16).unwrap();
+    (unsafe { System.alloc_zeroed(layout) }, bytes)
+}
+
+fn heap() -> (Heap, Range<usize>) {
+    let region: *mut Region<REGION_BYTES> = Box::leak(Box::new(Region([0; REGION_BYTES])));
+    (Heap::over(region, scratch(), leak), region.addr()..region.addr() + REGION_BYTES)
+}
+
+/// It is not zero: what is asked for as zeros is to be made so.
+fn scratch() -> *mut Region<BYTES> {
+    Box::leak(Box::new(Region([0xaa; BYTES])))
+}
+
+fn configured() -> (Heap, Range<usize>) {
+    let scratch = scratch();
+    let region: *mut Region<REGION_BYTES> = Box::leak(Box::new(Region([0; REGION_BYTES])));
+    let heap = Heap::over(region, scratch, leak);
+    heap.calls_begin();
+    (heap, scratch.addr()..scratch.addr() + BYTES)
+}
+
+/// Something that lives: where, and what its bytes are.
+struct Live {
+    place: *mut u8,
+    layout: Layout,
+    mark: u8,
+}
+
+impl Live {
+    fn write(place: *mut u8, layout: Layout, mark: u8) -> Self {
+        assert!(!place.is_null() && place.addr().is_multiple_of(layout.align()), "{place:?} for {layout:?}");
+        unsafe { place.write_bytes(mark, layout.size()) };
+        Self { place, layout, mark }
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.place.addr()..self.place.addr() + self.layout.size()
+    }
+
+    /// Whether its first bytes are still as they were written.
+    fn keeps(&self, bytes: usize) -> bool {
+        let kept = unsafe { std::slice::from_raw_parts(self.place, bytes.min(self.layout.size())) };
+        kept.iter().all(|byte| *byte == self.mark)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Make { zeroed: bool },
+    Resize,
+    Drop,
+}
+
+fn acts() -> impl Strategy<Value = Vec<(Act, usize, usize, u32)>> {
+    let act = prop_oneof![
+        any::<bool>().prop_map(|zeroed| Act::Make { zeroed }),
+        any::<bool>().prop_map(|zeroed| Act::Make { zeroed }),
+        Just(Act::Resize),
+        Just(Act::Drop)
+    ];
+    let size = prop_oneof![1usize..200, 1usize..5_000, 60_000usize..140_000];
+    proptest::collection::vec((act, any::<usize>(), size, 0u32..7), 1..120)
+}
+
+proptest! {
+    #[test]
+    fn what_lives_is_aligned_and_shares_no_byte(acts in acts(), configured_at in 0usize..60) {
+        let (heap, _) = heap();
+        let mut live: Vec<Live> = Vec::new();
+        for (n, (act, which, size, align)) in acts.into_iter().enumerate() {
+            if n == configured_at {
+                heap.calls_begin();
+            }
+            let layout = Layout::from_size_align(size, 1 << align).unwrap();
+            let mark = n as u8 | 1;
+            match act {
+                Act::Make { zeroed } => {
+                    let place = unsafe { if zeroed { heap.alloc_zeroed(layout) } else { heap.alloc(layout) } };
+                    if zeroed {
+                        prop_assert!(Live { place, layout, mark: 0 }.keeps(size), "not all of it is zero");
+                    }
+                    live.push(Live::write(place, layout, mark));
+                }
+                Act::Resize if !live.is_empty() => {
+                    let old = live.swap_remove(which % live.len());
+                    let place = unsafe { heap.realloc(old.place, old.layout, size) };
+                    let layout = Layout::from_size_align(size, old.layout.align()).unwrap();
+                    let moved = Live { place, layout, mark: old.mark };
+                    prop_assert!(moved.keeps(old.layout.size()), "a resize lost something");
+                    live.push(Live::write(place, layout, mark));
+                }
+                Act::Drop if !live.is_empty() => {
+                    let old = live.swap_remove(which % live.len());
+                    prop_assert!(old.keeps(old.layout.size()), "somebody else wrote there");
+                    unsafe { heap.dealloc(old.place, old.layout) };
+                }
+                Act::Resize | Act::Drop => {}
+            }
+            let mut ranges: Vec<Range<usize>> = live.iter().map(Live::range).collect();
+            ranges.sort_by_key(|range| range.start);
+            prop_assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "two share a byte");
+        }
+    }
+}
+
+#[test]
+fn a_small_guest_needs_the_region_only_however_often_it_is_used_again() {
+    let (heap, region) = heap();
+    let before = GROWN.get();
+    for n in 0..10_000 {
+        let layout = Layout::from_size_align(20_000 + n, 8).unwrap();
+        let (one, other) = unsafe { (heap.alloc(layout), heap.alloc(layout)) };
+        assert!(region.contains(&one.addr()) && region.contains(&other.addr()));
+        unsafe {
+            heap.dealloc(one, layout);
+            heap.dealloc(other, layout);
+        }
+    }
+    assert_eq!(GROWN.get(), before);
+}
+
+#[test]
+fn what_is_larger_comes_from_behind_and_leaves_the_region_to_others() {
+    let (heap, region) = heap();
+    let before = GROWN.get();
+    let large = unsafe { heap.alloc(Layout::from_size_align(REGION_BYTES, 1).unwrap()) };
+    assert!(!large.is_null() && !region.contains(&large.addr()));
+    assert_eq!(GROWN.get(), before + 1);
+    let layout = Layout::from_size_align(60_000, 1).unwrap();
+    let places = unsafe { [heap.alloc(layout), heap.alloc(layout)] };
+    assert!(places.iter().any(|place| region.contains(&place.addr())));
+    assert_eq!(GROWN.get(), before + 1);
+}
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap()
+}
+
+#[test]
+fn what_lives_for_a_call_is_laid_end_to_end_and_begins_anew_with_the_next() {
+    let (heap, scratch) = configured();
+    let mut first = None;
+    for _ in 0..1_000 {
+        let places = [24, 100, 4_096].map(|size| (unsafe { heap.alloc(layout(size)) }, layout(size)));
+        assert!(places.iter().all(|(place, _)| scratch.contains(&place.addr())));
+        assert_eq!(*first.get_or_insert(places[0].0), places[0].0, "a call begins where the one before began");
+        assert_eq!(places[2].0.addr() - places[0].0.addr(), 128, "24 and 100 bytes, and 4 for the alignment");
+        // Not in the order in which they came.
+        for (place, layout) in [places[1], places[0], places[2]] {
+            unsafe { heap.dealloc(place, layout) };
+        }
+    }
+}
+
+#[test]
+fn what_grows_at_the_end_stays_where_it_is() {
+    let (heap, scratch) = configured();
+    let first = unsafe { heap.alloc(layout(8)) };
+    let last = unsafe { heap.alloc(layout(8)) };
+    assert_eq!(unsafe { heap.realloc(last, layout(8), 5_000) }, last);
+    let moved = unsafe { heap.realloc(first, layout(8), 100) };
+    assert!(moved.addr() == last.addr() + 5_000, "behind the last");
+    let outside = unsafe { heap.realloc(moved, layout(100), BYTES) };
+    assert!(!outside.is_null() && !scratch.contains(&outside.addr()), "there is no room");
+}
+
+#[test]
+fn what_a_call_leaves_behind_takes_room_from_calls_and_no_more() {
+    let (heap, scratch) = configured();
+    let kept = unsafe { heap.alloc(layout(BYTES / 2)) };
+    for _ in 0..100 {
+        let place = unsafe { heap.alloc(layout(BYTES / 2)) };
+        assert!(scratch.contains(&place.addr()), "the last one's room is free again");
+        let none = unsafe { heap.alloc(layout(64)) };
+        assert!(!scratch.contains(&none.addr()));
+        unsafe {
+            heap.dealloc(none, layout(64));
+            heap.dealloc(place, layout(BYTES / 2));
+        }
+    }
+    unsafe { heap.dealloc(kept, layout(BYTES / 2)) };
+    assert_eq!(unsafe { heap.alloc(layout(BYTES)) }, kept, "all of it is free");
+}
