@@ -97,6 +97,35 @@ class Attention(torch.autograd.Function):
         return to_q, to_k, to_v
 
 
+@torch.compile
+def _log_sums(logits):
+    return torch.logsumexp(logits.float(), -1)
+
+
+@torch.compile
+def _shares(logits, sums, counts):
+    return (torch.exp(logits.float() - sums[:, None]) * counts[:, None]).to(logits.dtype)
+
+
+class CrossEntropy(torch.autograd.Function):
+    """The sum of the losses, each times its count; torch's own kernels for it took a sixth of a step."""
+
+    @staticmethod
+    def forward(ctx, logits, wanted, counts):
+        sums = _log_sums(logits)
+        losses = sums - logits.gather(-1, wanted[:, None])[:, 0].float()
+        ctx.save_for_backward(logits, wanted, counts, sums, losses)
+        return (losses * counts).sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        logits, wanted, counts, sums, losses = ctx.saved_tensors
+        counts = counts * grad
+        out = _shares(logits, sums, counts)
+        out.scatter_(-1, wanted[:, None], (torch.expm1(-losses) * counts).to(out.dtype)[:, None])
+        return out, None, None
+
+
 class Forward:
     def __init__(self, model):
         config = self.config = model.config

@@ -55,7 +55,7 @@ def groups(pool, batch, rng):
 
 def tensors(pool, group):
     longest = max(len(pool[i][0]) for i in group)
-    width = -(-longest // WIDTHS) * WIDTHS
+    width = -(-(longest - 1) // WIDTHS) * WIDTHS + 1  # of the last token nothing is predicted, so no step reads it
     ids = torch.zeros(len(group), width, dtype=torch.long)
     counts = torch.zeros(len(group), width)
     for row, i in enumerate(group):

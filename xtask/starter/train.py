@@ -63,8 +63,10 @@ def loss_of(logits, ids, counts):
     """The mean loss, each token weighted by how much it counts; `logits` is called as (ids, places)."""
     weights, wanted = counts[:, 1:].flatten(), ids[:, 1:].flatten()
     places = weights.nonzero()[:, 0]  # logits only where they are needed
-    losses = F.cross_entropy(logits(ids[:, :-1], places).float(), wanted[places], reduction="none")
-    return (losses * weights[places]).sum() / weights.sum()
+    found, wanted, weights = logits(ids[:, :-1], places), wanted[places], weights[places] / weights.sum()
+    if found.device.type == "cpu":
+        return forward.CrossEntropy.apply(found, wanted, weights)
+    return (F.cross_entropy(found.float(), wanted, reduction="none") * weights).sum()
 
 
 def start_from(model, folder, tokenizer):
