@@ -80,8 +80,11 @@ pub fn build(root: &Path, build: &Build) -> Result<Vec<String>> {
 /// The shipped plugins, and the guests of the sandbox's tests where they are.
 fn workspaces(root: &Path) -> Result<Vec<Workspace>> {
     // The guests' kit takes the SDK's allocator without the SDK.
-    let common: Vec<PathBuf> =
-        ["wit", "plugins/sdk/src/alloc.rs"].iter().map(|path| root.join(path)).filter(|path| path.exists()).collect();
+    let common: Vec<PathBuf> = ["wit", "plugins/sdk/src/alloc.rs", "plugins/sdk/src/alloc"]
+        .iter()
+        .map(|path| root.join(path))
+        .filter(|path| path.exists())
+        .collect();
     let folders = [root.join("plugins"), root.join("tests/guests")];
     let present = folders.iter().filter(|folder| folder.join("Cargo.toml").exists());
     present.map(|folder| Workspace::read(folder, &common)).collect()

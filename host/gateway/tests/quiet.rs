@@ -115,6 +115,47 @@ fn without_a_filter_the_log_has_what_plugins_write() {
     assert!(answer.starts_with("HTTP/1.1 200") && written(&log), "{answer}\n{log}");
 }
 
+/// `closed` ends no request there: it is over. The operator reads why it failed all the same.
+#[test]
+fn what_fails_behind_an_answer_is_in_the_log_where_it_is_closed_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let guests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist");
+    let stage = |guest: &str, kind: &str, more: &str| {
+        let file = guests.join(format!("{guest}.wasm"));
+        format!(
+            "[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = {file:?}\nstages = [\"{kind}\"]\non_error = \"closed\"\n\
+             limits = {{ wall_ms = 20000, cpu_ms = 5000 }}\n{more}\n"
+        )
+    };
+    let (mut program, addr) = start(
+        folder.path(),
+        // What is said is more than the memory may keep.
+        &(stage("remembers", "memory", "grants = { kv_kib = 1 }")
+            + &stage("honest", "observer", "config = { trap = \"observer\" }")),
+        None,
+    );
+    let asked = "What is Tidegate? ".repeat(64);
+    let body = format!(
+        "{{\"model\":\"tidegate-starter\",\"max_tokens\":4,\
+         \"messages\":[{{\"role\":\"user\",\"content\":\"{asked}\"}}]}}"
+    );
+    let answer = send(&addr, "/v1/chat/completions", "asked", &body);
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut log = String::new();
+    let lines = |log: &str| {
+        let of = |what: &str| log.lines().filter(|line| line.contains(what) && line.contains("is over")).count();
+        [of("memory `remembers`: "), of("observer `honest`: ")]
+    };
+    while lines(&log).contains(&0) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+        log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    }
+    program.kill().unwrap();
+    program.wait().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(lines(&log), [1, 1], "{log}");
+}
+
 /// As much as one call may write, and one line of the host's own that says what is missing.
 #[test]
 fn a_flood_of_lines_is_cut_off_in_the_log() {

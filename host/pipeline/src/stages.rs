@@ -26,5 +26,6 @@ mod start;
 pub(crate) use admit::{end_user, who};
 pub(crate) use late_verdicts::PendingVerdicts;
 pub(crate) use observe::{Ending, Unanswered};
+pub(crate) use sampling::seeds;
 pub use screen_answer::{OutputGuardStage, WhenStreamed};
 pub(crate) use start::{Ask, LONG_TEXT_BYTES, Started, source};

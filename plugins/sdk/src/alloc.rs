@@ -12,8 +12,11 @@
 //! nothing but its own memory, whatever is wrong here.
 #![allow(unsafe_code)]
 
+// By their paths: the guests of the tests take this file without the SDK.
+#[path = "alloc/scratch.rs"]
 mod scratch;
 #[cfg(test)]
+#[path = "alloc/tests.rs"]
 mod tests;
 
 use dlmalloc::{Allocator, Dlmalloc};
@@ -32,7 +35,7 @@ pub(crate) struct Region<const BYTES: usize>([u8; BYTES]);
 #[cfg(target_arch = "wasm32")]
 static mut REGION: Region<REGION_BYTES> = Region([0; REGION_BYTES]);
 #[cfg(target_arch = "wasm32")]
-static mut SCRATCH: Region<scratch::BYTES> = Region([0; scratch::BYTES]);
+static mut SCRATCH: Region<{ scratch::BYTES }> = Region([0; scratch::BYTES]);
 
 #[cfg(target_arch = "wasm32")]
 #[global_allocator]

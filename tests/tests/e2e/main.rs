@@ -50,6 +50,7 @@ mod retention;
 mod retries;
 mod roles;
 mod routes;
+mod sampling;
 mod several_gateways;
 mod shipped;
 mod stages;

@@ -52,7 +52,10 @@ async fn the_sizes_of_events_do_not_tell_the_lengths_of_tokens() {
     let question = "Tell me a story about a lighthouse.";
     for (path, body) in [
         ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": question}], "temperature": 0})),
-        ("/v1/completions", json!({"prompt": question, "max_tokens": 60, "seed": 1, "logit_bias": {"2": -100}})),
+        (
+            "/v1/completions",
+            json!({"prompt": question, "max_tokens": 60, "seed": 1, "temperature": 2, "logit_bias": {"2": -100}}),
+        ),
         ("/v1/responses", json!({"input": question})),
     ] {
         for options in [Value::Null, json!({"include_obfuscation": true})] {

@@ -64,7 +64,7 @@ pub(super) fn check(config: &Config, entry: &ModelConfig, cache: &Path) -> anyho
     let folder = folder(entry, cache)?;
     let opened = || -> anyhow::Result<String> {
         let model = tidegate_model::Model::open(&folder)?;
-        TextModel::open(&folder)?;
+        open_text(&folder, &model)?;
         let (makes, what) = makes(&model)?;
         if !matches!(makes, Makes::Text) && config.pipeline()?.default.contains(&entry.name) {
             bail!("pipeline.default names it, and it has no answers{what}");

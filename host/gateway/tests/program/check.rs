@@ -74,6 +74,41 @@ fn check_says_which_variables_are_not_set() {
     }
 }
 
+/// A copy of a model's folder in `folder`, with another `tokenizer.json`.
+fn with_tokenizer(folder: &Path, model: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
+    let copy = folder.join(model);
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(fixture(model)).unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    let path = copy.join("tokenizer.json");
+    let mut tokenizer = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut tokenizer);
+    std::fs::write(path, tokenizer.to_string()).unwrap();
+    copy
+}
+
+/// Else each prompt that has such a token would be refused, as if its caller had made it up.
+#[test]
+fn a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_tokenizer(folder.path(), "qwen3", |tokenizer| {
+        let mut token = tokenizer["added_tokens"][0].clone();
+        (token["id"], token["content"]) = (json!(384), json!("<pad>"));
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+    });
+    let text = format!("[[models]]\nname = \"q\"\npath = {model:?}\n[pipeline]\n");
+    let file = write(folder.path(), "tidegate.toml", &text);
+    let file = file.to_str().unwrap();
+    for command in [&["check", file][..], &["serve", "--listen", "127.0.0.1:0", "--config", file]] {
+        let (good, said) = run(command);
+        assert!(!good, "{command:?}: {said}");
+        for part in ["model `q`", "tokenizer.json", "385 tokens", "rows for 384", "<pad>", "download"] {
+            assert!(said.contains(part), "{command:?}: {part} in {said}");
+        }
+    }
+}
+
 /// Nothing is wrong with them; but somebody may think that they do something.
 #[test]
 fn check_says_which_grants_do_nothing_and_that_nothing_leaves_by_them() {

@@ -64,6 +64,7 @@ impl meta::Guest for Component {
             return Err(Error::InvalidConfig("as the test asked".into()));
         }
         CONFIG.with(|kept| *kept.borrow_mut() = config);
+        kit::calls_begin();
         Ok(())
     }
 }

@@ -5,6 +5,12 @@
 #[path = "../../../../plugins/sdk/src/alloc.rs"]
 mod alloc;
 
+/// What follows is allocated for a call: an SDK's plugin says so when it is configured.
+pub fn calls_begin() {
+    #[cfg(target_arch = "wasm32")]
+    alloc::calls_begin();
+}
+
 /// A descriptor without capabilities, of a guest that takes any config.
 pub fn descriptor(name: &str, mutates: bool) -> String {
     descriptor_with(name, mutates, "")
