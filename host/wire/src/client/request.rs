@@ -75,9 +75,11 @@ pub fn request_body(chat: &Chat, model: &str, options: RequestOptions) -> Bytes 
 
 fn write_sampling(out: &mut BytesMut, chat: &Chat) {
     let sampling = &chat.sampling;
+    // OpenAI takes 0, vLLM and TGI what is above it; this means the same and all take it.
+    let top_p = sampling.top_p.map(|top_p| top_p.max(f32::MIN_POSITIVE));
     let reals = [
         (r#","temperature":"#, sampling.temperature),
-        (r#","top_p":"#, sampling.top_p),
+        (r#","top_p":"#, top_p),
         (r#","min_p":"#, sampling.min_p),
         (r#","presence_penalty":"#, sampling.presence_penalty),
         (r#","frequency_penalty":"#, sampling.frequency_penalty),

@@ -114,7 +114,7 @@ fn reasoning_stays_here_where_the_server_refuses_it() {
 /// Servers differ in how they are told that something is off, and an absent field is their own default.
 #[test]
 fn what_turns_a_limit_off_arrives_as_its_caller_wrote_it() {
-    for (field, value) in [("top_k", json!(-1)), ("top_k", json!(0)), ("top_p", json!(0.0)), ("min_p", json!(0.0))] {
+    for (field, value) in [("top_k", json!(-1)), ("top_k", json!(0)), ("min_p", json!(0.0))] {
         let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
         body[field] = value;
         check_round_trip(body.clone());
@@ -122,4 +122,15 @@ fn what_turns_a_limit_off_arrives_as_its_caller_wrote_it() {
         let written: Value = serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap();
         assert_eq!(written, body);
     }
+}
+
+/// Servers that refuse 0 take the smallest number above it, which leaves the same one token.
+#[test]
+fn a_top_p_of_0_is_written_as_all_servers_take_it() {
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "top_p": 0});
+    let chat = parse_chat(body.to_string().as_bytes()).unwrap().chat;
+    assert_eq!(chat.sampling.top_p, Some(0.0), "guards see what the caller wrote");
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap();
+    let top_p = written["top_p"].as_f64().unwrap();
+    assert!(0.0 < top_p && top_p < 1e-30, "{top_p}");
 }
