@@ -124,17 +124,26 @@ fn unveil(error: TextError, veil: &Veil<'_>) -> TextError {
 }
 
 impl TextModel {
-    /// Refuses a template that fails on the plainest conversation: it would fail on every one, as if its caller had sent a
-    /// wrong one. Refusing in its own words (`raise_exception`) is its right.
-    pub(crate) fn try_template(&self) -> Result<(), TextError> {
-        let Ok(renderer) = self.renderer() else { return Ok(()) };
-        let messages = [Message::text("m0", Role::User, "a")];
-        match self.encode_chat(&messages, &[], &ChatOptions::default()) {
-            Ok(_) | Err(TextError::Template(_)) => Ok(()),
-            Err(error) => {
+    /// The prompts of the plainest conversations. A template that fails on all of them is broken: it would fail on every
+    /// one, as if its caller had sent a wrong one. Refusing one in its own words (`raise_exception`) is its right.
+    pub fn plainest_prompts(&self) -> Result<Vec<Vec<u32>>, TextError> {
+        let Ok(renderer) = self.renderer() else { return Ok(Vec::new()) };
+        let messages = [Message::text("m0", Role::System, "a"), Message::text("m1", Role::User, "a")];
+        let mut prompts = Vec::new();
+        let mut failed = None;
+        for conversation in [&messages[1..], &messages] {
+            match self.encode_chat(conversation, &[], &ChatOptions::default()) {
+                Ok(prompt) => prompts.push(prompt),
+                Err(TextError::Template(_)) => return Ok(prompts),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            Some(error) if prompts.is_empty() => {
                 let cause = format!("it cannot render a conversation of one short message: {error}");
                 Err(TextError::Malformed { path: renderer.path().to_owned(), cause })
             }
+            _ => Ok(prompts),
         }
     }
 

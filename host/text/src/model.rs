@@ -53,9 +53,7 @@ impl TextModel {
         let encoder = Encoder::new(files.tokenizer, controls)
             .map_err(|error| TextError::Malformed { path, cause: error.to_string() })?;
         let model = Self { encoder, pieces, renderer, dialect: Dialect::plain(), markup: HashSet::new(), eos, bos };
-        let model = model.with_dialect(dialect);
-        model.try_template()?;
-        Ok(model)
+        Ok(model.with_dialect(dialect))
     }
 
     /// Whether messages can be put to it, and not only text.

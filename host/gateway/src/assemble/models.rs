@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tidegate_device::Backend;
 use tidegate_engine::{Ahead, EngineHandle, ExecutorFactory, Isolation, ModelFacts, WorkerCommand, worker};
 use tidegate_pipeline::{EngineModel, Makes, Model, ModelBackend, Models};
-use tidegate_text::TextModel;
+use tidegate_text::{AddSpecial, TextModel};
 use tidegate_types::clock::unix_s;
 use tidegate_upstream::{ApiKey, Replicas, UpstreamConfig};
 
@@ -128,20 +128,33 @@ fn own(
     Ok(Model { name: entry.name.clone(), created: unix_s(), context_tokens, quota, fallbacks, backend })
 }
 
-/// The model's text side, of which the model must know every token: one that it has no row for would be refused in a prompt
-/// as if its caller had sent a wrong one. Rows without a token are common, and in nobody's way.
+/// The model's text side, whose prompts the model must be able to read: of a token that it has no row for a prompt would be
+/// refused as if its caller had sent a wrong one. Rows without a token are common and in nobody's way, and so are published
+/// folders with a control token too many, which callers cannot write: only a template may.
 fn open_text(folder: &Path, model: &tidegate_model::Model) -> anyhow::Result<TextModel> {
     let text = TextModel::open(folder)?;
-    let (tokens, rows) = (text.vocab_size(), model.program.dims.vocab);
-    if tokens <= rows {
-        return Ok(text);
+    let rows = model.program.dims.vocab;
+    let written = |id: &u32| text.token_text(*id).is_some() && !text.is_control(*id);
+    let mut beyond = u32::try_from(rows)?..u32::try_from(text.vocab_size().max(rows))?;
+    let mut stray =
+        beyond.find(written).or_else(|| beyond_rows(&text.encode_literal("a", AddSpecial::Yes).ok()?, rows));
+    if matches!(makes(model)?.0, Makes::Text) {
+        let prompts = text.plainest_prompts()?;
+        stray = stray.or_else(|| prompts.iter().find_map(|prompt| beyond_rows(prompt, rows)));
     }
-    let beyond = (rows..tokens).find_map(|id| text.token_text(u32::try_from(id).ok()?)).unwrap_or_default();
+    let Some(stray) = stray else { return Ok(text) };
     bail!(
-        "{} has ids for {tokens} tokens, but the model has rows for {rows} (`vocab_size` of config.json), so none for {beyond:?}; \
-         download the model's folder again, or take out of tokenizer.json what was added to it",
-        folder.join("tokenizer.json").display()
+        "{} has ids for {} tokens, but the model has rows for {rows} (`vocab_size` of config.json), so none for {:?}; download \
+         the model's folder again, or take out of tokenizer.json or the chat template what was added to it",
+        folder.join("tokenizer.json").display(),
+        text.vocab_size(),
+        text.token_text(stray).unwrap_or_default(),
     )
+}
+
+/// The first token of a prompt that a model of so many rows cannot read.
+fn beyond_rows(prompt: &[u32], rows: usize) -> Option<u32> {
+    prompt.iter().copied().find(|id| *id as usize >= rows)
 }
 
 /// What the model is for, and that in words.

@@ -88,60 +88,41 @@ fn with_tokenizer(folder: &Path, model: &str, change: impl FnOnce(&mut Value)) -
     copy
 }
 
+/// A config of a copy of the fixture whose tokenizer has a token that the model has no row for.
+fn with_a_token_too_many(folder: &Path, content: &str, special: bool) -> PathBuf {
+    let model = with_tokenizer(folder, "qwen3", |tokenizer| {
+        let mut token = tokenizer["added_tokens"][0].clone();
+        (token["id"], token["content"], token["special"]) = (json!(384), json!(content), json!(special));
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+    });
+    let text = format!("[[models]]\nname = \"q\"\npath = {model:?}\n[pipeline]\n");
+    write(folder, "tidegate.toml", &text)
+}
+
 /// Else each prompt that has such a token would be refused, as if its caller had made it up.
 #[test]
 fn a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let model = with_tokenizer(folder.path(), "qwen3", |tokenizer| {
-        let mut token = tokenizer["added_tokens"][0].clone();
-        (token["id"], token["content"]) = (json!(384), json!("<pad>"));
-        tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
-    });
-    let text = format!("[[models]]\nname = \"q\"\npath = {model:?}\n[pipeline]\n");
-    let file = write(folder.path(), "tidegate.toml", &text);
+    let file = with_a_token_too_many(folder.path(), "padding", false);
     let file = file.to_str().unwrap();
     for command in [&["check", file][..], &["serve", "--listen", "127.0.0.1:0", "--config", file]] {
         let (good, said) = run(command);
         assert!(!good, "{command:?}: {said}");
-        for part in ["model `q`", "tokenizer.json", "385 tokens", "rows for 384", "<pad>", "download"] {
+        for part in ["model `q`", "tokenizer.json", "385 tokens", "rows for 384", "padding", "download"] {
             assert!(said.contains(part), "{command:?}: {part} in {said}");
         }
     }
 }
 
-/// Nothing is wrong with them; but somebody may think that they do something.
+/// Published folders have such tokens; callers cannot write them, but a template may.
 #[test]
-fn check_says_which_grants_do_nothing_and_that_nothing_leaves_by_them() {
+fn a_control_token_too_many_is_in_nobodys_way_unless_the_template_writes_it() {
     let folder = tempfile::tempdir().unwrap();
-    let http = "http = { origins = [\"https://a.example\"] }, content = true";
-    let text = format!(
-        "[[pipeline.stage]]\nplugin = \"calculator\"\ngrants = {{ kv_kib = 64, {http}, random = true }}\n\
-         [[pipeline.stage]]\nplugin = \"webhook-guard\"\nconfig = {{ url = \"https://a.example/\" }}\n\
-         grants = {{ {http}, kv_kib = 64 }}\n"
-    );
-    let file = write(folder.path(), "tidegate.toml", &text);
-    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    let file = with_a_token_too_many(folder.path(), "<pad>", true);
+    let check = || run(&["check", file.to_str().unwrap()]);
+    let (good, said) = check();
     assert!(good, "{said}");
-    for part in [
-        "calculator uses nothing of these grants, which can go: kv_kib, http, content, random",
-        "webhook-guard MAY SEND WHAT IT SEES TO https://a.example",
-    ] {
-        assert!(said.contains(part), "{part} in {said}");
-    }
-    assert!(!said.contains("calculator MAY SEND"), "{said}");
-}
-
-#[test]
-fn check_says_where_a_guard_would_withhold_more_than_its_stage_lets_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let guest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist/watches.wasm");
-    let stage = |more: &str| format!("[[pipeline.stage]]\nplugin = \"watches\"\nfile = {guest:?}\n{more}");
-    for (more, warns) in
-        [("", true), ("limits = { holdback_bytes = 4095 }\n", true), ("limits = { holdback_bytes = 4096 }\n", false)]
-    {
-        let file = write(folder.path(), "tidegate.toml", &stage(more));
-        let (good, said) = run(&["check", file.to_str().unwrap()]);
-        assert!(good, "{said}");
-        assert_eq!(said.contains("watches MAY WITHHOLD 4096 BYTES OF A STREAM"), warns, "{more}: {said}");
-    }
+    write(&folder.path().join("qwen3"), "chat_template.jinja", "<pad>{{ messages[0].content }}");
+    let (good, said) = check();
+    assert!(!good && said.contains("<pad>") && said.contains("chat template"), "{said}");
 }

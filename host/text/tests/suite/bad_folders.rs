@@ -107,13 +107,16 @@ fn a_template_that_is_no_text_is_named() {
 
 /// Each of its conversations would be refused as if its caller had sent a wrong one.
 #[test]
-fn a_template_that_fails_on_every_conversation_is_refused_at_once() {
+fn a_template_that_fails_on_every_conversation_is_known() {
     let tokenizer = sentencepiece_bpe().to_string();
-    let folder_with = |template: &str| folder(&[("tokenizer.json", &tokenizer), ("chat_template.jinja", template)]);
+    let prompts = |template: &str| {
+        let folder = folder(&[("tokenizer.json", &tokenizer), ("chat_template.jinja", template)]);
+        TextModel::open(folder.path()).unwrap().plainest_prompts()
+    };
     for (template, cause) in
         [("{{ messages[0].nothing.more }}", "undefined"), ("{{ nothing_of_the_kind() }}", "nothing_of_the_kind")]
     {
-        let error = error(folder_with(template).path());
+        let error = prompts(template).unwrap_err();
         assert!(
             matches!(&error, TextError::Malformed { path, .. } if path.ends_with("chat_template.jinja")),
             "{error}"
@@ -122,5 +125,7 @@ fn a_template_that_fails_on_every_conversation_is_refused_at_once() {
     }
     // A conversation that begins otherwise may be right for it.
     let refuses = "{% if messages[0].role != 'system' %}{{ raise_exception('say who I am') }}{% endif %}ok";
-    assert!(TextModel::open(folder_with(refuses).path()).is_ok());
+    assert_eq!(prompts(refuses).unwrap(), [] as [Vec<u32>; 0]);
+    assert_eq!(prompts("{{ messages[0].content + messages[1].content }}").unwrap().len(), 1);
+    assert_eq!(prompts("{{ messages[0].content }}").unwrap().len(), 2);
 }
