@@ -11,6 +11,16 @@ pub(crate) fn allowed() -> anyhow::Result<String> {
     Ok(line.trim().to_owned())
 }
 
+/// The first two of them; none where there are fewer.
+pub(crate) fn two_of(allowed: &str) -> Option<[String; 2]> {
+    let ends = |range: &str| -> Option<(u32, u32)> {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    let mut cores = allowed.split(',').filter_map(ends).flat_map(|(first, last)| first..=last);
+    Some([cores.next()?.to_string(), cores.next()?.to_string()])
+}
+
 /// Keeps all threads of a process on `cores`, and what they start.
 pub(crate) fn keep_on(process: u32, cores: &str) -> anyhow::Result<()> {
     let mut taskset = Command::new("taskset");
@@ -18,4 +28,16 @@ pub(crate) fn keep_on(process: u32, cores: &str) -> anyhow::Result<()> {
     let status = taskset.status().context("cannot run `taskset`, of util-linux")?;
     anyhow::ensure!(status.success(), "`taskset` could not keep process {process} on {cores}: {status}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::two_of;
+
+    #[test]
+    fn two_cores_are_taken_of_any_list() {
+        let two = |a: &str, b: &str| Some([a.to_owned(), b.to_owned()]);
+        assert_eq!([two_of("0-1"), two_of("3,5-7"), two_of("4-9")], [two("0", "1"), two("3", "5"), two("4", "5")]);
+        assert_eq!([two_of("2"), two_of("")], [None, None]);
+    }
 }

@@ -14,6 +14,7 @@ mod native;
 mod plugins;
 mod report;
 mod served;
+mod stamp;
 mod standin;
 
 use anyhow::Context;

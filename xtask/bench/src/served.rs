@@ -4,12 +4,12 @@
 use crate::gateway::{Gateway, Stages};
 use crate::load::{KEY, Load};
 use crate::report::Report;
-use crate::{cores, median, standin};
+use crate::{cores, median, stamp, standin};
 use anyhow::Context;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -17,38 +17,43 @@ use tokio::net::TcpStream;
 const ROUNDS: usize = 60;
 /// Requests of a round, one after the other.
 const REQUESTS: usize = 50;
-/// For gateways, and for who calls them.
-const CORES: [&str; 2] = ["0", "1"];
 /// Streams at once.
 const STREAMS: usize = 1_000;
+/// Times that each gateway serves them, in turns.
+const STREAM_ROUNDS: usize = 5;
 /// Events of each, and the time between two: of a model that is slow, of one that many read, and none.
 const EVENTS: usize = 40;
 const PACES_MS: [u64; 3] = [200, 50, 0];
 
 pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Result<()> {
     let upstream = standin::start(4).await?;
-    delays(program, upstream, false, report).await?;
+    delays(program, upstream, None, report).await?;
     let all = cores::allowed()?;
-    cores::keep_on(std::process::id(), CORES[1])?;
-    delays(program, upstream, true, report).await?;
-    cores::keep_on(std::process::id(), &all)?;
+    match cores::two_of(&all) {
+        Some([gateways, callers]) => {
+            cores::keep_on(std::process::id(), &callers)?;
+            delays(program, upstream, Some(&gateways), report).await?;
+            cores::keep_on(std::process::id(), &all)?;
+        }
+        None => eprintln!("p50 with gateways and callers each on a core: not measured, there is one core"),
+    }
     for pace in PACES_MS {
         guarded_streams(program, Duration::from_millis(pace), report).await?;
     }
     Ok(())
 }
 
-/// What guards add to p50. `apart`: gateways on one core and who calls them on another, as on two machines. Left to itself the
+/// What guards add to p50. `apart`: the gateways' core, where who calls them is on another, as on two machines. Left to itself the
 /// kernel puts both on one core or on two, as it likes, and a core that sleeps may take longer to wake than a guard takes.
-async fn delays(program: &Path, upstream: SocketAddr, apart: bool, report: &mut Report) -> anyhow::Result<()> {
+async fn delays(program: &Path, upstream: SocketAddr, apart: Option<&str>, report: &mut Report) -> anyhow::Result<()> {
     let started = async |stages| {
         let gateway = start(program, upstream, stages).await?;
-        if apart {
-            gateway.keep_on(CORES[0])?;
+        if let Some(core) = apart {
+            gateway.keep_on(core)?;
         }
         anyhow::Ok(gateway)
     };
-    let place = if apart { ", gateways and callers each on a core" } else { "" };
+    let place = if apart.is_some() { ", gateways and callers each on a core" } else { "" };
     let bare = started(Stages::None).await?;
     for (stages, goal) in [(Stages::NoOp, Some(15.0)), (Stages::PromptGuard, None)] {
         let guarded = started(stages).await?;
@@ -58,21 +63,37 @@ async fn delays(program: &Path, upstream: SocketAddr, apart: bool, report: &mut 
     Ok(())
 }
 
-/// What a stream guard adds where the events of each stream come `pace` apart, or as fast as they can.
+/// What a stream guard adds where the events of each stream come `pace` apart, or as fast as they can. Where they do not
+/// pause, an event waits for all that were sent before it, however long each takes: its delay says no more than CPU does.
 async fn guarded_streams(program: &Path, pace: Duration, report: &mut Report) -> anyhow::Result<()> {
-    let upstream = standin::paced(EVENTS, pace).await?;
+    let upstream = standin::stamped(EVENTS, pace).await?;
     let how = if pace.is_zero() { "without a pause".into() } else { format!("every {} ms", pace.as_millis()) };
-    let (mut cpu, mut late) = (Vec::new(), Vec::new());
-    for stages in [Stages::None, Stages::StreamGuard] {
-        let gateway = start(program, upstream, stages).await?;
-        let (cpu_us, p99_ms) = streams(&gateway, pace).await?;
-        report.add(&format!("CPU for an event of {STREAMS} streams, {how}, {stages}"), cpu_us, "us", None);
-        report.add(&format!("p99 between two events, {how}, {stages}"), p99_ms, "ms", None);
-        cpu.push(cpu_us);
-        late.push(p99_ms);
+    let stages = [Stages::None, Stages::StreamGuard];
+    let gateways = [start(program, upstream, stages[0]).await?, start(program, upstream, stages[1]).await?];
+    let mut seen = [const { (Vec::new(), Vec::new()) }; 2];
+    for round in 0..STREAM_ROUNDS {
+        // Each goes first as often as the other.
+        for which in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let (cpu_us, p99_ms) = streams(&gateways[which], pace).await?;
+            seen[which].0.push(cpu_us);
+            seen[which].1.push(p99_ms);
+        }
     }
-    report.add(&format!("CPU that the stream guard adds to each, {how}"), cpu[1] - cpu[0], "us", Some(3.0));
-    report.add(&format!("p99 that it adds between two, {how}"), late[1] - late[0], "ms", Some(5.0));
+    let added = |of: &dyn Fn(usize) -> Vec<f64>| {
+        median(of(1).iter().zip(of(0)).map(|(with, without)| with - without).collect())
+    };
+    for (stages, (cpu, late)) in stages.iter().zip(&seen) {
+        report.add(&format!("CPU for an event of {STREAMS} streams, {how}, {stages}"), median(cpu.clone()), "us", None);
+        report.add(&format!("p99 of an event's delay, {how}, {stages}"), median(late.clone()), "ms", None);
+    }
+    report.add(
+        &format!("CPU that the stream guard adds to each, {how}"),
+        added(&|i| seen[i].0.clone()),
+        "us",
+        Some(3.0),
+    );
+    let goal = (!pace.is_zero()).then_some(5.0);
+    report.add(&format!("p99 that it adds to the delay, {how}"), added(&|i| seen[i].1.clone()), "ms", goal);
     Ok(())
 }
 
@@ -97,7 +118,7 @@ async fn added_us(bare: SocketAddr, guarded: SocketAddr) -> anyhow::Result<f64> 
     Ok(median(differences))
 }
 
-/// CPU of the gateway for an event, and the 99th percentile of the time between two.
+/// CPU of the gateway for an event, and the 99th percentile of the time from the stand-in to the reader.
 async fn streams(gateway: &Gateway, pace: Duration) -> anyhow::Result<(f64, f64)> {
     let before = gateway.cpu_us()?;
     let mut reading = Vec::with_capacity(STREAMS);
@@ -109,17 +130,17 @@ async fn streams(gateway: &Gateway, pace: Duration) -> anyhow::Result<(f64, f64)
             read(addr).await
         }));
     }
-    let mut gaps = Vec::with_capacity(STREAMS * EVENTS);
+    let mut delays = Vec::with_capacity(STREAMS * EVENTS);
     for stream in reading {
-        gaps.extend(stream.await??);
+        delays.extend(stream.await??);
     }
     let cpu = (gateway.cpu_us()? - before) / (STREAMS * EVENTS) as f64;
-    gaps.sort_by(f64::total_cmp);
-    Ok((cpu, gaps[(gaps.len() - 1) * 99 / 100]))
+    delays.sort();
+    Ok((cpu, delays[(delays.len() - 1) * 99 / 100].as_secs_f64() * 1e3))
 }
 
-/// Milliseconds between the events of one stream.
-async fn read(addr: SocketAddr) -> anyhow::Result<Vec<f64>> {
+/// The delay of each event of one stream.
+async fn read(addr: SocketAddr) -> anyhow::Result<Vec<Duration>> {
     let body = "{\"model\":\"m\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
     let request = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n\
@@ -128,27 +149,20 @@ async fn read(addr: SocketAddr) -> anyhow::Result<Vec<f64>> {
     );
     let mut socket = TcpStream::connect(addr).await?;
     socket.write_all(request.as_bytes()).await?;
-    let (mut seen, mut last, mut gaps) = (Seen::default(), None::<Instant>, Vec::with_capacity(EVENTS));
-    loop {
+    let mut seen = Seen::default();
+    while !seen.done {
         socket.readable().await?;
-        let words = seen.words;
         seen.read(&socket)?;
-        if seen.words > words {
-            let now = Instant::now();
-            gaps.extend(last.replace(now).map(|last| (now - last).as_secs_f64() * 1e3));
-        }
-        if seen.done {
-            anyhow::ensure!(seen.words == EVENTS, "{} of {EVENTS} events came", seen.words);
-            return Ok(gaps);
-        }
     }
+    anyhow::ensure!(seen.delays.len() == EVENTS, "{} of {EVENTS} events came", seen.delays.len());
+    Ok(seen.delays)
 }
 
 /// What was read of a stream. Nothing of it is kept: clients that hold whole answers, on the machine that is measured,
 /// leave the gateway no cache, which a thousand clients elsewhere would not touch.
 #[derive(Default)]
 struct Seen {
-    words: usize,
+    delays: Vec<Duration>,
     done: bool,
     /// The end of what was read, in which a mark may have begun.
     tail: Vec<u8>,
@@ -158,47 +172,43 @@ impl Seen {
     fn read(&mut self, socket: &TcpStream) -> anyhow::Result<()> {
         let mut new = [0; 16 << 10];
         let read = match socket.try_read(&mut new) {
-            Ok(0) => anyhow::bail!("a stream was cut after {} events", self.words),
+            Ok(0) => anyhow::bail!("a stream was cut after {} events", self.delays.len()),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error).context("the gateway broke off"),
         };
-        self.take(&new[..read]);
+        self.take(&new[..read], stamp::now());
         Ok(())
     }
 
-    fn take(&mut self, new: &[u8]) {
+    fn take(&mut self, new: &[u8], now: Duration) {
         const DONE: &[u8] = b"data: [DONE]";
-        // At the begin of a text and behind another: what events are padded with is random, and may have any word.
-        const WORDS: [&[u8]; 2] = [b"content\":\"word", b" word"];
-        let old = self.tail.len();
         self.tail.extend_from_slice(new);
-        let found = |mark: &[u8]| {
-            self.tail
-                .windows(mark.len())
-                .enumerate()
-                .filter(|(at, seen)| at + mark.len() > old && *seen == mark)
-                .count()
-        };
-        self.words += WORDS.into_iter().map(found).sum::<usize>();
-        self.done |= found(DONE) > 0;
-        let keep = self.tail.len().min(WORDS[0].len() - 1);
-        self.tail.drain(..self.tail.len() - keep);
+        self.done |= self.tail.windows(DONE.len()).any(|seen| seen == DONE);
+        let mut read = 0;
+        while let Some((end, sent)) = stamp::next(&self.tail[read..]) {
+            self.delays.push(now.saturating_sub(sent));
+            read += end;
+        }
+        self.tail.drain(..read.max(self.tail.len().saturating_sub(stamp::LONGEST)));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Seen;
+    use super::*;
 
     #[test]
-    fn marks_are_counted_once_wherever_reads_end() {
-        let text =
-            b"data: {\"content\":\"word0 word1 \"} \"word-word\"\n\ndata: {\"content\":\"word2 \"}\n\ndata: [DONE]\n\n";
+    fn words_are_counted_once_wherever_reads_end() {
+        let word = |ms| String::from_utf8(stamp::letters(Duration::from_millis(ms)).into()).unwrap();
+        let (a, b, c) = (word(1), word(2), word(3));
+        let text = format!(
+            "data: {{\"content\":\"word{a} word{b} \"}} \"word-word\"\n\ndata: {{\"content\":\"word{c} \"}}\n\ndata: [DONE]\n\n"
+        );
         for size in 1..text.len() {
             let mut seen = Seen::default();
-            text.chunks(size).for_each(|piece| seen.take(piece));
-            assert_eq!((seen.words, seen.done), (3, true), "{size}");
+            text.as_bytes().chunks(size).for_each(|piece| seen.take(piece, Duration::from_millis(5)));
+            assert_eq!((seen.delays, seen.done), ([4, 3, 2].map(Duration::from_millis).to_vec(), true), "{size}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A stand-in upstream: as little work as a server can do, so that what is measured is the gateway.
 
+use crate::stamp;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +14,20 @@ struct Answers {
     pace: Duration,
 }
 
-/// Serves on a free port: a whole answer, or one of `events` text events, each in a write of its own.
+/// Serves on a free port: a whole answer, or one of `events` text events, each in a write of its own, with numbered words.
 pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
-    paced(events, Duration::ZERO).await
+    answering(events, streamed(events, |i| format!("word{i} ")), Duration::ZERO).await
 }
 
-/// The same at a model's pace.
-pub(crate) async fn paced(events: usize, pace: Duration) -> anyhow::Result<SocketAddr> {
+/// The same at a model's pace, with words that say when they were sent.
+pub(crate) async fn stamped(events: usize, pace: Duration) -> anyhow::Result<SocketAddr> {
+    answering(events, streamed(events, |_| format!("word{} ", stamp::BLANK)), pace).await
+}
+
+async fn answering(events: usize, streamed: Vec<Vec<u8>>, pace: Duration) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
-    let answers = Arc::new(Answers { whole: whole(events), streamed: streamed(events), pace });
+    let answers = Arc::new(Answers { whole: whole(events), streamed, pace });
     tokio::task::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let answers = Arc::clone(&answers);
@@ -36,7 +41,7 @@ pub(crate) async fn paced(events: usize, pace: Duration) -> anyhow::Result<Socke
 pub(crate) async fn silent() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
-    let start = streamed(0).into_iter().take(2).collect::<Vec<_>>().concat();
+    let start = streamed(0, |_| String::new()).into_iter().take(2).collect::<Vec<_>>().concat();
     tokio::task::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
             let start = start.clone();
@@ -58,7 +63,7 @@ async fn serve(mut socket: TcpStream, answers: &Answers) -> anyhow::Result<()> {
     while let Some(stream) = next_request(&mut socket, &mut buffer).await? {
         if stream {
             for piece in &answers.streamed {
-                socket.write_all(piece).await?;
+                socket.write_all(&sent_now(piece)).await?;
                 if !answers.pace.is_zero() {
                     tokio::time::sleep(answers.pace).await;
                 }
@@ -68,6 +73,15 @@ async fn serve(mut socket: TcpStream, answers: &Answers) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// An event that says when it is sent, where it has a word.
+fn sent_now(piece: &[u8]) -> Vec<u8> {
+    let mut piece = piece.to_vec();
+    if let Some(at) = find(&piece, stamp::BLANK.as_bytes()) {
+        piece[at..at + stamp::BLANK.len()].copy_from_slice(&stamp::letters(stamp::now()));
+    }
+    piece
 }
 
 /// Reads one request; says whether it asks for a stream.
@@ -105,7 +119,7 @@ fn whole(events: usize) -> Vec<u8> {
         .into_bytes()
 }
 
-fn streamed(events: usize) -> Vec<Vec<u8>> {
+fn streamed(events: usize, word: impl Fn(usize) -> String) -> Vec<Vec<u8>> {
     let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     let start =
         "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":";
@@ -114,7 +128,7 @@ fn streamed(events: usize) -> Vec<Vec<u8>> {
         chunk(format!("data: {start}[{{\"index\":0,\"delta\":{delta},\"finish_reason\":{reason}}}]}}\n\n"))
     };
     let mut pieces = vec![head, choice("{\"role\":\"assistant\"}", "null")];
-    pieces.extend((0..events).map(|i| choice(&format!("{{\"content\":\"word{i} \"}}"), "null")));
+    pieces.extend((0..events).map(|i| choice(&format!("{{\"content\":\"{}\"}}", word(i)), "null")));
     pieces.push(choice("{}", "\"stop\""));
     pieces.push(chunk(format!(
         "data: {start}[],\"usage\":{{\"prompt_tokens\":20,\"completion_tokens\":{events},\"total_tokens\":{}}}}}\n\n",
