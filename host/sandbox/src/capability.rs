@@ -20,7 +20,7 @@ mod vectors;
 pub use documents::{DocumentEntry, DocumentStore, Documents};
 pub use folders::Folders;
 pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp};
-pub use kv::{KvStore, Namespace};
+pub use kv::{KvRefusal, KvStore, Namespace};
 pub use memory_kv::MemoryKv;
 pub use memory_vectors::MemoryVectors;
 pub use models::{Labels, ModelAsk, ModelReply, ModelService, NoModels};

@@ -1,5 +1,5 @@
 //! `kv`: key-value storage, private to plugin and tenant. This file bounds what a guest may send; the supplier keeps
-//! the data and the quota. [`super::MemoryKv`] is the built-in one.
+//! the data and the quota. [`super::MemoryKv`] is the built-in one; others say why they refuse in its words, [`KvRefusal`].
 
 use super::{BoxFuture, CapabilityError};
 use crate::bindings::tidegate::plugin::kv::{Error, Host};
@@ -18,6 +18,39 @@ pub struct Namespace {
     pub plugin: Arc<str>,
     /// The owner of the request: its tenant, or the project of it that it is of.
     pub tenant: TenantId,
+}
+
+/// Why a supplier refuses. A plugin reads the same words whoever keeps its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvRefusal<'a> {
+    /// The namespace would have more than these bytes.
+    Quota(u64),
+    /// All namespaces together would have more than these bytes.
+    Cap(u64),
+    /// The values are more than these bytes together.
+    TooMuch(u64),
+    /// What this key has cannot be added to.
+    NotANumber(&'a str),
+    /// What this key has, and what was to be added to it.
+    Overflow(&'a str, i64, i64),
+}
+
+impl From<KvRefusal<'_>> for CapabilityError {
+    fn from(refusal: KvRefusal<'_>) -> Self {
+        match refusal {
+            KvRefusal::Quota(bytes) => {
+                Self::Denied(format!("the stage's {bytes} bytes of storage (`kv_kib`) are used up"))
+            }
+            KvRefusal::Cap(bytes) => {
+                Self::Denied(format!("the {bytes} bytes of storage of all plugins (`plugins.kv_mib`) are used up"))
+            }
+            KvRefusal::TooMuch(bytes) => Self::Invalid(format!("more than {bytes} bytes at once; ask for fewer keys")),
+            KvRefusal::NotANumber(key) => Self::Invalid(format!("`{key}` is not a number")),
+            KvRefusal::Overflow(key, number, delta) => {
+                Self::Invalid(format!("`{key}` is {number}; adding {delta} overflows"))
+            }
+        }
+    }
 }
 
 /// A supplier of key-value storage. Keys are 1 to 512 bytes. A store that is full says

@@ -1,7 +1,7 @@
 //! Key-value storage in memory: one lock per namespace, a quota per namespace and a cap over all. What is past its
 //! time to live is absent at once, and is removed when room is needed, by whomever.
 
-use super::{BoxFuture, CapabilityError, KvStore, Namespace};
+use super::{BoxFuture, CapabilityError, KvRefusal, KvStore, Namespace};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -174,8 +174,7 @@ impl Space {
             Some(entry) => (parse(&key, &entry.value)?, entry.expires),
             None => (0, expiry(now, ttl)),
         };
-        let overflow = || CapabilityError::Invalid(format!("`{key}` is {number}; adding {delta} overflows"));
-        let sum = number.checked_add(delta).ok_or_else(overflow)?;
+        let sum = number.checked_add(delta).ok_or(KvRefusal::Overflow(&key, number, delta))?;
         self.put(key, Entry { value: sum.to_string().into_bytes(), expires }, room, now)?;
         Ok(sum)
     }
@@ -183,7 +182,7 @@ impl Space {
 
 fn parse(key: &str, value: &[u8]) -> Result<i64, CapabilityError> {
     let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| CapabilityError::Invalid(format!("`{key}` is not a number")))
+    number.ok_or_else(|| KvRefusal::NotANumber(key).into())
 }
 
 /// A time too far off to count is no end at all.
@@ -192,11 +191,8 @@ fn expiry(now: Instant, ttl: Option<Duration>) -> Option<Instant> {
 }
 
 fn full(room: Room) -> CapabilityError {
-    CapabilityError::Denied(if room.quota <= room.left_by_others {
-        format!("the stage's {} bytes of storage (`kv_kib`) are used up", room.quota)
-    } else {
-        format!("the {} bytes of storage of all plugins (`plugins.kv_mib`) are used up", room.cap)
-    })
+    let is_own = room.quota <= room.left_by_others;
+    (if is_own { KvRefusal::Quota(room.quota) } else { KvRefusal::Cap(room.cap) }).into()
 }
 
 impl KvStore for MemoryKv {
@@ -211,8 +207,7 @@ impl KvStore for MemoryKv {
         let now = Instant::now();
         let found = || keys.iter().map(|key| space.get(key, now));
         if found().flatten().map(|entry| entry.value.len() as u64).sum::<u64>() > most {
-            let message = format!("more than {most} bytes at once; ask for fewer keys");
-            return ready(Err(CapabilityError::Invalid(message)));
+            return ready(Err(KvRefusal::TooMuch(most).into()));
         }
         ready(Ok(found().map(|entry| entry.map(|entry| entry.value.clone())).collect()))
     }
