@@ -72,6 +72,19 @@ impl Db {
         &self.pool
     }
 
+    /// How many connections it has at most.
+    pub(crate) fn connections(&self) -> u32 {
+        self.pool.options().get_max_connections()
+    }
+
+    /// Of two statements the one that is this database's.
+    pub(crate) fn either(&self, sqlite: &'static str, postgres: &'static str) -> &'static str {
+        match self.kind {
+            Kind::Sqlite => sqlite,
+            Kind::Postgres => postgres,
+        }
+    }
+
     /// Begins a transaction that writes. SQLite's takes the one write lock at once: a transaction that had read
     /// before could not have it later.
     pub(crate) async fn write(&self) -> Result<Transaction<'static, Any>, StoreError> {

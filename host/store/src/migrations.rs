@@ -1,6 +1,6 @@
 //! The tables, as steps that are never changed once released: a new one is a new file and one line.
 //!
-//! Numbers are `BIGINT` and text is `TEXT` in both databases; times are milliseconds since 1970.
+//! Numbers are `BIGINT`, text is `TEXT` and bytes are `BYTEA` in both databases; times are milliseconds since 1970.
 
 use sqlx::SqlSafeStr;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
@@ -21,6 +21,7 @@ const STEPS: &[(&str, &str)] = &[
     ("claims", include_str!("migrations/0013_claims.sql")),
     ("answers_billed", include_str!("migrations/0014_answers_billed.sql")),
     ("lasting_keys", include_str!("migrations/0015_lasting_keys.sql")),
+    ("plugin_values", include_str!("migrations/0016_plugin_values.sql")),
 ];
 
 /// All steps, in order.

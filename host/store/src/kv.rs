@@ -1,0 +1,269 @@
+//! What plugins keep in `kv`, where the operator keeps it here: what it is and how it changes. `kv/space.rs` counts its bytes,
+//! `kv/reading.rs` reads, `kv/sweeping.rs` removes what is over.
+//!
+//! Invariants:
+//! - a space is one plugin's of one owner; each statement names both;
+//! - the bytes of a space are those of its values: who changes these holds the space's row, so that of two gateways at once
+//!   each sees what the other has done, and a sum is exact;
+//! - nobody holds two spaces, so nobody waits in a circle.
+
+mod reading;
+mod space;
+mod sweeping;
+
+use crate::conversations::Tx;
+use crate::db::Db;
+use crate::error::StoreError;
+use crate::usage::{signed, unsigned};
+use space::{Room, Total};
+use sqlx::Row;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_types::clock::{millis, unix_ms};
+
+/// What a value costs beside its key and itself.
+const ENTRY_BYTES: u64 = 64;
+
+/// Bytes of a number that is added to. Decimal text has at most 20; somebody may have written zeros in front.
+const MAX_NUMBER_BYTES: i64 = 64;
+
+/// How often one call makes room before it gives up: each time removes something that is over.
+const ROUNDS: usize = 8;
+
+/// Whose values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space<'a> {
+    /// A project's id, or a tenant.
+    pub owner: &'a str,
+    /// A plugin's name.
+    pub plugin: &'a str,
+}
+
+/// Why a value is not kept or read.
+#[derive(Debug, thiserror::Error)]
+pub enum KvError {
+    /// The space would have more bytes than its quota.
+    #[error("the space is full")]
+    Quota,
+    /// All spaces together would have more bytes than they may.
+    #[error("all spaces together are full")]
+    Cap,
+    /// The values are more bytes than were allowed for.
+    #[error("more than may be read at once")]
+    TooMuch,
+    /// What is there cannot be added to.
+    #[error("what is there is not a number")]
+    NotANumber,
+    /// What is there, to which so much cannot be added.
+    #[error("adding to {0} overflows")]
+    Overflow(i64),
+    /// The database did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<sqlx::Error> for KvError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// The values of all plugins and owners. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    db: Db,
+    total: Arc<Total>,
+}
+
+impl Kv {
+    /// Of `db`, with at most `cap` bytes over all spaces.
+    pub fn new(db: Db, cap: u64) -> Self {
+        Self { db, total: Arc::new(Total::new(cap)) }
+    }
+
+    /// How many calls may be at the database at once, so that what else needs it finds a connection.
+    pub fn at_once(&self) -> usize {
+        (self.db.connections() as usize / 2).max(1)
+    }
+
+    /// Sets a value, which lives for `ttl` where one is given. `quota` bounds the bytes of the space.
+    pub async fn set(
+        &self,
+        space: Space<'_>,
+        key: &str,
+        value: &[u8],
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> Result<(), KvError> {
+        self.change(&Change { space, key, what: What::Set(value), ttl, quota }).await.map(drop)
+    }
+
+    /// Adds to a number and gives the sum. An absent one counts from 0 and then lives for `ttl`, which later calls leave alone.
+    pub async fn increment(
+        &self,
+        space: Space<'_>,
+        key: &str,
+        delta: i64,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> Result<i64, KvError> {
+        self.change(&Change { space, key, what: What::Add(delta), ttl, quota }).await
+    }
+
+    /// Removes a value; an absent one is no error.
+    pub async fn delete(&self, space: Space<'_>, key: &str) -> Result<(), KvError> {
+        const IS_THERE: &str = "SELECT 1 FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3";
+        const DELETE: &str = "DELETE FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3 \
+             RETURNING CAST(LENGTH(value) AS BIGINT)";
+        let bound = |statement| sqlx::query(statement).bind(space.owner).bind(space.plugin).bind(key.as_bytes());
+        // What is not there makes no space, and waits for nobody who writes.
+        if bound(IS_THERE).fetch_optional(self.db.pool()).await?.is_none() {
+            return Ok(());
+        }
+        let mut tx = self.db.write().await?;
+        let before = space::hold(&self.db, &mut tx, space).await?;
+        let mut after = before;
+        for row in bound(DELETE).fetch_all(&mut *tx).await? {
+            after = after.saturating_sub(cost(key, row.try_get::<i64, _>(0)?));
+        }
+        space::resize(&mut tx, space, after).await?;
+        tx.commit().await?;
+        self.total.changed(before, after);
+        Ok(())
+    }
+
+    /// Changes a value, once there is room for it.
+    async fn change(&self, change: &Change<'_>) -> Result<i64, KvError> {
+        for _ in 0..ROUNDS {
+            let removed = match self.try_change(change).await {
+                Err(KvError::Quota) => self.sweep_space(change.space).await?,
+                Err(KvError::Cap) => self.sweep_some().await?,
+                done => return done,
+            };
+            if removed == 0 {
+                break;
+            }
+        }
+        self.try_change(change).await
+    }
+
+    /// The same, where there is room.
+    async fn try_change(&self, change: &Change<'_>) -> Result<i64, KvError> {
+        let mut tx = self.db.write().await?;
+        match self.change_in(&mut tx, change).await {
+            Ok((sum, before, after)) => {
+                tx.commit().await?;
+                self.total.changed(before, after);
+                Ok(sum)
+            }
+            Err(error) => {
+                // Now, not when the connection is next used: whoever makes room waits for the space.
+                tx.rollback().await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The sum, and the bytes of the space before and after.
+    async fn change_in(&self, tx: &mut Tx, change: &Change<'_>) -> Result<(i64, u64, u64), KvError> {
+        let Change { space, key, quota, .. } = *change;
+        let before = space::hold(&self.db, tx, space).await?;
+        // After the wait for the space: what is over by then is.
+        let now = now_ms();
+        let old = find(tx, space, key).await?;
+        let replaced = old.as_ref().map_or(0, |old| cost(key, old.len));
+        let live = old.filter(|old| old.ends_ms.is_none_or(|ends| ends > now));
+        let (value, sum) = change.what.apply(live.as_ref())?;
+        let after = before.saturating_sub(replaced).saturating_add(cost(key, signed(value.len() as u64)));
+        self.total.check(tx, Room { before, after, quota }).await?;
+        put(tx, change, value.into_owned(), change.ends_ms(live.as_ref(), now)).await?;
+        if after != before {
+            space::resize(tx, space, after).await?;
+        }
+        Ok((sum, before, after))
+    }
+}
+
+/// A value is to change.
+struct Change<'a> {
+    space: Space<'a>,
+    key: &'a str,
+    what: What<'a>,
+    ttl: Option<Duration>,
+    quota: u64,
+}
+
+impl Change<'_> {
+    /// When the value is over. A number keeps the life that it began with.
+    fn ends_ms(&self, live: Option<&Old>, now: i64) -> Option<i64> {
+        match (&self.what, live) {
+            (What::Add(_), Some(number)) => number.ends_ms,
+            _ => self.ttl.map(|ttl| now.saturating_add(signed(millis(ttl)))),
+        }
+    }
+}
+
+/// What becomes of a value.
+enum What<'a> {
+    Set(&'a [u8]),
+    Add(i64),
+}
+
+impl<'a> What<'a> {
+    /// The value after it, and the sum where it is one.
+    fn apply(&self, live: Option<&Old>) -> Result<(Cow<'a, [u8]>, i64), KvError> {
+        match *self {
+            Self::Set(value) => Ok((Cow::Borrowed(value), 0)),
+            Self::Add(delta) => {
+                let number = live.map_or(Ok(0), Old::number)?;
+                let sum = number.checked_add(delta).ok_or(KvError::Overflow(number))?;
+                Ok((Cow::Owned(sum.to_string().into_bytes()), sum))
+            }
+        }
+    }
+}
+
+/// A value that is there, over or not.
+struct Old {
+    len: i64,
+    /// Where it is short enough for a number.
+    text: Option<Vec<u8>>,
+    ends_ms: Option<i64>,
+}
+
+impl Old {
+    fn number(&self) -> Result<i64, KvError> {
+        let text = self.text.as_deref().and_then(|text| std::str::from_utf8(text).ok());
+        text.and_then(|text| text.parse().ok()).ok_or(KvError::NotANumber)
+    }
+}
+
+async fn find(tx: &mut Tx, space: Space<'_>, key: &str) -> Result<Option<Old>, KvError> {
+    const FIND: &str = "SELECT CAST(LENGTH(value) AS BIGINT), CASE WHEN LENGTH(value) <= $4 THEN value END, ends_ms \
+         FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3";
+    let query = sqlx::query(FIND).bind(space.owner).bind(space.plugin).bind(key.as_bytes()).bind(MAX_NUMBER_BYTES);
+    let row = query.fetch_optional(&mut **tx).await?;
+    let read = |row: sqlx::any::AnyRow| -> Result<Old, sqlx::Error> {
+        Ok(Old { len: row.try_get(0)?, text: row.try_get(1)?, ends_ms: row.try_get(2)? })
+    };
+    Ok(row.map(read).transpose()?)
+}
+
+async fn put(tx: &mut Tx, change: &Change<'_>, value: Vec<u8>, ends_ms: Option<i64>) -> Result<(), StoreError> {
+    const PUT: &str = "INSERT INTO plugin_values (owner, plugin, key, value, ends_ms) VALUES ($1, $2, $3, $4, $5) \
+         ON CONFLICT (owner, plugin, key) DO UPDATE SET value = excluded.value, ends_ms = excluded.ends_ms";
+    let Space { owner, plugin } = change.space;
+    let query = sqlx::query(PUT).bind(owner).bind(plugin).bind(change.key.as_bytes()).bind(value).bind(ends_ms);
+    query.execute(&mut **tx).await?;
+    Ok(())
+}
+
+/// What a value of so many bytes costs.
+fn cost(key: &str, len: i64) -> u64 {
+    key.len() as u64 + unsigned(len) + ENTRY_BYTES
+}
+
+fn now_ms() -> i64 {
+    signed(unix_ms())
+}

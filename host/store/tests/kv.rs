@@ -1,0 +1,213 @@
+//! What plugins keep in `kv`, on each database: that it is counted right, whoever writes at once, and that what nobody can
+//! read any more goes. What a plugin sees of it is tested for all suppliers alike, in `tests/tests/e2e/kv`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests, which clippy does not take for tests")]
+
+mod support;
+
+use futures_util::future::join_all;
+use sqlx::Row;
+use std::time::{Duration, Instant};
+use support::{Fresh, on_each};
+use tidegate_store::{Db, KeptProject, Kv, KvError, Place, Projects, Space};
+
+const CAP: u64 = 1 << 20;
+const ANN: Space<'static> = Space { owner: "ann", plugin: "p" };
+const SOON: Option<Duration> = Some(Duration::from_millis(1));
+
+/// A value of one byte under a key of one costs this.
+const SMALLEST: u64 = 66;
+
+/// As another gateway has it.
+async fn another(fresh: &Fresh) -> Kv {
+    Kv::new(Db::open(&fresh.place).await.unwrap(), CAP)
+}
+
+/// How many values there are, the bytes that they cost, and those that the spaces say.
+async fn counted(fresh: &Fresh) -> [i64; 3] {
+    let url = match &fresh.place {
+        Place::Folder(folder) => {
+            let path = folder.join("tidegate.db").to_string_lossy().replace('%', "%25").replace('?', "%3F");
+            format!("sqlite://{}", path.replace(' ', "%20"))
+        }
+        Place::Postgres(url) => url.clone(),
+    };
+    let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+    let values =
+        "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(key) + LENGTH(value) + 64), 0) AS BIGINT) FROM plugin_values";
+    let spaces = "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM plugin_spaces";
+    let (values, spaces) = (sqlx::query(values).fetch_one(&pool).await, sqlx::query(spaces).fetch_one(&pool).await);
+    let (values, spaces) = (values.unwrap(), spaces.unwrap());
+    pool.close().await;
+    [values.get(0), values.get(1), spaces.get(0)]
+}
+
+async fn over() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_several_gateways_add_at_once_is_summed_exactly() {
+    on_each(|fresh| async move {
+        let gateways = [Kv::new(fresh.db.clone(), CAP), another(&fresh).await, another(&fresh).await];
+        let writers = (0..9).map(|n: usize| {
+            let kv = gateways[n % 3].clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    kv.increment(ANN, "n", 3, None, CAP).await.unwrap();
+                    kv.set(ANN, &format!("own-{n}"), &vec![b'x'; n], None, CAP).await.unwrap();
+                    kv.delete(ANN, "shared").await.unwrap();
+                    kv.set(ANN, "shared", &[b'y'; 9], None, CAP).await.unwrap();
+                }
+            })
+        });
+        for writer in join_all(writers).await {
+            writer.unwrap();
+        }
+        assert_eq!(gateways[1].increment(ANN, "n", 0, None, CAP).await.unwrap(), 9 * 20 * 3, "{}", fresh.name);
+        let [values, cost, said] = counted(&fresh).await;
+        assert_eq!((values, cost), (11, said), "{}", fresh.name);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_not_passed_by_two_gateways_at_once() {
+    on_each(|fresh| async move {
+        let gateways = [Kv::new(fresh.db.clone(), CAP), another(&fresh).await];
+        let sets = (0..12_usize).map(|n| {
+            let kv = gateways[n % 2].clone();
+            async move { kv.set(ANN, &format!("{n:x}"), b"1", None, 5 * SMALLEST + 10).await }
+        });
+        let done = join_all(sets).await;
+        let refused = done.iter().filter(|done| matches!(done, Err(KvError::Quota))).count();
+        assert_eq!((done.iter().filter(|done| done.is_ok()).count(), refused), (5, 7), "{}: {done:?}", fresh.name);
+        let bytes = 5 * SMALLEST as i64;
+        assert_eq!(counted(&fresh).await, [5, bytes, bytes], "{}", fresh.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_cap_counts_what_another_gateway_keeps() {
+    on_each(|fresh| async move {
+        let [one, two] = [fresh.db.clone(), Db::open(&fresh.place).await.unwrap()].map(|db| Kv::new(db, 3 * SMALLEST));
+        let bob = Space { owner: "bob", plugin: "p" };
+        one.set(ANN, "a", b"1", None, CAP).await.unwrap();
+        two.set(bob, "a", b"1", None, CAP).await.unwrap();
+        two.set(bob, "b", b"1", SOON, CAP).await.unwrap();
+        over().await;
+        two.set(bob, "c", b"1", None, CAP).await.unwrap();
+        assert!(matches!(two.set(bob, "d", b"1", None, CAP).await, Err(KvError::Cap)), "{}", fresh.name);
+        // What becomes no larger needs no room.
+        two.set(bob, "c", b"2", None, CAP).await.unwrap();
+        one.delete(ANN, "a").await.unwrap();
+        two.set(bob, "d", b"1", None, CAP).await.unwrap();
+        assert_eq!(counted(&fresh).await[0], 3, "{}", fresh.name);
+    })
+    .await;
+}
+
+/// More than one step removes.
+#[tokio::test]
+async fn what_is_over_makes_room_and_a_sweep_leaves_nothing_of_it() {
+    on_each(|fresh| async move {
+        const MANY: usize = 600;
+        let kv = Kv::new(fresh.db.clone(), CAP);
+        let quota = SMALLEST * MANY as u64 + 4 * MANY as u64;
+        for n in 0..MANY {
+            kv.set(ANN, &format!("{n:03x}"), b"1", SOON, quota).await.unwrap();
+        }
+        over().await;
+        kv.set(ANN, "large", &[b'x'; 30_000], None, quota).await.unwrap();
+        kv.set(Space { owner: "bob", ..ANN }, "a", b"1", SOON, quota).await.unwrap();
+        over().await;
+        assert!(kv.sweep().await.unwrap() > 0, "{}", fresh.name);
+        let bytes = 5 + 30_000 + 64;
+        assert_eq!(counted(&fresh).await, [1, bytes, bytes], "{}", fresh.name);
+        assert_eq!(kv.sweep().await.unwrap(), 0);
+        kv.delete(ANN, "large").await.unwrap();
+        assert_eq!(counted(&fresh).await, [0, 0, 0], "{}", fresh.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_an_archived_project_had_goes_and_no_other_projects() {
+    on_each(|fresh| async move {
+        let (kv, projects) = (Kv::new(fresh.db.clone(), CAP), Projects::new(fresh.db.clone()));
+        for id in ["proj_a", "proj_b"] {
+            let (id, tenant, settings) = (id.to_owned(), "t".into(), "{}".into());
+            let project =
+                KeptProject { id, tenant, settings, created_ms: 1, created_by: "root".into(), archived_ms: None };
+            assert!(projects.add(&project, 9).await.unwrap());
+        }
+        for owner in ["proj_a", "proj_b", "t"] {
+            for plugin in ["p", "q"] {
+                kv.set(Space { owner, plugin }, "k", b"1", None, CAP).await.unwrap();
+            }
+        }
+        assert_eq!(kv.sweep().await.unwrap(), 0);
+        projects.archive("proj_a", 5, |_, _| true).await.unwrap();
+        assert_eq!(kv.sweep().await.unwrap(), 2, "{}", fresh.name);
+        let keys = ["k".to_owned()];
+        for (owner, expected) in [("proj_a", None), ("proj_b", Some(b"1".to_vec())), ("t", Some(b"1".to_vec()))] {
+            let found = kv.get_many(Space { owner, plugin: "q" }, &keys, CAP).await.unwrap();
+            assert_eq!(found, [expected], "{}: {owner}", fresh.name);
+        }
+        let bytes = 4 * SMALLEST as i64;
+        assert_eq!(counted(&fresh).await, [4, bytes, bytes], "{}", fresh.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bytes_come_back_as_they_are_after_the_database_was_closed() {
+    on_each(|fresh| async move {
+        let kv = another(&fresh).await;
+        let keys = ["\0", "a\0b", "ä", "'; DROP TABLE plugin_values; --", "a"].map(str::to_owned);
+        let values: [&[u8]; 5] = [b"\0\0", &[0xff, 0xfe, 0], b"", "ä".as_bytes(), b"007"];
+        for (key, value) in keys.iter().zip(values) {
+            kv.set(ANN, key, value, None, CAP).await.unwrap();
+        }
+        drop(kv);
+        let kv = another(&fresh).await;
+        let found = kv.get_many(ANN, &keys, CAP).await.unwrap();
+        assert_eq!(found, values.map(|value| Some(value.to_vec())), "{}", fresh.name);
+        assert_eq!(kv.increment(ANN, "a", 1, None, CAP).await.unwrap(), 8, "{}", fresh.name);
+    })
+    .await;
+}
+
+/// `cargo test --release -p tidegate-store --test kv -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "measures, and prints what a call costs"]
+async fn what_a_call_costs() {
+    const CALLS: usize = 500;
+    on_each(|fresh| async move {
+        let (kv, keys) = (Kv::new(fresh.db.clone(), CAP), ["k".to_owned()]);
+        let many: Vec<String> = (0..64).map(|n| format!("k{n}")).collect();
+        for key in &many {
+            kv.set(ANN, key, &[b'x'; 100], None, CAP).await.unwrap();
+        }
+        let mut times: [Vec<Duration>; 4] = Default::default();
+        for n in 0..CALLS {
+            let value = vec![b'x'; 100 + n % 7];
+            times[0].push(timed(kv.set(ANN, "k", &value, None, CAP)).await);
+            times[1].push(timed(kv.get_many(ANN, &keys, CAP)).await);
+            times[2].push(timed(kv.get_many(ANN, &many, CAP)).await);
+            times[3].push(timed(kv.increment(ANN, "n", 1, None, CAP)).await);
+        }
+        for (what, times) in ["set", "get", "get of 64 keys", "increment"].into_iter().zip(&mut times) {
+            times.sort_unstable();
+            let at = |percent: usize| times[CALLS * percent / 100].as_micros();
+            println!("{}: {what}: median {} us, p99 {} us", fresh.name, at(50), at(99));
+        }
+    })
+    .await;
+}
+
+async fn timed<T>(call: impl Future<Output = Result<T, KvError>>) -> Duration {
+    let began = Instant::now();
+    call.await.unwrap();
+    began.elapsed()
+}
