@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tidegate_ledger::Ledger;
 use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::{Gate, Limits, Pipeline};
-use tidegate_sandbox::capability::ModelService;
+use tidegate_sandbox::capability::{KvStore, ModelService};
 use tidegate_sandbox::{Sandbox, SandboxConfig};
 
 /// A pipeline, and a line about each of its parts.
@@ -33,20 +33,21 @@ pub struct Assembled {
     pub facts: Vec<String>,
 }
 
-/// Loads models and plugins; `limits` count what several gateways share, and plugins know callers by pseudonyms made with
-/// `pseudonym_key`. Blocks for as long as that takes.
+/// Loads models and plugins; `limits` count what several gateways share, plugins know callers by pseudonyms made with
+/// `pseudonym_key`, and keep what they keep in `kv`, or in this process's memory. Blocks for as long as that takes.
 pub fn assemble(
     config: &Config,
     ledger: Option<Arc<Ledger>>,
     limits: Option<Arc<dyn SharedLimits>>,
     pseudonym_key: Option<[u8; 32]>,
+    kv: Option<Arc<dyn KvStore>>,
 ) -> anyhow::Result<Assembled> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     let models = models::load(config, &cache, &mut facts)?;
     let gate = Gate::new(config.limits.to_gate(), limits);
     let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
-    let plugins = Plugins::start(config, Arc::new(asked), pseudonym_key)?;
+    let plugins = Plugins::start(config, Arc::new(asked), pseudonym_key, kv)?;
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
     let (max_inflight, max_tool_turns) = (config.server.max_inflight, pipeline.max_tool_turns);
     let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
@@ -65,14 +66,20 @@ pub(crate) fn check_default_route(pipeline: &Pipeline, stages: &tidegate_pipelin
 pub(crate) struct Plugins(Sandbox);
 
 impl Plugins {
-    fn start(config: &Config, models: Arc<dyn ModelService>, pseudonym_key: Option<[u8; 32]>) -> anyhow::Result<Self> {
-        let sandbox = Sandbox::new(config.plugins.sandbox(SandboxConfig {
+    fn start(
+        config: &Config,
+        models: Arc<dyn ModelService>,
+        pseudonym_key: Option<[u8; 32]>,
+        kv: Option<Arc<dyn KvStore>>,
+    ) -> anyhow::Result<Self> {
+        let world = config.plugins.sandbox(SandboxConfig {
             cache_dir: Some(config.cache_folder().join("plugins")),
             http: Arc::new(PluginHttp { extra_roots: config.egress.roots.clone() }),
             models,
             pseudonym_key,
             ..SandboxConfig::default()
-        }));
+        });
+        let sandbox = Sandbox::new(SandboxConfig { kv: kv.unwrap_or(world.kv), ..world });
         Ok(Self(sandbox.context("the plugin host does not start")?))
     }
 }

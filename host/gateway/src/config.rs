@@ -34,7 +34,7 @@ pub use egress::EgressConfig;
 pub(crate) use files::Seen;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig};
 pub use pipeline::{BreakerConfig, LimitsConfig, PipelineConfig, StageConfig, WhenConfig};
-pub use plugins::PluginsConfig;
+pub use plugins::{KvConfig, PluginsConfig};
 
 pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;
@@ -299,7 +299,7 @@ impl Config {
     pub fn check(&self) -> anyhow::Result<()> {
         self.server.check()?;
         self.compute.check()?;
-        self.plugins.check()?;
+        self.plugins.check(self.store.is_some())?;
         for (i, model) in self.models.iter().enumerate() {
             model.check(&self.limits)?;
             model.check_fallbacks(&self.model_names())?;

@@ -18,6 +18,7 @@ use tidegate_api::{Api, ClientAuthority, Door, Lanes, Limits, Listener, Server, 
 use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline};
+use tidegate_sandbox::capability::KvStore;
 use tidegate_shared::{LogSettings, Shared};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -106,11 +107,13 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         None => None,
     };
     let ledger = books.as_ref().map(|books| Arc::clone(&books.ledger));
+    let kv = books.as_ref().and_then(|books| config.plugins.kv_in(&books.db)).map(Arc::new);
+    let kv_of_plugins = kv.clone().map(|kv| kv as Arc<dyn KvStore>);
     let store = config.store.clone();
     let shared = share(&config)?;
     let limits_of_all = shared.as_ref().map(|shared| shared.limits() as Arc<dyn SharedLimits>);
     let assembling = tokio::task::spawn_blocking(move || {
-        assemble(&config, ledger, limits_of_all, pseudonym_key).map(|assembled| (config, assembled))
+        assemble(&config, ledger, limits_of_all, pseudonym_key, kv_of_plugins).map(|assembled| (config, assembled))
     });
     let (config, Assembled { pipeline, plugins, mut facts }) = assembling.await.context("assembling panicked")??;
     let keeping = books.as_ref().map(|books| Keeping::new(&config, books.db.clone())).transpose()?;
@@ -128,7 +131,9 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     service.set_reloader(Arc::clone(&reloader));
     let watcher = config.server.watch.then(|| tokio::spawn(Arc::clone(&reloader).watch()));
     let upkeep = tokio::spawn(observe::upkeep(metrics));
-    let watchers = [upkeep].into_iter().chain(watcher).chain(key_watcher).chain(telling).chain(staying);
+    let tidying_kv = kv.map(|kv| tokio::spawn(kv.tidy()));
+    let watchers =
+        [upkeep].into_iter().chain(watcher).chain(key_watcher).chain(telling).chain(staying).chain(tidying_kv);
     let watchers = watchers.map(AbortOnDropHandle::new).collect();
     let api: Arc<dyn tidegate_api::Service> = service.clone();
     let kept = keeping.as_ref().map(Keeping::kept);
@@ -140,6 +145,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let api = Api::new(api, auth, limits, Arc::clone(&lanes)).with_kept(kept).with_shared(logs);
     let server = tidegate_api::serve(listeners, api);
     facts.extend(store.iter().map(Books::fact));
+    facts.extend(config.plugins.kv_fact());
     facts.extend(
         config.shared.as_ref().map(|shared| format!("shared    with {} gateways by {}", shared.gateways, shared.url)),
     );

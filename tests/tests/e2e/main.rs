@@ -27,6 +27,7 @@ mod halts;
 mod http2_abuse;
 mod kafka;
 mod keys;
+mod kv;
 mod late_guards;
 mod limits;
 mod login;

@@ -27,7 +27,9 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
         facts.push(models::check(config, &model, &cache)?);
     }
     let names = model_configs(config).into_iter().map(|model| model.name).collect();
-    load_all_stages(&Plugins::start(config, Arc::new(KnownModels(names)), None)?, config, &mut facts)?;
+    // In memory, wherever a server keeps it: nobody asks the store.
+    load_all_stages(&Plugins::start(config, Arc::new(KnownModels(names)), None, None)?, config, &mut facts)?;
+    facts.extend(config.plugins.kv_fact());
     facts.extend(unset(config));
     Ok(facts)
 }

@@ -2,11 +2,13 @@
 
 use super::{LimitsConfig, PipelineConfig, StageConfig};
 use crate::artifact::key::PublicKey;
+use crate::outside::kv::StoreKv;
 use anyhow::{bail, ensure};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidegate_sandbox::SandboxConfig;
 use tidegate_sandbox::capability::{MemoryKv, MemoryVectors};
+use tidegate_store::Db;
 
 /// A WebAssembly memory has no more.
 const MAX_INSTANCE_MIB: usize = 4096;
@@ -30,12 +32,25 @@ pub struct PluginsConfig {
     pub memory_mib: usize,
     /// The most that the limits of a stage may give one instance.
     pub instance_memory_mib: usize,
-    /// What all plugins together may keep in `kv`, whose storage is this process's memory.
+    /// Where what plugins keep in `kv` is.
+    pub kv: KvConfig,
+    /// What all plugins together may keep there.
     pub kv_mib: u64,
-    /// What all of them may keep in `vectors`, as there.
+    /// What all of them may keep in `vectors`, whose storage is this process's memory.
     pub vectors_mib: usize,
     /// The same of one project, or of one tenant's requests that are in none.
     pub owner_vectors_mib: usize,
+}
+
+/// `plugins.kv`
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum KvConfig {
+    /// In this process's memory, as long as it runs.
+    #[default]
+    Memory,
+    /// In `[store]`, for good, and for all gateways that share it.
+    Store,
 }
 
 impl Default for PluginsConfig {
@@ -47,6 +62,7 @@ impl Default for PluginsConfig {
             waiting_instances: sandbox.total_waiting_instances,
             memory_mib: sandbox.total_memory_bytes >> 20,
             instance_memory_mib: sandbox.max_memory_bytes >> 20,
+            kv: KvConfig::Memory,
             kv_mib: 64,
             vectors_mib: 256,
             owner_vectors_mib: 64,
@@ -55,7 +71,11 @@ impl Default for PluginsConfig {
 }
 
 impl PluginsConfig {
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(super) fn check(&self, has_store: bool) -> anyhow::Result<()> {
+        ensure!(
+            has_store || self.kv == KvConfig::Memory,
+            "plugins.kv is \"store\", and there is no [store]; add one with a `path`, or set plugins.kv to \"memory\""
+        );
         for (key, value) in [("instances", self.instances), ("waiting_instances", self.waiting_instances)] {
             ensure!((1..=MAX_INSTANCES).contains(&value), "plugins.{key} is {value}; it may be 1 to {MAX_INSTANCES}");
         }
@@ -125,7 +145,18 @@ impl PluginsConfig {
         }
     }
 
-    /// Whether both have the same bounds, which hold from the start on.
+    /// What plugins keep in `kv` where that is in the store, which `db` is.
+    pub(crate) fn kv_in(&self, db: &Db) -> Option<StoreKv> {
+        (self.kv == KvConfig::Store).then(|| StoreKv::new(db.clone(), self.kv_mib << 20))
+    }
+
+    /// One line for the operator, where it is not as it always was.
+    pub(crate) fn kv_fact(&self) -> Option<String> {
+        (self.kv == KvConfig::Store)
+            .then(|| format!("kv        of plugins in the store, {} MiB at most; it outlives a restart", self.kv_mib))
+    }
+
+    /// Whether both have the same bounds and places, which hold from the start on.
     pub(crate) fn is_as_large_as(&self, other: &Self) -> bool {
         let without_keys = |config: &Self| Self { trusted_keys: Vec::new(), ..config.clone() };
         without_keys(self) == without_keys(other)
@@ -150,6 +181,11 @@ mod tests {
             ("[plugins]\nmemory_mib = 63", "less than one instance may have (instance_memory_mib = 64)"),
             ("[plugins]\nmemory_mib = 9223372036854775807", "plugins.memory_mib is 9223372036854775807, which no"),
             ("[plugins]\nkv_mib = 9223372036854775807", "plugins.kv_mib is 9223372036854775807, which no machine has"),
+            ("[plugins]\nkv = \"disk\"", "unknown variant `disk`, expected `memory` or `store`"),
+            (
+                "[plugins]\nkv = \"store\"",
+                "plugins.kv is \"store\", and there is no [store]; add one with a `path`, or",
+            ),
             ("[plugins]\nvectors_mib = 9223372036854775807", "plugins.vectors_mib is 9223372036854775807, which no"),
             (
                 "[plugins]\nvectors_mib = 63",
@@ -170,6 +206,7 @@ mod tests {
             assert!(why.contains(expected), "{text}: {why}");
         }
         Config::parse(&format!("[plugins]\ninstance_memory_mib = 65\n{}", stage(65))).unwrap();
+        Config::parse("[plugins]\nkv = \"store\"\n[store]\npath = \"data\"\n").unwrap();
     }
 
     #[tokio::test]

@@ -88,8 +88,8 @@ impl Kept {
             stage("audit-observer", limits),
         ];
         format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n{}{models}[store]\npath = \"data\"\n{place}[store.titles]\n\
-             model = \"namer\"\n[store.summaries]\nmodel = \"namer\"\nrecent_turns = 1\nfrom_percent = 1\n{shared}\
+            "[server]\nlisten = \"127.0.0.1:0\"\n[plugins]\nkv = \"store\"\n{}{models}[store]\npath = \"data\"\n{place}\
+             [store.titles]\nmodel = \"namer\"\n[store.summaries]\nmodel = \"namer\"\nrecent_turns = 1\nfrom_percent = 1\n{shared}\
              [pipeline]\n{}",
             Caller::config(),
             stages.concat()
