@@ -11,6 +11,7 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate::config::Config;
 use tidegate::outside::kv::StoreKv;
 use tidegate_sandbox::capability::{KvStore, Namespace};
 use tidegate_sandbox::stage::{CallContext, Grants, Limits};
@@ -52,11 +53,24 @@ async fn say(gateway: &Gateway) {
     .await;
 }
 
+const FACT: &str = "kv        of plugins in the store, 64 MiB at most; it outlives a restart";
+
+/// And asks no store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_says_where_plugins_keep_things() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let config = Config::parse(&format!("[store]\npath = {data:?}\n{}", remembering())).unwrap();
+    let facts = tokio::task::spawn_blocking(move || tidegate::check(&config)).await.unwrap().unwrap().join("\n");
+    assert!(facts.contains(FACT), "{facts}");
+    assert!(!data.exists());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_plugin_keeps_in_the_store_is_there_after_a_restart() {
     let kept = Keeping::start(&remembering()).await;
     let facts = kept.gateway.running.facts.join("\n");
-    assert!(facts.contains("kv        of plugins in the store"), "{facts}");
+    assert!(facts.contains(FACT), "{facts}");
     assert_eq!(known(&kept.gateway).await, None);
     say(&kept.gateway).await;
     until("it is remembered", async || known(&kept.gateway).await).await;

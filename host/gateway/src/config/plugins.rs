@@ -209,6 +209,13 @@ mod tests {
         Config::parse("[plugins]\nkv = \"store\"\n[store]\npath = \"data\"\n").unwrap();
     }
 
+    #[test]
+    fn where_kv_is_kept_is_taken_at_the_start_alone() {
+        let of = |kv: &str| Config::parse(&format!("[plugins]\n{kv}\n[store]\npath = \"data\"\n")).unwrap().plugins;
+        let (silent, memory, store) = (of(""), of("kv = \"memory\""), of("kv = \"store\""));
+        assert!(silent.is_as_large_as(&memory) && !memory.is_as_large_as(&store) && !store.is_as_large_as(&memory));
+    }
+
     #[tokio::test]
     async fn what_plugins_keep_has_the_bounds_of_the_config() {
         let text = "[plugins]\nkv_mib = 1\nvectors_mib = 2\nowner_vectors_mib = 1";
