@@ -1,5 +1,5 @@
-//! Key-value storage of this plugin and project, or tenant, in the memory of the server: gone when it stops, and each
-//! gateway's own. Needs [`crate::Capability::Kv`].
+//! Key-value storage of this plugin and project, or tenant: in the memory of the server, gone when it stops, and each
+//! gateway's own; or in its store, where the operator says so. Needs [`crate::Capability::Kv`].
 
 // On wasm the values are the contract's, and are converted.
 #![cfg_attr(not(target_arch = "wasm32"), expect(clippy::needless_question_mark))]
@@ -28,7 +28,7 @@ pub fn get_many(keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, Error> {
     Ok(imp::get_many(keys)?)
 }
 
-/// Sets a key, for a time, or until it is deleted or the server stops.
+/// Sets a key, for a time, or until it is deleted or the server stops that has it in memory.
 ///
 /// # Errors
 /// What the host says: no grant, the quota is used up, or storage out of order.
