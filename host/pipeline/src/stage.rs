@@ -201,7 +201,8 @@ fn health(error: &CallError) -> Outcome {
         CallError::Plugin { case: "invalid-input" | "denied" | "unsupported", .. }
         | CallError::TooLarge { .. }
         | CallError::Full { .. }
-        | CallError::Busy { .. } => Outcome::Fine,
+        | CallError::Busy { .. }
+        | CallError::Configuring { .. } => Outcome::Fine,
         _ => Outcome::Failed,
     }
 }
@@ -216,5 +217,6 @@ fn case(error: &CallError) -> &'static str {
         CallError::TooLarge { .. } => "too-large",
         CallError::Full { .. } => "full",
         CallError::Busy { .. } => "busy",
+        CallError::Configuring { .. } => "configuring",
     }
 }

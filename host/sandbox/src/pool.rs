@@ -242,7 +242,7 @@ impl Pool {
                         Err(error) => tracing::warn!(target: "plugin", "{error}"),
                     }
                 });
-                Err(self.busy())
+                Err(CallError::Configuring { plugin: self.blueprint.name.to_string() })
             }
         }
     }

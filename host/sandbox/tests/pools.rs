@@ -118,6 +118,22 @@ async fn a_call_waits_for_an_instance_and_then_is_told_that_all_are_busy() {
     waiting.await.unwrap().unwrap();
 }
 
+/// Reading a config of megabytes takes longer than the first call has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_is_told_that_its_plugin_is_still_being_configured_and_the_next_one_is_served() {
+    let sandbox = sandbox(|config| config.configure_cpu = Duration::from_secs(20));
+    let limits = Limits { instances: 1, ..spec("honest").limits };
+    // Each byte is one that the guest looks for.
+    let config = serde_json::json!({"pad": "e".repeat(16 << 20)});
+    let plugin = sandbox.load(PluginSpec { limits, config, snapshot: Snapshot::Never, ..spec("honest") }).unwrap();
+    let mut hurried = by("a");
+    hurried.deadline = Duration::from_millis(1);
+    let error = inspect(&plugin, &hurried, "calls").await.unwrap_err();
+    assert_eq!(error, CallError::Configuring { plugin: "honest".into() });
+    assert_eq!(nth_call(&plugin, "a").await, 1);
+    assert_eq!(sandbox.usage().instances, 1, "the one that was being configured");
+}
+
 /// Whether tenant `busy` can still be served at once.
 async fn nothing_runs(plugin: &Plugin) -> bool {
     let mut hurried = by("busy");
