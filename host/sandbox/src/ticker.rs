@@ -9,7 +9,8 @@ use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use wasmtime::Engine;
 
-/// Length of an epoch: how often a guest's CPU time is looked at, and the longest that it holds a thread before it yields.
+/// Length of an epoch: how often a guest's CPU time is looked at, and the longest that it holds a thread before it yields,
+/// once it was seen. Until then it is up to [`LOOK`] more (`docs/decisions/0017`).
 pub(crate) const TICK: Duration = Duration::from_millis(1);
 /// How often it is looked whether a guest runs while none was seen: most calls are over within microseconds, and a thread
 /// that wakes costs as much as some of them (`docs/decisions/0004`). A guest that goes on may be seen so much later.
