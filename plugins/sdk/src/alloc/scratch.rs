@@ -1,4 +1,9 @@
 //! Where what lives for a call is laid. Addresses only: nothing here reads or writes what is there.
+//!
+//! It serves plugins that keep nothing of a call in their memory. What is kept all the same, such as an index that a first
+//! call builds, is given back late or never, so that the region does not begin anew: beside it each object that is not
+//! given back last in, first out loses its room, until there is none and dlmalloc has all objects, as without a region.
+//! What `configure` builds is dlmalloc's from the beginning, and costs no room.
 
 use std::alloc::Layout;
 use std::ptr;

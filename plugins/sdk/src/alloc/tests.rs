@@ -181,6 +181,7 @@ fn what_grows_at_the_end_stays_where_it_is() {
     assert!(!outside.is_null() && !scratch.contains(&outside.addr()), "there is no room");
 }
 
+/// Where objects are given back last in, first out; `scratch.rs` says what becomes of others.
 #[test]
 fn what_a_call_leaves_behind_takes_room_from_calls_and_no_more() {
     let (heap, scratch) = configured();
