@@ -26,8 +26,15 @@ struct Place {
 }
 
 impl Beside {
-    /// Judges new text of the channel; what all guards let go leaves.
-    pub(super) async fn judge(&mut self, stages: &[Stage], asking: Asking<'_>, new: Judged) -> Result<Asked, Reject> {
+    /// Judges new text of the channel; what all guards let go leaves. What each of them saw goes to `findings`, whatever
+    /// becomes of the others.
+    pub(super) async fn judge(
+        &mut self,
+        stages: &[Stage],
+        asking: Asking<'_>,
+        new: Judged,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Asked, Reject> {
         self.each.resize_with(stages.len(), Place::default);
         let nothing_new = new.text.is_empty();
         self.each.iter_mut().for_each(|place| place.held.text.push(&new.text, Vec::new()));
@@ -36,24 +43,16 @@ impl Beside {
             return Ok(Asked::default());
         }
         let asks = stages.iter().zip(&mut self.each).map(|(stage, place)| place.ask(stage, asking));
-        let mut together = Asked::default();
-        let mut halted = None;
-        for (idx, answer) in futures_util::future::join_all(asks).await.into_iter().enumerate() {
-            let mut asked = answer?;
-            together.findings.append(&mut asked.findings);
-            together.slow |= asked.slow;
-            if asked.judged.halted && halted.is_none() {
-                halted = Some((idx, asked.judged.text));
-            }
-        }
-        together.judged = match halted {
-            Some((by, farewell)) => {
-                let last = self.last_words(stages, asking.of_the_last(), by, &farewell, &mut together.findings);
+        let answers = all(futures_util::future::join_all(asks).await, findings)?;
+        let slow = answers.iter().any(|asked| asked.slow);
+        let judged = match answers.into_iter().enumerate().find(|(_, asked)| asked.judged.halted) {
+            Some((by, halt)) => {
+                let last = self.last_words(stages, asking.of_the_last(), by, &halt.judged.text, findings);
                 Judged { text: Box::pin(last).await?, halted: true, ..Judged::default() }
             }
             None => self.let_go()?,
         };
-        Ok(together)
+        Ok(Asked { judged, slow, ..Asked::default() })
     }
 
     /// What leaves of a text that the guard `by` has halted: what it had let go and its farewell, which may have more of
@@ -102,6 +101,14 @@ impl Beside {
     }
 }
 
+/// The answers of guards that were asked at once. Whichever fails, the others saw what they saw.
+fn all(mut answers: Vec<Result<Asked, Reject>>, findings: &mut Vec<Finding>) -> Result<Vec<Asked>, Reject> {
+    for asked in answers.iter_mut().flatten() {
+        findings.append(&mut asked.findings);
+    }
+    answers.into_iter().collect()
+}
+
 /// Bytes that both begin with, in whole characters.
 fn common_len(a: &str, b: &str) -> usize {
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
@@ -118,5 +125,31 @@ impl Place {
             self.ahead += asked.judged.text.len();
         }
         Ok(asked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_types::Severity;
+
+    fn finding(category: &str) -> Finding {
+        Finding { category: category.into(), severity: Severity::Low, score: None, message_id: None, span: None }
+    }
+
+    #[test]
+    fn what_guards_saw_is_left_whichever_of_them_fails() {
+        let asked = |category: &str| Ok(Asked { findings: vec![finding(category)], ..Asked::default() });
+        let broken = || Err(Reject::internal(Fault::Plugin, "it trapped"));
+        for (answers, is_good) in [
+            (vec![asked("a"), asked("b")], true),
+            (vec![asked("a"), broken(), asked("b")], false),
+            (vec![broken(), asked("a"), asked("b"), broken()], false),
+        ] {
+            let mut findings = vec![finding("before")];
+            assert_eq!(all(answers, &mut findings).is_ok(), is_good);
+            let categories: Vec<&str> = findings.iter().map(|finding| finding.category.as_str()).collect();
+            assert_eq!(categories, ["before", "a", "b"]);
+        }
     }
 }

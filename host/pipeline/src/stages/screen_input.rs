@@ -10,6 +10,7 @@ use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
 use tidegate_types::{About, Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind};
 
@@ -56,21 +57,27 @@ impl Pipeline {
 
     /// Screens text from outside before the model sees it: what a guard rewrites is rewritten, what it refuses
     /// is dropped and named in the log. Messages are screened beside each other, and nothing depends on which is first.
-    /// Gives what is left of each.
+    /// Gives what is left of each. Once one fails no more are begun, and those that were are judged to their ends: what
+    /// guards saw in them counts.
     pub(crate) async fn screen_outside(
         &self,
         cx: &RequestContext,
         messages: Vec<Message>,
         findings: &mut Vec<Finding>,
     ) -> Result<Vec<Option<Message>>, Reject> {
-        let at_once = self.stages.screened_at_once();
-        let mut screened = stream::iter(messages).map(|message| self.screen_one(cx, message)).buffered(at_once).boxed();
-        let mut left = Vec::new();
+        let (at_once, failed) = (self.stages.screened_at_once(), AtomicBool::new(false));
+        let begun = messages.into_iter().take_while(|_| !failed.load(Ordering::Relaxed));
+        let screened = stream::iter(begun).map(|message| self.screen_one(cx, message, &failed)).buffered(at_once);
+        let mut screened = screened.boxed();
+        let (mut left, mut refused) = (Vec::new(), None);
         while let Some((message, mut found)) = screened.next().await {
             findings.append(&mut found);
-            left.push(message?);
+            match message {
+                Ok(message) => left.push(message),
+                Err(reject) => refused = refused.or(Some(reject)),
+            }
         }
-        Ok(left)
+        refused.map_or(Ok(left), Err)
     }
 
     /// What is left of a message, if anything is, and what guards saw in it.
@@ -78,9 +85,12 @@ impl Pipeline {
         &self,
         cx: &RequestContext,
         message: Message,
+        failed: &AtomicBool,
     ) -> (Result<Option<Message>, Reject>, Vec<Finding>) {
         let mut findings = Vec::new();
-        (self.left_of(cx, message, &mut findings).await, findings)
+        let left = self.left_of(cx, message, &mut findings).await;
+        failed.fetch_or(left.is_err(), Ordering::Relaxed);
+        (left, findings)
     }
 
     async fn left_of(

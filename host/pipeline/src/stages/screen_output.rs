@@ -113,9 +113,8 @@ impl OutputScreen {
         });
         for (batch, link) in batches(guards).zip(&mut self.held[at].chain) {
             let was_halted = judged.halted;
-            let Asked { judged: next, mut findings, slow } =
-                link.pass(batch, asking, judged, std::mem::take(&mut more)).await?;
-            self.findings.append(&mut findings);
+            let passing = link.pass(batch, asking, judged, std::mem::take(&mut more), &mut self.findings);
+            let Asked { judged: next, slow, .. } = passing.await?;
             self.slow |= slow;
             judged = Judged { halted: next.halted || was_halted, ..next };
             // The farewell may have the model's words before it: the guards behind judge it, as the last of the text.
@@ -153,13 +152,14 @@ impl Link {
         if batch.len() == 1 { Self::Alone(Box::default()) } else { Self::Beside(Beside::default()) }
     }
 
-    /// What the guards of this batch let go of what they hold and what is new.
+    /// What the guards of this batch let go of what they hold and what is new. What they saw goes to `findings`.
     async fn pass(
         &mut self,
         stages: &[Stage],
         asking: Asking<'_>,
         new: Judged,
         more: Vec<Piece>,
+        findings: &mut Vec<Finding>,
     ) -> Result<Asked, Reject> {
         match (self, stages) {
             (Self::Alone(held), [stage]) => {
@@ -169,9 +169,11 @@ impl Link {
                 if asking.may_wait(&held.text, nothing_new) {
                     return Ok(Asked::default());
                 }
-                asking.ask(stage, held).await
+                let mut asked = asking.ask(stage, held).await?;
+                findings.append(&mut asked.findings);
+                Ok(asked)
             }
-            (Self::Beside(several), stages) => several.judge(stages, asking, new.joined(more)).await,
+            (Self::Beside(several), stages) => several.judge(stages, asking, new.joined(more), findings).await,
             (Self::Alone(_), _) => Err(Reject::internal(Fault::Plugin, "a guard without a place")),
         }
     }
