@@ -105,9 +105,9 @@ impl Plugin {
         Instance::configured(state, None).await.map(|_| ())
     }
 
-    /// `prompt-guard.inspect-prompt`
+    /// `prompt-guard.inspect-prompt`. Messages that it puts have ids below the plugin's name: `name/...`.
     pub async fn inspect_prompt(&self, ctx: &CallContext, prompt: Prompt<'_>) -> Result<Verdict, CallError> {
-        self.call(ctx, InspectPrompt(prompt)).await
+        self.call(ctx, InspectPrompt { prompt, plugin: self.name() }).await
     }
 
     /// `stream-guard.inspect-window`; `carry` is what the guard returned for the window before, or empty.

@@ -1,7 +1,7 @@
 //! Results that break the contract: each is refused, with words that say how, and never turned into a smaller result.
 
 use crate::support::{ctx, inspect, load, user, window};
-use tidegate_sandbox::stage::{CallError, Candidate, Inspection, Query, RouteRequest, WindowAction};
+use tidegate_sandbox::stage::{Action, CallError, Candidate, Edit, Inspection, Query, RouteRequest, WindowAction};
 use tidegate_types::{RequestId, ToolCall};
 
 #[track_caller]
@@ -45,7 +45,20 @@ async fn a_verdict_names_only_what_is_there() {
         says(inspect(&plugin, &ctx(), lie).await, part);
     }
     inspect(&plugin, &ctx(), "the truth").await.unwrap();
-    inspect(&plugin, &ctx(), "the truth about edits").await.unwrap();
+}
+
+/// Such as `h5` or `m7`, which the host takes for what it has named so itself.
+#[tokio::test]
+async fn a_new_message_has_an_id_below_its_plugins_name() {
+    let verdict = inspect(&load("lies"), &ctx(), "the truth about edits").await.unwrap();
+    let Action::Rewrite(edits) = verdict.action else { panic!("{verdict:?}") };
+    let shown = edits.iter().map(|edit| match edit {
+        Edit::PutMessage { after, message } => format!("{} behind {}", message.id, after.as_deref().unwrap_or("none")),
+        Edit::DropMessage(id) => format!("no {id}"),
+        other => panic!("{other:?}"),
+    });
+    let expected = ["lies/n behind m0", "lies/o behind lies/n", "no lies/n", "no m0", "lies/p behind lies/o"];
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]

@@ -39,23 +39,43 @@ impl Transcript {
 
     /// Which message of a history has this id, where it may be left out.
     pub fn earlier_index(id: &str) -> Option<usize> {
-        id.strip_prefix('h').filter(|_| Self::may_leave_out(id))?.parse().ok()
+        numbered(id, 'h')
     }
 
     /// Where a message of this id stands in what its caller sent; not where it was added to that.
     pub fn own_index(id: &str) -> Option<usize> {
-        id.strip_prefix('m')?.parse().ok()
+        numbered(id, 'm')
     }
 
     /// Whether a message of this id may be left out. Callers' own are `m0`, `m1`, ...; those of plugins have a slash.
     pub fn may_leave_out(id: &str) -> bool {
-        id.strip_prefix('h').is_some_and(|n| !n.is_empty() && n.bytes().all(|byte| byte.is_ascii_digit()))
+        Self::earlier_index(id).is_some()
     }
+}
+
+/// The number of an id as this program writes it: no sign, no zeros in front, and none that no request could reach.
+fn numbered(id: &str, letter: char) -> Option<usize> {
+    let digits = id.strip_prefix(letter)?;
+    let is_plain = digits == "0" || !digits.starts_with(['0', '+']);
+    digits.parse::<u32>().ok().filter(|_| is_plain).map(|number| number as usize)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_read_as_it_is_written_only() {
+        for (id, number) in [("m0", Some(0)), ("m12", Some(12)), ("m4294967295", Some(4_294_967_295))] {
+            assert_eq!(Transcript::own_index(id), number, "{id}");
+        }
+        assert_eq!(Transcript::earlier_index(&Transcript::earlier(12)), Some(12));
+        for n in ["", "+5", "-5", "007", "00", "1/2", "x", "18446744073709551615", "4294967296"] {
+            assert_eq!(Transcript::own_index(&format!("m{n}")), None, "{n}");
+            assert_eq!(Transcript::earlier_index(&format!("h{n}")), None, "{n}");
+            assert!(!Transcript::may_leave_out(&format!("h{n}")), "{n}");
+        }
+    }
 
     #[test]
     fn only_a_history_may_be_left_out() {

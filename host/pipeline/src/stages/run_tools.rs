@@ -126,9 +126,10 @@ fn withheld(call: &ToolCall) -> Message {
 
 /// Numbers what a turn adds on behind what is there, of which some may be left out.
 fn number(messages: &mut [Message], before: &[Message]) {
-    let from = before.iter().filter_map(|message| Transcript::own_index(&message.id)).max().map_or(0, |last| last + 1);
+    let taken = before.iter().filter_map(|message| Transcript::own_index(&message.id)).max();
+    let from = taken.map_or(0, |last| last.saturating_add(1));
     for (i, message) in messages.iter_mut().enumerate() {
-        message.id = format!("m{}", from + i);
+        message.id = format!("m{}", from.saturating_add(i));
     }
 }
 
@@ -147,5 +148,6 @@ mod tests {
         assert_eq!(with(&["m0", "folder/a"]), ["m1", "m2"]);
         assert_eq!(with(&["instructions", "h0", "m0", "m3"]), ["m4", "m5"], "items that were joined left holes");
         assert_eq!(with(&["h0"]), ["m0", "m1"]);
+        assert_eq!(with(&["m0", "m18446744073709551615", "m+7", "m007"]), ["m1", "m2"], "those are nobody's numbers");
     }
 }

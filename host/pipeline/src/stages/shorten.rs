@@ -125,7 +125,8 @@ fn shorten(model: &Model, chat: &mut Chat, tools: &[ToolDef]) -> Result<Vec<usiz
 fn oldest_turn(messages: &[Message]) -> Option<std::ops::Range<usize>> {
     let first = messages.iter().position(|message| Transcript::may_leave_out(&message.id))?;
     let rest = &messages[first + 1..];
-    let next = rest.iter().position(|message| message.role == Role::User || message.id.starts_with('m'));
+    let next =
+        rest.iter().position(|message| message.role == Role::User || Transcript::own_index(&message.id).is_some());
     Some(first..next.map_or(messages.len(), |next| first + 1 + next))
 }
 

@@ -40,7 +40,7 @@ impl StageCall for InspectOutput<'_> {
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
         note(&raw.attrs);
         let prompt = Prompt { messages: self.0.choices, tools: &[], params: &[] };
-        let verdict = InspectPrompt(prompt).check(raw, descriptor)?;
+        let verdict = InspectPrompt { prompt, plugin: &descriptor.name }.check(raw, descriptor)?;
         if let Action::Rewrite(edits) = &verdict.action {
             let fits = |edit: &Edit| matches!(edit, Edit::ReplaceText { .. } | Edit::SetArguments(..));
             if !edits.iter().all(fits) {

@@ -18,7 +18,11 @@ use wasmtime::Store;
 /// Bytes of what one verdict hands on to the plugin's own later stages.
 const MAX_NOTES_BYTES: usize = 64 << 10;
 
-pub(crate) struct InspectPrompt<'a>(pub(crate) Prompt<'a>);
+pub(crate) struct InspectPrompt<'a> {
+    pub(crate) prompt: Prompt<'a>,
+    /// The plugin's name in the config.
+    pub(crate) plugin: &'a str,
+}
 
 impl StageCall for InspectPrompt<'_> {
     const STAGE: StageKind = StageKind::PromptGuard;
@@ -31,7 +35,7 @@ impl StageCall for InspectPrompt<'_> {
         guests: &mut Guests,
         context: wit::Context<'_>,
     ) -> Answer<wit::Verdict> {
-        let Prompt { messages, tools, params } = self.0;
+        let Prompt { messages, tools, params } = self.prompt;
         let (texts, schemas) = (JsonTexts::of_messages(messages), JsonTexts::of_tools(tools));
         let rows = Rows::of(messages, &texts);
         let prompt = guard::Prompt {
@@ -46,7 +50,7 @@ impl StageCall for InspectPrompt<'_> {
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
         note(&raw.attrs);
         let notes = notes(raw.attrs, &descriptor.name);
-        let seen = Seen::of(self.0.messages);
+        let seen = Seen::of(self.prompt.messages, self.plugin);
         let findings = check::findings(raw.findings, |id| seen.text_of(id))?;
         let action = match raw.action {
             wit::Action::Allow => Action::Allow,
@@ -65,6 +69,7 @@ impl StageCall for InspectPrompt<'_> {
 /// callers decide how many they need: each costs one look.
 struct Seen<'a> {
     messages: &'a [Message],
+    plugin: &'a str,
     by_id: OnceCell<HashMap<&'a str, Known<'a>>>,
     /// Ids of tool calls.
     calls: OnceCell<HashSet<&'a str>>,
@@ -77,8 +82,8 @@ struct Known<'a> {
 }
 
 impl<'a> Seen<'a> {
-    fn of(messages: &'a [Message]) -> Self {
-        Self { messages, by_id: OnceCell::new(), calls: OnceCell::new() }
+    fn of(messages: &'a [Message], plugin: &'a str) -> Self {
+        Self { messages, plugin, by_id: OnceCell::new(), calls: OnceCell::new() }
     }
 
     fn known(&self, id: &str) -> Result<&Known<'a>, String> {
@@ -121,7 +126,7 @@ impl<'a> Seen<'a> {
             wit::Edit::ReplaceText(edit) => self.replace_text(edit),
             wit::Edit::PutMessage(insertion) => self.put_message(insertion, moved),
             wit::Edit::DropMessage(id) => {
-                self.is_there(&id, moved)?;
+                let id = self.is_there(&id, moved)?;
                 moved.dropped.insert(id.clone());
                 Ok(Edit::DropMessage(id))
             }
@@ -152,24 +157,34 @@ impl<'a> Seen<'a> {
     }
 
     fn put_message(&self, insertion: wit::Insertion, moved: &mut Moved) -> Result<Edit, String> {
-        let message = convert::message(insertion.message)?;
+        let mut message = convert::message(insertion.message)?;
+        let given = self.own(&message.id);
         // Nor is the id of one that was dropped free: a text edit of the same verdict may mean that one.
-        if message.id.is_empty() || moved.put.contains(&message.id) || self.message(&message.id).is_ok() {
+        let is_taken = self.message(&message.id).is_ok() || self.message(&given).is_ok() || moved.put.contains(&given);
+        if message.id.is_empty() || is_taken {
             return Err(format!("the id `{}` of a new message is empty or taken", message.id.escape_debug()));
         }
-        if let Some(after) = &insertion.after {
-            self.is_there(after, moved)?;
-        }
-        moved.put.insert(message.id.clone());
-        Ok(Edit::PutMessage { after: insertion.after, message })
+        let after = insertion.after.map(|after| self.is_there(&after, moved)).transpose()?;
+        moved.put.insert(given.clone());
+        message.id = given;
+        Ok(Edit::PutMessage { after, message })
     }
 
-    /// Whether a message is there once the edits so far are made.
-    fn is_there(&self, id: &str, moved: &Moved) -> Result<(), String> {
-        if moved.dropped.contains(id) {
+    /// The id that a new message is given: below the plugin's name. What the host has named itself (`m0`, `h0`,
+    /// `conversation/summary`) it takes for what it is.
+    fn own(&self, id: &str) -> String {
+        let is_own = id.strip_prefix(self.plugin).is_some_and(|rest| rest.starts_with('/'));
+        if is_own { id.to_owned() } else { format!("{}/{id}", self.plugin) }
+    }
+
+    /// The id of a message that is there once the edits so far are made; a new one may be named as the guard has named it.
+    fn is_there(&self, id: &str, moved: &Moved) -> Result<String, String> {
+        let seen = self.message(id);
+        let given = if seen.is_ok() { id.to_owned() } else { self.own(id) };
+        if moved.dropped.contains(&given) {
             return Err(format!("the message `{}` was dropped by an edit before", id.escape_debug()));
         }
-        if moved.put.contains(id) { Ok(()) } else { self.message(id).map(drop) }
+        if moved.put.contains(&given) { Ok(given) } else { seen.map(|_| given) }
     }
 }
 
@@ -220,6 +235,26 @@ fn refuse_overlaps(edits: &[Edit]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_types::Role;
+
+    #[test]
+    fn a_new_message_is_found_by_either_of_its_names_and_takes_no_other() {
+        let messages = [Message::text("m0", Role::User, "x"), Message::text("guard/seen", Role::User, "x")];
+        let put = |id: &str| {
+            let (id, role, name) = (id.to_owned(), wit::RoleResult::User, None);
+            let message = wit::MessageResult { id, role, name, parts: Vec::new(), attrs: Vec::new() };
+            wit::Edit::PutMessage(wit::Insertion { after: None, message })
+        };
+        let gone = |id: &str| wit::Edit::DropMessage(id.into());
+        let edits = |edits: Vec<wit::Edit>| Seen::of(&messages, "guard").edits(edits).map(|edits| edits.len());
+        for good in [vec![put("h5"), gone("h5")], vec![put("n"), gone("guard/n")], vec![put("guard/n"), gone("n")]] {
+            assert_eq!(edits(good), Ok(2));
+        }
+        for taken in [vec![put("n"), put("guard/n")], vec![put("seen")], vec![put("guard/n"), put("n")]] {
+            assert!(edits(taken).unwrap_err().contains("is empty or taken"));
+        }
+        assert!(edits(vec![put("n"), gone("n"), gone("guard/n")]).unwrap_err().contains("was dropped by an edit"));
+    }
 
     #[test]
     fn notes_are_the_plugins_own_json_and_bounded() {
