@@ -15,14 +15,14 @@ use crate::stage::{
     Query, Question, RouteRequest, StageKind, Summary, Verdict, Window,
 };
 use crate::stages::{
-    Answer, CallTool, Forget, InspectOutput, InspectPrompt, InspectWindow, ListTools, OnComplete, Recall, Remember,
-    Retrieve, Route, StageCall,
+    Answer, CallTool, Forget, InspectOutput, InspectOutside, InspectPrompt, InspectWindow, ListTools, OnComplete,
+    Recall, Remember, Retrieve, Route, StageCall,
 };
 use crate::within::{Within, within};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_types::{Retention, TenantId, ToolCall, ToolDef, ToolOutcome};
+use tidegate_types::{Message, Retention, TenantId, ToolCall, ToolDef, ToolOutcome};
 
 /// A loaded plugin. Its methods are the stages of the contract; calls may run side by side.
 pub struct Plugin {
@@ -108,6 +108,11 @@ impl Plugin {
     /// `prompt-guard.inspect-prompt`. Messages that it puts have ids below the plugin's name: `name/...`.
     pub async fn inspect_prompt(&self, ctx: &CallContext, prompt: Prompt<'_>) -> Result<Verdict, CallError> {
         self.call(ctx, InspectPrompt { prompt, plugin: self.name() }).await
+    }
+
+    /// The same of a message from outside, alone. A rewrite is of its texts, or is the one edit that drops it.
+    pub async fn inspect_outside(&self, ctx: &CallContext, message: &Message) -> Result<Verdict, CallError> {
+        self.call(ctx, InspectOutside { message, plugin: self.name() }).await
     }
 
     /// `stream-guard.inspect-window`; `carry` is what the guard returned for the window before, or empty.

@@ -86,7 +86,7 @@ pub struct CallContext {
     pub streaming: bool,
 }
 
-/// A prompt, or a batch of text from outside, to decide on.
+/// A prompt to decide on.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
     /// Messages in order.

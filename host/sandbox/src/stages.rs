@@ -14,7 +14,7 @@ mod tool_provider;
 pub(crate) use memory::{Forget, Recall, Remember};
 pub(crate) use observer::OnComplete;
 pub(crate) use output_guard::InspectOutput;
-pub(crate) use prompt_guard::InspectPrompt;
+pub(crate) use prompt_guard::{InspectOutside, InspectPrompt};
 pub(crate) use retriever::Retrieve;
 pub(crate) use router::Route;
 pub(crate) use stream_guard::InspectWindow;

@@ -2,7 +2,7 @@
 
 use crate::support::{ctx, inspect, load, user, window};
 use tidegate_sandbox::stage::{Action, CallError, Candidate, Edit, Inspection, Query, RouteRequest, WindowAction};
-use tidegate_types::{RequestId, ToolCall};
+use tidegate_types::{Message, RequestId, Role, ToolCall};
 
 #[track_caller]
 fn says<T: std::fmt::Debug>(result: Result<T, CallError>, part: &str) {
@@ -59,6 +59,27 @@ async fn a_new_message_has_an_id_below_its_plugins_name() {
     });
     let expected = ["lies/n behind m0", "lies/o behind lies/n", "no lies/n", "no m0", "lies/p behind lies/o"];
     assert_eq!(shown.collect::<Vec<_>>(), expected);
+}
+
+/// Asked about one passage: what is of a whole prompt is passed over, and what is wrong of its text is not.
+#[tokio::test]
+async fn a_verdict_on_text_from_outside_is_its_new_texts_or_that_it_is_dropped() {
+    let plugin = load("lies");
+    let about = async |text: &str| plugin.inspect_outside(&ctx(), &Message::text("m0", Role::User, text)).await;
+    for (lie, expected) in [
+        ("param", vec![]),
+        ("put: id twice", vec![]),
+        ("put: role", vec![]),
+        ("drop: no message", vec![]),
+        ("arguments: no call", vec![]),
+        ("drop: all", vec![Edit::DropMessage("m0".into())]),
+        ("drop: all and a new one", vec![Edit::DropMessage("m0".into())]),
+        ("the truth about edits", vec![Edit::DropMessage("m0".into())]),
+    ] {
+        assert_eq!(about(lie).await.unwrap().action, Action::Rewrite(expected), "{lie}");
+    }
+    says(about("edit: overlap").await, "the edits of 0..3 and 2..4 overlap");
+    says(about("finding: no message").await, "no message `m9`");
 }
 
 #[tokio::test]

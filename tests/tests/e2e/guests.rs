@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_tests::stand_in::{StandIn, completion};
 use tidegate_tests::{Gateway, ask};
 
 /// A pipeline of one guest from `tests/guests`, with short limits.
@@ -92,6 +93,28 @@ async fn a_result_of_100_mib_fails_alone() {
     assert_eq!((answer.status, answer.error().2.as_str()), (503, Some("plugin_failed")), "{:?}", answer.body);
     assert_eq!(failures(&gateway, "bloats-100").await, ["\"too-large\"} 1"]);
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+}
+
+/// It would set a parameter for a prompt of that text, which is refused. Of a passage only its text could be changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_passage_makes_a_guard_do_to_a_whole_prompt_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.txt"), "param").unwrap();
+    let upstream = StandIn::start(|_, _| completion("ok")).await;
+    let gateway = Gateway::start(&format!(
+        "{}{}[[pipeline.stage]]\nplugin = \"folder-retriever\"\nconfig = {{ mount = \"notes\" }}\n\
+         [pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n\
+         [pipeline.stage.grants]\nkv_kib = 1024\ndocuments = {{ notes = {:?} }}\n",
+        upstream.model("tidegate-starter"),
+        named("lies-outside", "lies", "closed", 16),
+        folder.path(),
+    ))
+    .await;
+    assert_eq!(gateway.chat(ask("param")).await.status, 503, "the prompt itself is refused");
+    let answer = gateway.chat(ask("What is param?")).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    let asked = upstream.asked("/v1/chat/completions")[0].to_string();
+    assert!(asked.contains("a.txt] param"), "{asked}");
 }
 
 /// More lines than its budget are cut off, and the call goes on.

@@ -11,7 +11,8 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tidegate_sandbox::stage::{Action, Edit, Prompt, Refusal, StageKind, Verdict};
+use tidegate_sandbox::Plugin;
+use tidegate_sandbox::stage::{Action, Prompt, Refusal, StageKind, Verdict};
 use tidegate_types::{About, Chat, Delta, DeltaKind, Fault, Finding, FinishReason, Message, Part, Reject, RejectKind};
 
 /// The response header that names the guard that answered in the model's place.
@@ -55,7 +56,7 @@ impl Pipeline {
         Ok(Screened(request))
     }
 
-    /// Screens text from outside before the model sees it: what a guard rewrites is rewritten, what it refuses
+    /// Screens text from outside before the model sees it: what a guard rewrites is rewritten, what it drops or refuses
     /// is dropped and named in the log. Messages are screened beside each other, and nothing depends on which is first.
     /// Gives what is left of each. Once one fails no more are begun, and those that were are judged to their ends: what
     /// guards saw in them counts.
@@ -102,7 +103,8 @@ impl Pipeline {
         let mut messages = vec![message];
         let guards: Vec<&Stage> = self.stages.guards().collect();
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
-            let verdicts = join_all(batch.iter().map(|stage| inspect_outside(stage, cx, &messages))).await;
+            let Some(message) = messages.first() else { break };
+            let verdicts = join_all(batch.iter().map(|stage| inspect_outside(stage, cx, message))).await;
             findings.extend(verdicts.iter().flat_map(seen));
             for (stage, verdict) in batch.iter().zip(verdicts) {
                 let verdict = verdict?;
@@ -110,14 +112,13 @@ impl Pipeline {
                 let Some(verdict) = verdict else { continue };
                 match verdict.action {
                     Action::Allow => {}
-                    Action::Rewrite(list) => {
-                        let texts = list.into_iter().filter(|edit| matches!(edit, Edit::ReplaceText { .. })).collect();
-                        edits::apply(cx, stage, &mut messages, texts)?;
-                    }
-                    Action::Respond(_) | Action::Refuse(_) => {
-                        tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
-                        return Ok(None);
-                    }
+                    // Also where it drops the message.
+                    Action::Rewrite(list) => edits::apply(cx, stage, &mut messages, list)?,
+                    Action::Respond(_) | Action::Refuse(_) => messages.clear(),
+                }
+                if messages.is_empty() {
+                    tracing::warn!(request = %cx.request_id, guard = %stage.name, "dropped text from outside");
+                    return Ok(None);
                 }
             }
         }
@@ -140,14 +141,10 @@ impl Stages {
 }
 
 /// One guard's verdict on text from outside.
-async fn inspect_outside(stage: &Stage, cx: &RequestContext, messages: &[Message]) -> Result<Option<Verdict>, Reject> {
+async fn inspect_outside(stage: &Stage, cx: &RequestContext, message: &Message) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(false, stage.wall);
-    stage
-        .call(StageKind::PromptGuard, &call, async |plugin| {
-            let prompt = Prompt { messages, tools: &[], params: &[] };
-            traced(plugin.inspect_prompt(&call, prompt).await)
-        })
-        .await
+    let asking = async |plugin: &Plugin| traced(plugin.inspect_outside(&call, message).await);
+    stage.call(StageKind::PromptGuard, &call, asking).await
 }
 
 impl Request {

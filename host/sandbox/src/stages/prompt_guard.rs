@@ -1,5 +1,10 @@
 //! `prompt-guard`: decides on a prompt, before generation. Checked: every edit names something that is there when its turn
-//! comes, edits of one text do not overlap, and a message is left. So whoever has the edits can make them.
+//! comes, edits of one text do not overlap, and a message is left. So whoever has the edits can make them. What comes from
+//! outside is asked about in `outside.rs`.
+
+mod outside;
+
+pub(crate) use outside::InspectOutside;
 
 use super::{Answer, StageCall, note};
 use crate::bindings::exports::tidegate::plugin::prompt_guard as guard;
