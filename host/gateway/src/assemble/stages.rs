@@ -187,9 +187,17 @@ fn remarks(stage: &StageConfig, plugin: &Plugin, kinds: &[StageKind]) -> impl It
         )
     });
 
-    let idle = unused(&stage.grants, used, sees).join(", ");
+    // Without an import of `secrets`, as for those that are filled into requests, the descriptor may lack it.
+    let sends_secrets = plugin.descriptor().capabilities.contains_key("secrets");
+    let undeclared = (!stage.grants.secrets.is_empty() && used.contains("http") && !sends_secrets).then(|| {
+        "is denied each secret: its descriptor does not name `secrets` among its `capabilities`, which is its author's to \
+         mend"
+            .to_owned()
+    });
+
+    let idle = unused(&stage.grants, used, sends_secrets, sees).join(", ");
     let idle = (!idle.is_empty()).then(|| format!("uses nothing of these grants, which can go: {idle}"));
-    leaves.into_iter().chain(withholds).chain(idle)
+    leaves.into_iter().chain(withholds).chain(undeclared).chain(idle)
 }
 
 /// Bytes that a stream guard may withhold in this stage.
@@ -197,8 +205,8 @@ fn holdback(stage: &StageConfig) -> usize {
     stage.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES)
 }
 
-/// Grants that change nothing, since the component does not import what they are for.
-fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sees: bool) -> Vec<&'static str> {
+/// Grants that change nothing, since the component does not import what they are for, or does not say that it sends secrets.
+fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sends_secrets: bool, sees: bool) -> Vec<&'static str> {
     let http = used.contains("http");
     let granted = [
         ("kv_kib", grants.kv_kib.is_some(), used.contains("kv")),
@@ -206,7 +214,7 @@ fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sees: bool) -> V
         ("http", grants.http.is_some(), http),
         ("content", grants.content, http && sees),
         // They are filled into requests, whether or not their names are asked for.
-        ("secrets", !grants.secrets.is_empty(), http || used.contains("secrets")),
+        ("secrets", !grants.secrets.is_empty(), sends_secrets && (http || used.contains("secrets"))),
         ("models", !grants.models.is_empty(), used.contains("models")),
         ("vectors", !grants.vectors.is_empty(), used.contains("vectors")),
         ("random", grants.random, used.contains("random")),

@@ -126,3 +126,67 @@ fn a_control_token_too_many_is_in_nobodys_way_unless_the_template_writes_it() {
     let (good, said) = check();
     assert!(!good && said.contains("<pad>") && said.contains("chat template"), "{said}");
 }
+
+/// Nothing is wrong with them; but somebody may think that they do something.
+#[test]
+fn check_says_which_grants_do_nothing_and_that_nothing_leaves_by_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let http = "http = { origins = [\"https://a.example\"] }, content = true";
+    let text = format!(
+        "[[pipeline.stage]]\nplugin = \"calculator\"\ngrants = {{ kv_kib = 64, {http}, random = true }}\n\
+         [[pipeline.stage]]\nplugin = \"webhook-guard\"\nconfig = {{ url = \"https://a.example/\" }}\n\
+         grants = {{ {http}, kv_kib = 64 }}\n"
+    );
+    let file = write(folder.path(), "tidegate.toml", &text);
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    assert!(good, "{said}");
+    for part in [
+        "calculator uses nothing of these grants, which can go: kv_kib, http, content, random",
+        "webhook-guard MAY SEND WHAT IT SEES TO https://a.example",
+    ] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(!said.contains("calculator MAY SEND"), "{said}");
+}
+
+/// Each request of it that sends one is denied, which nobody would expect of a grant that loads.
+#[test]
+fn check_says_which_plugin_is_denied_its_secrets_and_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let guest = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/guests/dist/{name}.wasm"));
+    let stage = |name: &str, more: &str| {
+        format!(
+            "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = {:?}\nstages = [\"prompt-guard\"]\n\
+             grants = {{ http = {{ origins = [\"https://a.example\"] }}, content = true, \
+              secrets = {{ key = \"PATH\" }}{more} }}\n",
+            guest(name)
+        )
+    };
+    let all = ", random = true, models = { small = \"tidegate-starter\" }, vectors = { notes = \"read\" }";
+    for (name, more, is_denied) in [("conceals", "", true), ("reaches", all, false)] {
+        let file = write(folder.path(), "tidegate.toml", &stage(name, more));
+        let (good, said) = run(&["check", file.to_str().unwrap()]);
+        assert!(good, "{said}");
+        for part in [
+            "is denied each secret: its descriptor does not name `secrets` among its `capabilities`",
+            "uses nothing of these grants, which can go: secrets",
+        ] {
+            assert_eq!(said.contains(&format!("{name} {part}")), is_denied, "{part} in {said}");
+        }
+    }
+}
+
+#[test]
+fn check_says_where_a_guard_would_withhold_more_than_its_stage_lets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let guest = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist/watches.wasm");
+    let stage = |more: &str| format!("[[pipeline.stage]]\nplugin = \"watches\"\nfile = {guest:?}\n{more}");
+    for (more, warns) in
+        [("", true), ("limits = { holdback_bytes = 4095 }\n", true), ("limits = { holdback_bytes = 4096 }\n", false)]
+    {
+        let file = write(folder.path(), "tidegate.toml", &stage(more));
+        let (good, said) = run(&["check", file.to_str().unwrap()]);
+        assert!(good, "{said}");
+        assert_eq!(said.contains("watches MAY WITHHOLD 4096 BYTES OF A STREAM"), warns, "{more}: {said}");
+    }
+}
