@@ -7,28 +7,49 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tidegate_egress::{AddressPolicy, EgressError, Outlet, OutletConfig, Resolve};
+use tidegate_egress::{AddressPolicy, EgressError, Outlet, OutletConfig, Resolve, Resolving};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 /// A server on loopback that answers with `answer`, and counts who came.
 async fn server(answer: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    (listener.local_addr().unwrap(), serve(listener, answer))
+}
+
+/// Counts connections; one on which `answer` says nothing of its end is answered on again.
+fn serve(listener: TcpListener, answer: &'static str) -> Arc<AtomicUsize> {
     let reached = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&reached);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             count.fetch_add(1, Ordering::SeqCst);
             let mut head = vec![0; 4096];
-            let _ = stream.read(&mut head).await;
-            let _ = stream.write_all(answer.as_bytes()).await;
+            while stream.read(&mut head).await.is_ok_and(|read| read > 0) {
+                let _ = stream.write_all(answer.as_bytes()).await;
+                if answer.contains("connection: close") {
+                    break;
+                }
+            }
         }
     });
-    (address, reached)
+    reached
+}
+
+/// Servers on one port of 127.0.0.1 and of 127.0.0.2: the port, and who came to each.
+async fn servers_of_one_port(answer: &'static str) -> (u16, [Arc<AtomicUsize>; 2]) {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = first.local_addr().unwrap().port();
+        // Somebody else may have that port there.
+        if let Ok(second) = TcpListener::bind(("127.0.0.2", port)).await {
+            return (port, [first, second].map(|listener| serve(listener, answer)));
+        }
+    }
 }
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi";
+const OK_KEPT: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
 
 /// Every name leads to loopback, whatever it is called; one of them only at the second look, one only partly.
 fn everything_is_loopback() -> Resolve {
@@ -44,6 +65,17 @@ fn everything_is_loopback() -> Resolve {
             })
         })
     })
+}
+
+/// Every name leads to the first address when it is looked up first, and to the second from then on; counts how often.
+fn rebinding(addresses: [&'static str; 2]) -> (Resolve, Arc<AtomicUsize>) {
+    let looked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&looked);
+    let resolve = move |_: String, port| -> Resolving {
+        let address = addresses[count.fetch_add(1, Ordering::SeqCst).min(1)];
+        Box::pin(async move { Ok(vec![SocketAddr::new(address.parse().unwrap(), port)]) })
+    };
+    (Arc::new(resolve), looked)
 }
 
 /// Everything that could be granted by an operator who is not careful, but for the networks.
@@ -66,9 +98,12 @@ fn origins(port: u16) -> Vec<String> {
 }
 
 fn outlet(port: u16, networks: &[&str]) -> Outlet {
+    outlet_by(everything_is_loopback(), port, networks)
+}
+
+fn outlet_by(resolve: Resolve, port: u16, networks: &[&str]) -> Outlet {
     let addresses = AddressPolicy::new(networks.iter().map(|network| network.parse().unwrap()).collect());
-    let resolve = Some(everything_is_loopback());
-    let (timeout, extra_roots) = (Duration::from_secs(5), Vec::new());
+    let (timeout, extra_roots, resolve) = (Duration::from_secs(5), Vec::new(), Some(resolve));
     Outlet::new(OutletConfig { origins: origins(port), addresses, timeout, extra_roots, resolve }).unwrap()
 }
 
@@ -108,6 +143,46 @@ async fn a_granted_network_is_reached() {
     assert_eq!(reached.load(Ordering::SeqCst), 1);
     let mixed = get(&granted, &format!("http://mixed.example.com:{}/", address.port())).await;
     assert!(mixed.is_err() || reached.load(Ordering::SeqCst) == 2, "each address counts for itself");
+}
+
+/// Of the two addresses only the first is granted; the second has a server as well, which would notice.
+#[tokio::test]
+async fn a_name_is_looked_up_once_for_a_connection_which_goes_to_the_address_that_was_checked() {
+    let (port, [granted, other]) = servers_of_one_port(OK).await;
+    let (resolve, looked) = rebinding(["127.0.0.1", "127.0.0.2"]);
+    let outlet = outlet_by(resolve, port, &["127.0.0.1/32"]);
+    let url = format!("http://api.example.com:{port}/");
+    let count = |of: &AtomicUsize| of.load(Ordering::SeqCst);
+    assert_eq!(get(&outlet, &url).await.unwrap().body, b"hi");
+    assert_eq!([&looked, &granted, &other].map(|of| count(of)), [1, 1, 0]);
+    // The next connection looks anew, and checks what it finds.
+    let refused = get(&outlet, &url).await;
+    assert!(matches!(refused, Err(EgressError::AddressDenied { .. })), "{refused:?}");
+    assert_eq!([&looked, &granted, &other].map(|of| count(of)), [2, 1, 0]);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_kept_needs_no_second_look() {
+    let (port, [granted, other]) = servers_of_one_port(OK_KEPT).await;
+    let (resolve, looked) = rebinding(["127.0.0.1", "127.0.0.2"]);
+    let outlet = outlet_by(resolve, port, &["127.0.0.1/32"]);
+    for _ in 0..3 {
+        assert_eq!(get(&outlet, &format!("http://api.example.com:{port}/")).await.unwrap().body, b"hi");
+    }
+    assert_eq!([looked, granted, other].map(|of| of.load(Ordering::SeqCst)), [1, 1, 0]);
+}
+
+/// DNS rebinding. The allowed address is of a network for documents, where nobody listens.
+#[tokio::test]
+async fn a_name_that_leads_to_loopback_at_a_second_look_reaches_nobody() {
+    let (address, reached) = server(OK).await;
+    let (resolve, looked) = rebinding(["192.0.2.1", "127.0.0.1"]);
+    let outlet = outlet_by(resolve, address.port(), &["192.0.2.0/24"]);
+    let url = format!("http://api.example.com:{}/", address.port());
+    // Some networks refuse at once, others never answer.
+    let asked = tokio::time::timeout(Duration::from_secs(2), get(&outlet, &url)).await;
+    assert!(asked.is_err() || asked.is_ok_and(|answer| answer.is_err()));
+    assert_eq!([looked, reached].map(|of| of.load(Ordering::SeqCst)), [1, 0]);
 }
 
 #[tokio::test]
