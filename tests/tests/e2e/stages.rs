@@ -128,7 +128,7 @@ async fn a_plugin_runs_only_in_the_stages_that_the_config_names() {
     assert_eq!(gateway.chat(ask("refuse")).await.status, 200);
 }
 
-/// Five failures, then the guard is not asked for a while, not even about what it would allow.
+/// Three failures, as its breaker says, then the guard is not asked for a while, not even about what it would allow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_keeps_failing_is_left_out_and_comes_back() {
     let breaker = "[pipeline.stage.breaker]\nfailures = 3\nwithin_ms = 60000\npause_ms = 10000";
