@@ -51,6 +51,29 @@ fn inspect_says_what_a_component_is_and_needs() {
     assert_eq!((&report["size_bytes"], &report["name"]), (&bytes.len().into(), &"pii-guard".into()));
 }
 
+/// Those that need no grant in one line, the others with what grants them; in JSON all of them.
+#[test]
+fn inspect_names_all_imports() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, free, granted) in [
+        ("calculator", "log, types", &[][..]),
+        ("folder-retriever", "clock, log, metrics, types", &["documents", "kv"]),
+        ("semantic-cache", "log, metrics, types", &["kv", "models", "vectors"]),
+    ] {
+        let (good, said) = plugin(folder.path(), &["inspect", &shipped(name)]);
+        assert!(good && said.contains(&format!("\nimports        {free}\n")), "{said}");
+        let needs = said.lines().filter_map(|line| line.strip_prefix("needs a grant  ")?.split(':').next());
+        assert_eq!(needs.collect::<Vec<_>>(), granted, "{name}");
+        let (_, said) = plugin(folder.path(), &["inspect", "--json", &shipped(name)]);
+        let report: Value = serde_json::from_str(&said).unwrap();
+        let imports = report["imports"].as_array().unwrap().iter().map(|import| import["interface"].as_str().unwrap());
+        let mut expected: Vec<&str> = free.split(", ").chain(granted.iter().copied()).collect();
+        expected.sort_unstable();
+        let expected = expected.iter().map(|name| format!("tidegate:plugin/{name}@0.1.0"));
+        assert_eq!(imports.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{name}");
+    }
+}
+
 #[test]
 fn inspect_says_in_words_what_it_says_in_json() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,11 @@
 //! `tidegate chat` and `tidegate key`.
 
+use super::model::Model;
 use super::{Server, run, tidegate};
-use std::io::Write;
-use std::process::Stdio;
+use std::io::{Read, Write};
+use std::process::{ChildStdout, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 #[test]
 fn chat_streams_an_answer_to_the_terminal() {
@@ -18,6 +21,43 @@ fn chat_streams_an_answer_to_the_terminal() {
         let output = chat.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && text.contains("Rust program") && text.contains("391"), "{text}");
+    }
+}
+
+/// The model says the rest only once the terminal has shown what came before.
+#[test]
+fn chat_shows_each_piece_of_an_answer_when_it_comes() {
+    let model = Model::start("One, ", "two.");
+    let mut chat = tidegate(&["chat", "--server", &model.url, "--model", "m"]);
+    let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let shown = pieces(chat.stdout.take().unwrap());
+    chat.stdin.take().unwrap().write_all(b"Count.\n").unwrap();
+    let mut text = String::new();
+    read_until(&shown, &mut text, "One, ");
+    model.go_on();
+    read_until(&shown, &mut text, "One, two.");
+    assert!(chat.wait().unwrap().success());
+}
+
+/// What a program says, as it comes; read by another thread, since a program that says nothing must not hold the test up.
+fn pieces(mut from: ChildStdout) -> Receiver<Vec<u8>> {
+    let (tell, told) = sync_channel(100);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 1024];
+        while let Ok(len @ 1..) = from.read(&mut buffer) {
+            if tell.send(buffer[..len].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    told
+}
+
+fn read_until(shown: &Receiver<Vec<u8>>, text: &mut String, expected: &str) {
+    while !text.contains(expected) {
+        let piece = shown.recv_timeout(Duration::from_secs(60));
+        let piece = piece.unwrap_or_else(|error| panic!("{error}; {expected:?} is not in {text:?}"));
+        text.push_str(&String::from_utf8(piece).unwrap());
     }
 }
 

@@ -6,6 +6,7 @@ mod commands;
 mod engine;
 mod hangup;
 mod memory;
+mod model;
 #[path = "../server/signal.rs"]
 mod signal;
 mod start;
