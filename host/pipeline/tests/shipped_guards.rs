@@ -13,6 +13,8 @@ use tidegate_types::{Caller, RequestId, Retention};
 
 /// As where a config says nothing.
 const CAP: usize = 512;
+/// All that the guards may do about a match.
+const ACTIONS: [&str; 3] = ["redact", "block", "flag"];
 
 static SANDBOX: LazyLock<Sandbox> = LazyLock::new(|| {
     let cache_dir = Some(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compiled"));
@@ -32,8 +34,28 @@ fn load(plugin: &str, config: Value) -> Arc<Plugin> {
     SANDBOX.load(PluginSpec { config, limits, ..PluginSpec::new(plugin, std::fs::read(path).unwrap()) }).unwrap()
 }
 
-/// What a client reads of an answer that comes in these pieces, and whether the guard let it come to its end.
-async fn reads(guard: &Plugin, pieces: &[String]) -> (String, bool) {
+/// Of an answer behind a guard.
+#[derive(Debug, PartialEq)]
+struct Read {
+    /// What the client has of it.
+    text: String,
+    /// What the guard told of, where it let the answer come to its end. Where it did not, it may have seen more than it
+    /// let go, or not yet.
+    findings: Option<usize>,
+}
+
+impl Read {
+    fn whole(text: &str, findings: usize) -> Self {
+        Self { text: text.into(), findings: Some(findings) }
+    }
+
+    fn halted(text: &str) -> Self {
+        Self { text: text.into(), findings: None }
+    }
+}
+
+/// What becomes of an answer that comes in these pieces.
+async fn reads(guard: &Plugin, pieces: &[String]) -> Read {
     let context = CallContext {
         request_id: RequestId::new("r"),
         caller: Arc::new(Caller::local()),
@@ -42,7 +64,7 @@ async fn reads(guard: &Plugin, pieces: &[String]) -> (String, bool) {
         began: None,
         streaming: true,
     };
-    let (mut held, mut read) = (Holdback::default(), String::new());
+    let (mut held, mut read) = (Holdback::default(), Read::whole("", 0));
     for piece in pieces.iter().map(Some).chain([None]) {
         let ending = if piece.is_none() { Some("stop") } else { None };
         held.push(piece.map_or("", String::as_str), Vec::new());
@@ -51,11 +73,12 @@ async fn reads(guard: &Plugin, pieces: &[String]) -> (String, bool) {
         let window = Window { seq: held.seq(), choice: 0, channel: &Channel::Text, text, settled, ending };
         let inspection = guard.inspect_window(&context, held.carry(), window).await.unwrap();
         if let WindowAction::Halt { farewell, .. } = inspection.action {
-            return (read + &farewell.unwrap_or_default(), false);
+            return Read::halted(&(read.text + &farewell.unwrap_or_default()));
         }
-        read += &held.apply(inspection, ending.is_some(), CAP, AtCap::Halt).unwrap().text;
+        read.findings = read.findings.map(|findings| findings + inspection.findings.len());
+        read.text += &held.apply(inspection, ending.is_some(), CAP, AtCap::Halt).unwrap().text;
     }
-    (read, true)
+    read
 }
 
 /// Whole and in parts: what the guards look for, what looks like its beginning, and what is around it.
@@ -118,11 +141,10 @@ proptest! {
             let listed = |action: &str| {
                 json!({"words": ["secretword"], "patterns": ["code-[0-9]+"], "action": action})
             };
-            vec![
-                load("pii-guard", Value::Null),
-                load("word-guard", listed("redact")),
-                load("word-guard", listed("block")),
-            ]
+            let all = |action: &&str| {
+                [load("pii-guard", json!({"action": action})), load("word-guard", listed(action))]
+            };
+            ACTIONS.iter().flat_map(all).collect()
         });
         let text = words.concat();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -137,13 +159,16 @@ proptest! {
 /// What the property would not notice: a guard that does nothing.
 #[test]
 fn the_guards_find_what_they_are_for() {
+    const SAID: &str = "Write to john@example.com about secretword.";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let read = |guard: Arc<Plugin>| {
-        let pieces = cut("Write to john@example.com about secretword.", &[3]);
-        runtime.block_on(reads(&guard, &pieces))
-    };
-    assert_eq!(read(load("pii-guard", Value::Null)), ("Write to [email] about secretword.".into(), true));
-    let listed = |action: &str| load("word-guard", json!({"words": ["secretword"], "action": action}));
-    assert_eq!(read(listed("redact")), ("Write to john@example.com about [redacted].".into(), true));
-    assert_eq!(read(listed("block")), ("Write to john@example.com about ".into(), false));
+    let read = |guard: Arc<Plugin>| runtime.block_on(reads(&guard, &cut(SAID, &[3])));
+    let pii = |action: &str| read(load("pii-guard", json!({"action": action})));
+    assert_eq!(read(load("pii-guard", Value::Null)), pii("redact"));
+    assert_eq!(pii("redact"), Read::whole("Write to [email] about secretword.", 1));
+    assert_eq!(pii("block"), Read::halted("Write to "));
+    assert_eq!(pii("flag"), Read::whole(SAID, 1));
+    let listed = |action: &str| read(load("word-guard", json!({"words": ["secretword"], "action": action})));
+    assert_eq!(listed("redact"), Read::whole("Write to john@example.com about [redacted].", 1));
+    assert_eq!(listed("block"), Read::halted("Write to john@example.com about "));
+    assert_eq!(listed("flag"), Read::whole(SAID, 1));
 }
