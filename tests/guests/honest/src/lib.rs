@@ -1,5 +1,6 @@
 //! Exports every stage and does as the text says, within the contract; without such words it has no opinion. It counts
-//! its calls, so that a test sees whether an instance was reused, and its carry counts the windows of a stream.
+//! its calls, so that a test sees whether an instance was reused, and its carry counts the windows of a stream. As a prompt
+//! guard it ends badly where it is told to (`trap`, `loop`, `hoard`), for tests of what becomes of its instance then.
 //!
 //! Config: `{"refuse": true}` is refused by `configure`, `{"spin": true}` makes `configure` never end;
 //! `{"output": "refuse"}` (or `respond`, `shout`) is what it does to answers, `{"trap": "memory"}` the stage in which it
@@ -86,6 +87,15 @@ impl prompt_guard::Guest for Component {
             ))]),
             "calls" => Action::Respond(vec![Part::Text(calls.to_string())]),
             "rewrite" => Action::Rewrite(last.map(shout).into_iter().collect()),
+            "trap" => panic!("as the test asked"),
+            "loop" => loop {
+                std::hint::spin_loop();
+            },
+            "hoard" => {
+                // More than any instance may have.
+                std::hint::black_box(vec![1u8; 1 << 30]);
+                Action::Allow
+            }
             _ => Action::Allow,
         };
         let findings = match text {
