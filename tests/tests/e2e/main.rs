@@ -25,6 +25,7 @@ mod guests;
 mod guide;
 mod halts;
 mod http2_abuse;
+mod instances;
 mod kafka;
 mod keys;
 mod kv;
