@@ -1,6 +1,5 @@
 //! What a server says when it starts, what it refuses to start with, and how it ends.
 
-use super::model::Model;
 use super::{LONG, PROGRAM, Server, read_all, run, signal, streamed_text, write};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Read};
@@ -8,7 +7,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn serve_says_its_facts_and_ends_running_answers_before_it_stops() {
@@ -40,37 +39,6 @@ fn an_interrupt_lets_a_running_stream_come_to_its_end() {
     signal::send(server.child.id(), "INT");
     assert_eq!(streamed_text(&read_all(socket)), whole);
     assert!(server.child.wait().unwrap().success());
-}
-
-/// As the line says that the first one prints.
-#[test]
-fn a_second_interrupt_cuts_what_still_runs() {
-    let (folder, model) = (tempfile::tempdir().unwrap(), Model::start("One, ", "two."));
-    let config = format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\ndrain_timeout_ms = 600000\n[[models]]\nname = \"tidegate-starter\"\nupstream = \"{}/v1\"\n[pipeline]\n",
-        model.url
-    );
-    let config = write(folder.path(), "tidegate.toml", &config);
-    let mut server = Server::start(&["--config", config.to_str().unwrap()]);
-    let mut socket = server.ask("Count.", json!({"stream": true}));
-    let mut first = [0; 16];
-    socket.read_exact(&mut first).unwrap();
-    signal::send(server.child.id(), "INT");
-    // It takes nothing new, so that it stops already.
-    while TcpStream::connect(&server.addr).is_ok() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert!(server.child.try_wait().unwrap().is_none(), "it waits for the answer");
-    signal::send(server.child.id(), "INT");
-    let until = Instant::now() + Duration::from_secs(60);
-    let ended = loop {
-        if let Some(ended) = server.child.try_wait().unwrap() {
-            break ended;
-        }
-        assert!(Instant::now() < until, "it waits still");
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    assert!(ended.success());
 }
 
 #[test]
