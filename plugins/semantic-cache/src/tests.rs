@@ -201,10 +201,13 @@ fn only_whole_answers_to_the_question_as_it_was_seen_are_kept() {
     assert_eq!(fake::counted("kept"), 1);
 }
 
+/// The vectors of so many texts.
+type Script = fn(usize) -> Vec<Vec<f32>>;
+
 #[test]
 fn a_model_that_makes_no_vectors_costs_near_answers_only() {
     let cache: SemanticCache = plugin("");
-    let scripts: [fn(usize) -> Vec<Vec<f32>>; 6] = [
+    let scripts: [Script; 6] = [
         |_| vec![vec![f32::NAN, 1.0]],
         |_| vec![vec![f32::INFINITY]],
         |_| vec![vec![0.0, 0.0]],
