@@ -49,8 +49,10 @@ fn templates(lang: &str, kinds: &[StageKind]) {
         if !prove(&project) {
             return;
         }
-        if lang == "rust" && kind == StageKind::PromptGuard {
-            tells_why_it_panics(&project);
+        match (lang, kind) {
+            ("rust", StageKind::PromptGuard) => tells_why_it_panics(&project),
+            ("js" | "python", StageKind::PromptGuard) => tells_what_it_throws(&project, lang),
+            _ => {}
         }
         let component = std::fs::read(project.join("dist/made.wasm")).unwrap();
         let home = std::env::var("HOME").unwrap();
@@ -79,6 +81,39 @@ fn tells_why_it_panics(project: &Path) {
         let line = said.lines().find(|line| line.contains("log: ERROR the plugin panicked")).unwrap_or_default();
         assert!(!passed && line.contains("src/lib.rs") && line.contains(words), "{words}: {said}");
     }
+    std::fs::write(&source, good).unwrap();
+    assert!(plugin(project, &["build"]).0);
+}
+
+/// A plugin in JavaScript or Python that prints and then throws: its test shows both, and where it was.
+fn tells_what_it_throws(project: &Path, lang: &str) {
+    let (file, before, bad, thrown) = match lang {
+        "js" => (
+            "plugin.js",
+            "  inspectPrompt(ctx, prompt) {\n",
+            "    console.log(\"seen\", { a: 1 });\n    absent();\n",
+            "ReferenceError: absent is not defined",
+        ),
+        _ => (
+            "plugin.py",
+            "    def inspect_prompt(self, ctx, prompt):\n",
+            "        print(\"seen\", {\"a\": 1})\n        absent()\n",
+            "NameError: name 'absent' is not defined",
+        ),
+    };
+    let source = project.join(file);
+    let good = std::fs::read_to_string(&source).unwrap();
+    let wrong = good.replacen(before, &format!("{before}{bad}"), 1);
+    assert_ne!(wrong, good, "{before}");
+    std::fs::write(&source, wrong).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    let (passed, said) = plugin(project, &["test"]);
+    let logged = |level: &str, words: &str| {
+        let line = format!("log: {level} ");
+        said.lines().any(|said| said.contains(&line) && said.contains(words))
+    };
+    assert!(!passed && logged("INFO ", "seen {") && logged("ERROR", thrown) && logged("ERROR", file), "{lang}: {said}");
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
 }

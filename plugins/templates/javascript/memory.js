@@ -1,7 +1,8 @@
 // Remembers what its callers say their name is.
 import { get, set, delete as remove } from "tidegate:plugin/kv@0.1.0";
+import { logged } from "./logged.js";
 
-export const meta = {
+export const meta = logged({
   describe() {
     return JSON.stringify({
       name: "{{name}}",
@@ -14,7 +15,7 @@ export const meta = {
     });
   },
   configure() {},
-};
+});
 
 // Storage is the tenant's; its callers are kept apart here.
 const key = (ctx) => `name/${ctx.caller}`;
@@ -24,7 +25,7 @@ const item = (name) => ({ id: "name", text: `The user's name is ${name}.`, attrs
 const bytes = (name) => Uint8Array.from(encodeURIComponent(name), (c) => c.charCodeAt(0));
 const text = (value) => decodeURIComponent(String.fromCharCode(...value));
 
-export const memory = {
+export const memory = logged({
   recall(ctx) {
     const known = get(key(ctx));
     return known == null ? [] : [item(text(known))];
@@ -42,4 +43,4 @@ export const memory = {
     remove(key(ctx));
     return 1;
   },
-};
+});

@@ -1,10 +1,11 @@
 // Counts requests by how they ended.
 import { count } from "tidegate:plugin/metrics@0.1.0";
+import { logged } from "./logged.js";
 
 // What is dear to build is built in `configure`, which the host calls once per instance.
 let config = {};
 
-export const meta = {
+export const meta = logged({
   describe() {
     return JSON.stringify({
       name: "{{name}}",
@@ -22,10 +23,10 @@ export const meta = {
   configure(json) {
     config = { ...JSON.parse(json) };
   },
-};
+});
 
-export const observer = {
+export const observer = logged({
   onComplete(ctx, summary) {
     count(summary.outcome === "answered" ? "answered" : "others", 1);
   },
-};
+});

@@ -1,9 +1,10 @@
 // Refuses answers that hold a word.
+import { logged } from "./logged.js";
 
 // What is dear to build is built in `configure`, which the host calls once per instance.
 let config = {};
 
-export const meta = {
+export const meta = logged({
   describe() {
     return JSON.stringify({
       name: "{{name}}",
@@ -17,14 +18,14 @@ export const meta = {
   configure(json) {
     config = { word: "forbidden", ...JSON.parse(json) };
   },
-};
+});
 
 const refusal = { code: "word", publicMessage: "This answer holds a word that is not allowed here." };
 
-export const outputGuard = {
+export const outputGuard = logged({
   inspectOutput(ctx, output) {
     const texts = output.choices.flatMap((message) => message.parts).filter((part) => part.tag === "text");
     const found = texts.some((part) => part.val.includes(config.word));
     return { action: found ? { tag: "refuse", val: refusal } : { tag: "allow" }, findings: [], attrs: [] };
   },
-};
+});

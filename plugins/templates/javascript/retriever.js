@@ -1,9 +1,10 @@
 // Finds passages that share a word with the question. Put your own search in its place.
+import { logged } from "./logged.js";
 
 // What is dear to build is built in `configure`, which the host calls once per instance.
 let config = {};
 
-export const meta = {
+export const meta = logged({
   describe() {
     return JSON.stringify({
       name: "{{name}}",
@@ -17,7 +18,7 @@ export const meta = {
   configure(json) {
     config = { ...JSON.parse(json) };
   },
-};
+});
 
 const passages = [
   { id: "ferry", text: "The ferry leaves at nine." },
@@ -27,7 +28,7 @@ const passages = [
 // Words of four letters and more, in lower case.
 const words = (text) => text.toLowerCase().match(/[\p{L}\p{N}]{4,}/gu) ?? [];
 
-export const retriever = {
+export const retriever = logged({
   retrieve(ctx, query) {
     const asked = new Set(words(query.text));
     return passages
@@ -36,4 +37,4 @@ export const retriever = {
       .sort((a, b) => b.score - a.score)
       .slice(0, query.topK);
   },
-};
+});

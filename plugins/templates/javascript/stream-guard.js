@@ -1,9 +1,10 @@
 // Replaces one word in what the model says, also where the word comes in pieces.
+import { logged } from "./logged.js";
 
 // What is dear to build is built in `configure`, which the host calls once per instance.
 let config = {};
 
-export const meta = {
+export const meta = logged({
   describe() {
     return JSON.stringify({
       name: "{{name}}",
@@ -18,7 +19,7 @@ export const meta = {
     config = { word: "foo", replacement: "bar", ...JSON.parse(json) };
     if (config.word === "") throw { tag: "invalid-config", val: "`word` is empty; name one" };
   },
-};
+});
 
 // Spans count in bytes of UTF-8, strings in UTF-16.
 function bytes(text) {
@@ -42,7 +43,7 @@ function pending(window) {
   return window.text.slice(at);
 }
 
-export const streamGuard = {
+export const streamGuard = logged({
   inspectWindow(ctx, carry, window) {
     const { word, replacement } = config;
     const text = pending(window);
@@ -71,4 +72,4 @@ export const streamGuard = {
       attrs: [],
     };
   },
-};
+});

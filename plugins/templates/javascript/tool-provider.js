@@ -1,10 +1,11 @@
 // A tool that tells the host's time.
 import { nowUnixMs } from "tidegate:plugin/clock@0.1.0";
+import { logged } from "./logged.js";
 
 // What is dear to build is built in `configure`, which the host calls once per instance.
 let config = {};
 
-export const meta = {
+export const meta = logged({
   describe() {
     return JSON.stringify({
       name: "{{name}}",
@@ -18,9 +19,9 @@ export const meta = {
   configure(json) {
     config = { ...JSON.parse(json) };
   },
-};
+});
 
-export const toolProvider = {
+export const toolProvider = logged({
   listTools() {
     const hints = { readOnly: true, destructive: false, idempotent: true, openWorld: false };
     const description = "The time now, in milliseconds since 1970.";
@@ -30,4 +31,4 @@ export const toolProvider = {
     if (call.name !== "now") throw { tag: "unsupported", val: `no tool ${call.name}` };
     return { callId: call.id, content: String(nowUnixMs()), structured: undefined, isError: false };
   },
-};
+});

@@ -7,7 +7,10 @@ from wit_world.exports.memory import Item
 from wit_world.imports import kv
 from wit_world.imports.types import Part_Text, Role_User
 
+from logged import logged
 
+
+@logged
 class Meta:
     def describe(self):
         return json.dumps(
@@ -35,6 +38,7 @@ def item(name):
     return Item("name", f"The user's name is {name}.", None, [])
 
 
+@logged
 class Memory:
     def recall(self, ctx, question):
         known = kv.get(key(ctx))

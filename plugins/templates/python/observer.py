@@ -4,10 +4,13 @@ import json
 
 from wit_world.imports import metrics
 
+from logged import logged
+
 # What is dear to build is built in `configure`, which the host calls once per instance.
 config = {}
 
 
+@logged
 class Meta:
     def describe(self):
         return json.dumps(
@@ -30,6 +33,7 @@ class Meta:
         config = {**json.loads(text)}
 
 
+@logged
 class Observer:
     def on_complete(self, ctx, summary):
         metrics.count("answered" if summary.outcome == "answered" else "others", 1)

@@ -4,10 +4,13 @@ import json
 
 from wit_world.imports.types import Action_Allow, Action_Refuse, Part_Text, Refusal, Verdict
 
+from logged import logged
+
 # What is dear to build is built in `configure`, which the host calls once per instance.
 config = {}
 
 
+@logged
 class Meta:
     def describe(self):
         return json.dumps(
@@ -26,6 +29,7 @@ class Meta:
         config = {"word": "forbidden", **json.loads(text)}
 
 
+@logged
 class OutputGuard:
     def inspect_output(self, ctx, output):
         texts = (part.value for message in output.choices for part in message.parts if isinstance(part, Part_Text))

@@ -5,10 +5,13 @@ import re
 
 from wit_world.exports.retriever import Chunk
 
+from logged import logged
+
 # What is dear to build is built in `configure`, which the host calls once per instance.
 config = {}
 
 
+@logged
 class Meta:
     def describe(self):
         return json.dumps(
@@ -35,6 +38,7 @@ def words(text):
     return set(re.findall(r"\w{4,}", text.lower()))
 
 
+@logged
 class Retriever:
     def retrieve(self, ctx, query):
         asked = words(query.text)

@@ -4,10 +4,13 @@ import json
 
 from wit_world.exports.router import Decision
 
+from logged import logged
+
 # What is dear to build is built in `configure`, which the host calls once per instance.
 config = {}
 
 
+@logged
 class Meta:
     def describe(self):
         return json.dumps(
@@ -26,6 +29,7 @@ class Meta:
         config = {"long_tokens": 1000, **json.loads(text)}
 
 
+@logged
 class Router:
     def route(self, ctx, request, candidates):
         long = request.prompt_tokens > config["long_tokens"]

@@ -6,10 +6,13 @@ from componentize_py_types import Err
 from wit_world.exports.stream_guard import Inspection, Redaction, WindowAction_Pass, WindowAction_Redact
 from wit_world.imports.types import Error_InvalidConfig, Span
 
+from logged import logged
+
 # What is dear to build is built in `configure`, which the host calls once per instance.
 config = {}
 
 
+@logged
 class Meta:
     def describe(self):
         return json.dumps(
@@ -30,6 +33,7 @@ class Meta:
             raise Err(Error_InvalidConfig("`word` is empty; name one"))
 
 
+@logged
 class StreamGuard:
     def inspect_window(self, ctx, carry, window):
         # Spans count in bytes of UTF-8.

@@ -6,10 +6,13 @@ from componentize_py_types import Err
 from wit_world.imports import clock
 from wit_world.imports.types import Error_Unsupported, ToolDef, ToolHints, ToolOutcome
 
+from logged import logged
+
 # What is dear to build is built in `configure`, which the host calls once per instance.
 config = {}
 
 
+@logged
 class Meta:
     def describe(self):
         return json.dumps(
@@ -28,6 +31,7 @@ class Meta:
         config = {**json.loads(text)}
 
 
+@logged
 class ToolProvider:
     def list_tools(self, ctx):
         hints = ToolHints(read_only=True, destructive=False, idempotent=True, open_world=False)

@@ -46,6 +46,12 @@ fn project(name: &str, lang: Language, stage: &str) -> anyhow::Result<Vec<(Strin
         ("README.md".into(), readme(name, lang, stage)),
         ("wit/project.wit".into(), world(stage)),
     ];
+    // The SDK of Rust logs panics, and C has its own way to the log; an exception of these would say nothing.
+    if matches!(lang, Language::Js | Language::Python) {
+        let name = format!("logged.{}", lang.extension());
+        let text = file(&format!("plugins/templates/logged/{name}")).context("what logs exceptions is there")?;
+        files.push((name, text.into()));
+    }
     if lang == Language::Rust {
         // The SDK generates its bindings from `../../wit`; for other languages `plugin build` lays the contract out.
         files.extend(contract().map(|(path, text)| (path.into(), text.into())));
@@ -121,6 +127,10 @@ mod tests {
                 let files = project("my-plugin", lang, stage).unwrap();
                 assert!(files.iter().all(|(path, text)| path.starts_with("vendor") || !text.contains("{{")), "{stage}");
                 let cases = files.iter().find(|(path, _)| path == "tests.toml").unwrap();
+                let source = &files.iter().find(|(path, _)| *path == lang.source()).unwrap().1;
+                let logged = source.matches("@logged\nclass ").count() + source.matches(" = logged({\n").count();
+                let expected = if matches!(lang, Language::Js | Language::Python) { 2 } else { 0 };
+                assert_eq!(logged, expected, "{lang:?} {stage}: what it exports logs its exceptions");
                 Fixtures::parse(&cases.1).unwrap_or_else(|error| panic!("{stage}: {error:#}"));
             }
         }

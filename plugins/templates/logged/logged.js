@@ -1,0 +1,39 @@
+// What a plugin has in place of a console. An exception that leaves a plugin ends its instance and says nothing; this
+// writes it to the server's log first. `tidegate plugin test` shows the log below a case that failed.
+import { write } from "tidegate:plugin/log@0.1.0";
+
+function text(value) {
+  if (typeof value === "string") return value;
+  if (value instanceof Error) return `${value}\n${value.stack}`.trim();
+  try {
+    return JSON.stringify(value) ?? String(value);
+  } catch {
+    return String(value);
+  }
+}
+
+function say(level, values) {
+  for (const line of values.map(text).join(" ").split("\n")) write(level, line, []);
+}
+
+globalThis.console = {
+  debug: (...values) => say("debug", values),
+  log: (...values) => say("info", values),
+  info: (...values) => say("info", values),
+  warn: (...values) => say("warn", values),
+  error: (...values) => say("error", values),
+};
+
+// The same functions. What they throw is thrown on; it is logged unless it is an error of the contract, which the host
+// is told as it is: `{ tag, val }`.
+export function logged(functions) {
+  const told = (name, call) => (...args) => {
+    try {
+      return call.apply(functions, args);
+    } catch (error) {
+      if (error instanceof Error || typeof error?.tag !== "string") console.error(`${name}:`, error);
+      throw error;
+    }
+  };
+  return Object.fromEntries(Object.entries(functions).map(([name, call]) => [name, told(name, call)]));
+}

@@ -1,0 +1,59 @@
+"""What a plugin has in place of a terminal. An exception that leaves a plugin ends its instance and says nothing; this
+writes it to the server's log first. `tidegate plugin test` shows the log below a case that failed."""
+
+import functools
+import io
+import sys
+
+from componentize_py_types import Err
+from wit_world.imports import log
+
+
+class Lines(io.TextIOBase):
+    """Lines that are printed, as lines of the log."""
+
+    def __init__(self, level):
+        self.level, self.begun = level, ""
+
+    def write(self, text):
+        *lines, self.begun = (self.begun + text).split("\n")
+        for line in lines:
+            log.write(self.level, line, [])
+        return len(text)
+
+
+OUT, ERRORS = Lines(log.Level.INFO), Lines(log.Level.WARN)
+
+
+def fault(error):
+    """The exception, and where it was raised. Not by `traceback`, which reads files: a plugin has none."""
+    yield f"{type(error).__name__}: {error}"
+    at = error.__traceback__.tb_next  # The first is the call below.
+    while at is not None:
+        yield f"    at {at.tb_frame.f_code.co_name} ({at.tb_frame.f_code.co_filename}:{at.tb_lineno})"
+        at = at.tb_next
+
+
+def told(call):
+    @functools.wraps(call)
+    def told_call(*args):
+        # Not at the import: that happens while the component is built, where there is no log yet.
+        sys.stdout, sys.stderr = OUT, ERRORS
+        try:
+            return call(*args)
+        except Err:
+            raise  # An error of the contract, which the host is told as it is.
+        except Exception as error:
+            for line in fault(error):
+                log.write(log.Level.ERROR, line, [])
+            raise
+
+    return told_call
+
+
+def logged(exports):
+    """The same class, whose methods log what they raise."""
+    for name, call in list(vars(exports).items()):
+        if callable(call) and not name.startswith("_"):
+            setattr(exports, name, told(call))
+    return exports
