@@ -2,10 +2,10 @@
 
 use crate::cli::ChatArgs;
 use crate::remote::{self, SERVER};
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use std::io::{BufRead, Write};
-use tidegate_types::{Chat, DeltaKind, Message, Reject, RequestId, Role};
-use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig, UpstreamEvent};
+use tidegate_types::{Chat, DeltaKind, Message, Reject, RejectKind, RequestId, Role};
+use tidegate_upstream::{ApiKey, Reader, Upstream, UpstreamConfig, UpstreamEvent};
 
 /// Reads lines until the end of input; each is a message, and each answer streams to standard output.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
@@ -14,7 +14,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let server = remote::server(args.server.as_deref());
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => first_model(&server, key.as_deref()).await?,
+        None => first_model(&server, key.as_deref(), &args.api_key_env).await?,
     };
     let upstream = connect(&server, key.as_deref(), &model)?;
     let mut messages: Vec<Message> = Vec::new();
@@ -27,7 +27,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
             Ok(text) => messages.push(Message::text(format!("m{}", messages.len()), Role::Assistant, text)),
             Err(reject) => {
                 messages.pop();
-                writeln!(out, "! {}", reject.message)?;
+                writeln!(out, "! {}", explain(&reject, &server, &args.api_key_env))?;
             }
         }
     }
@@ -37,21 +37,32 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
 fn connect(server: &str, key: Option<&str>, model: &str) -> anyhow::Result<Upstream> {
     let mut config = UpstreamConfig::new("chat", format!("{server}/v1"), model);
     config.api_key = key.map(ApiKey::new);
+    config.reader = Reader::Chooser;
     Ok(Upstream::new(config)?)
 }
 
-async fn first_model(server: &str, key: Option<&str>) -> anyhow::Result<String> {
-    let models = connect(server, key, "")?.models().await.map_err(explain).with_context(|| {
-        format!("no server answers at {server}; `tidegate serve` starts one, --server or {SERVER} names another")
-    })?;
-    match models.into_iter().next() {
+async fn first_model(server: &str, key: Option<&str>, key_env: &str) -> anyhow::Result<String> {
+    let asked = connect(server, key, "")?.models().await;
+    match asked.map_err(|reject| anyhow!("{}", explain(&reject, server, key_env)))?.into_iter().next() {
         Some(model) => Ok(model),
         None => bail!("the server at {server} has no models"),
     }
 }
 
-fn explain(reject: Reject) -> anyhow::Error {
-    anyhow::anyhow!(reject.message)
+/// What went wrong, and what whoever chats can do about it.
+fn explain(reject: &Reject, server: &str, key_env: &str) -> String {
+    let said = &reject.message;
+    match reject.kind {
+        RejectKind::Unauthenticated | RejectKind::Forbidden => {
+            let held =
+                if crate::config::variable(key_env).is_ok() { "holds the key that was sent" } else { "is not set" };
+            format!("{said}; the environment variable {key_env} is for the server's API key, and {held}")
+        }
+        _ if reject.code.as_deref() == Some("upstream_unreachable") => {
+            format!("no server answers at {server}; `tidegate serve` starts one, --server or {SERVER} names another")
+        }
+        _ => said.clone(),
+    }
 }
 
 fn read_line(out: &mut impl Write) -> anyhow::Result<Option<String>> {

@@ -51,13 +51,23 @@ impl Remote {
         let body = response.collect(MAX_ANSWER_BYTES).await?;
         if !status.is_success() {
             let error: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let remedy = if status == 401 { "; the environment variable of --api-key-env holds the key" } else { "" };
             match error["error"]["message"].as_str() {
-                Some(message) => bail!("{message}{remedy}"),
+                Some(message) => bail!("{message}{}", remedy(status.as_u16(), message)),
                 None => bail!("the server answers {status}"),
             }
         }
         Ok(body)
+    }
+}
+
+/// What whoever asks can do about a refusal, where the server cannot know it.
+fn remedy(status: u16, message: &str) -> &'static str {
+    match status {
+        401 => "; the environment variable of --api-key-env holds the key",
+        404 if message.starts_with("there is no such path here") => {
+            "; administration may be at an address of its own, `server.admin_listen`: name that by --server"
+        }
+        _ => "",
     }
 }
 

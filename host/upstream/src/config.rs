@@ -17,6 +17,18 @@ pub struct UpstreamConfig {
     pub model: String,
     /// What it wants to be asked otherwise than others.
     pub options: RequestOptions,
+    /// Who reads of failures.
+    pub reader: Reader,
+}
+
+/// Who reads what is said of a failure, and so what may be said of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reader {
+    /// Callers of a gateway, who did not choose the server and cannot mend how it is asked.
+    #[default]
+    Caller,
+    /// Whoever chose the server, its key and its model: that these are refused is told in the server's own words.
+    Chooser,
 }
 
 impl UpstreamConfig {
@@ -28,6 +40,7 @@ impl UpstreamConfig {
             api_key: None,
             model: model.into(),
             options: RequestOptions::default(),
+            reader: Reader::Caller,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What goes wrong with an upstream, and what the caller reads. The message is for the caller and names no
 //! server; the cause is for the log and says everything. What is worth another attempt is read from [`Trouble`].
 
-use crate::config::ApiKey;
+use crate::config::{ApiKey, Reader};
 use std::fmt::Display;
 use std::time::Duration;
 use tidegate_egress::{EgressError, HeaderMap, StatusCode};
@@ -69,6 +69,7 @@ impl From<Failed> for Reject {
 pub(crate) struct Failures {
     pub(crate) upstream: String,
     pub(crate) api_key: Option<ApiKey>,
+    pub(crate) reader: Reader,
     /// Whether the upstream's own words, which may repeat what it was asked, may be logged.
     pub(crate) words: bool,
 }
@@ -133,7 +134,8 @@ impl Failures {
         let failing = || reject(RejectKind::BadUpstream, "the model's server failed");
         let (trouble, mut reject) = match status.as_u16() {
             // The upstream has read the request and names what is wrong with it: the caller can act.
-            400 | 409 | 413 | 415 | 422 => (Trouble::Refused, self.passed_on(&failure)),
+            400 | 409 | 413 | 415 | 422 => (Trouble::Refused, self.passed_on(RejectKind::Invalid, &failure)),
+            401..=405 if self.reader == Reader::Chooser => (Trouble::Refused, self.passed_on(kind(status), &failure)),
             401 => (Trouble::Misconfigured, self.operator("the model's server refuses this gateway")),
             // It may be for what this request says, or for its price.
             402 | 403 => (Trouble::Refused, self.operator("the model's server refuses this gateway")),
@@ -157,12 +159,12 @@ impl Failures {
         self.said(trouble, reject, &format!("status {}", status.as_u16()), &failure)
     }
 
-    fn passed_on(&self, failure: &Failure) -> Reject {
+    fn passed_on(&self, kind: RejectKind, failure: &Failure) -> Reject {
         let message = match failure.message.as_str() {
             "" => "the model's server refuses the request without saying why".to_owned(),
             message => self.redact(message),
         };
-        let mut reject = Reject::new(RejectKind::Invalid, Fault::Client, message);
+        let mut reject = Reject::new(kind, Fault::Client, message);
         reject.param.clone_from(&failure.param);
         reject.code.clone_from(&failure.code);
         reject
@@ -188,6 +190,16 @@ impl Failures {
 
     fn redact(&self, text: &str) -> String {
         self.api_key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text))
+    }
+}
+
+/// What a status says to whoever chose the server.
+fn kind(status: StatusCode) -> RejectKind {
+    match status.as_u16() {
+        401 => RejectKind::Unauthenticated,
+        402 | 403 => RejectKind::Forbidden,
+        404 => RejectKind::NotFound,
+        _ => RejectKind::MethodNotAllowed,
     }
 }
 

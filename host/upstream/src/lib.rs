@@ -24,7 +24,7 @@ mod usage;
 
 pub use answer::{Answer, Sending};
 pub use breaker::BreakerConfig;
-pub use config::{ApiKey, UpstreamConfig, UpstreamError};
+pub use config::{ApiKey, Reader, UpstreamConfig, UpstreamError};
 pub use replicas::{MAX_SERVERS, Replicas};
 pub use retry::{Attempts, RetryConfig};
 pub use stream::{UpstreamEvent, UpstreamStream};

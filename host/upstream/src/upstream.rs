@@ -58,7 +58,12 @@ impl Upstream {
             headers,
             model: config.model.into(),
             options: config.options,
-            failures: Arc::new(Failures { upstream: config.name, api_key: config.api_key, words: true }),
+            failures: Arc::new(Failures {
+                upstream: config.name,
+                api_key: config.api_key,
+                reader: config.reader,
+                words: true,
+            }),
         })
     }
 

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_types::{Chat, Delta, DeltaKind, Fault, FinishReason, Reject, RejectKind, RequestId, Usage};
-use tidegate_upstream::{ApiKey, Upstream, UpstreamConfig, UpstreamEvent};
+use tidegate_upstream::{ApiKey, Reader, Upstream, UpstreamConfig, UpstreamEvent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -239,6 +239,24 @@ async fn every_status_becomes_what_the_caller_can_act_on() {
         let passed_on = kind == RejectKind::Invalid;
         assert_eq!(error.message == "the key [key], no", passed_on, "{status}: {}", error.message);
         assert_eq!(error.param.is_some(), passed_on, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn who_chose_the_server_reads_its_own_words_of_what_it_refuses() {
+    for (status, kind) in [
+        ("401 Unauthorized", RejectKind::Unauthenticated),
+        ("402 Payment Required", RejectKind::Forbidden),
+        ("403 Forbidden", RejectKind::Forbidden),
+        ("404 Not Found", RejectKind::NotFound),
+        ("405 Method Not Allowed", RejectKind::MethodNotAllowed),
+    ] {
+        let body = r#"{"error":{"message":"the key sk-secret, no"}}"#;
+        let server = server(plain(status, "application/json", body), 1000).await;
+        let mut config = UpstreamConfig::new("u", format!("http://{}/v1", server.address), "theirs");
+        (config.reader, config.api_key) = (Reader::Chooser, Some(ApiKey::new("sk-secret")));
+        let error = ask(&Upstream::new(config).unwrap()).await.1.unwrap();
+        assert_eq!((error.kind, error.message.as_str()), (kind, "the key [key], no"), "{status}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! `tidegate chat` and `tidegate key`.
 
 use super::model::Model;
-use super::{Server, run, tidegate};
+use super::{Server, run, tidegate, write};
 use std::io::{Read, Write};
 use std::process::{ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -59,6 +59,59 @@ fn read_until(shown: &Receiver<Vec<u8>>, text: &mut String, expected: &str) {
         let piece = piece.unwrap_or_else(|error| panic!("{error}; {expected:?} is not in {text:?}"));
         text.push_str(&String::from_utf8(piece).unwrap());
     }
+}
+
+/// Says one line to `tidegate chat`; gives whether it ended well and everything that it said.
+fn chat(url: &str, key: Option<&str>, more: &[&str]) -> (bool, String) {
+    let mut chat = tidegate(&["chat", "--server", url]);
+    chat.args(more).env_remove("TIDEGATE_API_KEY").envs(key.map(|key| ("TIDEGATE_API_KEY", key)));
+    let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It may have ended without reading.
+    let _ = chat.stdin.take().unwrap().write_all(b"What is 17*23?\n");
+    let output = chat.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn chat_says_of_a_server_that_refuses_what_to_change_and_not_that_there_is_none() {
+    let config = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/keys/tidegate.toml");
+    let server = Server::start(&["--config", config.to_str().unwrap(), "--listen", "127.0.0.1:0"]);
+    let url = format!("http://{}", server.addr);
+    let with_model = ["--model", "tidegate-starter"];
+    let key = "tg-example-alpha";
+    for (key, model, parts) in [
+        (None, &[][..], ["TIDEGATE_API_KEY", "is not set"]),
+        (None, &with_model, ["TIDEGATE_API_KEY", "is not set"]),
+        (Some("tg-wrong"), &[], ["TIDEGATE_API_KEY", "holds the key that was sent"]),
+        (Some(key), &["--model", "nope"], ["`nope`", "tidegate-starter"]),
+    ] {
+        let (_, said) = chat(&url, key, model);
+        assert!(parts.iter().all(|part| said.contains(part)), "{key:?} {model:?}: {said}");
+        assert!(!said.contains("no server answers") && !said.contains("operator"), "{key:?} {model:?}: {said}");
+    }
+    let (good, said) = chat(&url, Some(key), &[]);
+    assert!(good && said.contains("391"), "{said}");
+    let (good, said) = chat("http://127.0.0.1:9", Some(key), &[]);
+    assert!(!good && said.contains("no server answers at http://127.0.0.1:9; `tidegate serve` starts one"), "{said}");
+}
+
+#[test]
+fn keys_of_a_server_whose_administration_is_elsewhere_are_asked_for_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\nadmin_listen = \"127.0.0.1:0\"\n[pipeline]\n";
+    let file = write(folder.path(), "tidegate.toml", text);
+    let server = Server::start(&["--config", file.to_str().unwrap()]);
+    let (good, said) = run(&["key", "list", "--server", &format!("http://{}", server.addr)]);
+    assert!(!good && said.contains("server.admin_listen") && said.contains("--server"), "{said}");
+}
+
+#[test]
+fn an_address_that_is_taken_is_said_once_with_the_reason() {
+    let server = Server::start(&["--listen", "127.0.0.1:0"]);
+    let (good, said) = run(&["--listen", &server.addr]);
+    assert!(!good && said.contains(&format!("cannot listen on {}", server.addr)), "{said}");
+    assert_eq!(said.matches("os error").count(), 1, "{said}");
 }
 
 #[test]
