@@ -6,7 +6,7 @@ pub use remote::{
     KeyArgs, KeyCommand, NewKeyArgs, NewProjectArgs, ProjectCommand, ProjectTerms, ServerArgs, UsageArgs,
 };
 
-use crate::config::{BackendConfig, Config, Overrides};
+use crate::config::{BackendConfig, Config, Overrides, address};
 use crate::plugin::PluginCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -64,7 +64,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Address to listen on.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address::parse)]
     pub listen: Option<SocketAddr>,
     /// A Hugging Face model folder, as `DIR` or `NAME=DIR`; may be given again. Models of the config are not served
     /// then; one of a name that it has keeps the price and limits from there.
@@ -159,6 +159,21 @@ impl WorkerArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_alone_is_no_address_and_says_how_one_is_written() {
+        let why = Cli::try_parse_from(["tidegate", "--listen", "8080"]).unwrap_err().to_string();
+        assert!(why.contains("write it as 127.0.0.1:8080"), "{why}");
+        assert!(Cli::try_parse_from(["tidegate", "--listen", "127.0.0.1:8080"]).is_ok());
+    }
+
+    #[test]
+    fn help_of_a_new_key_says_that_without_a_server_it_is_for_the_config() {
+        let help = |args: &[&str]| Cli::try_parse_from(args).unwrap_err().to_string();
+        let new = help(&["tidegate", "key", "new", "--help"]);
+        assert!(new.contains("without it, a key for the config") && !new.contains("TIDEGATE_SERVER"), "{new}");
+        assert!(help(&["tidegate", "key", "list", "--help"]).contains("TIDEGATE_SERVER"));
+    }
 
     #[test]
     fn chat_takes_the_servers_url_by_its_old_name_too() {

@@ -1,6 +1,7 @@
-//! The config file: one TOML document. Unknown keys are errors that name the nearest key; every key is shown,
+//! The config file: one TOML document. Unknown keys are errors that name the nearest key, or all; every key is shown,
 //! with its default, in `examples/full/tidegate.toml`, which a test loads.
 
+pub(crate) mod address;
 mod auth;
 mod cache;
 mod certificates;
@@ -115,8 +116,10 @@ pub struct Config {
 #[serde(default, deny_unknown_fields)]
 pub struct ServerConfig {
     /// Address to listen on.
+    #[serde(deserialize_with = "address::read")]
     pub listen: SocketAddr,
     /// Address for the administrator's routes, which `listen` has not then.
+    #[serde(deserialize_with = "address::read_some")]
     pub admin_listen: Option<SocketAddr>,
     /// Serve HTTPS.
     pub tls: Option<TlsConfig>,
@@ -398,6 +401,19 @@ mod tests {
     fn an_unknown_key_names_the_nearest() {
         let why = why("[server]\nlisen = \"127.0.0.1:1\"\n");
         assert!(why.contains("`lisen`") && why.contains("did you mean `listen`?") && why.contains("line 2"), "{why}");
+    }
+
+    #[test]
+    fn an_unknown_key_that_is_near_none_lists_those_that_are_known() {
+        let why = why("[server]\nport = 3\n");
+        assert!(why.contains("`port`") && why.contains("`listen`") && !why.contains("did you mean"), "{why}");
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_named_with_one_to_write() {
+        let why = why("[server]\nlisten = \"8080\"\n");
+        assert!(why.contains("`8080` is no address and port; write it as 127.0.0.1:8080"), "{why}");
+        assert!(why.contains("line 2"), "{why}");
     }
 
     #[test]

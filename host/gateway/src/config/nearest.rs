@@ -1,6 +1,6 @@
-//! Turns serde's "unknown field" into a message that names the nearest key.
+//! Turns serde's "unknown field", which lists the known keys, into a message that names the nearest where one is near.
 
-/// The parser's message (which shows line and column), with the nearest key where one was unknown.
+/// The parser's message (which shows line and column), with the key that was meant where one was mistyped.
 pub(super) fn explain(error: &toml::de::Error) -> anyhow::Error {
     let message = error.message();
     let mut quoted = message.split('`').skip(1).step_by(2);
@@ -14,8 +14,12 @@ pub(super) fn explain(error: &toml::de::Error) -> anyhow::Error {
     }
 }
 
+/// The known key with the fewest edits, where those are few enough for a slip: of a short key two are most of it.
 fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    known.min_by_key(|key| distance(unknown, key))
+    let length = unknown.chars().count();
+    let most = (length / 3).max(2).min(length.saturating_sub(2));
+    let (edits, key) = known.map(|key| (distance(unknown, key), key)).min_by_key(|(edits, _)| *edits)?;
+    (edits <= most).then_some(key)
 }
 
 /// Levenshtein distance.
@@ -41,5 +45,16 @@ mod tests {
     fn the_nearest_key_is_the_one_with_the_fewest_edits() {
         assert_eq!(nearest("contxt_tokens", ["path", "context_tokens", "name"].into_iter()), Some("context_tokens"));
         assert_eq!(distance("kitten", "sitting"), 3);
+    }
+
+    #[test]
+    fn a_key_that_is_far_from_all_is_a_slip_of_none() {
+        let server = ["listen", "admin_listen", "tls", "watch"];
+        let keys = ["name", "hash", "tenant"];
+        assert_eq!(nearest("port", server.into_iter()), None);
+        assert_eq!(nearest("key", keys.into_iter()), None);
+        assert_eq!(nearest("tsl", server.into_iter()), None, "two edits of three letters");
+        assert_eq!(nearest("hsah", keys.into_iter()), Some("hash"));
+        assert_eq!(nearest("adminlistn", server.into_iter()), Some("admin_listen"));
     }
 }
