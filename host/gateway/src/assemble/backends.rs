@@ -7,6 +7,7 @@ use tidegate_device::cpu::{CpuBackend, CpuOptions};
 use tidegate_device::reference::ReferenceBackend;
 use tidegate_device::{Backend, Program};
 use tidegate_kernels::blas::Algorithms;
+use tidegate_kernels::probe::probe;
 use tidegate_kernels::{CudaBackend, CudaOptions};
 
 /// The backends that the config allows.
@@ -92,6 +93,19 @@ impl Chosen {
     }
 }
 
+/// For `tidegate check`: a line where the backend that the config asks for by name is not on this machine.
+pub(super) fn missing(compute: &ComputeConfig) -> Option<String> {
+    if compute.backend != BackendConfig::Cuda {
+        return None;
+    }
+    let why = match probe() {
+        Ok(count) if compute.device < count => return None,
+        Ok(count) => format!("compute.device is {}, and the driver finds {count}, counted from 0", compute.device),
+        Err(why) => why.to_string(),
+    };
+    Some(format!("compute   \"cuda\" of compute.backend is not here, and a server would not start without: {why}"))
+}
+
 fn cpu_options(compute: &ComputeConfig) -> CpuOptions {
     let mut options = CpuOptions::default();
     if compute.threads > 0 {
@@ -125,5 +139,8 @@ mod tests {
         assert!(fact.starts_with("cpu (") && fact.contains("; not cuda: ") && !fact.contains('\n'), "{fact}");
         let refused = open(BackendConfig::Cuda).err().unwrap().to_string();
         assert!(refused.starts_with("compute.backend is \"cuda\": "), "{refused}");
+        let said = |backend| missing(&ComputeConfig { backend, ..ComputeConfig::default() });
+        assert!(said(BackendConfig::Cuda).is_some_and(|said| said.contains("is not here")));
+        assert_eq!(said(BackendConfig::Auto), None);
     }
 }

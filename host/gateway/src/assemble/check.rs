@@ -1,12 +1,14 @@
 //! `tidegate check`: what would keep a server from starting, but for weights and for what is elsewhere: nobody is asked.
-//! Variables that are not set are facts and no errors, since the server may have another environment.
+//! Variables that are not set, a driver that is missing and a folder that cannot be made are facts and no errors, since the
+//! server may run elsewhere.
 
-use super::{Plugins, load_all_stages, model_configs, models};
+use super::{Plugins, backends, load_all_stages, model_configs, models};
 use crate::books;
 use crate::callers;
 use crate::config::{Config, variable};
 use crate::outside::models::KnownModels;
 use anyhow::Context;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Validates a config as a start would: reads the models' configs and loads the plugins. Gives one line for each thing
@@ -30,8 +32,23 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     // In memory, wherever a server keeps it: nobody asks the store.
     load_all_stages(&Plugins::start(config, Arc::new(KnownModels(names)), None, None)?, config, &mut facts)?;
     facts.extend(config.plugins.kv_fact());
+    facts.extend(backends::missing(&config.compute));
+    facts.extend(config.store.as_ref().and_then(|store| unmakeable(&store.path)));
     facts.extend(unset(config));
     Ok(facts)
+}
+
+/// A line for a folder that cannot be made here, or not be written. Nothing is made to find out.
+fn unmakeable(folder: &Path) -> Option<String> {
+    let there = folder.ancestors().map(|part| if part == Path::new("") { Path::new(".") } else { part });
+    let (part, is) = there.into_iter().find_map(|part| Some((part, std::fs::metadata(part).ok()?)))?;
+    let why = match (is.is_dir(), is.permissions().readonly()) {
+        (false, _) => "is no folder",
+        (true, true) => "cannot be written",
+        (true, false) => return None,
+    };
+    let (folder, part) = (folder.display(), part.display());
+    Some(format!("store     {folder} of store.path cannot be made here, and a server would not start: {part} {why}"))
 }
 
 /// A line for each variable that the config names and that is not set here; those of models and plugins aside.

@@ -142,7 +142,7 @@ fn kinds(
     };
     match exported() {
         Some(kinds) if !kinds.is_empty() => Ok(kinds.into_iter().collect()),
-        _ => bail!("{why:#} (with its `stages` named, `on_error` would say what that means for requests)"),
+        _ => bail!("{why:#}"),
     }
 }
 

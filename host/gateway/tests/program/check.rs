@@ -12,6 +12,8 @@ fn check_says_what_is_wrong_and_where() {
     let events = |receiver: &str| format!("[store]\npath = \"data\"\n[store.events]\n{receiver}\n");
     let cases = [
         ("[server]\nlisen = \"127.0.0.1:1\"\n".to_owned(), vec!["line 2", "did you mean `listen`?"]),
+        ("[server]\nlisten = \":8080\"\n".to_owned(), vec!["line 2", "`:8080`", "write it as 127.0.0.1:8080"]),
+        ("[[models]]\nname = \"auto\"\nupstream = \"http://h\"\n".to_owned(), vec!["`auto`", "another name"]),
         ("[[pipeline.stage]]\nplugin = \"pii-gard\"\n".to_owned(), vec!["pii-gard", "calculator"]),
         (stage("file = \"missing.wasm\"\n"), vec!["missing.wasm"]),
         (stage("[pipeline.stage.config]\nkinds = 7\n"), vec!["pii-guard", "kinds"]),
@@ -56,7 +58,23 @@ fn check_says_what_is_wrong_and_where() {
         for part in expected {
             assert!(said.contains(part), "{part} in {said}");
         }
+        // What would be done about it is in the config, and nowhere else.
+        assert!(!said.contains("on_error"), "{said}");
+        assert!(said.matches("os error").count() < 2, "causes are said once: {said}");
     }
+}
+
+/// Where the config is checked need not be where it serves.
+#[test]
+fn check_says_what_this_machine_has_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(folder.path(), "tidegate.toml", "[store]\npath = \"tidegate.toml/data\"\n[pipeline]\n");
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    assert!(good && said.contains("tidegate.toml/data of store.path cannot be made here"), "{said}");
+    assert!(said.contains("tidegate.toml is no folder"), "{said}");
+    let file = write(folder.path(), "tidegate.toml", "[store]\npath = \"new/data\"\n[pipeline]\n");
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    assert!(good && !said.contains("cannot be made") && !folder.path().join("new").exists(), "{said}");
 }
 
 /// The server's environment may be another one.
