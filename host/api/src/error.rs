@@ -34,15 +34,22 @@ pub enum ApiError {
     },
     /// Certificate and key do not go together.
     #[error("TLS cannot be set up: {0}")]
-    Tls(#[from] rustls::Error),
+    Tls(rustls::Error),
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {cause}")]
     Listen {
         /// The address.
         address: std::net::SocketAddr,
         /// The system's reason.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
+}
+
+// Not `#[from]`, which makes it the source too: the message has it, and who prints sources would say it twice.
+impl From<rustls::Error> for ApiError {
+    fn from(error: rustls::Error) -> Self {
+        Self::Tls(error)
+    }
 }
 
 /// Seconds after which to try again where nobody knows better.

@@ -108,7 +108,7 @@ impl Listener {
             socket.bind(address)?;
             socket.listen(BACKLOG)
         };
-        Ok(Self { tcp: bind().map_err(|source| ApiError::Listen { address, source })?, tls, door })
+        Ok(Self { tcp: bind().map_err(|cause| ApiError::Listen { address, cause })?, tls, door })
     }
 
     /// The address, with the port that was taken.

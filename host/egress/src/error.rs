@@ -35,7 +35,7 @@ pub enum EgressError {
     },
     /// TLS cannot be set up.
     #[error("TLS cannot be set up: {0}")]
-    Tls(#[from] rustls::Error),
+    Tls(rustls::Error),
     /// No connection.
     #[error("cannot connect to {origin}: {why}")]
     Connect {
@@ -84,6 +84,13 @@ pub enum EgressError {
         /// What happened.
         why: String,
     },
+}
+
+// Not `#[from]`, which makes it the source too: the message has it, and who prints sources would say it twice.
+impl From<rustls::Error> for EgressError {
+    fn from(error: rustls::Error) -> Self {
+        Self::Tls(error)
+    }
 }
 
 impl EgressError {

@@ -10,7 +10,7 @@ pub enum EngineError {
     Config(String),
     /// The backend could not load the model.
     #[error("loading the model: {0}")]
-    Load(#[from] DeviceError),
+    Load(DeviceError),
     /// The operating system refused a thread or a process.
     #[error("starting {what}: {cause}")]
     Spawn {
@@ -25,4 +25,11 @@ pub enum EngineError {
     /// The loop ended before it said that it was ready.
     #[error("the engine ended while it was starting: {0}")]
     Died(String),
+}
+
+// Not `#[from]`, which makes it the source too: the message has it, and who prints sources would say it twice.
+impl From<DeviceError> for EngineError {
+    fn from(error: DeviceError) -> Self {
+        Self::Load(error)
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The bytes of `path`, at most `limit` of them.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, ModelError> {
-    let failed = |source| ModelError::Read { path: path.to_owned(), source };
+    let failed = |cause| ModelError::Read { path: path.to_owned(), cause };
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
@@ -25,7 +25,7 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, ModelError> {
 /// As [`read`], but a file that does not exist is `None`.
 pub(crate) fn read_optional(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ModelError> {
     match read(path, limit) {
-        Err(ModelError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Err(ModelError::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }
 }

@@ -22,13 +22,20 @@ pub enum StoreError {
     Unavailable(sqlx::Error),
     /// Its tables are not those of this program.
     #[error("the database cannot be brought to this program's version: {0}")]
-    Migration(#[from] MigrateError),
+    Migration(MigrateError),
     /// A row does not hold what was written.
     #[error("a row of the database cannot be read: {0}")]
     Body(serde_json::Error),
     /// A statement failed, which is a defect here or a change made by others.
     #[error("the database refused a statement: {0}")]
     Statement(sqlx::Error),
+}
+
+// Not `#[from]`, which makes it the source too: the message has it, and who prints sources would say it twice.
+impl From<MigrateError> for StoreError {
+    fn from(error: MigrateError) -> Self {
+        Self::Migration(error)
+    }
 }
 
 impl From<sqlx::Error> for StoreError {

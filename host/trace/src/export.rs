@@ -43,10 +43,23 @@ pub struct TraceConfig {
 pub enum TraceError {
     /// The endpoint is none.
     #[error("the traces' endpoint: {0}")]
-    Endpoint(#[from] EgressError),
+    Endpoint(EgressError),
     /// The exporter does not take what it was given, from the environment for instance.
     #[error("the traces' exporter does not start: {0}")]
-    Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
+    Exporter(opentelemetry_otlp::ExporterBuildError),
+}
+
+// Not `#[from]`, which makes it the source too: the message has it, and who prints sources would say it twice.
+impl From<EgressError> for TraceError {
+    fn from(error: EgressError) -> Self {
+        Self::Endpoint(error)
+    }
+}
+
+impl From<opentelemetry_otlp::ExporterBuildError> for TraceError {
+    fn from(error: opentelemetry_otlp::ExporterBuildError) -> Self {
+        Self::Exporter(error)
+    }
 }
 
 /// The exporter of this process.

@@ -35,7 +35,7 @@ struct Entry {
 
 impl Shard {
     pub(super) fn open(path: PathBuf) -> Result<Self, ModelError> {
-        let file = MappedFile::open(&path).map_err(|source| ModelError::Read { path: path.clone(), source })?;
+        let file = MappedFile::open(&path).map_err(|cause| ModelError::Read { path: path.clone(), cause })?;
         let corrupt = |why: String| ModelError::Corrupt { path: path.clone(), why };
         let (data_start, metadata) = header(file.bytes()).map_err(corrupt)?;
         let tensors = entries(&metadata, data_start, file.bytes().len()).map_err(corrupt)?;
