@@ -160,6 +160,13 @@ fn test_shows_the_log_of_a_case_that_failed_and_of_no_other() {
 }
 
 #[test]
+fn a_plugin_without_its_grant_is_told_where_tests_have_it() {
+    let (good, said) = run_cases(&guest("keeper"), "[[case]]\nname = \"a\"\nask.stream = \"x\"\nexpect.text = \"x\"\n");
+    assert!(!good && said.contains("plugin `keeper`") && said.contains("to [grants] in tests.toml"), "{said}");
+    assert!(!said.contains("the stage's"), "{said}");
+}
+
+#[test]
 fn cases_that_cannot_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (cases, expected) in [

@@ -28,6 +28,16 @@ pub struct Fixtures {
     pub host: HostScript,
     /// What is asked.
     pub case: Vec<Case>,
+    /// The plugin's name: in front of what it stores, and in what is said of it.
+    #[serde(skip)]
+    pub plugin: Option<String>,
+}
+
+impl Fixtures {
+    /// The plugin's name, if nobody named it, is that.
+    pub(super) fn plugin(&self) -> &str {
+        self.plugin.as_deref().unwrap_or("plugin")
+    }
 }
 
 /// `[limits]`

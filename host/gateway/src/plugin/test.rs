@@ -4,6 +4,7 @@ use super::fixture::{Case, Fixtures};
 use super::guest_log::heard;
 use super::{TestArgs, cases, project, workbench};
 use anyhow::{Context, bail};
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +27,10 @@ pub(super) fn open(args: &TestArgs) -> anyhow::Result<(Vec<u8>, Fixtures)> {
         None => project::Project::open(&args.project)?.component(),
     };
     let cases: PathBuf = args.cases.clone().unwrap_or_else(|| args.project.join("tests.toml"));
-    Ok((workbench::component(&file)?, Fixtures::load(&cases)?))
+    // A component has its project's name.
+    let name = file.file_stem().and_then(OsStr::to_str).filter(|name| project::check_name(name).is_ok());
+    let plugin = name.map(str::to_owned);
+    Ok((workbench::component(&file)?, Fixtures { plugin, ..Fixtures::load(&cases)? }))
 }
 
 /// Writes a line for each case, and below one that failed why, with what the plugin wrote to the log meanwhile; answers how

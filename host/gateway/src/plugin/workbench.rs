@@ -1,20 +1,17 @@
 //! The sandbox of the author's tools: the server's own, with room for few instances and patience for slow machines.
 
-use super::fixture::{self, Fixtures, HostScript};
+use super::fixture::{self, Fixtures};
 use super::script::{ScriptedHttp, ScriptedModels};
 use crate::config::Config;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::capability::{Collection, KvStore, MemoryKv, MemoryVectors, Namespace, VectorEntry, VectorStore};
 use tidegate_sandbox::stage::{CallContext, Limits};
-use tidegate_sandbox::{Fixed, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
+use tidegate_sandbox::{Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
-
-/// A plugin's name in tests: in front of what it stores.
-const NAME: &str = "plugin";
 
 /// A sandbox that answers as `world` says.
 pub(super) fn sandbox(world: SandboxConfig) -> anyhow::Result<Sandbox> {
@@ -58,18 +55,30 @@ pub(super) fn load_with(
         limits,
         // As in a server that is not told otherwise.
         snapshot: Snapshot::WhereSound,
-        ..PluginSpec::new(NAME, component)
+        ..PluginSpec::new(fixtures.plugin(), component)
     };
     let sandbox = sandbox(world)?;
-    let plugin = sandbox.load(spec)?;
-    runtime()?.block_on(fill(host, kv.as_ref(), vectors.as_ref()))?;
+    let plugin = sandbox.load(spec).map_err(explain)?;
+    runtime()?.block_on(fill(fixtures, kv.as_ref(), vectors.as_ref()))?;
     Ok((sandbox, plugin))
 }
 
+/// Here grants are those of `tests.toml`; the sandbox knows a server's config only.
+fn explain(error: LoadError) -> anyhow::Error {
+    match error.cause {
+        LoadCause::Ungranted { import, line } => anyhow!(
+            "plugin `{}`: it imports `{import}`, which is not granted; to allow it, add `{line}` to [grants] in tests.toml \
+             (a server has that in [pipeline.stage.grants])",
+            error.plugin
+        ),
+        _ => error.into(),
+    }
+}
+
 /// Puts what is there before the first case where calls of a test find it.
-async fn fill(host: &HostScript, kv: &dyn KvStore, vectors: &dyn VectorStore) -> anyhow::Result<()> {
-    let tenant = Caller::local().tenant;
-    let namespace = Namespace { plugin: NAME.into(), tenant: tenant.clone() };
+async fn fill(fixtures: &Fixtures, kv: &dyn KvStore, vectors: &dyn VectorStore) -> anyhow::Result<()> {
+    let (host, tenant) = (&fixtures.host, Caller::local().tenant);
+    let namespace = Namespace { plugin: fixtures.plugin().into(), tenant: tenant.clone() };
     for (key, value) in &host.kv {
         kv.set(&namespace, key.clone(), value.clone().into_bytes(), None, u64::MAX).await?;
     }
