@@ -1,6 +1,7 @@
-//! The process's one metrics recorder. Read next: `apart.rs`, for where figures are counted.
+//! The process's one metrics recorder. Read next: `apart.rs`, for where figures are counted, and `told.rs`, for what each says.
 
 mod apart;
+mod told;
 
 pub(crate) use apart::Metrics;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
@@ -22,6 +23,7 @@ pub(crate) fn recorder() -> anyhow::Result<Arc<Metrics>> {
     let install = || {
         let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS);
         let metrics = Arc::new(Metrics::new(builder.map_err(|error| error.to_string())?.build_recorder()));
+        told::describe(&*metrics);
         metrics::set_global_recorder(Arc::clone(&metrics)).map_err(|error| error.to_string())?;
         Ok(metrics)
     };
