@@ -109,7 +109,8 @@ impl Entry {
             found.say(asks.mutates, &format!("may change what it sees: {} -> {}", old.mutates, asks.mutates));
         }
         if old.withheld() != asks.withheld() {
-            let shown = |bytes: u32| if bytes == u32::MAX { "not said".into() } else { bytes.to_string() };
+            let shown =
+                |bytes: u32| if bytes == u32::MAX { "it does not say how many".into() } else { bytes.to_string() };
             let line = format!("bytes withheld: {} -> {}", shown(old.withheld()), shown(asks.withheld()));
             found.say(asks.withheld() > old.withheld(), &line);
         }

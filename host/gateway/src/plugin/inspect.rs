@@ -138,8 +138,8 @@ fn lines(report: &Value) -> Vec<String> {
     lines.push(format!("metrics        {}", if metrics.is_empty() { "none" } else { &metrics }));
     for (name, schema) in report["config_schema"]["properties"].as_object().into_iter().flatten() {
         let default = schema.get("default").map_or("no default".into(), |value| format!("default {value}"));
-        let about = schema["description"].as_str().unwrap_or_default();
-        lines.push(format!("setting        {name}: {}, {default}. {about}", schema["type"].as_str().unwrap_or("any")));
+        let about = schema["description"].as_str().map(|about| format!(". {about}")).unwrap_or_default();
+        lines.push(format!("setting        {name}: {}, {default}{about}", schema["type"].as_str().unwrap_or("any")));
     }
     lines
 }

@@ -34,7 +34,7 @@ pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     }
     let count = found.len();
     let file = Lock::new(found.into_iter().map(|(entry, _)| entry).collect()).save(&args.config)?;
-    writeln!(out, "{}: {count} plugins", file.display())?;
+    writeln!(out, "{}: {count} plugin{}", file.display(), if count == 1 { "" } else { "s" })?;
     Ok(())
 }
 

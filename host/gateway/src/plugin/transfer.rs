@@ -19,7 +19,8 @@ pub(super) fn push(args: &PushArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         let access = args.registry.access()?;
         place::push(&artifact, &target, &access).await
     })?;
-    writeln!(out, "pushed {pushed} ({} signatures)", artifact.signatures.len())?;
+    let count = artifact.signatures.len();
+    writeln!(out, "pushed {pushed} ({count} signature{})", if count == 1 { "" } else { "s" })?;
     Ok(())
 }
 
