@@ -54,7 +54,13 @@ fn engine(root: &Path, ours: &Path) -> Result<()> {
     if !Path::new(&model).exists() {
         call(Command::new(&python).arg(&script).arg("make").arg(&model))?;
     }
-    call(Command::new(&python).arg(&script).arg("compare").arg(&model).arg(ours).args(["--threads", "1", "2", "--json", "/dev/stdout"]))
+    call(Command::new(&python).arg(&script).arg("compare").arg(&model).arg(ours).args([
+        "--threads",
+        "1",
+        "2",
+        "--json",
+        "/dev/stdout",
+    ]))
 }
 
 fn cargo(root: &Path, args: &[&str]) -> Result<()> {
