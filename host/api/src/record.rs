@@ -123,9 +123,7 @@ impl Record {
             None => ("none", "none"),
         };
         let (class, weight) = self.caller.as_ref().map(|caller| (caller.class.as_str(), caller.weight)).unzip();
-        // To the microsecond: a double has more digits than anybody reads.
-        let to_ms = |seconds: f64| (seconds * 1e6).round() / 1e3;
-        let (ms, first_ms) = (to_ms(seconds), self.first_event.map(|first| to_ms(first.as_secs_f64())));
+        let (ms, first_ms) = (seconds * 1e3, self.first_event.map(|first| first.as_secs_f64() * 1e3));
         let events = self.events;
         let Outcome::Rejected(reject) = &self.outcome else {
             // What an accepted request cost is in the pipeline's own line.

@@ -283,10 +283,7 @@ fn what_is_pushed_into_a_folder_takes_nothing_from_it() {
     push("template", "file:mirror:again");
     let index = std::fs::read_to_string(desk.path("mirror/index.json")).unwrap();
     assert_eq!([&first, &second, &third].map(|digest| index.matches(digest.as_str()).count()), [1, 1, 1], "{index}");
-    desk.refused(
-        "plugin pull file:mirror",
-        &["more than one plugin", &first, "(without a tag)", "again", "pii-guard-0.1.0"],
-    );
+    desk.refused("plugin pull file:mirror", &["more than one plugin", &first, "again", "pii-guard-0.1.0"]);
     // A folder in which only the newest has a tag needs none.
     push("template", "file:single:stable");
     let newest = push("pii-guard", "file:single:stable");

@@ -227,8 +227,7 @@ impl Index {
         let name = |one: &Descriptor| one.annotations.get(TAG).cloned().unwrap_or_default();
         let artifacts = || self.manifests.iter().filter(|one| !name(one).ends_with(SIGNATURES));
         let there = || {
-            let tag = |one| Some(name(one)).filter(|tag| !tag.is_empty()).unwrap_or_else(|| "without a tag".into());
-            let all = artifacts().map(|one| format!("{} ({})", one.digest, tag(one)));
+            let all = artifacts().map(|one| format!("{} ({})", one.digest, name(one)));
             format!("it holds: {}", all.collect::<Vec<_>>().join(", "))
         };
         if let Some(digest) = digest {
