@@ -3,11 +3,12 @@
 //!
 //! `null` means absent, as for OpenAI. Fields that this server does not interpret (`user`, `response_format`,
 //! a vendor's extension) travel in `Chat::extra`; [`changes_answer`] says which of them an engine that cannot
-//! honour them must refuse.
+//! honour them must refuse. One that another server may read as a field that is interpreted is refused (`alike.rs`).
 //!
 //! Parts: `request/common.rs` (fields of both endpoints), `messages.rs`, `tools.rs`, `completion.rs`,
-//! `extra.rs`. Next: `messages.rs`.
+//! `extra.rs`, `alike.rs`. Next: `messages.rs`.
 
+pub(crate) mod alike;
 pub(crate) mod common;
 mod completion;
 pub(crate) mod extra;
@@ -83,7 +84,7 @@ impl ChatDraft {
             "functions" => return Err(unsupported(at, "it is deprecated; send `tools`")),
             "function_call" => return Err(unsupported(at, "it is deprecated; send `tool_choice`")),
             "prompt" => return Err(unsupported(at, "send `messages`, or use /v1/completions")),
-            _ => extra::take(&mut self.common.extra, key, node, at)?,
+            _ => extra::take(&mut self.common.extra, alike::CHAT, key, node, at)?,
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use crate::field::{boolean, missing, object, refuse, small_integer, unsupported,
 use crate::json::{Node, parse};
 use crate::path::Path;
 use crate::request::common::Common;
-use crate::request::{ParsedRequest, extra, not_an_object};
+use crate::request::{ParsedRequest, alike, extra, not_an_object};
 use tidegate_types::{Chat, FieldNames, Form, Message, Reject, Role};
 
 /// OpenAI's default for this endpoint when the caller names no bound.
@@ -45,11 +45,12 @@ impl CompletionDraft {
             "best_of" => self.best_of = Some(small_integer(&node, at, 1, 20)?),
             "suffix" if matches!(&node, Node::Str(text) if text.is_empty()) => {}
             "suffix" => return Err(unsupported(at, "text cannot be inserted before a suffix; leave it out")),
-            "messages" | "tools" | "tool_choice" | "functions" => {
+            "messages" | "tools" | "tool_choice" | "parallel_tool_calls" | "functions" | "function_call" => {
                 return Err(unsupported(at, "send a `prompt`, or use /v1/chat/completions"));
             }
+            "top_logprobs" => return Err(unsupported(at, "this endpoint has `logprobs`, a number")),
             "max_completion_tokens" => return Err(unsupported(at, "this endpoint has `max_tokens`")),
-            _ => extra::take(&mut self.common.extra, key, node, at)?,
+            _ => extra::take(&mut self.common.extra, alike::COMPLETION, key, node, at)?,
         }
         Ok(())
     }

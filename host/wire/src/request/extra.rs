@@ -4,6 +4,7 @@
 use crate::field::{boolean, check_name, missing, not_one_of, wrong_type};
 use crate::json::Node;
 use crate::path::Path;
+use crate::request::alike::{self, Names};
 use serde_json::{Map, Value};
 use tidegate_types::Reject;
 
@@ -36,7 +37,7 @@ const KNOWN: &[(&str, Shape, bool)] = &[
     ("prediction", Shape::Object, false),
     ("web_search_options", Shape::Object, true),
     ("moderation", Shape::Object, true),
-    ("chat_template_kwargs", Shape::Object, true),
+    (TEMPLATE_ARGS, Shape::Object, true),
     ("parse_special", Shape::Flag, true),
 ];
 
@@ -56,12 +57,34 @@ pub fn changes_answer(name: &str, value: &Value) -> bool {
     }
 }
 
-pub(crate) fn take(extra: &mut Map<String, Value>, key: &str, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
-    if key == "response_format" && is_plain_text(&node, at)? {
+/// The fields whose type is checked here.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    KNOWN.iter().map(|(name, _, _)| *name).chain([FORMAT])
+}
+
+const FORMAT: &str = "response_format";
+const TEMPLATE_ARGS: &str = "chat_template_kwargs";
+
+/// Takes a field that is none of the `names` that its endpoint interprets.
+pub(crate) fn take(
+    extra: &mut Map<String, Value>,
+    names: Names,
+    key: &str,
+    node: Node<'_>,
+    at: &Path<'_>,
+) -> Result<(), Reject> {
+    if key == FORMAT {
+        if !is_plain_text(&node, at)? {
+            extra.insert(key.to_owned(), node.into_value());
+        }
         return Ok(());
     }
-    if let Some((_, shape, _)) = KNOWN.iter().find(|(known, _, _)| *known == key) {
-        check(*shape, &node, at)?;
+    match KNOWN.iter().find(|(known, _, _)| *known == key) {
+        Some((_, shape, _)) => check(*shape, &node, at)?,
+        None => alike::check_field(key, at, names)?,
+    }
+    if key == TEMPLATE_ARGS {
+        alike::check_template_args(&node, at)?;
     }
     extra.insert(key.to_owned(), node.into_value());
     Ok(())
@@ -85,6 +108,7 @@ fn check(shape: Shape, node: &Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
 /// `{"type": "text"}` is the default and needs no passing on; the JSON kinds do.
 fn is_plain_text(node: &Node<'_>, at: &Path<'_>) -> Result<bool, Reject> {
     let Node::Map(entries) = node else { return Err(wrong_type(at, "an object with a `type`", node)) };
+    alike::check_members(entries, at, alike::FORMAT)?;
     let field = |name: &str| entries.iter().find(|(key, _)| key == name).map(|(_, node)| node);
     let kind = match field("type") {
         Some(Node::Str(kind)) => kind.as_ref(),
@@ -102,6 +126,7 @@ fn is_plain_text(node: &Node<'_>, at: &Path<'_>) -> Result<bool, Reject> {
 pub(crate) fn check_schema(node: Option<&Node<'_>>, at: &Path<'_>) -> Result<(), Reject> {
     let Some(node) = node else { return Err(missing(at, "an object with `name` and `schema`")) };
     let Node::Map(entries) = node else { return Err(wrong_type(at, "an object", node)) };
+    alike::check_members(entries, at, alike::FORMAT)?;
     let mut named = false;
     for (key, node) in entries {
         let at = at.key(key);

@@ -5,7 +5,9 @@ use crate::field::{list, missing, not_one_of, object, refuse, short_string, stri
 use crate::items::{MAX_ITEMS, unanswered};
 use crate::json::{Entries, Node};
 use crate::path::Path;
+use crate::request::alike;
 use crate::request::tools::read_calls;
+use std::borrow::Cow;
 use tidegate_types::{Message, Part, Reject, Role, ToolOutcome};
 
 const MAX_NAME_BYTES: usize = 64;
@@ -225,9 +227,18 @@ fn only_member(entries: Entries<'_>, member: &str, at: &Path<'_>) -> Result<Stri
     text.ok_or_else(|| missing(&at.key(member), "a string"))
 }
 
+/// Passed on with all that it has, but for what another server may read as a part of another kind.
 fn read_opaque(kind: String, entries: Entries<'_>, at: &Path<'_>) -> Result<Part, Reject> {
+    alike::check_members(&entries, at, alike::PART)?;
+    let foreign = |(key, node): &&(Cow<'_, str>, Node<'_>)| !is_nothing(node) && alike::is_foreign(key, &kind);
+    if let Some((key, _)) = entries.iter().find(foreign) {
+        return Err(unsupported(&at.key(key), "it belongs to a part of another kind; send it as one"));
+    }
     match entries.iter().find(|(key, _)| *key == kind) {
-        Some((_, Node::Map(_))) => Ok(Part::Opaque { kind, body: Node::Map(entries).into_value() }),
+        Some((_, Node::Map(body))) => {
+            alike::check_members(body, &at.key(&kind), alike::PART_BODY)?;
+            Ok(Part::Opaque { kind, body: Node::Map(entries).into_value() })
+        }
         Some((_, other)) => Err(wrong_type(&at.key(&kind), "an object", other)),
         None => Err(missing(&at.key(&kind), "an object")),
     }

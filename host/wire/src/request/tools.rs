@@ -5,6 +5,7 @@
 use crate::field::{boolean, list, missing, not_one_of, object, refuse, short_string, string, unsupported, wrong_type};
 use crate::json::Node;
 use crate::path::Path;
+use crate::request::alike;
 use tidegate_types::{Reject, ToolCall, ToolChoice, ToolDef, ToolHints};
 
 const MAX_TOOLS: usize = 128;
@@ -94,6 +95,7 @@ pub(crate) fn read_name(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject>
 
 pub(crate) fn read_schema(node: Node<'_>, at: &Path<'_>) -> Result<serde_json::Value, Reject> {
     let entries = object(node, at)?;
+    alike::check_members(&entries, at, alike::PARAMETERS)?;
     match entries.iter().find(|(key, _)| key == "type") {
         None => {}
         Some((_, Node::Str(kind))) if kind == "object" => {}

@@ -9,6 +9,7 @@ use crate::items::{joined, read_list};
 use crate::json::{Node, parse};
 use crate::path::Path;
 use crate::request::ParsedRequest;
+use crate::request::alike::{self, RESPONSE};
 use crate::request::common::Common;
 use crate::request::extra;
 use functions::{read_choice, read_tools, written_tool};
@@ -110,17 +111,28 @@ impl Draft {
             "reasoning" => self.read_reasoning(node, at)?,
             "include" => self.include_logprobs = read_include(node, at)?,
             "messages" => return Err(unsupported(at, "send `input`, or use /v1/chat/completions")),
+            "functions" => return Err(unsupported(at, "it is deprecated; send `tools`")),
+            "function_call" => return Err(unsupported(at, "it is deprecated; send `tool_choice`")),
+            "logprobs" => return Err(unsupported(at, "send `top_logprobs`, or name them in `include`")),
             "max_tokens" | "max_completion_tokens" => return Err(unsupported(at, "send `max_output_tokens`")),
             "n" | "prompt" | "max_tool_calls" | "context_management" => {
                 return Err(unsupported(at, "this server does not have it; leave it out"));
             }
             _ => {
                 if let Some(node) = self.common.take(key, node, at)? {
-                    extra::take(&mut self.common.extra, key, node, at)?;
+                    self.take_extra(key, node, at)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// A field of chats whose place is elsewhere here is taken where it is the only one.
+    fn take_extra(&mut self, key: &str, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+        if let Some((_, path)) = self.renamed.iter().find(|(name, _)| *name == key) {
+            return Err(twice(at, path));
+        }
+        extra::take(&mut self.common.extra, RESPONSE, key, node, at)
     }
 
     /// `format` travels as chat's `response_format`.
@@ -139,7 +151,11 @@ impl Draft {
     }
 
     fn read_format(&mut self, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+        if self.common.extra.contains_key("response_format") {
+            return Err(twice(at, "response_format"));
+        }
         let entries = object(node, at)?;
+        alike::check_members(&entries, at, alike::FORMAT)?;
         let kind = match entries.iter().find(|(key, _)| key == "type") {
             Some((_, Node::Str(kind))) => kind.clone().into_owned(),
             Some((_, other)) => return Err(wrong_type(&at.key("type"), "a string", other)),
@@ -166,8 +182,11 @@ impl Draft {
 
     /// Takes what the caller wrote at `path` under chat's `name`.
     fn rename(&mut self, name: &'static str, path: &'static str, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+        if self.common.extra.contains_key(name) {
+            return Err(twice(at, name));
+        }
         self.renamed.push((name, path));
-        extra::take(&mut self.common.extra, name, node, at)
+        extra::take(&mut self.common.extra, RESPONSE, name, node, at)
     }
 
     /// `effort` travels as chat's `reasoning_effort`.
@@ -306,6 +325,11 @@ fn read_input(node: Node<'_>, at: &Path<'_>) -> Result<Vec<Message>, Reject> {
         node @ Node::List(_) => read_list(node, at),
         other => Err(wrong_type(at, "a string or a list of items", &other)),
     }
+}
+
+/// Which of the two was meant, nobody knows.
+fn twice(at: &Path<'_>, other: &str) -> Reject {
+    refuse(at, "invalid_value", |param| format!("`{param}` and `{other}` are one field; send one of them"))
 }
 
 fn read_conversation(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
