@@ -1,7 +1,7 @@
 //! What is wrong with a request's head before anyone looks at what it asks. hyper has parsed it; these are the
 //! cases that it lets pass and that mean different things to different servers on the way.
 
-use hyper::header::{HOST, HeaderMap};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, TRANSFER_ENCODING};
 use hyper::{Request, Version};
 use tidegate_types::{Fault, Reject, RejectKind};
 
@@ -32,6 +32,7 @@ pub(crate) fn too_long() -> Reject {
 /// Checks a head; gives the name that the request was sent to, empty where HTTP/1.0 gives none.
 pub(crate) fn head<B>(request: &Request<B>) -> Result<String, Reject> {
     no_shadow_headers(request.headers())?;
+    no_stacked_encodings(request.headers())?;
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
         (_, Some(_)) => return Err(wrong("the request has several `Host` headers; send one")),
@@ -57,6 +58,33 @@ fn no_shadow_headers(headers: &HeaderMap) -> Result<(), Reject> {
         }
     }
     Ok(())
+}
+
+/// This server takes the last of several encodings for the body's; one before it may take the first, and then they see
+/// different ends of the body.
+fn no_stacked_encodings(headers: &HeaderMap) -> Result<(), Reject> {
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (encodings.next(), encodings.next()) {
+        (None, _) => Ok(()),
+        (Some(only), None) if only.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => Err(wrong("the header `Transfer-Encoding` must be `chunked`, once and alone; send the body as it is")),
+    }
+}
+
+/// Whether a head announces a body of a length that HTTP itself does not take: [`hyper`] speaks of a head that is too long, or
+/// malformed.
+pub(crate) fn announces_too_much(head: &[u8]) -> bool {
+    const MOST_DIGITS: usize = "18446744073709551613".len();
+    let name = CONTENT_LENGTH.as_str().as_bytes();
+    head.split(|byte| *byte == b'\n').any(|line| {
+        let Some((field, rest)) = line.split_at_checked(name.len()) else { return false };
+        let Some(digits) = rest.strip_prefix(b":").filter(|_| field.eq_ignore_ascii_case(name)) else { return false };
+        let digits = digits.trim_ascii();
+        let short = digits.len() < MOST_DIGITS || !digits.iter().all(u8::is_ascii_digit);
+        // The two largest numbers mean something else to it.
+        !short
+            && str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).is_none_or(|n: u64| n >= u64::MAX - 1)
+    })
 }
 
 fn wrong(message: impl Into<String>) -> Reject {
@@ -103,5 +131,34 @@ mod tests {
     fn headers_that_another_server_may_take_for_others_are_refused() {
         assert!(check("/x", Version::HTTP_11, &[("host", "a"), ("content_length", "5")]).is_err());
         assert!(check("/x", Version::HTTP_11, &[("host", "a"), ("transfer_encoding", "chunked")]).is_err());
+    }
+
+    #[test]
+    fn a_body_is_chunked_once_or_not() {
+        let sent = |values: &[&'static str]| {
+            let mut headers = vec![("host", "a")];
+            headers.extend(values.iter().map(|value| ("transfer-encoding", *value)));
+            check("/x", Version::HTTP_11, &headers)
+        };
+        for values in [&[][..], &["chunked"], &["Chunked "]] {
+            assert!(sent(values).is_ok(), "{values:?}");
+        }
+        for values in
+            [&["chunked, chunked"][..], &["gzip, chunked"], &["chunked", "identity"], &["chunked", "chunked"], &[""]]
+        {
+            assert!(sent(values).unwrap_err().message.contains("Transfer-Encoding"), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn lengths_beyond_what_http_takes_are_seen_in_a_head() {
+        let head = |value: &str| format!("POST /x HTTP/1.1\r\nhost: a\r\nContent-LENGTH:{value}\r\nx: 1\r\n\r\n");
+        for value in [" 18446744073709551615", "18446744073709551614 ", " 99999999999999999999"] {
+            assert!(announces_too_much(head(value).as_bytes()), "{value}");
+        }
+        for value in [" 18446744073709551613", " 1x446744073709551615", " 00000000000000000000001", " -1", ""] {
+            assert!(!announces_too_much(head(value).as_bytes()), "{value}");
+        }
+        assert!(!announces_too_much(b"content-length") && !announces_too_much(b""));
     }
 }

@@ -117,7 +117,7 @@ where
         // The socket bounds slow headers and idle connections, see `socket.rs`. `pipeline_flush` must stay off: it
         // lifts hyper's bound on what waits for a client that does not read.
         builder.max_buf_size(MAX_HEAD_BYTES).max_header_size(MAX_HEAD_BYTES).header_read_timeout(None);
-        let io = TokioIo::new(LastWords::new(stream, Arc::clone(&dispatch.activity)));
+        let io = TokioIo::new(LastWords::new(stream, Arc::clone(&dispatch.activity), api.limits.max_body_bytes));
         Box::pin(drive(builder.serve_connection(io, dispatch), http1::Connection::graceful_shutdown, &api)).await;
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::check;
 use crate::ids;
+use crate::receive;
 use crate::record;
 use crate::socket::Activity;
 use bytes::{Buf, Bytes};
@@ -29,11 +30,16 @@ pub(crate) struct LastWords<S> {
     too_slow: Option<Bytes>,
     /// What is left to say for so many bytes of HTTP's own.
     instead: Option<(Bytes, usize)>,
+    /// Bytes that a body may have.
+    max_body_bytes: usize,
+    /// Whether a head announced a body of a length that HTTP takes for none.
+    announced_too_much: bool,
 }
 
 impl<S> LastWords<S> {
-    pub(crate) fn new(stream: S, activity: Arc<Activity>) -> Self {
-        Self { stream, activity, heard: None, answered: 0, too_slow: None, instead: None }
+    pub(crate) fn new(stream: S, activity: Arc<Activity>, max_body_bytes: usize) -> Self {
+        let (heard, answered, too_slow, instead, announced_too_much) = (None, 0, None, None, false);
+        Self { stream, activity, heard, answered, too_slow, instead, max_body_bytes, announced_too_much }
     }
 }
 
@@ -49,6 +55,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for LastWords<S> {
             if !timed_out || this.heard != Some(begun) || this.answered != begun {
                 if buffer.filled().len() > before {
                     this.heard = Some(begun);
+                    // What comes while a request runs is its body, which may be long and is none of this.
+                    if this.activity.is_idle() {
+                        this.announced_too_much |= check::announces_too_much(&buffer.filled()[before..]);
+                    }
                 }
                 return Poll::Ready(outcome);
             }
@@ -67,7 +77,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LastWords<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.instead.is_none() {
-            this.instead = explained(bytes).map(|words| (words, bytes.len()));
+            let too_large = this.announced_too_much.then_some(this.max_body_bytes);
+            this.instead = explained(bytes, too_large).map(|words| (words, bytes.len()));
         }
         let Some((words, instead_of)) = &mut this.instead else {
             return Pin::new(&mut this.stream).poll_write(cx, bytes);
@@ -129,9 +140,12 @@ fn is_bare(head: &[u8]) -> bool {
     head.starts_with(b"HTTP/1.1 4") && head.ends_with(b"\r\n\r\n") && has(EMPTY.as_bytes()) && !has(b"x-request-id")
 }
 
-/// The same answer with the reason.
-fn explained(head: &[u8]) -> Option<Bytes> {
+/// The same answer with the reason; another where the reason is a body that is larger than `too_large`.
+fn explained(head: &[u8], too_large: Option<usize>) -> Option<Bytes> {
     let head = str::from_utf8(head).ok().filter(|head| is_bare(head.as_bytes()))?;
+    if let Some(limit) = too_large {
+        return Some(whole(&receive::too_large(limit)));
+    }
     let status = head.split(' ').nth(1).and_then(|status| StatusCode::from_bytes(status.as_bytes()).ok())?;
     let reject = match status {
         StatusCode::BAD_REQUEST => {
@@ -171,15 +185,17 @@ mod tests {
     #[test]
     fn only_an_answer_that_http_made_alone_gets_a_body() {
         let bare = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
-        let said = explained(bare.as_bytes()).unwrap();
+        let said = explained(bare.as_bytes(), None).unwrap();
         let said = str::from_utf8(&said).unwrap();
         assert!(said.starts_with("HTTP/1.1 400 Bad Request\r\nconnection: close\r\ndate: x\r\ncontent-type"), "{said}");
         assert!(said.contains("\r\nx-request-id: req_") && said.ends_with("\"code\":\"invalid_http\"}}"), "{said}");
         let ours = bare.replace("date: x", "x-request-id: y");
         let begun = &bare[..bare.len() - 2];
         for other in [&ours, begun, &bare.replace("400", "200"), "data: {}\n\n", ""] {
-            assert!(explained(other.as_bytes()).is_none(), "{other}");
+            assert!(explained(other.as_bytes(), Some(9)).is_none(), "{other}");
         }
+        let said = explained(bare.as_bytes(), Some(9)).unwrap();
+        assert!(said.starts_with(b"HTTP/1.1 413"), "{said:?}");
     }
 
     /// Says what it has to say, and then nothing for too long.
@@ -217,7 +233,7 @@ mod tests {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         for is_written in [false, true] {
             let activity = Arc::new(Activity::default());
-            let mut words = LastWords::new(Slow { says: b"GET /li", told: Vec::new() }, Arc::clone(&activity));
+            let mut words = LastWords::new(Slow { says: b"GET /li", told: Vec::new() }, Arc::clone(&activity), 9);
             let running = activity.request();
             let read = |words: &mut LastWords<Slow>, cx: &mut Context<'_>| {
                 Pin::new(words).poll_read(cx, &mut ReadBuf::new(&mut [0; 16]))

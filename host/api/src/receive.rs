@@ -125,7 +125,8 @@ impl Drop for Held<'_> {
     }
 }
 
-fn too_large(limit: usize) -> Reject {
+/// What is said of a body that is larger than any.
+pub(crate) fn too_large(limit: usize) -> Reject {
     let message = format!("the request's body is larger than the {limit} bytes that this server takes");
     Reject::new(RejectKind::TooLarge, Fault::Client, message)
 }

@@ -94,6 +94,25 @@ async fn a_body_announced_as_two_gigabytes_is_refused_before_it_is_sent() {
     assert_eq!(running.ask(expecting).await.status, 413, "no 100 Continue before the refusal");
 }
 
+/// Some lengths never reach a handler: HTTP itself takes no such number.
+#[tokio::test]
+async fn a_body_of_any_length_over_the_limit_is_too_large() {
+    let running = start(limits(), Vec::new(), None);
+    for length in [
+        "2147483648",
+        "18446744073709551613",
+        "18446744073709551614",
+        "18446744073709551615",
+        "99999999999999999999999",
+    ] {
+        let head = "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+        let answered = running.ask(format!("{}content-length: {length}\r\n\r\n", head.replace("{PATH}", PATH))).await;
+        let error = &answered.json()["error"];
+        assert_eq!((answered.status, &error["code"]), (413, &json!("request_too_large")), "{length}");
+        assert!(error["message"].as_str().unwrap().contains("bytes that this server takes"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_sends_on_and_on_still_reads_why_it_is_refused() {
     let running = start(limits(), Vec::new(), None);
@@ -288,6 +307,11 @@ async fn heads_that_servers_read_differently_are_refused() {
         "GET /livez HTTP/1.1\r\nhost: localhost\r\ncontent_length: 5\r\n\r\n",
         "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
         "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: xchunked\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: identity\r\n\
+         transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: many\r\n\r\n",
         "GET /livez HTTP/1.1\r\nhost: localhost\r\nx: a\r\n b\r\n\r\n",
     ] {
         refused(&running.ask(head).await, 400, "invalid_http");
