@@ -4,6 +4,7 @@ mod admit;
 mod ask_guard;
 mod beside;
 mod converse;
+mod echo;
 mod edits;
 mod fit;
 mod late_verdicts;

@@ -111,7 +111,7 @@ impl Choice {
         uint(out, index as u64);
         match head.form {
             Form::Chat => self.message(head, out),
-            Form::Completion { .. } => self.text(head, out)?,
+            Form::Completion { .. } => self.text(out)?,
         }
         raw(out, r#","finish_reason":""#);
         raw(out, finish.as_str());
@@ -144,15 +144,14 @@ impl Choice {
         logprobs::chat(out, &self.logprobs);
     }
 
-    fn text(&self, head: &Head, out: &mut BytesMut) -> Result<(), Reject> {
+    fn text(&self, out: &mut BytesMut) -> Result<(), Reject> {
         if !self.tool_calls.is_empty() {
             return Err(tool_call_in_completion());
         }
-        let prompt = head.echo.as_deref().unwrap_or_default();
         raw(out, r#","text":"#);
-        string(out, &[prompt, &self.reasoning, &self.text, &self.refusal].concat());
+        string(out, &[self.reasoning.as_str(), &self.text, &self.refusal].concat());
         raw(out, r#","logprobs":"#);
-        logprobs::completion(out, &self.logprobs, prompt.chars().count() + self.reasoning.chars().count());
+        logprobs::completion(out, &self.logprobs, self.reasoning.chars().count());
         Ok(())
     }
 }

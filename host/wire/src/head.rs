@@ -13,9 +13,6 @@ pub struct Head {
     pub created: u64,
     /// The model that answers.
     pub model: String,
-    /// The prompt, where the caller wants it repeated before each completion. The wire repeats it, so that
-    /// neither the engine nor an upstream has to.
-    pub echo: Option<String>,
     /// Of the passages that the model was given; chats tell them with their text.
     pub citations: Vec<Citation>,
 }
@@ -23,15 +20,12 @@ pub struct Head {
 impl Head {
     /// The head of the answer to `chat`. `unique` becomes part of the id; `model` is who answers.
     pub fn new(chat: &Chat, unique: &str, created: u64, model: impl Into<String>) -> Self {
-        let (prefix, echo) = match chat.form {
-            Form::Chat => ("chatcmpl", None),
-            Form::Completion { echo: false } => ("cmpl", None),
-            Form::Completion { echo: true } => {
-                ("cmpl", chat.messages.first().map(tidegate_types::Message::joined_text))
-            }
+        let prefix = match chat.form {
+            Form::Chat => "chatcmpl",
+            Form::Completion { .. } => "cmpl",
         };
         let (id, citations) = ([prefix, "-", unique].concat(), Vec::new());
-        Self { form: chat.form, id, created, model: model.into(), echo, citations }
+        Self { form: chat.form, id, created, model: model.into(), citations }
     }
 
     /// The value of `object` for a whole answer, or for a chunk of one.

@@ -84,12 +84,7 @@ impl StreamEncoder {
                 self.chat_delta(delta, out);
                 Ok(())
             }
-            Form::Completion { .. } => {
-                if let (false, Some(prompt)) = (opened, self.head.echo.clone()) {
-                    self.completion_text(delta.choice, &prompt, &[], out);
-                }
-                self.completion_delta(delta, out)
-            }
+            Form::Completion { .. } => self.completion_delta(delta, out),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Shipped plugins on the path of real requests; those that ask others have a file each.
 
 mod audit;
+mod echo;
 mod moderation;
 mod redaction;
 mod semantic_cache;

@@ -7,6 +7,7 @@ use crate::source::{Source, SourceEvent};
 use crate::stage::Stage;
 use crate::stages::Started;
 use crate::stages::ask_guard::Asking;
+use crate::stages::echo::Echo;
 use crate::stages::reads::Reads;
 use crate::stages::screen_answer::{self, HeldAnswer};
 use crate::stages::screen_output::{OutputScreen, Piece};
@@ -41,6 +42,7 @@ impl Pipeline {
             held: self.holds_answers(request.chat.stream).then(HeldAnswer::default),
             said: request.question.is_some().then(String::new),
             finish: None,
+            echo: Echo::of(&request.chat),
             spoken: (!turn.tools.is_empty()).then(Vec::new),
             pipeline: Arc::clone(self),
             turn,
@@ -89,6 +91,8 @@ struct Conversation {
     held: Option<HeldAnswer>,
     /// Text of the first choice as it left, where a memory wants it; `None` once it is no answer to remember.
     said: Option<String>,
+    /// What stands before each choice, where the caller wants it.
+    echo: Option<Echo>,
     /// Why the first choice ended.
     finish: Option<FinishReason>,
     /// What the model said and thought in this turn, as it left, where a turn may follow that has to know it.
@@ -211,7 +215,8 @@ impl Conversation {
                     mut kind => {
                         let joining = self.screen.joining(self.guards(), self.turn.request.chat.stream);
                         let more = reads.gather(joining, choice, &mut kind, &mut source);
-                        let is_halted = self.say(choice, kind, more, None).await?;
+                        let is_halted = self.echo.is_some() && Box::pin(self.repeat(choice)).await?
+                            || self.say(choice, kind, more, None).await?;
                         if is_halted && self.halt(choice, &mut source, &mut heard).await {
                             break;
                         }
@@ -237,6 +242,16 @@ impl Conversation {
         let counted = if heard.open == 0 { source.counted() } else { None };
         heard.usage = counted.or(heard.usage);
         counted.is_some()
+    }
+
+    /// Repeats the prompt before a choice that begins, where that is asked; true when a guard halts the answer.
+    async fn repeat(&mut self, choice: u32) -> Result<bool, Reject> {
+        for text in self.echo.as_mut().map(|echo| echo.begin(choice)).unwrap_or_default() {
+            if self.say(choice, DeltaKind::Text { text, logprobs: Vec::new() }, Vec::new(), None).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Judges text, with `more` that came together with it, and lets it out; true when a guard halts the answer.
@@ -270,6 +285,10 @@ impl Conversation {
         reason: FinishReason,
         calls: Vec<ToolCall>,
     ) -> Result<Vec<ToolCall>, Reject> {
+        if self.echo.is_some() && self.repeat(choice).await? {
+            self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
+            return Ok(Vec::new());
+        }
         let ending = Some(reason.as_str());
         for kind in [
             DeltaKind::Reasoning(String::new()),

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use tidegate_types::Citation;
 
 fn head(form: Form) -> Head {
-    Head { form, id: "x".into(), created: 9, model: "m".into(), echo: None, citations: Vec::new() }
+    Head { form, id: "x".into(), created: 9, model: "m".into(), citations: Vec::new() }
 }
 
 fn text(choice: u32, text: &str) -> Delta {
@@ -73,10 +73,9 @@ fn tool_calls_refusal_and_reasoning_have_their_fields() {
 }
 
 #[test]
-fn a_completion_repeats_the_prompt_when_asked() {
-    let mut head = head(Form::Completion { echo: true });
-    head.echo = Some("p".into());
-    let body = render(&head, 1, vec![text(0, "a"), finish(0, FinishReason::Stop)]).unwrap();
+fn a_completion_is_one_text() {
+    let head = head(Form::Completion { echo: true });
+    let body = render(&head, 1, vec![text(0, "p"), text(0, "a"), finish(0, FinishReason::Stop)]).unwrap();
     let expected = json!([{"index": 0, "text": "pa", "logprobs": null, "finish_reason": "stop"}]);
     assert_eq!((&body["choices"], &body["object"]), (&expected, &json!("text_completion")));
 }

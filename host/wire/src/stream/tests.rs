@@ -3,9 +3,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tidegate_types::{FinishReason, TopLogprob};
 
-fn head(form: Form, echo: Option<&str>) -> Head {
-    let echo = echo.map(Into::into);
-    Head { form, id: "id-\"1\"".into(), created: 9, model: "m\\".into(), echo, citations: Vec::new() }
+fn head(form: Form) -> Head {
+    Head { form, id: "id-\"1\"".into(), created: 9, model: "m\\".into(), citations: Vec::new() }
 }
 
 /// The JSON of each event; `[DONE]` as a string.
@@ -26,9 +25,9 @@ fn text(choice: u32, text: &str) -> Delta {
     delta(choice, DeltaKind::Text { text: text.into(), logprobs: Vec::new() })
 }
 
-fn encode(form: Form, echo: Option<&str>, usage_chunk: UsageChunk, deltas: &[Delta]) -> Vec<Value> {
+fn encode(form: Form, usage_chunk: UsageChunk, deltas: &[Delta]) -> Vec<Value> {
     let mut out = BytesMut::new();
-    let mut encoder = StreamEncoder::new(head(form, echo), 2, usage_chunk);
+    let mut encoder = StreamEncoder::new(head(form), 2, usage_chunk);
     deltas.iter().for_each(|delta| encoder.delta(delta, &mut out).unwrap());
     encoder.usage(Some(&Usage { input_tokens: 3, cached_tokens: 1, output_tokens: 4, ..Default::default() }), &mut out);
     encoder.done(&mut out);
@@ -40,7 +39,7 @@ fn the_last_event_of_a_choice_with_a_text_says_what_it_was_made_from() {
     let citation = Citation { source: "folder".into(), file: "docs/a.md".into(), title: None, bytes: Some((1, 5)) };
     let said = |form, deltas: &[Delta]| {
         let mut out = BytesMut::new();
-        let head = Head { citations: vec![citation.clone()], ..head(form, None) };
+        let head = Head { citations: vec![citation.clone()], ..head(form) };
         let mut encoder = StreamEncoder::new(head, 2, UsageChunk::Omit);
         deltas.iter().for_each(|delta| encoder.delta(delta, &mut out).unwrap());
         events(&out)
@@ -67,7 +66,7 @@ fn a_chat_stream_is_openais() {
         delta(1, DeltaKind::Finish(FinishReason::ToolCalls)),
         delta(0, DeltaKind::Finish(FinishReason::Stop)),
     ];
-    let got = encode(Form::Chat, None, UsageChunk::Include, &deltas);
+    let got = encode(Form::Chat, UsageChunk::Include, &deltas);
     let chunk = |index: u32, delta: Value, finish: Value| {
         let choice = json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": finish});
         json!({"id": "id-\"1\"", "object": "chat.completion.chunk", "created": 9, "model": "m\\",
@@ -95,7 +94,7 @@ fn a_chat_stream_is_openais() {
 
 #[test]
 fn usage_stays_out_unless_asked_for() {
-    let got = encode(Form::Chat, None, UsageChunk::Omit, &[text(0, "x")]);
+    let got = encode(Form::Chat, UsageChunk::Omit, &[text(0, "x")]);
     assert_eq!(got.len(), 3);
     assert!(got.iter().all(|event| event.get("usage").is_none()));
 }
@@ -104,7 +103,7 @@ fn usage_stays_out_unless_asked_for() {
 fn reasoning_is_counted_where_it_is_known() {
     let mut out = BytesMut::new();
     let usage = Usage { output_tokens: 5, reasoning_tokens: Some(3), ..Usage::default() };
-    StreamEncoder::new(head(Form::Chat, None), 1, UsageChunk::Include).usage(Some(&usage), &mut out);
+    StreamEncoder::new(head(Form::Chat), 1, UsageChunk::Include).usage(Some(&usage), &mut out);
     let told = &events(&out)[0]["usage"];
     assert_eq!(told["completion_tokens_details"], json!({"reasoning_tokens": 3}));
     assert_eq!((&told["completion_tokens"], &told["total_tokens"]), (&json!(5), &json!(5)));
@@ -113,20 +112,26 @@ fn reasoning_is_counted_where_it_is_known() {
 #[test]
 fn unknown_usage_is_said_to_be_unknown() {
     let mut out = BytesMut::new();
-    StreamEncoder::new(head(Form::Chat, None), 1, UsageChunk::Include).usage(None, &mut out);
+    StreamEncoder::new(head(Form::Chat), 1, UsageChunk::Include).usage(None, &mut out);
     assert_eq!((&events(&out)[0]["usage"], &events(&out)[0]["choices"]), (&Value::Null, &json!([])));
 }
 
 #[test]
-fn a_completion_stream_repeats_the_prompt_once_per_choice_and_counts_offsets_in_characters() {
+fn a_completion_stream_counts_offsets_in_characters() {
     let token = |token: &str| TextLogprob {
         chosen: TopLogprob { token: token.into(), logprob: -0.5, bytes: token.into() },
         top: Vec::new(),
     };
     let with = |text: &str| DeltaKind::Text { text: text.into(), logprobs: vec![token(text)] };
-    let deltas =
-        [delta(0, with("ä")), delta(0, with("b")), text(1, "c"), delta(0, DeltaKind::Finish(FinishReason::Length))];
-    let got = encode(Form::Completion { echo: true }, Some("pö"), UsageChunk::Omit, &deltas);
+    let deltas = [
+        text(0, "pö"),
+        delta(0, with("ä")),
+        delta(0, with("b")),
+        text(1, "pö"),
+        text(1, "c"),
+        delta(0, DeltaKind::Finish(FinishReason::Length)),
+    ];
+    let got = encode(Form::Completion { echo: true }, UsageChunk::Omit, &deltas);
     let choices: Vec<&Value> = got[..6].iter().map(|event| &event["choices"][0]).collect();
     let texts: Vec<&str> = choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect();
     assert_eq!(texts, ["pö", "ä", "b", "pö", "c", ""]);
@@ -145,7 +150,7 @@ fn logprobs_go_with_their_text() {
         top: vec![alternative],
     };
     let kind = DeltaKind::Text { text: "a".into(), logprobs: vec![token] };
-    let got = encode(Form::Chat, None, UsageChunk::Omit, &[delta(0, kind)]);
+    let got = encode(Form::Chat, UsageChunk::Omit, &[delta(0, kind)]);
     let expected = json!({"content": [{"token": "a", "logprob": -0.25, "bytes": [97],
         "top_logprobs": [{"token": "b", "logprob": -9999.0, "bytes": [98]}]}], "refusal": null});
     assert_eq!(got[1]["choices"][0]["logprobs"], expected);
@@ -164,7 +169,7 @@ fn an_error_ends_a_stream_in_band() {
 #[test]
 fn a_choice_nobody_asked_for_is_an_error() {
     let mut out = BytesMut::new();
-    let mut encoder = StreamEncoder::new(head(Form::Chat, None), 2, UsageChunk::Omit);
+    let mut encoder = StreamEncoder::new(head(Form::Chat), 2, UsageChunk::Omit);
     assert!(encoder.delta(&text(2, "x"), &mut out).is_err());
     assert!(out.is_empty());
 }
@@ -174,7 +179,7 @@ proptest! {
     fn any_text_survives(texts in prop::collection::vec(any::<String>(), 1..8), chat in any::<bool>()) {
         let form = if chat { Form::Chat } else { Form::Completion { echo: false } };
         let deltas: Vec<Delta> = texts.iter().map(|t| text(0, t)).collect();
-        let got = encode(form, None, UsageChunk::Include, &deltas);
+        let got = encode(form, UsageChunk::Include, &deltas);
         let skip = usize::from(chat);
         let back: Vec<&str> = got[skip..skip + texts.len()].iter().map(|event| {
             let choice = &event["choices"][0];
@@ -192,7 +197,7 @@ proptest! {
     ]) {
         let sizes = |word: &str, padded: bool| {
             let mut out = BytesMut::new();
-            let mut encoder = StreamEncoder::new(head(form, None), 1, UsageChunk::Omit).padded(padded);
+            let mut encoder = StreamEncoder::new(head(form), 1, UsageChunk::Omit).padded(padded);
             encoder.delta(&text(0, "first"), &mut out).unwrap();
             let before = out.len();
             encoder.delta(&text(0, word), &mut out).unwrap();

@@ -193,7 +193,7 @@ proptest! {
         deltas.push(Delta { choice: 1, kind: DeltaKind::Finish(FinishReason::Length) });
         let usage = Usage { input_tokens: 1, cached_tokens: 1, output_tokens: 2, reasoning_tokens };
 
-        let head = Head { form: Form::Chat, id: "i".into(), created: 1, model: "m".into(), echo: None, citations: vec![] };
+        let head = Head { form: Form::Chat, id: "i".into(), created: 1, model: "m".into(), citations: vec![] };
         let mut encoder = StreamEncoder::new(head, 2, UsageChunk::Include);
         let mut bytes = BytesMut::new();
         deltas.iter().for_each(|delta| encoder.delta(delta, &mut bytes).unwrap());
