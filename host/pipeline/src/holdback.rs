@@ -2,11 +2,14 @@
 //!
 //! Text comes in by [`Holdback::push`], goes to the guard as a [`WindowText`], and leaves by
 //! [`Holdback::apply`] up to the guard's watermark. Invariants, each a property test: windows tile the text
-//! exactly; nothing past the watermark leaves (but for the cap of an open stage); no character is split;
-//! log-probabilities leave with the text they belong to, and not at all where their text was redacted. Events that
-//! came together are judged together, and what leaves of them says where each ended.
+//! exactly; nothing past the watermark leaves (but for the cap of an open stage); no character is split; a token's
+//! log-probability leaves with the end of its text, and only where the client reads that text as the token has it, byte
+//! for byte. Events that came together are judged together, and what leaves of them says where each ended.
+//! Read next: `holdback/marks.rs` for the log-probabilities.
 
-use std::collections::VecDeque;
+mod marks;
+
+use marks::Marks;
 use tidegate_sandbox::stage::{Inspection, Redaction, WindowAction};
 use tidegate_types::TextLogprob;
 
@@ -39,7 +42,7 @@ pub struct WindowText<'a> {
 pub struct Released {
     /// May be empty.
     pub text: String,
-    /// Of the tokens that end in `text`.
+    /// Of the tokens that end in `text`, each with where its text ends in all that has left.
     pub logprobs: Vec<TextLogprob>,
     /// Bytes that left without a verdict because of the cap.
     pub unjudged_bytes: usize,
@@ -75,8 +78,12 @@ pub struct Holdback {
     seen_from: usize,
     /// Where in `text` begins what waits.
     pending_from: usize,
-    /// Where in what waits each token's text ends.
-    marks: VecDeque<(usize, TextLogprob)>,
+    /// Tokens of what waits.
+    marks: Marks,
+    /// Bytes of text that came.
+    came: u64,
+    /// Bytes of text that have left.
+    left: u64,
     /// Where in what waits, and behind how many tokens, events end that others came together with.
     borders: Vec<(usize, usize)>,
     carry: Vec<u8>,
@@ -86,12 +93,10 @@ pub struct Holdback {
 impl Holdback {
     /// Adds generated text.
     pub fn push(&mut self, text: &str, logprobs: Vec<TextLogprob>) {
-        let mut end = self.pending_bytes();
         self.text.push_str(text);
-        let count = logprobs.len();
-        for (i, logprob) in logprobs.into_iter().enumerate() {
-            end = if i + 1 == count { self.pending_bytes() } else { self.mark_end(end, &logprob) };
-            self.marks.push_back((end, logprob));
+        self.came += text.len() as u64;
+        for logprob in logprobs {
+            self.marks.add(logprob, &self.text, self.pending_from, self.came);
         }
     }
 
@@ -101,16 +106,11 @@ impl Holdback {
         self.push(text, logprobs);
     }
 
-    fn mark_end(&self, start: usize, logprob: &TextLogprob) -> usize {
-        let pending = self.pending();
-        pending.ceil_char_boundary((start + logprob.chosen.bytes.len()).min(pending.len()))
-    }
-
     /// Has `text` wait in the place of what waits.
     pub fn replace(&mut self, text: &str) {
         self.text.truncate(self.pending_from);
         self.text.push_str(text);
-        self.marks.clear();
+        self.marks = Marks::default();
         self.borders.clear();
     }
 
@@ -222,7 +222,7 @@ impl Holdback {
             self.text.replace_range(self.pending_from..self.pending_from + through, &text);
         }
         let mut borders = self.release_borders(through, cuts);
-        let logprobs = self.release_marks(through, cuts, &mut borders);
+        let logprobs = self.marks.release(through, cuts, self.left, &mut borders);
         self.settle(text.len());
         let borders = borders.into_iter().map(|(_, border)| border).collect();
         Released { text, logprobs, unjudged_bytes, over_cap: None, borders }
@@ -235,35 +235,9 @@ impl Holdback {
         within.filter_map(|(at, marks)| Some((marks, Border { text: moved(at, cuts)?, logprobs: 0 }))).collect()
     }
 
-    fn release_marks(&mut self, through: usize, cuts: &[Cut], borders: &mut [(usize, Border)]) -> Vec<TextLogprob> {
-        let mut released = Vec::new();
-        let mut borders = borders.iter_mut().peekable();
-        let (mut start, mut popped) = (0, 0);
-        while let Some((end, _)) = self.marks.front() {
-            let end = *end;
-            if end > through {
-                break;
-            }
-            while let Some((_, border)) = borders.next_if(|(marks, _)| *marks <= popped) {
-                border.logprobs = released.len();
-            }
-            popped += 1;
-            if let Some((_, logprob)) = self.marks.pop_front()
-                && !cuts.iter().any(|cut| start < cut.end && cut.start < end)
-            {
-                released.push(logprob);
-            }
-            start = end;
-        }
-        borders.for_each(|(_, border)| border.logprobs = released.len());
-        for (end, _) in &mut self.marks {
-            *end -= through;
-        }
-        released
-    }
-
     /// The first bytes of what waited have left.
     fn settle(&mut self, bytes: usize) {
+        self.left += bytes as u64;
         self.pending_from += bytes;
         let oldest = self.pending_from.saturating_sub(LOOK_BEHIND_BYTES).max(self.seen_from);
         self.seen_from = self.text.ceil_char_boundary(oldest);

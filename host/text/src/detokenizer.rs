@@ -61,6 +61,11 @@ impl Detokenizer {
         out
     }
 
+    /// Bytes that wait for the rest of their character.
+    pub fn waiting_bytes(&self) -> usize {
+        self.tail.bytes.len()
+    }
+
     /// Ends the text: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();

@@ -72,6 +72,19 @@ pub struct TextLogprob {
     pub chosen: TopLogprob,
     /// The most likely ones, best first.
     pub top: Vec<TopLogprob>,
+    /// Where the token's text ends: bytes of its choice's text in this turn. `None` where the token has none, or nobody
+    /// knows which it is; past guards it then does not go.
+    pub end: Option<u64>,
+}
+
+impl TextLogprob {
+    /// Calls the token what its bytes say: some servers call it by its name in the vocabulary (`Ġhello`).
+    pub fn name_by_bytes(&mut self) {
+        let said = String::from_utf8_lossy(&self.chosen.bytes);
+        if said != self.chosen.token {
+            self.chosen.token = said.into_owned();
+        }
+    }
 }
 
 /// One event of an answer.
@@ -88,7 +101,7 @@ pub struct Delta {
 pub enum DeltaKind {
     /// Text of the answer, whole characters.
     Text {
-        /// The text; never empty.
+        /// The text; empty only where log-probabilities come behind it.
         text: String,
         /// Of the tokens that end in this text, when asked for.
         logprobs: Vec<TextLogprob>,

@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn parts_of_a_character_have_names_of_their_own_and_are_found_again() {
         let part = |byte: u8, logprob| named(format!("bytes:\\x{byte:02x}"), logprob);
-        let token = TextLogprob { chosen: part(0xe2, -0.5), top: vec![part(0xe2, -0.5), part(0x80, -1.0)] };
+        let token = TextLogprob { chosen: part(0xe2, -0.5), top: vec![part(0xe2, -0.5), part(0x80, -1.0)], end: None };
         let mut out = BytesMut::new();
         completion(&mut out, std::slice::from_ref(&token), 0);
         let got: serde_json::Value = serde_json::from_slice(&out).unwrap();
@@ -126,7 +126,7 @@ mod tests {
         let token = |bytes: &[u8]| {
             let chosen =
                 TopLogprob { token: String::from_utf8_lossy(bytes).into(), logprob: -0.5, bytes: bytes.into() };
-            TextLogprob { chosen, top: Vec::new() }
+            TextLogprob { chosen, top: Vec::new(), end: None }
         };
         let mut out = BytesMut::new();
         completion(&mut out, &[token(b"\xe2"), token(b"\x82"), token(b"\xacx"), token(b"y"), token(b"z")], 3);

@@ -32,6 +32,7 @@ mod kv;
 mod late_guards;
 mod limits;
 mod login;
+mod logprobs;
 mod many_streams;
 mod members;
 mod memories;

@@ -41,7 +41,7 @@ pub fn text(text: &str) -> Delta {
 /// A text with so many bytes of a log-probability.
 pub fn scored(text: &str, bytes: usize) -> Delta {
     let chosen = TopLogprob { token: "x".repeat(bytes), logprob: -0.5, bytes: Vec::new() };
-    let logprobs = vec![TextLogprob { chosen, top: Vec::new() }];
+    let logprobs = vec![TextLogprob { chosen, top: Vec::new(), end: None }];
     Delta { choice: 0, kind: DeltaKind::Text { text: text.into(), logprobs } }
 }
 

@@ -13,8 +13,10 @@ pub(super) struct ChoiceText {
     stops: StopMatcher,
     /// `None` for raw completions.
     parser: Option<OutputParser>,
-    /// Bytes of generated text that were told.
+    /// Up to where generated text was told.
     said: usize,
+    /// Bytes of text that were told; what is reasoning, a call or between them is none.
+    told: u64,
     logprobs: LogprobQueue,
     num_calls: u32,
     /// `None` where reasoning is not told from the rest.
@@ -26,14 +28,18 @@ pub(super) struct ChoiceText {
 struct LogprobQueue {
     /// Bytes of text made so far.
     made: usize,
+    /// The same, with those that wait for the rest of their character.
+    reached: usize,
     waiting: VecDeque<Waiting>,
 }
 
 /// Where a token's text is in the generated text.
 struct Waiting {
     begin: usize,
-    /// `None` until the token has made text.
+    /// Where the whole characters end that it is told with; `None` until the token, or one behind it, has made some.
     end: Option<usize>,
+    /// Where its own bytes end; `None` for one without text, such as a special token.
+    own_end: Option<usize>,
     logprob: TextLogprob,
 }
 
@@ -54,7 +60,7 @@ impl ChoiceText {
         let detokenizer = Detokenizer::new(Arc::clone(&text), specials, place);
         let reasoning_tokens = (parser.is_some() && text.dialect().reasoning.is_some()).then_some(0);
         let logprobs = LogprobQueue::default();
-        Ok(Self { text, detokenizer, stops, parser, said: 0, logprobs, num_calls: 0, reasoning_tokens })
+        Ok(Self { text, detokenizer, stops, parser, said: 0, told: 0, logprobs, num_calls: 0, reasoning_tokens })
     }
 
     pub(super) fn num_calls(&self) -> u32 {
@@ -96,7 +102,7 @@ impl ChoiceText {
     }
 
     fn read(&mut self, piece: String) -> Vec<Parsed> {
-        self.logprobs.made(piece.len());
+        self.logprobs.made(piece.len(), self.detokenizer.waiting_bytes());
         match &mut self.parser {
             Some(parser) if !piece.is_empty() => parser.push(&piece),
             None if !piece.is_empty() => vec![Parsed { event: OutputEvent::Text(piece), end: self.logprobs.made }],
@@ -136,8 +142,8 @@ impl ChoiceText {
         self.said = begin + step.text.len();
         let stopped = step.matched.is_some();
         // A token that the stop string cuts is told with what is left of it.
-        let logprobs = if stopped { self.logprobs.take_begun(self.said) } else { self.logprobs.take(self.said) };
-        push_text(step.text, logprobs, out);
+        let tokens = if stopped { self.logprobs.take_begun(self.said) } else { self.logprobs.take(self.said) };
+        self.tell_text(step.text, tokens, out);
         stopped
     }
 
@@ -145,8 +151,22 @@ impl ChoiceText {
     fn flush(&mut self, out: &mut Vec<DeltaKind>) {
         let text = self.stops.flush();
         self.said += text.len();
-        let logprobs = self.logprobs.take(self.said);
-        push_text(text, logprobs, out);
+        let tokens = self.logprobs.take(self.said);
+        self.tell_text(text, tokens, out);
+    }
+
+    /// Tells text that ends at `said`, with tokens that end in it. They come without text where a stop string cuts a token
+    /// whose beginning was told before.
+    fn tell_text(&mut self, text: String, tokens: Vec<Waiting>, out: &mut Vec<DeltaKind>) {
+        self.told += text.len() as u64;
+        let place = |Waiting { own_end, logprob, .. }| {
+            let behind = own_end.and_then(|end| self.said.checked_sub(end)).filter(|behind| *behind < text.len());
+            TextLogprob { end: behind.map(|behind| self.told - behind as u64), ..logprob }
+        };
+        let logprobs: Vec<TextLogprob> = tokens.into_iter().map(place).collect();
+        if !text.is_empty() || !logprobs.is_empty() {
+            out.push(DeltaKind::Text { text, logprobs });
+        }
     }
 
     fn describe(&self, token: &SampledToken, logprob: f32) -> TextLogprob {
@@ -157,16 +177,23 @@ impl ChoiceText {
         TextLogprob {
             chosen: one(token.id, logprob),
             top: token.top.iter().map(|(id, logprob)| one(*id, *logprob)).collect(),
+            end: None,
         }
     }
 }
 
 impl LogprobQueue {
     fn push(&mut self, logprob: TextLogprob) {
-        self.waiting.push_back(Waiting { begin: self.made, end: None, logprob });
+        self.waiting.push_back(Waiting { begin: self.made, end: None, own_end: None, logprob });
     }
 
-    fn made(&mut self, bytes: usize) {
+    /// The last token has made so many bytes of text, and so many wait.
+    fn made(&mut self, bytes: usize, waiting_bytes: usize) {
+        let reached = self.made + bytes + waiting_bytes;
+        if let Some(last) = self.waiting.back_mut().filter(|_| reached > self.reached) {
+            last.own_end = Some(reached);
+        }
+        self.reached = reached;
         if bytes == 0 {
             return;
         }
@@ -177,29 +204,21 @@ impl LogprobQueue {
     }
 
     /// Those whose text ends at or before `said`.
-    fn take(&mut self, said: usize) -> Vec<TextLogprob> {
+    fn take(&mut self, said: usize) -> Vec<Waiting> {
         self.take_while(|waiting| waiting.end.is_some_and(|end| end <= said))
     }
 
     /// Those whose text begins before `said`.
-    fn take_begun(&mut self, said: usize) -> Vec<TextLogprob> {
+    fn take_begun(&mut self, said: usize) -> Vec<Waiting> {
         self.take_while(|waiting| waiting.begin < said)
     }
 
-    fn take_while(&mut self, goes: impl Fn(&Waiting) -> bool) -> Vec<TextLogprob> {
+    fn take_while(&mut self, goes: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         let mut taken = Vec::new();
         while self.waiting.front().is_some_and(&goes) {
-            taken.extend(self.waiting.pop_front().map(|waiting| waiting.logprob));
+            taken.extend(self.waiting.pop_front());
         }
         taken
-    }
-}
-
-/// Text and the log-probabilities that go with it. They come without text where a stop string cuts a token whose
-/// beginning was told before.
-fn push_text(text: String, logprobs: Vec<TextLogprob>, out: &mut Vec<DeltaKind>) {
-    if !text.is_empty() || !logprobs.is_empty() {
-        out.push(DeltaKind::Text { text, logprobs });
     }
 }
 

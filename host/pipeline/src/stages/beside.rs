@@ -1,6 +1,7 @@
 //! Stream guards beside each other: none of them changes text, so all see the same, at once, and what leaves is the
 //! minimum of their watermarks. Each keeps its own place in the text: a guard that has let text go is not asked about
-//! it again because another one holds it. Where one halts, the others decide on what is left to say.
+//! it again because another one holds it. Where one halts, the others decide on what is left to say. Without any all of it
+//! leaves, but for log-probabilities of tokens that are not its text.
 
 use crate::holdback::{AtCap, Holdback};
 use crate::stage::Stage;
@@ -39,7 +40,7 @@ impl Beside {
         let nothing_new = new.text.is_empty();
         self.each.iter_mut().for_each(|place| place.held.text.push(&new.text, Vec::new()));
         self.all.push(&new.text, new.logprobs);
-        if asking.may_wait(&self.all, nothing_new) {
+        if !stages.is_empty() && asking.may_wait(&self.all, nothing_new) {
             return Ok(Asked::default());
         }
         let asks = stages.iter().zip(&mut self.each).map(|(stage, place)| place.ask(stage, asking));
@@ -86,7 +87,7 @@ impl Beside {
 
     /// Lets go what every guard has let go.
     fn let_go(&mut self) -> Result<Judged, Reject> {
-        let common = self.each.iter().map(|place| place.ahead).min().unwrap_or(0);
+        let common = self.each.iter().map(|place| place.ahead).min().unwrap_or(self.all.pending_bytes());
         self.each.iter_mut().for_each(|place| place.ahead -= common);
         let through = self.all.window().settled as usize + common;
         let pass = Inspection {

@@ -37,9 +37,10 @@ impl Pipeline {
         request.cx.note(|report| (report.left_out, report.summarized) = (left_out, summarized));
         let allowances = request.held.allowances();
         let emitter = Emitter::default();
+        let is_held = self.holds_answers(request.chat.stream);
         let conversation = Conversation {
-            screen: OutputScreen::default(),
-            held: self.holds_answers(request.chat.stream).then(HeldAnswer::default),
+            screen: OutputScreen::new(is_held),
+            held: is_held.then(HeldAnswer::default),
             said: request.question.is_some().then(String::new),
             finish: None,
             echo: Echo::of(&request.chat),
@@ -295,7 +296,7 @@ impl Conversation {
             DeltaKind::Text { text: String::new(), logprobs: Vec::new() },
             DeltaKind::Refusal(String::new()),
         ] {
-            if !self.guards().is_empty() && self.say(choice, kind, Vec::new(), ending).await? {
+            if !self.screen.is_open(self.guards()) && self.say(choice, kind, Vec::new(), ending).await? {
                 self.emit(choice, DeltaKind::Finish(FinishReason::ContentFilter)).await;
                 return Ok(Vec::new());
             }

@@ -76,9 +76,21 @@ pub(super) struct OutputScreen {
     held: Vec<Held>,
     pub(super) findings: Vec<Finding>,
     slow: bool,
+    /// Output guards hold the answer. They judge its text as these do, and so see no token that is not of it.
+    is_held: bool,
 }
 
 impl OutputScreen {
+    /// For an answer that output guards hold, or do not.
+    pub(super) fn new(is_held: bool) -> Self {
+        Self { is_held, ..Self::default() }
+    }
+
+    /// Whether it lets all pass as it came.
+    pub(super) fn is_open(&self, guards: &[Stage]) -> bool {
+        guards.is_empty() && !self.is_held
+    }
+
     /// How text that is there already is joined before it is judged. Several guards hand on what each lets go: only one
     /// alone knows which event that is of.
     pub(super) fn joining(&self, guards: &[Stage], streaming: bool) -> Joining {
@@ -101,7 +113,7 @@ impl OutputScreen {
         mut more: Vec<Piece>,
     ) -> Result<Judged, Reject> {
         let mut judged = Judged { text, logprobs, ..Judged::default() };
-        if guards.is_empty() {
+        if self.is_open(guards) {
             return Ok(judged.joined(more));
         }
         let Asking { choice, channel, .. } = asking;
@@ -129,9 +141,9 @@ impl OutputScreen {
     }
 }
 
-/// Guards that do not mutate run beside each other; one that does sees what the ones before it let go.
+/// Guards that do not mutate run beside each other; one that does sees what the ones before it let go. None are one batch.
 fn batches(stages: &[Stage]) -> impl Iterator<Item = &[Stage]> {
-    stages.chunk_by(|a, b| !a.mutates() && !b.mutates())
+    stages.chunk_by(|a, b| !a.mutates() && !b.mutates()).chain(stages.is_empty().then_some(stages))
 }
 
 /// A text on its way past the guards.

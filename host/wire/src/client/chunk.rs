@@ -5,18 +5,19 @@
 //! text never empty), or an error.
 
 mod content;
+mod tokens;
 
 use self::content::Content;
+use self::tokens::{HeldTokens, Logprobs};
 use crate::client::WireError;
 use crate::client::calls::{CallPiece, Calls};
 use crate::client::failure::Failure;
-use crate::logprobs::named;
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::Value;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
-use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, Form, TextLogprob, TopLogprob, Usage};
+use tidegate_types::{Chat, Delta, DeltaKind, FinishReason, Form, Usage};
 
 /// What an upstream said.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +92,18 @@ struct Body {
     tool_calls: Option<Vec<CallPiece>>,
 }
 
+impl Body {
+    /// Whether it says something, and no text.
+    fn is_without_text(&self) -> bool {
+        let is_said = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let (is_text, thinks) =
+            self.content.as_ref().map_or((false, false), |said| (!said.text.is_empty(), !said.reasoning.is_empty()));
+        let calls = self.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
+        let others = [&self.reasoning_content, &self.reasoning, &self.refusal];
+        !is_text && (thinks || calls || others.into_iter().any(is_said))
+    }
+}
+
 #[derive(serde::Deserialize)]
 struct WireUsage {
     #[serde(default)]
@@ -111,30 +124,6 @@ struct CompletionDetails {
     reasoning_tokens: Option<u64>,
 }
 
-/// Both shapes: `content` is chat's, the lists are legacy completions'.
-#[derive(serde::Deserialize)]
-struct Logprobs {
-    content: Option<Vec<WireToken>>,
-    tokens: Option<Vec<String>>,
-    token_logprobs: Option<Vec<Option<f32>>>,
-    top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
-}
-
-#[derive(serde::Deserialize)]
-struct WireToken {
-    token: String,
-    logprob: Option<f32>,
-    bytes: Option<Vec<u8>>,
-    top_logprobs: Option<Vec<WireTop>>,
-}
-
-#[derive(serde::Deserialize)]
-struct WireTop {
-    token: String,
-    logprob: Option<f32>,
-    bytes: Option<Vec<u8>>,
-}
-
 /// Reads the answer to one request.
 pub struct AnswerReader {
     form: Form,
@@ -147,8 +136,8 @@ pub struct AnswerReader {
 #[derive(Default)]
 struct ChoiceState {
     calls: Calls,
-    /// Of tokens whose text has not come yet: parts of a character.
-    held_logprobs: Vec<TextLogprob>,
+    /// Log-probabilities of tokens whose text has not come yet: parts of a character.
+    tokens: HeldTokens,
     finished: bool,
 }
 
@@ -222,9 +211,12 @@ impl AnswerReader {
         };
         let mut emit = Emit { choice: choice.index, finished: state.finished, out };
         if let Some(logprobs) = choice.logprobs {
-            state.held_logprobs.append(&mut logprobs.into_tokens());
+            state.tokens.add(logprobs);
         }
         if let Some(body) = choice.delta {
+            if body.is_without_text() {
+                state.tokens.set_apart();
+            }
             let content = body.content.unwrap_or_default();
             emit.text(body.reasoning_content.or(body.reasoning), DeltaKind::Reasoning)?;
             emit.text(Some(content.reasoning), DeltaKind::Reasoning)?;
@@ -271,7 +263,7 @@ impl Emit<'_> {
     fn answer_text(&mut self, text: Option<String>, state: &mut ChoiceState) -> Result<(), WireError> {
         match text {
             Some(text) if !text.is_empty() => {
-                let logprobs = std::mem::take(&mut state.held_logprobs);
+                let logprobs = state.tokens.of_text(&text);
                 self.push(DeltaKind::Text { text, logprobs })
             }
             _ => Ok(()),
@@ -313,36 +305,6 @@ impl From<WireUsage> for Usage {
             // Servers that count reasoning beside what is generated (xAI) do not say what part of it is.
             reasoning_tokens: reasoning_tokens.filter(|reasoning| *reasoning <= usage.completion_tokens),
         }
-    }
-}
-
-impl From<WireTop> for TopLogprob {
-    fn from(top: WireTop) -> Self {
-        let bytes = top.bytes.unwrap_or_else(|| top.token.as_bytes().to_vec());
-        Self { logprob: top.logprob.unwrap_or(f32::NEG_INFINITY), bytes, token: top.token }
-    }
-}
-
-impl Logprobs {
-    fn into_tokens(self) -> Vec<TextLogprob> {
-        if let Some(content) = self.content {
-            let token = |token: WireToken| TextLogprob {
-                chosen: WireTop { token: token.token, logprob: token.logprob, bytes: token.bytes }.into(),
-                top: token.top_logprobs.unwrap_or_default().into_iter().map(Into::into).collect(),
-            };
-            return content.into_iter().map(token).collect();
-        }
-        let mut logprobs = self.token_logprobs.unwrap_or_default().into_iter();
-        let mut tops = self.top_logprobs.unwrap_or_default().into_iter();
-        let mut tokens = Vec::new();
-        for token in self.tokens.unwrap_or_default() {
-            let chosen = named(token, logprobs.next().flatten().unwrap_or(f32::NEG_INFINITY));
-            let top = tops.next().flatten().unwrap_or_default().into_iter();
-            let mut top: Vec<TopLogprob> = top.map(|(token, logprob)| named(token, logprob)).collect();
-            top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
-            tokens.push(TextLogprob { chosen, top });
-        }
-        tokens
     }
 }
 

@@ -121,6 +121,7 @@ fn a_completion_stream_counts_offsets_in_characters() {
     let token = |token: &str| TextLogprob {
         chosen: TopLogprob { token: token.into(), logprob: -0.5, bytes: token.into() },
         top: Vec::new(),
+        end: None,
     };
     let with = |text: &str| DeltaKind::Text { text: text.into(), logprobs: vec![token(text)] };
     let deltas = [
@@ -148,6 +149,7 @@ fn logprobs_go_with_their_text() {
     let token = TextLogprob {
         chosen: TopLogprob { token: "a".into(), logprob: -0.25, bytes: vec![97] },
         top: vec![alternative],
+        end: None,
     };
     let kind = DeltaKind::Text { text: "a".into(), logprobs: vec![token] };
     let got = encode(Form::Chat, UsageChunk::Omit, &[delta(0, kind)]);

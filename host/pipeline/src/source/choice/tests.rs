@@ -1,9 +1,13 @@
 //! The bundled model's tokenizer, and tokens as a model could have sampled them.
 
 use super::*;
+use crate::holdback::{AtCap, Holdback};
+use proptest::prelude::*;
 use std::path::Path;
 use std::sync::OnceLock;
+use tidegate_sandbox::stage::{Inspection, Redaction, WindowAction};
 use tidegate_text::{AddSpecial, Dialect, ReasoningTags, ToolFormat};
+use tidegate_types::Span;
 
 fn starter() -> Arc<TextModel> {
     static MODEL: OnceLock<Arc<TextModel>> = OnceLock::new();
@@ -119,4 +123,95 @@ fn tokens_of_reasoning_are_counted_where_it_is_told_from_the_rest() {
     // What follows the reasoning counts no more.
     let (longer, _) = count("<think>two and two</think>Four. And four more.", chat, tags());
     assert_eq!(longer, reasoned);
+}
+
+/// The bundled model's tokens below this are special: they have bytes and no text.
+const SPECIAL: u32 = 3;
+/// Its ` water`.
+const WATER: u32 = 1293;
+
+/// The events of a model that draws these tokens, until a stop string ends them.
+fn drawn(ids: &[u32], stop: &[&str], reading: Reading) -> Vec<(String, Vec<TextLogprob>)> {
+    let stop = stop.iter().map(|stop| (*stop).to_owned()).collect();
+    let (prompt, sampling) = (Vec::new(), Vec::new());
+    let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call: false };
+    let mut choice = ChoiceText::new(starter(), &turn).expect("a choice");
+    let mut out = Vec::new();
+    let draw = |id: &u32| SampledToken { id: *id, logprob: Some(-0.5), top: Vec::new() };
+    if !ids.iter().map(draw).any(|token| choice.push(&token, &mut out)) {
+        choice.finish(false, &mut out);
+    }
+    let text = |kind| match kind {
+        DeltaKind::Text { text, logprobs } => Some((text, logprobs)),
+        _ => None,
+    };
+    out.into_iter().filter_map(text).collect()
+}
+
+/// What a client reads of events behind a guard that redacts `water` and lets the rest go at once, and the tokens it gets.
+fn redacted(events: Vec<(String, Vec<TextLogprob>)>) -> (String, Vec<TextLogprob>) {
+    let (mut held, mut read, mut tokens) = (Holdback::default(), String::new(), Vec::new());
+    for (text, logprobs) in events.into_iter().chain([(String::new(), Vec::new())]) {
+        held.push(&text, logprobs);
+        let (settled, safe_through) = (held.window().settled, held.window().text.len() as u32);
+        let redact = |(at, word): (usize, &str)| {
+            let start = settled + at as u32;
+            Redaction { span: Span { start, end: start + word.len() as u32 }, text: "[x]".into() }
+        };
+        let action = WindowAction::Redact(held.pending().match_indices("water").map(redact).collect());
+        let inspection = Inspection { action, safe_through, carry: Vec::new(), findings: Vec::new() };
+        let released = held.apply(inspection, true, 0, AtCap::Halt).expect("it can be followed");
+        read += &released.text;
+        tokens.extend(released.logprobs);
+    }
+    (read, tokens)
+}
+
+fn joined(tokens: &[TextLogprob]) -> String {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.chosen.bytes.iter().copied()).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+proptest! {
+    #[test]
+    fn tokens_say_where_their_own_text_ends(
+        ids in prop::collection::vec(prop_oneof![0..SPECIAL, 0..4096_u32, Just(WATER)], 0..40),
+        stop in prop::option::of(prop::sample::select(vec!["ter", "e", " ", "wat"])),
+        reading in prop::sample::select(vec![Reading::Verbatim, Reading::Chat { tools: true }]),
+    ) {
+        let stop: Vec<&str> = stop.into_iter().collect();
+        let events = drawn(&ids, &stop, reading);
+        let told: String = events.iter().map(|(text, _)| text.as_str()).collect();
+        let placed: usize = events.iter().flat_map(|(_, tokens)| tokens).filter(|token| token.end.is_some()).count();
+        let (read, tokens) = redacted(events);
+        for token in &tokens {
+            let end = usize::try_from(token.end.expect("a place")).expect("in the text");
+            prop_assert_eq!(&read.as_bytes()[end - token.chosen.bytes.len()..end], &*token.chosen.bytes);
+        }
+        // Characters that no token began whole are replaced in the text, and are none of a token's.
+        if stop.is_empty() && reading == Reading::Verbatim && !told.contains(['\u{fffd}']) {
+            prop_assert_eq!(placed, ids.iter().filter(|id| **id >= SPECIAL).count());
+            if !told.contains("water") {
+                prop_assert_eq!(joined(&tokens), read);
+            }
+        }
+    }
+}
+
+/// A special token before each word: by the bytes of the tokens, all behind the first would be of other text.
+#[test]
+fn tokens_without_text_move_no_other_past_a_redaction() {
+    let words = [0, WATER].repeat(6);
+    for reading in [Reading::Verbatim, Reading::Chat { tools: false }] {
+        let (read, tokens) = redacted(drawn(&words, &[], reading));
+        assert_eq!((read.as_str(), tokens), (" [x]".repeat(6).as_str(), Vec::new()));
+    }
+}
+
+#[test]
+fn a_token_that_a_stop_string_cuts_says_no_more_to_a_guard_than_its_text() {
+    let events = drawn(&[WATER], &["ter"], Reading::Verbatim);
+    let names: Vec<&str> = events.iter().flat_map(|(_, of)| of).map(|of| of.chosen.token.as_str()).collect();
+    assert_eq!(names, [" water"], "without a guard it is told");
+    assert_eq!(redacted(events), (" wa".into(), Vec::new()));
 }

@@ -93,7 +93,11 @@ fn log_probabilities_are_said_with_their_text_each_time() {
     let token = |text: &str, logprob| TopLogprob { token: text.into(), logprob, bytes: text.as_bytes().to_vec() };
     let delta = |text: &str| DeltaKind::Text {
         text: text.into(),
-        logprobs: vec![TextLogprob { chosen: token(text, -0.1), top: vec![token(text, -0.1), token("x", -2.5)] }],
+        logprobs: vec![TextLogprob {
+            chosen: token(text, -0.1),
+            top: vec![token(text, -0.1), token("x", -2.5)],
+            end: None,
+        }],
     };
     let deltas = vec![
         delta("a"),
@@ -144,7 +148,7 @@ fn log_probabilities_are_said_with_their_text_each_time() {
 #[test]
 fn many_log_probabilities_are_said_by_the_deltas_and_the_whole_alone() {
     let chosen = TopLogprob { token: "a".into(), logprob: -0.1, bytes: vec![97] };
-    let logprobs = vec![TextLogprob { chosen, top: Vec::new() }];
+    let logprobs = vec![TextLogprob { chosen, top: Vec::new(), end: None }];
     let delta = Delta { choice: 0, kind: DeltaKind::Text { text: "a".into(), logprobs } };
     let finish = Delta { choice: 0, kind: DeltaKind::Finish(FinishReason::Stop) };
     let said = |most_bytes| {
