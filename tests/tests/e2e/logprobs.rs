@@ -1,6 +1,6 @@
-//! Log-probabilities behind guards: a token is words too, and leaves only with its text.
+//! Log-probabilities behind guards: a token is words too, and leaves only with its text. Names of tools likewise.
 
-use crate::halts::{chunk, stage};
+use crate::halts::{blocks, chunk, stage};
 use serde_json::{Value, json};
 use std::path::Path;
 use tidegate_tests::{Answer, BARE, Gateway, ask, events, with_model};
@@ -186,5 +186,27 @@ async fn an_output_guard_passes_tokens_of_its_text_alone() {
     let gateway = Gateway::start(&format!("{}{guard}", streams(&[thought, said]).await)).await;
     for stream in [true, false] {
         assert_eq!(tokens(&asked(&gateway, stream).await), ["ok", " fine"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_of_a_tool_that_nobody_offered_is_judged() {
+    let named = |name: &str| vec![(json!({"tool_calls": call(name, "{}")}), Value::Null)];
+    let finish = |answer: &Answer| {
+        let events = if body(answer).starts_with("data:") { events(&answer.body) } else { vec![answer.json()] };
+        events.iter().find_map(|event| event["choices"][0]["finish_reason"].as_str().map(str::to_owned)).unwrap()
+    };
+    for (name, guard, expected) in [
+        (ADDRESS, stage("pii-guard", ""), "content_filter"),
+        ("look_up_falcon", blocks("look_up_falcon"), "content_filter"),
+        ("look_up", stage("pii-guard", ""), "tool_calls"),
+        ("f", blocks("f"), "tool_calls"),
+    ] {
+        let gateway = Gateway::start(&format!("{}{guard}", streams(&named(name)).await)).await;
+        for stream in [true, false] {
+            let answer = asked(&gateway, stream).await;
+            assert_eq!(finish(&answer), expected, "{name}");
+            assert_eq!(body(&answer).contains(&format!("\"name\":\"{name}\"")), expected == "tool_calls", "{name}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The conversation with the model: generate, screen, run tools, again, until a turn answers.
 
+mod calls;
+
 use crate::account::{Findings, Record};
 use crate::chat::Pipeline;
 use crate::reply::{Emitter, Reply, ReplyEvent};
@@ -320,36 +322,6 @@ impl Conversation {
         }
         self.emit(choice, DeltaKind::Finish(reason)).await;
         Ok(Vec::new())
-    }
-
-    /// Arguments are held until the guards have judged them; `None` when one halts.
-    async fn judge_calls(
-        &mut self,
-        choice: u32,
-        calls: Vec<ToolCall>,
-        ending: Option<&str>,
-    ) -> Result<Option<Vec<ToolCall>>, Reject> {
-        let mut judged = Vec::with_capacity(calls.len());
-        for mut call in calls {
-            let channel = Channel::ToolArguments(call.id.clone());
-            let arguments = Piece { text: call.arguments, logprobs: Vec::new() };
-            let (guards, asking) = (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &channel, ending));
-            let verdict = self.screen.judge(guards, asking, arguments, Vec::new()).await?;
-            if verdict.halted {
-                return Ok(None);
-            }
-            call.arguments = verdict.text;
-            judged.push(call);
-        }
-        Ok(Some(judged))
-    }
-
-    /// A tool of the server, or one that nobody offered while the server has tools: then the model is told.
-    fn is_ours(&self, name: &str) -> bool {
-        let ours = &self.turn.tools;
-        let theirs = &self.turn.request.chat.tools;
-        !theirs.iter().any(|tool| tool.name == name)
-            && (theirs.is_empty() && !ours.is_empty() || ours.iter().any(|tool| tool.def.name == name))
     }
 
     async fn emit_text(&mut self, choice: u32, channel: &Channel, text: String, logprobs: Vec<TextLogprob>) {

@@ -1,0 +1,61 @@
+//! Tool calls of a turn at the stream guards: what of them a model words itself is judged before anybody sees it. That is the
+//! arguments, and a name that nobody has offered; the id is of the server that answers, and leaves as it is.
+
+use super::{Conversation, asking};
+use crate::stages::screen_output::Piece;
+use crate::stages::start::TurnPlan;
+use tidegate_sandbox::stage::Channel;
+use tidegate_types::{Reject, ToolCall};
+
+impl Conversation {
+    /// Whether the guards let a call have this name. One that nobody has offered is the model's own words: they judge it as
+    /// a text of the answer, and one that a guard changes is a tool that nobody has.
+    async fn passes_name(&mut self, choice: u32, name: &str, ending: Option<&str>) -> Result<bool, Reject> {
+        if self.guards().is_empty() || self.is_offered(name) {
+            return Ok(true);
+        }
+        let (guards, asking) =
+            (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &Channel::Text, ending));
+        let text = Piece { text: name.to_owned(), logprobs: Vec::new() };
+        let verdict = Box::pin(self.screen.judge(guards, asking, text, Vec::new())).await?;
+        Ok(!verdict.halted && verdict.text == name)
+    }
+
+    fn is_offered(&self, name: &str) -> bool {
+        let TurnPlan { request, tools, .. } = &self.turn;
+        request.chat.tools.iter().any(|tool| tool.name == name) || tools.iter().any(|tool| tool.def.name == name)
+    }
+
+    /// Arguments are held until the guards have judged them; `None` when one halts.
+    pub(super) async fn judge_calls(
+        &mut self,
+        choice: u32,
+        calls: Vec<ToolCall>,
+        ending: Option<&str>,
+    ) -> Result<Option<Vec<ToolCall>>, Reject> {
+        let mut judged = Vec::with_capacity(calls.len());
+        for mut call in calls {
+            if !self.passes_name(choice, &call.name, ending).await? {
+                return Ok(None);
+            }
+            let channel = Channel::ToolArguments(call.id.clone());
+            let arguments = Piece { text: call.arguments, logprobs: Vec::new() };
+            let (guards, asking) = (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &channel, ending));
+            let verdict = self.screen.judge(guards, asking, arguments, Vec::new()).await?;
+            if verdict.halted {
+                return Ok(None);
+            }
+            call.arguments = verdict.text;
+            judged.push(call);
+        }
+        Ok(Some(judged))
+    }
+
+    /// A tool of the server, or one that nobody offered while the server has tools: then the model is told.
+    pub(super) fn is_ours(&self, name: &str) -> bool {
+        let ours = &self.turn.tools;
+        let theirs = &self.turn.request.chat.tools;
+        !theirs.iter().any(|tool| tool.name == name)
+            && (theirs.is_empty() && !ours.is_empty() || ours.iter().any(|tool| tool.def.name == name))
+    }
+}
