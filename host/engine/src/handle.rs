@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::stats::{EngineStats, Health, Phase};
 use crate::stream::JobStream;
 use crate::thread::ThreadEngine;
-use crate::validate::validate;
+use crate::validate::{too_long, validate};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -91,6 +91,12 @@ impl EngineHandle {
         let id = work.job.id;
         let events = self.shared.accept(work)?;
         Ok(JobStream::new(id, events, self.shared.clone()))
+    }
+
+    /// What is said of a prompt that is not submitted, since it has at least so many tokens: more than a job may have.
+    pub fn refuse_longer(&self, at_least: usize) -> Reject {
+        let facts = &self.shared.facts;
+        too_long(&format!("at least {at_least}"), facts, self.shared.context, facts.pooling.is_none())
     }
 
     /// What the engine knows of its model.

@@ -27,16 +27,25 @@ pub(crate) fn validate(work: &Work, facts: &ModelFacts, context: usize) -> Resul
 }
 
 fn check_length(work: &Work, facts: &ModelFacts, context: usize) -> Result<(), Reject> {
-    let (num_tokens, name) = (work.num_tokens(), &facts.name);
+    let num_tokens = work.num_tokens();
     let wants_tokens = work.job.max_tokens > 0;
     let room_in_answer = !wants_tokens || work.emitted.len() < work.job.max_tokens as usize;
     let most = context - usize::from(wants_tokens);
     if num_tokens <= most && room_in_answer {
         return Ok(());
     }
-    let message = if !room_in_answer {
-        format!("{} tokens were generated already; max_tokens is {}", work.emitted.len(), work.job.max_tokens)
-    } else if context < facts.max_positions {
+    if !room_in_answer {
+        let (done, most) = (work.emitted.len(), work.job.max_tokens);
+        let message = format!("{done} tokens were generated already; max_tokens is {most}");
+        return Err(Reject::invalid("messages", message).code("context_length_exceeded"));
+    }
+    Err(too_long(&num_tokens.to_string(), facts, context, wants_tokens))
+}
+
+/// Refuses a prompt by its number of tokens, which may be about that.
+pub(crate) fn too_long(num_tokens: &str, facts: &ModelFacts, context: usize, wants_tokens: bool) -> Reject {
+    let (name, most) = (&facts.name, context - usize::from(wants_tokens));
+    let message = if context < facts.max_positions {
         format!(
             "prompt has {num_tokens} tokens; model `{name}` allows {most} here, for its cache holds {context}{} (engine.kv_cache_mib)",
             if wants_tokens { " and the answer needs one" } else { "" }
@@ -46,7 +55,7 @@ fn check_length(work: &Work, facts: &ModelFacts, context: usize) -> Result<(), R
     } else {
         format!("prompt has {num_tokens} tokens; model `{name}` allows {context}, and the answer needs one of them")
     };
-    Err(Reject::invalid("messages", message).code("context_length_exceeded"))
+    Reject::invalid("messages", message).code("context_length_exceeded")
 }
 
 fn check_sampling(params: &SamplingParams, facts: &ModelFacts) -> Result<(), Reject> {

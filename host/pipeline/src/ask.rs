@@ -48,7 +48,7 @@ pub struct Asking<'a> {
 struct Question {
     charge: Option<Arc<Charge>>,
     tally: Arc<Tally>,
-    _hold: Hold,
+    hold: Hold,
 }
 
 impl Question {
@@ -89,7 +89,7 @@ impl Asking<'_> {
         let charge = self.ledger.map(|ledger| Arc::new(ledger.follow(who(chat, self.cx))));
         let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
         let hold = self.gate.enter(self.model, chat, [], &tally).await?;
-        Ok(Question { charge, tally, _hold: hold })
+        Ok(Question { charge, tally, hold })
     }
 
     /// A question about texts, as models and as limits know it.
@@ -120,7 +120,10 @@ impl Asking<'_> {
         question: &Question,
     ) -> Result<Reading, Reject> {
         let bounds = LengthBounds::of_model(&self.model.quota.load());
-        let reading = Reading::of(self.model, asked, wanted, &bounds, estimated_input(chat, [])).await?;
+        let reading = {
+            let kept = question.hold.kept();
+            Reading::of(self.model, asked, wanted, &bounds, (estimated_input(chat, []), kept)).await?
+        };
         if let Some(charge) = &question.charge {
             charge.reserve(&self.model.name, reading.num_tokens, 0)?;
         }
@@ -135,7 +138,7 @@ async fn read(asking: Asking<'_>, chat: &Arc<Chat>, question: &Question) -> Resu
     let bounds = LengthBounds::of_model(&model.quota.load());
     let (charge, attempts) = (charge.as_ref(), &Attempts::default());
     let ask = Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally, attempts };
-    let mut source = source(ask, Vec::new()).await?;
+    let mut source = source(ask, Vec::new(), question.hold.kept()).await?;
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
     while let Some(event) = source.next().await {
         match event? {

@@ -38,6 +38,11 @@ impl LengthBounds {
         Self { context: min(|quota| quota.max_context_tokens), output: min(|quota| quota.max_output_tokens) }
     }
 
+    /// Tokens of prompt and answer together, by a model that was made for so many.
+    pub(crate) fn tightest_context(&self, model: u32) -> usize {
+        self.context.map_or(model, |bound| bound.tokens.min(model)) as usize
+    }
+
     /// Refuses a request that asks for a longer answer than it may get: a shorter one than asked for would be a surprise.
     pub(crate) fn check_output(&self, chat: &Chat) -> Result<(), Reject> {
         let (Some(asked), Some(Bound { tokens, of })) = (chat.max_tokens, self.output) else { return Ok(()) };

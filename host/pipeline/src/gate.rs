@@ -5,6 +5,7 @@
 //! itself, for its part of the limits. Where nothing is shared nothing is awaited.
 
 use crate::estimate::estimated_input;
+use crate::long_work::{Keeps, Kept};
 use crate::models::Model;
 use crate::stages::end_user;
 use metrics::counter;
@@ -110,8 +111,9 @@ impl Gate {
             },
         }
         .map_err(|denial| refusal(&denial))?;
-        let held = Held { gate: self.clone(), charged, tally: Arc::clone(tally), output, tokens };
-        Ok(Hold { allowances, held: Some(Box::new(held)) })
+        let charged = Mutex::new(Charged { by: Some(charged), tokens });
+        let held = Held { gate: self.clone(), charged, tally: Arc::clone(tally), output };
+        Ok(Hold { allowances, held: Some(Arc::new(held)) })
     }
 }
 
@@ -170,16 +172,20 @@ pub(crate) struct Hold {
     /// What was left after it.
     pub(crate) allowances: Allowances,
     /// `None` where nothing is limited.
-    held: Option<Box<Held>>,
+    held: Option<Arc<Held>>,
 }
 
 struct Held {
     gate: Gate,
-    charged: Reserved,
+    charged: Mutex<Charged>,
     tally: Arc<Tally>,
     /// Of the answer, as it was let in.
     output: u64,
-    /// All that is charged.
+}
+
+struct Charged {
+    /// Taken when it is settled.
+    by: Option<Reserved>,
     tokens: u64,
 }
 
@@ -193,28 +199,37 @@ impl Hold {
     /// A further turn begins, with a prompt of about `input` tokens: what it may cost beyond what is charged is charged
     /// now, so that others are let in by what is left. It is not refused: tools have run for it already.
     pub(crate) fn go_on(&mut self, input: u64) {
-        let Some(held) = self.held.as_deref_mut() else { return };
+        let Some(held) = self.held.as_deref() else { return };
+        let mut charged = held.charged.lock().unwrap_or_else(PoisonError::into_inner);
         let used = held.tally.tokens();
         let most = used.input.saturating_add(input).saturating_add(used.output.max(held.output));
-        let more = most.saturating_sub(held.tokens);
-        held.tokens += more;
-        match &mut held.charged {
-            _ if more == 0 => {}
-            Reserved::Here(reservation) => held.gate.0.lock().raise(reservation, more, held.gate.0.now()),
-            Reserved::Shared(charged) => charged.raise(more),
+        let more = most.saturating_sub(charged.tokens);
+        charged.tokens += more;
+        match &mut charged.by {
+            Some(Reserved::Here(reservation)) if more > 0 => {
+                held.gate.0.lock().raise(reservation, more, held.gate.0.now());
+            }
+            Some(Reserved::Shared(charged)) if more > 0 => charged.raise(more),
+            _ => {}
         }
+    }
+
+    /// For work that may outlive the request: what is counted is settled when that has ended, too.
+    pub(crate) fn kept(&self) -> Kept {
+        let keeps = |held: &Arc<Held>| -> Keeps { Arc::<Held>::clone(held) };
+        self.held.iter().map(keeps).collect()
     }
 }
 
-impl Drop for Hold {
+impl Drop for Held {
     fn drop(&mut self) {
-        let Some(held) = self.held.take() else { return };
-        let Held { gate, charged, tally, .. } = *held;
-        let Tokens { input, output, .. } = tally.tokens();
+        let charged = self.charged.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Tokens { input, output, .. } = self.tally.tokens();
         let used = input.saturating_add(output);
-        match charged {
-            Reserved::Here(reservation) => gate.0.lock().settle(reservation, used, gate.0.now()),
-            Reserved::Shared(charged) => charged.settle(used),
+        match charged.by.take() {
+            Some(Reserved::Here(reservation)) => self.gate.0.lock().settle(reservation, used, self.gate.0.now()),
+            Some(Reserved::Shared(charged)) => charged.settle(used),
+            None => {}
         }
     }
 }

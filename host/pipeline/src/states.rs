@@ -5,6 +5,7 @@ use crate::account::Findings;
 use crate::admission::Place;
 use crate::context::RequestContext;
 use crate::gate::Hold;
+use crate::long_work::{Keeps, Kept};
 use crate::models::Model;
 use crate::reply::Reply;
 use crate::stages::PendingVerdicts;
@@ -115,7 +116,7 @@ impl Drop for Seen {
 
 /// Places that a request takes while it runs.
 pub(crate) struct HeldLimits {
-    pub(crate) _place: Place,
+    pub(crate) place: Arc<Place>,
     /// Of its caller's limits.
     pub(crate) caller: Hold,
     /// Of the limits of the model that answers.
@@ -127,6 +128,14 @@ impl HeldLimits {
     pub(crate) fn go_on(&mut self, input: u64) {
         self.caller.go_on(input);
         self.model.go_on(input);
+    }
+
+    /// For work that may outlive the request.
+    pub(crate) fn kept(&self) -> Kept {
+        let place: Keeps = Arc::<Place>::clone(&self.place);
+        let mut kept = vec![place];
+        kept.extend(self.caller.kept().into_iter().chain(self.model.kept()));
+        kept
     }
 
     /// What is left to the caller.

@@ -7,8 +7,9 @@ use crate::dialect::Dialect;
 use crate::error::TextError;
 use crate::files::TemplateSource;
 use crate::model::TextModel;
-use crate::template::ChatTemplate;
+use crate::template::{ChatTemplate, Room};
 use crate::veil::Veil;
+use crate::within::Within;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::SystemTime;
@@ -65,6 +66,7 @@ impl ChatRenderer {
         options: &ChatOptions,
         dialect: &Dialect,
         veil: &mut Veil<'_>,
+        room: &Room<'_>,
     ) -> Result<String, TextError> {
         let mut context = self.named_tokens.clone();
         for (name, value) in &options.template_args {
@@ -78,7 +80,7 @@ impl ChatRenderer {
         context.insert("tools".to_owned(), layout.tools(tools)?);
         context.insert("documents".to_owned(), Value::Null);
         context.insert("add_generation_prompt".to_owned(), options.add_generation_prompt.into());
-        let rendered = self.template.render(&Value::Object(context), !tools.is_empty(), options.now);
+        let rendered = self.template.render(&Value::Object(context), !tools.is_empty(), options.now, room);
         rendered.map_err(|error| unveil(error, veil))
     }
 
@@ -104,7 +106,7 @@ impl ChatRenderer {
             let tool = json!({"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}});
             context.insert("tools".to_owned(), json!([{"type": "function", "function": tool}]));
             context.insert("add_generation_prompt".to_owned(), false.into());
-            let rendered = self.template.render(&Value::Object(context), true, SystemTime::UNIX_EPOCH);
+            let rendered = self.template.render(&Value::Object(context), true, SystemTime::UNIX_EPOCH, &Room::ALL);
             rendered.is_ok_and(|text| !text.contains("'probe'") && !text.contains("\\\"probe\\\""))
         };
         let object_fits = fits(json!({"probe": "value"}));
@@ -157,9 +159,22 @@ impl TextModel {
         tools: &[ToolDef],
         options: &ChatOptions,
     ) -> Result<Vec<u32>, TextError> {
+        self.encode_chat_within(messages, tools, options, &Within::ALL)
+    }
+
+    /// As [`Self::encode_chat`], for a conversation that may be far too long.
+    pub fn encode_chat_within(
+        &self,
+        messages: &[Message],
+        tools: &[ToolDef],
+        options: &ChatOptions,
+        within: &Within<'_>,
+    ) -> Result<Vec<u32>, TextError> {
+        within.check_gone()?;
         let mut veil = Veil::new(self.encoder().controls());
-        let rendered = self.renderer()?.render(messages, tools, options, self.dialect(), &mut veil)?;
-        self.encoder().encode_veiled(&rendered, &mut veil)
+        let room = Room { within, measure: self.measure() };
+        let rendered = self.renderer()?.render(messages, tools, options, self.dialect(), &mut veil, &room)?;
+        self.encode_veiled(&rendered, &mut veil, within)
     }
 
     /// The prompt as text, for people to read: encoding it again would make callers' marks real.
@@ -170,7 +185,7 @@ impl TextModel {
         options: &ChatOptions,
     ) -> Result<String, TextError> {
         let mut veil = Veil::new(self.encoder().controls());
-        let rendered = self.renderer()?.render(messages, tools, options, self.dialect(), &mut veil)?;
+        let rendered = self.renderer()?.render(messages, tools, options, self.dialect(), &mut veil, &Room::ALL)?;
         Ok(rendered.chars().map(|c| veil.original(c)).collect())
     }
 }

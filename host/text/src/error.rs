@@ -81,6 +81,15 @@ pub enum TextError {
         /// The cap.
         limit: usize,
     },
+    /// The text is too long for who wants its tokens.
+    #[error("the text has at least {at_least} tokens; shorten it")]
+    TooManyTokens {
+        /// How many were counted before that was sure.
+        at_least: usize,
+    },
+    /// Nobody waits for the tokens any more.
+    #[error("nobody waits for the tokens of this text any more")]
+    Gone,
     /// The tokenizer cannot encode the text.
     #[error("the tokenizer cannot encode the text: {0}")]
     Encode(String),

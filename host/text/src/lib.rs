@@ -8,6 +8,7 @@
 //! - What a caller writes never becomes a control token (`veil.rs`).
 //! - Output is the same for every chunking of the same tokens, and no character is split.
 //! - A parser loses no text: what is not a well-formed tool call is text.
+//! - What is held of a text is bounded by the tokens that its model reads, and not by the text (`within.rs`).
 //!
 //! Read next: `model.rs` (what a folder holds), `chat.rs` (the way in), `detokenizer.rs` (the way out).
 
@@ -19,12 +20,14 @@ mod dialect;
 mod encoder;
 mod error;
 mod files;
+mod measure;
 mod model;
 mod output;
 mod pieces;
 mod stop;
 mod template;
 mod veil;
+mod within;
 
 pub use chat::ChatOptions;
 pub use detokenizer::{Detokenizer, Place, Specials};
@@ -34,3 +37,4 @@ pub use error::TextError;
 pub use model::TextModel;
 pub use output::{OutputEvent, OutputParser, Parsed};
 pub use stop::{StopMatcher, StopStep};
+pub use within::{Past, Within};

@@ -9,8 +9,10 @@ use crate::dialect::Dialect;
 use crate::encoder::{AddSpecial, Encoder};
 use crate::error::TextError;
 use crate::files::{self, ModelFiles};
+use crate::measure::Measure;
 use crate::pieces::{PieceTable, SUPPORTED_DECODERS};
-use crate::veil::is_stand_in;
+use crate::veil::{Veil, is_stand_in};
+use crate::within::Within;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use std::sync::Arc;
 pub struct TextModel {
     encoder: Encoder,
     pieces: PieceTable,
+    measure: Measure,
     renderer: Option<ChatRenderer>,
     dialect: Dialect,
     markup: HashSet<u32>,
@@ -50,9 +53,11 @@ impl TextModel {
             None => None,
         };
         let path = files.tokenizer_path;
+        let measure = Measure::of(&files.tokenizer, &pieces);
         let encoder = Encoder::new(files.tokenizer, controls)
             .map_err(|error| TextError::Malformed { path, cause: error.to_string() })?;
-        let model = Self { encoder, pieces, renderer, dialect: Dialect::plain(), markup: HashSet::new(), eos, bos };
+        let markup = HashSet::new();
+        let model = Self { encoder, pieces, measure, renderer, dialect: Dialect::plain(), markup, eos, bos };
         Ok(model.with_dialect(dialect))
     }
 
@@ -113,9 +118,39 @@ impl TextModel {
         self.encoder.encode(text, add)
     }
 
+    /// As [`Self::encode`], for a text that may be far too long.
+    pub fn encode_within(&self, text: &str, add: AddSpecial, within: &Within<'_>) -> Result<Vec<u32>, TextError> {
+        let count = |piece: &str| Ok(self.encoder.encode(piece, AddSpecial::No)?.len());
+        within.check(text, self.measure, count)?;
+        self.encoder.encode(text, add)
+    }
+
     /// A caller's text to ids: marks in it stay plain text.
     pub fn encode_literal(&self, text: &str, add: AddSpecial) -> Result<Vec<u32>, TextError> {
         self.encoder.encode_literal(text, add)
+    }
+
+    /// As [`Self::encode_literal`], for a text that may be far too long.
+    pub fn encode_literal_within(
+        &self,
+        text: &str,
+        add: AddSpecial,
+        within: &Within<'_>,
+    ) -> Result<Vec<u32>, TextError> {
+        let count = |piece: &str| Ok(self.encoder.encode_literal(piece, AddSpecial::No)?.len());
+        within.check(text, self.measure, count)?;
+        self.encoder.encode_literal(text, add)
+    }
+
+    /// The tokens of a rendered template.
+    pub(crate) fn encode_veiled(
+        &self,
+        rendered: &str,
+        veil: &mut Veil<'_>,
+        within: &Within<'_>,
+    ) -> Result<Vec<u32>, TextError> {
+        within.check(rendered, self.measure, |piece| Ok(self.encoder.encode_veiled(piece, veil)?.len()))?;
+        self.encoder.encode_veiled(rendered, veil)
     }
 
     /// Ids to text at once; the same as a [`Detokenizer`] says over time.
@@ -136,6 +171,10 @@ impl TextModel {
 
     pub(crate) fn pieces(&self) -> &PieceTable {
         &self.pieces
+    }
+
+    pub(crate) fn measure(&self) -> Measure {
+        self.measure
     }
 
     pub(crate) fn encoder(&self) -> &Encoder {

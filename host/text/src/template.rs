@@ -13,7 +13,9 @@ mod json;
 
 use crate::error::TextError;
 use crate::files::TemplateSource;
+use crate::measure::Measure;
 use crate::veil::is_stand_in;
+use crate::within::{Within, written_bytes};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, Value};
@@ -35,6 +37,17 @@ pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     default: TemplateSource,
     tool_use: Option<TemplateSource>,
+}
+
+/// What a template may write, and for whom.
+pub(crate) struct Room<'a> {
+    pub within: &'a Within<'a>,
+    pub measure: Measure,
+}
+
+impl Room<'_> {
+    /// All that is written at all.
+    pub const ALL: Room<'static> = Room { within: &Within::ALL, measure: Measure { longest: None, swallows: false } };
 }
 
 /// What a template threw with `raise_exception`.
@@ -69,7 +82,13 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation.
-    pub fn render(&self, context: &serde_json::Value, with_tools: bool, now: SystemTime) -> Result<String, TextError> {
+    pub fn render(
+        &self,
+        context: &serde_json::Value,
+        with_tools: bool,
+        now: SystemTime,
+        room: &Room<'_>,
+    ) -> Result<String, TextError> {
         let name = if with_tools && self.tool_use.is_some() { TOOL_USE } else { DEFAULT };
         let template = self.environment.get_template(name).map_err(failed)?;
         let mut values: Vec<(String, Value)> = Vec::new();
@@ -78,10 +97,10 @@ impl ChatTemplate {
         }
         let strftime = Value::from_function(move |format: &str| clock::strftime(now, format));
         values.push(("strftime_now".to_owned(), strftime));
-        let mut output = CappedOutput { bytes: Vec::new(), is_full: false };
+        let mut output = CappedOutput { bytes: Vec::new(), num_written: 0, room, stopped: None };
         let rendered = template.render_captured_to(Value::from_pairs(values), &mut output).map(drop);
-        if output.is_full {
-            return Err(TextError::TemplateTooLong { limit_bytes: MAX_OUTPUT_BYTES });
+        if let Some(why) = output.stopped {
+            return Err(why);
         }
         rendered.map_err(failed)?;
         String::from_utf8(output.bytes).map_err(|error| TextError::TemplateFailed(error.to_string()))
@@ -140,17 +159,37 @@ fn without_generation_blocks(source: &str) -> String {
     out
 }
 
-/// Takes output up to the cap and fails from there.
-struct CappedOutput {
+/// Takes output up to the cap, or to where it cannot fit or nobody waits for it, and fails from there.
+struct CappedOutput<'a> {
     bytes: Vec<u8>,
-    is_full: bool,
+    /// Without the veil, at least.
+    num_written: usize,
+    room: &'a Room<'a>,
+    stopped: Option<TextError>,
 }
 
-impl Write for CappedOutput {
+impl CappedOutput<'_> {
+    fn check(&self, num_more: usize) -> Result<(), TextError> {
+        let Room { within, measure } = self.room;
+        within.check_gone()?;
+        if let (Some(most), Some(longest)) = (within.most_bytes(*measure), measure.longest)
+            && self.num_written > most
+        {
+            return Err(TextError::TooManyTokens { at_least: self.num_written.div_ceil(longest) });
+        }
+        if self.bytes.len() + num_more > MAX_OUTPUT_BYTES {
+            return Err(TextError::TemplateTooLong { limit_bytes: MAX_OUTPUT_BYTES });
+        }
+        Ok(())
+    }
+}
+
+impl Write for CappedOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT_BYTES {
-            self.is_full = true;
-            return Err(io::Error::other("the output is too long"));
+        self.num_written += written_bytes(bytes);
+        if let Err(why) = self.check(bytes.len()) {
+            self.stopped = Some(why);
+            return Err(io::Error::other("no more is wanted"));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -173,7 +212,7 @@ mod tests {
     }
 
     fn render(text: &str, context: serde_json::Value) -> Result<String, TextError> {
-        compile(text)?.render(&context, false, SystemTime::UNIX_EPOCH)
+        compile(text)?.render(&context, false, SystemTime::UNIX_EPOCH, &Room::ALL)
     }
 
     fn check(text: &str, context: serde_json::Value, expected: &str) {

@@ -1,38 +1,65 @@
 //! Vectors by the own engine: texts become tokens, each a job of its own. Those that leave the server have length 1.
 
-use crate::models::EngineModel;
+use crate::bounds::LengthBounds;
+use crate::long_work::{Kept, Waiting, in_turn};
+use crate::models::{EngineModel, Model};
 use crate::stages::LONG_TEXT_BYTES;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use std::sync::Arc;
 use tidegate_engine::JobStream;
 use tidegate_ledger::Tally;
-use tidegate_text::{AddSpecial, TextModel};
+use tidegate_text::{AddSpecial, Past, TextError, TextModel, Within};
 use tidegate_types::{Caller, EmbedInput, Embeddings, Fault, Job, JobEvent, Reject, RejectKind, Usage};
 
 /// Of one request at the engine together: enough for a batch, and the others wait where they take nobody's place.
 const JOBS_AT_ONCE: usize = 32;
 
 /// Texts with what the model's tokenizer adds to them; marks that callers write into them stay text.
-pub(crate) async fn encode(text: &Arc<TextModel>, inputs: &[EmbedInput]) -> Result<Vec<Vec<u32>>, Reject> {
+pub(crate) async fn encode(
+    model: &Model,
+    engine: &EngineModel,
+    inputs: &[EmbedInput],
+    bounds: LengthBounds,
+    kept: Kept,
+) -> Result<Vec<Vec<u32>>, Reject> {
     let bytes: usize = inputs.iter().map(|input| if let EmbedInput::Text(text) = input { text.len() } else { 0 }).sum();
-    if bytes <= LONG_TEXT_BYTES {
-        return encode_all(text, inputs);
-    }
-    let (text, inputs) = (Arc::clone(text), inputs.to_vec());
-    let encoding = tokio::task::spawn_blocking(move || encode_all(&text, &inputs));
-    encoding.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
+    let most_tokens = bounds.tightest_context(model.context_tokens);
+    let text = Arc::clone(&engine.text);
+    let encoded = if bytes <= LONG_TEXT_BYTES {
+        encode_all(&text, inputs, most_tokens, &Waiting::default())
+    } else {
+        let inputs = inputs.to_vec();
+        in_turn(kept, move |waiting| Ok(encode_all(&text, &inputs, most_tokens, waiting))).await?
+    };
+    encoded.map_err(|(i, error)| {
+        let reject = match error {
+            TextError::TooManyTokens { at_least } => {
+                let bounded = bounds.check_text(at_least as u64, "at least ").err();
+                bounded.unwrap_or_else(|| engine.handle.refuse_longer(at_least))
+            }
+            error if error.is_callers() => Reject::invalid("input", error.to_string()).code("invalid_value"),
+            error => return Reject::internal(Fault::Operator, error.to_string()),
+        };
+        reject.at(if inputs.len() == 1 { "input".to_owned() } else { format!("input[{i}]") })
+    })
 }
 
-fn encode_all(text: &TextModel, inputs: &[EmbedInput]) -> Result<Vec<Vec<u32>>, Reject> {
-    let encode = |input: &EmbedInput| match input {
+/// A failure says of which text it is.
+fn encode_all(
+    text: &TextModel,
+    inputs: &[EmbedInput],
+    most_tokens: usize,
+    waiting: &Waiting,
+) -> Result<Vec<Vec<u32>>, (usize, TextError)> {
+    let within = Within { most_tokens, past: Past::Stop, gone: &|| waiting.is_over() };
+    let encode = |(i, input): (usize, &EmbedInput)| match input {
         EmbedInput::Tokens(tokens) => Ok(tokens.clone()),
-        EmbedInput::Text(written) => text.encode_literal(written, AddSpecial::Yes).map_err(|error| {
-            let callers = error.is_callers().then(|| Reject::invalid("input", error.to_string()).code("invalid_value"));
-            callers.unwrap_or_else(|| Reject::internal(Fault::Operator, error.to_string()))
-        }),
+        EmbedInput::Text(written) => {
+            text.encode_literal_within(written, AddSpecial::Yes, &within).map_err(|error| (i, error))
+        }
     };
-    inputs.iter().map(encode).collect()
+    inputs.iter().enumerate().map(encode).collect()
 }
 
 /// One vector for each prompt, of which `of_each` leaves what is wanted. Dropping the future ends the jobs.

@@ -6,6 +6,7 @@ use crate::bounds::LengthBounds;
 use crate::context::RequestContext;
 use crate::estimate::BYTES_PER_TOKEN;
 use crate::labels::classifier;
+use crate::long_work::Kept;
 use crate::models::{EngineModel, Makes, Model, ModelBackend};
 use tidegate_ledger::Tally;
 use tidegate_types::{EmbedInput, EmbedRequest, Embeddings, Reject, Usage};
@@ -29,13 +30,13 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Refuses what the model cannot do, and texts that are longer than `bounds`. `estimate` is for a model that runs
-    /// elsewhere.
+    /// elsewhere, `kept` what the request holds.
     pub(crate) async fn of(
         model: &Model,
         asked: &EmbedRequest,
         wanted: Wanted,
         bounds: &LengthBounds,
-        estimate: u64,
+        (estimate, kept): (u64, Kept),
     ) -> Result<Self, Reject> {
         match &model.backend {
             ModelBackend::Engine(engine) => {
@@ -43,7 +44,7 @@ impl Reading {
                     Wanted::Vectors => check_dimensions(model, engine, asked.dimensions).map(|()| None)?,
                     Wanted::Labels => Some(classifier(model, engine)?),
                 };
-                let mut prompts = encode(&engine.text, &asked.inputs).await?;
+                let mut prompts = encode(model, engine, &asked.inputs, *bounds, kept).await?;
                 if let Some(classifier) = padded {
                     prompts.iter_mut().for_each(|prompt| prompt.truncate(classifier.without_padding(prompt).len()));
                 }

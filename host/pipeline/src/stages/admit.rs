@@ -28,7 +28,7 @@ impl Pipeline {
         let charge = self.ledger.as_ref().map(|ledger| Arc::new(ledger.follow(who(&chat, &cx))));
         let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
         let caller = self.gate.admit(&cx.caller, &chat, &tally).await?;
-        let held = HeldLimits { _place: place, caller, model: Hold::default() };
+        let held = HeldLimits { place: Arc::new(place), caller, model: Hold::default() };
         Ok(Admitted(Box::new(Request {
             chat: Arc::new(chat),
             cx,

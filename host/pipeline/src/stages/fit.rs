@@ -3,12 +3,13 @@
 
 use crate::bounds::LengthBounds;
 use crate::estimate::{estimated_input, text_bytes, tool_bytes};
+use crate::long_work::Waiting;
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
 use crate::stages::sampling::resolve;
 use serde_json::{Map, Value};
 use std::sync::Arc;
-use tidegate_text::{AddSpecial, ChatOptions, TextError, ToolFormat};
+use tidegate_text::{AddSpecial, ChatOptions, Past, TextError, ToolFormat, Within};
 use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, ToolChoice, ToolDef, Transcript};
 
 /// A request that fits its model.
@@ -19,20 +20,29 @@ pub(crate) enum Fitted {
     Upstream(Arc<Chat>),
 }
 
-/// Fits `chat`, with the server's `tools` beside its own, to `model`.
+/// Fits `chat`, with the server's `tools` beside its own, to `model`, while somebody is `waiting` for it.
 pub(crate) fn fit(
     model: &Model,
     chat: &Arc<Chat>,
     tools: &[ToolDef],
-    seeds: &[u64],
-    bounds: LengthBounds,
+    (seeds, bounds): (&[u64], LengthBounds),
+    waiting: &Waiting,
 ) -> Result<Fitted, Reject> {
     bounds.check_output(chat)?;
     match &model.backend {
         ModelBackend::Engine(engine) => {
             refuse_unsupported(model, chat)?;
             let offered = offered(model, engine, chat, tools)?;
-            let prompt = encode(engine, chat, &merge_context(&chat.messages), &offered)?;
+            check_template_args(chat)?;
+            let most_tokens = bounds.tightest_context(model.context_tokens);
+            let within = Within { most_tokens, past: Past::Stop, gone: &|| waiting.is_over() };
+            let prompt = encode(engine, chat, &offered, &within).map_err(|error| match error {
+                TextError::TooManyTokens { at_least } => {
+                    let bounded = bounds.check_prompt(at_least as u64, "at least ").err();
+                    bounded.unwrap_or_else(|| engine.handle.refuse_longer(at_least))
+                }
+                error => refusal(chat.form, &error),
+            })?;
             bounds.check_prompt(prompt.len() as u64, "")?;
             let mut turn = engine_turn(model, engine, chat, prompt, seeds, bounds);
             if chat.form == Form::Chat {
@@ -61,12 +71,24 @@ fn upstream_chat(chat: &Arc<Chat>, tools: &[ToolDef], bounds: LengthBounds) -> R
     Ok(fitted)
 }
 
-/// What the prompt takes; for an upstream, whose tokenizer is not here, about that.
-pub(super) fn prompt_tokens(model: &Model, chat: &Chat, tools: &[ToolDef]) -> Result<usize, Reject> {
+/// What the prompt takes, exactly where that may be `room`; for an upstream, whose tokenizer is not here, about that.
+pub(super) fn prompt_tokens(
+    model: &Model,
+    chat: &Chat,
+    tools: &[ToolDef],
+    room: usize,
+    waiting: &Waiting,
+) -> Result<usize, Reject> {
     match &model.backend {
         ModelBackend::Engine(engine) => {
             let offered = offered(model, engine, chat, tools)?;
-            Ok(encode(engine, chat, &merge_context(&chat.messages), &offered)?.len())
+            check_template_args(chat)?;
+            let within = Within { most_tokens: room, past: Past::Count, gone: &|| waiting.is_over() };
+            match encode(engine, chat, &offered, &within) {
+                Ok(prompt) => Ok(prompt.len()),
+                Err(TextError::TooManyTokens { at_least }) => Ok(at_least),
+                Err(error) => Err(refusal(chat.form, &error)),
+            }
         }
         ModelBackend::Upstream(_) => {
             let bytes = text_bytes(chat) + tool_bytes(chat.tools.iter().chain(tools));
@@ -149,32 +171,34 @@ fn refuse_opaque(model: &str, message: &Message) -> Result<(), Reject> {
     Ok(())
 }
 
-fn encode(engine: &EngineModel, chat: &Chat, messages: &[Message], tools: &[ToolDef]) -> Result<Vec<u32>, Reject> {
-    let encoded = match chat.form {
+fn encode(engine: &EngineModel, chat: &Chat, tools: &[ToolDef], within: &Within<'_>) -> Result<Vec<u32>, TextError> {
+    let (messages, text) = (merge_context(&chat.messages), &engine.text);
+    match chat.form {
         Form::Completion { .. } => {
             let prompt: String = messages.iter().map(Message::joined_text).collect();
             // Text of others may be in a prompt. Only who says that it is rendered has seen to its marks.
             match chat.extra.get(PARSE_SPECIAL) {
-                Some(Value::Bool(true)) => engine.text.encode(&prompt, AddSpecial::Yes),
-                _ => engine.text.encode_literal(&prompt, AddSpecial::Yes),
+                Some(Value::Bool(true)) => text.encode_within(&prompt, AddSpecial::Yes, within),
+                _ => text.encode_literal_within(&prompt, AddSpecial::Yes, within),
             }
         }
         Form::Chat => {
-            let options = ChatOptions { template_args: template_args(chat)?, ..ChatOptions::default() };
-            engine.text.encode_chat(messages, tools, &options)
+            let options = ChatOptions { template_args: template_args(chat), ..ChatOptions::default() };
+            text.encode_chat_within(&messages, tools, &options, within)
         }
+    }
+}
+
+fn refusal(form: Form, error: &TextError) -> Reject {
+    if !error.is_callers() {
+        return Reject::internal(Fault::Operator, error.to_string());
+    }
+    let param = match (error, form) {
+        (TextError::ReservedArgument(_), _) => TEMPLATE_ARGS,
+        (_, Form::Chat) => "messages",
+        (_, Form::Completion { .. }) => "prompt",
     };
-    encoded.map_err(|error| {
-        if !error.is_callers() {
-            return Reject::internal(Fault::Operator, error.to_string());
-        }
-        let param = match (&error, chat.form) {
-            (TextError::ReservedArgument(_), _) => TEMPLATE_ARGS,
-            (_, Form::Chat) => "messages",
-            (_, Form::Completion { .. }) => "prompt",
-        };
-        Reject::invalid(param, error.to_string()).code("template_error")
-    })
+    Reject::invalid(param, error.to_string()).code("template_error")
 }
 
 /// The field by which the caller of a completion says that marks in its prompt are meant; llama.cpp's name for it.
@@ -184,10 +208,19 @@ const TEMPLATE_ARGS: &str = "chat_template_kwargs";
 /// More than any template knows.
 const MAX_TEMPLATE_ARGS: usize = 16;
 
-/// The variables that the caller gives to the template: switches and numbers. A text would come into the prompt past the
-/// guards, which look at messages.
-fn template_args(chat: &Chat) -> Result<Map<String, Value>, Reject> {
-    let Some(Value::Object(given)) = chat.extra.get(TEMPLATE_ARGS) else { return Ok(Map::new()) };
+/// The variables that the caller gives to the template.
+fn template_args(chat: &Chat) -> Map<String, Value> {
+    match chat.extra.get(TEMPLATE_ARGS) {
+        Some(Value::Object(given)) => given.clone(),
+        _ => Map::new(),
+    }
+}
+
+/// They are switches and numbers: a text would come into the prompt past the guards, which look at messages.
+fn check_template_args(chat: &Chat) -> Result<(), Reject> {
+    let Some(Value::Object(given)) = chat.extra.get(TEMPLATE_ARGS).filter(|_| chat.form == Form::Chat) else {
+        return Ok(());
+    };
     let refuse = |code: &str, message: String| Err(Reject::invalid(TEMPLATE_ARGS, message).code(code));
     if given.len() > MAX_TEMPLATE_ARGS {
         let message = format!("`{TEMPLATE_ARGS}` must have at most {MAX_TEMPLATE_ARGS} entries, not {}", given.len());
@@ -199,7 +232,7 @@ fn template_args(chat: &Chat) -> Result<Map<String, Value>, Reject> {
         let message = format!("`{name}` in `{TEMPLATE_ARGS}` must be true, false or a number; put text into a message");
         return refuse("invalid_type", message);
     }
-    Ok(given.clone())
+    Ok(())
 }
 
 fn engine_turn(
@@ -210,8 +243,7 @@ fn engine_turn(
     seeds: &[u64],
     bounds: LengthBounds,
 ) -> EngineTurn {
-    let context = bounds.context.map_or(model.context_tokens, |bound| bound.tokens.min(model.context_tokens));
-    let room = (context as usize).saturating_sub(prompt.len()).max(1);
+    let room = bounds.tightest_context(model.context_tokens).saturating_sub(prompt.len()).max(1);
     let room = u32::try_from(room).unwrap_or(u32::MAX);
     let room = bounds.output.map_or(room, |bound| bound.tokens.min(room));
     EngineTurn {

@@ -2,12 +2,13 @@
 //! Never in silence: the reply says how many messages, and for how many of them it has a summary.
 
 use crate::chat::Pipeline;
-use crate::estimate::text_bytes;
+use crate::estimate::{rendered_bytes, text_bytes};
+use crate::long_work::{Kept, Waiting, beside, in_turn};
 use crate::models::Model;
-use crate::stages::fit;
+use crate::stages::{LONG_TEXT_BYTES, fit};
 use crate::states::{Request, ServerTool};
 use std::sync::Arc;
-use tidegate_types::{Chat, Fault, Message, Provenance, Reject, Role, ToolDef, Transcript};
+use tidegate_types::{Chat, Message, Provenance, Reject, Role, ToolDef, Transcript};
 
 /// Of the model's window, what is left to an answer where its caller names no bound.
 const ANSWER_SHARE: u32 = 8;
@@ -24,25 +25,28 @@ impl Pipeline {
     ) -> Result<Box<Request>, Reject> {
         let defs: Arc<[ToolDef]> = tools.iter().map(|tool| tool.def.clone()).collect();
         if request.summary.is_some() {
-            let (model, defs) = (Arc::clone(model), Arc::clone(&defs));
-            let (fits, mut counted) = aside(move || Ok((fits(&model, &request.chat, &defs)?, request))).await?;
+            let model = Arc::clone(model);
+            let counting = aside(request, Arc::clone(&defs), move |request, defs, waiting| {
+                fits(&model, &request.chat, defs, waiting)
+            });
+            let (fits, mut counted) = counting.await?;
             if !fits || counted.left_out > 0 {
                 counted = self.with_summary(counted).await?;
             }
             request = counted;
         }
         let model = Arc::clone(model);
-        aside(move || {
-            let left_out = shorten(&model, Arc::make_mut(&mut request.chat), &defs)?;
+        let shortening = aside(request, defs, move |request, defs, waiting| {
+            let left_out = shorten(&model, Arc::make_mut(&mut request.chat), defs, waiting)?;
             request.left_out += left_out.len() as u64;
             if request.chat.messages.iter().any(is_summary) {
                 request.summarized += left_out.iter().filter(|n| **n < request.summary_through).count() as u64;
             } else {
                 request.summarized = 0;
             }
-            Ok(request)
-        })
-        .await
+            Ok(())
+        });
+        Ok(shortening.await?.1)
     }
 
     /// Puts the summary behind the instructions, where the guards let it pass.
@@ -60,9 +64,15 @@ impl Pipeline {
     }
 }
 
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T, Reject> + Send + 'static) -> Result<T, Reject> {
-    let work = tokio::task::spawn_blocking(work);
-    work.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
+/// Work on a request, which has it with all that it holds until the work has ended.
+async fn aside<T: Send + 'static>(
+    mut request: Box<Request>,
+    defs: Arc<[ToolDef]>,
+    work: impl FnOnce(&mut Request, &[ToolDef], &Waiting) -> Result<T, Reject> + Send + 'static,
+) -> Result<(T, Box<Request>), Reject> {
+    let is_long = rendered_bytes(&request.chat, &defs) > LONG_TEXT_BYTES;
+    let work = move |waiting: &Waiting| Ok((work(&mut request, &defs, waiting)?, request));
+    if is_long { in_turn(Kept::new(), work).await } else { beside((), work).await }
 }
 
 /// The id of the message that a summary is.
@@ -85,18 +95,18 @@ fn room(model: &Model, chat: &Chat) -> Option<usize> {
     (window > 0).then_some((window - answer) as usize)
 }
 
-fn fits(model: &Model, chat: &Chat, tools: &[ToolDef]) -> Result<bool, Reject> {
+fn fits(model: &Model, chat: &Chat, tools: &[ToolDef], waiting: &Waiting) -> Result<bool, Reject> {
     let Some(room) = room(model, chat) else { return Ok(true) };
-    Ok(fit::prompt_tokens(model, chat, tools)? <= room)
+    Ok(fit::prompt_tokens(model, chat, tools, room, waiting)? <= room)
 }
 
 /// Shortens `chat` until it fits; gives the numbers of the messages of the history that were left out. What may not be
 /// left out may still be too long, and is then refused by name.
-fn shorten(model: &Model, chat: &mut Chat, tools: &[ToolDef]) -> Result<Vec<usize>, Reject> {
+fn shorten(model: &Model, chat: &mut Chat, tools: &[ToolDef], waiting: &Waiting) -> Result<Vec<usize>, Reject> {
     let mut left_out = Vec::new();
     let Some(room) = room(model, chat) else { return Ok(left_out) };
     loop {
-        let tokens = fit::prompt_tokens(model, chat, tools)?;
+        let tokens = fit::prompt_tokens(model, chat, tools, room, waiting)?;
         if tokens <= room {
             break;
         }

@@ -5,6 +5,7 @@ use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::estimate::{estimated_input, rendered_bytes};
 use crate::gate::Hold;
+use crate::long_work::{Kept, Waiting, in_turn};
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
@@ -80,7 +81,8 @@ impl Pipeline {
         seeds: &[u64],
     ) -> Result<(Source, Hold), Reject> {
         let hold = self.gate.enter(model, &request.chat, defs(tools), &request.tally).await?;
-        Ok((generate(model, request, tools, seeds).await?, hold))
+        let kept = hold.kept();
+        Ok((generate(model, request, tools, seeds, kept).await?, hold))
     }
 }
 
@@ -96,7 +98,7 @@ impl TurnPlan {
         Arc::make_mut(&mut self.request.chat).max_tokens = self.tokens_left();
         let input = estimated_input(&self.request.chat, defs(&self.tools));
         self.request.held.go_on(input);
-        generate(&self.model, &self.request, &self.tools, &self.seeds).await
+        generate(&self.model, &self.request, &self.tools, &self.seeds, Kept::new()).await
     }
 }
 
@@ -104,13 +106,16 @@ fn defs(tools: &[ServerTool]) -> impl Iterator<Item = &ToolDef> {
     tools.iter().map(|tool| &tool.def)
 }
 
+/// `kept` is held beside what the request holds itself.
 async fn generate(
     model: &Arc<Model>,
     request: &Request,
     tools: &[ServerTool],
     seeds: &[u64],
+    mut kept: Kept,
 ) -> Result<Source, Reject> {
     let defs = defs(tools).cloned().collect();
+    kept.extend(request.held.kept());
     let ask = Ask {
         model,
         chat: &request.chat,
@@ -121,7 +126,7 @@ async fn generate(
         tally: &request.tally,
         attempts: &request.attempts,
     };
-    source(ask, defs).await
+    source(ask, defs, kept).await
 }
 
 fn length_bounds(model: &Model, request: &Request) -> LengthBounds {
@@ -154,16 +159,15 @@ impl Ask<'_> {
     }
 }
 
-/// Begins a turn, with the server's tools `defs`.
-pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>) -> Result<Source, Reject> {
+/// Begins a turn, with the server's tools `defs`. `kept` is what the request holds.
+pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>, kept: Kept) -> Result<Source, Reject> {
     let Ask { model, chat, cx, seeds, bounds, tally, .. } = ask;
     let encodes = matches!(model.backend, ModelBackend::Engine(_));
     let fitted = if encodes && rendered_bytes(chat, &defs) > LONG_TEXT_BYTES {
         let (model, chat, seeds) = (Arc::clone(model), Arc::clone(chat), seeds.to_vec());
-        let fit = tokio::task::spawn_blocking(move || fit::fit(&model, &chat, &defs, &seeds, bounds));
-        fit.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
+        Box::pin(in_turn(kept, move |waiting| fit::fit(&model, &chat, &defs, (&seeds, bounds), waiting))).await
     } else {
-        fit::fit(model, chat, &defs, seeds, bounds)
+        fit::fit(model, chat, &defs, (seeds, bounds), &Waiting::default())
     };
     let fitted = fitted.map_err(|reject| rename_param(reject, chat.fields))?;
     let tally = Some(Arc::clone(tally));

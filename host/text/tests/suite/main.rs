@@ -10,3 +10,4 @@ mod folders;
 mod injection;
 mod output;
 mod tokens;
+mod within;
