@@ -1,7 +1,7 @@
 //! How long a prompt is, where no tokenizer is at hand.
 
 use serde_json::Value;
-use tidegate_types::{Chat, Part, ToolDef};
+use tidegate_types::{Chat, Message, Part, ToolDef};
 
 /// Bytes of text for a token.
 pub(crate) const BYTES_PER_TOKEN: usize = 4;
@@ -11,7 +11,12 @@ const MARKUP_BYTES: usize = 32;
 
 /// Bytes of all text in a request.
 pub(crate) fn text_bytes(chat: &Chat) -> usize {
-    let parts = chat.messages.iter().flat_map(|message| &message.parts);
+    messages_bytes(&chat.messages)
+}
+
+/// The same of some messages.
+pub(crate) fn messages_bytes(messages: &[Message]) -> usize {
+    let parts = messages.iter().flat_map(|message| &message.parts);
     parts
         .map(|part| match part {
             Part::Text(text) | Part::Reasoning(text) | Part::Refusal(text) => text.len(),
@@ -53,7 +58,7 @@ pub(crate) fn estimated_input<'a>(chat: &'a Chat, defs: impl IntoIterator<Item =
 mod tests {
     use super::*;
     use serde_json::json;
-    use tidegate_types::{Message, Role, ToolHints};
+    use tidegate_types::{Role, ToolHints};
 
     fn chat(num_messages: usize, tools: Vec<ToolDef>) -> Chat {
         let messages = (0..num_messages).map(|i| Message::text(format!("m{i}"), Role::User, "x")).collect();

@@ -44,6 +44,10 @@ pub struct Stage {
     pub figures: StageFigures,
 }
 
+/// A plugin that uses up its CPU time or memory on more than this has met its limits, and one that does so on less is out of
+/// order.
+const LARGE_INPUT_BYTES: usize = 64 << 10;
+
 /// What a stage has to say: a result, or nothing because it failed and is not closed.
 pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
@@ -54,7 +58,23 @@ impl Stage {
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        let (opinion, took) = self.timed(kind, cx, call).await;
+        self.call_about(0, kind, cx, call).await
+    }
+
+    /// As [`Self::call`], about so many bytes that its caller sent. Where it is their number that the plugin's limits do not
+    /// allow, the request is refused for it, and the plugin stays: else who sends much would take it away from others.
+    pub(crate) async fn call_about<'a, T, F, Fut>(
+        &'a self,
+        num_bytes: usize,
+        kind: StageKind,
+        cx: &CallContext,
+        call: F,
+    ) -> Opinion<T>
+    where
+        F: FnOnce(&'a Plugin) -> Fut,
+        Fut: Future<Output = Result<T, CallError>>,
+    {
+        let (opinion, took) = self.timed(num_bytes, kind, cx, call).await;
         if let Some(took) = took {
             self.figures.calls(&self.name, kind).record(took.as_secs_f64());
         }
@@ -73,9 +93,10 @@ impl Stage {
         }
     }
 
-    /// As [`Self::call`], for one who counts the calls: how long this one took, where one was made.
+    /// As [`Self::call_about`], for one who counts the calls: how long this one took, where one was made.
     pub(crate) async fn timed<'a, T, F, Fut>(
         &'a self,
+        num_bytes: usize,
         kind: StageKind,
         cx: &CallContext,
         call: F,
@@ -105,11 +126,17 @@ impl Stage {
                 Ok(Some(result))
             }
             Err(error) => {
-                if self.breaker.note(tenant, health(&error), Instant::now()) {
+                let outgrown = outgrown(&error).filter(|_| num_bytes > LARGE_INPUT_BYTES);
+                let outcome = if outgrown.is_some() { Outcome::Fine } else { health(&error) };
+                if self.breaker.note(tenant, outcome, Instant::now()) {
                     counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
                     tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");
                 }
-                self.failed(kind, case(&error), &error.to_string())
+                let failed = self.failed(kind, case(&error), &error.to_string());
+                match outgrown {
+                    Some(limit) => failed.map_err(|reject| too_long(num_bytes, limit, reject)),
+                    None => failed,
+                }
             }
         };
         (opinion, Some(took))
@@ -193,6 +220,28 @@ pub(crate) fn withheld(param: &str, message: String) -> Reject {
     counter!("tidegate_scope_denials_total", "reason" => "plugin").increment(1);
     let message = format!("{message}; name the plugin among the `plugins` of its entry");
     Reject::new(RejectKind::Forbidden, Fault::Client, message).at(param).code("insufficient_permissions")
+}
+
+/// The limit that a larger input needs more of.
+fn outgrown(error: &CallError) -> Option<&'static str> {
+    match error {
+        CallError::Deadline { clock: "cpu", .. } => Some("limits.cpu_ms"),
+        CallError::Memory { .. } => Some("limits.memory_mib"),
+        _ => None,
+    }
+}
+
+/// What a closed stage's failure is where the request is the reason: trying again would not help.
+fn too_long(num_bytes: usize, limit: &str, failure: Reject) -> Reject {
+    let message = format!(
+        "a required check of this server cannot read {num_bytes} bytes within its {limit}; send a shorter text, or have that \
+         limit raised"
+    );
+    let reject = Reject::new(RejectKind::Invalid, Fault::Client, message).code("too_long_to_check");
+    match failure.cause {
+        Some(cause) => reject.because(cause),
+        None => reject,
+    }
 }
 
 /// Whether the plugin is out of order, or the request, its limits or other plugins are the reason.

@@ -149,7 +149,7 @@ impl Asking<'_> {
         call.began = Some(started);
         let call = &*call;
         let (opinion, took) = stage
-            .timed(StageKind::StreamGuard, call, async |plugin| {
+            .timed(0, StageKind::StreamGuard, call, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
                 let said = plugin.inspect_window_in(pool, call, text.carry(), window.clone()).await?;

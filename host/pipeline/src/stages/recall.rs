@@ -66,8 +66,11 @@ impl Pipeline {
         let stage = &retriever.stage;
         let call = request.cx.call(request.chat.stream, stage.wall);
         let query = Query { text: question.to_owned(), top_k: retriever.top_k };
-        let found =
-            stage.call(StageKind::Retriever, &call, async |plugin| plugin.retrieve(&call, &query).await).await?;
+        let found = stage
+            .call_about(question.len(), StageKind::Retriever, &call, async |plugin| {
+                plugin.retrieve(&call, &query).await
+            })
+            .await?;
         if let (Some(charge), Some(_)) = (&request.charge, &found) {
             charge.called(charge.retrieval(&stage.name));
         }

@@ -27,8 +27,10 @@ impl Pipeline {
     ) -> Result<Vec<Message>, Reject> {
         let stage = &memory.stage;
         let call = request.cx.call(request.chat.stream, stage.wall);
+        let num_bytes = question.len();
         let question = Question { text: question, limit: memory.top_k };
-        let found = stage.call(StageKind::Memory, &call, async |plugin| plugin.recall(&call, question).await).await?;
+        let asking = async |plugin: &Plugin| plugin.recall(&call, question).await;
+        let found = stage.call_about(num_bytes, StageKind::Memory, &call, asking).await?;
         Ok(found.unwrap_or_default().into_iter().map(|item| known(&stage.name, item)).collect())
     }
 

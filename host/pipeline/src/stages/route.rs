@@ -3,7 +3,7 @@
 //! default route: the models that the config names for that, else all in the order of the config.
 
 use crate::chat::{Pipeline, ROUTED_MODEL};
-use crate::estimate::BYTES_PER_TOKEN;
+use crate::estimate::{BYTES_PER_TOKEN, rendered_bytes};
 use crate::models::{Model, ModelBackend};
 use crate::states::{Ended, Equipped, Request, Routed};
 use std::sync::Arc;
@@ -43,7 +43,9 @@ impl Pipeline {
             };
             let call = request.cx.call(request.chat.stream, stage.wall);
             let decision = stage
-                .call(StageKind::Router, &call, async |plugin| plugin.route(&call, route, &candidates).await)
+                .call_about(rendered_bytes(&request.chat, &[]), StageKind::Router, &call, async |plugin| {
+                    plugin.route(&call, route, &candidates).await
+                })
                 .await?;
             let Some(decision) = decision else { continue };
             let reason = request.cx.for_log(Some(decision.reason));

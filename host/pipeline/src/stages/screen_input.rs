@@ -3,6 +3,7 @@
 use crate::account::Record;
 use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
+use crate::estimate::{messages_bytes, rendered_bytes};
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::stage::{Stage, traced};
 use crate::stages::{edits, params};
@@ -144,7 +145,7 @@ impl Stages {
 async fn inspect_outside(stage: &Stage, cx: &RequestContext, message: &Message) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(false, stage.wall);
     let asking = async |plugin: &Plugin| traced(plugin.inspect_outside(&call, message).await);
-    stage.call(StageKind::PromptGuard, &call, asking).await
+    stage.call_about(messages_bytes(std::slice::from_ref(message)), StageKind::PromptGuard, &call, asking).await
 }
 
 impl Request {
@@ -171,7 +172,7 @@ pub(super) async fn inspect(
 ) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(chat.stream, stage.wall);
     stage
-        .call(StageKind::PromptGuard, &call, async |plugin| {
+        .call_about(rendered_bytes(chat, &[]), StageKind::PromptGuard, &call, async |plugin| {
             let params = params::of(chat, &cx.caller.scope, stages, stage);
             let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
             traced(plugin.inspect_prompt(&call, prompt).await)
