@@ -4,6 +4,7 @@ use crate::administration::Administration;
 use crate::backend::RequestContext;
 use crate::body::{Body, Response};
 use crate::ids;
+use crate::reading;
 use crate::receive;
 use crate::server::Api;
 use crate::socket::Activity;
@@ -70,6 +71,14 @@ impl Exchange {
     pub(crate) async fn body(&mut self) -> Result<Bytes, Reject> {
         let body = std::mem::replace(self.request.body_mut(), Inbound::Whole(Bytes::new()));
         receive::json(&self.api, self.request.headers(), body).await
+    }
+
+    /// What `parse` makes of it.
+    pub(crate) async fn read<T: Send + 'static>(
+        &mut self,
+        parse: impl FnOnce(&[u8]) -> Result<T, Reject> + Send + 'static,
+    ) -> Result<T, Reject> {
+        reading::read(self.body().await?, parse).await
     }
 
     /// The conversations, to be written for the caller.

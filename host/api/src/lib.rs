@@ -39,6 +39,7 @@ mod openapi;
 mod pages;
 mod query;
 mod rate_headers;
+mod reading;
 mod receive;
 mod record;
 mod replay;

@@ -1,12 +1,14 @@
 //! A borrowed JSON tree: what the validator walks. Strings without escapes borrow from the body; maps keep the
 //! order of the body and refuse a repeated key, because two readers of the same body could take different ones.
 //!
-//! Depth is bounded by serde_json (128), so that walking and dropping a tree never exhausts the stack.
+//! Depth is bounded by serde_json (128), so that walking and dropping a tree never exhausts the stack, and the number of
+//! values by [`MAX_VALUES`]: a value of one digit takes many times its byte.
 //! Next: `field.rs`, which reads typed values out of a [`Node`].
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 use tidegate_types::{Fault, Reject, RejectKind};
@@ -31,6 +33,9 @@ pub(crate) type Entries<'a> = Vec<(Cow<'a, str>, Node<'a>)>;
 /// Maps up to this size are searched linearly for a repeated key, larger ones through a set.
 const LINEAR_KEYS: usize = 16;
 
+/// Values and keys of one body. The tokens of as many texts as embeddings are made of at once have room.
+const MAX_VALUES: usize = 1_200_000;
+
 /// Reads a body. Errors are 400s that say what is wrong and where.
 pub(crate) fn parse(body: &[u8]) -> Result<Node<'_>, Reject> {
     if body.is_empty() {
@@ -39,13 +44,26 @@ pub(crate) fn parse(body: &[u8]) -> Result<Node<'_>, Reject> {
     let text = std::str::from_utf8(body).map_err(|e| {
         malformed(format!("the request body is not valid UTF-8: byte {} is no part of a character", e.valid_up_to()))
     })?;
-    serde_json::from_str(text).map_err(|error| {
+    let left = Cell::new(MAX_VALUES);
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let read = Budget(&left).deserialize(&mut reader).and_then(|node| reader.end().map(|()| node));
+    read.map_err(|error| {
+        if left.get() == 0 {
+            return too_many_values();
+        }
         let text = error.to_string();
         match text.strip_prefix("recursion limit exceeded") {
             Some(place) => malformed(format!("the request body nests deeper than 128 levels{place}")),
             None => malformed(format!("the request body is not valid JSON: {text}")),
         }
     })
+}
+
+fn too_many_values() -> Reject {
+    let message = format!(
+        "the request body has more than {MAX_VALUES} JSON values and keys, the most that is read; ask about less at once"
+    );
+    Reject::new(RejectKind::Invalid, Fault::Client, message).code("too_many_values")
 }
 
 fn malformed(message: impl Into<String>) -> Reject {
@@ -84,15 +102,28 @@ impl Node<'_> {
     }
 }
 
-impl<'de> Deserialize<'de> for Node<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NodeVisitor)
+/// How many more values may be read.
+#[derive(Clone, Copy)]
+struct Budget<'c>(&'c Cell<usize>);
+
+impl Budget<'_> {
+    /// Takes one; the last is never given, so that none left means that it was the reason.
+    fn take<E: de::Error>(self) -> Result<(), E> {
+        self.0.set(self.0.get().saturating_sub(1));
+        if self.0.get() == 0 { Err(E::custom("too many values")) } else { Ok(()) }
     }
 }
 
-struct NodeVisitor;
+impl<'de> DeserializeSeed<'de> for Budget<'_> {
+    type Value = Node<'de>;
 
-impl<'de> Visitor<'de> for NodeVisitor {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        self.take::<D::Error>()?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Budget<'_> {
     type Value = Node<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -129,7 +160,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element()? {
+        while let Some(item) = seq.next_element_seed(self)? {
             items.push(item);
         }
         Ok(Node::List(items))
@@ -142,7 +173,8 @@ impl<'de> Visitor<'de> for NodeVisitor {
             if seen.repeats(key.clone(), &entries) {
                 return Err(de::Error::custom(format_args!("the key `{key:.64}` is given twice")));
             }
-            let value = map.next_value()?;
+            self.take::<A::Error>()?;
+            let value = map.next_value_seed(self)?;
             entries.push((key, value));
         }
         Ok(Node::Map(entries))
@@ -235,6 +267,23 @@ mod tests {
         assert!(parse(format!("{{{}}}", keys.join(",")).as_bytes()).is_ok());
         assert!(message(format!("{{{},\"k3\":0}}", keys.join(",")).as_bytes()).contains("`k3`"));
         assert!(message(format!("{{{},\"k999\":0}}", keys.join(",")).as_bytes()).contains("`k999`"));
+    }
+
+    #[test]
+    fn the_values_of_a_body_are_bounded_and_a_long_text_is_one() {
+        let refused = |body: String| {
+            let reject = parse(body.as_bytes()).err()?;
+            assert!(reject.message.contains(&MAX_VALUES.to_string()), "{reject}");
+            reject.code.map(String::from)
+        };
+        let many = |value: &str, count: usize| format!("[{}0]", format!("{value},").repeat(count));
+        let too_many = Some("too_many_values".to_owned());
+        assert_eq!(refused(many("0", MAX_VALUES)), too_many);
+        assert_eq!(refused(many("[[]]", MAX_VALUES / 2)), too_many);
+        assert_eq!(refused(many("{\"a\":0}", MAX_VALUES / 3)), too_many);
+        assert_eq!(refused(many("{\"a\":0}", MAX_VALUES / 4)), None);
+        assert_eq!(refused(many("0", 2048 * 512 + 2048)), None, "the tokens of 2048 texts");
+        assert_eq!(refused(many(&format!("\"{}\"", "0,".repeat(1 << 20)), 4)), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ const MAX_ITEM_BYTES: usize = 1 << 20;
 
 pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let (name, conversations) = (exchange.name()?, exchange.writable()?);
-    let asked = wire::parse_conversation(&exchange.body().await?, true)?;
+    let asked = exchange.read(|body| wire::parse_conversation(body, true)).await?;
     let made = Conversation {
         id: format!("conv_{name}"),
         title: asked.title.unwrap_or_default(),
@@ -45,7 +45,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 
 pub(crate) async fn update(mut exchange: Exchange) -> Result<Response, Reject> {
     let conversations = exchange.writable()?;
-    let asked = wire::parse_conversation(&exchange.body().await?, false)?;
+    let asked = exchange.read(|body| wire::parse_conversation(body, false)).await?;
     let (title, metadata) = (asked.title.as_deref(), asked.metadata.as_deref());
     let changed = conversations.update(exchange.caller.owner(), exchange.word(0), title, metadata).await;
     let changed = changed.map_err(store_failed)?.ok_or_else(|| not_found("conversation"))?;

@@ -13,7 +13,7 @@ use tidegate_wire::{Encoding, embeddings_body, parse_embeddings};
 const FEW_NUMBERS: usize = 64 << 10;
 
 pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
-    let (asked, encoding) = parse_embeddings(&exchange.body().await?)?;
+    let (asked, encoding) = exchange.read(parse_embeddings).await?;
     let context = exchange.context();
     let retention = context.retention;
     let Exchange { api, cutting, .. } = exchange;

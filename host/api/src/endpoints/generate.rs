@@ -28,7 +28,7 @@ pub(crate) async fn answer(
     mut exchange: Exchange,
     parse: fn(&[u8]) -> Result<ParsedRequest, Reject>,
 ) -> Result<Response, Reject> {
-    let ParsedRequest { chat, include_usage, include_obfuscation } = parse(&exchange.body().await?)?;
+    let ParsedRequest { chat, include_usage, include_obfuscation } = exchange.read(parse).await?;
     let mut context = exchange.context();
     let Exchange { api, unique, caller, request, cutting, may_stream, .. } = exchange;
     let (stream, n) = (chat.stream, chat.n);

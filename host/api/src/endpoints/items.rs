@@ -31,7 +31,7 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 /// Adds items behind the current leaf.
 pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let conversations = exchange.writable()?;
-    let asked = wire::parse_items(&exchange.body().await?)?;
+    let asked = exchange.read(wire::parse_items).await?;
     let new = new_messages("items", asked)?;
     let written = conversations.append(exchange.caller.owner(), exchange.word(0), &At::Leaf, &new).await;
     written.map_err(store_failed)?.ok_or_else(|| not_found("conversation"))?;
@@ -48,7 +48,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 pub(crate) async fn change(mut exchange: Exchange) -> Result<Response, Reject> {
     let (conversation, found) = find_item(&exchange).await?;
     let conversations = exchange.writable()?;
-    let change = wire::parse_item_change(&exchange.body().await?)?;
+    let change = exchange.read(wire::parse_item_change).await?;
     let (tenant, conversation, id) = (exchange.caller.owner(), &conversation.id, &found.id);
     if let Some(pinned) = change.pinned {
         conversations.pin(tenant, conversation, id, pinned).await.map_err(store_failed)?;

@@ -24,7 +24,7 @@ use tidegate_wire::responses::{parse_response, status_of};
 
 /// The response that the same request made before, or makes: another gateway, where that `is_running`.
 pub(crate) async fn again(mut exchange: Exchange, made: String, is_running: bool) -> Result<Response, Reject> {
-    let asked = parse_response(&exchange.body().await?)?;
+    let asked = exchange.read(parse_response).await?;
     let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), format!("resp_{made}"));
     match asked.chat.stream {
         true => streamed_again(api, tenant, &id, is_running).await,

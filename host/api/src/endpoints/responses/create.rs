@@ -11,6 +11,7 @@ use crate::endpoints::generate::{event_stream, extra_headers, full};
 use crate::error::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed};
+use crate::reading::read;
 use crate::replay::{ReplayBody, gone};
 use crate::server::Api;
 use std::sync::Arc;
@@ -31,7 +32,8 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let notebook = Notebook::default();
     context.notebook = Some(notebook.clone());
     let body = exchange.body().await?;
-    let mut asked = parse_response(&body)?;
+    let num_bytes = body.len();
+    let mut asked = read(body, parse_response).await?;
     let Exchange { api, caller, may_stream, .. } = exchange;
     if asked.store == Some(false) {
         context.retention = Retention::Nothing;
@@ -49,7 +51,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
         may_stream?;
     }
     if is_told {
-        refuse_unsayable(&api, &encoder, body.len())?;
+        refuse_unsayable(&api, &encoder, num_bytes)?;
     }
     let keep = if store { Some(keep(&api, &context, &place, &id, &asked)?) } else { None };
     let name = store.then_some(id.as_str());
