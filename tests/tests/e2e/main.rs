@@ -29,6 +29,7 @@ mod instances;
 mod kafka;
 mod keys;
 mod kv;
+mod large_bodies;
 mod late_guards;
 mod limits;
 mod login;

@@ -1,0 +1,86 @@
+//! Large bodies: what cannot be read is refused without the work of reading it, and is in nobody's way.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+use tidegate_tests::{Answer, BARE, Gateway, ask, with_model};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// Text of which no two words are alike, so that it has many tokens.
+fn noise(num_bytes: usize) -> String {
+    let mut state = 1_u64;
+    let mut text = String::with_capacity(num_bytes + 16);
+    while text.len() < num_bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        text.push_str(&format!("{state:x}"));
+    }
+    text
+}
+
+/// Counted is as far as it has to be, and not all.
+fn is_too_long(what: &str, answer: &Answer) {
+    let (message, _, code) = answer.error();
+    assert_eq!((answer.status, code), (400, json!("context_length_exceeded")), "{what}: {message}");
+    assert!(message.contains("prompt has at least "), "{what}: {message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_far_beyond_the_context_is_refused_before_it_is_encoded() {
+    let gateway = Gateway::start(BARE).await;
+    let text = noise(2 << 20);
+    is_too_long("chat", &gateway.chat(ask(&text)).await);
+    let prompt = with_model(json!({"prompt": text, "max_tokens": 1}));
+    is_too_long("completion", &gateway.post("/v1/completions", &prompt).await);
+    let words: Vec<String> = (0..50_000).map(|i| format!("v{i}")).collect();
+    let schema = json!({"type": "object", "properties": {"a": {"enum": words}}});
+    let mut request = ask("Hello!");
+    request["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]);
+    is_too_long("tools", &gateway.chat(request).await);
+    assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_sends_long_prompts_and_leaves_is_in_nobodys_way() {
+    let gateway = Gateway::start(BARE).await;
+    let long = with_model(ask(&noise(2 << 20)));
+    for _ in 0..4 {
+        let request = gateway.send(gateway.json_request(CHAT, &long));
+        let _ = tokio::time::timeout(Duration::from_millis(20), request).await;
+        assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_more_values_than_are_read_is_refused_by_their_number() {
+    let gateway = Gateway::start(BARE).await;
+    let body = |count: usize| {
+        let mut body = with_model(ask("Hello!"));
+        body["messages"] = Value::Null;
+        let zeros = "0,".repeat(count);
+        body.to_string().replace("\"messages\":null", &format!("\"x\":[{zeros}0]"))
+    };
+    let (message, _, code) = gateway.post_raw(CHAT, body(1_200_000)).await.error();
+    assert_eq!(code, "too_many_values", "{message}");
+    assert!(message.contains("1200000"), "{message}");
+    let (message, _, code) = gateway.post_raw(CHAT, body(1_000_000)).await.error();
+    assert_ne!(code, "too_many_values", "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_is_too_long_for_a_guard_takes_it_away_from_nobody() {
+    for (on_error, code) in [("closed", "too_long_to_check"), ("open", "context_length_exceeded")] {
+        let stage = format!(
+            "[[pipeline.stage]]\nplugin = \"pii-guard\"\non_error = \"{on_error}\"\n\
+             [pipeline.stage.limits]\ncpu_ms = 50\nwall_ms = 60000\n"
+        );
+        let gateway = Gateway::start(&stage).await;
+        let long = "1 2 3 ".repeat(400_000);
+        for _ in 0..6 {
+            let answer = gateway.chat(ask(&long)).await;
+            let (message, _, said) = answer.error();
+            assert_eq!((answer.status, said), (400, json!(code)), "{message}");
+            assert!(on_error == "open" || message.contains("limits.cpu_ms"), "{message}");
+        }
+        assert_eq!(gateway.chat(ask("Hello!")).await.status, 200, "{on_error}");
+    }
+}
