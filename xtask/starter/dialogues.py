@@ -35,7 +35,7 @@ QUIZ_LENGTHS = [5, 6, 7, 8]
 TOOL_LENGTHS = [3, 4, 5, 5, 6, 7]  # where a long list of tools was read first
 TOOLS_SHARE = 0.30
 BUNDLED_SHARE = 0.06  # with nothing but the bundled calculator, as every request to a server without a config
-QUIZ_SHARE = 0.15  # of the dialogues: many short questions, for what is learned by heart takes few tokens
+QUIZ_SHARE = 0.18  # of the dialogues: many short questions, for what is learned by heart takes few tokens
 PAIRS_SHARE = 0.13
 ASKED_IN_THE_END = 0.7  # what was told and not asked for
 FOLLOW_UP = 0.6  # once something was told, how often the next segment asks for it
@@ -101,7 +101,7 @@ def calculate(rng, split, state):
 SEGMENTS = {
     talk.small_talk: (12, 18, 24), talk.fact: (16, 22, 26), talk.world: (3, 3, 5), talk.unknown: (5, 7, 7),
     calculate: (4, 4, 3), grounded: (28, 34, 54), story: (8, 9, 14), recall.tell: (16, 18, 19),
-    recall.recall: (6, 6, 9), recall.about_chat: (4, 4, 4), echo: (24, 12, 6),
+    recall.recall: (6, 6, 9), recall.about_chat: (4, 4, 4), echo: (24, 12, 16),
 }
 QUIZ = {talk.small_talk: (4, 4, 4), talk.fact: (4, 4, 4), talk.world: (1, 1, 1), talk.unknown: (2, 2, 2)}
 WITH_TOOLS = {

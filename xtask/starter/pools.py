@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 import chat
 import dialogues
+import words
 
 CONTEXT = 1024
 POOL = 2048  # dialogues; about 350 thousand tokens
@@ -71,6 +72,7 @@ _tokenizer = None  # of a worker process
 def _start(path):
     global _tokenizer
     _tokenizer = Tokenizer.from_file(path)
+    words.practise_pieces(_tokenizer)
 
 
 def _work(task):
@@ -89,6 +91,7 @@ class Source:
             self.ahead = max(AHEAD * workers, 2 * self.merge)
         else:
             self.tokenizer = Tokenizer.from_file(str(tokenizer_file))
+            words.practise_pieces(self.tokenizer)
 
     def __enter__(self):
         return self
