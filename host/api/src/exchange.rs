@@ -78,7 +78,8 @@ impl Exchange {
         &mut self,
         parse: impl FnOnce(&[u8]) -> Result<T, Reject> + Send + 'static,
     ) -> Result<T, Reject> {
-        reading::read(self.body().await?, parse).await
+        let body = self.body().await?;
+        reading::read(self.api.room_for_bodies(), body, parse).await
     }
 
     /// The conversations, to be written for the caller.

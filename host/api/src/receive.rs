@@ -67,7 +67,7 @@ fn is_json(headers: &HeaderMap) -> Result<(), Reject> {
 }
 
 async fn whole(api: &Api, body: &mut Incoming, limit: usize) -> Result<Bytes, Reject> {
-    let mut held = Held { of: &api.receiving, bytes: 0, limit: api.limits.max_receiving_bytes };
+    let mut held = api.room_for_bodies().held();
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
@@ -91,27 +91,44 @@ async fn whole(api: &Api, body: &mut Incoming, limit: usize) -> Result<Bytes, Re
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-/// This request's part of what all requests may hold, given back when it is dropped.
-struct Held<'a> {
-    of: &'a AtomicUsize,
+/// What all requests may hold of bodies that arrive, or wait to be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<'a> {
+    used: &'a AtomicUsize,
+    most: usize,
+}
+
+impl<'a> Room<'a> {
+    pub(crate) fn new(used: &'a AtomicUsize, most: usize) -> Self {
+        Self { used, most }
+    }
+
+    /// Nothing of it yet.
+    pub(crate) fn held(self) -> Held<'a> {
+        Held { room: self, bytes: 0 }
+    }
+}
+
+/// One request's part of it, given back when it is dropped.
+pub(crate) struct Held<'a> {
+    room: Room<'a>,
     bytes: usize,
-    limit: usize,
 }
 
 impl Held<'_> {
-    fn grow(&mut self, bytes: usize) -> Result<(), Reject> {
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Reject> {
         self.bytes += bytes;
-        let others = self.of.fetch_add(bytes, Ordering::Relaxed);
+        let others = self.room.used.fetch_add(bytes, Ordering::Relaxed);
         self.fits(others, bytes)
     }
 
     /// Whether so many bytes have room, which are not held for longer than it takes to ask.
     fn check(&self, bytes: usize) -> Result<(), Reject> {
-        self.fits(self.of.load(Ordering::Relaxed), bytes)
+        self.fits(self.room.used.load(Ordering::Relaxed), bytes)
     }
 
     fn fits(&self, others: usize, bytes: usize) -> Result<(), Reject> {
-        if others + bytes > self.limit {
+        if others + bytes > self.room.most {
             let message = "the server is receiving too many requests; try again in a second";
             return Err(Reject::unavailable(Fault::Operator, message, 1).because("max_receiving_bytes is reached"));
         }
@@ -121,7 +138,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.room.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::kept::Kept;
 use crate::lanes::Lanes;
 use crate::last_words;
 use crate::limits::Limits;
+use crate::receive::Room;
 use crate::routes::Door;
 use crate::tls::Tls;
 use metrics::{counter, gauge};
@@ -52,6 +53,11 @@ pub struct Api {
 }
 
 impl Api {
+    /// What all requests' bodies may take together.
+    pub(crate) fn room_for_bodies(&self) -> Room<'_> {
+        Room::new(&self.receiving, self.limits.max_receiving_bytes)
+    }
+
     /// Puts the parts together.
     pub fn new(service: Arc<dyn Service>, auth: impl Into<SharedAuth>, limits: Limits, lanes: Arc<Lanes>) -> Self {
         let auth = auth.into();

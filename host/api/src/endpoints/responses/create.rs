@@ -33,7 +33,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     context.notebook = Some(notebook.clone());
     let body = exchange.body().await?;
     let num_bytes = body.len();
-    let mut asked = read(body, parse_response).await?;
+    let mut asked = read(exchange.api.room_for_bodies(), body, parse_response).await?;
     let Exchange { api, caller, may_stream, .. } = exchange;
     if asked.store == Some(false) {
         context.retention = Retention::Nothing;
