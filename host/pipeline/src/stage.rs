@@ -81,14 +81,19 @@ impl Stage {
         opinion
     }
 
-    /// As [`Self::call`], where the answer has left: what would end the request of a closed stage is logged, as it is of an
+    /// As [`Self::call_about`], where the answer has left: what would end the request of a closed stage is logged, as it is of an
     /// open one.
-    pub(crate) async fn call_after<'a, T, F, Fut>(&'a self, kind: StageKind, cx: &CallContext, call: F)
-    where
+    pub(crate) async fn call_after<'a, T, F, Fut>(
+        &'a self,
+        num_bytes: usize,
+        kind: StageKind,
+        cx: &CallContext,
+        call: F,
+    ) where
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        if let Err(reject) = self.call(kind, cx, call).await {
+        if let Err(reject) = self.call_about(num_bytes, kind, cx, call).await {
             tracing::warn!(plugin = %self.name, stage = kind.as_str(), "{reject:#}; the request is over");
         }
     }
@@ -126,8 +131,11 @@ impl Stage {
                 Ok(Some(result))
             }
             Err(error) => {
-                let outgrown = outgrown(&error).filter(|_| num_bytes > LARGE_INPUT_BYTES);
-                let outcome = if outgrown.is_some() { Outcome::Fine } else { health(&error) };
+                let is_large = num_bytes > LARGE_INPUT_BYTES;
+                let outgrown = outgrown(&error).filter(|_| is_large);
+                // Many large ones at once wait for each other.
+                let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.asks_others();
+                let outcome = if outgrown.is_some() || is_late { Outcome::Fine } else { health(&error) };
                 if self.breaker.note(tenant, outcome, Instant::now()) {
                     counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
                     tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");

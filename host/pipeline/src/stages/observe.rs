@@ -67,7 +67,9 @@ impl Pipeline {
                         attrs,
                     };
                     stage
-                        .call_after(StageKind::Observer, &call, async |plugin| plugin.on_complete(&call, summary).await)
+                        .call_after(0, StageKind::Observer, &call, async |plugin| {
+                            plugin.on_complete(&call, summary).await
+                        })
                         .await;
                 }
             };

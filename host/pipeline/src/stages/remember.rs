@@ -3,6 +3,7 @@
 
 use crate::chat::{MemoryStage, Pipeline};
 use crate::context::RequestContext;
+use crate::estimate::messages_bytes;
 use crate::stage::{Stage, withheld};
 use crate::states::Request;
 use serde_json::Value;
@@ -52,7 +53,7 @@ impl Pipeline {
                 attrs.extend(own.flat_map(|notes| notes.attrs.clone()));
                 let exchange = Exchange { messages: &messages, attrs: &attrs };
                 let remember = async |plugin: &Plugin| plugin.remember(&call, exchange).await;
-                stage.call_after(StageKind::Memory, &call, remember).await;
+                stage.call_after(messages_bytes(&messages), StageKind::Memory, &call, remember).await;
             }
         });
     }
