@@ -146,7 +146,17 @@ fn nothing_that_is_written_to_an_upstream_is_written_twice_or_in_another_spellin
 fn names_that_servers_have_for_a_field_of_openais_are_refused() {
     let [chat, completion, response, _] = endpoints();
     for endpoint in [&chat, &completion, &response] {
-        for name in ["n_predict", "N_Predict", "num_predict", "max_new_tokens", "maxNewTokens", "prompt_embeds"] {
+        for name in [
+            "n_predict",
+            "N_Predict",
+            "num_predict",
+            "max_new_tokens",
+            "maxNewTokens",
+            "prompt_embeds",
+            "models",
+            "fallbacks",
+            "extra_body",
+        ] {
             let reject = (endpoint.parse)(&with(&endpoint.plain, name, json!(9))).expect_err(name);
             assert!(reject.message.contains("some servers read it as `"), "{}", reject.message);
         }

@@ -85,6 +85,14 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("num_predict", "max_tokens"),
     ("max_new_tokens", "max_tokens"),
     ("prompt_embeds", "prompt"),
+    // Proxies take another model, or a whole other request, from these.
+    ("models", "model"),
+    ("fallbacks", "model"),
+    ("context_window_fallbacks", "model"),
+    ("content_policy_fallbacks", "model"),
+    ("mock_testing_fallbacks", "model"),
+    ("extra_body", "messages"),
+    ("chat_template", "messages"),
 ];
 
 /// Refuses a field `key` that travels on where it is one of `names`, or of those in [`extra`], to another reader.
