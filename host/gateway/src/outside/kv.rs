@@ -13,6 +13,9 @@ use tokio::sync::Semaphore;
 /// How long a plugin waits for the store. Shorter than most stages' time, so that it hears of it and can do without.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// What a plugin is told of a store that fails.
+const AWAY: &str = "the server's store does not answer now; do without, or try again";
+
 /// How often what nobody can read any more is looked for.
 const SWEEPING: Duration = Duration::from_secs(30);
 
@@ -21,7 +24,7 @@ pub struct StoreKv {
     kv: Kv,
     cap: u64,
     /// What else needs the database finds it, whatever plugins do.
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
     patience: Duration,
     /// The second in which somebody last logged that the store failed.
     logged_s: AtomicU64,
@@ -36,7 +39,7 @@ impl StoreKv {
     /// The same, whose calls wait for so long.
     pub fn with_patience(db: Db, cap: u64, patience: Duration) -> Self {
         let kv = Kv::new(db, cap);
-        let turns = Semaphore::new(kv.at_once());
+        let turns = Arc::new(Semaphore::new(kv.at_once()));
         Self { kv, cap, turns, patience, logged_s: AtomicU64::new(0) }
     }
 
@@ -50,19 +53,30 @@ impl StoreKv {
         }
     }
 
-    /// Does a call when it is its turn; one that takes too long is given up.
-    async fn turn<T>(
-        &self,
-        asked: Asked<'_>,
-        call: impl Future<Output = Result<T, KvError>> + Send,
-    ) -> Result<T, CapabilityError> {
+    /// Does a call when it is its turn; one that takes too long is waited for no longer. It has its turn until the database has
+    /// answered, for so long its connection is of no use to others.
+    async fn turn<T, F>(&self, asked: Asked<'_>, call: impl FnOnce(Kv) -> F) -> Result<T, CapabilityError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, KvError>> + Send + 'static,
+    {
         let in_turn = async {
             // Nobody closes it.
-            let _permit = self.turns.acquire().await.ok();
-            call.await
+            let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+            let call = call(self.kv.clone());
+            let done = tokio::spawn(async move {
+                let done = call.await;
+                drop(turn);
+                done
+            });
+            done.await
         };
         match tokio::time::timeout(self.patience, in_turn).await {
-            Ok(done) => done.map_err(|error| self.explain(error, asked)),
+            Ok(Ok(done)) => done.map_err(|error| self.explain(error, asked)),
+            Ok(Err(broken)) => {
+                self.failed(&broken.to_string());
+                Err(CapabilityError::Unavailable(AWAY.into()))
+            }
             Err(_) => {
                 let waited = self.patience.as_millis();
                 self.failed(&format!("no answer in {waited} ms"));
@@ -82,7 +96,7 @@ impl StoreKv {
             KvError::Overflow(number) => KvRefusal::Overflow(key, number, delta).into(),
             KvError::Store(error) => {
                 self.failed(&error.to_string());
-                CapabilityError::Unavailable("the server's store does not answer now; do without, or try again".into())
+                CapabilityError::Unavailable(AWAY.into())
             }
         }
     }
@@ -118,7 +132,9 @@ impl KvStore for StoreKv {
         most: u64,
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
         let asked = Asked { bound: most, ..Asked::default() };
-        Box::pin(self.turn(asked, self.kv.get_many(space(name), keys, most)))
+        let (name, keys) = (name.clone(), keys.to_vec());
+        let getting = move |kv: Kv| async move { kv.get_many(space(&name), &keys, most).await };
+        Box::pin(self.turn(asked, getting))
     }
 
     fn set<'a>(
@@ -129,10 +145,9 @@ impl KvStore for StoreKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        Box::pin(async move {
-            let setting = self.kv.set(space(name), &key, &value, ttl, quota);
-            self.turn(Asked { key: &key, delta: 0, bound: quota }, setting).await
-        })
+        let name = name.clone();
+        let setting = move |kv: Kv| async move { kv.set(space(&name), &key, &value, ttl, quota).await };
+        Box::pin(self.turn(Asked { bound: quota, ..Asked::default() }, setting))
     }
 
     fn increment<'a>(
@@ -143,13 +158,13 @@ impl KvStore for StoreKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
-        Box::pin(async move {
-            let adding = self.kv.increment(space(name), &key, delta, ttl, quota);
-            self.turn(Asked { key: &key, delta, bound: quota }, adding).await
-        })
+        let (name, named) = (name.clone(), key.clone());
+        let adding = move |kv: Kv| async move { kv.increment(space(&name), &key, delta, ttl, quota).await };
+        Box::pin(async move { self.turn(Asked { key: &named, delta, bound: quota }, adding).await })
     }
 
     fn delete<'a>(&'a self, name: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        Box::pin(self.turn(Asked { key, ..Asked::default() }, self.kv.delete(space(name), key)))
+        let (name, key) = (name.clone(), key.to_owned());
+        Box::pin(self.turn(Asked::default(), move |kv: Kv| async move { kv.delete(space(&name), &key).await }))
     }
 }
