@@ -107,7 +107,8 @@ fn left(events: Vec<(String, Vec<TextLogprob>)>, shares: &[u8]) -> (String, Vec<
         let inspection = inspect(&held, *share, false);
         take(held.apply(inspection, false, usize::MAX, AtCap::Halt).unwrap());
     }
-    let last = inspect(&held, 255, true);
+    // Even: a word that falls apart where another is taken out whole would be one again.
+    let last = inspect(&held, 254, true);
     take(held.apply(last, true, 0, AtCap::Halt).unwrap());
     (text, tokens)
 }
