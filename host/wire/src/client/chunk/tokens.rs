@@ -1,8 +1,8 @@
 //! Log-probabilities of an upstream's tokens, and which text each token stands for.
 //!
 //! Upstreams send them beside text, beside something else (reasoning, a call), a chunk late, or of a token's name in the
-//! vocabulary (`Ġhello`). A token is taken for a part of a text only where all of its chunk, joined, are that text, byte
-//! for byte. The others pass too, and say that nobody knows their text: guards judge text, not tokens.
+//! vocabulary (`Ġhello`). A token is taken for a part of a text only where it and all before it in its chunk, joined, are how
+//! that text begins, byte for byte. The others pass too, and say that nobody knows their text: guards judge text, not tokens.
 
 use crate::logprobs::named;
 use serde::Deserialize;
@@ -64,7 +64,8 @@ impl HeldTokens {
     }
 }
 
-/// Places tokens that joined are the text. Some may stand behind it: the one that ends an answer has none.
+/// Places the tokens that joined are how the text begins, up to one that is not its text (half a character that its server
+/// could not write, one that a stop string cut, the one that ends an answer).
 fn place(tokens: &mut [TextLogprob], text: &str, before: u64) {
     let mut rest = text.as_bytes();
     let is_next = |token: &&TextLogprob| match rest.strip_prefix(&*token.chosen.bytes) {
@@ -75,12 +76,10 @@ fn place(tokens: &mut [TextLogprob], text: &str, before: u64) {
         _ => false,
     };
     let count = tokens.iter().take_while(is_next).count();
-    if rest.is_empty() {
-        let mut end = before;
-        for token in tokens.iter_mut().take(count) {
-            end += token.chosen.bytes.len() as u64;
-            token.end = Some(end);
-        }
+    let mut end = before;
+    for token in tokens.iter_mut().take(count) {
+        end += token.chosen.bytes.len() as u64;
+        token.end = Some(end);
     }
 }
 
@@ -145,14 +144,17 @@ mod tests {
     }
 
     #[test]
+    fn those_before_one_that_is_not_its_text_are_placed() {
+        assert_eq!(ends(&[b"c"], 0, "cd"), [Some(3)]);
+        assert_eq!(ends(&[b"c", b"de"], 0, "cd"), [Some(3), None], "a stop string cut it");
+        let broken = "\u{fffd}".as_bytes();
+        assert_eq!(ends(&[b"c ", broken, broken, b" d"], 0, "c € d"), [Some(4), None, None, None]);
+    }
+
+    #[test]
     fn tokens_that_are_not_their_text_are_not_placed() {
-        let nowhere: [(&[&[u8]], &str); 5] = [
-            (&["Ġc".as_bytes(), b"d"], " cd"),
-            (&[b"think", b"c"], "c"),
-            (&[b"c"], "cd"),
-            (&[b"c", b"de"], "cd"),
-            (&[b"ab"], "cd"),
-        ];
+        let nowhere: [(&[&[u8]], &str); 3] =
+            [(&["Ġc".as_bytes(), b"d"], " cd"), (&[b"think", b"c"], "c"), (&[b"ab"], "cd")];
         for (tokens, text) in nowhere {
             assert_eq!(ends(tokens, 0, text), vec![None; tokens.len()], "{tokens:?} of {text:?}");
         }
