@@ -88,7 +88,7 @@ fn inspect(held: &Holdback, share: u8, last: bool) -> Inspection {
     through = found(through).last().map_or(through, |(at, word)| through.max(at + word.len()));
     let redact = |(at, word): (usize, &str)| {
         let span = Span { start: (settled + at) as u32, end: (settled + at + word.len()) as u32 };
-        Redaction { span, text: if share % 2 == 0 { "[x]".into() } else { String::new() } }
+        Redaction { span, text: if share.is_multiple_of(2) { "[x]".into() } else { String::new() } }
     };
     let redactions: Vec<Redaction> = found(through).map(redact).collect();
     let action = if redactions.is_empty() { WindowAction::Pass } else { WindowAction::Redact(redactions) };

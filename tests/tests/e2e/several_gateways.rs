@@ -399,7 +399,7 @@ async fn a_response_is_read_and_cancelled_at_any_gateway_with_the_same_store() {
     let (one, two) =
         (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
     let make = async |model: &str| {
-        let body = serde_json::json!({"model": model, "input": "Tell me a story.", "background": true});
+        let body = serde_json::json!({"model": model, "input": "What is Tidegate?", "background": true});
         one.post("/v1/responses", &body).await.json()["id"].as_str().unwrap().to_owned()
     };
     let until = async |gateway: &Gateway, path: String, done: fn(&Answer) -> bool| {
