@@ -72,14 +72,14 @@ fn broken(error: impl ToString) -> Reject {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
-    use std::sync::mpsc::{channel, sync_channel};
+    use std::sync::mpsc::sync_channel;
     use std::time::Duration;
 
     #[tokio::test]
     async fn who_goes_away_stops_the_work_and_holds_the_place_until_it_has_stopped() {
         let place = Arc::new(());
-        let (begun, has_begun) = channel();
-        let (stopped, has_stopped) = channel();
+        let (begun, has_begun) = sync_channel(1);
+        let (stopped, has_stopped) = sync_channel(1);
         let (go, may_go) = sync_channel::<()>(0);
         let held: Keeps = place.clone();
         let asked = tokio::spawn(in_turn(vec![held], move |waiting| {

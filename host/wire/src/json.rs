@@ -274,7 +274,7 @@ mod tests {
         let refused = |body: String| {
             let reject = parse(body.as_bytes()).err()?;
             assert!(reject.message.contains(&MAX_VALUES.to_string()), "{reject}");
-            reject.code.map(String::from)
+            reject.code
         };
         let many = |value: &str, count: usize| format!("[{}0]", format!("{value},").repeat(count));
         let too_many = Some("too_many_values".to_owned());

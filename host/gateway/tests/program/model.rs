@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 pub struct Model {
     /// Its origin.
     pub url: String,
-    go_on: Sender<()>,
+    go_on: SyncSender<()>,
 }
 
 impl Model {
@@ -16,7 +16,7 @@ impl Model {
     pub fn start(first: &str, rest: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (go_on, told) = channel();
+        let (go_on, told) = sync_channel(1);
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
         let begin = format!("{head}{}", event(json!({"content": first}), Value::Null));
         let end = [event(json!({"content": rest}), Value::Null), event(json!({}), "stop".into())].concat();
