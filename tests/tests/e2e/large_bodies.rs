@@ -1,7 +1,6 @@
 //! Large bodies: what cannot be read is refused without the work of reading it, and is in nobody's way.
 
 use serde_json::{Value, json};
-use std::time::Duration;
 use tidegate_tests::{Answer, BARE, Gateway, ask, with_model};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -37,17 +36,6 @@ async fn a_prompt_far_beyond_the_context_is_refused_before_it_is_encoded() {
     request["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]);
     is_too_long("tools", &gateway.chat(request).await);
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn whoever_sends_long_prompts_and_leaves_is_in_nobodys_way() {
-    let gateway = Gateway::start(BARE).await;
-    let long = with_model(ask(&noise(2 << 20)));
-    for _ in 0..4 {
-        let request = gateway.send(gateway.json_request(CHAT, &long));
-        let _ = tokio::time::timeout(Duration::from_millis(20), request).await;
-        assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
