@@ -59,7 +59,6 @@ fn engine(root: &Path, ours: &Path) -> Result<()> {
         "1",
         "2",
         "--json",
-        "/dev/stdout",
     ]))
 }
 

@@ -30,6 +30,14 @@ pub(crate) fn keep_on(process: u32, cores: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What `start` starts, on `cores`, as it would be on a machine that has no others; this program goes back to its `own`.
+pub(crate) fn started_on<T>(cores: &str, own: &str, start: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    keep_on(std::process::id(), cores)?;
+    let started = start();
+    keep_on(std::process::id(), own)?;
+    started
+}
+
 #[cfg(test)]
 mod tests {
     use super::two_of;

@@ -65,9 +65,16 @@ fn main() -> anyhow::Result<()> {
 
 async fn measure(program: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
     let upstream = standin::start(EVENTS).await?;
+    let apart = cores::two_of(&cores::allowed()?);
+    if let Some([_, callers]) = &apart {
+        cores::keep_on(std::process::id(), callers)?;
+    }
     alone(upstream, report).await?;
     for stages in [Stages::Floor, Stages::None, Stages::NoOp, Stages::PromptGuard, Stages::StreamGuard, Stages::Both] {
-        let gateway = Gateway::start(program, upstream, stages)?;
+        let gateway = apart.as_ref().map_or_else(
+            || Gateway::start(program, upstream, stages),
+            |[gateways, callers]| cores::started_on(gateways, callers, || Gateway::start(program, upstream, stages)),
+        )?;
         gateway.wait_ready().await?;
         if stages == Stages::None {
             report.add("idle memory without a model", gateway.resident_mib()?, "MiB", Some(60.0));

@@ -20,10 +20,6 @@ const NO_OP: &str = "honest";
 /// What an event of a stream says.
 const EVENT: &str = "word17 ";
 
-/// What a call of a plugin of SMG (the model gateway of SGLang) takes by what its authors published. It is not measured
-/// here: their plugins take other requests.
-const SMG_CALL_US: f64 = 108.0;
-
 /// The boundary alone.
 pub(crate) fn boundary(program: &Path, report: &mut Report) -> anyhow::Result<()> {
     let (call, future) = no_op_ns(program)?;
@@ -54,7 +50,6 @@ pub(crate) async fn measure(native: &Native, report: &mut Report) -> anyhow::Res
         let call = native.prompt_us(&prompt[0].joined_text())?;
         report.add(&format!("the same guard natively in Rust, a prompt of {what}"), call, "us", None);
     }
-    report.add("a call of a plugin of SMG, about, as published (not measured here)", SMG_CALL_US, "us", None);
     for (name, plugin) in [("a no-op guest", &no_op), ("pii-guard", &guard)] {
         let call = time(2_000, async || window(plugin).await).await?;
         report.add(&format!("{name} asked about an event of a stream"), call, "us", None);
