@@ -74,17 +74,30 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
         }
         run_until_stopped(&running, &mut stops, requests).await;
         say(&mut std::io::stdout(), "stopping  no new requests; running answers end first (press Ctrl-C to cut them)");
-        tokio::select! {
-            () = running.stop(drain) => {}
-            () = stops.next() => {}
-        }
-        Ok(())
+        Ok(tokio::select! {
+            () = running.stop(drain) => Stopped::Drained,
+            () = stops.next() => Stopped::AtOnce,
+        })
     });
+    if let Ok(Stopped::AtOnce) = served {
+        say(&mut std::io::stdout(), "stopped   at once; running answers were cut");
+        // Nobody who asks twice waits for work that blocks, or for a collector of spans.
+        runtime.shutdown_background();
+        return Ok(());
+    }
     // The runtime sends what is left.
     if let Some(traces) = traces {
         traces.stop();
     }
-    served
+    served.map(drop)
+}
+
+/// How a server ended.
+enum Stopped {
+    /// Its answers ended first, or had the time to.
+    Drained,
+    /// A second signal cut them.
+    AtOnce,
 }
 
 /// Fails where the books are wrong, for whoever runs it by a clock.

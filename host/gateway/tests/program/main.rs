@@ -16,6 +16,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -37,6 +38,8 @@ struct Server {
     child: Child,
     facts: Vec<String>,
     addr: String,
+    /// Reads what it says later, which must not block it.
+    later: Option<JoinHandle<Vec<String>>>,
 }
 
 impl Server {
@@ -56,11 +59,16 @@ impl Server {
                 break;
             }
         }
-        // Whatever it says later must not block it.
-        std::thread::spawn(move || lines.for_each(drop));
+        let later = std::thread::spawn(move || lines.map_while(Result::ok).collect());
         let listening = facts.iter().find(|fact| fact.starts_with("listening ")).unwrap();
         let addr = listening.split("//").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-        Self { child, facts, addr }
+        Self { child, facts, addr, later: Some(later) }
+    }
+
+    /// Waits for its end; gives what it said after its facts.
+    fn last_words(&mut self) -> Vec<String> {
+        assert!(self.child.wait().unwrap().success());
+        self.later.take().expect("asked once").join().unwrap()
     }
 
     /// Sends a chat; the socket has the answer to read.

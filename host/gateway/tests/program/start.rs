@@ -1,5 +1,6 @@
 //! What a server says when it starts, what it refuses to start with, and how it ends.
 
+use super::model::Model;
 use super::{LONG, PROGRAM, Server, read_all, run, signal, streamed_text, write};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Read};
@@ -39,6 +40,32 @@ fn an_interrupt_lets_a_running_stream_come_to_its_end() {
     signal::send(server.child.id(), "INT");
     assert_eq!(streamed_text(&read_all(socket)), whole);
     assert!(server.child.wait().unwrap().success());
+}
+
+/// Its answer never ends by itself, so that a server which waits for it ends a minute later and says nothing.
+#[test]
+fn a_second_interrupt_cuts_running_answers_and_says_so() {
+    let model = Model::start("One, ", "two.");
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\ndrain_timeout_ms = 60000\n\
+         [[models]]\nname = \"m\"\nupstream = \"{}/v1\"\n[pipeline]\n",
+        model.url
+    );
+    let config = write(folder.path(), "tidegate.toml", &config);
+    let mut server = Server::start(&["--config", config.to_str().unwrap()]);
+    let mut socket = server.ask("Count.", json!({"model": "m", "stream": true}));
+    let mut first = [0; 16];
+    socket.read_exact(&mut first).unwrap();
+    signal::send(server.child.id(), "INT");
+    // It takes nothing new, so that it waits already.
+    while TcpStream::connect(&server.addr).is_ok() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    signal::send(server.child.id(), "INT");
+    let said = server.last_words();
+    assert!(said.first().is_some_and(|line| line.starts_with("stopping ")), "{said:?}");
+    assert_eq!(said.last().map(String::as_str), Some("stopped   at once; running answers were cut"), "{said:?}");
 }
 
 #[test]
