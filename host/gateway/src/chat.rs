@@ -4,8 +4,9 @@ use crate::cli::ChatArgs;
 use crate::remote::{self, SERVER};
 use anyhow::{anyhow, bail};
 use std::io::{BufRead, Write};
+use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_types::{Chat, DeltaKind, Message, Reject, RejectKind, RequestId, Role};
-use tidegate_upstream::{ApiKey, Reader, Upstream, UpstreamConfig, UpstreamEvent};
+use tidegate_upstream::{ApiKey, ListedModel, Reader, Upstream, UpstreamConfig, UpstreamEvent};
 
 /// Reads lines until the end of input; each is a message, and each answer streams to standard output.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
@@ -14,7 +15,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let server = remote::server(args.server.as_deref());
     let model = match &args.model {
         Some(model) => model.clone(),
-        None => first_model(&server, key.as_deref(), &args.api_key_env).await?,
+        None => choose_model(&server, key.as_deref(), &args.api_key_env).await?,
     };
     let upstream = connect(&server, key.as_deref(), &model)?;
     let mut messages: Vec<Message> = Vec::new();
@@ -41,12 +42,21 @@ fn connect(server: &str, key: Option<&str>, model: &str) -> anyhow::Result<Upstr
     Ok(Upstream::new(config)?)
 }
 
-async fn first_model(server: &str, key: Option<&str>, key_env: &str) -> anyhow::Result<String> {
-    let asked = connect(server, key, "")?.models().await;
-    match asked.map_err(|reject| anyhow!("{}", explain(&reject, server, key_env)))?.into_iter().next() {
-        Some(model) => Ok(model),
-        None => bail!("the server at {server} has no models"),
+async fn choose_model(server: &str, key: Option<&str>, key_env: &str) -> anyhow::Result<String> {
+    let listed = connect(server, key, "")?.models().await;
+    let listed = listed.map_err(|reject| anyhow!("{}", explain(&reject, server, key_env)))?;
+    if let Some(model) = default_model(&listed) {
+        return Ok(model.to_owned());
     }
+    let ids: Vec<&str> = listed.iter().map(|model| &*model.id).collect();
+    let ids = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
+    bail!("the server at {server} lists no model that answers chats; it lists: {ids}")
+}
+
+/// The one that stands for what the server's routers choose, where they do; else the first that answers chats.
+fn default_model(listed: &[ListedModel]) -> Option<&str> {
+    let routed = listed.iter().find(|model| model.id == ROUTED_MODEL);
+    routed.or_else(|| listed.iter().find(|model| model.chats())).map(|model| &*model.id)
 }
 
 /// What went wrong, and what whoever chats can do about it.

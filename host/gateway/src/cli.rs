@@ -98,7 +98,7 @@ pub struct ChatArgs {
     // It was `--url` before all commands were alike in that.
     #[arg(long, alias = "url", value_name = "URL")]
     pub server: Option<String>,
-    /// The model; default: the server's first.
+    /// The model; default: `auto` where the server's routers choose, else its first that answers chats.
     #[arg(long)]
     pub model: Option<String>,
     /// Name of the environment variable that holds the API key.

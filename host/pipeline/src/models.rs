@@ -119,9 +119,9 @@ impl Models {
         named.chain(others).filter(|model| model.answers() && scope.allows(&model.name)).cloned().collect()
     }
 
-    /// All models in the order of their names.
+    /// All models in the order of the config.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Model>> {
-        self.by_name.values()
+        self.in_order.iter()
     }
 
     /// The model of that name, for callers of `scope`. One that they may not use is to them one that does not exist.

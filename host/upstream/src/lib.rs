@@ -29,5 +29,5 @@ pub use replicas::{MAX_SERVERS, Replicas};
 pub use retry::{Attempts, RetryConfig};
 pub use stream::{UpstreamEvent, UpstreamStream};
 pub use tidegate_wire::changes_answer;
-pub use tidegate_wire::client::{RequestOptions, TokenBound};
+pub use tidegate_wire::client::{ListedModel, RequestOptions, TokenBound};
 pub use upstream::Upstream;

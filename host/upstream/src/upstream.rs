@@ -14,8 +14,8 @@ use tidegate_egress::{Connector, HeaderMap, HeaderName, HeaderValue, Method, Req
 use tidegate_trace as trace;
 use tidegate_types::{Chat, EmbedRequest, Form, Reject, RequestId};
 use tidegate_wire::client::{
-    AnswerReader, Failure, RequestOptions, WireError, embeddings, endpoint_path, labels, labels_body, model_names,
-    prompt_tokens, request_body, vectors_body,
+    AnswerReader, Failure, ListedModel, RequestOptions, WireError, embeddings, endpoint_path, labels, labels_body,
+    listed_models, prompt_tokens, request_body, vectors_body,
 };
 use tokio::sync::Semaphore;
 use tracing::{Instrument, Span};
@@ -122,11 +122,11 @@ impl Upstream {
         span
     }
 
-    /// The names of the server's models; also a probe of whether it is there and takes our key.
-    pub async fn models(&self) -> Result<Vec<String>, Reject> {
+    /// The server's models; also a probe of whether it is there and takes our key.
+    pub async fn models(&self) -> Result<Vec<ListedModel>, Reject> {
         let mut response = self.send(&self.request(Method::GET, "/models", Bytes::new())).await?;
         let body = response.collect(MAX_MODELS_BYTES).await.map_err(|error| self.failures.egress(&error))?;
-        Ok(model_names(&body).map_err(|error| self.failures.wire(error))?)
+        Ok(listed_models(&body).map_err(|error| self.failures.wire(error))?)
     }
 
     /// The vectors that a caller asks for, and how many tokens its texts had, where the server says so and that can be.

@@ -300,9 +300,16 @@ async fn dropping_the_answer_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn models_are_listed() {
-    let mut server =
-        server(plain("200 OK", "application/json", r#"{"object":"list","data":[{"id":"x"},{"id":"y"}]}"#), 9).await;
-    assert_eq!(upstream(server.address).models().await.unwrap(), ["x", "y"]);
+async fn models_are_listed_and_those_chat_of_which_the_server_does_not_say_that_they_do_something_else() {
+    let list = json!({"object": "list", "data": [
+        {"id": "chats", "capabilities": ["completions", "chat"]},
+        {"id": "embeds", "capabilities": ["embeddings"]},
+        {"id": "unsaid"},
+        {"id": "said otherwise", "capabilities": {"completion_chat": false}},
+    ]});
+    let mut server = server(plain("200 OK", "application/json", &list.to_string()), 9).await;
+    let models = upstream(server.address).models().await.unwrap();
+    let chats: Vec<(&str, bool)> = models.iter().map(|model| (&*model.id, model.chats())).collect();
+    assert_eq!(chats, [("chats", true), ("embeds", false), ("unsaid", true), ("said otherwise", true)]);
     assert!(server.requests.recv().await.unwrap().0.starts_with("get /v1/models http/1.1"));
 }

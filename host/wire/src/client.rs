@@ -39,8 +39,24 @@ pub enum WireError {
     },
 }
 
-/// Names of the models in an upstream's `GET /v1/models`.
-pub fn model_names(body: &[u8]) -> Result<Vec<String>, WireError> {
+/// A model that an upstream lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedModel {
+    /// The name callers use.
+    pub id: String,
+    /// What it can do, where the upstream says it as Tidegate does ([`crate::models::ModelCard::capabilities`]).
+    pub capabilities: Option<Vec<String>>,
+}
+
+impl ListedModel {
+    /// Whether it answers chats, as far as the upstream says.
+    pub fn chats(&self) -> bool {
+        self.capabilities.as_ref().is_none_or(|all| all.iter().any(|can| can == "chat"))
+    }
+}
+
+/// The models in an upstream's `GET /v1/models`.
+pub fn listed_models(body: &[u8]) -> Result<Vec<ListedModel>, WireError> {
     #[derive(serde::Deserialize)]
     struct List {
         data: Vec<Card>,
@@ -48,8 +64,12 @@ pub fn model_names(body: &[u8]) -> Result<Vec<String>, WireError> {
     #[derive(serde::Deserialize)]
     struct Card {
         id: String,
+        #[serde(default)]
+        capabilities: serde_json::Value,
     }
     let list: List = serde_json::from_slice(body)
         .map_err(|error| WireError::Malformed(format!("the list of models is not OpenAI's: {error}")))?;
-    Ok(list.data.into_iter().map(|card| card.id).collect())
+    // Some servers have an object of that name, which says nothing here.
+    let listed = |card: Card| ListedModel { id: card.id, capabilities: serde_json::from_value(card.capabilities).ok() };
+    Ok(list.data.into_iter().map(listed).collect())
 }

@@ -1,7 +1,7 @@
 //! `tidegate chat` and `tidegate key`.
 
 use super::model::Model;
-use super::{Server, run, tidegate, write};
+use super::{Server, fixture, run, tidegate, write};
 use std::io::{Read, Write};
 use std::process::{ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -94,6 +94,26 @@ fn chat_says_of_a_server_that_refuses_what_to_change_and_not_that_there_is_none(
     assert!(good && said.contains("391"), "{said}");
     let (good, said) = chat("http://127.0.0.1:9", Some(key), &[]);
     assert!(!good && said.contains("no server answers at http://127.0.0.1:9; `tidegate serve` starts one"), "{said}");
+}
+
+#[test]
+fn chat_that_names_no_model_has_what_the_routers_choose_or_else_the_first_that_chats() {
+    let folder = tempfile::tempdir().unwrap();
+    let vectors = format!("[[models]]\nname = \"a\"\npath = {:?}\n", fixture("embedding"));
+    let chats = "[[models]]\nname = \"b\"\npath = \"bundled\"\n";
+    let router = "[[pipeline.stage]]\nplugin = \"tier-router\"\nconfig = { rules = [{ models = [\"b\"] }] }\n\
+                  limits = { wall_ms = 20000, cpu_ms = 5000 }\n";
+    for (config, said_first) in [
+        (format!("{vectors}{chats}[pipeline]\n"), "b at http"),
+        (format!("{vectors}{chats}{router}"), "auto at http"),
+        (format!("{vectors}[pipeline]\n"), "lists no model that answers chats; it lists: a"),
+    ] {
+        let config = format!("[server]\nlisten = \"127.0.0.1:0\"\n{config}");
+        let server = Server::start(&["--config", write(folder.path(), "tidegate.toml", &config).to_str().unwrap()]);
+        let (good, said) = chat(&format!("http://{}", server.addr), None, &[]);
+        assert!(said.contains(said_first) && !said.contains("\n!"), "{said_first}: {said}");
+        assert_eq!(good, !said_first.contains("lists no"), "{said}");
+    }
 }
 
 #[test]

@@ -217,6 +217,6 @@ proptest! {
         let mut out = VecDeque::new();
         let _ = reader(1).event(&data, &mut out);
         let _ = Failure::parse(&data);
-        let _ = crate::client::model_names(&data);
+        let _ = crate::client::listed_models(&data);
     }
 }
