@@ -21,8 +21,7 @@ pub(crate) fn auth(config: &Config, issuers: &Arc<Issuers>, db: Option<&Db>) -> 
     let local = Caller::local();
     let limits = Quota::default();
     let scope = scope(&config.tenants, &local.tenant, None, Own { models: None, plugins: None, limits: &limits });
-    let keys = config.keys.iter().map(|key| api_key(config, key)).collect::<anyhow::Result<Vec<_>>>()?;
-    let auth = Auth::new(keys, Caller { scope, ..local })?;
+    let auth = Auth::new(keys(config)?, Caller { scope, ..local })?;
     let certificates = config.auth.certificate.iter().map(|known| certificate(config, known));
     let auth = auth.with_certificates(certificates.collect::<anyhow::Result<_>>()?);
     let grants: Arc<dyn GrantTokens> = Arc::new(TokenTerms::new(config)?);
@@ -32,6 +31,11 @@ pub(crate) fn auth(config: &Config, issuers: &Arc<Issuers>, db: Option<&Db>) -> 
         _ => None,
     };
     Ok(auth.with_tokens(issuers, grants).with_people(people))
+}
+
+/// The keys of a config, with who asks with them.
+pub(crate) fn keys(config: &Config) -> anyhow::Result<Vec<ApiKey>> {
+    config.keys.iter().map(|key| api_key(config, key)).collect()
 }
 
 fn people(login: &LoginConfig, issuers: &Issuers, db: &Db, grants: &Arc<dyn GrantTokens>) -> anyhow::Result<People> {

@@ -10,6 +10,7 @@ pub mod chat;
 pub mod cli;
 pub mod config;
 pub mod descriptors;
+mod invitation;
 mod keep;
 pub mod key;
 mod keys;

@@ -2,9 +2,9 @@
 
 use crate::assemble::{Assembled, assemble};
 use crate::books::{self, Books};
-use crate::bundled::STARTER_NAME;
 use crate::callers;
 use crate::config::{ClientAuthConfig, Config, ServerConfig};
+use crate::invitation::invitation;
 use crate::keep::Keeping;
 use crate::keys::{self, KeyDesk};
 use crate::observe;
@@ -16,8 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_api::{Api, ClientAuthority, Door, Lanes, Limits, Listener, Server, SharedAuth, SharedLogs, Tls};
 use tidegate_limits::shared::SharedLimits;
-use tidegate_pipeline::chat::ROUTED_MODEL;
-use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline};
+use tidegate_pipeline::{ModelBackend, Pipeline};
 use tidegate_sandbox::capability::KvStore;
 use tidegate_shared::{LogSettings, Shared};
 use tokio_util::task::AbortOnDropHandle;
@@ -96,7 +95,6 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
     let auth = SharedAuth::from(callers::auth(&config, &Arc::default(), None)?);
     let limits = limits(&config.server);
     let tls = certificate.is_some();
-    let open = config.is_open();
     let books = Books::open(&config).await?.map(Arc::new);
     let desk = match &books {
         Some(books) => Some(Arc::new(KeyDesk::open(&config, books, auth.clone()).await?)),
@@ -150,7 +148,7 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         config.shared.as_ref().map(|shared| format!("shared    with {} gateways by {}", shared.gateways, shared.url)),
     );
     facts.extend(admin_addr.map(|addr| format!("admin     {}://{addr}/admin", if tls { "https" } else { "http" })));
-    facts.extend(invitation(addr, tls, open, first_asked(&config, &pipeline)));
+    facts.extend(invitation(addr, tls, &config, &pipeline)?);
     Ok(Running { addr, admin_addr, facts, server, _lanes: lanes, service, reloader, tidying, watchers, shared })
 }
 
@@ -198,39 +196,4 @@ fn limits(config: &ServerConfig) -> Limits {
         obfuscation: config.streams.obfuscation,
         ..Limits::default()
     }
-}
-
-/// A model to try, and whether it answers or makes vectors. What gives labels is asked by plugins only.
-fn first_asked<'a>(config: &'a Config, pipeline: &Pipeline) -> Option<(&'a str, bool)> {
-    if pipeline.routes() {
-        return Some((ROUTED_MODEL, true));
-    }
-    let answers = |model: &Model| match &model.backend {
-        ModelBackend::Engine(engine) if matches!(engine.makes, Makes::Labels(_)) => None,
-        _ => Some(model.answers()),
-    };
-    let mut names: Vec<&str> = config.models.iter().map(|model| model.name.as_str()).collect();
-    if names.is_empty() {
-        names.push(STARTER_NAME);
-    }
-    names.into_iter().find_map(|name| Some((name, answers(pipeline.models().get(name).ok()?)?)))
-}
-
-/// Where it listens, who may ask, and a request to paste.
-fn invitation(addr: SocketAddr, tls: bool, open: bool, asked: Option<(&str, bool)>) -> Vec<String> {
-    let scheme = if tls { "https" } else { "http" };
-    let key = if open { "" } else { " -H \"authorization: Bearer $TIDEGATE_API_KEY\"" };
-    let callers = if open { "no keys: this machine only" } else { "keys needed" };
-    let request = |(model, answers): (&str, bool)| {
-        let (path, asked) = match answers {
-            true => ("chat/completions", r#""messages":[{"role":"user","content":"What is Tidegate?"}]"#),
-            false => ("embeddings", r#""input":"What is Tidegate?""#),
-        };
-        format!(
-            "try       curl {scheme}://{addr}/v1/{path} -H 'content-type: application/json'{key} \
-             -d '{{\"model\":\"{model}\",{asked}}}'"
-        )
-    };
-    let listening = format!("listening {scheme}://{addr} ({callers})");
-    std::iter::once(listening).chain(asked.map(request)).collect()
 }

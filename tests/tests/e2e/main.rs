@@ -26,6 +26,7 @@ mod guide;
 mod halts;
 mod http2_abuse;
 mod instances;
+mod invitation;
 mod kafka;
 mod keys;
 mod kv;
