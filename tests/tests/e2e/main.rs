@@ -44,6 +44,7 @@ mod one_read;
 mod order;
 mod outside;
 mod padding;
+mod pasted;
 mod pipeline;
 mod plugin_host;
 mod plugin_scopes;
