@@ -51,7 +51,10 @@ fn templates(lang: &str, kinds: &[StageKind]) {
         }
         match (lang, kind) {
             ("rust", StageKind::PromptGuard) => tells_why_it_panics(&project),
-            ("js" | "python", StageKind::PromptGuard) => tells_what_it_throws(&project, lang),
+            ("js" | "python", StageKind::PromptGuard) => {
+                tells_what_it_throws(&project, lang);
+                is_given_its_log(&project, lang);
+            }
             _ => {}
         }
         let component = std::fs::read(project.join("dist/made.wasm")).unwrap();
@@ -116,6 +119,14 @@ fn tells_what_it_throws(project: &Path, lang: &str) {
     assert!(!passed && logged("INFO ", "seen {") && logged("ERROR", thrown) && logged("ERROR", file), "{lang}: {said}");
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
+}
+
+/// A project that is older than the file which logs exceptions, and now imports it, has it by a build.
+fn is_given_its_log(project: &Path, lang: &str) {
+    let file = if lang == "js" { "logged.js" } else { "logged.py" };
+    std::fs::remove_file(project.join(file)).unwrap();
+    let (good, said) = plugin(project, &["build"]);
+    assert!(good && said.contains(&format!("{file}: written")) && project.join(file).exists(), "{said}");
 }
 
 /// A new project, in a folder that keeps what the one before it has compiled. Where its other files are the same, cargo

@@ -16,6 +16,9 @@ use std::process::{Command, Stdio};
 
 pub(super) fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     let project = Project::open(folder)?;
+    if let Some(name) = bring_log(&project)? {
+        writeln!(out, "{name}: written, since {} imports it", project.manifest.lang.source())?;
+    }
     let component = build(&project)?;
     let bytes = workbench::component(&component)?;
     let anatomy = workbench::sandbox(Default::default())?.inspect(&bytes).context("the component is not a plugin")?;
@@ -23,6 +26,24 @@ pub(super) fn run(folder: &Path, out: &mut dyn Write) -> anyhow::Result<()> {
     let (stages, size) = (stages.join(", "), bytes.len());
     writeln!(out, "{}: {stages}, {size} bytes, {}", component.display(), Digest::of(&bytes))?;
     Ok(())
+}
+
+/// Writes what logs exceptions, where the source imports it and the project is older than it; answers its name.
+fn bring_log(project: &Project) -> anyhow::Result<Option<String>> {
+    let lang = project.manifest.lang;
+    let Some((name, text)) = super::new::logged(lang) else { return Ok(None) };
+    // Of a source that cannot be read the build says more.
+    let source = std::fs::read_to_string(project.folder.join(lang.source())).unwrap_or_default();
+    let imports = match lang {
+        Language::Python => ["from logged import", "import logged"],
+        _ => ["\"./logged.js\"", "'./logged.js'"],
+    };
+    let path = project.folder.join(&name);
+    if path.exists() || !imports.iter().any(|import| source.contains(import)) {
+        return Ok(None);
+    }
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Some(name))
 }
 
 /// Builds a project; answers where the component is.
@@ -76,4 +97,31 @@ fn run_tool(command: &mut Command) -> anyhow::Result<()> {
         bail!("{name} failed ({}):\n{stdout}{stderr}", output.status);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_project_older_than_what_logs_exceptions_gets_it_once_it_imports_it() {
+        for (lang, source, import) in [
+            ("js", "plugin.js", "import { logged } from \"./logged.js\";\n"),
+            ("js", "plugin.js", "import { logged } from './logged.js';\n"),
+            ("python", "plugin.py", "from logged import logged\n"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let write = |file: &str, text: &str| std::fs::write(folder.path().join(file), text).unwrap();
+            write("plugin.toml", &format!("name = \"old\"\nlang = \"{lang}\"\n"));
+            write(source, "# it logged nothing\n");
+            let project = Project::open(folder.path()).unwrap();
+            assert_eq!(bring_log(&project).unwrap(), None, "{source} is built as it always was");
+            write(source, import);
+            let name = bring_log(&project).unwrap().unwrap();
+            let written = std::fs::read_to_string(folder.path().join(&name)).unwrap();
+            assert!(written.contains("log") && name.starts_with("logged."), "{name}");
+            write(&name, "the author's own");
+            assert_eq!(bring_log(&project).unwrap(), None, "{name} is there");
+        }
+    }
 }

@@ -46,12 +46,7 @@ fn project(name: &str, lang: Language, stage: &str) -> anyhow::Result<Vec<(Strin
         ("README.md".into(), readme(name, lang, stage)),
         ("wit/project.wit".into(), world(stage)),
     ];
-    // The SDK of Rust logs panics, and C has its own way to the log; an exception of these would say nothing.
-    if matches!(lang, Language::Js | Language::Python) {
-        let name = format!("logged.{}", lang.extension());
-        let text = file(&format!("plugins/templates/logged/{name}")).context("what logs exceptions is there")?;
-        files.push((name, text.into()));
-    }
+    files.extend(logged(lang).map(|(name, text)| (name, text.into())));
     if lang == Language::Rust {
         // The SDK generates its bindings from `../../wit`; for other languages `plugin build` lays the contract out.
         files.extend(contract().map(|(path, text)| (path.into(), text.into())));
@@ -61,6 +56,14 @@ fn project(name: &str, lang: Language, stage: &str) -> anyhow::Result<Vec<(Strin
         files.extend(sdk.map(|(path, text)| (format!("vendor/sdk/{path}"), text.into())));
     }
     Ok(files)
+}
+
+/// What logs exceptions: the file's name beside the plugin, and text. Not of Rust, whose SDK logs panics, and of C, which
+/// has its own way to the log; an exception of the others would say nothing.
+pub(super) fn logged(lang: Language) -> Option<(String, &'static str)> {
+    let name = format!("logged.{}", lang.extension());
+    let text = file(&format!("plugins/templates/logged/{name}"))?;
+    Some((name, text))
 }
 
 /// The contract's files: `wit/NAME.wit`, and text.
@@ -131,6 +134,8 @@ mod tests {
                 let logged = source.matches("@logged\nclass ").count() + source.matches(" = logged({\n").count();
                 let expected = if matches!(lang, Language::Js | Language::Python) { 2 } else { 0 };
                 assert_eq!(logged, expected, "{lang:?} {stage}: what it exports logs its exceptions");
+                let has_file = files.iter().any(|(path, _)| path.starts_with("logged."));
+                assert_eq!(has_file, expected > 0, "{lang:?} {stage}");
                 Fixtures::parse(&cases.1).unwrap_or_else(|error| panic!("{stage}: {error:#}"));
             }
         }

@@ -29,7 +29,8 @@ fn check_exports(project: &Project) -> anyhow::Result<()> {
     match missing_export(&read("wit/project.wit")?, &read("plugin.js")?) {
         Some((stage, name)) => bail!(
             "plugin.js has no `{name}`, and wit/project.wit says that the plugin exports `{stage}`; \
-             write `export const {name} = logged({{ ... }})`, or correct wit/project.wit"
+             write `export const {name} = logged({{ ... }})` with `import {{ logged }} from \"./logged.js\"`, or correct \
+             wit/project.wit"
         ),
         None => Ok(()),
     }
