@@ -2,12 +2,12 @@
 //! browser's cookie may stand for a person who logged in, and a connection may show a certificate. All that a request has
 //! must be of one tenant. `grant.rs` says what they are for.
 //!
-//! Without any of them the server serves callers on its own machine, and only requests that were meant for it: a web page
-//! in a browser here must not reach it through a name that points to 127.0.0.1.
+//! Without any of them the server serves its own machine (`local.rs`).
 
 use crate::credential::{self, unauthenticated};
 use crate::error::ApiError;
 use crate::grant::{CertificateGrant, Grant, GrantTokens, agreed, choose_project, no_project};
+use crate::local;
 use crate::pages;
 use crate::routes::{Group, Route};
 use crate::session::{self, People, SESSION_COOKIE, Session};
@@ -16,12 +16,12 @@ use hyper::Method;
 use hyper::header::HeaderMap;
 use metrics::counter;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 use subtle::ConstantTimeEq;
 use tidegate_identity::{Certificate, Issuers, looks_like_one};
-use tidegate_types::{Caller, Fault, Reject, RejectKind};
+use tidegate_types::{Caller, Reject};
 
 /// One key of the config.
 #[derive(Clone, Debug)]
@@ -163,10 +163,10 @@ impl Auth {
     async fn caller(&self, route: &Route, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
         let project = credential::project(shown.headers)?;
         if self.is_local_only() {
-            let local = self.local_caller(shown)?;
+            local::check(shown)?;
             pages::check(shown)?;
-            let fits = project.is_none_or(|project| project == local.owner().as_str());
-            return if fits { Ok(local) } else { Err(no_project()) };
+            let fits = project.is_none_or(|project| project == self.local.owner().as_str());
+            return if fits { Ok(Arc::clone(&self.local)) } else { Err(no_project()) };
         }
         let by_header = match credential::key(shown.headers)? {
             Some(credential) => Some(match self.key(credential)? {
@@ -233,21 +233,6 @@ impl Auth {
             _ => Err(unauthenticated("the API key is not known here")),
         }
     }
-
-    fn local_caller(&self, shown: &Shown<'_>) -> Result<Arc<Caller>, Reject> {
-        let message = if !shown.peer.ip().to_canonical().is_loopback() {
-            "this server has no API keys, so it answers only its own machine; add a key to its config"
-        } else if !is_local_name(shown.host) {
-            "this server has no API keys, so it answers only under the names of its own machine; \
-             send the request to 127.0.0.1, or add a key to its config"
-        } else if FORWARDED.iter().any(|name| shown.headers.contains_key(*name)) {
-            "this server has no API keys, so it answers only its own machine, and a proxy forwards this request for \
-             somebody; add a key to its config (`tidegate key NAME` makes one)"
-        } else {
-            return Ok(Arc::clone(&self.local));
-        };
-        Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).code("local_only"))
-    }
 }
 
 fn prefix(hash: &[u8; 32]) -> [u8; 8] {
@@ -261,32 +246,13 @@ fn parse_hash(text: &str) -> Option<[u8; 32]> {
     Some(*hash.as_bytes())
 }
 
-/// What proxies say for whom they ask. To one on this machine everybody is local, so a request that has one of these is
-/// nobody's of this machine. Those that say nothing cannot be told apart.
-const FORWARDED: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
-
-/// `localhost`, a name below it, or a loopback address; with or without a port.
-fn is_local_name(host: &str) -> bool {
-    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, port)) => (address, port),
-        None => host.split_at(host.find(':').unwrap_or(host.len())),
-    };
-    let is_port = port.strip_prefix(':').is_none_or(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
-    if !(port.is_empty() || port.starts_with(':') && is_port) {
-        return false;
-    }
-    let name = name.trim_end_matches('.').to_ascii_lowercase();
-    let address = name.parse::<IpAddr>();
-    name == "localhost" || name.ends_with(".localhost") || address.is_ok_and(|address| address.is_loopback())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::routes::{Found, find};
     use hyper::header::AUTHORIZATION;
     use std::time::Duration;
-    use tidegate_types::{CallerRole, Class, TenantId};
+    use tidegate_types::{CallerRole, Class, RejectKind, TenantId};
 
     fn key(name: &str, secret: &str) -> ApiKey {
         let hash = format!("blake3:{}", blake3::hash(secret.as_bytes()));
@@ -342,27 +308,6 @@ mod tests {
         assert_eq!((&*bob.key_name, bob.class, bob.weight), ("bob", Class::Batch, 3));
         for wrong in [&[][..], &["Bearer tg-3"], &["Bearer "], &["tg-1"], &["Basic tg-1"]] {
             assert_eq!(ask(&auth, chat(), wrong).await.unwrap_err().kind, RejectKind::Unauthenticated, "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn without_keys_only_this_machine_is_served_and_only_by_its_own_names() {
-        let auth = auth([]);
-        let shows = |host: &str, peer: &str, headers: &HeaderMap| {
-            let (method, peer) = (&Method::GET, peer.parse().unwrap());
-            auth.local_caller(&Shown { method, headers, host, peer, certificate: None }).is_ok()
-        };
-        let allowed = |host: &str, peer: &str| shows(host, peer, &HeaderMap::new());
-        for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8080", "[::1]:8080", "[::1]", "a.localhost"] {
-            assert!(allowed(host, "127.0.0.1:9") && allowed(host, "[::1]:9") && allowed(host, "[::ffff:127.0.0.1]:9"));
-        }
-        assert!(!allowed("localhost", "192.0.2.1:9"));
-        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "10.0.0.1"] {
-            assert!(!allowed(host, "127.0.0.1:9"), "{host}");
-        }
-        for name in FORWARDED {
-            let forwarded = [(name.parse().unwrap(), "192.0.2.1".parse().unwrap())].into_iter().collect();
-            assert!(!shows("localhost", "127.0.0.1:9", &forwarded), "{name}");
         }
     }
 

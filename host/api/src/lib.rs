@@ -35,6 +35,7 @@ mod kept;
 mod lanes;
 mod last_words;
 mod limits;
+mod local;
 mod openapi;
 mod pages;
 mod query;
