@@ -5,6 +5,7 @@ pub(crate) mod address;
 mod auth;
 mod cache;
 mod certificates;
+mod compute;
 #[cfg(test)]
 mod default_limits;
 mod egress;
@@ -22,6 +23,7 @@ mod plugins;
 mod prices;
 mod projects;
 mod quota;
+mod server;
 mod shared;
 mod store;
 mod streams;
@@ -31,6 +33,7 @@ mod upstream;
 pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
 pub(crate) use cache::variable;
 pub use certificates::CertificateConfig;
+pub use compute::{BackendConfig, ComputeConfig};
 pub use egress::EgressConfig;
 pub(crate) use files::Seen;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig};
@@ -45,6 +48,7 @@ pub use prices::{CallPriceConfig, PriceConfig};
 pub use projects::ProjectConfig;
 pub(crate) use projects::{check_member, id as project_id, is_tenant, member_id};
 pub use quota::AdmissionConfig;
+pub use server::{ClientAuthConfig, ServerConfig, TlsConfig};
 pub use shared::SharedConfig;
 pub use store::{BudgetConfig, EventsConfig, KafkaConfig, StoreConfig};
 pub use streams::StreamsConfig;
@@ -55,7 +59,6 @@ use crate::bundled::STARTER_NAME;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidegate_engine::EngineConfig;
@@ -109,144 +112,6 @@ pub struct Config {
     /// The program to run as a worker process; default: this one.
     #[serde(skip)]
     pub worker_program: Option<PathBuf>,
-}
-
-/// `[server]`
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(default, deny_unknown_fields)]
-pub struct ServerConfig {
-    /// Address to listen on.
-    #[serde(deserialize_with = "address::read")]
-    pub listen: SocketAddr,
-    /// Address for the administrator's routes, which `listen` has not then.
-    #[serde(deserialize_with = "address::read_some")]
-    pub admin_listen: Option<SocketAddr>,
-    /// Serve HTTPS.
-    pub tls: Option<TlsConfig>,
-    /// Open connections.
-    pub max_connections: usize,
-    /// Requests between admission and the end of their answer; past it only for tenants below their share of it.
-    pub max_inflight: usize,
-    /// Bytes of a request body.
-    pub max_body_bytes: usize,
-    /// Time for a request's headers to arrive.
-    pub header_timeout_ms: u64,
-    /// Time for a request's body to arrive.
-    pub body_timeout_ms: u64,
-    /// Time for running answers to end after Ctrl-C or SIGTERM.
-    pub drain_timeout_ms: u64,
-    /// Take the config and plugins anew whenever one of their files changes.
-    pub watch: bool,
-    /// Streams that a client can come back to.
-    pub streams: StreamsConfig,
-}
-
-impl Default for ServerConfig {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            admin_listen: None,
-            tls: None,
-            max_connections: 10_000,
-            max_inflight: 1024,
-            max_body_bytes: 10 << 20,
-            header_timeout_ms: 10_000,
-            body_timeout_ms: 30_000,
-            drain_timeout_ms: 30_000,
-            watch: false,
-            streams: StreamsConfig::default(),
-        }
-    }
-}
-
-impl ServerConfig {
-    fn check(&self) -> anyhow::Result<()> {
-        let bounds = [
-            ("max_connections", self.max_connections),
-            ("max_inflight", self.max_inflight),
-            ("max_body_bytes", self.max_body_bytes),
-        ];
-        if let Some(tls) = &self.tls
-            && tls.client_auth == ClientAuthConfig::Required
-            && tls.client_ca.is_none()
-        {
-            bail!("server.tls.client_auth is required, but there is no `client_ca` to check certificates by");
-        }
-        match bounds.iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => bail!("server.{key} is 0, so that no request could be served; the smallest is 1"),
-            None => self.streams.check(),
-        }
-    }
-}
-
-/// `[server.tls]`: PEM files.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct TlsConfig {
-    /// Certificate chain.
-    pub cert: PathBuf,
-    /// Private key.
-    pub key: PathBuf,
-    /// Authorities whose certificates clients may show.
-    pub client_ca: Option<PathBuf>,
-    /// Whether they must.
-    #[serde(default)]
-    pub client_auth: ClientAuthConfig,
-}
-
-/// `server.tls.client_auth`
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum ClientAuthConfig {
-    /// A connection without a certificate is for callers with a key or a token.
-    #[default]
-    Optional,
-    /// A connection without a certificate is refused.
-    Required,
-}
-
-/// `[compute]`
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(default, deny_unknown_fields)]
-pub struct ComputeConfig {
-    /// `auto`, `cpu`, `cuda` or `reference`.
-    pub backend: BackendConfig,
-    /// Compute threads of the CPU; 0 takes one for each core.
-    pub threads: usize,
-    /// Which CUDA device.
-    pub device: usize,
-    /// CUDA: the same tokens whatever runs beside a request, at a cost in speed. The CPU always keeps that.
-    pub deterministic: bool,
-}
-
-impl Default for ComputeConfig {
-    fn default() -> Self {
-        Self { backend: BackendConfig::Auto, threads: 0, device: 0, deterministic: false }
-    }
-}
-
-impl ComputeConfig {
-    fn check(&self) -> anyhow::Result<()> {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        if self.threads > cores {
-            bail!("compute.threads is {}, but this machine has {cores} cores; 0 takes one for each", self.threads);
-        }
-        Ok(())
-    }
-}
-
-/// `compute.backend`
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum BackendConfig {
-    /// The best that is there.
-    Auto,
-    /// The CPU, with its vector units.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda,
-    /// Naive and slow: for comparison.
-    Reference,
 }
 
 impl Config {

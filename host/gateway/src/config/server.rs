@@ -1,0 +1,101 @@
+//! `[server]`: where it listens, with which certificate, and what all requests together may take.
+
+use super::{StreamsConfig, address};
+use anyhow::bail;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// `[server]`
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Address to listen on.
+    #[serde(deserialize_with = "address::read")]
+    pub listen: SocketAddr,
+    /// Address for the administrator's routes, which `listen` has not then.
+    #[serde(deserialize_with = "address::read_some")]
+    pub admin_listen: Option<SocketAddr>,
+    /// Serve HTTPS.
+    pub tls: Option<TlsConfig>,
+    /// Open connections.
+    pub max_connections: usize,
+    /// Requests between admission and the end of their answer; past it only for tenants below their share of it.
+    pub max_inflight: usize,
+    /// Bytes of a request body.
+    pub max_body_bytes: usize,
+    /// Time for a request's headers to arrive.
+    pub header_timeout_ms: u64,
+    /// Time for a request's body to arrive.
+    pub body_timeout_ms: u64,
+    /// Time for running answers to end after Ctrl-C or SIGTERM.
+    pub drain_timeout_ms: u64,
+    /// Take the config and plugins anew whenever one of their files changes.
+    pub watch: bool,
+    /// Streams that a client can come back to.
+    pub streams: StreamsConfig,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin_listen: None,
+            tls: None,
+            max_connections: 10_000,
+            max_inflight: 1024,
+            max_body_bytes: 10 << 20,
+            header_timeout_ms: 10_000,
+            body_timeout_ms: 30_000,
+            drain_timeout_ms: 30_000,
+            watch: false,
+            streams: StreamsConfig::default(),
+        }
+    }
+}
+
+impl ServerConfig {
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let bounds = [
+            ("max_connections", self.max_connections),
+            ("max_inflight", self.max_inflight),
+            ("max_body_bytes", self.max_body_bytes),
+        ];
+        if let Some(tls) = &self.tls
+            && tls.client_auth == ClientAuthConfig::Required
+            && tls.client_ca.is_none()
+        {
+            bail!("server.tls.client_auth is required, but there is no `client_ca` to check certificates by");
+        }
+        match bounds.iter().find(|(_, value)| *value == 0) {
+            Some((key, _)) => bail!("server.{key} is 0, so that no request could be served; the smallest is 1"),
+            None => self.streams.check(),
+        }
+    }
+}
+
+/// `[server.tls]`: PEM files.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// Certificate chain.
+    pub cert: PathBuf,
+    /// Private key.
+    pub key: PathBuf,
+    /// Authorities whose certificates clients may show.
+    pub client_ca: Option<PathBuf>,
+    /// Whether they must.
+    #[serde(default)]
+    pub client_auth: ClientAuthConfig,
+}
+
+/// `server.tls.client_auth`
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientAuthConfig {
+    /// A connection without a certificate is for callers with a key or a token.
+    #[default]
+    Optional,
+    /// A connection without a certificate is refused.
+    Required,
+}
