@@ -81,7 +81,7 @@ fn table() -> Vec<Row> {
     ]
 }
 
-const NO_COST: &str = r#""amount":{"currency":"usd","value":0.0}"#;
+const NO_COST: &str = r#""amount":{"value":0.0,"#;
 
 fn embedder() -> String {
     crate::embeddings::model("").replace("name = \"embedding\"", "name = \"embedder\"")
