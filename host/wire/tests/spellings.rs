@@ -153,8 +153,17 @@ fn names_that_servers_have_for_a_field_of_openais_are_refused() {
             "max_new_tokens",
             "maxNewTokens",
             "prompt_embeds",
+            "prompt_token_ids",
+            "input_ids",
+            "inputIds",
+            "documents",
+            "n_cmpl",
+            "use_beam_search",
             "models",
             "fallbacks",
+            "lora",
+            "lora_path",
+            "lora_request",
             "extra_body",
         ] {
             let reject = (endpoint.parse)(&with(&endpoint.plain, name, json!(9))).expect_err(name);
@@ -162,7 +171,11 @@ fn names_that_servers_have_for_a_field_of_openais_are_refused() {
         }
     }
     for (endpoint, names) in [
-        (&response, &["functions", "function_call", "logprobs", "messages", "prompt", "n", "max_tokens"][..]),
+        (&chat, &["best_of", "echo", "prompt"][..]),
+        (
+            &response,
+            &["best_of", "echo", "functions", "function_call", "logprobs", "messages", "prompt", "n", "max_tokens"],
+        ),
         (&completion, &["top_logprobs", "function_call", "parallel_tool_calls", "messages"]),
     ] {
         for name in names {
@@ -215,6 +228,8 @@ fn what_is_passed_on_within_a_body_is_in_one_spelling_too() {
         (json!({"response_format": schema("Schema")}), "response_format.json_schema.Schema"),
         (json!({"chat_template_kwargs": {"messages": []}}), "chat_template_kwargs"),
         (json!({"chat_template_kwargs": {"Tools": []}}), "chat_template_kwargs"),
+        (json!({"chat_template_kwargs": {"custom_tools": []}}), "chat_template_kwargs"),
+        (json!({"chat_template_kwargs": {"documents": []}}), "chat_template_kwargs"),
     ] {
         let mut body = chat.plain.clone();
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

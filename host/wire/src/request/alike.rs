@@ -23,6 +23,8 @@ const GENERATION: &[&str] = &[
     "stop",
     "max_tokens",
     "n",
+    "best_of",
+    "echo",
     "stream",
     "stream_options",
     "temperature",
@@ -47,7 +49,7 @@ const GENERATION: &[&str] = &[
 ];
 
 pub(crate) const CHAT: Names = &[GENERATION];
-pub(crate) const COMPLETION: Names = &[GENERATION, &["echo", "best_of", "suffix"]];
+pub(crate) const COMPLETION: Names = &[GENERATION, &["suffix"]];
 /// Asked of upstreams as a chat.
 pub(crate) const RESPONSE: Names = &[
     GENERATION,
@@ -76,23 +78,34 @@ pub(crate) const PART_BODY: Names = &[&["url", "detail", "data", "format", "file
 pub(crate) const FORMAT: Names = &[&["type", "json_schema", "name", "description", "schema", "strict"]];
 /// Of a tool's schema.
 pub(crate) const PARAMETERS: Names = &[&["type"]];
-/// What templates are given of a request, as some servers name it. One of `chat_template_kwargs` would stand in its place.
-const TEMPLATE: Names = &[&["messages", "conversation", "tools", "chat_template"]];
+/// What templates are given of a request, as some servers name it. One of `chat_template_kwargs` would stand in its place:
+/// Llama's templates take `custom_tools` for the tools.
+const TEMPLATE: Names = &[&["messages", "conversation", "tools", "custom_tools", "documents", "chat_template"]];
 
-/// What servers call a field of OpenAI's besides its own name. llama.cpp goes by `n_predict` where `max_tokens` is given, too.
+/// What servers call a field of OpenAI's besides its own name. llama.cpp goes by `n_predict` and `n_cmpl` where `max_tokens` and
+/// `n` are given, too.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("n_predict", "max_tokens"),
     ("num_predict", "max_tokens"),
     ("max_new_tokens", "max_tokens"),
+    ("n_cmpl", "n"),
+    ("use_beam_search", "best_of"),
+    // A prompt that is tokenized already, which no guard reads, stands in the place of the messages.
     ("prompt_embeds", "prompt"),
+    ("prompt_token_ids", "prompt"),
+    ("input_ids", "prompt"),
     // Proxies take another model, or a whole other request, from these.
     ("models", "model"),
     ("fallbacks", "model"),
     ("context_window_fallbacks", "model"),
     ("content_policy_fallbacks", "model"),
     ("mock_testing_fallbacks", "model"),
+    ("lora", "model"),
+    ("lora_path", "model"),
+    ("lora_request", "model"),
     ("extra_body", "messages"),
     ("chat_template", "messages"),
+    ("documents", "messages"),
 ];
 
 /// Refuses a field `key` that travels on where it is one of `names`, or of those in [`extra`], to another reader.
