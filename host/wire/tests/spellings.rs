@@ -188,8 +188,11 @@ fn names_that_servers_have_for_a_field_of_openais_are_refused() {
 #[test]
 fn a_field_of_chats_and_its_place_in_a_response_are_not_both_taken() {
     let format = json!({"format": {"type": "json_object"}, "verbosity": "low"});
+    let plain = json!({"type": "text"});
     let place = [
         ("response_format", json!({"type": "json_object"}), "text", format.clone()),
+        ("response_format", json!({"type": "json_object"}), "text", json!({"format": plain})),
+        ("response_format", plain.clone(), "text", format.clone()),
         ("verbosity", json!("high"), "text", format),
         ("reasoning_effort", json!("high"), "reasoning", json!({"effort": "low"})),
     ];
@@ -202,7 +205,8 @@ fn a_field_of_chats_and_its_place_in_a_response_are_not_both_taken() {
             assert!(reject.message.contains(name) && reject.message.contains("are one field"), "{}", reject.message);
         }
         let body = json!({"model": "m", "input": "hi", name: value});
-        assert!(parse_response(body.to_string().as_bytes()).unwrap().chat.extra.contains_key(name));
+        let chat = parse_response(body.to_string().as_bytes()).unwrap().chat;
+        assert_eq!(chat.extra.contains_key(name), value != plain, "what is plain text is no wish");
     }
 }
 

@@ -74,6 +74,8 @@ struct Draft {
     text: Option<Value>,
     reasoning: Option<Value>,
     demands: Vec<String>,
+    /// Whether `response_format` is given, of which nothing travels on where it asks for plain text.
+    formatted: bool,
     /// Fields that travel under chat's names, and where the caller wrote them.
     renamed: Vec<(&'static str, &'static str)>,
 }
@@ -132,6 +134,7 @@ impl Draft {
         if let Some((_, path)) = self.renamed.iter().find(|(name, _)| *name == key) {
             return Err(twice(at, path));
         }
+        self.formatted |= key == "response_format";
         extra::take(&mut self.common.extra, RESPONSE, key, node, at)
     }
 
@@ -151,9 +154,10 @@ impl Draft {
     }
 
     fn read_format(&mut self, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
-        if self.common.extra.contains_key("response_format") {
+        if self.formatted {
             return Err(twice(at, "response_format"));
         }
+        self.renamed.push(("response_format", "text.format"));
         let entries = object(node, at)?;
         alike::check_members(&entries, at, alike::FORMAT)?;
         let kind = match entries.iter().find(|(key, _)| key == "type") {
@@ -176,7 +180,6 @@ impl Draft {
             other => return Err(not_one_of(&at.key("type"), "text, json_object, json_schema", other)),
         };
         self.common.extra.insert("response_format".into(), whole);
-        self.renamed.push(("response_format", "text.format"));
         Ok(())
     }
 
