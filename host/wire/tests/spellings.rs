@@ -258,7 +258,8 @@ fn other_fields_travel_on() {
     }
     // Whose names are the caller's.
     let body = json!({"model": "m", "messages": [{"role": "user", "content": [
-            {"type": "image_url", "image_url": {"url": "u", "detail": "low"}, "cache_control": {"type": "x"}, "text": null}]}],
+            {"type": "image_url", "image_url": {"url": "u", "detail": "low"}, "cache_control": {"type": "x"}, "text": ""},
+            {"type": "text", "text": "x", "image_url": null, "refusal": ""}]}],
         "metadata": {"Model": "a", "model": "b"}, "chat_template_kwargs": {"enable_thinking": true},
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object",
             "properties": {"Type": {}, "type": {}}}}}]});

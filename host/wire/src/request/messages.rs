@@ -102,6 +102,11 @@ fn is_nothing(node: &Node<'_>) -> bool {
     }
 }
 
+/// Clients that have one class for parts of all kinds send what it has for the others empty.
+fn is_blank(node: &Node<'_>) -> bool {
+    is_nothing(node) || matches!(node, Node::Str(text) if text.is_empty())
+}
+
 fn read_message(index: usize, node: Node<'_>, at: &Path<'_>) -> Result<Message, Reject> {
     let mut fields = Fields::split(object(node, at)?, at)?;
     let role = read_role(fields.role.take(), &at.key("role"))?;
@@ -220,7 +225,7 @@ fn only_member(entries: Entries<'_>, member: &str, at: &Path<'_>) -> Result<Stri
         match key.as_ref() {
             "type" => {}
             key if key == member => text = Some(string(node, &at)?),
-            _ if is_nothing(&node) => {}
+            _ if is_blank(&node) => {}
             _ => return Err(unsupported(&at, "such a part has no such field; leave it out")),
         }
     }
@@ -230,7 +235,7 @@ fn only_member(entries: Entries<'_>, member: &str, at: &Path<'_>) -> Result<Stri
 /// Passed on with all that it has, but for what another server may read as a part of another kind.
 fn read_opaque(kind: String, entries: Entries<'_>, at: &Path<'_>) -> Result<Part, Reject> {
     alike::check_members(&entries, at, alike::PART)?;
-    let foreign = |(key, node): &&(Cow<'_, str>, Node<'_>)| !is_nothing(node) && alike::is_foreign(key, &kind);
+    let foreign = |(key, node): &&(Cow<'_, str>, Node<'_>)| !is_blank(node) && alike::is_foreign(key, &kind);
     if let Some((key, _)) = entries.iter().find(foreign) {
         return Err(unsupported(&at.key(key), "it belongs to a part of another kind; send it as one"));
     }
