@@ -37,7 +37,9 @@ impl Measure {
 /// How many times shorter a text may be when it comes to the model; `None` where parts of it may be lost.
 fn shrinks(tokenizer: &Tokenizer) -> Option<usize> {
     let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
-    let whole_words = model.continuing_subword_prefix.is_none() && model.end_of_word_suffix.is_none();
+    // Published files have empty ones, which are none.
+    let is_none = |affix: &Option<String>| affix.as_deref().is_none_or(str::is_empty);
+    let whole_words = is_none(&model.continuing_subword_prefix) && is_none(&model.end_of_word_suffix);
     let knows_bytes = match tokenizer.get_pre_tokenizer() {
         Some(pre_tokenizer) if !keeps_all(pre_tokenizer) => return None,
         Some(pre_tokenizer) if is_byte_level(pre_tokenizer) => {
@@ -97,11 +99,21 @@ mod tests {
     use serde_json::json;
 
     fn measure(normalizer: Value, behavior: &str, added: Value) -> Measure {
+        measured(&file(normalizer, behavior, added))
+    }
+
+    fn measured(file: &Value) -> Measure {
+        let tokenizer: Tokenizer = file.to_string().parse().expect("a tokenizer");
+        let pieces = PieceTable::build(&tokenizer).expect("pieces");
+        Measure::of(&tokenizer, &pieces)
+    }
+
+    fn file(normalizer: Value, behavior: &str, added: Value) -> Value {
         let mut vocab: Vec<String> = ByteLevel::alphabet().into_iter().map(String::from).collect();
         vocab.extend(["ab", "abab"].map(str::to_owned));
         let vocab: serde_json::Map<String, Value> =
             vocab.into_iter().enumerate().map(|(id, token)| (token, id.into())).collect();
-        let file = json!({
+        json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": normalizer,
             "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
                 {"type": "Split", "pattern": {"Regex": "\\s+"}, "behavior": behavior, "invert": false},
@@ -110,10 +122,7 @@ mod tests {
             "post_processor": null,
             "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
             "model": {"type": "BPE", "vocab": vocab, "merges": ["a b", "ab ab"]},
-        });
-        let tokenizer: Tokenizer = file.to_string().parse().expect("a tokenizer");
-        let pieces = PieceTable::build(&tokenizer).expect("pieces");
-        Measure::of(&tokenizer, &pieces)
+        })
     }
 
     #[test]
@@ -127,6 +136,19 @@ mod tests {
         assert_eq!(longest(replace("_"), "Isolated"), None, "it shrinks spaces");
         assert_eq!(longest(json!({"type": "Lowercase"}), "Isolated"), None);
         assert_eq!(longest(Value::Null, "Removed"), None, "it drops spaces");
+    }
+
+    #[test]
+    fn an_affix_of_words_leaves_no_bound_but_an_empty_one() {
+        let longest = |affix: &str, value: &str| {
+            let mut file = file(Value::Null, "Isolated", json!([]));
+            file["model"][affix] = value.into();
+            measured(&file).longest
+        };
+        for affix in ["continuing_subword_prefix", "end_of_word_suffix"] {
+            assert_eq!(longest(affix, ""), Some(4), "{affix}");
+        }
+        assert_eq!(longest("end_of_word_suffix", "</w>"), None);
     }
 
     #[test]
