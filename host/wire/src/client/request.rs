@@ -52,7 +52,7 @@ pub fn request_body(chat: &Chat, model: &str, options: RequestOptions) -> Bytes 
             write_messages(&mut out, chat, options.send_reasoning);
             write_tools(&mut out, chat);
         }
-        // The wire of our own side repeats the prompt where the caller wants it, so `echo` is never sent.
+        // `echo` is never sent: the pipeline repeats the prompt as its guards left it, and judges the two as one text.
         Form::Completion { .. } => {
             raw(&mut out, r#","prompt":"#);
             string(&mut out, &chat.messages.first().map(Message::joined_text).unwrap_or_default());
