@@ -16,7 +16,7 @@ use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tidegate_store::Conversations;
-use tidegate_types::{Caller, Reject, RequestId};
+use tidegate_types::{Caller, Fault, Reject, RejectKind, RequestId};
 use tokio_util::sync::CancellationToken;
 
 /// One request on its way to its answer.
@@ -67,8 +67,8 @@ impl Exchange {
         }
     }
 
-    /// The whole body, which must be JSON. It is there once.
-    pub(crate) async fn body(&mut self) -> Result<Bytes, Reject> {
+    /// The whole body, which must be JSON. It is there once. Private, so that a large one is parsed on no connection's thread.
+    async fn body(&mut self) -> Result<Bytes, Reject> {
         let body = std::mem::replace(self.request.body_mut(), Inbound::Whole(Bytes::new()));
         receive::json(&self.api, self.request.headers(), body).await
     }
@@ -80,6 +80,19 @@ impl Exchange {
     ) -> Result<T, Reject> {
         let body = self.body().await?;
         reading::read(self.api.room_for_bodies(), body, parse).await
+    }
+
+    /// The body of a change by an administrator, as it came: of a size that is parsed at once.
+    pub(crate) async fn settings(&mut self) -> Result<Bytes, Reject> {
+        let body = self.body().await?;
+        if body.len() > MAX_SETTINGS_BYTES {
+            let message = format!(
+                "the request's body has {} bytes; what describes a key, a project or a person has at most {MAX_SETTINGS_BYTES}",
+                body.len()
+            );
+            return Err(Reject::new(RejectKind::TooLarge, Fault::Client, message));
+        }
+        Ok(body)
     }
 
     /// The conversations, to be written for the caller.
@@ -109,6 +122,9 @@ impl Exchange {
         self.made.take().map_or_else(ids::secret, Ok)
     }
 }
+
+/// A name of each model, endpoint and plugin that there could be has room.
+const MAX_SETTINGS_BYTES: usize = 256 << 10;
 
 /// Counts the gateways on the way; `tidegate-upstream` sends it.
 const HOPS: &str = "x-tidegate-hops";

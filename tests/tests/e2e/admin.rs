@@ -109,6 +109,7 @@ async fn what_makes_no_key_is_refused_by_name() {
         (json!({"name": "a", "expires": "tomorrow"}), 400, "no moment"),
         (json!({"name": "a", "budget": {"daily": -1.0}}), 400, "amount"),
         (json!([1]), 400, "object"),
+        (json!({"name": "a", "models": vec!["tidegate-starter"; 1 << 14]}), 413, "at most 262144"),
     ] {
         let answer = call(&gateway, "tg-root", "POST", "/admin/keys", Some(body.clone())).await;
         assert_eq!(answer.status, status, "{body}: {:?}", answer.body);

@@ -81,7 +81,7 @@ pub(crate) async fn delete(exchange: Exchange) -> Result<Response, Reject> {
 pub(crate) async fn rate(mut exchange: Exchange) -> Result<Response, Reject> {
     let (conversation, found) = find_item(&exchange).await?;
     let conversations = exchange.writable()?;
-    let opinion = wire::parse_opinion(&exchange.body().await?)?;
+    let opinion = exchange.read(wire::parse_opinion).await?;
     let (caller, tenant) = (&exchange.caller, exchange.caller.owner());
     if !opinion.swipe.is_empty() {
         let other = conversations.message(tenant, &conversation.id, &opinion.swipe).await;

@@ -14,7 +14,7 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 
 /// `POST /admin/keys`: the body is an entry of `[[keys]]` without its hash; the answer has the key, this once.
 pub(crate) async fn make(mut exchange: Exchange) -> Result<Response, Reject> {
-    let body = exchange.body().await?;
+    let body = exchange.settings().await?;
     exchange.administer(Administration::MakeKey(body)).await
 }
 

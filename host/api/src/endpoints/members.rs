@@ -53,7 +53,7 @@ async fn change(
     project: String,
     change: impl FnOnce(Bytes) -> MemberChange,
 ) -> Result<Response, Reject> {
-    let change = change(exchange.body().await?);
+    let change = change(exchange.settings().await?);
     exchange.administer(Administration::ChangeMember { project, change }).await
 }
 

@@ -27,6 +27,6 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 
 /// `POST /v1/memories/forget`, with the ids that `list` gave.
 pub(crate) async fn forget(mut exchange: Exchange) -> Result<Response, Reject> {
-    let ids = wire::parse_forget(&exchange.body().await?)?;
+    let ids = exchange.read(wire::parse_forget).await?;
     Ok(json(wire::forgotten_body(exchange.api.service.forget(&ids, exchange.context()).await?)))
 }

@@ -26,7 +26,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let conversation = find(&exchange).await?.id;
     refuse_while_stopping(&exchange.api)?;
     let conversations = exchange.writable()?;
-    let asked = parse_simple(&exchange.body().await?)?;
+    let asked = exchange.read(parse_simple).await?;
     let Exchange { api, caller, .. } = exchange;
     let mut new = new_messages("content", vec![asked.message])?;
     new.iter_mut().for_each(|new| new.client_id.clone_from(&asked.message_id));
@@ -50,7 +50,7 @@ pub(crate) async fn regenerate(mut exchange: Exchange) -> Result<Response, Rejec
     let (conversation, item) = find_item(&exchange).await?;
     refuse_while_stopping(&exchange.api)?;
     let conversations = exchange.writable()?;
-    let model = parse_regenerate(&exchange.body().await?)?;
+    let model = exchange.read(parse_regenerate).await?;
     let Exchange { api, caller, .. } = exchange;
     let leaf = if item.message.role == Role::User {
         item.id.clone()

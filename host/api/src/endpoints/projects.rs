@@ -29,7 +29,7 @@ pub(crate) async fn list(exchange: Exchange) -> Result<Response, Reject> {
 
 /// `POST /v1/organization/projects`
 pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
-    let body = exchange.body().await?;
+    let body = exchange.settings().await?;
     exchange.administer(Administration::MakeProject(body)).await
 }
 
@@ -41,7 +41,7 @@ pub(crate) async fn get(exchange: Exchange) -> Result<Response, Reject> {
 
 /// `POST /v1/organization/projects/{id}`
 pub(crate) async fn change(mut exchange: Exchange) -> Result<Response, Reject> {
-    let (id, body) = (named(&exchange)?, exchange.body().await?);
+    let (id, body) = (named(&exchange)?, exchange.settings().await?);
     exchange.administer(Administration::ChangeProject { id, body }).await
 }
 

@@ -11,7 +11,6 @@ use crate::endpoints::generate::{event_stream, extra_headers, full};
 use crate::error::refuse_while_stopping;
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed};
-use crate::reading::read;
 use crate::replay::{ReplayBody, gone};
 use crate::server::Api;
 use std::sync::Arc;
@@ -31,9 +30,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let (mut context, unique) = (exchange.context(), exchange.name()?);
     let notebook = Notebook::default();
     context.notebook = Some(notebook.clone());
-    let body = exchange.body().await?;
-    let num_bytes = body.len();
-    let mut asked = read(exchange.api.room_for_bodies(), body, parse_response).await?;
+    let (mut asked, num_bytes) = exchange.read(|body| Ok((parse_response(body)?, body.len()))).await?;
     let Exchange { api, caller, may_stream, .. } = exchange;
     if asked.store == Some(false) {
         context.retention = Retention::Nothing;
