@@ -6,10 +6,10 @@ use crate::field::{
 use crate::items::{read_content, read_list};
 use crate::json::{Entries, Node, parse};
 use crate::path::Path;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tidegate_types::{Message, Reject, Role};
 
-/// OpenAI's bounds of `metadata`.
+/// OpenAI's bounds of `metadata`, in characters.
 const MAX_LABELS: usize = 16;
 const MAX_LABEL_KEY: usize = 64;
 const MAX_LABEL_VALUE: usize = 512;
@@ -208,31 +208,32 @@ fn parent(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
 
 /// `metadata`: a few short texts.
 pub(crate) fn labels(node: Node<'_>, at: &Path<'_>) -> Result<Value, Reject> {
-    let entries = object(node, at)?;
+    check_labels(&node, at)?;
+    Ok(node.into_value())
+}
+
+pub(crate) fn check_labels(node: &Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+    let Node::Map(entries) = node else { return Err(wrong_type(at, "an object", node)) };
     if entries.len() > MAX_LABELS {
         return Err(refuse(at, "object_above_max_properties", |param| {
-            format!("`{param}` must have at most {MAX_LABELS} entries, not {}", entries.len())
+            format!("`{param}` must have at most {MAX_LABELS} entries, not {}; send fewer", entries.len())
         }));
     }
-    let mut labels = Map::new();
     for (key, node) in entries {
-        let at = at.key(&key);
-        if key.len() > MAX_LABEL_KEY {
-            return Err(refuse(&at, "string_above_max_length", |_| {
-                format!("a key of `metadata` must have at most {MAX_LABEL_KEY} bytes, not {}", key.len())
-            }));
-        }
-        match node {
-            Node::Str(text) if text.len() <= MAX_LABEL_VALUE => labels.insert(key.into_owned(), text.into()),
-            Node::Str(text) => {
+        let at = at.key(key);
+        let Node::Str(text) = node else { return Err(wrong_type(&at, "a string", node)) };
+        for (what, text, most) in [("key", key, MAX_LABEL_KEY), ("value", text, MAX_LABEL_VALUE)] {
+            let found = text.chars().count();
+            if found > most {
                 return Err(refuse(&at, "string_above_max_length", |param| {
-                    format!("`{param}` must have at most {MAX_LABEL_VALUE} bytes, not {}", text.len())
+                    format!(
+                        "the {what} of `{param}` must have at most {most} characters, not {found}; send a shorter one"
+                    )
                 }));
             }
-            other => return Err(wrong_type(&at, "a string", &other)),
-        };
+        }
     }
-    Ok(Value::Object(labels))
+    Ok(())
 }
 
 /// A conversation, as OpenAI writes it, with a title.

@@ -2,7 +2,7 @@
 
 use crate::conversations::for_each;
 use crate::field::{check_name, list, missing, not_one_of, refuse, short_string, small_integer, string, wrong_type};
-use crate::json::{Node, parse};
+use crate::json::{Node, parse_tokens};
 use crate::path::Path;
 use crate::request::common::MAX_MODEL_BYTES;
 use crate::write::{float, list as write_list, raw, string as write_string, uint};
@@ -50,7 +50,7 @@ pub fn parse_embeddings(body: &[u8]) -> Result<(EmbedRequest, Encoding), Reject>
     let root = Path::ROOT;
     let (mut model, mut inputs, mut dimensions, mut user) = (None, None, None, None);
     let mut encoding = Encoding::default();
-    for_each(parse(body)?, &root, |key, node, at| {
+    for_each(parse_tokens(body)?, &root, |key, node, at| {
         match key {
             "model" => model = Some(short_string(node, at, MAX_MODEL_BYTES)?),
             "input" => inputs = Some(read_input(node, at)?),

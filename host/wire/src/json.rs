@@ -2,7 +2,7 @@
 //! order of the body and refuse a repeated key, because two readers of the same body could take different ones.
 //!
 //! Depth is bounded by serde_json (128), so that walking and dropping a tree never exhausts the stack, and the number of
-//! values by [`MAX_VALUES`]: a value of one digit takes many times its byte.
+//! values by [`MAX_VALUES`]: a value of one digit takes many times its byte, here and where it is kept to be passed on.
 //! Next: `field.rs`, which reads typed values out of a [`Node`].
 
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -33,23 +33,35 @@ pub(crate) type Entries<'a> = Vec<(Cow<'a, str>, Node<'a>)>;
 /// Maps up to this size are searched linearly for a repeated key, larger ones through a set.
 const LINEAR_KEYS: usize = 16;
 
-/// Values and keys of one body. The tokens of as many texts as embeddings are made of at once have room.
-const MAX_VALUES: usize = 1_200_000;
+/// Values and keys of one body. As many messages as a chat may have, each with a call or its outcome, have room.
+const MAX_VALUES: usize = 100_000;
+/// The same of what is made of tokens, none of which is kept as a value: those of as many texts as embeddings are made of at
+/// once have room.
+const MAX_TOKEN_VALUES: usize = 1_200_000;
 
 /// Reads a body. Errors are 400s that say what is wrong and where.
 pub(crate) fn parse(body: &[u8]) -> Result<Node<'_>, Reject> {
+    parse_up_to(MAX_VALUES, body)
+}
+
+/// The same of a body that may have the tokens of texts.
+pub(crate) fn parse_tokens(body: &[u8]) -> Result<Node<'_>, Reject> {
+    parse_up_to(MAX_TOKEN_VALUES, body)
+}
+
+fn parse_up_to(most: usize, body: &[u8]) -> Result<Node<'_>, Reject> {
     if body.is_empty() {
         return Err(malformed("the request body is empty; send a JSON object"));
     }
     let text = std::str::from_utf8(body).map_err(|e| {
         malformed(format!("the request body is not valid UTF-8: byte {} is no part of a character", e.valid_up_to()))
     })?;
-    let left = Cell::new(MAX_VALUES);
+    let left = Cell::new(most);
     let mut reader = serde_json::Deserializer::from_str(text);
     let read = Budget(&left).deserialize(&mut reader).and_then(|node| reader.end().map(|()| node));
     read.map_err(|error| {
         if left.get() == 0 {
-            return too_many_values();
+            return too_many_values(most);
         }
         let text = error.to_string();
         match text.strip_prefix("recursion limit exceeded") {
@@ -59,9 +71,9 @@ pub(crate) fn parse(body: &[u8]) -> Result<Node<'_>, Reject> {
     })
 }
 
-fn too_many_values() -> Reject {
+fn too_many_values(most: usize) -> Reject {
     let message = format!(
-        "the request body has more than {MAX_VALUES} JSON values and keys, the most that is read; ask about less at once"
+        "the request body has more than {most} JSON values and keys, the most that is read; ask about less at once"
     );
     Reject::new(RejectKind::Invalid, Fault::Client, message).code("too_many_values")
 }
@@ -271,19 +283,23 @@ mod tests {
 
     #[test]
     fn the_values_of_a_body_are_bounded_and_a_long_text_is_one() {
-        let refused = |body: String| {
+        let refused = |most: usize, body: String| {
+            let parse: fn(&[u8]) -> Result<Node<'_>, Reject> =
+                if most == MAX_TOKEN_VALUES { parse_tokens } else { parse };
             let reject = parse(body.as_bytes()).err()?;
-            assert!(reject.message.contains(&MAX_VALUES.to_string()), "{reject}");
+            assert!(reject.message.contains(&most.to_string()), "{reject}");
             reject.code
         };
         let many = |value: &str, count: usize| format!("[{}0]", format!("{value},").repeat(count));
         let too_many = Some("too_many_values".to_owned());
-        assert_eq!(refused(many("0", MAX_VALUES)), too_many);
-        assert_eq!(refused(many("[[]]", MAX_VALUES / 2)), too_many);
-        assert_eq!(refused(many("{\"a\":0}", MAX_VALUES / 3)), too_many);
-        assert_eq!(refused(many("{\"a\":0}", MAX_VALUES / 4)), None);
-        assert_eq!(refused(many("0", 2048 * 512 + 2048)), None, "the tokens of 2048 texts");
-        assert_eq!(refused(many(&format!("\"{}\"", "0,".repeat(1 << 20)), 4)), None);
+        for most in [MAX_VALUES, MAX_TOKEN_VALUES] {
+            assert_eq!(refused(most, many("0", most)), too_many);
+            assert_eq!(refused(most, many("[[]]", most / 2)), too_many);
+            assert_eq!(refused(most, many("{\"a\":0}", most / 3)), too_many);
+            assert_eq!(refused(most, many("{\"a\":0}", most / 4)), None);
+        }
+        assert_eq!(refused(MAX_TOKEN_VALUES, many("0", 2048 * 512 + 2048)), None, "the tokens of 2048 texts");
+        assert_eq!(refused(MAX_VALUES, many(&format!("\"{}\"", "0,".repeat(1 << 20)), 4)), None);
     }
 
     #[test]

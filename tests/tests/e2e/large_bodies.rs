@@ -47,11 +47,13 @@ async fn a_body_of_more_values_than_are_read_is_refused_by_their_number() {
         let zeros = "0,".repeat(count);
         body.to_string().replace("\"messages\":null", &format!("\"x\":[{zeros}0]"))
     };
-    let (message, _, code) = gateway.post_raw(CHAT, body(1_200_000)).await.error();
-    assert_eq!(code, "too_many_values", "{message}");
-    assert!(message.contains("1200000"), "{message}");
-    let (message, _, code) = gateway.post_raw(CHAT, body(1_000_000)).await.error();
-    assert_ne!(code, "too_many_values", "{message}");
+    for (path, most) in [(CHAT, 100_000), ("/v1/responses", 100_000), ("/v1/embeddings", 1_200_000)] {
+        let (message, _, code) = gateway.post_raw(path, body(most)).await.error();
+        assert_eq!(code, "too_many_values", "{path}: {message}");
+        assert!(message.contains(&most.to_string()), "{path}: {message}");
+        let (message, _, code) = gateway.post_raw(path, body(most - 1_000)).await.error();
+        assert_ne!(code, "too_many_values", "{path}: {message}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

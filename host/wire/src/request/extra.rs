@@ -1,6 +1,7 @@
 //! Fields that this server does not interpret: their type is checked where OpenAI defines one, and they travel
 //! on in `Chat::extra`, in the order of the body.
 
+use crate::conversations::check_labels;
 use crate::field::{boolean, check_name, missing, not_one_of, wrong_type};
 use crate::json::Node;
 use crate::path::Path;
@@ -95,13 +96,10 @@ fn check(shape: Shape, node: &Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
         (Shape::Text, Node::Str(_)) | (Shape::List, Node::List(_)) | (Shape::Object, Node::Map(_)) => Ok(()),
         (Shape::Name, Node::Str(text)) => check_name(text, at, MAX_NAME_BYTES),
         (Shape::Flag, node) => boolean(node, at).map(drop),
-        (Shape::Labels, Node::Map(entries)) => entries.iter().try_for_each(|(key, node)| match node {
-            Node::Str(_) => Ok(()),
-            other => Err(wrong_type(&at.key(key), "a string", other)),
-        }),
+        (Shape::Labels, node) => check_labels(node, at),
         (Shape::Text | Shape::Name, other) => Err(wrong_type(at, "a string", other)),
         (Shape::List, other) => Err(wrong_type(at, "a list", other)),
-        (Shape::Object | Shape::Labels, other) => Err(wrong_type(at, "an object", other)),
+        (Shape::Object, other) => Err(wrong_type(at, "an object", other)),
     }
 }
 

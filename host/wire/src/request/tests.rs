@@ -91,6 +91,7 @@ fn every_wrong_top_level_field_is_named() {
         ("safety_identifier", json!("x".repeat(257)), "at most 256 bytes, not 257"),
         ("safety_identifier", json!("a\nb"), "control characters"),
         ("metadata", json!([]), "an object, not a list"),
+        ("metadata", (0..17).map(|i| (i.to_string(), json!("v"))).collect(), "at most 16 entries, not 17; send fewer"),
         ("store", json!("no"), "true or false"),
         ("modalities", json!("text"), "a list"),
         ("functions", json!([]), "deprecated; send `tools`"),
@@ -105,6 +106,7 @@ fn every_wrong_top_level_field_is_named() {
 #[test]
 fn every_wrong_nested_field_is_named_by_its_path() {
     let function = |function: Value| json!([{"type": "function", "function": function}]);
+    let long = "k".repeat(65);
     let cases: &[(&str, Value, &str, &str)] = &[
         ("stop", json!(["a", 1]), "stop[1]", "a string"),
         ("stream_options", json!({"include_usage": 1}), "stream_options.include_usage", "true or false"),
@@ -114,6 +116,13 @@ fn every_wrong_nested_field_is_named_by_its_path() {
         ("logit_bias", json!({"1": 101}), "logit_bias.1", "between -100 and 100"),
         ("logit_bias", json!({"5": 1, "05": 2}), "logit_bias.05", "the token 5 a second bias"),
         ("metadata", json!({"a": 1}), "metadata.a", "a string"),
+        (
+            "metadata",
+            json!({"a": "é".repeat(513)}),
+            "metadata.a",
+            "at most 512 characters, not 513; send a shorter one",
+        ),
+        ("metadata", json!({&long: "v"}), &format!("metadata.{}", &long[1..]), "at most 64 characters, not 65"),
         ("response_format", json!({}), "response_format.type", "required"),
         ("response_format", json!({"type": "xml"}), "response_format.type", "not \"xml\""),
         ("response_format", json!({"type": "json_schema"}), "response_format.json_schema", "required"),
@@ -280,6 +289,17 @@ fn a_tool_message_answers_a_call_of_the_message_before_it() {
 }
 
 #[test]
+fn a_chat_of_nothing_but_calls_and_outcomes_has_room() {
+    let said = json!([{"type": "text", "text": "x"}]);
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let pair = [
+        json!({"role": "assistant", "content": said, "tool_calls": [call]}),
+        json!({"role": "tool", "tool_call_id": "c", "content": said}),
+    ];
+    assert_eq!(messages((0..2048).flat_map(|_| pair.clone()).collect()).len(), 4096);
+}
+
+#[test]
 fn what_only_some_servers_can_promise_is_demanded() {
     let demands = |key: &str, value: Value| chat_with(key, value).unwrap().chat.demands;
     let tool = |name: &str, strict: bool| json!({"type": "function", "function": {"name": name, "strict": strict}});
@@ -330,6 +350,8 @@ fn what_is_not_interpreted_travels_on() {
     assert_eq!(extra("user", json!("u"))["user"], "u");
     assert_eq!(extra("response_format", json!({"type": "json_object"}))["response_format"]["type"], "json_object");
     assert!(extra("response_format", json!({"type": "text"})).is_empty());
+    let most: Value = (10..26).map(|i| ("é".repeat(62) + &i.to_string(), json!("é".repeat(512)))).collect();
+    assert_eq!(extra("metadata", most.clone())["metadata"], most);
 }
 
 #[test]
