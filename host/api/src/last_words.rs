@@ -32,14 +32,44 @@ pub(crate) struct LastWords<S> {
     instead: Option<(Bytes, usize)>,
     /// Bytes that a body may have.
     max_body_bytes: usize,
-    /// Whether a head announced a body of a length that HTTP takes for none.
-    announced_too_much: bool,
+    /// What the head that is heard announced.
+    announced: Announced,
+}
+
+/// What the lines of a head announce, as they arrive.
+#[derive(Default)]
+struct Announced {
+    /// A body of a length that HTTP takes for none.
+    too_much: bool,
+    /// The line whose end has not arrived, as far as it counts.
+    line: Vec<u8>,
+}
+
+impl Announced {
+    /// Longer than the line of a length is.
+    const MOST_OF_LINE: usize = 128;
+
+    fn hear(&mut self, bytes: &[u8]) {
+        for (i, part) in bytes.split(|byte| *byte == b'\n').enumerate() {
+            if i > 0 {
+                self.too_much |= check::announces_too_much(&self.line);
+                self.line.clear();
+            }
+            let room = Self::MOST_OF_LINE - self.line.len();
+            self.line.extend_from_slice(&part[..part.len().min(room)]);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.too_much = false;
+        self.line.clear();
+    }
 }
 
 impl<S> LastWords<S> {
     pub(crate) fn new(stream: S, activity: Arc<Activity>, max_body_bytes: usize) -> Self {
-        let (heard, answered, too_slow, instead, announced_too_much) = (None, 0, None, None, false);
-        Self { stream, activity, heard, answered, too_slow, instead, max_body_bytes, announced_too_much }
+        let (heard, answered, too_slow, instead, announced) = (None, 0, None, None, Announced::default());
+        Self { stream, activity, heard, answered, too_slow, instead, max_body_bytes, announced }
     }
 }
 
@@ -54,10 +84,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for LastWords<S> {
             // What HTTP still has to write of an answer is not ended by another in its middle.
             if !timed_out || this.heard != Some(begun) || this.answered != begun {
                 if buffer.filled().len() > before {
-                    this.heard = Some(begun);
+                    // What was heard before was the head of a request that has begun.
+                    if this.heard.replace(begun) != Some(begun) {
+                        this.announced.forget();
+                    }
                     // What comes while a request runs is its body, which may be long and is none of this.
                     if this.activity.is_idle() {
-                        this.announced_too_much |= check::announces_too_much(&buffer.filled()[before..]);
+                        this.announced.hear(&buffer.filled()[before..]);
                     }
                 }
                 return Poll::Ready(outcome);
@@ -77,7 +110,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LastWords<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.instead.is_none() {
-            let too_large = this.announced_too_much.then_some(this.max_body_bytes);
+            let too_large = this.announced.too_much.then_some(this.max_body_bytes);
             this.instead = explained(bytes, too_large).map(|words| (words, bytes.len()));
         }
         let Some((words, instead_of)) = &mut this.instead else {
@@ -196,6 +229,39 @@ mod tests {
         }
         let said = explained(bare.as_bytes(), Some(9)).unwrap();
         assert!(said.starts_with(b"HTTP/1.1 413"), "{said:?}");
+    }
+
+    #[test]
+    fn a_length_is_heard_in_however_many_pieces_a_head_arrives() {
+        let head = |length: &str| format!("POST /x HTTP/1.1\r\nhost: a\r\nContent-Length: {length}\r\nx: 1\r\n\r\n");
+        for (head, too_much) in [(head("99999999999999999999"), true), (head("9999999999999999999"), false)] {
+            for cut in 0..head.len() {
+                let mut announced = Announced::default();
+                let (first, second) = head.as_bytes().split_at(cut);
+                announced.hear(first);
+                announced.hear(second);
+                assert_eq!(announced.too_much, too_much, "cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_head_of_an_answered_request_announced_says_nothing_of_the_next() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for (is_answered, status) in [(false, "HTTP/1.1 413"), (true, "HTTP/1.1 400")] {
+            let activity = Arc::new(Activity::default());
+            let says = b"content-length: 99999999999999999999\r\n";
+            let mut words = LastWords::new(Slow { says, told: Vec::new() }, Arc::clone(&activity), 9);
+            assert!(Pin::new(&mut words).poll_read(&mut cx, &mut ReadBuf::new(&mut [0; 64])).is_ready());
+            if is_answered {
+                drop(activity.request());
+            }
+            words.stream.says = b"GET /\r\n";
+            assert!(Pin::new(&mut words).poll_read(&mut cx, &mut ReadBuf::new(&mut [0; 64])).is_ready());
+            let bare = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+            assert!(Pin::new(&mut words).poll_write(&mut cx, bare).is_ready());
+            assert!(words.stream.told.starts_with(status.as_bytes()), "{:?}", str::from_utf8(&words.stream.told));
+        }
     }
 
     /// Says what it has to say, and then nothing for too long.
