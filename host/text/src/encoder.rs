@@ -15,7 +15,9 @@ use crate::added::ControlTokens;
 use crate::error::TextError;
 use crate::veil::{Veil, is_stand_in};
 use std::borrow::Cow;
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
+use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::{
     Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Token,
     Tokenizer,
@@ -73,11 +75,15 @@ impl Encoder {
     pub fn encode_literal(&self, text: &str, add: AddSpecial) -> Result<Vec<u32>, TextError> {
         let mut veil = Veil::new(&self.controls);
         let veiled = veil.text(text)?;
-        let ids = self.encode_veiled(&veiled, &mut veil)?;
-        Ok(match add {
+        Ok(self.surrounded(self.encode_veiled(&veiled, &mut veil)?, add))
+    }
+
+    /// The ids of a text with those that are added to it.
+    pub fn surrounded(&self, ids: Vec<u32>, add: AddSpecial) -> Vec<u32> {
+        match add {
             AddSpecial::No => ids,
             AddSpecial::Yes => [self.around.0.as_slice(), &ids, &self.around.1].concat(),
-        })
+        }
     }
 
     /// A rendered template: marks in it are their tokens, veiled ones are plain text.
@@ -106,7 +112,7 @@ impl Encoder {
 
     /// Splits off the marks. A mark that only the normalizer made out of other text is veiled and split again.
     fn split_at_marks(&self, text: &str, veil: &mut Veil<'_>) -> Result<PreTokenizedString, TextError> {
-        let normalizer = self.tokenizer.get_normalizer().filter(|_| self.normalizer_keeps_stand_ins);
+        let normalizer = self.normalizer_of_veiled();
         let mut text = Cow::Borrowed(text);
         loop {
             let splits = self.tokenizer.get_added_vocabulary().extract_and_normalize(normalizer, &text);
@@ -116,6 +122,37 @@ impl Encoder {
             }
             text = Cow::Owned(veil.swap_at(&text, &made)?);
         }
+    }
+
+    /// What a veiled text is normalized by before marks are looked for.
+    pub fn normalizer_of_veiled(&self) -> Option<&NormalizerWrapper> {
+        self.tokenizer.get_normalizer().filter(|_| self.normalizer_keeps_stand_ins)
+    }
+
+    /// Which of these places of a text, runs of white space, a mark swallows as a whole.
+    pub fn swallowed(
+        &self,
+        text: &str,
+        places: &[Range<usize>],
+        normalizer: Option<&NormalizerWrapper>,
+    ) -> Result<Vec<bool>, TextError> {
+        guarded(|| {
+            let vocabulary = self.tokenizer.get_added_vocabulary();
+            let added = vocabulary.get_added_tokens_decoder();
+            let swallows = |tokens: Option<&[Token]>| matches!(tokens, Some([token]) if added.get(&token.id).is_some_and(|mark| mark.lstrip || mark.rstrip));
+            let splits = vocabulary.extract_and_normalize(normalizer, text);
+            let splits = splits.get_splits(OffsetReferential::Original, OffsetType::Byte).into_iter();
+            let mut splits: Vec<_> =
+                splits.map(|(_, (start, end), tokens)| (start, end, swallows(tokens.as_deref()))).collect();
+            splits.sort_by_key(|(start, ..)| *start);
+            // Of one that begins at the run or before it, and with no other in it.
+            let is_swallowed = |place: &Range<usize>| {
+                let next = splits.partition_point(|(start, ..)| *start <= place.start);
+                let alone = splits.get(next).is_none_or(|(start, ..)| *start >= place.end);
+                alone && next.checked_sub(1).is_some_and(|at| splits[at].1 >= place.end && splits[at].2)
+            };
+            Ok(places.iter().map(is_swallowed).collect())
+        })
     }
 
     /// Where a control token was found whose text does not stand there; each position has a character to swap.

@@ -8,12 +8,12 @@
 //! - What a caller writes never becomes a control token (`veil.rs`).
 //! - Output is the same for every chunking of the same tokens, and no character is split.
 //! - A parser loses no text: what is not a well-formed tool call is text.
-//! - What is held of a text is bounded by the tokens that its model reads, and not by the text (`within.rs`); but for white
-//!   space, however long, where a mark of the tokenizer swallows it (`lstrip`, `rstrip`).
+//! - What is held of a text is bounded by the tokens that its model reads, and not by the text (`within.rs`, `blanks.rs`).
 //!
 //! Read next: `model.rs` (what a folder holds), `chat.rs` (the way in), `detokenizer.rs` (the way out).
 
 mod added;
+mod blanks;
 mod chat;
 mod conversation;
 mod detokenizer;

@@ -20,7 +20,7 @@ const NFC_SHRINKS: usize = 4;
 pub(crate) struct Measure {
     /// Bytes of a text that one token stands for at most, where there is a bound.
     pub longest: Option<usize>,
-    /// Whether a mark may swallow the white space beside it, however much that is.
+    /// Whether a mark may swallow the white space beside it, however much that is; see `blanks.rs`.
     pub swallows: bool,
 }
 

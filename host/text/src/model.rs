@@ -3,6 +3,7 @@
 //! Read next: `files.rs` (what is read), `chat.rs` (conversation to ids), `detokenizer.rs` (ids to text).
 
 use crate::added::ControlTokens;
+use crate::blanks::{long_runs, shortened};
 use crate::chat::ChatRenderer;
 use crate::detokenizer::{Detokenizer, Place, Specials};
 use crate::dialect::Dialect;
@@ -13,9 +14,11 @@ use crate::measure::Measure;
 use crate::pieces::{PieceTable, SUPPORTED_DECODERS};
 use crate::veil::{Veil, is_stand_in};
 use crate::within::Within;
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use tokenizers::normalizers::NormalizerWrapper;
 
 /// Tokenizer, chat template and output dialect of one model. Immutable, so it is shared by `Arc`.
 pub struct TextModel {
@@ -121,8 +124,8 @@ impl TextModel {
     /// As [`Self::encode`], for a text that may be far too long.
     pub fn encode_within(&self, text: &str, add: AddSpecial, within: &Within<'_>) -> Result<Vec<u32>, TextError> {
         let count = |piece: &str| Ok(self.encoder.encode(piece, AddSpecial::No)?.len());
-        within.check(text, self.measure, count)?;
-        self.encoder.encode(text, add)
+        let text = self.fitting(text, self.encoder.tokenizer().get_normalizer(), within, count)?;
+        self.encoder.encode(&text, add)
     }
 
     /// A caller's text to ids: marks in it stay plain text.
@@ -137,9 +140,10 @@ impl TextModel {
         add: AddSpecial,
         within: &Within<'_>,
     ) -> Result<Vec<u32>, TextError> {
-        let count = |piece: &str| Ok(self.encoder.encode_literal(piece, AddSpecial::No)?.len());
-        within.check(text, self.measure, count)?;
-        self.encoder.encode_literal(text, add)
+        within.check_gone()?;
+        let mut veil = Veil::new(self.encoder.controls());
+        let veiled = veil.text(text)?;
+        Ok(self.encoder.surrounded(self.encode_veiled(&veiled, &mut veil, within)?, add))
     }
 
     /// The tokens of a rendered template.
@@ -149,8 +153,30 @@ impl TextModel {
         veil: &mut Veil<'_>,
         within: &Within<'_>,
     ) -> Result<Vec<u32>, TextError> {
-        within.check(rendered, self.measure, |piece| Ok(self.encoder.encode_veiled(piece, veil)?.len()))?;
-        self.encoder.encode_veiled(rendered, veil)
+        let count = |piece: &str| Ok(self.encoder.encode_veiled(piece, veil)?.len());
+        let text = self.fitting(rendered, self.encoder.normalizer_of_veiled(), within, count)?;
+        self.encoder.encode_veiled(&text, veil)
+    }
+
+    /// A text that may fit, with less of the white space that marks swallow. Refuses what surely does not fit.
+    fn fitting<'t>(
+        &self,
+        text: &'t str,
+        normalizer: Option<&NormalizerWrapper>,
+        within: &Within<'_>,
+        mut count: impl FnMut(&str) -> Result<usize, TextError>,
+    ) -> Result<Cow<'t, str>, TextError> {
+        let runs = if self.measure.swallows { long_runs(text) } else { Vec::new() };
+        if runs.is_empty() {
+            return within.check(text, self.measure, count).map(|()| Cow::Borrowed(text));
+        }
+        let (short, places) = shortened(text, &runs);
+        within.check(&short, self.measure, &mut count)?;
+        let swallowed = self.encoder.swallowed(&short, &places, normalizer)?;
+        let swallowed: Vec<_> = runs.into_iter().zip(swallowed).filter_map(|(run, is)| is.then_some(run)).collect();
+        let (text, _) = shortened(text, &swallowed);
+        within.check(&text, self.measure, count)?;
+        Ok(Cow::Owned(text))
     }
 
     /// Ids to text at once; the same as a [`Detokenizer`] says over time.

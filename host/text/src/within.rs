@@ -3,7 +3,10 @@
 //! of its pieces, of which each is let go before the next.
 //!
 //! What may fit is encoded as a whole, for a cut changes the tokens beside it. Only what surely does not is refused.
+//!
+//! Read next: `blanks.rs`, for white space that is no token of its own.
 
+use crate::blanks::without_blank_ends;
 use crate::error::TextError;
 use crate::measure::Measure;
 use crate::veil::is_stand_in;
@@ -55,7 +58,8 @@ impl Within<'_> {
         self.most_tokens.checked_mul(longest)
     }
 
-    /// Refuses a text, perhaps veiled, that surely does not fit; `count` counts the tokens of a piece.
+    /// Refuses a text, perhaps veiled, that surely does not fit; `count` counts the tokens of a piece. Where marks swallow
+    /// white space it has no long run of that beside them.
     pub(crate) fn check(
         &self,
         text: &str,
@@ -75,7 +79,8 @@ impl Within<'_> {
         let mut counted = 0;
         for piece in pieces(text) {
             self.check_gone()?;
-            counted += count(if measure.swallows { piece.trim() } else { piece })?.saturating_sub(CUT_TOKENS);
+            let piece = if measure.swallows { without_blank_ends(piece) } else { piece };
+            counted += count(piece)?.saturating_sub(CUT_TOKENS);
             if self.past == Past::Stop && counted / CUTS_COST > self.most_tokens {
                 break;
             }
@@ -106,6 +111,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blanks::LONG_BYTES;
 
     const LONG: usize = 1 << 20;
 
@@ -151,11 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn white_space_that_a_mark_may_swallow_counts_for_nothing() {
-        let within = Within { most_tokens: 1, past: Past::Stop, gone: &|| false };
-        let swallows = |swallows| Measure { longest: None, swallows };
-        let check = |measure| within.check(&" ".repeat(LONG), measure, |piece| Ok(piece.len()));
-        assert!(check(swallows(true)).is_ok() && check(swallows(false)).is_err());
+    fn white_space_that_a_mark_beyond_a_cut_may_swallow_counts_for_nothing_and_more_of_it_does() {
+        let within = Within { most_tokens: 100, past: Past::Stop, gone: &|| false };
+        let half = PIECE_BYTES - LONG_BYTES;
+        let cut = format!("{0}{1}{0}", ".".repeat(half), " ".repeat(2 * LONG_BYTES));
+        let check = |text: &str, swallows| {
+            let blanks = |piece: &str| Ok(piece.bytes().filter(|byte| *byte == b' ').count());
+            within.check(text, Measure { longest: None, swallows }, blanks)
+        };
+        assert!(check(&cut, true).is_ok() && check(&cut, false).is_err());
+        assert!(check(&" ".repeat(LONG), true).is_err());
     }
 
     #[test]

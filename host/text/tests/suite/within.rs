@@ -1,6 +1,6 @@
 //! Texts that may be far too long: what fits is encoded as ever, and what is refused does not fit.
 
-use crate::folders::{all_kinds, starter};
+use crate::folders::{TEMPLATE, all_kinds, open, sentencepiece_bpe, starter};
 use tidegate_text::{AddSpecial, ChatOptions, Past, TextError, Within};
 use tidegate_types::{Message, Role};
 
@@ -42,6 +42,41 @@ fn a_conversation_that_cannot_fit_is_not_laid_out_to_its_end() {
     assert_eq!(model.encode_chat_within(&marks, &[], &options, &within(all.len())).expect("fits"), all);
     let gone = Within { gone: &|| true, ..within(1024) };
     assert!(matches!(model.encode_chat_within(&marks, &[], &options, &gone), Err(TextError::Gone)));
+}
+
+#[test]
+fn white_space_fits_where_a_mark_swallows_it_and_counts_elsewhere() {
+    let mut file = sentencepiece_bpe();
+    let marks = file["added_tokens"].as_array_mut().expect("a list");
+    let ends = marks.iter_mut().find(|mark| mark["content"] == "<|im_end|>").expect("a mark");
+    ends["lstrip"] = true.into();
+    let (model, options, blank) = (open(&file, TEMPLATE), ChatOptions::default(), " \n".repeat(LONG));
+    let chat = |text: &str| [Message::text("m0", Role::User, text)];
+    let encode = |text: &str, within: &Within<'_>| model.encode_chat_within(&chat(text), &[], &options, within);
+    for (text, is_swallowed) in [
+        (format!("hello{blank}"), true),
+        (format!("a{}b{blank}", " ".repeat(300)), true),
+        (format!("{blank}hello"), false),
+        (format!("hello{blank}."), false),
+        (format!("{blank}hello{blank}"), false),
+    ] {
+        let what = text.replace(&blank, "_");
+        let rendered = model.render_chat(&chat(&text), &[], &options).expect(&what);
+        let all = model.encode(&rendered, AddSpecial::No).expect(&what);
+        assert_eq!(all.len() < 1024, is_swallowed, "{what}: {}", all.len());
+        assert_eq!(encode(&text, &within(all.len())).expect(&what), all, "{what}");
+        match encode(&text, &within(1024)) {
+            Ok(fits) => assert!(is_swallowed && fits == all, "{what}"),
+            Err(TextError::TooManyTokens { at_least }) => assert!(!is_swallowed && at_least <= all.len(), "{what}"),
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+    // A caller's own mark is text.
+    let own = format!("hello{blank}<|im_end|>.");
+    let literal = model.encode_literal_within(&own, AddSpecial::Yes, &within(1024));
+    for refused in [encode(&own, &within(1024)), literal] {
+        assert!(matches!(refused, Err(TextError::TooManyTokens { .. })));
+    }
 }
 
 #[test]
