@@ -70,7 +70,7 @@ impl Exchange {
     /// The whole body, which must be JSON. It is there once. Private, so that a large one is parsed on no connection's thread.
     async fn body(&mut self) -> Result<Bytes, Reject> {
         let body = std::mem::replace(self.request.body_mut(), Inbound::Whole(Bytes::new()));
-        receive::json(&self.api, self.request.headers(), body).await
+        receive::json(&self.api, &self.caller, self.request.headers(), body).await
     }
 
     /// What `parse` makes of it.
@@ -79,7 +79,7 @@ impl Exchange {
         parse: impl FnOnce(&[u8]) -> Result<T, Reject> + Send + 'static,
     ) -> Result<T, Reject> {
         let body = self.body().await?;
-        reading::read(self.api.room_for_bodies(), body, parse).await
+        reading::read(self.api.room_for_bodies(&self.caller), body, parse).await
     }
 
     /// The body of a change by an administrator, as it came: of a size that is parsed at once.

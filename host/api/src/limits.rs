@@ -10,7 +10,7 @@ pub struct Limits {
     pub max_connections: usize,
     /// Bytes of a request's body.
     pub max_body_bytes: usize,
-    /// Bytes of all request bodies that are being received together.
+    /// Bytes of all request bodies that are being received together; past it only for tenants below their share of it.
     pub max_receiving_bytes: usize,
     /// Bytes of the text of an answer that is not streamed.
     pub max_answer_bytes: usize,

@@ -1,20 +1,18 @@
 //! Reading large bodies. What is small is read where it arrived; the tree of a large one takes milliseconds to build, which
 //! the other requests of a connection's thread do not wait for. At once as many are read as there are cores, and the others
-//! wait in order.
+//! wait in the order of `tidegate-turns`.
 
 use crate::receive::Room;
 use bytes::Bytes;
-use std::sync::{Arc, LazyLock};
-use std::thread::available_parallelism;
-use tidegate_types::{Fault, Reject};
-use tokio::sync::Semaphore;
+use std::sync::LazyLock;
+use tidegate_turns::Turns;
+use tidegate_types::{Caller, Fault, Reject};
 
 /// Read where it arrived: that takes about a millisecond at most.
 const SMALL_BYTES: usize = 256 << 10;
 
 /// Of the whole process.
-static TURNS: LazyLock<Arc<Semaphore>> =
-    LazyLock::new(|| Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from))));
+static TURNS: LazyLock<Turns> = LazyLock::new(Turns::of_cores);
 
 /// What `parse` makes of a body. One that waits for its turn takes as much room as one that arrives.
 pub(crate) async fn read<T, F>(room: Room<'_>, body: Bytes, parse: F) -> Result<T, Reject>
@@ -27,37 +25,36 @@ where
     }
     let mut held = room.held();
     held.grow(body.len())?;
-    Box::pin(aside(body, parse)).await
+    Box::pin(aside(room.caller, body, parse)).await
 }
 
-async fn aside<T, F>(body: Bytes, parse: F) -> Result<T, Reject>
+async fn aside<T, F>(caller: &Caller, body: Bytes, parse: F) -> Result<T, Reject>
 where
     T: Send + 'static,
     F: FnOnce(&[u8]) -> Result<T, Reject> + Send + 'static,
 {
-    let broken = |error: String| Reject::internal(Fault::Operator, error);
-    let turn = Arc::clone(&TURNS).acquire_owned().await.map_err(|error| broken(error.to_string()))?;
+    let turn = TURNS.take(caller, body.len()).await;
     let reading = tokio::task::spawn_blocking(move || {
         let read = parse(&body);
         drop((body, turn));
         read
     });
-    reading.await.map_err(|error| broken(error.to_string()))?
+    reading.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
-    use std::thread::{ThreadId, current};
-    use tidegate_types::RejectKind;
+    use crate::receive::Bodies;
+    use std::thread::{ThreadId, available_parallelism, current};
+    use tidegate_types::{RejectKind, TenantId};
 
     #[tokio::test]
     async fn only_what_is_large_is_read_on_another_thread() {
         let thread = |_: &[u8]| -> Result<ThreadId, Reject> { Ok(current().id()) };
         let body = |num_bytes| Bytes::from(vec![b' '; num_bytes]);
-        let used = AtomicUsize::new(0);
-        let room = Room::new(&used, 2 * SMALL_BYTES);
+        let (bodies, caller) = (Bodies::new(2 * SMALL_BYTES), Caller::local());
+        let room = bodies.room(&caller);
         assert_eq!(read(room, body(SMALL_BYTES), thread).await.unwrap(), current().id());
         assert_ne!(read(room, body(SMALL_BYTES + 1), thread).await.unwrap(), current().id());
         let refuse = |_: &[u8]| Err::<(), _>(Reject::invalid("a", "no"));
@@ -66,18 +63,24 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_takes_room_until_it_is_read_or_nobody_waits_any_more() {
-        let used = AtomicUsize::new(0);
-        let room = Room::new(&used, 3 * SMALL_BYTES);
-        let turns = TURNS.acquire_many(TURNS.available_permits() as u32).await.unwrap();
-        let wait = || read(room, Bytes::from(vec![b' '; 2 * SMALL_BYTES]), |_: &[u8]| Ok(()));
-        let mut first = Box::pin(wait());
+        let bodies = Bodies::new(3 * SMALL_BYTES);
+        let [caller, other] = ["a", "b"].map(|tenant| Caller { tenant: TenantId::new(tenant), ..Caller::local() });
+        let mut turns = Vec::new();
+        for _ in 0..available_parallelism().map_or(1, usize::from) {
+            turns.push(TURNS.take(&caller, 1).await);
+        }
+        let wait = |caller| read(bodies.room(caller), Bytes::from(vec![b' '; 2 * SMALL_BYTES]), |_: &[u8]| Ok(()));
+        let mut first = Box::pin(wait(&caller));
         assert!(futures_util::poll!(&mut first).is_pending());
-        let full = wait().await.unwrap_err();
+        let full = wait(&caller).await.unwrap_err();
         assert_eq!((full.kind, full.retry_after_s), (RejectKind::Unavailable, Some(1)));
+        let mut others = Box::pin(wait(&other));
+        assert!(futures_util::poll!(&mut others).is_pending(), "another tenant's body has room");
         drop(first);
-        let second = wait();
+        let second = wait(&caller);
         drop(turns);
-        second.await.unwrap();
-        assert_eq!(used.into_inner(), 0);
+        let (second, others) = futures_util::future::join(second, others).await;
+        second.and(others).unwrap();
+        assert_eq!(bodies.held(), 0);
     }
 }

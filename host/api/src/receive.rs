@@ -1,4 +1,5 @@
-//! Receiving a request's body: JSON, bounded in size, in time, and in what all requests hold together.
+//! Receiving a request's body: JSON, bounded in size, in time, and in what all requests hold together, which no tenant fills
+//! for the others.
 
 use crate::exchange::Inbound;
 use crate::server::Api;
@@ -9,33 +10,35 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use tidegate_types::{Fault, Reject, RejectKind};
+use tidegate_fair::{Owner, Places};
+use tidegate_types::{Caller, Fault, Reject, RejectKind};
 
-/// The whole body of a request whose headers are `headers`.
-pub(crate) async fn json(api: &Api, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
+/// The whole body of the caller's request whose headers are `headers`.
+pub(crate) async fn json(api: &Api, caller: &Caller, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
     is_json(headers)?;
-    any(api, headers, body).await
+    any(api, caller, headers, body).await
 }
 
 /// The same, whatever it is.
-pub(crate) async fn any(api: &Api, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
+pub(crate) async fn any(api: &Api, caller: &Caller, headers: &HeaderMap, body: Inbound) -> Result<Bytes, Reject> {
     let (mut body, activity) = match body {
         Inbound::Arriving(body, activity) => (body, activity),
         Inbound::Whole(bytes) => return Ok(bytes),
     };
-    let whole = arrived(api, headers, &mut body).await?;
+    let whole = arrived(api, caller, headers, &mut body).await?;
     activity.set_unread(false);
     Ok(whole)
 }
 
-async fn arrived(api: &Api, headers: &HeaderMap, body: &mut Incoming) -> Result<Bytes, Reject> {
+async fn arrived(api: &Api, caller: &Caller, headers: &HeaderMap, body: &mut Incoming) -> Result<Bytes, Reject> {
     let limit = api.limits.max_body_bytes;
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
     }
-    let mut whole = pin!(whole(api, body, limit));
+    let mut whole = pin!(whole(api.room_for_bodies(caller), body, limit));
     // Most bodies are there with their heads: a timer is made for the others.
     if let Poll::Ready(outcome) = poll_fn(|cx| Poll::Ready(whole.as_mut().poll(cx))).await {
         return outcome;
@@ -66,8 +69,8 @@ fn is_json(headers: &HeaderMap) -> Result<(), Reject> {
     if json { Ok(()) } else { media("send the request with `Content-Type: application/json`") }
 }
 
-async fn whole(api: &Api, body: &mut Incoming, limit: usize) -> Result<Bytes, Reject> {
-    let mut held = api.room_for_bodies().held();
+async fn whole(room: Room<'_>, body: &mut Incoming, limit: usize) -> Result<Bytes, Reject> {
+    let mut held = room.held();
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
@@ -77,8 +80,7 @@ async fn whole(api: &Api, body: &mut Incoming, limit: usize) -> Result<Bytes, Re
         }
         // A body of one piece, which most are, is not copied, nor counted: it is not waited for.
         if first.is_empty() && rest.is_empty() && body.is_end_stream() {
-            held.check(data.len())?;
-            return Ok(data);
+            return if room.has(data.len()) { Ok(data) } else { Err(full()) };
         }
         held.grow(data.len())?;
         if first.is_empty() && rest.is_empty() {
@@ -91,21 +93,71 @@ async fn whole(api: &Api, body: &mut Incoming, limit: usize) -> Result<Bytes, Re
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-/// What all requests may hold of bodies that arrive, or wait to be read.
-#[derive(Clone, Copy)]
-pub(crate) struct Room<'a> {
-    used: &'a AtomicUsize,
+/// The bytes of bodies that arrive, or wait to be read, of all requests.
+pub(crate) struct Bodies {
+    places: Mutex<Places>,
+    /// What is held of them, for who need not look closer.
+    held: AtomicUsize,
     most: usize,
 }
 
-impl<'a> Room<'a> {
-    pub(crate) fn new(used: &'a AtomicUsize, most: usize) -> Self {
-        Self { used, most }
+impl Bodies {
+    /// So many at most; past that only for tenants below their share.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { places: Mutex::new(Places::new(most)), held: AtomicUsize::new(0), most }
     }
 
+    /// The room that a caller's request finds.
+    pub(crate) fn room<'a>(&'a self, caller: &'a Caller) -> Room<'a> {
+        Room { bodies: self, caller }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.places().held()
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A caller's part of what all requests may hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Room<'a> {
+    bodies: &'a Bodies,
+    pub(crate) caller: &'a Caller,
+}
+
+impl<'a> Room<'a> {
     /// Nothing of it yet.
     pub(crate) fn held(self) -> Held<'a> {
         Held { room: self, bytes: 0 }
+    }
+
+    /// Whether so many bytes have room, which are not held for longer than it takes to ask. Most often there is enough for
+    /// everybody, and threads do not wait for each other to find that.
+    fn has(self, bytes: usize) -> bool {
+        let Bodies { held, most, .. } = self.bodies;
+        held.load(Ordering::Relaxed).saturating_add(bytes) <= *most
+            || self.bodies.places().has_room(&Owner::of(self.caller), bytes)
+    }
+
+    fn take(self, bytes: usize) -> bool {
+        let owner = Owner::of(self.caller);
+        let mut places = self.bodies.places();
+        let has_room = places.has_room(&owner, bytes);
+        if has_room {
+            places.take(&owner, bytes);
+            self.bodies.held.store(places.held(), Ordering::Relaxed);
+        }
+        has_room
+    }
+
+    fn give_back(self, bytes: usize) {
+        let mut places = self.bodies.places();
+        places.give_back(&Owner::of(self.caller), bytes);
+        self.bodies.held.store(places.held(), Ordering::Relaxed);
     }
 }
 
@@ -117,29 +169,25 @@ pub(crate) struct Held<'a> {
 
 impl Held<'_> {
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Reject> {
-        self.bytes += bytes;
-        let others = self.room.used.fetch_add(bytes, Ordering::Relaxed);
-        self.fits(others, bytes)
-    }
-
-    /// Whether so many bytes have room, which are not held for longer than it takes to ask.
-    fn check(&self, bytes: usize) -> Result<(), Reject> {
-        self.fits(self.room.used.load(Ordering::Relaxed), bytes)
-    }
-
-    fn fits(&self, others: usize, bytes: usize) -> Result<(), Reject> {
-        if others + bytes > self.room.most {
-            let message = "the server is receiving too many requests; try again in a second";
-            return Err(Reject::unavailable(Fault::Operator, message, 1).because("max_receiving_bytes is reached"));
+        if bytes > 0 && !self.room.take(bytes) {
+            return Err(full());
         }
+        self.bytes += bytes;
         Ok(())
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.room.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.bytes > 0 {
+            self.room.give_back(self.bytes);
+        }
     }
+}
+
+fn full() -> Reject {
+    let message = "the server is receiving too many requests; try again in a second";
+    Reject::unavailable(Fault::Operator, message, 1).because("max_receiving_bytes is reached")
 }
 
 /// What is said of a body that is larger than any.

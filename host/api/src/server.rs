@@ -10,18 +10,17 @@ use crate::kept::Kept;
 use crate::lanes::Lanes;
 use crate::last_words;
 use crate::limits::Limits;
-use crate::receive::Room;
+use crate::receive::{Bodies, Room};
 use crate::routes::Door;
 use crate::tls::Tls;
 use metrics::{counter, gauge};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tidegate_settled::Settled;
 use tidegate_streams::Streams;
 use tidegate_streams::shared::SharedLogs;
-use tidegate_types::{Fault, Reject};
+use tidegate_types::{Caller, Fault, Reject};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -33,8 +32,8 @@ pub struct Api {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) auth: SharedAuth,
     pub(crate) limits: Limits,
-    /// Bytes of request bodies that are being received.
-    pub(crate) receiving: AtomicUsize,
+    /// Request bodies that are being received.
+    receiving: Bodies,
     pub(crate) phase: Phase,
     /// The logs of resumable streams.
     pub(crate) streams: Streams,
@@ -53,9 +52,9 @@ pub struct Api {
 }
 
 impl Api {
-    /// What all requests' bodies may take together.
-    pub(crate) fn room_for_bodies(&self) -> Room<'_> {
-        Room::new(&self.receiving, self.limits.max_receiving_bytes)
+    /// What bodies of the caller's requests may take of what all may together.
+    pub(crate) fn room_for_bodies<'a>(&'a self, caller: &'a Caller) -> Room<'a> {
+        self.receiving.room(caller)
     }
 
     /// Puts the parts together.
@@ -63,7 +62,8 @@ impl Api {
         let auth = auth.into();
         let streams = Streams::new(limits.streams.clone());
         let answers = Arc::new(Answers::new(limits.idempotency));
-        let (receiving, phase, tasks) = (AtomicUsize::new(0), Phase::default(), TaskTracker::new());
+        let receiving = Bodies::new(limits.max_receiving_bytes);
+        let (phase, tasks) = (Phase::default(), TaskTracker::new());
         let desk = Desk::default();
         let shared = Handle::current();
         Self { service, auth, limits, receiving, phase, streams, kept: None, answers, desk, tasks, lanes, shared }

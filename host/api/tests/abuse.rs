@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 use support::{Answered, VECTOR, chat, chat_body, get, limits, post, start};
 use tidegate_api::{ApiKey, Limits};
-use tidegate_types::Caller;
+use tidegate_types::{Caller, TenantId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PATH: &str = "/v1/chat/completions";
@@ -136,12 +136,35 @@ async fn a_client_that_sends_on_and_on_still_reads_why_it_is_refused() {
 }
 
 #[tokio::test]
-async fn bodies_together_are_bounded() {
+async fn bodies_together_are_bounded_and_who_sends_too_many_is_refused_alone() {
     let limits = Limits { max_receiving_bytes: 1000, ..limits() };
-    let running = start(limits, Vec::new(), None);
-    let answered = running.ask(post(PATH, vec![b' '; 2000])).await;
-    assert_eq!((answered.status, answered.header("retry-after")), (503, Some("1")));
-    assert_eq!(running.ask(chat("m", "")).await.status, 200, "what was held is given back");
+    let key = |tenant: &str| ApiKey {
+        hash: format!("blake3:{}", blake3::hash(tenant.as_bytes())),
+        caller: Caller { tenant: TenantId::new(tenant), ..Caller::local() },
+        endpoints: None,
+        expires: None,
+    };
+    let running = start(limits, vec![key("many"), key("few")], None);
+    let of = |tenant: &str, num_bytes: usize| {
+        let body = format!("{:num_bytes$}", chat_body("m", ""));
+        let line = format!("\r\nauthorization: Bearer {tenant}\r\n");
+        String::from_utf8(post(PATH, body)).unwrap().replacen("\r\n", &line, 1)
+    };
+    let held = of("many", 990);
+    let mut slow = running.connect().await;
+    slow.send(&held[..held.len() - 1]).await;
+    let refused = loop {
+        // Until what was sent of the first has arrived.
+        let answered = running.ask(of("many", 100)).await;
+        if answered.status != 200 {
+            break answered;
+        }
+    };
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    assert_eq!(running.ask(of("few", 100)).await.status, 200, "another tenant is let in");
+    slow.send(&held[held.len() - 1..]).await;
+    assert_eq!(slow.answer().await.status, 200);
+    assert_eq!(running.ask(of("many", 100)).await.status, 200, "what was held is given back");
 }
 
 #[tokio::test]

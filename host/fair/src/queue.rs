@@ -2,7 +2,7 @@
 
 use crate::lane::Lane;
 use std::collections::BTreeMap;
-use tidegate_types::{Class, TenantId};
+use tidegate_types::{Caller, Class, TenantId};
 
 /// Whose work it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,13 @@ pub struct Owner {
     pub class: Class,
     /// Share relative to the other tenants of the class; 0 counts as 1.
     pub weight: u32,
+}
+
+impl Owner {
+    /// Whose a caller's work is.
+    pub fn of(caller: &Caller) -> Self {
+        Self { tenant: caller.tenant.clone(), class: caller.class, weight: caller.weight }
+    }
 }
 
 /// The place that an item got when it was pushed. It is kept for [`FairQueue::put_back`].

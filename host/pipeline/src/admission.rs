@@ -27,7 +27,7 @@ impl Admission {
 
     /// The same with so many places at once.
     pub(crate) fn take(&self, caller: &Caller, amount: usize) -> Option<Place> {
-        let owner = Owner { tenant: caller.tenant.clone(), class: caller.class, weight: caller.weight };
+        let owner = Owner::of(caller);
         let mut places = self.places();
         let has_room = places.has_room(&owner, amount);
         if has_room {

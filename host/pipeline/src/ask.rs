@@ -120,10 +120,8 @@ impl Asking<'_> {
         question: &Question,
     ) -> Result<Reading, Reject> {
         let bounds = LengthBounds::of_model(&self.model.quota.load());
-        let reading = {
-            let kept = question.hold.kept();
-            Reading::of(self.model, asked, wanted, &bounds, (estimated_input(chat, []), kept)).await?
-        };
+        let holds = (estimated_input(chat, []), question.hold.kept());
+        let reading = Reading::of(self.model, asked, wanted, &bounds, &self.cx.caller, holds).await?;
         if let Some(charge) = &question.charge {
             charge.reserve(&self.model.name, reading.num_tokens, 0)?;
         }

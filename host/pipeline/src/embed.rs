@@ -108,7 +108,8 @@ impl Pipeline {
         request.held.model = self.gate.enter(&model, &request.chat, [], &request.tally).await?;
         let bounds = LengthBounds::of_caller(&request.cx.caller.scope, &model.quota.load());
         let estimate = estimated_input(&request.chat, []);
-        let reading = Reading::of(&model, &asked, Wanted::Vectors, &bounds, (estimate, request.held.kept())).await?;
+        let holds = (estimate, request.held.kept());
+        let reading = Reading::of(&model, &asked, Wanted::Vectors, &bounds, &request.cx.caller, holds).await?;
         let room = self.room(&request.cx.caller, num_numbers(&model, &asked, most_numbers)?)?;
         if let Some(charge) = &request.charge {
             charge.reserve(&model.name, reading.num_tokens, 0)?;

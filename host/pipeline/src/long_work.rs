@@ -1,17 +1,16 @@
 //! Work on one long text that no thread of a connection may wait for: laying out and encoding prompts. At once there is as
-//! much of it as there are cores, over all requests and models, and the others wait in order. What a request holds of places
-//! and limits is held until its work has ended, so that who asks and goes away has no more of it than who stays.
+//! much of it as there are cores, over all requests and models, and the others wait in the order of `tidegate-turns`. What a
+//! request holds of places and limits is held until its work has ended, so that who asks and goes away has no more of it than
+//! who stays.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::thread::available_parallelism;
-use tidegate_types::{Fault, Reject};
-use tokio::sync::Semaphore;
+use tidegate_turns::Turns;
+use tidegate_types::{Caller, Fault, Reject};
 
 /// Of the whole process: a reload makes no more cores.
-static TURNS: LazyLock<Arc<Semaphore>> =
-    LazyLock::new(|| Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from))));
+static TURNS: LazyLock<Turns> = LazyLock::new(Turns::of_cores);
 
 /// What a request holds while it runs.
 pub(crate) type Kept = Vec<Keeps>;
@@ -39,13 +38,14 @@ impl Drop for Waiter {
     }
 }
 
-/// Does `work` beside the connections' threads once it is its turn. Dropping the future gives up the turn, or has work that
-/// runs stop at its next step.
+/// Does the caller's `work` on a text of so many bytes beside the connections' threads once it is its turn. Dropping the
+/// future gives up the turn, or has work that runs stop at its next step.
 pub(crate) async fn in_turn<T: Send + 'static>(
+    (caller, num_bytes): (&Caller, usize),
     kept: Kept,
     work: impl FnOnce(&Waiting) -> Result<T, Reject> + Send + 'static,
 ) -> Result<T, Reject> {
-    let turn = Arc::clone(&TURNS).acquire_owned().await.map_err(broken)?;
+    let turn = TURNS.take(caller, num_bytes).await;
     beside((turn, kept), work).await
 }
 
@@ -61,19 +61,18 @@ pub(crate) async fn beside<T: Send + 'static>(
         drop(kept);
         done
     });
-    done.await.map_err(broken)?
-}
-
-fn broken(error: impl ToString) -> Reject {
-    Reject::internal(Fault::Operator, error.to_string())
+    done.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::sync_channel;
+    use std::thread::available_parallelism;
     use std::time::Duration;
+    use tidegate_types::TenantId;
 
     #[tokio::test]
     async fn who_goes_away_stops_the_work_and_holds_the_place_until_it_has_stopped() {
@@ -82,12 +81,15 @@ mod tests {
         let (stopped, has_stopped) = sync_channel(1);
         let (go, may_go) = sync_channel::<()>(0);
         let held: Keeps = place.clone();
-        let asked = tokio::spawn(in_turn(vec![held], move |waiting| {
-            begun.send(()).unwrap();
-            may_go.recv().unwrap();
-            stopped.send(waiting.is_over()).unwrap();
-            Ok(())
-        }));
+        let asked = tokio::spawn(async move {
+            let work = move |waiting: &Waiting| {
+                begun.send(()).unwrap();
+                may_go.recv().unwrap();
+                stopped.send(waiting.is_over()).unwrap();
+                Ok(())
+            };
+            in_turn((&Caller::local(), 1), vec![held], work).await
+        });
         let has_begun = tokio::task::spawn_blocking(move || has_begun.recv());
         has_begun.await.unwrap().unwrap();
         asked.abort();
@@ -105,17 +107,40 @@ mod tests {
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let all = (0..64).map(|_| {
             let (running, most) = (running.clone(), most.clone());
-            in_turn(Kept::new(), move |waiting| {
+            let work = move |waiting: &Waiting| {
                 most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(2));
                 running.fetch_sub(1, Ordering::SeqCst);
                 assert!(!waiting.is_over());
                 Ok(())
-            })
+            };
+            async move { in_turn((&Caller::local(), 1), Kept::new(), work).await }
         });
         for done in futures_util::future::join_all(all).await {
             done.unwrap();
         }
         assert!(most.load(Ordering::SeqCst) <= available_parallelism().map_or(1, usize::from));
+    }
+
+    #[tokio::test]
+    async fn a_tenants_work_is_done_before_what_another_sent_before_it_but_has_more_of() {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let piece = |tenant: &'static str| {
+            let order = order.clone();
+            let caller = Caller { tenant: TenantId::new(tenant), ..Caller::local() };
+            let work = move |_: &Waiting| {
+                order.lock().unwrap().push(tenant);
+                std::thread::sleep(Duration::from_millis(1));
+                Ok(())
+            };
+            async move { in_turn((&caller, 1), Kept::new(), work).await }
+        };
+        let many = 32 * available_parallelism().map_or(1, usize::from);
+        let all = (0..many).map(|_| piece("many")).chain([piece("few")]);
+        for done in futures_util::future::join_all(all).await {
+            done.unwrap();
+        }
+        let place = order.lock().unwrap().iter().position(|tenant| *tenant == "few");
+        assert!(place.is_some_and(|place| place < many / 2), "{place:?} of {many}");
     }
 }

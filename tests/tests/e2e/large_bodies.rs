@@ -1,7 +1,10 @@
 //! Large bodies: what cannot be read is refused without the work of reading it, and is in nobody's way.
 
+use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
-use tidegate_tests::{Answer, BARE, Gateway, ask, with_model};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tidegate_tests::{Answer, BARE, Gateway, ask, collect, with_model};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -36,6 +39,32 @@ async fn a_prompt_far_beyond_the_context_is_refused_before_it_is_encoded() {
     request["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters": schema}}]);
     is_too_long("tools", &gateway.chat(request).await);
     assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_sends_long_prompts_waits_behind_its_own() {
+    const MANY: usize = 48;
+    let key = |name: &str| {
+        let hash = blake3::hash(name.as_bytes());
+        format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\ntenant = \"{name}\"\n")
+    };
+    let gateway = Gateway::start(&[key("many"), key("few"), BARE.to_owned()].concat()).await;
+    let (prompt, ended) = (with_model(ask(&noise(128 << 10))), AtomicUsize::new(0));
+    let send = async |name: &str| {
+        let mut request = gateway.json_request(CHAT, &prompt);
+        request.headers_mut().insert("authorization", format!("Bearer {name}").parse().unwrap());
+        is_too_long(name, &collect(gateway.send(request).await).await);
+        ended.fetch_add(1, Ordering::SeqCst)
+    };
+    let few = async {
+        // By the first answer all of them wait.
+        while ended.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        send("few").await
+    };
+    let (_, before) = join(join_all((0..MANY).map(|_| send("many"))), few).await;
+    assert!(before < MANY / 2, "{before} of {MANY} were answered before another tenant's one");
 }
 
 #[tokio::test(flavor = "multi_thread")]

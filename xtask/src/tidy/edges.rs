@@ -11,6 +11,7 @@ use std::path::Path;
 const EDGES: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("fair", &["types"]),
+    ("turns", &["types", "fair"]),
     ("limits", &["types"]),
     ("settled", &[]),
     ("egress", &["settled"]),
@@ -25,11 +26,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sandbox", &["types", "fair"]),
     ("upstream", &["types", "wire", "egress", "trace"]),
     ("ledger", &["types"]),
-    ("pipeline", &["types", "trace", "ledger", "model", "engine", "upstream", "sandbox", "text", "fair", "limits"]),
+    (
+        "pipeline",
+        &["types", "trace", "ledger", "model", "engine", "upstream", "sandbox", "text", "fair", "turns", "limits"],
+    ),
     ("streams", &["types"]),
     ("shared", &["types", "fair", "limits", "streams"]),
     ("store", &["types", "ledger"]),
-    ("api", &["types", "settled", "trace", "wire", "identity", "streams", "store"]),
+    ("api", &["types", "fair", "turns", "settled", "trace", "wire", "identity", "streams", "store"]),
     (
         "gateway",
         &[

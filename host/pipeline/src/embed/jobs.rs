@@ -21,7 +21,7 @@ pub(crate) async fn encode(
     engine: &EngineModel,
     inputs: &[EmbedInput],
     bounds: LengthBounds,
-    kept: Kept,
+    (caller, kept): (&Caller, Kept),
 ) -> Result<Vec<Vec<u32>>, Reject> {
     let bytes: usize = inputs.iter().map(|input| if let EmbedInput::Text(text) = input { text.len() } else { 0 }).sum();
     let most_tokens = bounds.tightest_context(model.context_tokens);
@@ -30,7 +30,8 @@ pub(crate) async fn encode(
         encode_all(&text, inputs, most_tokens, &Waiting::default())
     } else {
         let inputs = inputs.to_vec();
-        in_turn(kept, move |waiting| Ok(encode_all(&text, &inputs, most_tokens, waiting))).await?
+        let work = move |waiting: &Waiting| Ok(encode_all(&text, &inputs, most_tokens, waiting));
+        in_turn((caller, bytes), kept, work).await?
     };
     encoded.map_err(|(i, error)| {
         let reject = match error {

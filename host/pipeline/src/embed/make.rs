@@ -9,7 +9,7 @@ use crate::labels::classifier;
 use crate::long_work::Kept;
 use crate::models::{EngineModel, Makes, Model, ModelBackend};
 use tidegate_ledger::Tally;
-use tidegate_types::{EmbedInput, EmbedRequest, Embeddings, Reject, Usage};
+use tidegate_types::{Caller, EmbedInput, EmbedRequest, Embeddings, Reject, Usage};
 use tidegate_upstream::Attempts;
 
 /// What is to be made of texts.
@@ -30,12 +30,13 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Refuses what the model cannot do, and texts that are longer than `bounds`. `estimate` is for a model that runs
-    /// elsewhere, `kept` what the request holds.
+    /// elsewhere, `kept` what the request of `caller` holds.
     pub(crate) async fn of(
         model: &Model,
         asked: &EmbedRequest,
         wanted: Wanted,
         bounds: &LengthBounds,
+        caller: &Caller,
         (estimate, kept): (u64, Kept),
     ) -> Result<Self, Reject> {
         match &model.backend {
@@ -44,7 +45,7 @@ impl Reading {
                     Wanted::Vectors => check_dimensions(model, engine, asked.dimensions).map(|()| None)?,
                     Wanted::Labels => Some(classifier(model, engine)?),
                 };
-                let mut prompts = encode(model, engine, &asked.inputs, *bounds, kept).await?;
+                let mut prompts = encode(model, engine, &asked.inputs, *bounds, (caller, kept)).await?;
                 if let Some(classifier) = padded {
                     prompts.iter_mut().for_each(|prompt| prompt.truncate(classifier.without_padding(prompt).len()));
                 }

@@ -70,9 +70,13 @@ async fn aside<T: Send + 'static>(
     defs: Arc<[ToolDef]>,
     work: impl FnOnce(&mut Request, &[ToolDef], &Waiting) -> Result<T, Reject> + Send + 'static,
 ) -> Result<(T, Box<Request>), Reject> {
-    let is_long = rendered_bytes(&request.chat, &defs) > LONG_TEXT_BYTES;
+    let (num_bytes, caller) = (rendered_bytes(&request.chat, &defs), Arc::clone(&request.cx.caller));
     let work = move |waiting: &Waiting| Ok((work(&mut request, &defs, waiting)?, request));
-    if is_long { in_turn(Kept::new(), work).await } else { beside((), work).await }
+    if num_bytes > LONG_TEXT_BYTES {
+        in_turn((&caller, num_bytes), Kept::new(), work).await
+    } else {
+        beside((), work).await
+    }
 }
 
 /// The id of the message that a summary is.

@@ -163,9 +163,11 @@ impl Ask<'_> {
 pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>, kept: Kept) -> Result<Source, Reject> {
     let Ask { model, chat, cx, seeds, bounds, tally, .. } = ask;
     let encodes = matches!(model.backend, ModelBackend::Engine(_));
-    let fitted = if encodes && rendered_bytes(chat, &defs) > LONG_TEXT_BYTES {
+    let num_bytes = if encodes { rendered_bytes(chat, &defs) } else { 0 };
+    let fitted = if num_bytes > LONG_TEXT_BYTES {
         let (model, chat, seeds) = (Arc::clone(model), Arc::clone(chat), seeds.to_vec());
-        Box::pin(in_turn(kept, move |waiting| fit::fit(&model, &chat, &defs, (&seeds, bounds), waiting))).await
+        let work = move |waiting: &Waiting| fit::fit(&model, &chat, &defs, (&seeds, bounds), waiting);
+        Box::pin(in_turn((&cx.caller, num_bytes), kept, work)).await
     } else {
         fit::fit(model, chat, &defs, (seeds, bounds), &Waiting::default())
     };
