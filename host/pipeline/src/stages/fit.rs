@@ -71,28 +71,37 @@ fn upstream_chat(chat: &Arc<Chat>, tools: &[ToolDef], bounds: LengthBounds) -> R
     Ok(fitted)
 }
 
-/// What the prompt takes, exactly where that may be `room`; for an upstream, whose tokenizer is not here, about that.
-pub(super) fn prompt_tokens(
+/// How many tokens a prompt has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    /// So many; for an upstream, whose tokenizer is not here, about so many.
+    Exactly(usize),
+    /// More than there is room for: about so many where all were counted, else at least so many.
+    Over(usize),
+}
+
+/// How long the prompt is, where there is room for so many tokens; `past` those it is counted to its end, or not.
+pub(super) fn prompt_length(
     model: &Model,
     chat: &Chat,
     tools: &[ToolDef],
-    room: usize,
+    (room, past): (usize, Past),
     waiting: &Waiting,
-) -> Result<usize, Reject> {
+) -> Result<Length, Reject> {
     match &model.backend {
         ModelBackend::Engine(engine) => {
             let offered = offered(model, engine, chat, tools)?;
             check_template_args(chat)?;
-            let within = Within { most_tokens: room, past: Past::Count, gone: &|| waiting.is_over() };
+            let within = Within { most_tokens: room, past, gone: &|| waiting.is_over() };
             match encode(engine, chat, &offered, &within) {
-                Ok(prompt) => Ok(prompt.len()),
-                Err(TextError::TooManyTokens { at_least }) => Ok(at_least),
+                Ok(prompt) => Ok(Length::Exactly(prompt.len())),
+                Err(TextError::TooManyTokens { at_least }) => Ok(Length::Over(at_least)),
                 Err(error) => Err(refusal(chat.form, &error)),
             }
         }
         ModelBackend::Upstream(_) => {
             let bytes = text_bytes(chat) + tool_bytes(chat.tools.iter().chain(tools));
-            Ok(bytes.div_ceil(UPSTREAM_TOKEN_BYTES))
+            Ok(Length::Exactly(bytes.div_ceil(UPSTREAM_TOKEN_BYTES)))
         }
     }
 }

@@ -1,13 +1,18 @@
 //! Leaves out the oldest turns of a history that does not fit the model; a summary stands for them, where there is one.
 //! Never in silence: the reply says how many messages, and for how many of them it has a summary.
+//!
+//! A history may be megabytes long. It is counted to its end once; from then on what a byte of it costs is known, and what is
+//! still too long is counted no further than is needed to see that.
 
 use crate::chat::Pipeline;
 use crate::estimate::{rendered_bytes, text_bytes};
 use crate::long_work::{Kept, Waiting, beside, in_turn};
 use crate::models::Model;
-use crate::stages::{LONG_TEXT_BYTES, fit};
+use crate::stages::LONG_TEXT_BYTES;
+use crate::stages::fit::{Length, prompt_length};
 use crate::states::{Request, ServerTool};
 use std::sync::Arc;
+use tidegate_text::Past;
 use tidegate_types::{Chat, Message, Provenance, Reject, Role, ToolDef, Transcript};
 
 /// Of the model's window, what is left to an answer where its caller names no bound.
@@ -24,20 +29,24 @@ impl Pipeline {
         tools: &[ServerTool],
     ) -> Result<Box<Request>, Reject> {
         let defs: Arc<[ToolDef]> = tools.iter().map(|tool| tool.def.clone()).collect();
+        let mut counts = Counts { room: room(model, &request.chat), cost: None };
         if request.summary.is_some() {
             let model = Arc::clone(model);
             let counting = aside(request, Arc::clone(&defs), move |request, defs, waiting| {
-                fits(&model, &request.chat, defs, waiting)
+                let over = counts.over(&request.chat, |chat, past| prompt_length(&model, chat, defs, past, waiting))?;
+                Ok((over, counts))
             });
-            let (fits, mut counted) = counting.await?;
-            if !fits || counted.left_out > 0 {
-                counted = self.with_summary(counted).await?;
+            let ((over, counted), asked) = counting.await?;
+            if over.is_none() && asked.left_out == 0 {
+                return Ok(asked);
             }
-            request = counted;
+            counts = counted;
+            request = self.with_summary(asked).await?;
         }
         let model = Arc::clone(model);
         let shortening = aside(request, defs, move |request, defs, waiting| {
-            let left_out = shorten(&model, Arc::make_mut(&mut request.chat), defs, waiting)?;
+            let length = |chat: &Chat, past: (usize, Past)| prompt_length(&model, chat, defs, past, waiting);
+            let left_out = shorten(Arc::make_mut(&mut request.chat), counts, length)?;
             request.left_out += left_out.len() as u64;
             if request.chat.messages.iter().any(is_summary) {
                 request.summarized += left_out.iter().filter(|n| **n < request.summary_through).count() as u64;
@@ -99,24 +108,52 @@ fn room(model: &Model, chat: &Chat) -> Option<usize> {
     (window > 0).then_some((window - answer) as usize)
 }
 
-fn fits(model: &Model, chat: &Chat, tools: &[ToolDef], waiting: &Waiting) -> Result<bool, Reject> {
-    let Some(room) = room(model, chat) else { return Ok(true) };
-    Ok(fit::prompt_tokens(model, chat, tools, room, waiting)? <= room)
+/// What the counts of one prompt, as it becomes shorter, have said of it.
+#[derive(Clone, Copy)]
+struct Counts {
+    room: Option<usize>,
+    /// Tokens of so many bytes, of the whole prompt.
+    cost: Option<(usize, usize)>,
 }
 
-/// Shortens `chat` until it fits; gives the numbers of the messages of the history that were left out. What may not be
-/// left out may still be too long, and is then refused by name.
-fn shorten(model: &Model, chat: &mut Chat, tools: &[ToolDef], waiting: &Waiting) -> Result<Vec<usize>, Reject> {
-    let mut left_out = Vec::new();
-    let Some(room) = room(model, chat) else { return Ok(left_out) };
-    loop {
-        let tokens = fit::prompt_tokens(model, chat, tools, room, waiting)?;
-        if tokens <= room {
-            break;
-        }
-        // By what a byte costs on average; then it is counted again.
+impl Counts {
+    /// About how many bytes of its text are too many; `None` where it fits.
+    fn over(
+        &mut self,
+        chat: &Chat,
+        length: impl FnOnce(&Chat, (usize, Past)) -> Result<Length, Reject>,
+    ) -> Result<Option<usize>, Reject> {
+        let Some(room) = self.room else { return Ok(None) };
         let bytes = text_bytes(chat).max(1);
-        let too_many = ((tokens - room) * bytes).div_ceil(tokens);
+        let past = if self.cost.is_some() { Past::Stop } else { Past::Count };
+        let tokens = match (length(chat, (room, past))?, self.cost) {
+            (Length::Over(at_least), Some((tokens, of_bytes))) => {
+                let about = tokens * bytes / of_bytes;
+                if about < at_least {
+                    // What is left costs more than what is gone, and is counted anew.
+                    self.cost = None;
+                }
+                about.max(at_least)
+            }
+            (Length::Over(tokens) | Length::Exactly(tokens), _) => {
+                self.cost = Some((tokens, bytes));
+                tokens
+            }
+        };
+        Ok((tokens > room).then(|| ((tokens - room) * bytes).div_ceil(tokens)))
+    }
+}
+
+/// Shortens `chat`, whose `length` is asked for, until it fits; gives the numbers of the messages of the history that were
+/// left out. What may not be left out may still be too long, and is then refused by name.
+fn shorten(
+    chat: &mut Chat,
+    mut counts: Counts,
+    mut length: impl FnMut(&Chat, (usize, Past)) -> Result<Length, Reject>,
+) -> Result<Vec<usize>, Reject> {
+    let mut left_out = Vec::new();
+    // By what a byte costs on average; then it is counted again.
+    while let Some(too_many) = counts.over(chat, &mut length)? {
         let (before, mut dropped) = (chat.messages.len(), 0);
         while dropped < too_many.max(1) {
             let Some(turn) = oldest_turn(&chat.messages) else { break };
@@ -182,5 +219,50 @@ mod tests {
             ids.push(messages.iter().map(|message| message.id.as_str()).collect::<Vec<_>>().join(" "));
         }
         assert_eq!(ids, ["m0 p2 h4 h5 m1", "m0 p2 m1"]);
+    }
+
+    /// What is left of a history of `turns` in front of a question, so many bytes each, and how many bytes were read for that
+    /// where a byte is a token in `d`s and a fourth of one elsewhere, and there is room for `ROOM` tokens.
+    fn left(turns: &[(char, usize)], question: usize) -> (usize, usize) {
+        const ROOM: usize = 1000;
+        let earlier = turns.iter().enumerate();
+        let mut messages: Vec<Message> = earlier
+            .map(|(i, (c, len))| Message::text(Transcript::earlier(i), Role::User, c.to_string().repeat(*len)))
+            .collect();
+        messages.push(Message::text("m0", Role::User, "x".repeat(question)));
+        let (mut chat, mut num_read) = (Chat::new("m", messages), 0);
+        let counts = Counts { room: Some(ROOM), cost: None };
+        let length = |chat: &Chat, (room, past): (usize, Past)| {
+            let bytes = chat.messages.iter().flat_map(|message| message.joined_text().into_bytes());
+            let mut quarters = 0;
+            for byte in bytes {
+                (quarters, num_read) = (quarters + if byte == b'd' { 4 } else { 1 }, num_read + 1);
+                if past == Past::Stop && quarters / 4 > 2 * room {
+                    return Ok(Length::Over(room + 1));
+                }
+            }
+            Ok(if quarters / 4 > 2 * room { Length::Over(quarters / 4) } else { Length::Exactly(quarters / 4) })
+        };
+        let gone = shorten(&mut chat, counts, length).expect("counted");
+        (turns.len() - gone.len(), num_read)
+    }
+
+    #[test]
+    fn a_long_history_is_read_once_and_no_more_of_it_goes_than_must() {
+        const ALL: usize = 100_000;
+        for (turns, question, fitting) in [
+            (vec![('x', 100); ALL / 100], 0, 40),
+            (vec![('x', 100); ALL / 100], 2000, 20),
+            (vec![('d', 100); ALL / 100], 0, 10),
+            // The latest cost more than the average.
+            ([vec![('x', 100); ALL / 100], vec![('d', 100); 100]].concat(), 0, 10),
+            // Nothing that may go makes the question fit.
+            (vec![('x', 100); 10], ALL, 0),
+        ] {
+            let all: usize = turns.iter().map(|(_, len)| len).sum::<usize>() + question;
+            let (left, num_read) = left(&turns, question);
+            assert_eq!(left, fitting, "of {} turns, before {question} bytes", turns.len());
+            assert!(num_read < all + all / 4, "{num_read} of {all} bytes");
+        }
     }
 }
