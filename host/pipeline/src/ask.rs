@@ -1,6 +1,10 @@
 //! One question to one model, for plugins: past all stages, so that a guard that asks a model is not asked about its
 //! own question. The model's own limits and queues hold as for everyone; the caller's limits count what the
 //! caller asked for, not what the server asks besides.
+//!
+//! A question holds no place itself: it is asked for a request that holds one, or behind an answer, by work that does
+//! (`background.rs`). Where that ends before a long text has been encoded, the work on it keeps its turn until it stops, as
+//! its tenant's (`long_work.rs`).
 
 use crate::bounds::LengthBounds;
 use crate::context::RequestContext;

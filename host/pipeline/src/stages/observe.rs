@@ -49,8 +49,8 @@ impl Pipeline {
         if self.stages.observers.is_empty() {
             return;
         }
-        let (pipeline, cx) = (Arc::clone(self), cx.clone());
-        self.background.start("observer", request, async move {
+        let (pipeline, cx, caller) = (Arc::clone(self), cx.clone(), Arc::clone(&cx.caller));
+        self.background.start("observer", &caller, request, async move {
             let attrs = [("stream".to_owned(), ending.stream.to_string())];
             let tell = |stage: usize| {
                 let (stage, ending, cx, attrs) = (&pipeline.stages.observers[stage], &ending, &cx, &attrs[..]);

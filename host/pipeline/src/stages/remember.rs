@@ -44,7 +44,7 @@ impl Pipeline {
             return;
         }
         let (pipeline, cx, notes) = (Arc::clone(self), request.cx.clone(), request.notes.clone());
-        self.background.start("memory", &Span::current(), async move {
+        self.background.start("memory", &request.cx.caller, &Span::current(), async move {
             let messages = [Message::text("m0", Role::User, question), Message::text("m1", Role::Assistant, answer)];
             for MemoryStage { stage, .. } in pipeline.memories_of(&cx.caller.scope) {
                 let call = cx.call(false, stage.wall);
