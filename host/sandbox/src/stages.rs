@@ -50,10 +50,3 @@ pub(crate) trait StageCall: Send + Sync {
     /// Checks a result against the input and the contract.
     fn check(&self, raw: Self::Raw, descriptor: &Descriptor) -> Result<Self::Out, String>;
 }
-
-/// What the plugin notes beside its result is for its author's eyes: it goes to the debug log.
-fn note(attrs: &wit::AttrsResult) {
-    if !attrs.is_empty() {
-        tracing::debug!(target: "plugin", ?attrs, "a result has notes");
-    }
-}

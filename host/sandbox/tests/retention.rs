@@ -1,12 +1,13 @@
 //! A request of which nothing may be kept leaves nothing: in `kv`, in `vectors`, in an instance that serves again, in the
 //! log. And what is kept is an owner's: a project's, not its tenant's.
 
+use crate::outside::{self, Outside};
 use crate::support::{by, inspect, load, logged, small, spec};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvStore, MemoryKv, Namespace};
-use tidegate_sandbox::stage::{Action, CallContext, CallError, Grants};
+use tidegate_sandbox::stage::{Action, CallContext, CallError, Grants, ModelGrant, VectorAccess};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_types::{Part, ProjectId, Retention, ToolCall};
 
@@ -137,6 +138,26 @@ async fn the_log_has_the_line_and_not_what_it_says() {
         let (done, log) = logged(run(&plugin, &by("t"), function, CANARY)).await;
         done.unwrap();
         assert!(log[0].contains(CANARY), "{log:?}");
+    }
+}
+
+/// What a verdict notes is for the plugin's own memory: a vector says much of the question that it was made of.
+#[tokio::test]
+async fn what_a_verdict_notes_is_in_no_log() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/semantic-cache.wasm");
+    let grants = Grants {
+        kv_bytes: Some(1 << 20),
+        models: [("embedder".to_owned(), ModelGrant { model: "tiny".into() })].into(),
+        vectors: [("answers".to_owned(), VectorAccess::Write)].into(),
+        ..Grants::default()
+    };
+    let limits = spec("honest").limits;
+    let cache = PluginSpec { grants, limits, ..PluginSpec::new("cache", std::fs::read(path).unwrap()) };
+    let cache = outside::sandbox(&Outside::default()).load(cache).unwrap();
+    for ctx in [by("t"), unkept("t")] {
+        let (verdict, log) = logged(inspect(&cache, &ctx, CANARY)).await;
+        assert!(!verdict.unwrap().notes.is_empty());
+        assert!(log.is_empty(), "{log:?}");
     }
 }
 

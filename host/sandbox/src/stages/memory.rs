@@ -1,6 +1,6 @@
 //! `memory`: what is remembered of a caller. Checked: no more items than asked for, each with an id of its own.
 
-use super::{Answer, StageCall, note};
+use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::memory as guest;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::convert::{self, JsonTexts, Rows};
@@ -88,8 +88,7 @@ fn items(raw: Vec<guest::Item>, limit: usize) -> Result<Vec<MemoryItem>, String>
         return Err(format!("{} items; at most {limit}", raw.len()));
     }
     let mut items: Vec<MemoryItem> = Vec::with_capacity(raw.len());
-    for guest::Item { id, text, score, attrs } in raw {
-        note(&attrs);
+    for guest::Item { id, text, score, .. } in raw {
         if id.is_empty() || items.iter().any(|other| other.id == id) {
             return Err(format!("the id `{}` of an item is empty or there twice", id.escape_debug()));
         }

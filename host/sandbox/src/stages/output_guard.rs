@@ -1,7 +1,7 @@
 //! `output-guard`: decides on a whole answer. Checked: it changes only text and arguments that are there, and changes
 //! nothing when it says that it does not mutate.
 
-use super::{Answer, StageCall, note};
+use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::output_guard as guest;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::convert::{self, JsonTexts, Rows};
@@ -38,7 +38,6 @@ impl StageCall for InspectOutput<'_> {
 
     /// The checks are a prompt guard's, with the choices as the messages; fewer kinds of edit make sense.
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
-        note(&raw.attrs);
         let prompt = Prompt { messages: self.0.choices, tools: &[], params: &[] };
         let verdict = InspectPrompt { prompt, plugin: &descriptor.name }.check(raw, descriptor)?;
         if let Action::Rewrite(edits) = &verdict.action {

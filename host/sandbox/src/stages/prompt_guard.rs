@@ -6,7 +6,7 @@ mod outside;
 
 pub(crate) use outside::InspectOutside;
 
-use super::{Answer, StageCall, note};
+use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::prompt_guard as guard;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::check;
@@ -53,7 +53,6 @@ impl StageCall for InspectPrompt<'_> {
     }
 
     fn check(&self, raw: wit::Verdict, descriptor: &Descriptor) -> Result<Verdict, String> {
-        note(&raw.attrs);
         let notes = notes(raw.attrs, &descriptor.name);
         let seen = Seen::of(self.prompt.messages, self.plugin);
         let findings = check::findings(raw.findings, |id| seen.text_of(id))?;
@@ -210,8 +209,8 @@ fn joined_text(message: &Message) -> Cow<'_, str> {
     }
 }
 
-/// The attributes that are the plugin's own: JSON under `name/...`. What is anything else, or too much, is for the log
-/// only, as it always was.
+/// The attributes that are the plugin's own: JSON under `name/...`. What is anything else is read by nobody: what an
+/// author wants to see goes to `log`, which has a budget and knows of which requests nothing may be kept.
 fn notes(attrs: wit::AttrsResult, name: &str) -> Vec<(String, String)> {
     let is_own = |key: &str| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
     let own: Vec<(String, String)> =

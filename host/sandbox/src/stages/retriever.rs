@@ -1,6 +1,6 @@
 //! `retriever`: passages for a question. Checked: no more than asked for, each with an id of its own.
 
-use super::{Answer, StageCall, note};
+use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::retriever as guest;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::convert;
@@ -43,7 +43,6 @@ impl StageCall for Retrieve<'_> {
 }
 
 fn chunk(found: guest::Chunk) -> Result<Chunk, String> {
-    note(&found.attrs);
     let guest::Chunk { id, text, uri, title, score, origin, .. } = found;
     if id.is_empty() {
         return Err("a chunk's id is empty".into());

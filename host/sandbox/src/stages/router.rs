@@ -1,6 +1,6 @@
 //! `router`: orders the candidates for a request. Checked: it names only what was offered, each once, and something.
 
-use super::{Answer, StageCall, note};
+use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::router as guest;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::convert::{self, JsonTexts, Rows};
@@ -40,7 +40,6 @@ impl StageCall for Route<'_> {
     }
 
     fn check(&self, raw: guest::Decision, _: &Descriptor) -> Result<Decision, String> {
-        note(&raw.attrs);
         if raw.order.is_empty() {
             return Err("it names no candidate".into());
         }

@@ -2,7 +2,7 @@
 //! copied but the text itself. Checked: nothing that was already sent changes, redactions can be applied from left to
 //! right and lie before the watermark, which cuts no character.
 
-use super::{Answer, StageCall, note};
+use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::stream_guard as guard;
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::check;
@@ -43,7 +43,6 @@ impl StageCall for InspectWindow<'_> {
     }
 
     fn check(&self, raw: guard::Inspection, descriptor: &Descriptor) -> Result<Inspection, String> {
-        note(&raw.attrs);
         if raw.carry.len() > MAX_CARRY {
             return Err(format!("its carry has {} bytes; at most {MAX_CARRY}", raw.carry.len()));
         }

@@ -1,7 +1,7 @@
 //! `tool-provider`: tools that the model may call. Checked: names that every wire format can carry, schemas that are
 //! objects, and an outcome that answers the call that was made.
 
-use super::{Answer, StageCall, note};
+use super::{Answer, StageCall};
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::convert;
 use crate::instance::Guests;
@@ -46,7 +46,6 @@ impl StageCall for ListTools {
 }
 
 fn tool_def(tool: wit::ToolDefResult) -> Result<ToolDef, String> {
-    note(&tool.attrs);
     let wit::ToolDefResult { name, description, input_schema, hints, .. } = tool;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(is_plain) {
