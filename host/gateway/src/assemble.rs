@@ -93,7 +93,7 @@ fn load_stages(
     let mut pipeline = config.pipeline()?.into_owned();
     config.plugins.fit(&mut pipeline);
     let admission = Admission::new(config)?;
-    let stages = stages::load(&plugins.0, &pipeline, &config.tenants, &admission, facts)?;
+    let stages = stages::load(&plugins.0, &pipeline, &config.models, &config.tenants, &admission, facts)?;
     Ok((stages, pipeline))
 }
 

@@ -2,7 +2,7 @@
 
 use super::admission::Admission;
 use crate::bundled;
-use crate::config::{BreakerConfig, GrantsConfig, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
+use crate::config::{BreakerConfig, GrantsConfig, ModelConfig, PipelineConfig, StageConfig, TenantConfig, WhenConfig};
 use anyhow::{Context, anyhow, bail};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,7 @@ const TOP_K: u32 = 3;
 pub(super) fn load(
     sandbox: &Sandbox,
     config: &PipelineConfig,
+    models: &[ModelConfig],
     tenants: &BTreeMap<String, TenantConfig>,
     admission: &Admission,
     facts: &mut Vec<String>,
@@ -43,7 +44,8 @@ pub(super) fn load(
         check_kinds(stage, &kinds).with_context(here)?;
         facts.push(fact(stage, &plugin, &kinds));
         if let Ok(plugin) = &plugin {
-            facts.extend(remarks(stage, plugin, &kinds).map(|remark| format!("          {} {remark}", stage.plugin)));
+            let remarks = remarks(stage, plugin, &kinds, models);
+            facts.extend(remarks.map(|remark| format!("          {} {remark}", stage.plugin)));
         }
         let plugin = plugin.map_err(|why| Arc::from(format!("{}: {why:#}", here())));
         let breaker = Arc::new(breaker(&stage.breaker));
@@ -173,11 +175,17 @@ fn check_kinds(stage: &StageConfig, kinds: &[StageKind]) -> anyhow::Result<()> {
 
 /// What an operator should know of a stage that has loaded: where content may go, what it will be halted for, and what it
 /// was granted for nothing.
-fn remarks(stage: &StageConfig, plugin: &Plugin, kinds: &[StageKind]) -> impl Iterator<Item = String> {
+fn remarks(
+    stage: &StageConfig,
+    plugin: &Plugin,
+    kinds: &[StageKind],
+    models: &[ModelConfig],
+) -> impl Iterator<Item = String> {
     let used = plugin.capabilities();
     let sees = kinds.iter().any(|kind| kind.sees_content());
     let origins = stage.grants.content_leaves_to().filter(|_| sees && used.contains("http"));
     let leaves = origins.map(|origins| format!("MAY SEND WHAT IT SEES TO {origins}"));
+    let asks = if sees && used.contains("models") { asked_upstreams(&stage.grants, models) } else { Vec::new() };
 
     let (promised, most) = (plugin.descriptor().holdback_bytes.unwrap_or(0) as usize, holdback(stage));
     let withholds = (kinds.contains(&StageKind::StreamGuard) && promised > most).then(|| {
@@ -197,7 +205,23 @@ fn remarks(stage: &StageConfig, plugin: &Plugin, kinds: &[StageKind]) -> impl It
 
     let idle = unused(&stage.grants, used, sends_secrets, sees).join(", ");
     let idle = (!idle.is_empty()).then(|| format!("uses nothing of these grants, which can go: {idle}"));
-    leaves.into_iter().chain(withholds).chain(undeclared).chain(idle)
+    leaves.into_iter().chain(asks).chain(withholds).chain(undeclared).chain(idle)
+}
+
+/// A line for each model of the grants that is an upstream's: what the plugin asks it leaves the machine.
+fn asked_upstreams(grants: &GrantsConfig, models: &[ModelConfig]) -> Vec<String> {
+    let line = |(alias, name): (&String, &String)| {
+        let model = models.iter().find(|model| model.name == *name)?;
+        let origins: Vec<&str> = model.urls().into_iter().map(origin).collect();
+        let origins = Some(origins.join(", ")).filter(|origins| !origins.is_empty())?;
+        Some(format!("MAY SEND WHAT IT SEES TO {origins} by its model `{alias}`"))
+    };
+    grants.models.iter().filter_map(line).collect()
+}
+
+/// `scheme://host[:port]` of a URL.
+fn origin(url: &str) -> &str {
+    url.match_indices('/').nth(2).map_or(url, |(path, _)| url.split_at(path).0)
 }
 
 /// Bytes that a stream guard may withhold in this stage.
@@ -205,7 +229,7 @@ fn holdback(stage: &StageConfig) -> usize {
     stage.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES)
 }
 
-/// Grants that change nothing, since the component does not import what they are for, or does not say that it sends secrets.
+/// Grants that change nothing, since the component does not import what they are for.
 fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sends_secrets: bool, sees: bool) -> Vec<&'static str> {
     let http = used.contains("http");
     let granted = [
@@ -213,8 +237,9 @@ fn unused(grants: &GrantsConfig, used: &BTreeSet<&'static str>, sends_secrets: b
         ("documents", !grants.documents.is_empty(), used.contains("documents")),
         ("http", grants.http.is_some(), http),
         ("content", grants.content, http && sees),
-        // They are filled into requests, whether or not their names are asked for.
-        ("secrets", !grants.secrets.is_empty(), sends_secrets && (http || used.contains("secrets"))),
+        // They are filled into requests, whether or not their names are asked for. Whose descriptor lacks them is told to mend
+        // that, and not that they can go.
+        ("secrets", !grants.secrets.is_empty(), http || sends_secrets && used.contains("secrets")),
         ("models", !grants.models.is_empty(), used.contains("models")),
         ("vectors", !grants.vectors.is_empty(), used.contains("vectors")),
         ("random", grants.random, used.contains("random")),

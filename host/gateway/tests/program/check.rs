@@ -153,7 +153,11 @@ fn check_says_which_grants_do_nothing_and_that_nothing_leaves_by_them() {
     let text = format!(
         "[[pipeline.stage]]\nplugin = \"calculator\"\ngrants = {{ kv_kib = 64, {http}, random = true }}\n\
          [[pipeline.stage]]\nplugin = \"webhook-guard\"\nconfig = {{ url = \"https://a.example/\" }}\n\
-         grants = {{ {http}, kv_kib = 64 }}\n"
+         grants = {{ {http}, kv_kib = 64 }}\n\
+         [[pipeline.stage]]\nplugin = \"semantic-cache\"\n[pipeline.stage.grants]\nkv_kib = 64\n\
+         vectors = {{ answers = \"write\" }}\nmodels = {{ embedder = \"far\", other = \"near\" }}\n\
+         [[models]]\nname = \"far\"\nupstreams = [\"https://b.example/v1\", \"http://c.example:8000\"]\n\
+         [[models]]\nname = \"near\"\npath = \"bundled\"\n"
     );
     let file = write(folder.path(), "tidegate.toml", &text);
     let (good, said) = run(&["check", file.to_str().unwrap()]);
@@ -161,10 +165,11 @@ fn check_says_which_grants_do_nothing_and_that_nothing_leaves_by_them() {
     for part in [
         "calculator uses nothing of these grants, which can go: kv_kib, http, content, random",
         "webhook-guard MAY SEND WHAT IT SEES TO https://a.example",
+        "semantic-cache MAY SEND WHAT IT SEES TO https://b.example, http://c.example:8000 by its model `embedder`",
     ] {
         assert!(said.contains(part), "{part} in {said}");
     }
-    assert!(!said.contains("calculator MAY SEND"), "{said}");
+    assert!(!said.contains("calculator MAY SEND") && !said.contains("model `other`"), "{said}");
 }
 
 /// Each request of it that sends one is denied, which nobody would expect of a grant that loads.
@@ -185,12 +190,10 @@ fn check_says_which_plugin_is_denied_its_secrets_and_why() {
         let file = write(folder.path(), "tidegate.toml", &stage(name, more));
         let (good, said) = run(&["check", file.to_str().unwrap()]);
         assert!(good, "{said}");
-        for part in [
-            "is denied each secret: its descriptor does not name `secrets` among its `capabilities`",
-            "uses nothing of these grants, which can go: secrets",
-        ] {
-            assert_eq!(said.contains(&format!("{name} {part}")), is_denied, "{part} in {said}");
-        }
+        let denied =
+            format!("{name} is denied each secret: its descriptor does not name `secrets` among its `capabilities`");
+        assert_eq!(said.contains(&denied), is_denied, "{said}");
+        assert!(!said.contains("uses nothing"), "a grant that is denied is not idle: {said}");
     }
 }
 
