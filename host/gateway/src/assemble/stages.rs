@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::stage::{OnError, Stage};
 use tidegate_pipeline::{Breaker, MemoryStage, OutputGuardStage, RetrieverStage, Stages};
 use tidegate_sandbox::stage::StageKind;
@@ -57,6 +58,10 @@ pub(super) fn load(
         bail!(
             "pipeline.default is for requests that routers have no opinion about, and no stage is a router; leave it out"
         );
+    }
+    // Without routers it is a name as any other.
+    if !stages.routers.is_empty() && models.iter().any(|model| model.name == ROUTED_MODEL) {
+        bail!("a model is named `{ROUTED_MODEL}`, which asks the routers to choose one; give it another name");
     }
     Ok(stages)
 }

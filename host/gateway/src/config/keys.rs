@@ -127,7 +127,7 @@ pub(super) fn check_models(models: Option<&[String]>, config: &Config) -> anyhow
     if let Some(unknown) = unknown {
         bail!("there is no model `{unknown}`; there are: {}", known.join(", "));
     }
-    if models.iter().all(|name| name == ROUTED_MODEL) {
+    if !models.iter().any(|name| known.contains(&name.as_str())) {
         bail!("`models` has none that a router could choose; name at least one, or leave it out for all");
     }
     Ok(())

@@ -4,7 +4,6 @@ use super::{AdmissionConfig, PriceConfig, UpstreamBreakerConfig, UpstreamRetryCo
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::path::PathBuf;
-use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_types::Quota;
 use tidegate_upstream::{MAX_SERVERS, RequestOptions, TokenBound};
 
@@ -68,9 +67,6 @@ impl ModelConfig {
 
     pub(super) fn check(&self, all: &AdmissionConfig) -> anyhow::Result<()> {
         let name = &self.name;
-        if name == ROUTED_MODEL {
-            bail!("a model is named `{ROUTED_MODEL}`, which asks the routers to choose one; give it another name");
-        }
         if self.context_tokens == Some(0) {
             bail!("model `{name}`: `context_tokens` is 0; leave it out for what the model was made for");
         }
@@ -151,12 +147,6 @@ mod tests {
         let why = |more: &str| Config::parse(&format!("[[models]]\nname = \"m\"\n{more}")).unwrap_err().to_string();
         assert!(why("").contains("needs `path`"));
         assert!(why("path = \"a\"\nupstream = \"http://b\"").contains("both"));
-    }
-
-    #[test]
-    fn the_name_that_asks_for_the_routers_is_no_models() {
-        let why = Config::parse("[[models]]\nname = \"auto\"\npath = \"a\"\n").unwrap_err().to_string();
-        assert!(why.contains("`auto`") && why.contains("another name"), "{why}");
     }
 
     #[test]

@@ -13,7 +13,11 @@ fn check_says_what_is_wrong_and_where() {
     let cases = [
         ("[server]\nlisen = \"127.0.0.1:1\"\n".to_owned(), vec!["line 2", "did you mean `listen`?"]),
         ("[server]\nlisten = \":8080\"\n".to_owned(), vec!["line 2", "`:8080`", "write it as 127.0.0.1:8080"]),
-        ("[[models]]\nname = \"auto\"\nupstream = \"http://h\"\n".to_owned(), vec!["`auto`", "another name"]),
+        (
+            "[[models]]\nname = \"auto\"\nupstream = \"http://h\"\n[[pipeline.stage]]\nplugin = \"tier-router\"\n"
+                .to_owned(),
+            vec!["`auto`", "another name"],
+        ),
         ("[[pipeline.stage]]\nplugin = \"pii-gard\"\n".to_owned(), vec!["pii-gard", "calculator"]),
         (stage("file = \"missing.wasm\"\n"), vec!["missing.wasm"]),
         (stage("[pipeline.stage.config]\nkinds = 7\n"), vec!["pii-guard", "kinds"]),
@@ -62,6 +66,17 @@ fn check_says_what_is_wrong_and_where() {
         assert!(!said.contains("on_error"), "{said}");
         assert!(said.matches("os error").count() < 2, "causes are said once: {said}");
     }
+}
+
+/// It means something to routers only.
+#[test]
+fn without_a_router_auto_is_a_name_as_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = format!("[[keys]]\nname = \"k\"\nhash = \"blake3:{}\"\nmodels = [\"auto\"]\n", "ab".repeat(32));
+    let model = "[[models]]\nname = \"auto\"\nupstream = \"http://h\"\n";
+    let file = write(folder.path(), "tidegate.toml", &format!("{model}{key}"));
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    assert!(good, "{said}");
 }
 
 /// Where the config is checked need not be where it serves.
