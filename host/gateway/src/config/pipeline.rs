@@ -126,9 +126,15 @@ pub struct LimitsConfig {
     pub holdback_bytes: Option<usize>,
 }
 
+/// What the server calls its own text by, where messages of plugins have their stage's name: in ids and as a source.
+const OWN_NAMES: [&str; 2] = ["conversation", "tidegate"];
+
 impl StageConfig {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let name = &self.plugin;
+        if OWN_NAMES.contains(&name.as_str()) {
+            bail!("a stage is named `{name}`, by which the server knows its own messages; give it another name");
+        }
         if self.stages.as_ref().is_some_and(Vec::is_empty) {
             bail!("stage `{name}` runs in no stage: `stages` is empty; leave it out for all, or remove the stage");
         }

@@ -19,6 +19,11 @@ fn check_says_what_is_wrong_and_where() {
             vec!["`auto`", "another name"],
         ),
         ("[[pipeline.stage]]\nplugin = \"pii-gard\"\n".to_owned(), vec!["pii-gard", "calculator"]),
+        // It could put a message that is taken for a summary of the server's.
+        (
+            "[[pipeline.stage]]\nplugin = \"conversation\"\nfile = \"x.wasm\"\n".to_owned(),
+            vec!["`conversation`", "another name"],
+        ),
         (stage("file = \"missing.wasm\"\n"), vec!["missing.wasm"]),
         (stage("[pipeline.stage.config]\nkinds = 7\n"), vec!["pii-guard", "kinds"]),
         (stage("[pipeline.stage.config]\nactoin = \"flag\"\n"), vec!["actoin", "action"]),
