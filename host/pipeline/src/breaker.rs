@@ -2,7 +2,8 @@
 //! and nobody waits for another deadline. Each tenant has its own count, so that nobody's requests can take a plugin
 //! away from others.
 //!
-//! States of one tenant: closed (calls go on), open (until a moment), half-open (one call is let through; it decides).
+//! States of one tenant: closed (calls go on), open (until a moment), half-open (one call is let through; it decides, or
+//! says nothing of the plugin and the next one decides).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,11 +43,24 @@ struct Lane {
     open_until: Option<Instant>,
 }
 
+/// Whether a call may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It is made.
+    Usual,
+    /// It is made, and the others wait for what it says.
+    Trial,
+    /// It is not made.
+    Refused,
+}
+
 /// What a call turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The plugin did its work, or had a reason not to that is the caller's.
     Fine,
+    /// The size of the request, or other work, kept the plugin from it: nobody knows whether it would have.
+    Unknown,
     /// The plugin, or what it depends on, is out of order.
     Failed,
 }
@@ -58,25 +72,31 @@ impl Breaker {
     }
 
     /// Whether a call may be made. After the pause one call goes through, and the others wait for what it says.
-    pub(crate) fn admits(&self, tenant: &TenantId, now: Instant) -> bool {
+    pub(crate) fn admits(&self, tenant: &TenantId, now: Instant) -> Admission {
         if !self.troubled.load(Ordering::Relaxed) {
-            return true;
+            return Admission::Usual;
         }
         let mut tenants = self.lock();
-        let Some(lane) = tenants.get_mut(tenant) else { return true };
+        let Some(lane) = tenants.get_mut(tenant) else { return Admission::Usual };
         match lane.open_until {
-            Some(until) if now < until => false,
+            Some(until) if now < until => Admission::Refused,
             Some(_) => {
                 lane.open_until = Some(now + self.config.pause);
-                true
+                Admission::Trial
             }
-            None => true,
+            None => Admission::Usual,
         }
     }
 
-    /// Notes a call's outcome; true when it opened the breaker.
-    pub(crate) fn note(&self, tenant: &TenantId, outcome: Outcome, now: Instant) -> bool {
+    /// Notes the outcome of a call that was admitted so; true when it opened the breaker.
+    pub(crate) fn note(&self, tenant: &TenantId, admission: Admission, outcome: Outcome, now: Instant) -> bool {
         match outcome {
+            Outcome::Unknown => {
+                if admission == Admission::Trial {
+                    self.try_again(tenant, now);
+                }
+                false
+            }
             Outcome::Fine if !self.troubled.load(Ordering::Relaxed) => false,
             Outcome::Fine => {
                 self.recover(tenant, now);
@@ -84,6 +104,13 @@ impl Breaker {
             }
             Outcome::Failed if self.config.failures == 0 => false,
             Outcome::Failed => self.fail(tenant, now),
+        }
+    }
+
+    /// The next call is a trial.
+    fn try_again(&self, tenant: &TenantId, now: Instant) {
+        if let Some(until) = self.lock().get_mut(tenant).and_then(|lane| lane.open_until.as_mut()) {
+            *until = now;
         }
     }
 
@@ -128,6 +155,7 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
+    use super::Admission::{Refused, Trial, Usual};
     use super::*;
 
     fn breaker() -> (Breaker, TenantId, Instant) {
@@ -142,35 +170,50 @@ mod tests {
     #[test]
     fn it_opens_after_failures_within_the_time_and_closes_after_a_call_that_is_fine() {
         let (breaker, a, now) = breaker();
-        assert!(!breaker.note(&a, Outcome::Failed, now));
-        assert!(!breaker.note(&a, Outcome::Failed, now + s(11)), "the first one is forgotten");
-        assert!(breaker.note(&a, Outcome::Failed, now + s(12)));
-        assert!(!breaker.admits(&a, now + s(16)));
-        assert!(breaker.admits(&a, now + s(17)), "one call after the pause");
-        assert!(!breaker.admits(&a, now + s(17)), "and only one");
-        breaker.note(&a, Outcome::Fine, now + s(18));
-        assert!(breaker.admits(&a, now + s(18)) && breaker.admits(&a, now + s(18)));
+        assert!(!breaker.note(&a, Usual, Outcome::Failed, now));
+        assert!(!breaker.note(&a, Usual, Outcome::Failed, now + s(11)), "the first one is forgotten");
+        assert!(breaker.note(&a, Usual, Outcome::Failed, now + s(12)));
+        assert_eq!(breaker.admits(&a, now + s(16)), Refused);
+        assert_eq!(breaker.admits(&a, now + s(17)), Trial, "one call after the pause");
+        assert_eq!(breaker.admits(&a, now + s(17)), Refused, "and only one");
+        breaker.note(&a, Trial, Outcome::Fine, now + s(18));
+        assert_eq!([breaker.admits(&a, now + s(18)), breaker.admits(&a, now + s(18))], [Usual, Usual]);
         assert!(!breaker.troubled.load(Ordering::Relaxed));
     }
 
     #[test]
     fn a_failure_of_the_call_after_the_pause_opens_it_again() {
         let (breaker, a, now) = breaker();
-        breaker.note(&a, Outcome::Failed, now);
-        breaker.note(&a, Outcome::Failed, now);
-        assert!(breaker.admits(&a, now + s(5)));
-        breaker.note(&a, Outcome::Failed, now + s(6));
-        assert!(!breaker.admits(&a, now + s(10)));
-        assert!(breaker.admits(&a, now + s(11)));
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
+        breaker.note(&a, Trial, Outcome::Failed, now + s(6));
+        assert_eq!(breaker.admits(&a, now + s(10)), Refused);
+        assert_eq!(breaker.admits(&a, now + s(11)), Trial);
+    }
+
+    #[test]
+    fn a_call_that_says_nothing_of_the_plugin_leaves_the_trial_to_the_next_one() {
+        let (breaker, a, now) = breaker();
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        assert!(!breaker.note(&a, Usual, Outcome::Unknown, now));
+        assert!(breaker.note(&a, Usual, Outcome::Failed, now), "it makes no failure good");
+        breaker.note(&a, Usual, Outcome::Unknown, now + s(1));
+        assert_eq!(breaker.admits(&a, now + s(2)), Refused, "one that began before shortens no pause");
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
+        breaker.note(&a, Trial, Outcome::Unknown, now + s(6));
+        assert_eq!([breaker.admits(&a, now + s(6)), breaker.admits(&a, now + s(6))], [Trial, Refused]);
+        breaker.note(&a, Trial, Outcome::Fine, now + s(7));
+        assert_eq!(breaker.admits(&a, now + s(7)), Usual);
     }
 
     #[test]
     fn one_tenants_failures_are_its_own() {
         let (breaker, a, now) = breaker();
-        breaker.note(&a, Outcome::Failed, now);
-        breaker.note(&a, Outcome::Failed, now);
-        assert!(!breaker.admits(&a, now));
-        assert!(breaker.admits(&TenantId::new("b"), now));
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        assert_eq!(breaker.admits(&a, now), Refused);
+        assert_eq!(breaker.admits(&TenantId::new("b"), now), Usual);
     }
 
     #[test]
@@ -178,8 +221,8 @@ mod tests {
         let breaker = Breaker::new(BreakerConfig { failures: 0, ..BreakerConfig::default() });
         let (a, now) = (TenantId::new("a"), Instant::now());
         for _ in 0..100 {
-            assert!(!breaker.note(&a, Outcome::Failed, now));
+            assert!(!breaker.note(&a, Usual, Outcome::Failed, now));
         }
-        assert!(breaker.admits(&a, now));
+        assert_eq!(breaker.admits(&a, now), Usual);
     }
 }

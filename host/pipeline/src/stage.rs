@@ -1,6 +1,6 @@
 //! A configured stage: a plugin (or the reason why it did not load) and what its failure means.
 
-use crate::breaker::{Breaker, Outcome};
+use crate::breaker::{Admission, Breaker, Outcome};
 use crate::figures::StageFigures;
 use metrics::counter;
 use serde::Deserialize;
@@ -48,6 +48,9 @@ pub struct Stage {
 /// order.
 const LARGE_INPUT_BYTES: usize = 64 << 10;
 
+/// The code of a refusal of what is larger than a closed stage can read.
+pub(crate) const TOO_LONG: &str = "too_long_to_check";
+
 /// What a stage has to say: a result, or nothing because it failed and is not closed.
 pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
@@ -61,8 +64,9 @@ impl Stage {
         self.call_about(0, kind, cx, call).await
     }
 
-    /// As [`Self::call`], about so many bytes that its caller sent. Where it is their number that the plugin's limits do not
-    /// allow, the request is refused for it, and the plugin stays: else who sends much would take it away from others.
+    /// As [`Self::call`], about so many bytes that its caller sent, or that came from outside. Where it is their number that
+    /// the plugin's limits do not allow, the request is refused for it ([`TOO_LONG`]), and the plugin stays: else who sends
+    /// much would take it away from others.
     pub(crate) async fn call_about<'a, T, F, Fut>(
         &'a self,
         num_bytes: usize,
@@ -116,7 +120,8 @@ impl Stage {
         };
         let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
-        if !self.breaker.admits(tenant, started) {
+        let admission = self.breaker.admits(tenant, started);
+        if admission == Admission::Refused {
             return (self.failed(kind, "paused", "it failed too often and is left out for a while"), None);
         }
         let span = self.span(kind);
@@ -127,7 +132,7 @@ impl Stage {
         span.in_scope(|| tracing::debug!(us = took.as_micros(), "called"));
         let opinion = match outcome {
             Ok(result) => {
-                self.breaker.note(tenant, Outcome::Fine, started);
+                self.breaker.note(tenant, admission, Outcome::Fine, started);
                 Ok(Some(result))
             }
             Err(error) => {
@@ -135,8 +140,8 @@ impl Stage {
                 let outgrown = outgrown(&error).filter(|_| is_large);
                 // Many large ones at once wait for each other.
                 let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.asks_others();
-                let outcome = if outgrown.is_some() || is_late { Outcome::Fine } else { health(&error) };
-                if self.breaker.note(tenant, outcome, Instant::now()) {
+                let outcome = if outgrown.is_some() || is_late { Outcome::Unknown } else { health(&error) };
+                if self.breaker.note(tenant, admission, outcome, Instant::now()) {
                     counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
                     tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");
                 }
@@ -245,7 +250,7 @@ fn too_long(num_bytes: usize, limit: &str, failure: Reject) -> Reject {
         "a required check of this server cannot read {num_bytes} bytes within its {limit}; send a shorter text, or have that \
          limit raised"
     );
-    let reject = Reject::new(RejectKind::Invalid, Fault::Client, message).code("too_long_to_check");
+    let reject = Reject::new(RejectKind::Invalid, Fault::Client, message).code(TOO_LONG);
     match failure.cause {
         Some(cause) => reject.because(cause),
         None => reject,
@@ -255,11 +260,10 @@ fn too_long(num_bytes: usize, limit: &str, failure: Reject) -> Reject {
 /// Whether the plugin is out of order, or the request, its limits or other plugins are the reason.
 fn health(error: &CallError) -> Outcome {
     match error {
-        CallError::Plugin { case: "invalid-input" | "denied" | "unsupported", .. }
-        | CallError::TooLarge { .. }
-        | CallError::Full { .. }
-        | CallError::Busy { .. }
-        | CallError::Configuring { .. } => Outcome::Fine,
+        CallError::Plugin { case: "invalid-input" | "denied" | "unsupported", .. } | CallError::TooLarge { .. } => {
+            Outcome::Fine
+        }
+        CallError::Full { .. } | CallError::Busy { .. } | CallError::Configuring { .. } => Outcome::Unknown,
         _ => Outcome::Failed,
     }
 }
@@ -275,5 +279,30 @@ fn case(error: &CallError) -> &'static str {
         CallError::Full { .. } => "full",
         CallError::Busy { .. } => "busy",
         CallError::Configuring { .. } => "configuring",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_plugin_did_tells_of_its_health() {
+        let plugin = || "p".to_owned();
+        let said = |case| CallError::Plugin { plugin: plugin(), case, message: String::new() };
+        for (error, expected) in [
+            (said("invalid-input"), Outcome::Fine),
+            (CallError::TooLarge { plugin: plugin(), limit: 1 }, Outcome::Fine),
+            (
+                CallError::Full { plugin: plugin(), what: "instances", key: "plugins.instances", limit: 1 },
+                Outcome::Unknown,
+            ),
+            (CallError::Busy { plugin: plugin(), instances: 1 }, Outcome::Unknown),
+            (CallError::Configuring { plugin: plugin() }, Outcome::Unknown),
+            (said("unavailable"), Outcome::Failed),
+            (CallError::Trap { plugin: plugin(), message: String::new() }, Outcome::Failed),
+        ] {
+            assert_eq!(health(&error), expected, "{error}");
+        }
     }
 }

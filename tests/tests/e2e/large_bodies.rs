@@ -1,9 +1,13 @@
 //! Large bodies: what cannot be read is refused without the work of reading it, and is in nobody's way.
 
+use crate::stages::counted;
+use crate::tool_turns::{calls, is_told, says, whole};
 use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tidegate_tests::stand_in::{Said, StandIn};
 use tidegate_tests::{Answer, BARE, Gateway, ask, collect, with_model};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -102,4 +106,72 @@ async fn a_text_that_is_too_long_for_a_guard_takes_it_away_from_nobody() {
         }
         assert_eq!(gateway.chat(ask("Hello!")).await.status, 200, "{on_error}");
     }
+}
+
+/// Guards with too little memory for what follows, which two failures would take out for the rest of the test.
+fn honest(kind: &str, limits: &str) -> String {
+    honest_as(&format!("honest-{kind}"), kind, limits)
+        + "breaker = { failures = 2, within_ms = 600000, pause_ms = 600000 }\n"
+}
+
+fn honest_as(name: &str, kind: &str, limits: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+    format!(
+        "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = {file:?}\nstages = [\"{kind}\"]\non_error = \"closed\"\n\
+         limits = {{ wall_ms = 60000, cpu_ms = 10000, {limits} }}\n"
+    )
+}
+
+/// How long it is, its caller chose.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_is_repeated_and_too_long_for_an_output_guard_takes_it_away_from_nobody() {
+    let upstream = StandIn::start(|_, _| {
+        Said::json(&json!({"id": "x", "object": "text_completion", "created": 1, "model": "m",
+            "choices": [{"index": 0, "text": "end", "finish_reason": "stop"}]}))
+    })
+    .await;
+    let guard = honest("output-guard", "memory_mib = 2");
+    let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &guard)).await;
+    let asked = |prompt: &str| json!({"model": "tidegate-starter", "echo": true, "prompt": prompt, "max_tokens": 4});
+    for _ in 0..3 {
+        let (message, _, code) = gateway.post("/v1/completions", &asked(&noise(2 << 20))).await.error();
+        assert_eq!(code, "too_long_to_check", "{message}");
+        assert!(message.contains("limits.memory_mib"), "{message}");
+    }
+    assert_eq!(gateway.post("/v1/completions", &asked("Hello, ")).await.text(), "Hello, end");
+}
+
+/// The caller has not sent it, and can send nothing shorter.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_that_is_too_long_for_a_guard_is_withheld_and_ends_no_request() {
+    let arguments = json!(noise(1200 << 10)).to_string();
+    let upstream = StandIn::start(move |_, body| match is_told(body) {
+        true => says("It is too long."),
+        false => whole(&calls("echo", &arguments), "tool_calls", 10, 8),
+    })
+    .await;
+    let stages = honest("tool-provider", "output_bytes = 8388608") + &honest("prompt-guard", "memory_mib = 2");
+    let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &stages)).await;
+    for _ in 0..3 {
+        assert_eq!(gateway.chat(ask("Hello!")).await.text(), "It is too long.");
+        let told = upstream.asked(CHAT).pop().unwrap()["messages"][2].clone();
+        assert_eq!(told["content"], "the result was withheld by a filter of this server");
+    }
+}
+
+/// Of a text that it could not read nobody knows what it would have said.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_is_too_long_ends_no_pause_of_a_guard_that_keeps_failing() {
+    let guard = honest_as("failing-and-small", "prompt-guard", "memory_mib = 2");
+    let breaker = "breaker = { failures = 1, within_ms = 600000, pause_ms = 1 }\n";
+    let gateway = Gateway::start(&(guard + breaker)).await;
+    let said = async |text: &str| {
+        // The pause is over.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        gateway.chat(ask(text)).await.error().2
+    };
+    assert_eq!(said("trap").await, "plugin_failed");
+    assert_eq!(said(&noise(2 << 20)).await, "too_long_to_check");
+    assert_eq!(said("trap").await, "plugin_failed");
+    counted(&gateway, "tidegate_plugin_pauses_total{plugin=\"failing-and-small\"}", 1).await;
 }

@@ -250,6 +250,9 @@ impl Conversation {
     /// Repeats the prompt before a choice that begins, where that is asked; true when a guard halts the answer.
     async fn repeat(&mut self, choice: u32) -> Result<bool, Reject> {
         for text in self.echo.as_mut().map(|echo| echo.begin(choice)).unwrap_or_default() {
+            if let Some(held) = &mut self.held {
+                held.echoes(text.len());
+            }
             if self.say(choice, DeltaKind::Text { text, logprobs: Vec::new() }, Vec::new(), None).await? {
                 return Ok(true);
             }

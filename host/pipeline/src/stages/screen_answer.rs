@@ -40,6 +40,8 @@ pub(super) struct HeldAnswer {
     events: Vec<Delta>,
     /// When the first of them came.
     since: Option<Instant>,
+    /// Bytes of the prompt in it, which its caller chose.
+    echoed: usize,
 }
 
 /// One choice of a held answer.
@@ -59,6 +61,11 @@ impl HeldAnswer {
     pub(super) fn push(&mut self, delta: Delta) {
         self.since.get_or_insert_with(Instant::now);
         self.events.push(delta);
+    }
+
+    /// So many bytes of the prompt are repeated in it.
+    pub(super) fn echoes(&mut self, num_bytes: usize) {
+        self.echoed += num_bytes;
     }
 
     fn choices(&self) -> Vec<Choice> {
@@ -144,7 +151,7 @@ impl Pipeline {
         let mut rewritten = false;
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let asked = batch.iter().map(|stage| {
-                let verdict = inspect(stage, cx, streaming, model, &choices, usage);
+                let verdict = inspect(stage, cx, streaming, model, &choices, usage, held.echoed);
                 // Who reads no stream waits for the call alone.
                 let since = held.since.filter(|_| streaming);
                 let note = move |since: Instant| stage.figures.holdback(&stage.name).record(since.elapsed());
@@ -194,6 +201,7 @@ async fn inspect(
     model: &str,
     choices: &[Choice],
     usage: Option<Usage>,
+    echoed: usize,
 ) -> Result<Option<Verdict>, Reject> {
     let messages: Vec<Message> = choices.iter().map(|choice| choice.message.clone()).collect();
     let reasons: Vec<&str> =
@@ -202,7 +210,7 @@ async fn inspect(
     let call = cx.call(streaming, stage.wall);
     let output = Output { choices: &messages, finish_reasons: &reasons, usage, attrs: &attrs };
     let asking = async |plugin: &Plugin| traced(plugin.inspect_output(&call, output).await);
-    stage.call(StageKind::OutputGuard, &call, asking).await
+    stage.call_about(echoed, StageKind::OutputGuard, &call, asking).await
 }
 
 fn rewrite(cx: &RequestContext, stage: &Stage, choices: &mut [Choice], list: Vec<Edit>) -> Result<(), Reject> {

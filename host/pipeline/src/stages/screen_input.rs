@@ -5,7 +5,7 @@ use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
 use crate::estimate::{messages_bytes, rendered_bytes};
 use crate::reply::{Emitter, Reply, ReplyEvent};
-use crate::stage::{Stage, traced};
+use crate::stage::{Stage, TOO_LONG, traced};
 use crate::stages::{edits, params};
 use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
@@ -141,11 +141,20 @@ impl Stages {
     }
 }
 
-/// One guard's verdict on text from outside.
+/// One guard's verdict on text from outside. What is too long for a closed one is refused in its place: the caller has not sent
+/// it, and one long document shall not end a request.
 async fn inspect_outside(stage: &Stage, cx: &RequestContext, message: &Message) -> Result<Option<Verdict>, Reject> {
-    let call = cx.call(false, stage.wall);
+    let (call, num_bytes) = (cx.call(false, stage.wall), messages_bytes(std::slice::from_ref(message)));
     let asking = async |plugin: &Plugin| traced(plugin.inspect_outside(&call, message).await);
-    stage.call_about(messages_bytes(std::slice::from_ref(message)), StageKind::PromptGuard, &call, asking).await
+    match stage.call_about(num_bytes, StageKind::PromptGuard, &call, asking).await {
+        Err(Reject { code: Some(code), message, cause, .. }) if code == TOO_LONG => {
+            tracing::warn!(request = %cx.request_id, guard = %stage.name, num_bytes, reason = cause,
+                "text from outside is too long for its guard");
+            let refusal = Refusal { code, public_message: message, private_reason: None };
+            Ok(Some(Verdict { action: Action::Refuse(refusal), findings: Vec::new(), notes: Vec::new() }))
+        }
+        verdict => verdict,
+    }
 }
 
 impl Request {
