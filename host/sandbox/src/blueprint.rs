@@ -1,7 +1,7 @@
 //! What all instances of one plugin have in common, fixed when it is loaded.
 
 use crate::bindings::exports::tidegate::plugin as exports;
-use crate::capability::{Documents, HttpAccess, KvStore, ModelService, Namespace, VectorStore};
+use crate::capability::{Documents, HttpAccess, KvStore, LogRate, ModelService, Namespace, VectorStore};
 use crate::config::Fixed;
 use crate::registry::{Registry, Work};
 use crate::stage::{Grants, Limits, StageKind};
@@ -26,6 +26,8 @@ pub(crate) struct Blueprint {
     pub(crate) http: Option<Arc<HttpAccess>>,
     pub(crate) models: Arc<dyn ModelService>,
     pub(crate) vectors: Arc<dyn VectorStore>,
+    /// What its instances may log together.
+    pub(crate) log_rate: Arc<LogRate>,
     /// The names that `metrics` accepts.
     pub(crate) metrics: Vec<String>,
     /// Whether the descriptor says that the plugin refers to secrets.

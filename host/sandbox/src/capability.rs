@@ -9,6 +9,7 @@ mod folders;
 mod http;
 mod kv;
 mod log;
+mod log_rate;
 mod memory_kv;
 mod memory_vectors;
 mod metrics;
@@ -28,6 +29,7 @@ pub use vectors::{Collection, VectorEntry, VectorHit, VectorStore};
 
 pub(crate) use http::HttpAccess;
 pub(crate) use log::LogBudget;
+pub(crate) use log_rate::LogRate;
 pub(crate) use metrics::Meters;
 
 use crate::bindings::Everything;

@@ -4,7 +4,7 @@
 //! is taken, it is of the instance that was configured.
 
 use crate::blueprint::{Blueprint, StageIndices};
-use crate::capability::{Documents, HttpAccess, KvStore, MemoryKv, Namespace};
+use crate::capability::{Documents, HttpAccess, KvStore, LogRate, MemoryKv, Namespace};
 use crate::descriptor;
 use crate::error::LoadCause;
 use crate::imports;
@@ -21,7 +21,7 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_types::TenantId;
 use wasmtime::component::{Component, InstancePre};
 
@@ -124,6 +124,7 @@ pub(crate) fn blueprint(
         pre,
         stages,
         config: config.to_string().into(),
+        log_rate: Arc::new(LogRate::new(spec.limits.log_bytes, Instant::now())),
         limits: spec.limits,
         grants: spec.grants,
         documents: opened.documents,

@@ -319,7 +319,7 @@ pub(crate) mod tests {
     use crate::sandbox::{PluginSpec, Sandbox, Snapshot};
     use crate::{LoadError, SandboxConfig};
     use std::sync::atomic::Ordering;
-    use tidegate_types::{Caller, RequestId};
+    use tidegate_types::{Caller, RequestId, Role};
 
     /// The guest `loops` in a sandbox of so many instances.
     pub(crate) fn load(total_instances: u32, snapshot: Snapshot) -> Result<Arc<Plugin>, LoadError> {
@@ -342,6 +342,24 @@ pub(crate) mod tests {
             began: None,
             streaming: false,
         }
+    }
+
+    /// Each is within its own budget.
+    #[tokio::test]
+    async fn what_all_calls_together_may_not_log_is_left_out_and_counted() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/floods.wasm");
+        let config = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
+        let spec = PluginSpec::new("floods", std::fs::read(path).unwrap());
+        let plugin = Sandbox::new(config).unwrap().load(spec).unwrap();
+        let messages = [Message::text("m0", Role::User, "5")];
+        let prompt = Prompt { messages: &messages, tools: &[], params: &[] };
+        let rate = &plugin.blueprint.log_rate;
+        plugin.inspect_prompt(&by("a"), prompt).await.unwrap();
+        // Nothing is filled up before that moment comes.
+        let later = Instant::now() + Duration::from_secs(3600);
+        assert_eq!(rate.take(rate.bytes_per_s(), 0, later), Some(0), "five lines are no flood");
+        plugin.inspect_prompt(&by("b"), prompt).await.unwrap();
+        assert_eq!(rate.take(0, 0, later), Some(5));
     }
 
     #[test]

@@ -48,6 +48,7 @@ const TOLD: &[(&str, &str)] = &[
     ("tidegate_plugin_failures_total", "Calls of plugins that failed, by case"),
     ("tidegate_plugin_holdback_seconds", "Time for which guards kept text back"),
     ("tidegate_plugin_kv_failures_total", "Calls of plugins that the store did not answer"),
+    ("tidegate_plugin_log_lines_dropped_total", "Log lines of plugins that were left out, being too many"),
     ("tidegate_plugin_memory_peak_bytes", "The most memory that one instance has had"),
     ("tidegate_plugin_pauses_total", "Times that a plugin was left out for failing"),
     ("tidegate_plugin_values", "What plugins observe themselves, by name"),

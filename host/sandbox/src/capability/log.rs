@@ -1,13 +1,18 @@
 //! `log`: a guest's lines go to `tracing` under the target `plugin`, with the plugin, tenant and request that they
-//! belong to. Bytes are capped per call; what goes over is counted and reported in one line, so that a guest can
-//! neither flood the log nor fall silent unnoticed. Of a request of which nothing may be kept there is the line, and not what
-//! it says. Control characters are escaped: a line stays a line.
+//! belong to. Bytes are capped per call, and per second for all calls of a plugin (`log_rate.rs`); what goes over is counted and
+//! reported in one line, so that a guest can neither flood the log nor fall silent unnoticed. Of a request of which nothing
+//! may be kept there is the line, and not what it says. Control characters are escaped: a line stays a line.
 
 use crate::bindings::tidegate::plugin::log::{Attrs, Host, Level};
 use crate::state::HostState;
+use metrics::counter;
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::time::Instant;
 use tidegate_types::Retention;
+
+/// The least that a line counts for, whatever little it says.
+const LINE_BYTES: usize = 64;
 
 /// What a guest may still log in this call.
 pub(crate) struct LogBudget {
@@ -50,7 +55,7 @@ impl LogBudget {
 impl Host for HostState {
     fn write(&mut self, level: Level, message: String, fields: Attrs) -> wasmtime::Result<()> {
         let bytes = message.len() + fields.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-        if self.log.take(bytes) {
+        if self.may_log(bytes) {
             match self.retention {
                 Retention::Kept => self.emit(level, &escape(&message), &join(&fields)),
                 Retention::Nothing => self.emit(level, &left_out(bytes), ""),
@@ -61,6 +66,38 @@ impl Host for HostState {
 }
 
 impl HostState {
+    /// Whether a line of this many bytes may be written.
+    fn may_log(&mut self, bytes: usize) -> bool {
+        let bytes = bytes.max(LINE_BYTES);
+        if !self.log.take(bytes) {
+            return false;
+        }
+        let may = self.within_rate(bytes, 1);
+        if !may {
+            self.count_dropped(1);
+        }
+        may
+    }
+
+    /// Whether the plugin's calls together may log a line that stands for so many. What they left out before is said first.
+    fn within_rate(&self, bytes: usize, lines: u64) -> bool {
+        let rate = &self.blueprint.log_rate;
+        let left_out = rate.take(bytes, lines, Instant::now());
+        if let Some(left_out @ 1..) = left_out {
+            let most = rate.bytes_per_s();
+            let message = format!(
+                "{left_out} log lines are left out: all calls of this plugin together log more than {most} bytes a second"
+            );
+            self.emit(Level::Warn, &message, "");
+        }
+        left_out.is_some()
+    }
+
+    fn count_dropped(&self, lines: u64) {
+        counter!("tidegate_plugin_log_lines_dropped_total", "plugin" => self.blueprint.name.to_string())
+            .increment(lines);
+    }
+
     fn emit(&self, level: Level, message: &str, fields: &str) {
         let plugin = self.blueprint.name.as_ref();
         let tenant = self.namespace.tenant.as_str();
@@ -80,7 +117,7 @@ impl HostState {
 
     /// A line of the host's own about this guest, within the same budget. It may quote the guest.
     pub(crate) fn complain(&mut self, message: &str) {
-        if self.log.take(message.len()) {
+        if self.may_log(message.len()) {
             let left_out = (self.retention == Retention::Nothing).then(|| left_out(message.len()));
             self.emit(Level::Warn, left_out.as_deref().unwrap_or(message), "");
         }
@@ -90,8 +127,11 @@ impl HostState {
     pub(crate) fn settle_log(&mut self) {
         let cap = self.blueprint.limits.log_bytes;
         if let Some((lines, bytes)) = self.log.refill() {
+            self.count_dropped(lines);
             let message = format!("{lines} log lines of {bytes} bytes are over this call's log_bytes = {cap}");
-            self.emit(Level::Warn, &message, "");
+            if self.within_rate(message.len(), lines) {
+                self.emit(Level::Warn, &message, "");
+            }
         }
     }
 }
