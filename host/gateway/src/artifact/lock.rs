@@ -60,6 +60,10 @@ pub struct Asks {
     pub capabilities: BTreeSet<String>,
     /// Whether it may change what it sees.
     pub mutates: bool,
+    /// Whether it says that it is deterministic, which lets it begin configured and be shared by tenants; none in locks of
+    /// before this was written down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deterministic: Option<bool>,
     /// Text that it may withhold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holdback_bytes: Option<u32>,
@@ -72,6 +76,7 @@ impl Asks {
             stages: claims.stages.iter().cloned().collect(),
             capabilities: claims.capabilities.keys().cloned().collect(),
             mutates: claims.mutates,
+            deterministic: Some(claims.deterministic),
             holdback_bytes: claims.holdback_bytes,
         }
     }
@@ -95,7 +100,8 @@ pub struct Difference {
 impl Entry {
     /// All that it asks for, as of one that nobody has looked at before.
     pub fn from_nothing(&self) -> Difference {
-        let nothing = Self { asks: Asks::default(), signed_by: Vec::new(), ..self.clone() };
+        let asks = Asks { deterministic: Some(false), ..Asks::default() };
+        let nothing = Self { asks, signed_by: Vec::new(), ..self.clone() };
         nothing.difference(self)
     }
 
@@ -107,6 +113,12 @@ impl Entry {
         found.sets("grant", &old.capabilities, &asks.capabilities);
         if old.mutates != asks.mutates {
             found.say(asks.mutates, &format!("may change what it sees: {} -> {}", old.mutates, asks.mutates));
+        }
+        let is = asks.deterministic.unwrap_or_default();
+        // Where an old lock does not say it, there is nothing new while the component is the same.
+        let was = old.deterministic.unwrap_or(is && self.component == new.component);
+        if was != is {
+            found.say(is, &format!("says that it is deterministic: {was} -> {is}"));
         }
         if old.withheld() != asks.withheld() {
             let shown =
@@ -219,6 +231,7 @@ mod tests {
                 stages: set(&["stream-guard"]),
                 capabilities: set(&["kv"]),
                 mutates: true,
+                deterministic: Some(false),
                 holdback_bytes: Some(64),
             },
         }
@@ -249,9 +262,27 @@ mod tests {
         assert_eq!(widens(&|e| e.asks.capabilities.extend(["http".to_owned()])), (true, false));
         assert_eq!(widens(&|e| e.asks.stages.extend(["prompt-guard".to_owned()])), (true, false));
         assert_eq!(widens(&|e| e.asks.mutates = false), (false, true));
+        assert_eq!(widens(&|e| e.asks.deterministic = Some(true)), (true, false));
         assert_eq!(widens(&|e| e.asks.holdback_bytes = Some(128)), (true, false));
         assert_eq!(widens(&|e| e.asks.holdback_bytes = None), (true, false));
         assert_eq!(widens(&|e| e.signed_by.clear()), (true, false));
+    }
+
+    #[test]
+    fn a_lock_that_does_not_say_whether_a_plugin_is_deterministic_is_read_and_only_another_component_widens_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("tidegate.toml");
+        let file = Lock::new(vec![entry()]).save(&config).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let older = text.replace("deterministic = false\n", "");
+        assert_ne!(text, older);
+        std::fs::write(&file, older).unwrap();
+        let old = Lock::load(&config).unwrap().unwrap().plugins.remove(0);
+        let mut new = entry();
+        new.asks.deterministic = Some(true);
+        assert_eq!(old.difference(&new), Difference::default());
+        new.component = Digest::of(b"another");
+        assert!(old.difference(&new).widens);
     }
 
     #[test]
