@@ -80,7 +80,7 @@ fn every_command_of_the_guide_does_what_it_says() {
     assert!(status.success(), "{said}\n{wrong}");
     assert!(said.contains("ok      the word is replaced") && said.contains("stages         stream-guard"), "{said}");
     assert_eq!(said.matches("tidegate.toml is good").count(), 2, "{said}");
-    assert!(said.contains("signed by      ed25519:") && said.contains("tidegate.lock: 1 plugin"), "{said}");
+    assert!(said.contains("signed by      ed25519:") && said.contains("tidegate.lock: 1 plugin\n"), "{said}");
     assert_eq!(said.contains("/plugins/hush:1@sha256:"), has_registry, "{said}");
     let stream = said.split("data: ").skip(1).collect::<String>();
     assert!(stream.contains("[hush]") && stream.contains("[DONE]") && !stream.contains("Tidegate"), "{said}\n{wrong}");

@@ -297,7 +297,7 @@ fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
     desk.component("template", "mine.wasm");
     desk.config("file = \"mine.wasm\"\nstages = [\"stream-guard\"]", "");
     let said = desk.good("plugin lock tidegate.toml");
-    assert!(said.contains("new      template") && said.contains("tidegate.lock: 1 plugin"), "{said}");
+    assert!(said.contains("new      template") && said.contains("tidegate.lock: 1 plugin\n"), "{said}");
     assert!(said.contains("+ stage stream-guard"), "{said}");
     let locked = std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
     assert!(locked.contains("source = \"mine.wasm\""), "{locked}");
