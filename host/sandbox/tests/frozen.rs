@@ -36,7 +36,7 @@ const RUN: [(&str, &str); 10] = [
 
 /// The lines of `contract.txt` that are held for ever, and their digest. A new one stands below them; once it is right,
 /// these two figures take it in.
-const RELEASED: (usize, &str) = (141, "ef3660b4e70b42bff37ade4daae093232a7e938c98d7fafadc712476a924c531");
+const RELEASED: (usize, &str) = (161, "7f777a7af846dfdac0402749b51070326d4704835e0131a37dabb713d9412909");
 
 fn frozen(name: &str, grants: Grants) -> Arc<Plugin> {
     frozen_with(name, grants, Value::Null)

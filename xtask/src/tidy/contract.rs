@@ -1,6 +1,6 @@
-//! The contract inside a released line: every record, variant and signature of `wit/` is noted, one a line, in
-//! `tests/frozen/VERSION/contract.txt`. What is noted never changes; what is new is noted, but for a new function of an
-//! interface that components export, which would refuse every component of the line.
+//! The contract inside a released line: every record, variant and signature of `wit/`, and all that a world names, is noted,
+//! one a line, in `tests/frozen/VERSION/contract.txt`. What is noted never changes; what is new is noted, but for a new
+//! function of an interface that components export, which would refuse every component of the line.
 
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -42,17 +42,24 @@ fn compare(noted: &str, wit: &str) -> Vec<String> {
     found
 }
 
-/// Every type and function as `interface: item`, without comments and in one way of spacing.
+/// Every type and function as `interface: item`, and then what worlds name as `world name: item`, without comments and in one
+/// way of spacing.
 fn items(wit: &str) -> Vec<String> {
     let plain = plain(wit);
+    let mut items = items_of(&plain, "interface ", "");
+    items.extend(items_of(&plain, "world ", "world "));
+    items
+}
+
+fn items_of(plain: &str, keyword: &str, shown: &str) -> Vec<String> {
     let mut items = Vec::new();
-    let mut rest = plain.as_str();
-    while let Some(at) = rest.find("interface ") {
-        rest = &rest[at + "interface ".len()..];
+    let mut rest = plain;
+    while let Some(at) = rest.find(keyword) {
+        rest = &rest[at + keyword.len()..];
         let Some((name, body)) = rest.split_once('{') else { break };
         let length = block(body);
         for item in split(&body[..length]) {
-            items.extend(uses(&item).into_iter().map(|item| format!("{}: {item}", name.trim())));
+            items.extend(uses(&item).into_iter().map(|item| format!("{shown}{}: {item}", name.trim())));
         }
         rest = &body[length..];
     }
@@ -131,6 +138,8 @@ mod tests {
             "guard: record window { text: string, settled: u32 }",
             "guard: look: func(w: window) -> result<_, error>",
             "kv: get: func() -> u32",
+            "world w: import kv",
+            "world w: export guard",
         ];
         assert_eq!(items(WIT), expected);
         assert!(compare(&noted(), WIT).is_empty());
@@ -150,6 +159,8 @@ mod tests {
             ("text: string, // note\n    settled: u32,", "settled: u32, text: string,"),
             ("result<_, error>;\n}", "result<u32, error>;\n}"),
             ("get: func() -> u32;", ""),
+            ("import kv;", ""),
+            ("export guard;", "include other;"),
         ] {
             let found = compare(&noted(), &WIT.replace(from, to));
             assert!(found.iter().any(|line| line.contains("was released")), "{from} -> {to}: {found:?}");
