@@ -138,8 +138,8 @@ impl Stage {
             Err(error) => {
                 let is_large = num_bytes > LARGE_INPUT_BYTES;
                 let outgrown = outgrown(&error).filter(|_| is_large);
-                // Many large ones at once wait for each other.
-                let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.asks_others();
+                // Many large ones at once wait for each other; who waits for others may be late for any text.
+                let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.waits();
                 let outcome = if outgrown.is_some() || is_late { Outcome::Unknown } else { health(&error) };
                 if self.breaker.note(tenant, admission, outcome, Instant::now()) {
                     counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
@@ -182,6 +182,11 @@ impl Stage {
     /// Whether it changes what it sees, so that others must wait for it.
     pub(crate) fn mutates(&self) -> bool {
         self.plugin.as_ref().is_ok_and(|plugin| plugin.descriptor().mutates)
+    }
+
+    /// Whether its calls may wait for others.
+    fn waits(&self) -> bool {
+        self.plugin.as_ref().is_ok_and(|plugin| plugin.waits())
     }
 
     /// Whether what it sees may leave the machine.

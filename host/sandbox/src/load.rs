@@ -48,7 +48,8 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let opened = Opened::open(core, &spec.grants, &used)?;
     let (bytes, wanted) = (spec.component.clone(), spec.snapshot);
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
-    let work = if used.contains("http") || used.contains("models") { Work::Wait } else { Work::Compute };
+    let waits = asks_others(&used) || used.contains("kv") && core.config.kv.waits();
+    let work = if waits { Work::Wait } else { Work::Compute };
     let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
 
     let descriptor = on_own_thread(describe(core, Arc::new(blueprint.clone())))?;
@@ -73,6 +74,11 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
         blueprint
     };
     Ok(Arc::new(Plugin::new(core.clone(), blueprint, descriptor, used)))
+}
+
+/// Whether a plugin may tell others what it sees.
+pub(crate) fn asks_others(used: &BTreeSet<&'static str>) -> bool {
+    used.contains("http") || used.contains("models")
 }
 
 /// What grants name, opened.

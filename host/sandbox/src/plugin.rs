@@ -6,6 +6,7 @@ use crate::blueprint::Blueprint;
 use crate::capability::Namespace;
 use crate::failure;
 use crate::instance::{Instance, KnownCaller};
+use crate::load;
 use crate::pool::{Lease, Pool};
 use crate::pools::Pools;
 use crate::registry::Work;
@@ -76,6 +77,11 @@ impl Plugin {
 
     /// Whether it may ask others for something (`http`, `models`): what it sees may leave the machine.
     pub fn asks_others(&self) -> bool {
+        load::asks_others(&self.capabilities)
+    }
+
+    /// Whether its calls may wait for what others answer: those that it asks, or the database that has its `kv`.
+    pub fn waits(&self) -> bool {
         self.blueprint.work == Work::Wait
     }
 

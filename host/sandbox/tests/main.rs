@@ -15,4 +15,5 @@ mod outside;
 mod pools;
 mod retention;
 mod snapshots;
+mod stalled;
 mod support;

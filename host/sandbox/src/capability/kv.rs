@@ -56,6 +56,11 @@ impl From<KvRefusal<'_>> for CapabilityError {
 /// A supplier of key-value storage. Keys are 1 to 512 bytes. A store that is full says
 /// [`CapabilityError::Denied`]; it never drops what it accepted before its time to live is over.
 pub trait KvStore: Send + Sync {
+    /// Whether its answers may be long in coming, as a database's: who waits for one takes no place of those that compute.
+    fn waits(&self) -> bool {
+        false
+    }
+
     /// The values of several keys, in their order; [`CapabilityError::Invalid`] where they are more than `most` bytes
     /// together, before so many are copied.
     fn get_many<'a>(
