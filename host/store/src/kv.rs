@@ -5,7 +5,8 @@
 //! - a space is one plugin's of one owner; each statement names both;
 //! - the bytes of a space are those of its values: who changes these holds the space's row, so that of two gateways at once
 //!   each sees what the other has done, and a sum is exact;
-//! - nobody holds two spaces, so nobody waits in a circle.
+//! - nobody holds two spaces, so nobody waits in a circle;
+//! - what a caller no longer waits for when it comes to hold its space changes nothing: it would undo what came after it.
 
 mod reading;
 mod space;
@@ -18,7 +19,8 @@ use crate::usage::{signed, unsigned};
 use space::{Room, Total};
 use sqlx::Row;
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidegate_types::clock::{millis, unix_ms};
 
@@ -27,9 +29,6 @@ const ENTRY_BYTES: u64 = 64;
 
 /// Bytes of a number that is added to. Decimal text has at most 20; somebody may have written zeros in front.
 const MAX_NUMBER_BYTES: i64 = 64;
-
-/// How often one call makes room before it gives up: each time removes something that is over.
-const ROUNDS: usize = 8;
 
 /// Whose values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +57,9 @@ pub enum KvError {
     /// What is there, to which so much cannot be added.
     #[error("adding to {0} overflows")]
     Overflow(i64),
+    /// Whoever wanted it has stopped waiting; nothing was changed.
+    #[error("nobody waits for it any more")]
+    GivenUp,
     /// The database did not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -74,17 +76,29 @@ impl From<sqlx::Error> for KvError {
 pub struct Kv {
     db: Db,
     total: Arc<Total>,
+    /// Whether SQLite's log may have values that were deleted: some were since it was last emptied, or may have been before the
+    /// start.
+    is_stale: Arc<AtomicBool>,
+    /// Whoever waits, where that may end before a call does.
+    caller: Option<Weak<()>>,
 }
 
 impl Kv {
     /// Of `db`, with at most `cap` bytes over all spaces.
     pub fn new(db: Db, cap: u64) -> Self {
-        Self { db, total: Arc::new(Total::new(cap)) }
+        Self { db, total: Arc::new(Total::new(cap)), is_stale: Arc::new(AtomicBool::new(true)), caller: None }
     }
 
-    /// How many calls may be at the database at once, so that what else needs it finds a connection.
+    /// The same for a call of one who waits for as long as `caller` is there. One that comes to hold its space later is
+    /// [`KvError::GivenUp`].
+    pub fn of_caller(&self, caller: &Arc<()>) -> Self {
+        Self { caller: Some(Arc::downgrade(caller)), ..self.clone() }
+    }
+
+    /// How many calls that read may be at the database at once, and as many that write: together half of its connections, so
+    /// that what else needs it finds one.
     pub fn at_once(&self) -> usize {
-        (self.db.connections() as usize / 2).max(1)
+        (self.db.connections() as usize / 4).max(1)
     }
 
     /// Sets a value, which lives for `ttl` where one is given. `quota` bounds the bytes of the space.
@@ -114,65 +128,89 @@ impl Kv {
     /// Removes a value; an absent one is no error.
     pub async fn delete(&self, space: Space<'_>, key: &str) -> Result<(), KvError> {
         const IS_THERE: &str = "SELECT 1 FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3";
-        const DELETE: &str = "DELETE FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3 \
-             RETURNING CAST(LENGTH(value) AS BIGINT)";
-        let bound = |statement| sqlx::query(statement).bind(space.owner).bind(space.plugin).bind(key.as_bytes());
         // What is not there makes no space, and waits for nobody who writes.
-        if bound(IS_THERE).fetch_optional(self.db.pool()).await?.is_none() {
+        let is_there = sqlx::query(IS_THERE).bind(space.owner).bind(space.plugin).bind(key.as_bytes());
+        if is_there.fetch_optional(self.db.pool()).await?.is_none() {
             return Ok(());
         }
         let mut tx = self.db.write().await?;
-        let before = space::hold(&self.db, &mut tx, space).await?;
-        let mut after = before;
-        for row in bound(DELETE).fetch_all(&mut *tx).await? {
-            after = after.saturating_sub(cost(key, row.try_get::<i64, _>(0)?));
-        }
-        space::resize(&mut tx, space, after).await?;
-        tx.commit().await?;
-        self.total.changed(before, after);
-        Ok(())
+        let done = self.delete_in(&mut tx, space, key).await;
+        self.end(tx, done).await
     }
 
-    /// Changes a value, once there is room for it.
+    async fn delete_in(&self, tx: &mut Tx, space: Space<'_>, key: &str) -> Result<Done<()>, KvError> {
+        const DELETE: &str = "DELETE FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3 \
+             RETURNING CAST(LENGTH(value) AS BIGINT)";
+        let before = self.hold(tx, space).await?;
+        let mut after = before;
+        let delete = sqlx::query(DELETE).bind(space.owner).bind(space.plugin).bind(key.as_bytes());
+        for row in delete.fetch_all(&mut **tx).await? {
+            after = after.saturating_sub(cost(key, row.try_get::<i64, _>(0)?));
+        }
+        space::resize(tx, space, after).await?;
+        Ok(Done { answer: (), before, after, leaves_words: true })
+    }
+
+    /// Changes a value, once there is room for it: as long as something is over, that gives way.
     async fn change(&self, change: &Change<'_>) -> Result<i64, KvError> {
-        for _ in 0..ROUNDS {
+        loop {
             let removed = match self.try_change(change).await {
                 Err(KvError::Quota) => self.sweep_space(change.space).await?,
                 Err(KvError::Cap) => self.sweep_some().await?,
                 done => return done,
             };
             if removed == 0 {
-                break;
+                // Somebody else may have removed it.
+                return self.try_change(change).await;
             }
         }
-        self.try_change(change).await
     }
 
     /// The same, where there is room.
     async fn try_change(&self, change: &Change<'_>) -> Result<i64, KvError> {
         let mut tx = self.db.write().await?;
-        match self.change_in(&mut tx, change).await {
-            Ok((sum, before, after)) => {
-                tx.commit().await?;
+        let done = self.change_in(&mut tx, change).await;
+        self.end(tx, done).await
+    }
+
+    /// Ends a transaction: for good, or as if it had never been.
+    async fn end<T>(&self, tx: Tx, done: Result<Done<T>, KvError>) -> Result<T, KvError> {
+        match done {
+            Ok(Done { answer, before, after, leaves_words }) => {
+                let committed = tx.commit().await;
+                // Not before: a sweep would empty the log of what comes into it then.
+                self.is_stale.fetch_or(leaves_words, Ordering::Relaxed);
+                committed?;
                 self.total.changed(before, after);
-                Ok(sum)
+                Ok(answer)
             }
             Err(error) => {
-                // Now, not when the connection is next used: whoever makes room waits for the space.
-                tx.rollback().await?;
+                // Now, not when the connection is next used: whoever makes room waits for the space. Where this fails, so did
+                // the connection, which the pool closes; what came first is the reason.
+                let _ = tx.rollback().await;
                 Err(error)
             }
         }
     }
 
-    /// The sum, and the bytes of the space before and after.
-    async fn change_in(&self, tx: &mut Tx, change: &Change<'_>) -> Result<(i64, u64, u64), KvError> {
+    /// Holds a space until the transaction ends, for one who still waits; gives its bytes.
+    async fn hold(&self, tx: &mut Tx, space: Space<'_>) -> Result<u64, KvError> {
+        let bytes = space::hold(&self.db, tx, space).await?;
+        match &self.caller {
+            Some(caller) if caller.strong_count() == 0 => Err(KvError::GivenUp),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Answers the sum.
+    async fn change_in(&self, tx: &mut Tx, change: &Change<'_>) -> Result<Done<i64>, KvError> {
         let Change { space, key, quota, .. } = *change;
-        let before = space::hold(&self.db, tx, space).await?;
+        let before = self.hold(tx, space).await?;
         // After the wait for the space: what is over by then is.
         let now = now_ms();
         let old = find(tx, space, key).await?;
         let replaced = old.as_ref().map_or(0, |old| cost(key, old.len));
+        let leaves_words = old.is_some() && matches!(change.what, What::Set(_));
         let live = old.filter(|old| old.ends_ms.is_none_or(|ends| ends > now));
         let (value, sum) = change.what.apply(live.as_ref())?;
         let after = before.saturating_sub(replaced).saturating_add(cost(key, signed(value.len() as u64)));
@@ -181,8 +219,18 @@ impl Kv {
         if after != before {
             space::resize(tx, space, after).await?;
         }
-        Ok((sum, before, after))
+        Ok(Done { answer: sum, before, after, leaves_words })
     }
+}
+
+/// What a transaction is to change for good.
+struct Done<T> {
+    answer: T,
+    /// The bytes of its space.
+    before: u64,
+    after: u64,
+    /// Whether what nobody reads any more is left in the database's files until the log is emptied.
+    leaves_words: bool,
 }
 
 /// A value is to change.

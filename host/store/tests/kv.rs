@@ -6,6 +6,7 @@ mod support;
 
 use futures_util::future::join_all;
 use sqlx::Row;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Fresh, on_each};
 use tidegate_store::{Db, KeptProject, Kv, KvError, Place, Projects, Space};
@@ -22,8 +23,8 @@ async fn another(fresh: &Fresh) -> Kv {
     Kv::new(Db::open(&fresh.place).await.unwrap(), CAP)
 }
 
-/// How many values there are, the bytes that they cost, and those that the spaces say.
-async fn counted(fresh: &Fresh) -> [i64; 3] {
+/// The database as it is.
+async fn raw(fresh: &Fresh) -> sqlx::AnyPool {
     let url = match &fresh.place {
         Place::Folder(folder) => {
             let path = folder.join("tidegate.db").to_string_lossy().replace('%', "%25").replace('?', "%3F");
@@ -31,7 +32,12 @@ async fn counted(fresh: &Fresh) -> [i64; 3] {
         }
         Place::Postgres(url) => url.clone(),
     };
-    let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+    sqlx::AnyPool::connect(&url).await.unwrap()
+}
+
+/// How many values there are, the bytes that they cost, and those that the spaces say.
+async fn counted(fresh: &Fresh) -> [i64; 3] {
+    let pool = raw(fresh).await;
     let values =
         "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(key) + LENGTH(value) + 64), 0) AS BIGINT) FROM plugin_values";
     let spaces = "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM plugin_spaces";
@@ -127,6 +133,96 @@ async fn what_is_over_makes_room_and_a_sweep_leaves_nothing_of_it() {
         assert_eq!(kv.sweep().await.unwrap(), 0);
         kv.delete(ANN, "large").await.unwrap();
         assert_eq!(counted(&fresh).await, [0, 0, 0], "{}", fresh.name);
+    })
+    .await;
+}
+
+/// As many as a plugin that counts for each caller leaves behind.
+#[tokio::test]
+async fn all_that_is_over_makes_room_for_one_large_value() {
+    on_each(|fresh| async move {
+        const MANY: i64 = 6_000;
+        const SQLITE: &str = "WITH RECURSIVE n(i) AS (SELECT 10000 UNION ALL SELECT i + 1 FROM n WHERE i < 15999) \
+             INSERT INTO plugin_values (owner, plugin, key, value, ends_ms) \
+             SELECT 'ann', 'p', CAST(i AS BLOB), CAST('1' AS BLOB), 1 FROM n";
+        const POSTGRES: &str = "INSERT INTO plugin_values (owner, plugin, key, value, ends_ms) \
+             SELECT 'ann', 'p', CONVERT_TO(CAST(i AS TEXT), 'UTF8'), CONVERT_TO('1', 'UTF8'), 1 \
+             FROM GENERATE_SERIES(10000, 15999) AS i";
+        const SPACE: &str = "INSERT INTO plugin_spaces (owner, plugin, bytes) VALUES ('ann', 'p', 420000)";
+        let pool = raw(&fresh).await;
+        for statement in [if fresh.name == "sqlite" { SQLITE } else { POSTGRES }, SPACE] {
+            sqlx::query(statement).execute(&pool).await.unwrap();
+        }
+        pool.close().await;
+        assert_eq!(counted(&fresh).await, [MANY, 420_000, 420_000], "{}", fresh.name);
+        let kv = Kv::new(fresh.db.clone(), CAP);
+        kv.set(ANN, "large", &[b'x'; 400_000], None, 420_000).await.unwrap();
+        let large = 5 + 400_000 + 64;
+        assert!(counted(&fresh).await[1..].iter().all(|bytes| (large..=420_000).contains(bytes)), "{}", fresh.name);
+        // As small, but not over: nothing gives way to it.
+        assert!(matches!(kv.set(ANN, "more", &[b'x'; 20_000], None, 420_000).await, Err(KvError::Quota)));
+        assert_eq!(counted(&fresh).await, [1, large, large], "{}", fresh.name);
+    })
+    .await;
+}
+
+/// It stands before a value that somebody else changes, and its caller leaves.
+#[tokio::test]
+async fn what_nobody_waits_for_any_more_changes_nothing() {
+    on_each(|fresh| async move {
+        let kv = Kv::new(fresh.db.clone(), CAP);
+        kv.set(ANN, "k", b"new", None, CAP).await.unwrap();
+        let pool = raw(&fresh).await;
+        let mut other = pool.begin().await.unwrap();
+        sqlx::query("UPDATE plugin_spaces SET bytes = bytes").execute(&mut *other).await.unwrap();
+        let caller = Arc::new(());
+        let (set, add, delete) = (kv.of_caller(&caller), kv.of_caller(&caller), kv.of_caller(&caller));
+        let calls = [
+            tokio::spawn(async move { set.set(ANN, "k", b"old", None, CAP).await }),
+            tokio::spawn(async move { add.increment(ANN, "n", 1, None, CAP).await.map(drop) }),
+            tokio::spawn(async move { delete.delete(ANN, "k").await }),
+        ];
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(caller);
+        other.commit().await.unwrap();
+        for call in join_all(calls).await {
+            assert!(matches!(call.unwrap(), Err(KvError::GivenUp)), "{}", fresh.name);
+        }
+        let found = kv.get_many(ANN, &["k", "n"].map(str::to_owned), CAP).await.unwrap();
+        assert_eq!(found, [Some(b"new".to_vec()), None], "{}", fresh.name);
+        let caller = Arc::new(());
+        kv.of_caller(&caller).set(ANN, "k", b"newer", None, CAP).await.unwrap();
+        pool.close().await;
+    })
+    .await;
+}
+
+/// In SQLite's files, that is; of Postgres' its operator knows.
+#[tokio::test]
+async fn what_was_deleted_is_over_or_was_replaced_is_in_no_file_after_a_sweep() {
+    on_each(|fresh| async move {
+        let Place::Folder(folder) = &fresh.place else { return };
+        let kv = Kv::new(fresh.db.clone(), CAP);
+        let words = ["canary-deleted", "canary-over", "canary-replaced"];
+        let in_files = || {
+            let files = std::fs::read_dir(folder).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+            let bytes: Vec<u8> = files.flatten().collect();
+            words.map(|word| bytes.windows(word.len()).any(|found| found == word.as_bytes()))
+        };
+        for (round, word) in words.into_iter().enumerate() {
+            let ttl = if word == "canary-over" { SOON } else { None };
+            kv.set(ANN, "k", word.as_bytes(), ttl, CAP).await.unwrap();
+            over().await;
+            assert!(in_files()[round], "{word} is found while it is there");
+            match word {
+                "canary-deleted" => kv.delete(ANN, "k").await.unwrap(),
+                "canary-replaced" => kv.set(ANN, "k", b"another", None, CAP).await.unwrap(),
+                _ => {}
+            }
+            assert!(in_files()[round], "{word} is in the log");
+            kv.sweep().await.unwrap();
+            assert!(!in_files()[round], "{word}");
+        }
     })
     .await;
 }

@@ -1,20 +1,32 @@
 //! `kv` for plugins in the server's store, where `plugins.kv` says so: it outlives the server, and gateways with one Postgres
-//! share it. The store counts and keeps (`tidegate_store::Kv`); here a call gets its turn and its time.
+//! share it. The store counts and keeps (`tidegate_store::Kv`); here a call gets its turn (`kv/turns.rs`) and its time.
+
+mod turns;
 
 use metrics::counter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvRefusal, KvStore, Namespace};
-use tidegate_store::{Db, Kv, KvError, Space};
+use tidegate_store::{Db, Kv, KvError, Space, StoreError};
 use tidegate_types::clock::unix_s;
-use tokio::sync::Semaphore;
+use turns::{Access, Turns};
 
 /// How long a plugin waits for the store. Shorter than most stages' time, so that it hears of it and can do without.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// For how long a store that has not answered is left alone: a plugin that asks again and again waits once.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A call that nobody waits for any more goes on for so many times as long again, and no longer: a connection may be dead
+/// without a word.
+const PATIENCES: u32 = 10;
+
 /// What a plugin is told of a store that fails.
 const AWAY: &str = "the server's store does not answer now; do without, or try again";
+
+/// What it is told of one whose disk is full. `denied` as any storage that is full: no fault of the plugin's.
+const FULL: &str = "the server's store has no room left, which its operator has to make";
 
 /// How often what nobody can read any more is looked for.
 const SWEEPING: Duration = Duration::from_secs(30);
@@ -23,11 +35,29 @@ const SWEEPING: Duration = Duration::from_secs(30);
 pub struct StoreKv {
     kv: Kv,
     cap: u64,
-    /// What else needs the database finds it, whatever plugins do.
-    turns: Arc<Semaphore>,
+    turns: Arc<Turns>,
     patience: Duration,
     /// The second in which somebody last logged that the store failed.
     logged_s: AtomicU64,
+}
+
+/// A call that is dropped before it is answered was not answered.
+struct Unanswered;
+
+impl Unanswered {
+    fn answered(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        count_failure();
+    }
+}
+
+fn count_failure() {
+    counter!("tidegate_plugin_kv_failures_total").increment(1);
 }
 
 impl StoreKv {
@@ -39,7 +69,7 @@ impl StoreKv {
     /// The same, whose calls wait for so long.
     pub fn with_patience(db: Db, cap: u64, patience: Duration) -> Self {
         let kv = Kv::new(db, cap);
-        let turns = Arc::new(Semaphore::new(kv.at_once()));
+        let turns = Arc::new(Turns::new(kv.at_once(), PAUSE));
         Self { kv, cap, turns, patience, logged_s: AtomicU64::new(0) }
     }
 
@@ -53,31 +83,42 @@ impl StoreKv {
         }
     }
 
-    /// Does a call when it is its turn; one that takes too long is waited for no longer. It has its turn until the database has
-    /// answered, for so long its connection is of no use to others.
-    async fn turn<T, F>(&self, asked: Asked<'_>, call: impl FnOnce(Kv) -> F) -> Result<T, CapabilityError>
+    /// Does a call when it is its turn; one that takes too long is waited for no longer.
+    async fn turn<T, F>(
+        &self,
+        access: Access,
+        asked: Asked<'_>,
+        call: impl FnOnce(Kv) -> F,
+    ) -> Result<T, CapabilityError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, KvError>> + Send + 'static,
     {
+        if !self.turns.admits(&access) {
+            return Err(self.away("it did not a moment ago"));
+        }
+        let unanswered = Unanswered;
+        // Gone with this call: what would change something afterwards is given up.
+        let caller = Arc::new(());
         let in_turn = async {
-            // Nobody closes it.
-            let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
-            let call = call(self.kv.clone());
+            let turn = self.turns.take(&access).await;
+            let call = call(self.kv.of_caller(&caller));
+            let noted = noted(Arc::clone(&self.turns), access.clone(), self.patience, call);
             let done = tokio::spawn(async move {
-                let done = call.await;
+                let done = noted.await;
                 drop(turn);
                 done
             });
             done.await
         };
-        match tokio::time::timeout(self.patience, in_turn).await {
-            Ok(Ok(done)) => done.map_err(|error| self.explain(error, asked)),
-            Ok(Err(broken)) => {
-                self.failed(&broken.to_string());
-                Err(CapabilityError::Unavailable(AWAY.into()))
-            }
+        let done = tokio::time::timeout(self.patience, in_turn).await;
+        unanswered.answered();
+        match done {
+            Ok(Ok(Some(done))) => done.map_err(|error| self.explain(error, asked)),
+            Ok(Ok(None)) => Err(self.away("its connection says nothing")),
+            Ok(Err(broken)) => Err(self.away(&broken.to_string())),
             Err(_) => {
+                self.turns.timed_out(&access);
                 let waited = self.patience.as_millis();
                 self.failed(&format!("no answer in {waited} ms"));
                 Err(CapabilityError::Timeout(format!("the server's store has not answered in {waited} ms")))
@@ -94,21 +135,50 @@ impl StoreKv {
             KvError::TooMuch => KvRefusal::TooMuch(bound).into(),
             KvError::NotANumber => KvRefusal::NotANumber(key).into(),
             KvError::Overflow(number) => KvRefusal::Overflow(key, number, delta).into(),
-            KvError::Store(error) => {
+            KvError::Store(error @ StoreError::Full(_)) => {
                 self.failed(&error.to_string());
-                CapabilityError::Unavailable(AWAY.into())
+                CapabilityError::Denied(FULL.into())
             }
+            KvError::GivenUp | KvError::Store(_) => self.away(&error.to_string()),
         }
+    }
+
+    /// Nothing can be said but that the store does not answer.
+    fn away(&self, why: &str) -> CapabilityError {
+        self.failed(why);
+        CapabilityError::Unavailable(AWAY.into())
     }
 
     /// Says so to the operator, once a second at most: a database that is away fails each call.
     fn failed(&self, why: &str) {
-        counter!("tidegate_plugin_kv_failures_total").increment(1);
+        count_failure();
         let now = unix_s();
         if self.logged_s.swap(now, Ordering::Relaxed) != now {
             tracing::warn!("a plugin could not use `kv` in the store: {why}");
         }
     }
+}
+
+/// Does a call and notes for the others whether the store answers, also where its own caller's stage has no time to wait for
+/// that. It has its turn until then: for so long its connection is of no use to others. `None` where that says nothing more.
+async fn noted<T>(
+    turns: Arc<Turns>,
+    access: Access,
+    patience: Duration,
+    call: impl Future<Output = Result<T, KvError>>,
+) -> Option<Result<T, KvError>> {
+    let mut call = std::pin::pin!(call);
+    let mut done = tokio::time::timeout(patience, &mut call).await.ok();
+    if done.is_none() {
+        turns.timed_out(&access);
+        done = tokio::time::timeout(patience * PATIENCES, call).await.ok();
+    }
+    match &done {
+        None => turns.timed_out(&access),
+        Some(Err(KvError::Store(StoreError::Unavailable(_)))) => turns.failed(),
+        Some(_) => turns.answered(&access),
+    }
+    done
 }
 
 /// What a call is about, for saying why it was refused.
@@ -125,6 +195,10 @@ fn space(name: &Namespace) -> Space<'_> {
 }
 
 impl KvStore for StoreKv {
+    fn waits(&self) -> bool {
+        true
+    }
+
     fn get_many<'a>(
         &'a self,
         name: &'a Namespace,
@@ -134,7 +208,7 @@ impl KvStore for StoreKv {
         let asked = Asked { bound: most, ..Asked::default() };
         let (name, keys) = (name.clone(), keys.to_vec());
         let getting = move |kv: Kv| async move { kv.get_many(space(&name), &keys, most).await };
-        Box::pin(self.turn(asked, getting))
+        Box::pin(self.turn(Access::Read, asked, getting))
     }
 
     fn set<'a>(
@@ -145,9 +219,9 @@ impl KvStore for StoreKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        let name = name.clone();
+        let (access, name) = (self.turns.to_write(name), name.clone());
         let setting = move |kv: Kv| async move { kv.set(space(&name), &key, &value, ttl, quota).await };
-        Box::pin(self.turn(Asked { bound: quota, ..Asked::default() }, setting))
+        Box::pin(self.turn(access, Asked { bound: quota, ..Asked::default() }, setting))
     }
 
     fn increment<'a>(
@@ -158,13 +232,17 @@ impl KvStore for StoreKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
-        let (name, named) = (name.clone(), key.clone());
+        let (access, name, named) = (self.turns.to_write(name), name.clone(), key.clone());
         let adding = move |kv: Kv| async move { kv.increment(space(&name), &key, delta, ttl, quota).await };
-        Box::pin(async move { self.turn(Asked { key: &named, delta, bound: quota }, adding).await })
+        Box::pin(async move { self.turn(access, Asked { key: &named, delta, bound: quota }, adding).await })
     }
 
     fn delete<'a>(&'a self, name: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        let (name, key) = (name.clone(), key.to_owned());
-        Box::pin(self.turn(Asked::default(), move |kv: Kv| async move { kv.delete(space(&name), &key).await }))
+        let (access, name, key) = (self.turns.to_write(name), name.clone(), key.to_owned());
+        let deleting = move |kv: Kv| async move { kv.delete(space(&name), &key).await };
+        Box::pin(self.turn(access, Asked::default(), deleting))
     }
 }
+
+#[cfg(test)]
+mod tests;

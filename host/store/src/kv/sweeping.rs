@@ -1,9 +1,11 @@
 //! Removing values that nobody can read any more: their time is over, or their project is archived. Each step holds one space
 //! and removes a bounded number of its values.
 
-use super::{ENTRY_BYTES, Kv, KvError, Space, now_ms, space};
+use super::{Done, ENTRY_BYTES, Kv, KvError, Space, now_ms, space};
+use crate::error::StoreError;
 use crate::usage::unsigned;
 use sqlx::Row;
+use std::sync::atomic::Ordering;
 
 /// Values that one step removes.
 const VALUES: i64 = 512;
@@ -38,12 +40,18 @@ impl Kv {
             last = self.sweep_over(MANY).await?;
             removed += last;
         }
-        let archived = self.sweep_archived().await?;
-        if archived > 0 {
-            // As what was deleted of conversations: nothing of it is left in the files.
-            self.db.checkpoint().await?;
+        removed += self.sweep_archived().await?;
+        self.wipe().await?;
+        Ok(removed)
+    }
+
+    /// Of what was removed, deleted or replaced nothing is left in the files, as of what was deleted of conversations.
+    async fn wipe(&self) -> Result<(), KvError> {
+        if self.is_stale.swap(false, Ordering::Relaxed) {
+            let again = |_: &StoreError| self.is_stale.store(true, Ordering::Relaxed);
+            self.db.checkpoint().await.inspect_err(again)?;
         }
-        Ok(removed + archived)
+        Ok(())
     }
 
     /// Makes room among all.
@@ -94,7 +102,7 @@ impl Kv {
             Which::All => bound(ALL),
         };
         let mut tx = self.db.write().await?;
-        let before = space::hold(&self.db, &mut tx, space).await?;
+        let before = self.hold(&mut tx, space).await?;
         let rows = query.fetch_all(&mut *tx).await?;
         let mut after = before;
         for row in &rows {
@@ -104,9 +112,13 @@ impl Kv {
             // Nothing is left, whatever was counted.
             after = 0;
         }
+        if rows.is_empty() && after == before {
+            // A commit waits for the disk.
+            tx.rollback().await?;
+            return Ok(0);
+        }
         space::resize(&mut tx, space, after).await?;
-        tx.commit().await?;
-        self.total.changed(before, after);
-        Ok(rows.len() as u64)
+        let answer = rows.len() as u64;
+        self.end(tx, Ok(Done { answer, before, after, leaves_words: true })).await
     }
 }

@@ -1,0 +1,154 @@
+//! Turns and patience, with calls that do as they are told; what the database does is tested in `tests/tests/e2e/kv`.
+
+use super::*;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use std::future::pending;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use tidegate_store::Place;
+use tidegate_types::TenantId;
+use tokio::sync::Semaphore;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// On a database in `folder`.
+async fn stored(folder: &tempfile::TempDir, patience: Duration, pause: Duration) -> Arc<StoreKv> {
+    let db = Db::open(&Place::Folder(folder.path().into())).await.unwrap();
+    Arc::new(StoreKv { turns: Arc::new(Turns::new(2, pause)), ..StoreKv::with_patience(db, 1 << 20, patience) })
+}
+
+fn of(tenant: &str) -> Namespace {
+    Namespace { plugin: "p".into(), tenant: TenantId::new(tenant) }
+}
+
+async fn get(kv: &StoreKv, tenant: &str) -> Result<Option<Vec<u8>>, CapabilityError> {
+    kv.get_many(&of(tenant), &["k".to_owned()], 99).await.map(|mut values| values.remove(0))
+}
+
+async fn set(kv: &StoreKv, tenant: &str) -> Result<(), CapabilityError> {
+    kv.set(&of(tenant), "k".into(), b"1".to_vec(), None, 1000).await
+}
+
+/// As a plugin whose index is in many keys.
+#[tokio::test]
+async fn a_plugin_that_asks_again_and_again_waits_once_for_a_store_that_does_not_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let asked_in = async |kv: &StoreKv, access: &dyn Fn() -> Access| {
+        let reached = AtomicUsize::new(0);
+        let mut errors = Vec::new();
+        for _ in 0..5 {
+            let call = |_| {
+                reached.fetch_add(1, Ordering::SeqCst);
+                pending::<Result<(), KvError>>()
+            };
+            errors.push(kv.turn(access(), Asked::default(), call).await.unwrap_err());
+        }
+        (reached.into_inner(), errors.iter().filter(|error| matches!(error, CapabilityError::Timeout(_))).count())
+    };
+    let short = Duration::from_millis(20);
+    let kv = stored(&folder, short, LONG).await;
+    assert_eq!(asked_in(&kv, &|| kv.turns.to_write(&of("ann"))).await, (1, 1));
+    let kv = stored(&folder, short, LONG).await;
+    assert_eq!(asked_in(&kv, &|| Access::Read).await, (1, 1));
+    let why = set(&kv, "ann").await.unwrap_err();
+    assert_eq!(why, CapabilityError::Unavailable(AWAY.into()), "nor does anybody else wait");
+    // Where nobody is to wait for the next try, each is one: the first two have the turns for themselves.
+    let kv = stored(&folder, short, Duration::ZERO).await;
+    let (reached, late) = asked_in(&kv, &|| Access::Read).await;
+    assert!(reached >= 2 && late == 5, "{reached} {late}");
+}
+
+#[tokio::test]
+async fn a_store_that_answers_again_is_asked_by_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = stored(&folder, LONG, Duration::from_millis(300)).await;
+    kv.turns.failed();
+    kv.turns.timed_out(&kv.turns.to_write(&of("ann")));
+    let began = std::time::Instant::now();
+    while set(&kv, "ann").await.is_err() {
+        assert!(began.elapsed() < LONG);
+        tokio::task::yield_now().await;
+    }
+    set(&kv, "ann").await.unwrap();
+    assert_eq!(get(&kv, "ann").await, Ok(Some(b"1".to_vec())));
+}
+
+/// Of one counter in a plugin of one tenant, say, whose row somebody holds.
+#[tokio::test]
+async fn writes_that_wait_for_each_other_are_in_nobody_elses_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = stored(&folder, LONG, LONG).await;
+    let (gate, reached) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+    let blocked: Vec<_> = (0..4)
+        .map(|_| {
+            let (kv, gate, reached) = (Arc::clone(&kv), Arc::clone(&gate), Arc::clone(&reached));
+            let call = move |_| async move {
+                reached.fetch_add(1, Ordering::SeqCst);
+                gate.acquire().await.map(drop).unwrap();
+                Ok::<(), KvError>(())
+            };
+            tokio::spawn(async move { kv.turn(kv.turns.to_write(&of("ann")), Asked::default(), call).await })
+        })
+        .collect();
+    while reached.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    set(&kv, "bob").await.unwrap();
+    assert_eq!(get(&kv, "bob").await, Ok(Some(b"1".to_vec())));
+    assert_eq!(get(&kv, "ann").await, Ok(None), "who reads waits for no write");
+    assert_eq!(reached.load(Ordering::SeqCst), 1, "the others wait for the first one");
+    gate.add_permits(1);
+    for call in blocked {
+        call.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_was_too_late_for_its_caller_is_not_overtaken() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = stored(&folder, Duration::from_millis(500), Duration::ZERO).await;
+    let (gate, done) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let write = async |what: &'static str, gate: Option<Arc<Semaphore>>| {
+        let done = Arc::clone(&done);
+        let call = move |_| async move {
+            if let Some(gate) = gate {
+                gate.acquire().await.map(drop).unwrap();
+            }
+            done.lock().unwrap().push(what);
+            Ok::<(), KvError>(())
+        };
+        kv.turn(kv.turns.to_write(&of("ann")), Asked::default(), call).await
+    };
+    write("first", Some(Arc::clone(&gate))).await.unwrap_err();
+    write("second", None).await.unwrap_err();
+    gate.add_permits(1);
+    write("third", None).await.unwrap();
+    assert_eq!(*done.lock().unwrap(), ["first", "third"], "what was never begun is given up");
+}
+
+#[tokio::test]
+async fn a_call_that_its_stage_cuts_off_is_counted() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let folder = tempfile::tempdir().unwrap();
+    let kv = stored(&folder, LONG, LONG).await;
+    get(&kv, "ann").await.unwrap();
+    assert!(!recorder.handle().render().contains("tidegate_plugin_kv_failures_total"));
+    let call = kv.turn(Access::Read, Asked::default(), |_| pending::<Result<(), KvError>>());
+    tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
+    let told = recorder.handle().render();
+    assert!(told.contains("tidegate_plugin_kv_failures_total 1"), "{told}");
+}
+
+/// As a guard of one second, in whose first milliseconds it computes.
+#[tokio::test]
+async fn a_store_that_stalls_is_noticed_also_where_stages_have_no_time_to_wait_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = stored(&folder, Duration::from_millis(30), LONG).await;
+    let call = kv.turn(Access::Read, Asked::default(), |_| pending::<Result<(), KvError>>());
+    tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
+    while kv.turns.admits(&Access::Read) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(get(&kv, "ann").await, Err(CapabilityError::Unavailable(AWAY.into())));
+}
