@@ -105,8 +105,8 @@ pub async fn start(config: Config) -> anyhow::Result<Running> {
         None => None,
     };
     let ledger = books.as_ref().map(|books| Arc::clone(&books.ledger));
-    let kv = books.as_ref().and_then(|books| config.plugins.kv_in(&books.db)).map(Arc::new);
-    let kv_of_plugins = kv.clone().map(|kv| kv as Arc<dyn KvStore>);
+    let kv = books.as_ref().map(|books| Arc::new(config.plugins.kv_in(&books.db)));
+    let kv_of_plugins = kv.clone().filter(|_| config.plugins.has_kv_in_store()).map(|kv| kv as Arc<dyn KvStore>);
     let store = config.store.clone();
     let shared = share(&config)?;
     let limits_of_all = shared.as_ref().map(|shared| shared.limits() as Arc<dyn SharedLimits>);

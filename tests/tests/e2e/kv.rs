@@ -4,7 +4,7 @@
 mod alike;
 mod away;
 
-use crate::conversations::{Keeping, send};
+use crate::conversations::{Keeping, in_files, send};
 use crate::talk::until;
 use hyper::Method;
 use serde_json::json;
@@ -76,6 +76,23 @@ async fn what_a_plugin_keeps_in_the_store_is_there_after_a_restart() {
     until("it is remembered", async || known(&kept.gateway).await).await;
     let kept = kept.again().await;
     assert_eq!(until("it is still known", async || known(&kept.gateway).await).await, SAID);
+}
+
+/// Nobody else would ever remove what callers wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_goes_also_when_plugins_keep_things_in_memory_again() {
+    const WORD: &str = "canary-of-a-caller";
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(&Place::Folder(folder.path().into())).await.unwrap();
+    let kv = StoreKv::with_patience(db.clone(), 1 << 20, PATIENCE);
+    assert!(kv.waits(), "who uses it takes no place of those that compute");
+    let space = Namespace { plugin: "p".into(), tenant: Caller::local().tenant };
+    kv.set(&space, "k".into(), WORD.into(), Some(Duration::from_millis(1)), 1000).await.unwrap();
+    db.close().await;
+    assert_ne!(in_files(folder.path(), WORD), 0);
+    let gateway = Gateway::start(&format!("[store]\npath = {:?}\n", folder.path())).await;
+    until("it is removed", async || (in_files(folder.path(), WORD) == 0).then_some(())).await;
+    gateway.running.stop(Duration::from_secs(5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,7 +26,7 @@ pub struct PluginsConfig {
     pub trusted_keys: Vec<PublicKey>,
     /// Live instances of all plugins and tenants; past it only for tenants below their share of it.
     pub instances: u32,
-    /// The same, beside those, of plugins that wait for others (`http`, `models`).
+    /// The same, beside those, of plugins that wait for others (`http`, `models`, `kv` in the store).
     pub waiting_instances: u32,
     /// Memory of all instances together; past it only for tenants below their share of it.
     pub memory_mib: usize,
@@ -145,14 +145,19 @@ impl PluginsConfig {
         }
     }
 
-    /// What plugins keep in `kv` where that is in the store, which `db` is.
-    pub(crate) fn kv_in(&self, db: &Db) -> Option<StoreKv> {
-        (self.kv == KvConfig::Store).then(|| StoreKv::new(db.clone(), self.kv_mib << 20))
+    /// What plugins keep in `kv` of the store, or kept there before the operator changed their mind.
+    pub(crate) fn kv_in(&self, db: &Db) -> StoreKv {
+        StoreKv::new(db.clone(), self.kv_mib << 20)
+    }
+
+    /// Whether that is where they keep things.
+    pub(crate) fn has_kv_in_store(&self) -> bool {
+        self.kv == KvConfig::Store
     }
 
     /// One line for the operator, where it is not as it always was.
     pub(crate) fn kv_fact(&self) -> Option<String> {
-        (self.kv == KvConfig::Store)
+        self.has_kv_in_store()
             .then(|| format!("kv        of plugins in the store, {} MiB at most; it outlives a restart", self.kv_mib))
     }
 
