@@ -59,8 +59,16 @@ impl Index {
         &self.files
     }
 
-    /// The folder is listed for the next question.
-    pub fn expire(&mut self) {
+    /// Forgets files that are not what was indexed, whatever their size and date say; the next question reads them again.
+    pub fn distrust(&mut self, stale: &BTreeSet<usize>) {
+        if stale.is_empty() {
+            return;
+        }
+        let (kept, distrusted): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.files).into_iter().enumerate().partition(|(idx, _)| !stale.contains(idx));
+        self.files = kept.into_iter().map(|(_, file)| file).collect();
+        let paths: Vec<String> = distrusted.into_iter().map(|(_, file)| file.path).collect();
+        self.forget(&paths);
         self.due_ms = None;
     }
 

@@ -14,6 +14,7 @@ pub mod tokens;
 use index::{Bounds, Index};
 use serde::Deserialize;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use tidegate_plugin_sdk::host::{documents, log};
 use tidegate_plugin_sdk::{
     Attrs, Capability, Chunk, Context, Descriptor, Error, Plugin, Query, Retriever, Setting, Span,
@@ -110,9 +111,9 @@ impl Retriever for FolderRetriever {
         let wanted = (query.top_k as usize).min(MAX_PASSAGES);
         let found = rank::best(index.files(), &terms, wanted);
         let chunks: Vec<Option<Chunk>> = found.iter().map(|found| chunk(&index, found)).collect();
-        if chunks.contains(&None) {
-            index.expire();
-        }
+        let stale: BTreeSet<usize> =
+            found.iter().zip(&chunks).filter(|(_, chunk)| chunk.is_none()).map(|(found, _)| found.file).collect();
+        index.distrust(&stale);
         Ok(chunks.into_iter().flatten().collect())
     }
 }

@@ -81,6 +81,21 @@ fn a_file_that_changed_meanwhile_is_not_cited_wrongly() {
     assert!(ask(&retriever, "ferry")[0].text.contains("99 euros"), "it is indexed anew at once");
 }
 
+/// As in an image whose files all have one date.
+#[test]
+fn a_file_that_changed_and_kept_its_size_and_date_is_indexed_anew() {
+    folder();
+    let retriever: FolderRetriever = plugin(r#"{"mount":"docs","refresh_ms":3600000}"#);
+    assert_eq!(ask(&retriever, "ferry").len(), 1);
+    fake::put_file("docs/ferry.md", 1, FERRY.replace("12 euros", "99 euros").as_bytes());
+    let next: FolderRetriever = plugin(r#"{"mount":"docs"}"#);
+    assert_eq!(ask(&next, "ferry"), [], "storage has the old one, which is not cited");
+    assert!(ask(&next, "ferry")[0].text.contains("99 euros"));
+    assert!(ask(&plugin(r#"{"mount":"docs"}"#), "ferry")[0].text.contains("99 euros"), "so has storage");
+    assert_eq!(ask(&retriever, "ferry"), []);
+    assert!(ask(&retriever, "ferry")[0].text.contains("99 euros"));
+}
+
 #[test]
 fn a_large_folder_is_indexed_over_several_questions() {
     for n in 0..5 {
