@@ -18,14 +18,20 @@ pub fn key(model: &str, utterances: &[String]) -> String {
     format!("examples/{hash:016x}")
 }
 
-/// The vectors of the examples: kept ones, else new ones, which are then kept for `ttl_ms`.
+/// The least cosine between what one model says of one text twice. Batches round differently; other models say other things.
+const SAME: f32 = 0.999;
+
+/// The vectors of the examples: kept ones, else new ones, which are then kept for `ttl_ms`. `first` is what the model says now
+/// of the first one: what was kept may be another model's, which was behind the alias before.
 ///
 /// # Errors
 /// What the model says. Storage that is out of order costs a question to the model, not the route.
-pub fn load(model: &str, utterances: &[String], ttl_ms: u64) -> Result<Vec<Unit>, Error> {
+pub fn load(model: &str, utterances: &[String], first: &Unit, ttl_ms: u64) -> Result<Vec<Unit>, Error> {
     let key = key(model, utterances);
     let kept = kv::get(&key).unwrap_or_default();
-    if let Some(vectors) = kept.and_then(|bytes| from_bytes(&bytes, utterances.len())) {
+    let is_its =
+        |kept: &Vec<Unit>| kept.first().and_then(|kept| kept.cosine(first)).is_some_and(|cosine| cosine >= SAME);
+    if let Some(vectors) = kept.and_then(|bytes| from_bytes(&bytes, utterances.len())).filter(is_its) {
         return Ok(vectors);
     }
     let vectors = embed(model, utterances)?;
@@ -33,12 +39,6 @@ pub fn load(model: &str, utterances: &[String], ttl_ms: u64) -> Result<Vec<Unit>
         log::warn(&format!("the examples' vectors are not kept: {problem}"));
     }
     Ok(vectors)
-}
-
-/// Forgets what is kept: the model behind the alias is another one now.
-pub fn forget(model: &str, utterances: &[String]) {
-    // What cannot be deleted ends by its time to live.
-    let _ = kv::delete(&key(model, utterances));
 }
 
 /// The directions of texts.

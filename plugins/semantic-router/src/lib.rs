@@ -147,25 +147,30 @@ impl Router for SemanticRouter {
 impl SemanticRouter {
     /// The route with the nearest example; the first of equal ones.
     fn nearest(&self, question: &str) -> Result<Nearest, Error> {
-        let asked = examples::embed(&self.config.model, &[question.to_owned()])?.remove(0);
-        if let Some(nearest) = self.compare(&asked, &self.examples()?) {
-            return Ok(nearest);
+        let known = self.vectors.borrow().clone();
+        if let Some(examples) = known {
+            let asked = examples::embed(&self.config.model, &[question.to_owned()])?.remove(0);
+            if let Some(nearest) = self.compare(&asked, &examples) {
+                return Ok(nearest);
+            }
+            // The model behind the alias was changed, and what is known is another one's.
+            *self.vectors.borrow_mut() = None;
         }
-        // The model behind the alias was changed, and what was kept is another one's.
-        examples::forget(&self.config.model, &self.utterances);
-        *self.vectors.borrow_mut() = None;
-        let nearest = self.compare(&asked, &self.examples()?);
+        let (asked, examples) = self.begin(question)?;
+        let nearest = self.compare(&asked, &examples);
         nearest.ok_or_else(|| Error::Other("the model's vectors have different dimensions each time".into()))
     }
 
-    fn examples(&self) -> Result<Rc<[Unit]>, Error> {
-        if let Some(vectors) = &*self.vectors.borrow() {
-            return Ok(Rc::clone(vectors));
-        }
+    /// Asks about a question and an example at once: what that says tells whether what was kept is this model's.
+    fn begin(&self, question: &str) -> Result<(Unit, Rc<[Unit]>), Error> {
+        let texts = [question.to_owned(), self.utterances[0].clone()];
+        let vectors = examples::embed(&self.config.model, &texts)?;
+        let [asked, first] = <[Unit; 2]>::try_from(vectors)
+            .map_err(|vectors| Error::Other(format!("{} vectors for 2 texts", vectors.len())))?;
         let ttl_ms = self.config.examples_ttl_s * 1_000;
-        let loaded: Rc<[Unit]> = examples::load(&self.config.model, &self.utterances, ttl_ms)?.into();
+        let loaded: Rc<[Unit]> = examples::load(&self.config.model, &self.utterances, &first, ttl_ms)?.into();
         *self.vectors.borrow_mut() = Some(Rc::clone(&loaded));
-        Ok(loaded)
+        Ok((asked, loaded))
     }
 
     fn compare(&self, asked: &Unit, examples: &[Unit]) -> Option<Nearest> {

@@ -94,9 +94,9 @@ fn examples_are_asked_about_once_and_kept_for_the_next_instance() {
     let ask = || routed(&plugin(CONFIG), "rust").unwrap().order[0].clone();
     let router: SemanticRouter = plugin(CONFIG);
     routed(&router, "rust").unwrap();
-    assert_eq!(fake::counted("embedded"), 4, "one question, three examples");
+    assert_eq!(fake::counted("embedded"), 5, "one question with an example, three examples");
     routed(&router, "rust").unwrap();
-    assert_eq!((ask(), fake::counted("embedded")), ("coder".into(), 6));
+    assert_eq!((ask(), fake::counted("embedded")), ("coder".into(), 8), "and one example for what was kept");
     // Damaged storage, and storage that is full, cost a question to the model.
     for damage in [&b""[..], b"\x03\0\0\0abc", &[0xff; 40]] {
         let key = fake::kv_keys().remove(0);
@@ -119,6 +119,23 @@ fn a_model_that_was_exchanged_is_noticed() {
     assert_eq!(routed(&router, "contract").unwrap().order[0], "lawyer");
 }
 
+/// Behind the same alias, with as many dimensions: all that differs is what it says.
+#[test]
+fn what_another_model_said_of_the_examples_is_not_compared() {
+    embeds();
+    assert_eq!(routed(&plugin(CONFIG), "contract").unwrap().order[0], "lawyer");
+    let other = |text: &String| {
+        let [code, law, rest]: [f32; 3] = embed(text).try_into().unwrap();
+        vec![law, code, rest]
+    };
+    fake::on_embed(move |texts| Ok(texts.iter().map(other).collect()));
+    assert_eq!(routed(&plugin(CONFIG), "contract").unwrap().order[0], "lawyer");
+    // And what it says is kept in the place of that.
+    let embedded = fake::counted("embedded");
+    assert_eq!(routed(&plugin(CONFIG), "rust").unwrap().order[0], "coder");
+    assert_eq!(fake::counted("embedded") - embedded, 2);
+}
+
 #[test]
 fn what_is_no_vector_is_a_failure_and_never_a_route() {
     let check = |answer: fn(usize) -> Vec<Vec<f32>>, expected: &str| {
@@ -132,7 +149,7 @@ fn what_is_no_vector_is_a_failure_and_never_a_route() {
     check(|count| vec![vec![]; count], "0 dimensions");
     check(|count| vec![vec![1.0; 5_000]; count], "5000 dimensions");
     check(|count| vec![vec![1.0]; count + 1], "vectors for");
-    check(|_| Vec::new(), "0 vectors for 1 texts");
+    check(|_| Vec::new(), "0 vectors for 2 texts");
     check(|count| (0..count).map(|n| vec![1.0; n + 1]).collect(), "dimensions");
     // Another number of dimensions with each question.
     let mut calls = 0;

@@ -55,11 +55,11 @@ async fn a_question_goes_to_the_model_of_the_nearest_example() {
     assert_eq!(joined(&gateway.stream(request).await, 0), "coder: write a function");
     counted(&gateway, "by-meaning", "routed", 3).await;
     counted(&gateway, "by-meaning", "unsure", 2).await;
-    // The examples in one question, once; then one for each question that has words.
+    // The examples in one question, once; and one for each question that has words, the first with an example.
     let asked = service.asked("/v1/embeddings");
     let sizes: Vec<usize> = asked.iter().map(|body| body["input"].as_array().unwrap().len()).collect();
     assert_eq!(sizes.iter().filter(|size| **size == 4).count(), 1, "{sizes:?}");
-    assert_eq!(sizes.iter().filter(|size| **size == 1).count(), 4, "{sizes:?}");
+    assert_eq!(sizes.iter().filter(|size| **size <= 2).count(), 4, "{sizes:?}");
     assert_eq!(asked[0]["model"], "vectors");
 }
 
