@@ -268,7 +268,7 @@ fn health(error: &CallError) -> Outcome {
         CallError::Plugin { case: "invalid-input" | "denied" | "unsupported", .. } | CallError::TooLarge { .. } => {
             Outcome::Fine
         }
-        CallError::Full { .. } | CallError::Busy { .. } | CallError::Configuring { .. } => Outcome::Unknown,
+        CallError::Full { .. } | CallError::Busy { .. } => Outcome::Unknown,
         _ => Outcome::Failed,
     }
 }
@@ -283,7 +283,6 @@ fn case(error: &CallError) -> &'static str {
         CallError::TooLarge { .. } => "too-large",
         CallError::Full { .. } => "full",
         CallError::Busy { .. } => "busy",
-        CallError::Configuring { .. } => "configuring",
     }
 }
 
@@ -303,7 +302,6 @@ mod tests {
                 Outcome::Unknown,
             ),
             (CallError::Busy { plugin: plugin(), instances: 1 }, Outcome::Unknown),
-            (CallError::Configuring { plugin: plugin() }, Outcome::Unknown),
             (said("unavailable"), Outcome::Failed),
             (CallError::Trap { plugin: plugin(), message: String::new() }, Outcome::Failed),
         ] {

@@ -75,7 +75,8 @@ impl Blueprint {
         }
     }
 
-    /// Wall time of `describe` or `configure`; patient, since a busy machine is no fault of the plugin.
+    /// Wall time of `describe`, or of making and configuring an instance; patient, since a busy machine is no fault of the
+    /// plugin.
     pub(crate) fn configure_wall(&self) -> Duration {
         (self.configure_cpu * 5).max(Duration::from_secs(5))
     }

@@ -30,7 +30,8 @@ pub struct SandboxConfig {
     pub max_age: Duration,
     /// An instance that had nothing to do for this long is dropped.
     pub max_idle: Duration,
-    /// CPU time of one `describe` or `configure`; its wall time is five times as much, and at least 5 s.
+    /// CPU time of one `describe`, or of making and configuring an instance; the wall time is five times as much, and at
+    /// least 5 s. None of it is a call's.
     pub configure_cpu: Duration,
     /// Key-value storage for plugins with the `kv` grant. The built-in one is this process's memory.
     pub kv: Arc<dyn KvStore>,

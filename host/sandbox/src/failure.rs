@@ -49,6 +49,11 @@ pub(crate) fn of_start(error: &Error, blueprint: &Blueprint) -> CallError {
     CallError::Trap { plugin, message: format!("it does not start: {error:#}") }
 }
 
+/// An instance that was not made and configured in time.
+pub(crate) fn of_slow_start(blueprint: &Blueprint) -> CallError {
+    CallError::Start { plugin: blueprint.name.to_string(), clock: "wall", limit: blueprint.configure_wall() }
+}
+
 /// A call of `describe` or `configure` that ended in an error of wasmtime.
 pub(crate) fn of_trial(error: &Error, state: &HostState) -> CallError {
     match of_call(error, state, state.blueprint.configure_cpu) {

@@ -78,27 +78,28 @@ impl Instance {
     /// An instance that may serve calls.
     pub(crate) async fn configured(state: HostState, slot: Option<Slot>) -> Result<Self, CallError> {
         let blueprint = state.blueprint.clone();
-        let made = Self::bare(state, slot).await;
-        let mut instance = made.map_err(|error| failure::of_start(&error, &blueprint))?;
-        if !blueprint.is_configured {
-            instance.configure().await?;
-        }
-        Ok(instance)
+        let made = tokio::time::timeout(blueprint.configure_wall(), async {
+            let made = Self::bare(state, slot).await;
+            let mut instance = made.map_err(|error| failure::of_start(&error, &blueprint))?;
+            if !blueprint.is_configured {
+                instance.configure().await?;
+            }
+            Ok::<_, CallError>(instance)
+        });
+        made.await.unwrap_or_else(|_| Err(failure::of_slow_start(&blueprint)))
     }
 
     /// Gives a bare instance the operator's config.
     pub(crate) async fn configure(&mut self) -> Result<(), CallError> {
         let blueprint = self.store.data().blueprint.clone();
-        let wall = blueprint.configure_wall();
-        let configured =
-            tokio::time::timeout(wall, self.guests.meta.call_configure(&mut self.store, &blueprint.config));
-        let configured = configured.await;
+        let called = self.guests.meta.call_configure(&mut self.store, &blueprint.config);
+        let configured = tokio::time::timeout(blueprint.configure_wall(), called).await;
         self.store.data_mut().settle_log();
         match configured {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(failure::of_plugin(&blueprint.name, error)),
             Ok(Err(error)) => Err(failure::of_trial(&error, self.store.data())),
-            Err(_) => Err(CallError::Start { plugin: blueprint.name.to_string(), clock: "wall", limit: wall }),
+            Err(_) => Err(failure::of_slow_start(&blueprint)),
         }
     }
 

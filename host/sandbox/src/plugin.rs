@@ -210,6 +210,7 @@ impl Plugin {
         let _running = self.core.ticker.clock().running();
         let retention = retention::<C>(ctx);
         let mut lease = pool.lease(until).await?;
+        let until = until + lease.made_in;
         let left = if lease.is_late { until.saturating_duration_since(Instant::now()) } else { wall };
         let Within { answer, waited } = self.enter(&mut lease.instance, ctx, &call, until, left).await;
         let answer =

@@ -13,7 +13,6 @@ use crate::registry::{Registry, Work};
 use crate::sandbox::Core;
 use crate::slots::share_of;
 use crate::stage::CallError;
-use crate::ticker::Clock;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +29,6 @@ pub(crate) struct Pool {
     share: Owner,
     kv: Arc<dyn KvStore>,
     registry: Arc<Registry>,
-    clock: Clock,
     places: Mutex<Places>,
 }
 
@@ -52,8 +50,7 @@ struct Idle {
 /// The right to one live instance, of a call.
 struct Place<'p>(&'p Arc<Pool>);
 
-/// The same beyond a call: on its way to whoever waits, or of an instance whose making may outlast its call. `None` once
-/// it is a [`Place`] or was given back.
+/// The same between calls: on its way to whoever waits. `None` once it is a [`Place`] or was given back.
 struct OwnedPlace(Option<Arc<Pool>>);
 
 /// The use of one instance by one call.
@@ -62,6 +59,8 @@ pub(crate) struct Lease<'p> {
     pub(crate) instance: Box<Instance>,
     /// It was waited for or made: time has passed.
     pub(crate) is_late: bool,
+    /// How long it took to make, which is no time of the call's.
+    pub(crate) made_in: Duration,
     place: Place<'p>,
 }
 
@@ -82,14 +81,6 @@ impl Drop for Place<'_> {
     }
 }
 
-impl Place<'_> {
-    fn into_owned(self) -> OwnedPlace {
-        let pool = Arc::clone(self.0);
-        std::mem::forget(self);
-        OwnedPlace(Some(pool))
-    }
-}
-
 impl Drop for OwnedPlace {
     fn drop(&mut self) {
         if let Some(pool) = self.0.take() {
@@ -104,14 +95,6 @@ impl OwnedPlace {
         debug_assert!(self.0.as_ref().is_some_and(|own| Arc::ptr_eq(own, pool)), "a place of another pool");
         self.0 = None;
         Place(pool)
-    }
-
-    /// Leaves an instance to the next call.
-    fn keep(mut self, instance: Box<Instance>) {
-        if let Some(pool) = self.0.take() {
-            let kept = pool.may_idle(instance, Instant::now());
-            pool.give_back(kept);
-        }
     }
 }
 
@@ -129,9 +112,8 @@ impl Pool {
     pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, tenant: TenantId, core: &Core) -> Arc<Self> {
         let places = Places { idle: Vec::new(), free: blueprint.max_instances(), waiters: VecDeque::new() };
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
-        let clock = core.ticker.clock().clone();
         let share = share_of(tenant);
-        Arc::new(Self { blueprint, namespace, share, kv, registry, clock, places: Mutex::new(places) })
+        Arc::new(Self { blueprint, namespace, share, kv, registry, places: Mutex::new(places) })
     }
 
     /// Whether it has the instances of this plugin that serve `owner`.
@@ -151,7 +133,7 @@ impl Pool {
             }
         };
         match idle {
-            Some(instance) => Ok(Lease { instance, is_late, place }),
+            Some(instance) => Ok(Lease { instance, is_late, made_in: Duration::ZERO, place }),
             None => Box::pin(self.new_lease(place, until)).await,
         }
     }
@@ -210,8 +192,8 @@ impl Pool {
         may.then(|| Idle { instance, since: now, lane: lane() })
     }
 
-    /// Makes an instance. One that is not configured in time is finished in the background and serves the next
-    /// call, so that a plugin whose `configure` outlasts a call's limit starts all the same.
+    /// Makes an instance, in time of its own ([`Blueprint::configure_wall`]): what an interpreter takes to start is more than
+    /// a window of a stream may take.
     async fn new_lease<'p>(self: &'p Arc<Self>, place: Place<'p>, until: Instant) -> Result<Lease<'p>, CallError> {
         let Some(slot) = self.registry.slot(self.work(), &self.share, until).await else {
             let key = match self.work() {
@@ -223,28 +205,9 @@ impl Pool {
         };
         let (kv, registry, tenant) = (self.kv.clone(), self.registry.clone(), self.share.tenant.clone());
         let state = self.blueprint.serving_state(self.namespace.clone(), kv, registry, tenant);
-        // The caller may be gone before this is done.
-        let (place, clock) = (place.into_owned(), self.clock.clone());
-        let mut making = Box::pin(async move {
-            let _running = clock.running();
-            let instance = Box::new(Instance::configured(state, Some(slot)).await?);
-            Ok::<_, CallError>((instance, place))
-        });
-        match tokio::time::timeout_at(until.into(), &mut making).await {
-            Ok(made) => {
-                let (instance, place) = made?;
-                Ok(Lease { instance, is_late: true, place: place.lend(self) })
-            }
-            Err(_) => {
-                tokio::spawn(async move {
-                    match making.await {
-                        Ok((instance, place)) => place.keep(instance),
-                        Err(error) => tracing::warn!(target: "plugin", "{error}"),
-                    }
-                });
-                Err(CallError::Configuring { plugin: self.blueprint.name.to_string() })
-            }
-        }
+        let began = Instant::now();
+        let instance = Box::new(Instance::configured(state, Some(slot)).await?);
+        Ok(Lease { instance, is_late: true, made_in: began.elapsed(), place })
     }
 
     fn busy(&self) -> CallError {

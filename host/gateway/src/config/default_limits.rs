@@ -5,6 +5,7 @@ use super::{Config, LimitsConfig};
 use crate::assemble::HOLDBACK_BYTES;
 use std::path::Path;
 use std::time::Duration;
+use tidegate_sandbox::SandboxConfig;
 use tidegate_sandbox::stage::{HttpGrant, StageKind};
 
 /// By stage: `cpu_ms`, `wall_ms`.
@@ -59,6 +60,17 @@ fn the_guide_says_the_default_times_of_each_stage() {
         let row = format!("| `{}` | {cpu} | {wall} |", stage.as_str());
         assert!(guide.contains(&row), "docs/plugins.md lacks {row}");
     }
+}
+
+#[test]
+fn the_guide_says_how_long_an_instance_may_take_to_be_made_and_how_long_it_lives() {
+    let config = SandboxConfig::default();
+    let cpu = config.configure_cpu.as_secs();
+    let made = format!("{cpu} s of\nCPU and {} s of wall time of its own", (5 * cpu).max(5));
+    let (idle, age, calls) = (config.max_idle.as_secs(), config.max_age.as_secs(), config.recycle_after_calls);
+    let lives = format!("idle for {idle} s, {age} s old, after {calls} calls");
+    let guide = read("docs/plugins.md");
+    assert!(guide.contains(&made) && guide.contains(&lives), "docs/plugins.md lacks {made:?} or {lives:?}");
 }
 
 #[test]

@@ -91,15 +91,6 @@ pub enum CallError {
         /// The limit.
         instances: usize,
     },
-    /// A new instance was not configured within the call's time. That is finished in the background.
-    #[error(
-        "plugin `{plugin}` is still being configured, longer than a call may take (limits.wall_ms); once that is done, \
-         calls are served"
-    )]
-    Configuring {
-        /// The stage's plugin.
-        plugin: String,
-    },
 }
 
 #[cfg(test)]
@@ -120,7 +111,6 @@ mod tests {
             (CallError::Memory { plugin: plugin.clone(), asked: 9, limit: 8 }, "limit is 8 (limits.memory_mib)"),
             (CallError::TooLarge { plugin: plugin.clone(), limit: 8 }, "output_bytes = 8"),
             (CallError::Busy { plugin, instances: 3 }, "all 3 instances of the tenant are in use (limits.instances)"),
-            (CallError::Configuring { plugin: "p".into() }, "longer than a call may take (limits.wall_ms)"),
             (full("instances", "plugins.waiting_instances"), "7 instances (plugins.waiting_instances)"),
         ] {
             let said = error.to_string();
