@@ -43,8 +43,18 @@ fn missing_export<'a>(world: &'a str, source: &str) -> Option<(&'a str, String)>
         return None;
     }
     let words: BTreeSet<&str> = source.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '$').collect();
-    let exported = world.lines().filter_map(|line| line.trim().strip_prefix("export ")?.strip_suffix(';'));
+    let exported = world.lines().filter_map(|line| interface(line.trim().strip_prefix("export ")?.strip_suffix(';')?));
     exported.map(|stage| (stage, camel(stage))).find(|(_, name)| !words.contains(name.as_str()))
+}
+
+/// `stream-guard` of `stream-guard` and of `tidegate:plugin/stream-guard@0.1.0`; a function of the world's own is none.
+fn interface(exported: &str) -> Option<&str> {
+    let name = match exported.split_once('/') {
+        Some((_, name)) => name.split('@').next()?,
+        None => exported,
+    };
+    let name = name.trim();
+    (!name.contains(':')).then_some(name)
 }
 
 /// `stream-guard` as JavaScript has it, `streamGuard`.
@@ -73,5 +83,13 @@ mod tests {
             Some("stream-guard streamGuard")
         );
         assert_eq!(missing("export * from \"./guards.js\";\n"), None);
+    }
+
+    #[test]
+    fn a_stage_is_named_by_its_interface_and_a_function_is_no_stage() {
+        let world =
+            "world project {\n  export tidegate:plugin/prompt-guard@0.1.0;\n  export warm-up: func() -> u32;\n}\n";
+        assert_eq!(missing_export(world, "export const promptGuard = {};\n"), None);
+        assert_eq!(missing_export(world, ""), Some(("prompt-guard", "promptGuard".to_owned())));
     }
 }
