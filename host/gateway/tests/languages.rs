@@ -100,7 +100,8 @@ fn tells_what_it_throws(project: &Path, lang: &str) {
         _ => (
             "plugin.py",
             "    def inspect_prompt(self, ctx, prompt):\n",
-            "        print(\"seen\", {\"a\": 1})\n        absent()\n",
+            // Without an end of line, which the end of the call is.
+            "        print(\"seen\", {\"a\": 1}, end=\"\")\n        absent()\n",
             "NameError: name 'absent' is not defined",
         ),
     };

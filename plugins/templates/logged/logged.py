@@ -4,6 +4,7 @@ writes it to the server's log first. `tidegate plugin test` shows the log below 
 import functools
 import io
 import sys
+import types
 
 from componentize_py_types import Err
 from wit_world.imports import log
@@ -20,6 +21,11 @@ class Lines(io.TextIOBase):
         for line in lines:
             log.write(self.level, line, [])
         return len(text)
+
+    def end(self):
+        """Writes what was begun: the next line may be of another request."""
+        if self.begun:
+            self.write("\n")
 
 
 OUT, ERRORS = Lines(log.Level.INFO), Lines(log.Level.WARN)
@@ -40,7 +46,11 @@ def told(call):
         # Not at the import: that happens while the component is built, where there is no log yet.
         sys.stdout, sys.stderr = OUT, ERRORS
         try:
-            return call(*args)
+            try:
+                return call(*args)
+            finally:
+                OUT.end()
+                ERRORS.end()
         except Err:
             raise  # An error of the contract, which the host is told as it is.
         except Exception as error:
@@ -54,6 +64,7 @@ def told(call):
 def logged(exports):
     """The same class, whose methods log what they raise."""
     for name, call in list(vars(exports).items()):
-        if callable(call) and not name.startswith("_"):
+        # Static methods and classes can be called too, and are to stay what they are.
+        if isinstance(call, types.FunctionType) and not name.startswith("_"):
             setattr(exports, name, told(call))
     return exports
