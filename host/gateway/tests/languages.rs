@@ -55,6 +55,8 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 tells_what_it_throws(&project, lang);
                 is_given_its_log(&project, lang);
             }
+            ("rust", StageKind::StreamGuard) => passes_its_own_tests(&project),
+            ("js" | "python", StageKind::StreamGuard) => guards_the_first_stream_of_each_tenant(&project),
             _ => {}
         }
         let component = std::fs::read(project.join("dist/made.wasm")).unwrap();
@@ -86,6 +88,38 @@ fn tells_why_it_panics(project: &Path) {
     }
     std::fs::write(&source, good).unwrap();
     assert!(plugin(project, &["build"]).0);
+}
+
+/// What the guide promises of a project in Rust: `cargo test` needs no wasm.
+fn passes_its_own_tests(project: &Path) {
+    let mut cargo = Command::new("cargo");
+    let tested = cargo.arg("test").current_dir(project).env_remove("CARGO_TARGET_DIR").output().unwrap();
+    let said = String::from_utf8_lossy(&tested.stdout);
+    assert!(tested.status.success() && said.contains(" 1 passed"), "{said}{}", String::from_utf8_lossy(&tested.stderr));
+}
+
+/// In a server with its default limits, of which the shortest is that of a stream guard. An interpreter takes longer than
+/// that to start, and each tenant has one of its own.
+fn guards_the_first_stream_of_each_tenant(project: &Path) {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |name: &str| {
+        let hash = blake3::hash(name.as_bytes());
+        format!("[[keys]]\nname = \"{name}\"\nhash = \"blake3:{hash}\"\nadmin = true\n")
+    };
+    let guard = stage("made", &project.join("dist/made.wasm"), "word = \"Tidegate\"\nreplacement = \"[hush]\"");
+    let file = folder.path().join("tidegate.toml");
+    std::fs::write(&file, format!("[server]\nlisten = \"127.0.0.1:0\"\n{}{}{guard}", key("ann"), key("bob"))).unwrap();
+    let server = Server::with(&file);
+    let question = json!({"model": "tidegate-starter", "stream": true,
+        "messages": [{"role": "user", "content": "What is Tidegate?"}]});
+    for name in ["ann", "bob", "ann"] {
+        let head = format!("authorization: Bearer {name}\r\n");
+        let answer = request(&server.addr, "POST /v1/chat/completions", &head, &question.to_string());
+        assert!(answer.contains("[hush]") && answer.contains("\"finish_reason\":\"stop\""), "{name}: {answer}");
+    }
+    let metrics = request(&server.addr, "GET /metrics", "authorization: Bearer ann\r\n", "");
+    assert!(metrics.contains("tidegate_plugin_call_seconds_count{plugin=\"made\""), "{metrics}");
+    assert!(!metrics.contains("tidegate_plugin_failures_total{plugin=\"made\""), "{metrics}");
 }
 
 /// A plugin in JavaScript or Python that prints and then throws: its test shows both, and where it was.
@@ -200,16 +234,16 @@ const EXAMPLES: [(&str, &str, &str); 4] = [
 /// The stage of an example whose component was just built.
 fn stage(name: &str, component: &Path, config: &str) -> String {
     format!(
-        "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = \"{}\"\n\
-         [pipeline.stage.limits]\ncpu_ms = 10000\nwall_ms = 60000\n[pipeline.stage.config]\n{config}\n",
+        "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = \"{}\"\n[pipeline.stage.config]\n{config}\n",
         component.display()
     )
 }
 
-fn request(addr: &str, head: &str, body: &str) -> String {
+/// `more` are further lines of the head.
+fn request(addr: &str, head: &str, more: &str, body: &str) -> String {
     let mut socket = TcpStream::connect(addr).unwrap();
     let length = body.len();
-    let request = format!("{head} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\ncontent-length: {length}\r\n");
+    let request = format!("{head} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\ncontent-length: {length}\r\n{more}");
     write!(socket, "{request}content-type: application/json\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
@@ -224,9 +258,9 @@ fn serve(folder: &Path, stages: &[(&str, String)]) -> (Value, String) {
     let server = Server::with(&file);
     let model = if stages.iter().any(|(name, _)| *name == "length-router") { "auto" } else { "tidegate-starter" };
     let question = json!({"model": model, "messages": [{"role": "user", "content": "What is 17*23?"}]}).to_string();
-    let answer = request(&server.addr, "POST /v1/chat/completions", &question);
+    let answer = request(&server.addr, "POST /v1/chat/completions", "", &question);
     let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-    (body["choices"][0].clone(), request(&server.addr, "GET /metrics", ""))
+    (body["choices"][0].clone(), request(&server.addr, "GET /metrics", "", ""))
 }
 
 #[test]
