@@ -333,6 +333,52 @@ expect.seen = false
     }
 }
 
+/// With the edits that a server makes: what a model called tools with, what they said, and which messages there are.
+#[test]
+fn the_outcome_has_the_messages_as_the_guard_leaves_them() {
+    let redacts = r#"
+[[case]]
+name = "arguments of a call, and what a tool says"
+ask.prompt = [
+  { role = "assistant", tool_calls = [{ id = "c1", name = "send", arguments = { to = "jo@example.com" } }] },
+  { role = "tool", call_id = "c1", text = "sent to jo@example.com" },
+]
+expect.action = "rewrite"
+expect.text = "sent to [email]"
+expect.messages = [
+  { role = "assistant", text = "", tool_calls = [{ id = "c1", name = "send", arguments = '{"to":"[email]"}' }] },
+  { role = "tool", text = "sent to [email]", call_id = "c1" },
+]
+[[case]]
+name = "text from outside"
+ask.prompt = [{ role = "user", text = "Write to jo@example.com.", source = "notes" }]
+expect.messages = [{ role = "user", text = "Write to [email].", source = "notes" }]
+"#;
+    let moves = r#"
+[[case]]
+name = "three are put, one of them and the prompt are dropped"
+ask.prompt = "the truth about edits"
+expect = { action = "rewrite", messages = [{ role = "user", text = "" }, { role = "user", text = "" }] }
+[[case]]
+name = "text from outside is not put anywhere, and dropped"
+ask.prompt = [{ role = "user", text = "the truth about edits", source = "notes" }]
+expect = { action = "rewrite", messages = [] }
+"#;
+    let shouts = r#"
+[config]
+output = "shout"
+[[case]]
+name = "an answer that calls a tool"
+ask.output = { text = "hi", tool_calls = [{ id = "c1", name = "f" }] }
+expect.text = "HI"
+expect.messages = [{ role = "assistant", text = "HI", tool_calls = [{ id = "c1", name = "f", arguments = "{}" }] }]
+"#;
+    for (component, cases) in [(shipped("pii-guard"), redacts), (guest("lies"), moves), (guest("honest"), shouts)] {
+        let (good, said) = run_cases(&component, cases);
+        assert!(good, "{said}");
+    }
+}
+
 #[test]
 fn bench_leaves_out_what_is_to_fail_and_says_so() {
     let calculator = repository().join("plugins/calculator");

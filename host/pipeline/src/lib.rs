@@ -35,4 +35,4 @@ pub use gate::{Gate, GateConfig};
 pub use models::{EngineModel, Makes, Model, ModelBackend, Models};
 pub use reply::{Reply, ReplyEvent};
 pub use stage::{OnError, Stage};
-pub use stages::{OutputGuardStage, WhenStreamed};
+pub use stages::{OutputGuardStage, WhenStreamed, apply_edits};

@@ -5,12 +5,12 @@ use super::stream::{self, Reading};
 use super::workbench::context;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
+use tidegate_pipeline::apply_edits;
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{
-    Action, CallError, Candidate, Edit, Exchange, MemoryItem, Output, Prompt, Query, Question, RouteRequest, Summary,
-    Verdict,
+    Action, CallError, Candidate, Exchange, MemoryItem, Output, Prompt, Query, Question, RouteRequest, Summary, Verdict,
 };
-use tidegate_types::{Finding, Message, Role, ToolCall, Usage};
+use tidegate_types::{Finding, Message, Part, Role, ToolCall, Usage};
 
 /// The outcome of a call: `error` where it failed. A stream guard may withhold so many bytes.
 pub(super) async fn outcome(plugin: &Plugin, ask: &Ask, holdback_bytes: usize) -> anyhow::Result<(Value, usize)> {
@@ -26,14 +26,18 @@ pub(super) async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError>
     let ctx = context();
     Ok(match ask {
         Ask::Prompt(fixture::Prompt { messages, tools, params }) => {
-            let prompt = Prompt { messages, tools, params };
-            verdict(plugin.inspect_prompt(&ctx, prompt).await?, messages.clone())
+            let said = match &messages[..] {
+                // Text from outside comes alone.
+                [message] if message.provenance.is_some() => plugin.inspect_outside(&ctx, message).await?,
+                messages => plugin.inspect_prompt(&ctx, Prompt { messages, tools, params }).await?,
+            };
+            verdict(plugin, said, messages.clone())?
         }
         Ask::Output(said) => {
-            let choices = [Message::text("choice-0", Role::Assistant, &said.text)];
+            let choices = std::slice::from_ref(&said.message);
             let finish_reasons = [said.finish_reason.as_str()];
-            let output = Output { choices: &choices, finish_reasons: &finish_reasons, usage: None, attrs: &said.attrs };
-            verdict(plugin.inspect_output(&ctx, output).await?, choices.to_vec())
+            let output = Output { choices, finish_reasons: &finish_reasons, usage: None, attrs: &said.attrs };
+            verdict(plugin, plugin.inspect_output(&ctx, output).await?, choices.to_vec())?
         }
         Ask::Route(route) => routed(plugin, route).await?,
         Ask::Tool(tool) => {
@@ -67,13 +71,14 @@ pub(super) async fn call(plugin: &Plugin, ask: &Ask) -> Result<Value, CallError>
     })
 }
 
-/// `text` is the last message as the verdict leaves it.
-fn verdict(verdict: Verdict, mut messages: Vec<Message>) -> Value {
+/// `messages` as the verdict leaves them, with the edits that a server makes, and `text`, that of the last one.
+fn verdict(plugin: &Plugin, verdict: Verdict, mut messages: Vec<Message>) -> Result<Value, CallError> {
     let mut outcome = json!({"findings": categories(&verdict.findings)});
     let action = match verdict.action {
         Action::Allow => "allow",
         Action::Rewrite(edits) => {
-            replace(&mut messages, edits);
+            apply_edits(&mut messages, edits)
+                .map_err(|message| CallError::BadResult { plugin: plugin.name().to_owned(), message })?;
             "rewrite"
         }
         Action::Respond(parts) => {
@@ -87,22 +92,39 @@ fn verdict(verdict: Verdict, mut messages: Vec<Message>) -> Value {
         }
     };
     outcome["action"] = action.into();
-    outcome["text"] = messages.last().map(Message::joined_text).into();
-    outcome
+    outcome["text"] = messages.last().map(text_of).into();
+    outcome["messages"] = messages.iter().map(shown).collect();
+    Ok(outcome)
 }
 
-/// Follows replacements of text from right to left, so that earlier spans stay true.
-fn replace(messages: &mut [Message], mut edits: Vec<Edit>) {
-    let start = |edit: &Edit| if let Edit::ReplaceText { span, .. } = edit { span.start } else { 0 };
-    edits.sort_by_key(|edit| std::cmp::Reverse(start(edit)));
-    for edit in edits {
-        let Edit::ReplaceText { message_id, part, span, text } = edit else { continue };
-        let message = messages.iter_mut().find(|message| message.id == message_id);
-        if let Some(tidegate_types::Part::Text(old)) = message.and_then(|m| m.parts.get_mut(part as usize)) {
-            // The sandbox checked the span.
-            old.replace_range(span.start as usize..span.end as usize, &text);
+/// A message as a case says one.
+fn shown(message: &Message) -> Value {
+    let mut shown = json!({"role": message.role, "text": text_of(message)});
+    let mut calls = Vec::new();
+    for part in &message.parts {
+        match part {
+            Part::ToolCall(call) => calls.push(json!(call)),
+            Part::ToolOutcome(outcome) => shown["call_id"] = outcome.call_id.as_str().into(),
+            _ => {}
         }
     }
+    if !calls.is_empty() {
+        shown["tool_calls"] = calls.into();
+    }
+    if let Some(from) = &message.provenance {
+        shown["source"] = from.source.as_str().into();
+    }
+    shown
+}
+
+/// Its text, or what its tool says.
+fn text_of(message: &Message) -> String {
+    let text = |part: &Part| match part {
+        Part::Text(text) => Some(text.clone()),
+        Part::ToolOutcome(outcome) => Some(outcome.content.clone()),
+        _ => None,
+    };
+    message.parts.iter().filter_map(text).collect()
 }
 
 async fn routed(plugin: &Plugin, route: &Route) -> Result<Value, CallError> {

@@ -22,8 +22,9 @@ pub(super) fn apply(
 }
 
 /// Edits messages: first texts and arguments, as the guard saw them, then which messages there are. Each text is copied
-/// once, however many edits it has: a caller decides how many those are.
-fn apply_to(messages: &mut Vec<Message>, edits: Vec<Edit>) -> Result<(), String> {
+/// once, however many edits it has: a caller decides how many those are. What does not fit is an error, and leaves some of
+/// them made.
+pub fn apply_to(messages: &mut Vec<Message>, edits: Vec<Edit>) -> Result<(), String> {
     let (mut texts, mut arguments, mut moves) = (Vec::new(), HashMap::new(), Vec::new());
     for edit in edits {
         match edit {
