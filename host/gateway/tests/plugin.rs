@@ -218,6 +218,25 @@ expect.content = "none"
     assert!(good && said.matches("ok      ").count() == 4, "{said}");
 }
 
+#[test]
+fn time_passes_as_the_cases_say() {
+    let case = |advance_ms: u64, tool: &str, arguments: &str, content: &str| {
+        format!(
+            "[[case]]\nname = \"{tool} after {advance_ms}\"\nadvance_ms = {advance_ms}\n\
+             ask.tool = {{ name = \"{tool}\", arguments = \"{arguments}\" }}\nexpect.content = \"{content}\"\n"
+        )
+    };
+    let cases = [
+        case(0, "set", "key value 3600000", "set"),
+        case(1_800_000, "get", "key", "value"),
+        case(1_800_000, "get", "key", "none"),
+        case(5, "clock", "", "3600012 3600005"),
+    ];
+    let grants = "[grants]\nkv_kib = 64\ndocuments = { here = \".\" }\n[host]\nnow_unix_ms = 7\n";
+    let (good, said) = run_cases(&guest("keeper"), &(grants.to_owned() + &cases.concat()));
+    assert!(good && said.matches("ok      ").count() == 4, "{said}");
+}
+
 /// The grants of the guest `reaches`.
 const OUTSIDE: &str = r#"
 [grants]
@@ -270,6 +289,50 @@ expect.error = "no [[host.models]] with `text` answers `tiny`"
 name = "vectors"
 ask.tool = { name = "search", arguments = "notes 0.9 0.1" }
 expect.content = "east:0.99,north:0.11"
+"#;
+    let (good, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}{cases}"));
+    assert!(good && said.matches("ok      ").count() == 5, "{said}");
+}
+
+#[test]
+fn an_answer_may_ask_for_headers_be_over_and_fail() {
+    let cases = r#"
+[[host.http]]
+url = "https://a.example/x"
+headers_have = { X-Kind = "probe" }
+body = "to a probe"
+[[host.http]]
+url = "https://a.example/x"
+times = 2
+status = 503
+headers = { Retry-After = "1" }
+[[host.http]]
+url = "https://a.example/x"
+body = "back"
+[[host.models]]
+model = "tiny"
+has = "slow"
+error = "timeout"
+[[case]]
+name = "with the header"
+ask.tool = { name = "header", arguments = "https://a.example/x x-kind a-probe" }
+expect.content = "200 to a probe"
+[[case]]
+name = "first"
+ask.tool = { name = "get", arguments = "https://a.example/x" }
+expect.content = "503 "
+[[case]]
+name = "second"
+ask.tool = { name = "get", arguments = "https://a.example/x" }
+expect.content = "503 "
+[[case]]
+name = "third"
+ask.tool = { name = "get", arguments = "https://a.example/x" }
+expect.content = "200 back"
+[[case]]
+name = "a model that fails"
+ask.tool = { name = "complete", arguments = "small slow" }
+expect.error = "timeout"
 "#;
     let (good, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}{cases}"));
     assert!(good && said.matches("ok      ").count() == 5, "{said}");
@@ -377,6 +440,36 @@ expect.messages = [{ role = "assistant", text = "HI", tool_calls = [{ id = "c1",
         let (good, said) = run_cases(&component, cases);
         assert!(good, "{said}");
     }
+}
+
+#[test]
+fn limits_of_the_file_are_those_of_a_stage_and_what_passes_a_servers_default_is_told() {
+    let cases = r#"
+[limits]
+cpu_ms = 300
+[[case]]
+name = "at once"
+ask.prompt = "go on"
+expect.action = "allow"
+[[case]]
+name = "never"
+ask.prompt = "loop"
+expect.error = "300ms of cpu time (limits.cpu_ms)"
+"#;
+    let (good, said) = run_cases(&guest("loops"), cases);
+    let told = "ms of CPU; a server's default for a prompt-guard is 100 (`limits.cpu_ms` of the stage)";
+    assert!(good && said.matches(told).count() == 1, "{said}");
+    assert!(said.split("never\n        took ").nth(1).is_some_and(|rest| rest.contains(told)), "{said}");
+    let asks = |limits: &str| {
+        run_cases(
+            &guest("hoards"),
+            &format!("[limits]\n{limits}\n[[case]]\nname = \"a\"\nask.prompt = \"80\"\nexpect.action = \"allow\"\n"),
+        )
+    };
+    let (good, said) = asks("memory_mib = 128");
+    assert!(good, "{said}");
+    let (good, said) = asks("memory_mib = 32");
+    assert!(!good && said.contains("its limit is 33554432 (limits.memory_mib)"), "{said}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::capability::{
 };
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Bounds and suppliers of one [`crate::Sandbox`].
@@ -45,15 +46,17 @@ pub struct SandboxConfig {
     pub vectors: Arc<dyn VectorStore>,
     /// What callers' pseudonyms are made with, which are the same wherever it is; `None` for a key of this sandbox alone.
     pub pseudonym_key: Option<[u8; 32]>,
-    /// For tests of plugins: time stands still, and random bytes follow from a seed.
+    /// For tests of plugins: time passes as they say, and random bytes follow from a seed.
     pub fixed: Option<Fixed>,
 }
 
 /// What a plugin is told in place of the machine's time and chance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Fixed {
-    /// `clock.now-unix-ms`; `clock.monotonic-ms` is 0.
+    /// `clock.now-unix-ms` when nothing has passed.
     pub now_unix_ms: u64,
+    /// What has passed since, which is `clock.monotonic-ms`.
+    pub passed_ms: Arc<AtomicU64>,
     /// Each instance draws the same bytes from it, in the order in which it asks.
     pub seed: u64,
 }

@@ -137,7 +137,7 @@ pub(crate) fn blueprint(
         http: opened.http,
         models: core.config.models.clone(),
         vectors: core.config.vectors.clone(),
-        fixed: core.config.fixed,
+        fixed: core.config.fixed.clone(),
         metrics: Vec::new(),
         declares_secrets: false,
         configure_cpu: core.config.configure_cpu,

@@ -65,6 +65,11 @@ impl CpuMeter {
         Ok(UpdateDeadline::YieldCustom(1, self.yielding(now)))
     }
 
+    /// What of the call's time was counted so far.
+    pub(crate) fn used(&self) -> Duration {
+        self.used
+    }
+
     fn yielding(&self, left: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let since = Arc::clone(&self.since);
         Box::pin(async move {

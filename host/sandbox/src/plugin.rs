@@ -22,6 +22,7 @@ use crate::stages::{
 use crate::within::{Within, within};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_types::{Message, Retention, TenantId, ToolCall, ToolDef, ToolOutcome};
 
@@ -35,6 +36,7 @@ pub struct Plugin {
     pub(crate) pools: Arc<Pools>,
     /// Whose pool it is that tenants share.
     everyone: TenantId,
+    most_cpu_ns: AtomicU64,
 }
 
 /// Where the windows of one text are judged, from the first one on. Begins empty.
@@ -57,7 +59,8 @@ impl Plugin {
         let stages = blueprint.stages.kinds();
         let pools = Arc::default();
         core.registry.enroll(&pools);
-        Self { core, blueprint, descriptor, stages, capabilities, pools, everyone: TenantId::new("*") }
+        let everyone = TenantId::new("*");
+        Self { core, blueprint, descriptor, stages, capabilities, pools, everyone, most_cpu_ns: AtomicU64::new(0) }
     }
 
     /// Its name in the config.
@@ -98,6 +101,26 @@ impl Plugin {
     /// Whether its instances begin with what `configure` has built, without a call of it.
     pub fn starts_configured(&self) -> bool {
         self.blueprint.is_configured
+    }
+
+    /// The most CPU time that one call has used since this was asked last, as its limit counts it: one that is over within a
+    /// millisecond or two has used none. For the tools of authors.
+    pub fn take_most_cpu(&self) -> Duration {
+        Duration::from_nanos(self.most_cpu_ns.swap(0, Ordering::Relaxed))
+    }
+
+    fn note_cpu(&self, used: Duration) {
+        // Nothing was looked at in most calls, and what is counted by several threads is left alone then.
+        if !used.is_zero() {
+            self.most_cpu_ns.fetch_max(used.as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets time pass in the world of a test ([`crate::Fixed`]); the machine's own cannot be hurried.
+    pub fn pass_time(&self, time: Duration) {
+        if let Some(fixed) = &self.blueprint.fixed {
+            fixed.passed_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+        }
     }
 
     /// Makes an instance, configures it and drops it again: for measuring what one costs.
@@ -213,6 +236,7 @@ impl Plugin {
         let until = until + lease.made_in;
         let left = if lease.is_late { until.saturating_duration_since(Instant::now()) } else { wall };
         let Within { answer, waited } = self.enter(&mut lease.instance, ctx, &call, until, left).await;
+        self.note_cpu(lease.instance.store.data().meter.used());
         let answer =
             answer.ok_or_else(|| CallError::Deadline { plugin: self.name().into(), clock: "wall", limit: wall });
         let said = |error| if retention == Retention::Nothing { failure::without_words(error) } else { error };
@@ -325,7 +349,6 @@ pub(crate) mod tests {
     use crate::registry::Registry;
     use crate::sandbox::{PluginSpec, Sandbox, Snapshot};
     use crate::{LoadError, SandboxConfig};
-    use std::sync::atomic::Ordering;
     use tidegate_types::{Caller, RequestId, Role};
 
     /// The guest `loops` in a sandbox of so many instances.

@@ -6,8 +6,7 @@ mod ask;
 
 pub use ask::{Ask, Output, Prompt, Route, Stream, Told, Tool};
 
-use crate::assemble::HOLDBACK_BYTES;
-use crate::config::GrantsConfig;
+use crate::config::{GrantsConfig, LimitsConfig};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -22,8 +21,8 @@ pub struct Fixtures {
     pub config: toml::Table,
     /// As in `[pipeline.stage.grants]`.
     pub grants: GrantsConfig,
-    /// Those of `[pipeline.stage.limits]` that tests keep.
-    pub limits: TestLimits,
+    /// As in `[pipeline.stage.limits]`.
+    pub limits: LimitsConfig,
     /// What the host answers.
     pub host: HostScript,
     /// What is asked.
@@ -40,25 +39,11 @@ impl Fixtures {
     }
 }
 
-/// `[limits]`
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TestLimits {
-    /// Bytes that a stream guard may withhold; one that promises less may withhold that.
-    pub holdback_bytes: usize,
-}
-
-impl Default for TestLimits {
-    fn default() -> Self {
-        Self { holdback_bytes: HOLDBACK_BYTES }
-    }
-}
-
 /// `[host]`
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostScript {
-    /// The clock, which stands still.
+    /// The clock, which stands still but for what cases say.
     pub now_unix_ms: u64,
     /// Of `random`.
     pub seed: u64,
@@ -82,9 +67,17 @@ pub struct HttpAnswer {
     pub method: Option<String>,
     /// Text that the request's body holds; any where absent.
     pub body_has: Option<String>,
+    /// Headers that the request has, and text that each holds.
+    #[serde(default)]
+    pub headers_have: BTreeMap<String, String>,
+    /// So many requests are answered by it, and those after them by others; all where absent.
+    pub times: Option<u32>,
     /// The answer's status.
     #[serde(default = "ok")]
     pub status: u16,
+    /// The answer's headers.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
     /// The answer's body.
     #[serde(default)]
     pub body: String,
@@ -110,6 +103,8 @@ pub struct ModelAnswer {
     pub vector: Option<Vec<f32>>,
     /// What `classify` answers for a text.
     pub labels: Option<BTreeMap<String, f32>>,
+    /// `timeout` or `unavailable` in place of any answer.
+    pub error: Option<String>,
 }
 
 /// `[[host.vectors]]`
@@ -135,6 +130,9 @@ pub struct Case {
     pub name: String,
     /// A config of its own.
     pub config: Option<toml::Table>,
+    /// What has passed on the clock since the case before; what is kept in `kv` for a time is over by it, too.
+    #[serde(default)]
+    pub advance_ms: u64,
     /// The question.
     pub ask: Ask,
     /// Keys of the outcome and their values; what is not named may be anything.

@@ -4,6 +4,7 @@ use super::fixture::{HttpAnswer, ModelAnswer};
 use serde_json::{Map, Value};
 use std::future::ready;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tidegate_sandbox::capability::{
     BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse, ModelAsk, ModelReply, ModelService,
 };
@@ -12,12 +13,54 @@ use tidegate_types::{Message, Usage};
 
 type Answer<T> = Result<T, CapabilityError>;
 
+/// An answer, and how many requests it may still answer.
+struct Scripted {
+    answer: HttpAnswer,
+    left: AtomicU32,
+}
+
+impl Scripted {
+    fn fits(&self, request: &HttpRequest, body: &str) -> bool {
+        let HttpAnswer { url, method, body_has, headers_have, .. } = &self.answer;
+        let has = |name: &str, text: &str| {
+            request.headers.iter().any(|(sent, value)| sent.eq_ignore_ascii_case(name) && value.contains(text))
+        };
+        *url == request.url
+            && method.as_ref().is_none_or(|method| method.eq_ignore_ascii_case(&request.method))
+            && body_has.as_ref().is_none_or(|text| body.contains(text))
+            && headers_have.iter().all(|(name, text)| has(name, text))
+    }
+
+    /// Takes one of its times.
+    fn takes(&self) -> bool {
+        let one_less = |left: u32| left.checked_sub(1);
+        self.answer.times.is_none() || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+
+    fn answer(&self) -> Answer<HttpResponse> {
+        let HttpAnswer { status, headers, body, error, .. } = &self.answer;
+        if let Some(error) = error {
+            return Err(scripted_error(error));
+        }
+        let headers = headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
+        Ok(HttpResponse { status: *status, headers, body: body.clone().into_bytes(), truncated: false })
+    }
+}
+
+fn scripted_error(error: &str) -> CapabilityError {
+    match error {
+        "timeout" => CapabilityError::Timeout("as scripted".into()),
+        error => CapabilityError::Unavailable(error.into()),
+    }
+}
+
 /// Answers requests; checks the origin as the server would.
-pub(super) struct ScriptedHttp(Arc<[HttpAnswer]>);
+pub(super) struct ScriptedHttp(Arc<[Scripted]>);
 
 impl ScriptedHttp {
     pub(super) fn new(answers: Vec<HttpAnswer>) -> Self {
-        Self(answers.into())
+        let scripted = |answer: HttpAnswer| Scripted { left: AtomicU32::new(answer.times.unwrap_or(0)), answer };
+        Self(answers.into_iter().map(scripted).collect())
     }
 }
 
@@ -29,7 +72,7 @@ impl HttpClient for ScriptedHttp {
 
 struct Origins {
     allowed: Vec<String>,
-    answers: Arc<[HttpAnswer]>,
+    answers: Arc<[Scripted]>,
 }
 
 impl Origins {
@@ -42,23 +85,12 @@ impl Origins {
             return Err(CapabilityError::Denied(format!("{} is of no granted origin", request.url)));
         }
         let body = String::from_utf8_lossy(&request.body);
-        let fits = |answer: &&HttpAnswer| {
-            answer.url == request.url
-                && answer.method.as_ref().is_none_or(|method| method.eq_ignore_ascii_case(&request.method))
-                && answer.body_has.as_ref().is_none_or(|text| body.contains(text))
-        };
-        let Some(answer) = self.answers.iter().find(fits) else {
+        let Some(scripted) = self.answers.iter().find(|scripted| scripted.fits(request, &body) && scripted.takes())
+        else {
             let (method, url) = (&request.method, &request.url);
             return Err(CapabilityError::Unavailable(format!("no [[host.http]] answers {method} {url}")));
         };
-        match answer.error.as_deref() {
-            Some("timeout") => Err(CapabilityError::Timeout("as scripted".into())),
-            Some(error) => Err(CapabilityError::Unavailable(error.into())),
-            None => {
-                let body = answer.body.clone().into_bytes();
-                Ok(HttpResponse { status: answer.status, headers: Vec::new(), body, truncated: false })
-            }
-        }
+        scripted.answer()
     }
 }
 
@@ -79,9 +111,12 @@ impl ScriptedModels {
     fn answer<T>(&self, ask: &ModelAsk, text: &str, kind: &str, take: impl Fn(&ModelAnswer) -> Option<T>) -> Answer<T> {
         let fits =
             |answer: &&ModelAnswer| answer.model == ask.model && answer.has.as_ref().is_none_or(|t| text.contains(t));
-        let found = self.0.iter().filter(fits).find_map(take);
-        found.ok_or_else(|| {
-            CapabilityError::Unavailable(format!("no [[host.models]] with `{kind}` answers `{}`", ask.model))
+        let said = |answer: &ModelAnswer| match &answer.error {
+            Some(error) => Some(Err(scripted_error(error))),
+            None => take(answer).map(Ok),
+        };
+        self.0.iter().filter(fits).find_map(said).unwrap_or_else(|| {
+            Err(CapabilityError::Unavailable(format!("no [[host.models]] with `{kind}` answers `{}`", ask.model)))
         })
     }
 

@@ -3,11 +3,13 @@
 use super::fixture::{Case, Fixtures};
 use super::guest_log::heard;
 use super::{TestArgs, cases, project, workbench};
+use crate::assemble::HOLDBACK_BYTES;
 use anyhow::{Context, bail};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_sandbox::Plugin;
 use tokio::runtime::Runtime;
 
@@ -44,9 +46,10 @@ pub fn run_cases(component: &[u8], fixtures: &Fixtures, out: &mut dyn Write) -> 
     let shared = shared?;
     let mut failed = 0;
     for case in &fixtures.case {
-        let ((wrong, chunkings), log) = heard(|| run_case(&runtime, component, fixtures, &shared, case));
+        let (Ran { wrong, chunkings, slow }, log) = heard(|| run_case(&runtime, component, fixtures, &shared, case));
         let note = if chunkings > 1 { format!(" ({chunkings} chunkings)") } else { String::new() };
         writeln!(out, "{}  {}{note}", if wrong.is_empty() { "ok    " } else { "FAILED" }, case.name)?;
+        slow.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
         if !wrong.is_empty() {
             failed += 1;
             wrong.iter().try_for_each(|line| writeln!(out, "        {line}"))?;
@@ -57,27 +60,37 @@ pub fn run_cases(component: &[u8], fixtures: &Fixtures, out: &mut dyn Write) -> 
     Ok(failed)
 }
 
-/// What is wrong with the outcome of a case, and in how many chunkings it was tried.
-fn run_case(
-    runtime: &Runtime,
-    component: &[u8],
-    fixtures: &Fixtures,
-    shared: &Arc<Plugin>,
-    case: &Case,
-) -> (Vec<String>, usize) {
+/// What came of a case.
+struct Ran {
+    /// What is wrong with the outcome.
+    wrong: Vec<String>,
+    /// In how many chunkings it was tried.
+    chunkings: usize,
+    /// What a server's default limits would have ended.
+    slow: Option<String>,
+}
+
+fn run_case(runtime: &Runtime, component: &[u8], fixtures: &Fixtures, shared: &Arc<Plugin>, case: &Case) -> Ran {
     let plugin = match &case.config {
         None => Ok(shared.clone()),
         Some(config) => workbench::load(component, fixtures, config),
     };
-    let outcome = match plugin {
-        Ok(plugin) => runtime.block_on(cases::outcome(&plugin, &case.ask, fixtures.limits.holdback_bytes)),
+    let holdback_bytes = fixtures.limits.holdback_bytes.unwrap_or(HOLDBACK_BYTES);
+    let (outcome, slow) = match plugin {
+        Ok(plugin) => {
+            plugin.pass_time(Duration::from_millis(case.advance_ms));
+            let outcome = runtime.block_on(cases::outcome(&plugin, &case.ask, holdback_bytes));
+            (outcome, workbench::over_default(&plugin, case.ask.kind()))
+        }
         // A config that is refused is an outcome too.
-        Err(error) if case.expect.contains_key("error") => Ok((serde_json::json!({"error": format!("{error:#}")}), 1)),
-        Err(error) => Err(error.context("the plugin does not load")),
+        Err(error) if case.expect.contains_key("error") => {
+            (Ok((serde_json::json!({"error": format!("{error:#}")}), 1)), None)
+        }
+        Err(error) => (Err(error.context("the plugin does not load")), None),
     };
     match outcome {
-        Ok((outcome, chunkings)) => (cases::differences(&case.expect, &outcome), chunkings),
-        Err(error) => (vec![format!("{error:#}")], 1),
+        Ok((outcome, chunkings)) => Ran { wrong: cases::differences(&case.expect, &outcome), chunkings, slow },
+        Err(error) => Ran { wrong: vec![format!("{error:#}")], chunkings: 1, slow },
     }
 }
 

@@ -1,15 +1,16 @@
-//! The sandbox of the author's tools: the server's own, with room for few instances and patience for slow machines.
+//! The sandbox of the author's tools: the server's own, with room for few instances and patience for what takes longer than a
+//! server would let it. [`over_default`] says so then.
 
 use super::fixture::{self, Fixtures};
 use super::script::{ScriptedHttp, ScriptedModels};
-use crate::config::Config;
+use crate::config::{Config, LimitsConfig};
 use anyhow::{Context, anyhow};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::capability::{Collection, KvStore, MemoryKv, MemoryVectors, Namespace, VectorEntry, VectorStore};
-use tidegate_sandbox::stage::{CallContext, Limits};
+use tidegate_sandbox::stage::{CallContext, Limits, StageKind};
 use tidegate_sandbox::{Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
 
@@ -20,7 +21,6 @@ pub(super) fn sandbox(world: SandboxConfig) -> anyhow::Result<Sandbox> {
         cache_dir: Some(cache.join("plugins")),
         total_instances: 8,
         total_waiting_instances: 8,
-        configure_cpu: Duration::from_secs(10),
         ..world
     };
     Sandbox::new(config).context("the plugin host does not start")
@@ -38,17 +38,19 @@ pub(super) fn load_with(
     config: &toml::Table,
 ) -> anyhow::Result<(Sandbox, Arc<Plugin>)> {
     let host = &fixtures.host;
-    let kv = Arc::new(MemoryKv::new(64 << 20));
+    let passed_ms = Arc::default();
+    let kv = Arc::new(MemoryKv::with_passed(64 << 20, Arc::clone(&passed_ms)));
     let vectors = Arc::new(MemoryVectors::new(64 << 20, 64 << 20));
+    let limits = limits(&fixtures.limits);
     let world = SandboxConfig {
+        max_memory_bytes: limits.memory_bytes.max(SandboxConfig::default().max_memory_bytes),
         kv: kv.clone(),
         vectors: vectors.clone(),
         http: Arc::new(ScriptedHttp::new(host.http.clone())),
         models: Arc::new(ScriptedModels::new(host.models.clone())),
-        fixed: Some(Fixed { now_unix_ms: host.now_unix_ms, seed: host.seed }),
+        fixed: Some(Fixed { now_unix_ms: host.now_unix_ms, passed_ms, seed: host.seed }),
         ..SandboxConfig::default()
     };
-    let limits = Limits { cpu: Duration::from_secs(10), wall: Duration::from_secs(60), ..Limits::default() };
     let spec = PluginSpec {
         config: serde_json::to_value(config)?,
         grants: fixtures.grants.to_grants(&BTreeMap::new())?,
@@ -61,6 +63,23 @@ pub(super) fn load_with(
     let plugin = sandbox.load(spec).map_err(explain)?;
     runtime()?.block_on(fill(fixtures, kv.as_ref(), vectors.as_ref()))?;
     Ok((sandbox, plugin))
+}
+
+/// Those of the file; times that it does not say are long.
+fn limits(said: &LimitsConfig) -> Limits {
+    let (cpu_ms, wall_ms) = (said.cpu_ms.or(Some(10_000)), said.wall_ms.or(Some(60_000)));
+    LimitsConfig { cpu_ms, wall_ms, ..said.clone() }.to_limits()
+}
+
+/// What the operator has to know where a call since the last look took more CPU time than a server gives unasked.
+pub(super) fn over_default(plugin: &Plugin, kind: StageKind) -> Option<String> {
+    let (took, limit) = (plugin.take_most_cpu(), LimitsConfig::default().cpu(kind));
+    let (took_ms, limit_ms, kind) = (took.as_millis(), limit.as_millis(), kind.as_str());
+    (took > limit).then(|| {
+        format!(
+            "took {took_ms} ms of CPU; a server's default for a {kind} is {limit_ms} (`limits.cpu_ms` of the stage)"
+        )
+    })
 }
 
 /// Here grants are those of `tests.toml`; the sandbox knows a server's config only.

@@ -3,6 +3,7 @@
 use crate::bindings::tidegate::plugin::clock::Host;
 use crate::state::HostState;
 use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tidegate_types::clock::unix_ms;
 
@@ -11,16 +12,16 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 impl Host for HostState {
     fn now_unix_ms(&mut self) -> wasmtime::Result<u64> {
         self.use_capability("clock.now-unix-ms");
-        if let Some(fixed) = self.blueprint.fixed {
-            return Ok(fixed.now_unix_ms);
+        if let Some(fixed) = &self.blueprint.fixed {
+            return Ok(fixed.now_unix_ms.saturating_add(fixed.passed_ms.load(Ordering::Relaxed)));
         }
         Ok(unix_ms())
     }
 
     fn monotonic_ms(&mut self) -> wasmtime::Result<u64> {
         self.use_capability("clock.monotonic-ms");
-        if self.blueprint.fixed.is_some() {
-            return Ok(0);
+        if let Some(fixed) = &self.blueprint.fixed {
+            return Ok(fixed.passed_ms.load(Ordering::Relaxed));
         }
         Ok(START.elapsed().as_millis() as u64)
     }

@@ -23,12 +23,22 @@ pub struct MemoryKv {
     used: AtomicU64,
     cap: u64,
     swept: Mutex<Option<Instant>>,
+    passed_ms: Arc<AtomicU64>,
 }
 
 impl MemoryKv {
     /// Storage of at most `cap` bytes over all namespaces.
     pub fn new(cap: u64) -> Self {
-        Self { spaces: RwLock::default(), used: AtomicU64::new(0), cap, swept: Mutex::default() }
+        Self::with_passed(cap, Arc::default())
+    }
+
+    /// The same, where so much time passes beside the machine's: for tests of plugins ([`crate::Fixed`]).
+    pub fn with_passed(cap: u64, passed_ms: Arc<AtomicU64>) -> Self {
+        Self { spaces: RwLock::default(), used: AtomicU64::new(0), cap, swept: Mutex::default(), passed_ms }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.passed_ms.load(Ordering::Relaxed))
     }
 
     fn space(&self, name: &Namespace) -> Arc<Mutex<Space>> {
@@ -204,7 +214,7 @@ impl KvStore for MemoryKv {
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
         let space = self.space(space);
         let space = space.lock();
-        let now = Instant::now();
+        let now = self.now();
         let found = || keys.iter().map(|key| space.get(key, now));
         if found().flatten().map(|entry| entry.value.len() as u64).sum::<u64>() > most {
             return ready(Err(KvRefusal::TooMuch(most).into()));
@@ -220,7 +230,7 @@ impl KvStore for MemoryKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        let now = Instant::now();
+        let now = self.now();
         let entry = Entry { value, expires: expiry(now, ttl) };
         let wanted = cost(&key, &entry.value);
         ready(self.change(space, quota, wanted, now, |space, room| space.put(key, entry, room, now)))
@@ -234,13 +244,13 @@ impl KvStore for MemoryKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
-        let now = Instant::now();
+        let now = self.now();
         let wanted = cost(&key, &[]) + MAX_NUMBER_BYTES;
         ready(self.change(space, quota, wanted, now, |space, room| space.increment(key, delta, ttl, room, now)))
     }
 
     fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        ready(self.change(space, u64::MAX, 0, Instant::now(), |space, _| {
+        ready(self.change(space, u64::MAX, 0, self.now(), |space, _| {
             space.remove(key);
             Ok(())
         }))

@@ -19,7 +19,7 @@ impl HostState {
             return Err(CapabilityError::Invalid(format!("{len} random bytes; 1 to {MAX_BYTES} may be asked for")));
         }
         let mut bytes = vec![0; len as usize];
-        if let Some(fixed) = self.blueprint.fixed {
+        if let Some(fixed) = &self.blueprint.fixed {
             let mut stream = blake3::Hasher::new().update(&fixed.seed.to_le_bytes()).finalize_xof();
             stream.set_position(self.drawn);
             stream.fill(&mut bytes);
