@@ -1,7 +1,7 @@
 //! The whole answer in one piece: deltas are gathered, then written once.
 
 use crate::head::Head;
-use crate::logprobs;
+use crate::logprobs::{self, Before};
 use crate::stream::{citations, tool_call, tool_call_in_completion, unknown_choice};
 use crate::write::{list, optional_string, raw, string, uint, usage};
 use bytes::{Bytes, BytesMut};
@@ -151,7 +151,9 @@ impl Choice {
         raw(out, r#","text":"#);
         string(out, &[self.reasoning.as_str(), &self.text, &self.refusal].concat());
         raw(out, r#","logprobs":"#);
-        logprobs::completion(out, &self.logprobs, self.reasoning.chars().count());
+        let mut before = Before::default();
+        before.add_without_tokens(&self.reasoning);
+        logprobs::completion(out, &self.logprobs, &self.text, before);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::error::error_body;
 use crate::head::Head;
-use crate::logprobs;
+use crate::logprobs::{self, Before};
 use crate::padding::Padding;
 use crate::report;
 use crate::write::{raw, string, uint, usage};
@@ -38,8 +38,8 @@ struct ChoiceState {
     opened: bool,
     /// Whether it has a text that passages may be cited for.
     spoke: bool,
-    /// Characters of text, for `text_offset`.
-    chars: usize,
+    /// What it has said, for `text_offset`.
+    said: Before,
 }
 
 impl StreamEncoder {
@@ -174,9 +174,11 @@ impl StreamEncoder {
 
     fn completion_delta(&mut self, delta: &Delta, out: &mut BytesMut) -> Result<(), Reject> {
         match &delta.kind {
-            DeltaKind::Text { text, logprobs } => self.completion_text(delta.choice, text, logprobs, out),
+            DeltaKind::Text { text, logprobs } => {
+                self.completion_text(delta.choice, text, logprobs, Before::add, out);
+            }
             DeltaKind::Reasoning(text) | DeltaKind::Refusal(text) => {
-                self.completion_text(delta.choice, text, &[], out);
+                self.completion_text(delta.choice, text, &[], Before::add_without_tokens, out);
             }
             DeltaKind::ToolCall { .. } => return Err(tool_call_in_completion()),
             DeltaKind::Finish(_) => {
@@ -188,7 +190,14 @@ impl StreamEncoder {
         Ok(())
     }
 
-    fn completion_text(&mut self, choice: u32, text: &str, tokens: &[TextLogprob], out: &mut BytesMut) {
+    fn completion_text(
+        &mut self,
+        choice: u32,
+        text: &str,
+        tokens: &[TextLogprob],
+        add: fn(&mut Before, &str),
+        out: &mut BytesMut,
+    ) {
         self.begin(choice, out);
         raw(out, r#","text":"#);
         let start = out.len();
@@ -197,8 +206,8 @@ impl StreamEncoder {
         raw(out, r#","logprobs":"#);
         let start = out.len();
         if let Some(state) = self.choices.get_mut(choice as usize) {
-            logprobs::completion(out, tokens, state.chars);
-            state.chars += text.chars().count();
+            logprobs::completion(out, tokens, text, state.said);
+            add(&mut state.said, text);
         }
         let bytes = said + out.len() - start;
         raw(out, r#","finish_reason":null"#);
