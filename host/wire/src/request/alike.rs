@@ -122,6 +122,11 @@ pub(crate) fn check_field(key: &str, at: &Path<'_>, names: Names) -> Result<(), 
     }
 }
 
+/// Whether some server reads the field `key` as `name`.
+pub(crate) fn is_read_as(key: &str, name: &str) -> bool {
+    Folded::new(key).is(name)
+}
+
 /// Refuses members of an object that travels on where they are spelled otherwise than one of `names`.
 pub(crate) fn check_members(entries: &Entries<'_>, at: &Path<'_>, names: Names) -> Result<(), Reject> {
     entries.iter().try_for_each(|(key, _)| match Folded::new(key).twin(names) {

@@ -26,7 +26,7 @@ const MAX_NAME_BYTES: usize = 256;
 const KNOWN: &[(&str, Shape, bool)] = &[
     ("user", Shape::Name, false),
     ("safety_identifier", Shape::Name, false),
-    ("prompt_cache_key", Shape::Text, false),
+    (CACHE_HINT, Shape::Text, false),
     ("prompt_cache_retention", Shape::Text, false),
     ("service_tier", Shape::Text, false),
     ("metadata", Shape::Labels, false),
@@ -54,14 +54,21 @@ pub fn changes_answer(name: &str, value: &Value) -> bool {
         // Other tiers are another service: slower, faster, at another price.
         ("service_tier", Value::String(tier)) => !matches!(tier.as_str(), "auto" | "default"),
         ("modalities", Value::Array(kinds)) => kinds.iter().any(|kind| kind != "text"),
+        _ if alike::is_read_as(name, CACHE_HINT) => false,
         _ => KNOWN.iter().find(|(known, _, _)| *known == name).is_none_or(|(_, _, changes)| *changes),
     }
 }
 
-/// The fields whose type is checked here.
+/// The fields of which one spelling is taken. Somebody decides by each: who is counted (`user`), what is kept (`store`,
+/// `prompt_cache_retention`) or said of it later (`metadata`), at what price (`service_tier`), what is answered. In another
+/// spelling this server and its guards would decide by nothing, and the server behind them by what they have not seen. The
+/// hint decides nothing for anybody, and clients send it as `promptCacheKey`: that is one more vendor's field.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    KNOWN.iter().map(|(name, _, _)| *name).chain([FORMAT])
+    KNOWN.iter().map(|(name, _, _)| *name).filter(|name| *name != CACHE_HINT).chain([FORMAT])
 }
+
+/// Which prompts of an account are likely to share a beginning. Nobody reads it here.
+const CACHE_HINT: &str = "prompt_cache_key";
 
 const FORMAT: &str = "response_format";
 const TEMPLATE_ARGS: &str = "chat_template_kwargs";
