@@ -5,10 +5,12 @@
 //! exactly; nothing past the watermark leaves (but for the cap of an open stage); no character is split; a token's
 //! log-probability leaves with the end of its text, and only where the client reads that text as the token has it, byte
 //! for byte. Events that came together are judged together, and what leaves of them says where each ended.
-//! Read next: `holdback/marks.rs` for the log-probabilities.
+//! Read next: `holdback/marks.rs` for the log-probabilities, `holdback/cuts.rs` for what is redacted.
 
+mod cuts;
 mod marks;
 
+use cuts::{Cut, Walk, redacted};
 use marks::Marks;
 use tidegate_sandbox::stage::{Inspection, Redaction, WindowAction};
 use tidegate_types::TextLogprob;
@@ -232,7 +234,8 @@ impl Holdback {
     /// the event that comes next, so that never more events leave than came.
     fn release_borders(&mut self, through: usize, cuts: &[Cut]) -> Vec<(usize, Border)> {
         let within = self.borders.drain(..).filter(|(at, _)| (1..through).contains(at));
-        within.filter_map(|(at, marks)| Some((marks, Border { text: moved(at, cuts)?, logprobs: 0 }))).collect()
+        let mut walk = Walk::of(cuts);
+        within.filter_map(|(at, marks)| Some((marks, Border { text: walk.moved(at)?, logprobs: 0 }))).collect()
     }
 
     /// The first bytes of what waited have left.
@@ -247,29 +250,4 @@ impl Holdback {
             self.seen_from = 0;
         }
     }
-}
-
-struct Cut {
-    start: usize,
-    end: usize,
-    text: String,
-}
-
-/// Text with its cuts made.
-fn redacted(text: &str, cuts: &[Cut]) -> String {
-    let mut left = String::with_capacity(text.len());
-    let mut from = 0;
-    for cut in cuts {
-        left.push_str(&text[from..cut.start]);
-        left.push_str(&cut.text);
-        from = cut.end;
-    }
-    left.push_str(&text[from..]);
-    left
-}
-
-/// Where a place is once the cuts are made; `None` for one within a cut.
-fn moved(at: usize, cuts: &[Cut]) -> Option<usize> {
-    let mut before = cuts.iter().take_while(|cut| cut.start < at);
-    before.try_fold(at, |moved, cut| (cut.end <= at).then(|| moved + cut.text.len() - (cut.end - cut.start)))
 }
