@@ -198,9 +198,13 @@ fn a_token_whose_first_half_was_redacted_does_not_leave_with_its_second() {
 }
 
 #[test]
-fn a_token_is_called_what_its_bytes_say() {
+fn a_token_and_its_alternatives_are_called_what_their_bytes_say() {
     let mut held = Holdback::default();
-    let chosen = TopLogprob { token: "Ġso".into(), logprob: -0.5, bytes: b" so".to_vec() };
-    held.push(" so", vec![TextLogprob { chosen, top: Vec::new(), end: Some(3) }]);
-    assert_eq!(held.release_unjudged().logprobs[0].chosen.token, " so");
+    let token = |token: &str, bytes: &[u8]| TopLogprob { token: token.into(), logprob: -0.5, bytes: bytes.to_vec() };
+    let top = vec![token("Ġso", b" so"), token("Ġthen", b" then"), token("âĤ", b"\xe2\x82")];
+    held.push(" so", vec![TextLogprob { chosen: token("Ġso", b" so"), top, end: Some(3) }]);
+    let released = held.release_unjudged();
+    let left = &released.logprobs[0];
+    let names: Vec<&str> = [&left.chosen].into_iter().chain(&left.top).map(|token| token.token.as_str()).collect();
+    assert_eq!(names, [" so", " so", " then", "\u{fffd}"]);
 }

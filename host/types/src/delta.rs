@@ -78,11 +78,18 @@ pub struct TextLogprob {
 }
 
 impl TextLogprob {
-    /// Calls the token what its bytes say: some servers call it by its name in the vocabulary (`Ġhello`).
+    /// Calls the token and its alternatives what their bytes say: some servers call them by their names in the vocabulary
+    /// (`Ġhello`). A client looks for the one among the others by its name.
     pub fn name_by_bytes(&mut self) {
-        let said = String::from_utf8_lossy(&self.chosen.bytes);
-        if said != self.chosen.token {
-            self.chosen.token = said.into_owned();
+        std::iter::once(&mut self.chosen).chain(&mut self.top).for_each(TopLogprob::name_by_bytes);
+    }
+}
+
+impl TopLogprob {
+    fn name_by_bytes(&mut self) {
+        let said = String::from_utf8_lossy(&self.bytes);
+        if said != self.token {
+            self.token = said.into_owned();
         }
     }
 }
