@@ -150,6 +150,31 @@ async fn tokens_by_their_names_in_the_vocabulary_are_of_no_text() {
     never_leaves(&model, "streamed", &[]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn offsets_of_a_completion_are_places_in_what_a_guard_leaves() {
+    let said = around(&["mail"], &[" now"]);
+    let logprobs = json!({"tokens": said, "token_logprobs": vec![-0.5; said.len()], "top_logprobs": null});
+    let choices = json!([{"index": 0, "text": said.concat(), "logprobs": logprobs, "finish_reason": "stop"}]);
+    let body = json!({"id": "x", "object": "text_completion", "created": 1, "model": "m", "choices": choices});
+    let model = model("application/json", body.to_string()).await;
+    let gateway = Gateway::start(&format!("{model}{}", stage("pii-guard", ""))).await;
+    for stream in [true, false] {
+        let asked =
+            json!({"model": "tidegate-starter", "prompt": "x", "max_tokens": 9, "logprobs": 1, "stream": stream});
+        let answer = gateway.post("/v1/completions", &asked).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        let events = if stream { events(&answer.body) } else { vec![answer.json()] };
+        let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+        let lists = events.iter().map(|event| &event["choices"][0]["logprobs"]);
+        let found: Vec<(&Value, &Value)> = lists
+            .filter_map(|list| Some(list["tokens"].as_array()?.iter().zip(list["text_offset"].as_array()?)))
+            .flatten()
+            .collect();
+        assert_eq!(text, "mail [email] now");
+        assert_eq!(found, [(&json!("mail"), &json!(0)), (&json!(" now"), &json!(12))]);
+    }
+}
+
 /// Tokens of text that a guard has passed are not those of a special one between them.
 #[tokio::test(flavor = "multi_thread")]
 async fn special_tokens_of_the_own_engine_move_none_past_a_redaction() {
