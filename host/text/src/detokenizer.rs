@@ -7,6 +7,7 @@
 
 use crate::model::TextModel;
 use crate::pieces::HeadRule;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Which special tokens are part of the text.
@@ -50,15 +51,37 @@ impl Detokenizer {
     /// The whole characters that this token completes; empty where there is none.
     pub fn push(&mut self, token: u32) -> String {
         let mut out = String::new();
-        if !self.model.is_hidden(token, self.specials) {
-            if self.head == HeadRule::Keep {
-                self.tail.push(self.model.pieces().bytes(token), &mut out);
-            } else {
-                let bytes = self.opening_bytes(token);
-                self.tail.push(&bytes, &mut out);
-            }
+        if self.model.is_hidden(token, self.specials) {
+            return out;
+        }
+        if self.head == HeadRule::Keep {
+            self.tail.push(self.model.pieces().bytes(token), &mut out);
+        } else {
+            let bytes = self.written(token).into_owned();
+            self.head = self.head_behind(token, bytes.len());
+            self.tail.push(&bytes, &mut out);
         }
         out
+    }
+
+    /// What the token writes if it comes next, which is its bytes but for a leading space that is dropped; none where it is
+    /// hidden.
+    pub fn written(&self, token: u32) -> Cow<'_, [u8]> {
+        if self.model.is_hidden(token, self.specials) {
+            return Cow::Borrowed(&[]);
+        }
+        let bytes = self.model.pieces().bytes(token);
+        match self.head {
+            HeadRule::Keep => Cow::Borrowed(bytes),
+            HeadRule::Strip { byte, count } => {
+                let dropped = bytes.iter().take(count).take_while(|b| **b == byte).count();
+                Cow::Borrowed(&bytes[dropped..])
+            }
+            HeadRule::Unspace { marker } => {
+                let text = self.model.token_text(token);
+                Cow::Owned(text.map(|text| self.model.pieces().bytes_without(&text, marker)).unwrap_or_default())
+            }
+        }
     }
 
     /// Bytes that wait for the rest of their character.
@@ -73,24 +96,16 @@ impl Detokenizer {
         out
     }
 
-    /// Applies the rule for the beginning, which is over at the first byte it does not concern.
-    fn opening_bytes(&mut self, token: u32) -> Vec<u8> {
-        let bytes = self.model.pieces().bytes(token);
+    /// The rule for the beginning behind a token that has written so many bytes: it is over at the first byte that it does
+    /// not concern.
+    fn head_behind(&self, token: u32, written: usize) -> HeadRule {
         match self.head {
-            HeadRule::Keep => bytes.to_vec(),
-            HeadRule::Strip { byte, count } => {
-                let dropped = bytes.iter().take(count).take_while(|b| **b == byte).count();
-                self.head = match count - dropped {
-                    left if left > 0 && dropped == bytes.len() => HeadRule::Strip { byte, count: left },
-                    _ => HeadRule::Keep,
-                };
-                bytes[dropped..].to_vec()
-            }
-            HeadRule::Unspace { marker } => {
-                let Some(text) = self.model.token_text(token) else { return Vec::new() };
-                self.head = HeadRule::Keep;
-                self.model.pieces().bytes_without(&text, marker)
-            }
+            HeadRule::Strip { byte, count } if written == 0 => match count - self.model.pieces().bytes(token).len() {
+                0 => HeadRule::Keep,
+                left => HeadRule::Strip { byte, count: left },
+            },
+            HeadRule::Unspace { marker } if self.model.token_text(token).is_none() => HeadRule::Unspace { marker },
+            HeadRule::Keep | HeadRule::Strip { .. } | HeadRule::Unspace { .. } => HeadRule::Keep,
         }
     }
 }

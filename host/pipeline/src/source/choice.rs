@@ -169,9 +169,12 @@ impl ChoiceText {
         }
     }
 
+    /// Of a token that comes next, and of those that might have: each is what it writes there, or would. One that writes
+    /// nothing, such as a special one, is called by the bytes that it has.
     fn describe(&self, token: &SampledToken, logprob: f32) -> TextLogprob {
         let one = |id: u32, logprob: f32| {
-            let bytes = self.text.token_bytes(id).to_vec();
+            let written = self.detokenizer.written(id);
+            let bytes = if written.is_empty() { self.text.token_bytes(id).to_vec() } else { written.into_owned() };
             TopLogprob { token: String::from_utf8_lossy(&bytes).into_owned(), logprob, bytes }
         };
         TextLogprob {

@@ -116,6 +116,25 @@ proptest! {
     }
 
     #[test]
+    fn what_tokens_write_joined_is_the_text(
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 0..24), starts in any::<bool>(), skip in any::<bool>(),
+    ) {
+        let place = if starts { Place::Start } else { Place::Continuation };
+        let specials = if skip { Specials::Hide } else { Specials::Show };
+        for (kind, model) in all_kinds() {
+            let ids: Vec<u32> = picks.iter().map(|pick| pick.index(model.vocab_size() + 2) as u32).collect();
+            let mut detokenizer = Detokenizer::new(Arc::clone(&model), specials, place);
+            let mut written = Vec::new();
+            for id in &ids {
+                written.extend_from_slice(&detokenizer.written(*id));
+                detokenizer.push(*id);
+            }
+            let streamed = stream(&model, &ids, specials, place);
+            prop_assert_eq!(String::from_utf8_lossy(&written), streamed, "{}", kind);
+        }
+    }
+
+    #[test]
     fn token_bytes_joined_are_the_text(text in "[a-z é世👍\n<|>]{0,40}") {
         for (kind, model) in all_kinds() {
             let ids = model.encode_literal(&text, AddSpecial::No).expect("encodes");

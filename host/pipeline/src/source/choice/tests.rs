@@ -132,12 +132,17 @@ const WATER: u32 = 1293;
 
 /// The events of a model that draws these tokens, until a stop string ends them.
 fn drawn(ids: &[u32], stop: &[&str], reading: Reading) -> Vec<(String, Vec<TextLogprob>)> {
+    drawn_by(starter(), ids, stop, reading)
+}
+
+/// As [`drawn`]; each token is its own alternative.
+fn drawn_by(model: Arc<TextModel>, ids: &[u32], stop: &[&str], reading: Reading) -> Vec<(String, Vec<TextLogprob>)> {
     let stop = stop.iter().map(|stop| (*stop).to_owned()).collect();
     let (prompt, sampling) = (Vec::new(), Vec::new());
     let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call: false };
-    let mut choice = ChoiceText::new(starter(), &turn).expect("a choice");
+    let mut choice = ChoiceText::new(model, &turn).expect("a choice");
     let mut out = Vec::new();
-    let draw = |id: &u32| SampledToken { id: *id, logprob: Some(-0.5), top: Vec::new() };
+    let draw = |id: &u32| SampledToken { id: *id, logprob: Some(-0.5), top: vec![(*id, -0.5)] };
     if !ids.iter().map(draw).any(|token| choice.push(&token, &mut out)) {
         choice.finish(false, &mut out);
     }
@@ -214,4 +219,31 @@ fn a_token_that_a_stop_string_cuts_says_no_more_to_a_guard_than_its_text() {
     let names: Vec<&str> = events.iter().flat_map(|(_, of)| of).map(|of| of.chosen.token.as_str()).collect();
     assert_eq!(names, [" water"], "without a guard it is told");
     assert_eq!(redacted(events), (" wa".into(), Vec::new()));
+}
+
+/// Its tokenizer has a space before each word, and drops that before a text of its own.
+#[test]
+fn the_first_token_of_a_text_is_what_it_wrote() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/mistral");
+    let model = Arc::new(TextModel::open(&dir).expect("the fixture opens"));
+    let ids = model.encode("the tide", AddSpecial::No).expect("text encodes");
+    let first = model.token_bytes(ids[0]);
+    assert!(first.starts_with(b" ") && first.len() > 1, "{first:?}");
+    for (reading, text) in [(Reading::Chat { tools: false }, "the tide"), (Reading::Verbatim, " the tide")] {
+        let (read, tokens) = redacted(drawn_by(Arc::clone(&model), &ids, &[], reading));
+        assert_eq!((read.as_str(), joined(&tokens)), (text, text.to_owned()));
+        assert!(tokens.iter().all(|token| token.top == [token.chosen.clone()]), "{tokens:?}");
+    }
+}
+
+/// One that writes nothing is told by its name, as a special one is.
+#[test]
+fn a_space_alone_that_is_dropped_is_still_a_token() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models/mistral");
+    let model = Arc::new(TextModel::open(&dir).expect("the fixture opens"));
+    let space = model.token_to_id("▁").expect("a space");
+    let word = model.encode("the", AddSpecial::No).expect("text encodes");
+    let events = drawn_by(Arc::clone(&model), &[&[space][..], &word].concat(), &[], Reading::Chat { tools: false });
+    let names: Vec<&str> = events.iter().flat_map(|(_, of)| of).map(|of| of.chosen.token.as_str()).collect();
+    assert_eq!((names.concat().as_str(), redacted(events.clone()).0.as_str()), ("  the", " the"));
 }
