@@ -19,7 +19,7 @@ pub(crate) use jobs::by_engine;
 pub(crate) use make::{Bill, Reading, Wanted, vectors};
 use std::sync::Arc;
 use tidegate_types::{
-    Allowances, Caller, Chat, EmbedInput, EmbedRequest, Embeddings, Fault, FieldNames, Form, Message, Part, Reject,
+    Allowances, Caller, Chat, EmbedInput, EmbedRequest, Embeddings, Fault, FieldNames, Form, Message, Reject,
     RejectKind, Role,
 };
 
@@ -101,7 +101,7 @@ impl Pipeline {
             let message = "the guards of this server read text; send `input` as text, not as tokens";
             return Err(Reject::invalid("input", message).code("unsupported_parameter").into());
         }
-        let Screened(request) = self.screen_input(Loaded(request)).await?;
+        let Screened(request) = self.screen_texts(Loaded(request)).await?;
         let mut request = self.settled(request).await?;
         let asked = EmbedRequest { inputs: screened(asked.inputs, &request.chat)?, ..asked };
         let model = Arc::clone(self.models.allowed(&request.chat.model, &request.cx.caller.scope)?);
@@ -171,20 +171,28 @@ pub(crate) fn as_chat(asked: &EmbedRequest) -> Chat {
     chat
 }
 
-/// The inputs as the guards left them: each of them is still one text.
+/// The inputs as the guards left them: each of them is still one text. A guard that leaves nothing of one has decided about
+/// it, and so it is refused.
 fn screened(inputs: Vec<EmbedInput>, chat: &Chat) -> Result<Vec<EmbedInput>, Reject> {
-    let is_kept = |(i, message): (usize, &Message)| {
-        message.id == format!("m{i}") && matches!(&message.parts[..], [Part::Text(text)] if !text.is_empty())
-    };
-    if chat.messages.len() != inputs.len() || !chat.messages.iter().enumerate().all(is_kept) {
-        let cause = "a prompt guard left other messages than the texts that vectors are asked of";
-        return Err(Reject::internal(Fault::Plugin, cause));
+    let is_one = inputs.len() == 1;
+    let is_its = |(i, message): (usize, &Message)| message.id == format!("m{i}");
+    if chat.messages.len() != inputs.len() || !chat.messages.iter().enumerate().all(is_its) {
+        let cause = "other messages were left of a request for vectors than its texts";
+        return Err(Reject::internal(Fault::Operator, cause));
     }
-    let left = |(input, message): (EmbedInput, &Message)| match input {
-        EmbedInput::Text(_) => EmbedInput::Text(message.joined_text()),
-        tokens @ EmbedInput::Tokens(_) => tokens,
+    let at = |i: usize| if is_one { "input".to_owned() } else { format!("input[{i}]") };
+    let left = |(i, (input, message)): (usize, (EmbedInput, &Message))| match (input, message.joined_text()) {
+        (EmbedInput::Text(_), text) if text.is_empty() => Err(nothing_left(at(i))),
+        (EmbedInput::Text(_), text) => Ok(EmbedInput::Text(text)),
+        (tokens @ EmbedInput::Tokens(_), _) => Ok(tokens),
     };
-    Ok(inputs.into_iter().zip(&chat.messages).map(left).collect())
+    inputs.into_iter().zip(&chat.messages).enumerate().map(left).collect()
+}
+
+fn nothing_left(at: String) -> Reject {
+    let message =
+        "the guards of this server leave nothing of this text, and there is no vector of an empty one; leave it out";
+    Reject::new(RejectKind::ContentFilter, Fault::Client, message).at(at).code("content_filter")
 }
 
 /// Of how many numbers the vectors that are asked for will be, or may be; more than `most` are refused.
@@ -233,7 +241,7 @@ fn rejected(ended: Ended) -> Reject {
 mod tests {
     use super::*;
     use arc_swap::ArcSwap;
-    use tidegate_types::Quota;
+    use tidegate_types::{Part, Quota};
     use tidegate_upstream::{BreakerConfig, Replicas, RetryConfig, UpstreamConfig};
 
     #[test]
@@ -270,6 +278,9 @@ mod tests {
         chat.messages[0].parts = vec![Part::Text("b".into())];
         let left = screened(asked.inputs.clone(), &chat).unwrap();
         assert_eq!(left, [EmbedInput::Text("b".into()), EmbedInput::Tokens(vec![1, 2])]);
+        chat.messages[0].parts = vec![Part::Text(String::new())];
+        let refused = screened(asked.inputs.clone(), &chat).unwrap_err();
+        assert_eq!((refused.kind, refused.param.as_deref()), (RejectKind::ContentFilter, Some("input[0]")));
         chat.messages.swap(0, 1);
         assert!(screened(asked.inputs.clone(), &chat).is_err());
         chat.messages.pop();

@@ -194,6 +194,16 @@ impl Stage {
         self.plugin.as_ref().is_ok_and(|plugin| plugin.asks_others())
     }
 
+    /// As a failure, where the plugin has done what it may and this request has no place for it. It is no failure of the
+    /// plugin's, which stays, and trying again does not help: so the client too is told whose verdict it is, and `why` says
+    /// what to do.
+    pub(crate) fn unfit<T>(&self, kind: StageKind, why: &str) -> Opinion<T> {
+        self.failed(kind, "unfit", why).map_err(|failure| {
+            let message = format!("the {} `{}` of this server {why}", kind.as_str(), self.name);
+            Reject { message, ..failure }
+        })
+    }
+
     fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
         counter!("tidegate_plugin_failures_total",
             "plugin" => self.name.clone(), "stage" => kind.as_str(), "case" => case)

@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use tidegate_tests::stand_in::StandIn;
+use tidegate_tests::stand_in::{StandIn, embeddings};
 use tidegate_tests::{Gateway, ask, with_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 const CHAT: &str = "/v1/chat/completions";
+const VECTORS: &str = "/v1/embeddings";
 
 /// What the config says, and a name for it: counters are of the whole process, and so a plugin has a name for each case.
 const ON_ERROR: [(&str, &str); 4] = [
@@ -329,6 +330,31 @@ async fn edits_that_cannot_be_made_are_a_failure_of_their_guard() {
             let verdicts = format!("tidegate_plugin_verdicts_total{{plugin=\"{name}\"");
             assert!(!metrics(&gateway).await.contains(&verdicts), "{name}: it decided nothing");
         }
+    }
+}
+
+/// Each text of a request for vectors has one of its own. That is no fault of the guard's, which stays for chats.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_puts_and_drops_messages_where_vectors_are_asked_for_has_failed_for_this_request_alone() {
+    for (on_error, said) in ON_ERROR {
+        let upstream = StandIn::start(|path, body| if path == CHAT { says("Hello.") } else { embeddings(body) }).await;
+        let name = format!("moves-texts-{said}");
+        let guard = stage("lies", &name, "prompt-guard", on_error, "");
+        let breaker = "[pipeline.stage.breaker]\nfailures = 1\nwithin_ms = 600000\npause_ms = 600000\n";
+        let gateway = Gateway::start(&(upstream.model("tidegate-starter") + &guard + breaker)).await;
+        let texts = json!(["the truth about edits", "x"]);
+        let answer = gateway.post(VECTORS, &json!({"model": "tidegate-starter", "input": texts})).await;
+        if ["default", "closed"].contains(&said) {
+            let (message, _, code) = answer.error();
+            assert_eq!((answer.status, code), (503, json!("plugin_failed")), "{name}");
+            assert!(message.contains(&format!("`{name}`")) && message.contains("`replace-text`"), "{message}");
+            assert!(upstream.asked(VECTORS).is_empty(), "{name}: no text has left");
+        } else {
+            assert_eq!((answer.status, &upstream.asked(VECTORS)[0]["input"]), (200, &texts), "{name}");
+        }
+        counted(&gateway, &failures(&name, "prompt-guard", "unfit"), 1).await;
+        assert_eq!(gateway.chat(ask("fine")).await.text(), "Hello.", "{name}: it is asked still");
+        assert!(!metrics(&gateway).await.contains(&failures(&name, "prompt-guard", "paused")), "{name}");
     }
 }
 

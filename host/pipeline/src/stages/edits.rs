@@ -21,6 +21,11 @@ pub(super) fn apply(
     })
 }
 
+/// Whether they change which messages there are.
+pub(super) fn moves(edits: &[Edit]) -> bool {
+    edits.iter().any(|edit| matches!(edit, Edit::PutMessage { .. } | Edit::DropMessage(_)))
+}
+
 /// Edits messages: first texts and arguments, as the guard saw them, then which messages there are. Each text is copied
 /// once, however many edits it has: a caller decides how many those are. What does not fit is an error, and leaves some of
 /// them made.

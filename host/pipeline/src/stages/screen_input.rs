@@ -5,11 +5,11 @@ use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
 use crate::estimate::{messages_bytes, rendered_bytes};
 use crate::reply::{Emitter, Reply, ReplyEvent};
-use crate::stage::{Stage, TOO_LONG, traced};
+use crate::stage::{Opinion, Stage, TOO_LONG, traced};
 use crate::stages::{edits, params};
 use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_sandbox::Plugin;
@@ -22,13 +22,39 @@ const ANSWERED_BY: &str = "x-tidegate-answered-by";
 /// Messages from outside that guards are asked about at once, where they have the instances for it.
 const SCREENED_AT_ONCE: usize = 8;
 
+/// What guards may make of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rewrites {
+    /// Other texts, and other messages.
+    All,
+    /// Other texts. Which messages there are is the request's.
+    Texts,
+}
+
+/// What becomes of a verdict that is followed in chats alone, and how to mend that.
+const MOVES_TEXTS: &str = "puts or drops messages, but of a request for vectors each text stays one; have the guard replace \
+    what is in them (`replace-text`), or refuse, where `form` is \"completion\" and `max_tokens` is 0";
+
 impl Pipeline {
     pub(crate) async fn screen_input(self: &Arc<Self>, loaded: Loaded) -> Result<Screened, Ended> {
+        self.screen(loaded, Rewrites::All).await
+    }
+
+    /// As [`Self::screen_input`], of messages that each stay what they are: for a guard that puts or drops some, its stage
+    /// has failed.
+    pub(crate) async fn screen_texts(self: &Arc<Self>, loaded: Loaded) -> Result<Screened, Ended> {
+        self.screen(loaded, Rewrites::Texts).await
+    }
+
+    async fn screen(self: &Arc<Self>, loaded: Loaded, rewrites: Rewrites) -> Result<Screened, Ended> {
         let Loaded(mut request) = loaded;
         // Guards that follow each other and change nothing are asked beside each other.
         for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
-            let verdicts =
-                join_all(batch.iter().map(|stage| inspect(&self.stages, stage, &request.cx, &request.chat))).await;
+            let asked = batch.iter().map(|stage| {
+                let asked = inspect(&self.stages, stage, &request.cx, &request.chat);
+                asked.map(move |opinion| followed(stage, rewrites, opinion?))
+            });
+            let verdicts = join_all(asked).await;
             // Also of those behind the one that ends the request.
             request.findings.extend(verdicts.iter().flat_map(seen));
             for (stage, verdict) in batch.iter().zip(verdicts) {
@@ -187,6 +213,16 @@ pub(super) async fn inspect(
             traced(plugin.inspect_prompt(&call, prompt).await)
         })
         .await
+}
+
+/// A verdict, where it can be followed; else what the stage's failure means.
+fn followed(stage: &Stage, rewrites: Rewrites, verdict: Option<Verdict>) -> Opinion<Verdict> {
+    match &verdict {
+        Some(Verdict { action: Action::Rewrite(list), .. }) if rewrites == Rewrites::Texts && edits::moves(list) => {
+            stage.unfit(StageKind::PromptGuard, MOVES_TEXTS)
+        }
+        _ => Ok(verdict),
+    }
 }
 
 pub(super) fn refused(cx: &RequestContext, chat: &Chat, stage: &Stage, refusal: Refusal) -> Reject {
