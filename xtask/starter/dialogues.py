@@ -99,8 +99,8 @@ def calculate(rng, split, state):
 
 # Shares of the segments early (first fifth), in the middle, and late (last two fifths).
 SEGMENTS = {
-    talk.small_talk: (12, 18, 24), talk.fact: (16, 22, 26), talk.world: (3, 3, 5), talk.unknown: (5, 7, 7),
-    calculate: (4, 4, 3), grounded: (28, 34, 54), story: (8, 9, 14), recall.tell: (16, 18, 19),
+    talk.small_talk: (12, 18, 26), talk.fact: (16, 22, 28), talk.world: (3, 3, 5), talk.unknown: (5, 7, 7),
+    calculate: (4, 4, 3), grounded: (28, 34, 64), story: (8, 9, 14), recall.tell: (16, 18, 19),
     recall.recall: (6, 6, 9), recall.about_chat: (4, 4, 4), echo: (24, 12, 16),
 }
 QUIZ = {talk.small_talk: (4, 4, 4), talk.fact: (4, 4, 4), talk.world: (1, 1, 1), talk.unknown: (2, 2, 2)}
