@@ -2,12 +2,12 @@
 //! log. And what is kept is an owner's: a project's, not its tenant's.
 
 use crate::outside::{self, Outside};
-use crate::support::{by, inspect, load, logged, small, spec};
+use crate::support::{by, inspect, load, logged, small, spec, user};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvStore, MemoryKv, Namespace};
-use tidegate_sandbox::stage::{Action, CallContext, CallError, Grants, ModelGrant, VectorAccess};
+use tidegate_sandbox::stage::{Action, CallContext, CallError, Grants, ModelGrant, Prompt, VectorAccess};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_types::{Part, ProjectId, Retention, ToolCall};
 
@@ -154,8 +154,11 @@ async fn what_a_verdict_notes_is_in_no_log() {
     let limits = spec("honest").limits;
     let cache = PluginSpec { grants, limits, ..PluginSpec::new("cache", std::fs::read(path).unwrap()) };
     let cache = outside::sandbox(&Outside::default()).load(cache).unwrap();
+    let params = [("model", "\"m\""), ("form", "\"chat\""), ("temperature", "0")];
+    let (messages, params) = (user(CANARY), params.map(|(name, json)| (name.to_owned(), json.to_owned())));
     for ctx in [by("t"), unkept("t")] {
-        let (verdict, log) = logged(inspect(&cache, &ctx, CANARY)).await;
+        let prompt = Prompt { messages: &messages, tools: &[], params: &params };
+        let (verdict, log) = logged(cache.inspect_prompt(&ctx, prompt)).await;
         assert!(!verdict.unwrap().notes.is_empty());
         assert!(log.is_empty(), "{log:?}");
     }
