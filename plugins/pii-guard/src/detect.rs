@@ -245,8 +245,12 @@ fn plain_word(text: &str) -> usize {
     let (len, bytes) = (word(text), text.as_bytes());
     let (Some(first), Some(next)) = (bytes.first(), bytes.get(len)) else { return 0 };
     let is_plain = if first.is_ascii_digit() {
-        let goes_on =
-            matches!(bytes[len..], [b' ' | b'/' | b')'] | [b' ' | b'/' | b')', b'0'..=b'9' | b' ' | b'(' | b')', ..]);
+        // What a phone number may have between two groups: one of these, and a second one behind it.
+        let goes_on = match bytes[len..] {
+            [b' ' | b'/' | b')'] => true,
+            [b' ' | b'/' | b')', next, ..] => next.is_ascii_digit() || b" ()/-.".contains(&next),
+            _ => false,
+        };
         len <= MAX_PLAIN_DIGITS && !goes_on
     } else {
         let has_check_digits = matches!(bytes, [_, _, b'0'..=b'9', b'0'..=b'9', ..]);

@@ -56,7 +56,7 @@ fn soon(has: &'static [&'static str]) -> Comes {
 
 fn table() -> Vec<Row> {
     let ended = || with(200, &[r#""finish_reason":"stop""#]);
-    let redacted = Comes { lacks: "inference engine", ..with(200, &["[redacted]", "data: [DONE]"]) };
+    let redacted = Comes { lacks: "WebAssembly plugins", ..with(200, &["[redacted]", "data: [DONE]"]) };
     let used = soon(&[r#""user_id":"ann""#, r#""model":"tidegate-starter""#]);
     let cost = Comes { lacks: NO_COST, ..soon(&["organization.costs.result"]) };
     vec![

@@ -6,7 +6,7 @@
 use super::{DOTTED_KEY_RULE, is_word};
 use tidegate_plugin_sdk::scan::{Place, Step};
 
-/// Shorter words are no keys. (A web token's parts may be shorter; dots stand between them.)
+/// Shorter words are no keys, nor are shorter web tokens: a signature alone has 43 bytes.
 pub(super) const MIN_BYTES: usize = 20;
 /// A word that is longer is decided on what is there.
 const MAX_WORD_BYTES: usize = 256;
@@ -102,7 +102,12 @@ fn web_token(at: Place<'_>) -> Option<Step> {
     match &at.rest[header..] {
         "" | "." | ".e" | ".ey" if !at.is_last => Some(Step::More),
         rest if header >= 10 && rest.starts_with(".eyJ") => {
-            Some(Step::Open { len: dotted(at.rest), rule: DOTTED_KEY_RULE })
+            let len = dotted(at.rest);
+            match is_whole(at, len, Dots::Inside) {
+                _ if len >= MIN_BYTES => Some(Step::Open { len, rule: DOTTED_KEY_RULE }),
+                true => None,
+                false => Some(Step::More),
+            }
         }
         _ => None,
     }
@@ -217,6 +222,7 @@ mod tests {
             "task-1234567890123456789012",
             "AKIA",
             "eyJust.eyJoking",
+            "eyJexample.eyJ",
             "this-is-a-very-long-slug-of-a-blog-post-2024-05-17",
             "____________________________________",
         ];
