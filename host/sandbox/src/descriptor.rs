@@ -168,38 +168,18 @@ mod tests {
         ("/metrics/0/name", &["a", "words_found", "a1__", "", "Bad", "a-b", "_a", "a b", "1a"]),
     ];
 
-    /// Takes the keyword out of a schema; gives where it stood.
-    fn take_patterns(schema: &mut Value, at: String) -> Vec<(String, regex::Regex)> {
-        let Some(schema) = schema.as_object_mut() else { return Vec::new() };
-        let own = schema.remove("pattern").map(|pattern| regex::Regex::new(pattern.as_str().unwrap()).unwrap());
-        let mut found: Vec<_> = own.into_iter().map(|pattern| (at.clone(), pattern)).collect();
-        for (key, inner) in schema {
-            found.extend(take_patterns(inner, format!("{at}/{key}")));
-        }
-        found
-    }
-
     /// Authors and tools read the schema, the host its own checks: they must say the same.
     #[test]
     fn the_published_schema_knows_the_same_keys_and_refuses_no_more() {
         let published = include_str!("../../../docs/plugin-descriptor.schema.json");
-        let mut schema: Value = serde_json::from_str(published).unwrap();
-        // Configs are not checked by patterns; here a library does.
-        let patterns = take_patterns(&mut schema, String::new());
-        assert_eq!(patterns.len(), 4, "{patterns:?}");
+        let schema: Value = serde_json::from_str(published).unwrap();
         crate::schema::check_schema(&schema).map_err(|e| e.message).unwrap();
         let mut keys: Vec<&str> = schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
         let mut known = KEYS;
         keys.sort_unstable();
         known.sort_unstable();
         assert_eq!(keys, known);
-        let says = |said: &Value| {
-            let fits = |(place, pattern): &(String, regex::Regex)| {
-                let place = place.replace("/properties", "").replace("/items", "/0");
-                said.pointer(&place).and_then(Value::as_str).is_none_or(|text| pattern.is_match(text))
-            };
-            crate::schema::validate(&schema, said).is_ok() && patterns.iter().all(fits)
-        };
+        let says = |said: &Value| crate::schema::validate(&schema, said).is_ok();
         assert!(says(&good()));
         for (place, values) in WORDS {
             for (value, good_one) in values.iter().zip([true, true, true].into_iter().chain(std::iter::repeat(false))) {

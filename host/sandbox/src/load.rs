@@ -261,7 +261,7 @@ fn not_configured(error: CallError) -> LoadCause {
 
 fn trial_state(core: &Core, blueprint: Arc<Blueprint>, phase: Phase) -> HostState {
     let nobody = TenantId::new("");
-    let namespace = Namespace { plugin: blueprint.name.clone(), tenant: nobody.clone() };
+    let namespace = Namespace::of_tenant(blueprint.name.clone(), nobody.clone());
     let scratch: Arc<dyn KvStore> = Arc::new(MemoryKv::new(blueprint.grants.kv_bytes.unwrap_or(0)));
     HostState::new(blueprint, namespace, scratch, core.registry.clone(), nobody, phase)
 }

@@ -7,7 +7,7 @@ use crate::capability::Namespace;
 use crate::failure;
 use crate::instance::{Instance, KnownCaller};
 use crate::load;
-use crate::pool::{Lease, Pool};
+use crate::pool::{Lease, Makings, Pool};
 use crate::pools::Pools;
 use crate::registry::Work;
 use crate::sandbox::Core;
@@ -34,6 +34,8 @@ pub struct Plugin {
     stages: BTreeSet<StageKind>,
     capabilities: BTreeSet<&'static str>,
     pub(crate) pools: Arc<Pools>,
+    /// What is made in them beside calls; ends with the plugin.
+    makings: Arc<Makings>,
     /// Whose pool it is that tenants share.
     everyone: TenantId,
     most_cpu_ns: AtomicU64,
@@ -59,8 +61,9 @@ impl Plugin {
         let stages = blueprint.stages.kinds();
         let pools = Arc::default();
         core.registry.enroll(&pools);
-        let everyone = TenantId::new("*");
-        Self { core, blueprint, descriptor, stages, capabilities, pools, everyone, most_cpu_ns: AtomicU64::new(0) }
+        let makings = Arc::new(Makings::new(core.ticker.clock().clone()));
+        let (everyone, most_cpu_ns) = (TenantId::new("*"), AtomicU64::new(0));
+        Self { core, blueprint, descriptor, stages, capabilities, pools, makings, everyone, most_cpu_ns }
     }
 
     /// Its name in the config.
@@ -126,7 +129,7 @@ impl Plugin {
     /// Makes an instance, configures it and drops it again: for measuring what one costs.
     pub async fn make_instance(&self) -> Result<(), CallError> {
         let nobody = TenantId::new("");
-        let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: nobody.clone() };
+        let namespace = Namespace::of_tenant(self.blueprint.name.clone(), nobody.clone());
         let (kv, registry) = (self.core.config.kv.clone(), self.core.registry.clone());
         let _trial = self.core.trials.acquire().await;
         let _running = self.core.ticker.clock().running();
@@ -309,9 +312,10 @@ impl Plugin {
     pub(crate) fn pool(&self, ctx: &CallContext) -> Arc<Pool> {
         let owner = self.owner(ctx);
         self.pools.get_or_make(owner, || {
-            let namespace = Namespace { plugin: self.blueprint.name.clone(), tenant: owner.clone() };
             let tenant = if self.blueprint.shared { &self.everyone } else { &ctx.caller.tenant };
-            Pool::new(self.blueprint.clone(), namespace, tenant.clone(), &self.core)
+            let (plugin, share) = (self.blueprint.name.clone(), tenant.clone());
+            let namespace = Namespace { plugin, tenant: owner.clone(), share };
+            Pool::new(self.blueprint.clone(), namespace, tenant.clone(), &self.core, &self.makings)
         })
     }
 
@@ -376,20 +380,22 @@ pub(crate) mod tests {
 
     /// Each is within its own budget.
     #[tokio::test]
-    async fn what_all_calls_together_may_not_log_is_left_out_and_counted() {
+    async fn what_a_tenants_calls_together_may_not_log_is_left_out_and_counted_and_others_lines_are_there() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/guests/dist/floods.wasm");
-        let config = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
-        let spec = PluginSpec::new("floods", std::fs::read(path).unwrap());
+        let config = SandboxConfig { total_instances: 2, total_waiting_instances: 1, ..SandboxConfig::default() };
+        let spec = PluginSpec { shared: true, ..PluginSpec::new("floods", std::fs::read(path).unwrap()) };
         let plugin = Sandbox::new(config).unwrap().load(spec).unwrap();
         let messages = [Message::text("m0", Role::User, "5")];
         let prompt = Prompt { messages: &messages, tools: &[], params: &[] };
         let rate = &plugin.blueprint.log_rate;
-        plugin.inspect_prompt(&by("a"), prompt).await.unwrap();
-        // Nothing is filled up before that moment comes.
+        // A second that is not over before that moment comes.
         let later = Instant::now() + Duration::from_secs(3600);
-        assert_eq!(rate.take(rate.bytes_per_s(), 0, later), Some(0), "five lines are no flood");
-        plugin.inspect_prompt(&by("b"), prompt).await.unwrap();
-        assert_eq!(rate.take(0, 0, later), Some(5));
+        assert!(rate.take(&TenantId::new("a"), rate.bytes_per_s(), 0, later).is_within);
+        for tenant in ["a", "b", "b", "a"] {
+            plugin.inspect_prompt(&by(tenant), prompt).await.unwrap();
+        }
+        let told = rate.take(&TenantId::new("c"), 0, 0, later + Duration::from_secs(1)).left_out;
+        assert_eq!(told, [(TenantId::new("a"), 10)]);
     }
 
     #[test]

@@ -3,7 +3,12 @@
 //! away. Invariant: no instance ever serves two owners, nor a call after one that did not end well, or of which nothing may be kept.
 //!
 //! A call takes its place and its instance under one lock, and leaves both under one. Places are given in the order in which
-//! they were asked for: what a call leaves goes to whoever waits longest, and is free for all only where nobody waits.
+//! they were asked for: what a call leaves goes to whoever waits longest, and is free for all only where nobody waits. What is
+//! made while no call sees to it is in `pool/making.rs`.
+
+mod making;
+
+pub(crate) use making::Makings;
 
 use crate::blueprint::Blueprint;
 use crate::capability::{KvStore, Namespace};
@@ -13,9 +18,10 @@ use crate::registry::{Registry, Work};
 use crate::sandbox::Core;
 use crate::slots::share_of;
 use crate::stage::CallError;
+use making::UnderWay;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tidegate_fair::Owner;
 use tidegate_types::TenantId;
@@ -29,6 +35,7 @@ pub(crate) struct Pool {
     share: Owner,
     kv: Arc<dyn KvStore>,
     registry: Arc<Registry>,
+    makings: Weak<Makings>,
     places: Mutex<Places>,
 }
 
@@ -38,6 +45,8 @@ struct Places {
     /// Places that nobody holds: none while somebody waits.
     free: usize,
     waiters: VecDeque<oneshot::Sender<OwnedPlace>>,
+    /// Whether an instance is made that no call sees to.
+    under_way: Option<UnderWay>,
 }
 
 struct Idle {
@@ -59,7 +68,7 @@ pub(crate) struct Lease<'p> {
     pub(crate) instance: Box<Instance>,
     /// It was waited for or made: time has passed.
     pub(crate) is_late: bool,
-    /// How long it took to make, which is no time of the call's.
+    /// How long it was made, which is no time of the call's.
     pub(crate) made_in: Duration,
     place: Place<'p>,
 }
@@ -69,9 +78,13 @@ impl Lease<'_> {
     pub(crate) fn keep(self, now: Instant) {
         let Self { instance, place, .. } = self;
         let pool = place.0;
+        let is_worn = pool.registry.is_worn(instance.calls, instance.born, now);
         let kept = pool.may_idle(instance, now);
         std::mem::forget(place);
         pool.give_back(kept);
+        if is_worn {
+            pool.make_successor();
+        }
     }
 }
 
@@ -109,11 +122,19 @@ impl Places {
 }
 
 impl Pool {
-    pub(crate) fn new(blueprint: Arc<Blueprint>, namespace: Namespace, tenant: TenantId, core: &Core) -> Arc<Self> {
-        let places = Places { idle: Vec::new(), free: blueprint.max_instances(), waiters: VecDeque::new() };
+    pub(crate) fn new(
+        blueprint: Arc<Blueprint>,
+        namespace: Namespace,
+        tenant: TenantId,
+        core: &Core,
+        makings: &Arc<Makings>,
+    ) -> Arc<Self> {
+        let free = blueprint.max_instances();
+        let places = Places { idle: Vec::new(), free, waiters: VecDeque::new(), under_way: None };
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
         let share = share_of(tenant);
-        Arc::new(Self { blueprint, namespace, share, kv, registry, places: Mutex::new(places) })
+        let (makings, places) = (Arc::downgrade(makings), Mutex::new(places));
+        Arc::new(Self { blueprint, namespace, share, kv, registry, makings, places })
     }
 
     /// Whether it has the instances of this plugin that serve `owner`.
@@ -192,22 +213,13 @@ impl Pool {
         may.then(|| Idle { instance, since: now, lane: lane() })
     }
 
-    /// Makes an instance, in time of its own ([`Blueprint::configure_wall`]): what an interpreter takes to start is more than
-    /// a window of a stream may take.
-    async fn new_lease<'p>(self: &'p Arc<Self>, place: Place<'p>, until: Instant) -> Result<Lease<'p>, CallError> {
-        let Some(slot) = self.registry.slot(self.work(), &self.share, until).await else {
-            let key = match self.work() {
-                Work::Compute => "plugins.instances",
-                Work::Wait => "plugins.waiting_instances",
-            };
-            let (what, limit) = ("instances", self.registry.max_instances(self.work()));
-            return Err(CallError::Full { plugin: self.blueprint.name.to_string(), what, key, limit });
+    fn full(&self) -> CallError {
+        let key = match self.work() {
+            Work::Compute => "plugins.instances",
+            Work::Wait => "plugins.waiting_instances",
         };
-        let (kv, registry, tenant) = (self.kv.clone(), self.registry.clone(), self.share.tenant.clone());
-        let state = self.blueprint.serving_state(self.namespace.clone(), kv, registry, tenant);
-        let began = Instant::now();
-        let instance = Box::new(Instance::configured(state, Some(slot)).await?);
-        Ok(Lease { instance, is_late: true, made_in: began.elapsed(), place })
+        let (what, limit) = ("instances", self.registry.max_instances(self.work()));
+        CallError::Full { plugin: self.blueprint.name.to_string(), what, key, limit }
     }
 
     fn busy(&self) -> CallError {

@@ -98,11 +98,24 @@ impl Registry {
         }
     }
 
+    /// The right to one more instance, where that is free.
+    pub(crate) fn free_slot(&self, work: Work, owner: &Owner) -> Option<Slot> {
+        self.slots(work).take_free(owner).ok()
+    }
+
+    /// Whether others may need what nobody has a use for at this moment.
+    pub(crate) fn is_crowded(&self, work: Work) -> bool {
+        self.slots(work).is_crowded()
+    }
+
     /// Whether an instance of `owner` that has no work may wait for some.
     pub(crate) fn may_idle(&self, work: Work, owner: &Owner, calls: u32, born: Instant, now: Instant) -> bool {
-        calls < self.recycle_after
-            && now.saturating_duration_since(born) < self.max_age
-            && self.slots(work).may_keep(owner)
+        !self.is_worn(calls, born, now) && self.slots(work).may_keep(owner)
+    }
+
+    /// Whether an instance is replaced for its calls or its age.
+    pub(crate) fn is_worn(&self, calls: u32, born: Instant, now: Instant) -> bool {
+        calls >= self.recycle_after || now.saturating_duration_since(born) >= self.max_age
     }
 
     /// Takes places from idle instances for those that wait, as far as that helps one. To be called whenever there may be

@@ -50,6 +50,23 @@ async fn an_instance_is_replaced_after_its_calls_or_its_age() {
 }
 
 #[tokio::test]
+async fn the_next_call_finds_the_successor_of_an_instance_that_was_replaced() {
+    let sandbox = sandbox(|config| config.recycle_after_calls = 2);
+    let plugin = sandbox.load(spec("honest")).unwrap();
+    for _ in 0..3 {
+        assert_eq!((nth_call(&plugin, "a").await, nth_call(&plugin, "a").await), (1, 2));
+        // Nobody calls meanwhile.
+        let is_made = async {
+            while sandbox.usage().memory_bytes == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), is_made).await.expect("a successor is made");
+        assert_eq!(sandbox.usage().instances, 1);
+    }
+}
+
+#[tokio::test]
 async fn idle_instances_are_dropped_in_the_end() {
     let sandbox = sandbox(|config| config.max_idle = Duration::ZERO);
     let plugin = sandbox.load(spec("honest")).unwrap();
@@ -133,6 +150,23 @@ async fn making_an_instance_takes_nothing_of_the_time_of_the_call_that_needs_it(
     assert!(matches!(&verdict.action, Action::Respond(parts) if parts == &[Part::Text("1".into())]), "{verdict:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_give_up_one_after_the_other_have_their_instance_made_in_the_end() {
+    let sandbox = sandbox(|config| config.configure_cpu = Duration::from_secs(20));
+    let config = serde_json::json!({"pad": "e".repeat(16 << 20)});
+    let plugin = sandbox.load(PluginSpec { config, snapshot: Snapshot::Never, ..spec("honest") }).unwrap();
+    let making = Instant::now();
+    plugin.make_instance().await.unwrap();
+    let patience = making.elapsed() / 4;
+    let served = async {
+        while tokio::time::timeout(patience, nth_call(&plugin, "a")).await.is_err() {
+            // None where one was cut off in the call itself, which ends its instance.
+            assert!(sandbox.usage().instances <= 1, "they all wait for the same one");
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), served).await.expect("none of them has to begin again");
+}
+
 /// Whether tenant `busy` can still be served at once.
 async fn nothing_runs(plugin: &Plugin) -> bool {
     let mut hurried = by("busy");
@@ -214,7 +248,8 @@ impl Calling {
 
 #[test]
 fn a_thread_gets_the_instance_that_it_used_last_and_any_other_before_a_new_one() {
-    let sandbox = sandbox(|_| ());
+    // On a busy machine it takes many calls before two are made at once.
+    let sandbox = sandbox(|config| config.recycle_after_calls = u32::MAX);
     let plugin = sandbox.load(spec("honest")).unwrap();
     let [a, b, c] = [(); 3].map(|()| Calling::start(&plugin));
     while sandbox.usage().instances < 2 {

@@ -2,73 +2,15 @@
 //! log. And what is kept is an owner's: a project's, not its tenant's.
 
 use crate::outside::{self, Outside};
-use crate::support::{by, inspect, load, logged, small, spec, user};
-use parking_lot::Mutex;
+use crate::support::{WatchedKv, by, inspect, load, logged, small, spec, user};
 use std::sync::Arc;
-use std::time::Duration;
-use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvStore, MemoryKv, Namespace};
 use tidegate_sandbox::stage::{Action, CallContext, CallError, Grants, ModelGrant, Prompt, VectorAccess};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_types::{Part, ProjectId, Retention, ToolCall};
 
 const CANARY: &str = "canary7d20aa";
 
-/// Keeps what it is told, and remembers every byte of it.
-struct Scanned {
-    kept: MemoryKv,
-    written: Mutex<Vec<String>>,
-}
-
-impl Scanned {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { kept: MemoryKv::new(1 << 20), written: Mutex::default() })
-    }
-
-    fn has(&self, what: &str) -> bool {
-        self.written.lock().iter().any(|written| written.contains(what))
-    }
-}
-
-impl KvStore for Scanned {
-    fn get_many<'a>(
-        &'a self,
-        space: &'a Namespace,
-        keys: &'a [String],
-        most: u64,
-    ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
-        self.kept.get_many(space, keys, most)
-    }
-
-    fn set<'a>(
-        &'a self,
-        space: &'a Namespace,
-        key: String,
-        value: Vec<u8>,
-        ttl: Option<Duration>,
-        quota: u64,
-    ) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        self.written.lock().push(format!("{} {key} {}", space.tenant, String::from_utf8_lossy(&value)));
-        self.kept.set(space, key, value, ttl, quota)
-    }
-
-    fn increment<'a>(
-        &'a self,
-        space: &'a Namespace,
-        key: String,
-        delta: i64,
-        ttl: Option<Duration>,
-        quota: u64,
-    ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
-        self.written.lock().push(format!("{} {key}", space.tenant));
-        self.kept.increment(space, key, delta, ttl, quota)
-    }
-
-    fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        self.kept.delete(space, key)
-    }
-}
-
-fn keeper(kv: &Arc<Scanned>, grants: Grants) -> Arc<Plugin> {
+fn keeper(kv: &Arc<WatchedKv>, grants: Grants) -> Arc<Plugin> {
     let sandbox = Sandbox::new(SandboxConfig { kv: kv.clone(), ..small() }).unwrap();
     let documents = [("docs".to_owned(), std::env::temp_dir())].into();
     let grants = Grants { kv_bytes: Some(1 << 20), documents, ..grants };
@@ -86,7 +28,7 @@ async fn run(plugin: &Plugin, ctx: &CallContext, function: &str, arguments: &str
 
 #[tokio::test]
 async fn what_may_not_be_kept_is_refused_by_the_store_and_what_is_there_can_be_forgotten() {
-    let kv = Scanned::new();
+    let kv = WatchedKv::open();
     let plugin = keeper(&kv, Grants::default());
     run(&plugin, &by("t"), "set", "known before").await.unwrap();
     for (function, arguments) in
@@ -126,7 +68,7 @@ async fn an_instance_that_saw_it_serves_nobody_again() {
 
 #[tokio::test]
 async fn the_log_has_the_line_and_not_what_it_says() {
-    let kv = Scanned::new();
+    let kv = WatchedKv::open();
     let plugin = keeper(&kv, Grants::default());
     for function in ["log", "count"] {
         let (done, log) = logged(run(&plugin, &unkept("t"), function, CANARY)).await;
@@ -166,7 +108,7 @@ async fn what_a_verdict_notes_is_in_no_log() {
 
 #[tokio::test]
 async fn a_project_keeps_apart_from_its_tenant_and_has_no_more_than_it() {
-    let kv = Scanned::new();
+    let kv = WatchedKv::open();
     let in_project = |id: &str| {
         let mut ctx = by("acme");
         Arc::make_mut(&mut ctx.caller).project = ProjectId::new(id);

@@ -1,71 +1,17 @@
 //! A store of `kv` that answers nobody, as a database that is away: who waits for it is in nobody's way.
 
-use crate::support::{ctx, inspect, small, spec};
+use crate::support::{WatchedKv, ctx, inspect, small, spec};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvStore, MemoryKv, Namespace};
+use std::sync::atomic::Ordering;
+use tidegate_sandbox::capability::{KvStore, MemoryKv};
 use tidegate_sandbox::stage::Grants;
 use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig};
 use tidegate_types::ToolCall;
-use tokio::sync::Semaphore;
-
-/// Keeps what it is told at once, and lets nobody read until it is open.
-struct Stalled {
-    kept: MemoryKv,
-    asked: AtomicUsize,
-    open: Semaphore,
-}
-
-impl KvStore for Stalled {
-    fn waits(&self) -> bool {
-        true
-    }
-
-    fn get_many<'a>(
-        &'a self,
-        space: &'a Namespace,
-        keys: &'a [String],
-        most: u64,
-    ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        Box::pin(async move {
-            let _open = self.open.acquire().await.unwrap();
-            self.kept.get_many(space, keys, most).await
-        })
-    }
-
-    fn set<'a>(
-        &'a self,
-        space: &'a Namespace,
-        key: String,
-        value: Vec<u8>,
-        ttl: Option<Duration>,
-        quota: u64,
-    ) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        self.kept.set(space, key, value, ttl, quota)
-    }
-
-    fn increment<'a>(
-        &'a self,
-        space: &'a Namespace,
-        key: String,
-        delta: i64,
-        ttl: Option<Duration>,
-        quota: u64,
-    ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
-        self.kept.increment(space, key, delta, ttl, quota)
-    }
-
-    fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        self.kept.delete(space, key)
-    }
-}
 
 #[tokio::test]
 async fn while_the_store_of_kv_stalls_plugins_without_it_go_on() {
     const CALLS: usize = 8;
-    let kv = Arc::new(Stalled { kept: MemoryKv::new(1 << 20), asked: AtomicUsize::new(0), open: Semaphore::new(0) });
+    let kv = WatchedKv::stalled();
     // One place to compute, and the same tenant has it.
     let config = SandboxConfig { total_instances: 1, kv: kv.clone(), ..small() };
     let sandbox = Sandbox::new(config).unwrap();
@@ -82,12 +28,12 @@ async fn while_the_store_of_kv_stalls_plugins_without_it_go_on() {
             tokio::spawn(async move { keeper.call_tool(&ctx(), &call).await })
         })
         .collect();
-    while kv.asked.load(Ordering::SeqCst) < CALLS {
+    while kv.reads.load(Ordering::SeqCst) < CALLS {
         assert!(!asking.iter().any(tokio::task::JoinHandle::is_finished));
         tokio::task::yield_now().await;
     }
     inspect(&honest, &ctx(), "calls").await.unwrap();
-    kv.open.add_permits(CALLS);
+    kv.gate.as_ref().unwrap().add_permits(CALLS);
     for asked in asking {
         assert_eq!(asked.await.unwrap().unwrap().content, "none");
     }

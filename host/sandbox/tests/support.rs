@@ -1,11 +1,15 @@
 //! What the tests share: guests by name, one sandbox for all of them, calls with little ceremony.
 
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvStore, MemoryKv, Namespace};
 use tidegate_sandbox::stage::{CallContext, CallError, Channel, Limits, Prompt, Verdict, Window};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_types::{Caller, Message, RequestId, Retention, Role, TenantId};
+use tokio::sync::Semaphore;
 
 /// A config for tests: room for few instances, so that many sandboxes fit beside each other; compiled guests are
 /// kept in the target directory.
@@ -67,6 +71,87 @@ pub fn window(text: &str, settled: u32) -> Window<'_> {
     Window { seq: 0, choice: 0, channel: &Channel::Text, text, settled, ending: None }
 }
 
+/// `kv` in memory that a test looks into.
+pub struct WatchedKv {
+    kept: MemoryKv,
+    /// How often somebody read.
+    pub reads: AtomicUsize,
+    /// What was written: the tenant, the key, and the value where one was set.
+    pub written: Mutex<Vec<String>>,
+    /// Has a permit for each read that is answered; absent where all are, at once.
+    pub gate: Option<Semaphore>,
+}
+
+impl WatchedKv {
+    /// That does as memory does.
+    pub fn open() -> Arc<Self> {
+        Self::with(None)
+    }
+
+    /// As a database that is away: lets nobody read, until its gate has permits.
+    pub fn stalled() -> Arc<Self> {
+        Self::with(Some(Semaphore::new(0)))
+    }
+
+    fn with(gate: Option<Semaphore>) -> Arc<Self> {
+        Arc::new(Self { kept: MemoryKv::new(1 << 20), reads: AtomicUsize::new(0), written: Mutex::default(), gate })
+    }
+
+    /// Whether that was written, anywhere.
+    pub fn has(&self, what: &str) -> bool {
+        self.written.lock().iter().any(|written| written.contains(what))
+    }
+}
+
+impl KvStore for WatchedKv {
+    fn waits(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    fn get_many<'a>(
+        &'a self,
+        space: &'a Namespace,
+        keys: &'a [String],
+        most: u64,
+    ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            if let Some(gate) = &self.gate {
+                gate.acquire().await.expect("nobody closes it").forget();
+            }
+            self.kept.get_many(space, keys, most).await
+        })
+    }
+
+    fn set<'a>(
+        &'a self,
+        space: &'a Namespace,
+        key: String,
+        value: Vec<u8>,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> BoxFuture<'a, Result<(), CapabilityError>> {
+        self.written.lock().push(format!("{} {key} {}", space.tenant, String::from_utf8_lossy(&value)));
+        self.kept.set(space, key, value, ttl, quota)
+    }
+
+    fn increment<'a>(
+        &'a self,
+        space: &'a Namespace,
+        key: String,
+        delta: i64,
+        ttl: Option<Duration>,
+        quota: u64,
+    ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
+        self.written.lock().push(format!("{} {key}", space.tenant));
+        self.kept.increment(space, key, delta, ttl, quota)
+    }
+
+    fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
+        self.kept.delete(space, key)
+    }
+}
+
 /// Runs a future and answers with what was logged under the target `plugin` meanwhile, on this thread.
 pub async fn logged<T>(work: impl Future<Output = T>) -> (T, Vec<String>) {
     use tracing::instrument::WithSubscriber;
@@ -78,7 +163,7 @@ pub async fn logged<T>(work: impl Future<Output = T>) -> (T, Vec<String>) {
 
 /// Collects events as text.
 #[derive(Clone, Default)]
-struct Lines(Arc<parking_lot::Mutex<Vec<String>>>);
+struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for Lines {
     fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {

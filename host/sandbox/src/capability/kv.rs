@@ -18,6 +18,15 @@ pub struct Namespace {
     pub plugin: Arc<str>,
     /// The owner of the request: its tenant, or the project of it that it is of.
     pub tenant: TenantId,
+    /// Whose share it takes where calls wait for each other: the tenant, which may have many projects.
+    pub share: TenantId,
+}
+
+impl Namespace {
+    /// What a plugin keeps of a tenant that is in none of its projects.
+    pub fn of_tenant(plugin: impl Into<Arc<str>>, tenant: TenantId) -> Self {
+        Self { plugin: plugin.into(), share: tenant.clone(), tenant }
+    }
 }
 
 /// Why a supplier refuses. A plugin reads the same words whoever keeps its data.

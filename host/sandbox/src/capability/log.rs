@@ -1,6 +1,6 @@
 //! `log`: a guest's lines go to `tracing` under the target `plugin`, with the plugin, tenant and request that they
-//! belong to. Bytes are capped per call, and per second for all calls of a plugin (`log_rate.rs`); what goes over is counted and
-//! reported in one line, so that a guest can neither flood the log nor fall silent unnoticed. Of a request of which nothing
+//! belong to. Bytes are capped per call, and per second for all calls of a plugin, of which each tenant has its share
+//! (`log_rate.rs`); what goes over is counted and reported in one line, so that a guest can neither flood the log nor fall silent unnoticed. Of a request of which nothing
 //! may be kept there is the line, and not what it says. Control characters are escaped: a line stays a line.
 
 use crate::bindings::tidegate::plugin::log::{Attrs, Host, Level};
@@ -79,18 +79,20 @@ impl HostState {
         may
     }
 
-    /// Whether the plugin's calls together may log a line that stands for so many. What they left out before is said first.
+    /// Whether the plugin's calls together may log a line of this tenant that stands for so many. What they left out in the
+    /// second before is said first, of each tenant.
     fn within_rate(&self, bytes: usize, lines: u64) -> bool {
         let rate = &self.blueprint.log_rate;
-        let left_out = rate.take(bytes, lines, Instant::now());
-        if let Some(left_out @ 1..) = left_out {
+        let ruling = rate.take(&self.tenant, bytes, lines, Instant::now());
+        for (tenant, left_out) in &ruling.left_out {
             let most = rate.bytes_per_s();
             let message = format!(
-                "{left_out} log lines are left out: all calls of this plugin together log more than {most} bytes a second"
+                "{left_out} log lines are left out: all calls of this plugin together log more than {most} bytes a second, and \
+                 this tenant's more than its share of them"
             );
-            self.emit(Level::Warn, &message, "");
+            self.emit_of(tenant.as_str(), "", Level::Warn, &message, "");
         }
-        left_out.is_some()
+        ruling.is_within
     }
 
     fn count_dropped(&self, lines: u64) {
@@ -99,9 +101,12 @@ impl HostState {
     }
 
     fn emit(&self, level: Level, message: &str, fields: &str) {
-        let plugin = self.blueprint.name.as_ref();
-        let tenant = self.namespace.tenant.as_str();
         let request = self.request.as_ref().map_or("", |id| id.as_str());
+        self.emit_of(self.namespace.tenant.as_str(), request, level, message, fields);
+    }
+
+    fn emit_of(&self, tenant: &str, request: &str, level: Level, message: &str, fields: &str) {
+        let plugin = self.blueprint.name.as_ref();
         macro_rules! event {
             ($level:ident) => {
                 tracing::event!(target: "plugin", tracing::Level::$level, plugin, tenant, request, fields, "{message}")

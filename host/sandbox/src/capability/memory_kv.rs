@@ -312,7 +312,7 @@ mod tests {
     }
 
     fn of(tenant: &str) -> Namespace {
-        Namespace { plugin: "p".into(), tenant: tidegate_types::TenantId::new(tenant) }
+        Namespace::of_tenant("p", tidegate_types::TenantId::new(tenant))
     }
 
     async fn fill(kv: &MemoryKv, tenant: &str, ttl: Option<Duration>) -> Result<(), CapabilityError> {
