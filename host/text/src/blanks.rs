@@ -4,6 +4,9 @@
 //!
 //! The tokenizer itself says which they are (`Encoder::swallowed`), of the text with all its long runs shortened: what is left
 //! of one is more than a mark could be told apart by.
+//!
+//! Not where a mark takes it of the normalized text (`normalized`, beside a normalizer): that may have other characters in the
+//! middle of a run than at its ends, and marks that nobody wrote. There all white space is measured and encoded like other text.
 
 use std::ops::Range;
 

@@ -1,8 +1,12 @@
 //! A conversation to token ids: lay out, veil, render, encode.
 //!
-//! Read next: `conversation.rs` (lay out), `veil.rs`, `template.rs` (render), `encoder.rs`.
+//! Read next: `conversation.rs` (lay out), `chat/probes.rs` (what a template takes), `veil.rs`, `template.rs` (render),
+//! `encoder.rs`.
 
-use crate::conversation::{ArgumentsForm, Conventions, Layout};
+mod probes;
+
+use crate::call_ids::CallIdForm;
+use crate::conversation::{Conventions, Layout};
 use crate::dialect::Dialect;
 use crate::error::TextError;
 use crate::files::TemplateSource;
@@ -10,7 +14,7 @@ use crate::model::TextModel;
 use crate::template::{ChatTemplate, Room};
 use crate::veil::Veil;
 use crate::within::Within;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::path::Path;
 use std::time::SystemTime;
 use tidegate_types::{Message, Role, ToolDef};
@@ -54,7 +58,7 @@ impl ChatRenderer {
         let template = ChatTemplate::compile(default, tool_use)?;
         let conventions = Conventions::of(&template.source(), dialect);
         let mut renderer = Self { template, conventions, named_tokens };
-        renderer.conventions.arguments = renderer.probe_arguments();
+        renderer.probe_all();
         Ok(renderer)
     }
 
@@ -89,29 +93,9 @@ impl ChatRenderer {
         self.template.path()
     }
 
-    /// Renders a past tool call both ways. Objects are the rule; text it is where objects fail or are printed
-    /// in Python's quotes, and text is not.
-    fn probe_arguments(&self) -> ArgumentsForm {
-        let fits = |arguments: Value| {
-            let call =
-                json!({"id": "call00001", "type": "function", "function": {"name": "f", "arguments": arguments}});
-            let mut context = self.named_tokens.clone();
-            context.insert(
-                "messages".to_owned(),
-                json!([
-                    {"role": Role::User.as_str(), "content": "q"},
-                    {"role": Role::Assistant.as_str(), "content": "", "tool_calls": [call]},
-                ]),
-            );
-            let tool = json!({"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}});
-            context.insert("tools".to_owned(), json!([{"type": "function", "function": tool}]));
-            context.insert("add_generation_prompt".to_owned(), false.into());
-            let rendered = self.template.render(&Value::Object(context), true, SystemTime::UNIX_EPOCH, &Room::ALL);
-            rendered.is_ok_and(|text| !text.contains("'probe'") && !text.contains("\\\"probe\\\""))
-        };
-        let object_fits = fits(json!({"probe": "value"}));
-        let text_fits = || fits(json!("{\"probe\": \"value\"}"));
-        if !object_fits && text_fits() { ArgumentsForm::Text } else { ArgumentsForm::Object }
+    /// The ids that this template takes of calls in this dialect.
+    pub fn call_id_form(&self, dialect: &Dialect) -> CallIdForm {
+        self.conventions.call_ids(dialect)
     }
 }
 

@@ -6,16 +6,22 @@
 //! - `tools` are OpenAI function objects, or none.
 //! - Past tool calls have `function.arguments` as an object (transformers' rule), or as JSON text where the
 //!   template fails on objects or prints them as Python would ([`ArgumentsForm`]).
+//! - Their ids, and those of their outcomes, are what callers sent, or nine letters where the template takes no other
+//!   ([`CallIds`]).
+//! - A message has all calls of a turn, or one each where the template takes no more ([`CallsForm`]).
 //! - `reasoning_content` holds past reasoning; the template decides whether the model sees it again.
 //! - `developer` becomes `system` unless the template knows that role.
 //!
-//! Read next: `chat.rs`, which renders it.
+//! Read next: `conversation/steps.rs` (which messages there are), `chat.rs`, which renders them.
 
-use crate::dialect::Dialect;
+mod steps;
+
+use crate::call_ids::{CallIdForm, CallIds};
+use crate::dialect::{Dialect, ToolFormat};
 use crate::error::TextError;
 use crate::veil::Veil;
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use steps::{Step, one_call_each, steps};
 use tidegate_types::{Message, Part, Role, ToolCall, ToolDef, ToolOutcome};
 
 /// How a template wants the arguments of past tool calls.
@@ -25,6 +31,15 @@ pub(crate) enum ArgumentsForm {
     Object,
     /// As JSON text.
     Text,
+}
+
+/// How a template wants several calls of one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallsForm {
+    /// In one message, their outcomes behind it.
+    Together,
+    /// In a message each, with its outcome behind it (Llama 3).
+    OneEach,
 }
 
 /// What is known of a template and its model.
@@ -38,6 +53,10 @@ pub(crate) struct Conventions {
     pub cuts_reasoning: bool,
     /// See [`ArgumentsForm`].
     pub arguments: ArgumentsForm,
+    /// The ids that the template takes.
+    pub call_ids: CallIdForm,
+    /// See [`CallsForm`].
+    pub calls: CallsForm,
 }
 
 impl Conventions {
@@ -50,7 +69,14 @@ impl Conventions {
             reads_reasoning: template.contains("reasoning_content"),
             cuts_reasoning: cuts("'") || cuts("\""),
             arguments: ArgumentsForm::Object,
+            call_ids: CallIdForm::Any,
+            calls: CallsForm::Together,
         }
+    }
+
+    /// The ids that model and template want: a template of Mistral that takes any was trained on short ones all the same.
+    pub fn call_ids(&self, dialect: &Dialect) -> CallIdForm {
+        if dialect.tools == ToolFormat::Mistral { CallIdForm::Short } else { self.call_ids }
     }
 }
 
@@ -62,23 +88,18 @@ pub(crate) struct Layout<'a, 'v> {
 }
 
 impl Layout<'_, '_> {
-    /// The template's `messages`. A tool's outcome is a message of its own, behind the other parts of its message.
+    /// The template's `messages`.
     pub fn messages(&mut self, messages: &[Message]) -> Result<Value, TextError> {
-        let mut out = Vec::with_capacity(messages.len());
-        // The names of the tools that were called so far, by the ids of the calls; the latest call of an id counts.
-        let mut called = HashMap::new();
-        for message in messages {
-            called.extend(calls(message).map(|call| (call.id.as_str(), call.name.as_str())));
-            let num_outcomes = outcomes(message).count();
-            if num_outcomes == 0 || num_outcomes < message.parts.len() {
-                out.push(self.message(message)?);
-            }
-            for outcome in outcomes(message) {
-                let name = message.name.as_deref().or_else(|| called.get(outcome.call_id.as_str()).copied());
-                out.push(self.outcome(outcome, name)?);
-            }
-        }
-        Ok(Value::Array(out))
+        let mut ids = CallIds::new(self.conventions.call_ids(self.dialect));
+        let steps = match self.conventions.calls {
+            CallsForm::Together => steps(messages),
+            CallsForm::OneEach => one_call_each(steps(messages)),
+        };
+        let lay_out = |step| match step {
+            Step::Said { message, parts } => self.message(message, &parts, &mut ids),
+            Step::Outcome { outcome, name } => self.outcome(outcome, name, &mut ids),
+        };
+        steps.into_iter().map(lay_out).collect::<Result<Vec<_>, _>>().map(Value::Array)
     }
 
     /// The template's `tools`; none rather than an empty list.
@@ -102,15 +123,20 @@ impl Layout<'_, '_> {
         Ok(json!({"type": "function", "function": function}))
     }
 
-    fn message(&mut self, message: &Message) -> Result<Value, TextError> {
+    fn message<'m>(
+        &mut self,
+        message: &Message,
+        parts: &[&'m Part],
+        ids: &mut CallIds<'m>,
+    ) -> Result<Value, TextError> {
         let mut content = String::new();
         let mut reasoning = String::new();
         let mut calls = Vec::new();
-        for part in &message.parts {
+        for &part in parts {
             match part {
                 Part::Text(text) | Part::Refusal(text) => content.push_str(text),
                 Part::Reasoning(text) => reasoning.push_str(text),
-                Part::ToolCall(call) => calls.push(self.call(call)?),
+                Part::ToolCall(call) => calls.push(self.call(call, ids)?),
                 Part::ToolOutcome(_) => {}
                 Part::Opaque { kind, .. } => {
                     return Err(TextError::UnsupportedPart { message: message.id.clone(), kind: kind.clone() });
@@ -135,18 +161,23 @@ impl Layout<'_, '_> {
         Ok(Value::Object(out))
     }
 
-    fn outcome(&mut self, outcome: &ToolOutcome, name: Option<&str>) -> Result<Value, TextError> {
+    fn outcome<'m>(
+        &mut self,
+        outcome: &'m ToolOutcome,
+        name: Option<&str>,
+        ids: &mut CallIds<'m>,
+    ) -> Result<Value, TextError> {
         let mut out = Map::new();
         out.insert("role".to_owned(), Role::Tool.as_str().into());
         out.insert("content".to_owned(), self.veil.text(&outcome.content)?.into());
-        out.insert("tool_call_id".to_owned(), self.veil.text(&outcome.call_id)?.into());
+        out.insert("tool_call_id".to_owned(), ids.veiled(&outcome.call_id, self.veil)?.into());
         if let Some(name) = name {
             out.insert("name".to_owned(), self.veil.text(name)?.into());
         }
         Ok(Value::Object(out))
     }
 
-    fn call(&mut self, call: &ToolCall) -> Result<Value, TextError> {
+    fn call<'m>(&mut self, call: &'m ToolCall, ids: &mut CallIds<'m>) -> Result<Value, TextError> {
         let object = match self.conventions.arguments {
             ArgumentsForm::Object => serde_json::from_str::<Map<String, Value>>(&call.arguments).ok(),
             ArgumentsForm::Text => None,
@@ -156,7 +187,7 @@ impl Layout<'_, '_> {
             None => self.veil.text(&call.arguments)?.into(),
         };
         let name = self.veil.text(&call.name)?;
-        let id = self.veil.text(&call.id)?;
+        let id = ids.veiled(&call.id, self.veil)?;
         Ok(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}))
     }
 
@@ -183,12 +214,4 @@ impl Layout<'_, '_> {
             role => role.as_str(),
         }
     }
-}
-
-fn outcomes(message: &Message) -> impl Iterator<Item = &ToolOutcome> {
-    message.parts.iter().filter_map(|part| if let Part::ToolOutcome(outcome) = part { Some(outcome) } else { None })
-}
-
-fn calls(message: &Message) -> impl Iterator<Item = &ToolCall> {
-    message.parts.iter().filter_map(|part| if let Part::ToolCall(call) = part { Some(call) } else { None })
 }

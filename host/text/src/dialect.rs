@@ -1,15 +1,16 @@
 //! How a model writes tool calls and reasoning, read off its chat template and vocabulary.
 //!
-//! A model was trained on what its template writes, so the template tells the format; a config may override
-//! it. An unknown format is [`ToolFormat::None`]: offering tools to such a model would only lose its calls.
+//! A model was trained on what its template writes, so the template tells the format; a config may say another
+//! ([`TextOverrides`](crate::TextOverrides)). An unknown format is [`ToolFormat::None`]: offering tools to such a model
+//! would only lose its calls.
 //!
 //! Read next: `output.rs`, which parses these formats.
 
-use crate::error::TextError;
-use std::str::FromStr;
+use serde::Deserialize;
 
-/// How a model writes a tool call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a model writes a tool call. Configs know the formats by these names.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
 pub enum ToolFormat {
     /// In no way that is known here.
     None,
@@ -30,20 +31,6 @@ impl ToolFormat {
             Self::LlamaJson => &["<|python_tag|>"],
             Self::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
         }
-    }
-}
-
-impl FromStr for ToolFormat {
-    type Err = TextError;
-
-    fn from_str(name: &str) -> Result<Self, TextError> {
-        Ok(match name {
-            "none" => Self::None,
-            "hermes" => Self::Hermes,
-            "llama-json" => Self::LlamaJson,
-            "mistral" => Self::Mistral,
-            _ => return Err(TextError::UnknownToolFormat(name.to_owned())),
-        })
     }
 }
 
@@ -131,8 +118,16 @@ mod tests {
 
     #[test]
     fn formats_have_names_for_configs() {
-        assert_eq!("hermes".parse::<ToolFormat>().expect("known"), ToolFormat::Hermes);
-        let error = "xml".parse::<ToolFormat>().expect_err("unknown").to_string();
+        let parse = |name: &str| serde_json::from_value::<ToolFormat>(name.into());
+        for (name, format) in [
+            ("none", ToolFormat::None),
+            ("hermes", ToolFormat::Hermes),
+            ("llama-json", ToolFormat::LlamaJson),
+            ("mistral", ToolFormat::Mistral),
+        ] {
+            assert_eq!(parse(name).expect(name), format);
+        }
+        let error = parse("xml").expect_err("unknown").to_string();
         assert!(error.contains("`xml`") && error.contains("llama-json"), "{error}");
     }
 }

@@ -96,17 +96,11 @@ pub enum TextError {
     /// A stop string that is empty would end every answer at once.
     #[error("stop string {0} is empty; leave it out")]
     EmptyStop(usize),
-    /// A name that no tool-call format has.
-    #[error("unknown tool-call format `{0}`; supported: none, hermes, llama-json, mistral")]
-    UnknownToolFormat(String),
 }
 
 impl TextError {
     /// True where the request is at fault (400), false where the model's folder is.
     pub fn is_callers(&self) -> bool {
-        !matches!(
-            self,
-            Self::Unreadable { .. } | Self::Malformed { .. } | Self::Unsupported { .. } | Self::UnknownToolFormat(_)
-        )
+        !matches!(self, Self::Unreadable { .. } | Self::Malformed { .. } | Self::Unsupported { .. })
     }
 }

@@ -55,18 +55,18 @@ pub(crate) struct TemplateSource {
     pub text: String,
 }
 
-/// Reads all files of `dir`.
-pub(crate) fn read(dir: &Path) -> Result<ModelFiles, TextError> {
+/// Reads all files of `dir`; a `template` of its own counts in place of those that are there, which are not read then.
+pub(crate) fn read(dir: &Path, template: Option<&Path>) -> Result<ModelFiles, TextError> {
     let tokenizer_path = dir.join("tokenizer.json");
     let bytes = read_capped(&tokenizer_path, MAX_TOKENIZER_BYTES)?.ok_or_else(|| missing_tokenizer(&tokenizer_path))?;
     let unknown = unknown_token(&tokenizer_path, &bytes)?;
     let tokenizer = load_tokenizer(&tokenizer_path, &bytes)?;
     let config: Map<String, Value> = read_json(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
     let legacy_tokens: Map<String, Value> = read_json(&dir.join("special_tokens_map.json"))?.unwrap_or_default();
-    let mut templates = Templates::default();
-    templates.take_processor_file(dir)?;
-    templates.take_config(&dir.join("tokenizer_config.json"), config.get("chat_template"))?;
-    templates.take_jinja_files(dir)?;
+    let templates = match template {
+        Some(path) => Templates { default: Some(named_template(path)?), tool_use: None },
+        None => Templates::of_folder(dir, config.get("chat_template"))?,
+    };
     Ok(ModelFiles {
         tokenizer_path,
         tokenizer,
@@ -118,6 +118,11 @@ fn read_text(path: &Path) -> Result<Option<TemplateSource>, TextError> {
     Ok(Some(TemplateSource { path: path.to_owned(), text }))
 }
 
+fn named_template(path: &Path) -> Result<TemplateSource, TextError> {
+    let missing = || TextError::Unreadable { path: path.to_owned(), cause: "no such file".to_owned() };
+    read_text(path)?.ok_or_else(missing)
+}
+
 /// Also the check that the file is well-formed JSON as a whole: the tokenizers crate panics on some that are not.
 fn unknown_token(path: &Path, bytes: &[u8]) -> Result<Option<UnknownToken>, TextError> {
     #[derive(Deserialize)]
@@ -164,6 +169,15 @@ struct Templates {
 }
 
 impl Templates {
+    /// `configured` is what `tokenizer_config.json` says.
+    fn of_folder(dir: &Path, configured: Option<&Value>) -> Result<Self, TextError> {
+        let mut templates = Self::default();
+        templates.take_processor_file(dir)?;
+        templates.take_config(&dir.join("tokenizer_config.json"), configured)?;
+        templates.take_jinja_files(dir)?;
+        Ok(templates)
+    }
+
     /// `chat_template.json`, where processors keep theirs.
     fn take_processor_file(&mut self, dir: &Path) -> Result<(), TextError> {
         let path = dir.join("chat_template.json");

@@ -1,6 +1,6 @@
 //! Text in and out of a model: tokenizer, chat template, detokenizer, stop strings, tool-call and reasoning parser.
 //!
-//! Pure and synchronous: only [`TextModel::open`] reads files. The way in is [`TextModel::encode_chat`]
+//! Pure and synchronous: only [`TextModel::open_with`] reads files. The way in is [`TextModel::encode_chat`]
 //! (conversation to token ids), the way out is [`Detokenizer`] -> [`OutputParser`] -> [`StopMatcher`]
 //! (token ids to events).
 //!
@@ -14,6 +14,7 @@
 
 mod added;
 mod blanks;
+mod call_ids;
 mod chat;
 mod conversation;
 mod detokenizer;
@@ -30,12 +31,13 @@ mod template;
 mod veil;
 mod within;
 
+pub use call_ids::CallIdForm;
 pub use chat::ChatOptions;
 pub use detokenizer::{Detokenizer, Place, Specials};
 pub use dialect::{Dialect, ReasoningTags, ToolFormat};
 pub use encoder::AddSpecial;
 pub use error::TextError;
-pub use model::TextModel;
+pub use model::{TextModel, TextOverrides};
 pub use output::{OutputEvent, OutputParser, Parsed};
 pub use stop::{StopMatcher, StopStep};
 pub use within::{Past, Within};

@@ -20,15 +20,18 @@ const NFC_SHRINKS: usize = 4;
 pub(crate) struct Measure {
     /// Bytes of a text that one token stands for at most, where there is a bound.
     pub longest: Option<usize>,
-    /// Whether a mark may swallow the white space beside it, however much that is; see `blanks.rs`.
+    /// Whether marks may swallow the white space beside them, however much that is, and all that do take it of the text as it
+    /// is written; see `blanks.rs`.
     pub swallows: bool,
 }
 
 impl Measure {
     pub fn of(tokenizer: &Tokenizer, pieces: &PieceTable) -> Self {
         let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
-        let swallows = added.values().any(|token| token.lstrip || token.rstrip);
-        let shrinks = if swallows { None } else { shrinks(tokenizer) };
+        let mut swallowing = added.values().filter(|token| token.lstrip || token.rstrip).peekable();
+        let shrinks = if swallowing.peek().is_some() { None } else { shrinks(tokenizer) };
+        let normalizes = tokenizer.get_normalizer().is_some();
+        let swallows = swallowing.peek().is_some() && swallowing.all(|token| !(normalizes && token.normalized));
         let longest = shrinks.map(|by| longest_token(tokenizer, pieces).max(1) * by);
         Self { longest, swallows }
     }
@@ -156,5 +159,20 @@ mod tests {
         let mark = json!([{"id": 258, "content": "<|a|>", "single_word": false, "lstrip": false, "rstrip": true,
             "normalized": false, "special": true}]);
         assert_eq!(measure(Value::Null, "Isolated", mark), Measure { longest: None, swallows: true });
+    }
+
+    #[test]
+    fn what_a_mark_swallows_of_a_normalized_text_is_not_known_of_the_written_one() {
+        let mark = |normalized: bool| {
+            json!([{"id": 258, "content": "<|a|>", "single_word": false, "lstrip": true, "rstrip": false,
+                "normalized": normalized, "special": true}])
+        };
+        let swallows = |normalizer: Value, normalized: bool| {
+            let Measure { longest, swallows } = measure(normalizer, "Isolated", mark(normalized));
+            assert_eq!(longest, None);
+            swallows
+        };
+        assert!(swallows(Value::Null, true) && swallows(json!({"type": "NFC"}), false));
+        assert!(!swallows(json!({"type": "NFC"}), true));
     }
 }

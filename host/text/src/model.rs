@@ -4,9 +4,10 @@
 
 use crate::added::ControlTokens;
 use crate::blanks::{long_runs, shortened};
+use crate::call_ids::CallIdForm;
 use crate::chat::ChatRenderer;
 use crate::detokenizer::{Detokenizer, Place, Specials};
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, ToolFormat};
 use crate::encoder::{AddSpecial, Encoder};
 use crate::error::TextError;
 use crate::files::{self, ModelFiles};
@@ -16,9 +17,18 @@ use crate::veil::{Veil, is_stand_in};
 use crate::within::Within;
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokenizers::normalizers::NormalizerWrapper;
+
+/// What counts in place of what a model's folder says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextOverrides {
+    /// How the model writes tool calls, where its template shows it wrongly or not at all.
+    pub tool_format: Option<ToolFormat>,
+    /// A Jinja file, at most 16 MiB; for conversations with tools and without.
+    pub chat_template: Option<PathBuf>,
+}
 
 /// Tokenizer, chat template and output dialect of one model. Immutable, so it is shared by `Arc`.
 pub struct TextModel {
@@ -36,7 +46,12 @@ impl TextModel {
     /// Reads a Hugging Face folder: `tokenizer.json`, and where there are any `tokenizer_config.json`,
     /// `chat_template.jinja`, `chat_template.json` and `special_tokens_map.json`.
     pub fn open(dir: &Path) -> Result<Self, TextError> {
-        let files = files::read(dir)?;
+        Self::open_with(dir, &TextOverrides::default())
+    }
+
+    /// The same with some of it overridden.
+    pub fn open_with(dir: &Path, overrides: &TextOverrides) -> Result<Self, TextError> {
+        let files = files::read(dir, overrides.chat_template.as_deref())?;
         let pieces = PieceTable::build(&files.tokenizer).map_err(|what| TextError::Unsupported {
             path: files.tokenizer_path.clone(),
             what,
@@ -48,7 +63,8 @@ impl TextModel {
         let (eos, bos) = (named_id("eos_token"), named_id("bos_token"));
         let sources = files.tool_template.iter().chain(&files.template);
         let template: String = sources.map(|source| source.text.as_str()).collect();
-        let dialect = Dialect::detect(&template, |token| files.tokenizer.token_to_id(token).is_some());
+        let mut dialect = Dialect::detect(&template, |token| files.tokenizer.token_to_id(token).is_some());
+        dialect.tools = overrides.tool_format.unwrap_or(dialect.tools);
         let renderer = match files.template.or(files.tool_template.clone()) {
             Some(default) => {
                 Some(ChatRenderer::new(default, files.tool_template, files.named_tokens.clone(), &dialect)?)
@@ -79,6 +95,11 @@ impl TextModel {
     /// How the model writes tool calls and reasoning.
     pub fn dialect(&self) -> &Dialect {
         &self.dialect
+    }
+
+    /// How the ids of tool calls are to be that this model makes.
+    pub fn call_id_form(&self) -> CallIdForm {
+        self.renderer.as_ref().map_or(CallIdForm::Any, |renderer| renderer.call_id_form(&self.dialect))
     }
 
     /// One more than the highest token id. A model's embedding may have more rows.

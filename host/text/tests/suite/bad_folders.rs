@@ -3,7 +3,7 @@
 use crate::folders::{folder, sentencepiece_bpe, starter_dir};
 use serde_json::{Value, json};
 use std::path::Path;
-use tidegate_text::{TextError, TextModel};
+use tidegate_text::{TextError, TextModel, TextOverrides};
 
 fn error(dir: &Path) -> TextError {
     TextModel::open(dir).err().expect("the folder does not open")
@@ -128,4 +128,23 @@ fn a_template_that_fails_on_every_conversation_is_known() {
     assert_eq!(prompts(refuses).unwrap(), [] as [Vec<u32>; 0]);
     assert_eq!(prompts("{{ messages[0].content + messages[1].content }}").unwrap().len(), 1);
     assert_eq!(prompts("{{ messages[0].content }}").unwrap().len(), 2);
+}
+
+/// The folder's own is broken, which nobody reads then.
+#[test]
+fn a_template_that_counts_in_place_of_the_folders_is_read_as_that_is() {
+    let tokenizer = sentencepiece_bpe().to_string();
+    let folder = folder(&[("tokenizer.json", &tokenizer), ("chat_template.jinja", "{% if %}"), ("own.jinja", "ok")]);
+    let open = |name: &str| {
+        let chat_template = Some(folder.path().join(name));
+        TextModel::open_with(folder.path(), &TextOverrides { chat_template, ..TextOverrides::default() })
+    };
+    assert!(open("own.jinja").is_ok_and(|model| model.has_template()));
+    let why = |name: &str| open(name).err().expect("it is refused").to_string();
+    assert!(why("none.jinja").contains("none.jinja: no such file"), "{}", why("none.jinja"));
+    std::fs::write(folder.path().join("own.jinja"), "{% for %}").expect("written");
+    assert!(why("own.jinja").contains("own.jinja is not usable"), "{}", why("own.jinja"));
+    let large = std::fs::File::create(folder.path().join("own.jinja")).expect("made");
+    large.set_len((16 << 20) + 1).expect("grown");
+    assert!(why("own.jinja").contains("larger than 16777216 bytes"), "{}", why("own.jinja"));
 }

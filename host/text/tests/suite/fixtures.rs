@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use tidegate_text::{AddSpecial, ChatOptions, Specials, TextError, TextModel, ToolFormat};
 use tidegate_types::{Message, Part, Role, ToolCall, ToolDef, ToolHints, ToolOutcome};
 
-const MODELS: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
+pub const MODELS: [&str; 4] = ["llama", "mistral", "qwen2", "qwen3"];
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/models")
@@ -18,7 +18,7 @@ fn expected(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(&path).expect("the fixture is there")).expect("JSON")
 }
 
-fn open(name: &str) -> Arc<TextModel> {
+pub fn open(name: &str) -> Arc<TextModel> {
     Arc::new(TextModel::open(&fixtures().join(name)).expect("the model opens"))
 }
 
@@ -162,6 +162,12 @@ fn templates_render_as_in_transformers() {
         let chats = expected(&format!("{name}-chats.json"));
         for (title, messages, tools, options) in conversations() {
             let rendered = model.render_chat(&messages, &tools, &options);
+            // What transformers has refused is laid out here in messages of one call (`tool_turns.rs`).
+            if (name, title.as_str()) == ("llama", "two calls at once") {
+                let text = rendered.expect("renders");
+                assert_eq!(text.matches("\"parameters\": {").count(), 2 + 2, "{text}");
+                continue;
+            }
             match (&chats[&title]["error"], rendered) {
                 (Value::String(error), Err(TextError::Template(message))) => assert_eq!(*error, message),
                 (Value::Null, Ok(text)) => assert_eq!(text, chats[&title]["text"], "{name}, {title}"),

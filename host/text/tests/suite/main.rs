@@ -10,4 +10,5 @@ mod folders;
 mod injection;
 mod output;
 mod tokens;
+mod tool_turns;
 mod within;

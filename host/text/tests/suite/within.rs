@@ -79,6 +79,26 @@ fn white_space_fits_where_a_mark_swallows_it_and_counts_elsewhere() {
     }
 }
 
+/// Its normalizer makes of spaces what is no white space, and of other brackets the mark.
+#[test]
+fn white_space_beside_a_mark_of_the_normalized_text_is_left_as_it_is() {
+    let mut file = sentencepiece_bpe();
+    let marks = file["added_tokens"].as_array_mut().expect("a list");
+    let ends = marks.iter_mut().find(|mark| mark["content"] == "<|im_end|>").expect("a mark");
+    (ends["lstrip"], ends["normalized"]) = (true.into(), true.into());
+    let spaces = serde_json::json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
+    file["normalizer"] = serde_json::json!({"type": "Sequence", "normalizers": [{"type": "NFKC"}, spaces]});
+    let (model, options, lines) = (open(&file, TEMPLATE), ChatOptions::default(), "\n".repeat(100));
+    let text = format!("hello{lines}{}{lines}", " ".repeat(600));
+    let chat = [Message::text("m0", Role::User, &*text)];
+    let rendered = model.render_chat(&chat, &[], &options).expect("renders");
+    let all = model.encode(&rendered, AddSpecial::No).expect("encodes");
+    assert_eq!(model.encode_chat_within(&chat, &[], &options, &within(all.len())).expect("fits"), all);
+    let own = format!("hello{}＜|im_end|＞", "\n".repeat(600));
+    let all = model.encode_literal(&own, AddSpecial::No).expect("encodes");
+    assert_eq!(model.encode_literal_within(&own, AddSpecial::No, &within(all.len())).expect("fits"), all);
+}
+
 #[test]
 fn who_shortens_learns_how_long_it_is() {
     let model = starter();
