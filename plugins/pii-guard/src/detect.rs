@@ -9,6 +9,7 @@ mod card;
 mod email;
 mod iban;
 mod key;
+mod pem;
 mod phone;
 
 use serde::Deserialize;
@@ -49,8 +50,10 @@ impl Kind {
     }
 }
 
-/// The rule of an open token with dots inside; a scanner's other rules are positions in [`Kind::ALL`].
+/// The rules of an open token with dots inside, and of a private key in lines; a scanner's other rules are positions in
+/// [`Kind::ALL`].
 const DOTTED_KEY_RULE: usize = Kind::ALL.len();
+const PEM_RULE: usize = DOTTED_KEY_RULE + 1;
 
 /// Looks for the kinds that are switched on.
 #[derive(Debug)]
@@ -140,6 +143,8 @@ fn plain(at: Place<'_>) -> usize {
 enum Class {
     /// Part of a word, and no digit.
     Word,
+    /// The same alone within a word. To be looked at closely at the beginning of one, or beside another: so do private keys begin.
+    Hyphen,
     /// Between words.
     Between,
     /// To be looked at closely: digits, other scripts, what numbers and addresses have.
@@ -152,8 +157,10 @@ const CLASSES: [Class; 256] = {
     let mut byte = 0;
     while byte < 128 {
         let it = byte as u8;
-        if it.is_ascii_alphabetic() || matches!(it, b'_' | b'.' | b'-' | b'+' | b'%') {
+        if it.is_ascii_alphabetic() || matches!(it, b'_' | b'.' | b'+' | b'%') {
             classes[byte] = Class::Word;
+        } else if it == b'-' {
+            classes[byte] = Class::Hyphen;
         } else if is_between(it) {
             classes[byte] = Class::Between;
         }
@@ -190,16 +197,23 @@ struct Words {
     border: usize,
     /// Behind that.
     run: usize,
+    /// Up to the last hyphen.
+    hyphen: usize,
 }
 
 impl Words {
     /// Whether a byte is part of a short word, or between two.
     fn one(&mut self, byte: u8) -> bool {
         self.at += 1;
-        match CLASSES[usize::from(byte)] {
-            Class::Word if self.run + 1 < key::MIN_BYTES => self.run += 1,
+        let class = CLASSES[usize::from(byte)];
+        match class {
+            Class::Hyphen if self.run == 0 || self.hyphen + 1 == self.at => return false,
+            Class::Word | Class::Hyphen if self.run + 1 < key::MIN_BYTES => self.run += 1,
             Class::Between => (self.run, self.border) = (0, self.at),
-            Class::Word | Class::Other => return false,
+            Class::Word | Class::Hyphen | Class::Other => return false,
+        }
+        if matches!(class, Class::Hyphen) {
+            self.hyphen = self.at;
         }
         true
     }
@@ -318,6 +332,18 @@ pub(crate) mod tests {
     /// What a detector for one kind finds in a text.
     pub(crate) fn found(kind: Kind, text: &str) -> Vec<&str> {
         find_all(&Detector::new(vec![kind]), text).into_iter().map(|hit| &text[hit.range]).collect()
+    }
+
+    /// The same, what is found in pieces joined.
+    pub(crate) fn whole(kind: Kind, text: &str) -> Vec<&str> {
+        let mut ranges: Vec<std::ops::Range<usize>> = Vec::new();
+        for hit in find_all(&Detector::new(vec![kind]), text) {
+            match ranges.last_mut() {
+                Some(range) if hit.continues => range.end = hit.range.end,
+                _ => ranges.push(hit.range),
+            }
+        }
+        ranges.into_iter().map(|range| &text[range]).collect()
     }
 
     /// Looks at every place.

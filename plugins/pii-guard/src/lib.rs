@@ -109,4 +109,6 @@ impl Rules for Pii {
 tidegate_plugin_sdk::export!(PiiGuard: PromptGuard, StreamGuard);
 
 #[cfg(test)]
+mod labelled;
+#[cfg(test)]
 mod tests;

@@ -148,6 +148,10 @@ fn a_key_longer_than_the_holdback_never_leaves() {
     assert_eq!(redacted("", Channel::Text, &format!("It is {key}. Bye")), "It is [api-key]. Bye");
     let token = format!("eyJhbGciOiJIUzI1NiJ9.eyJ{}.{}", "a1B2".repeat(400), "c3D4".repeat(50));
     assert_eq!(redacted("", Channel::Text, &format!("It is {token}. Bye")), "It is [api-key]. Bye");
+    let (dashes, line) = ("-".repeat(5), "a1B2".repeat(16));
+    let lines = format!("{line}\n").repeat(30);
+    let key = format!("{dashes}BEGIN RSA PRIVATE KEY{dashes}\n{lines}T=\n{dashes}END RSA PRIVATE KEY{dashes}");
+    assert_eq!(redacted("", Channel::Text, &format!("It is\n{key}\nBye")), "It is\n[api-key]\nBye");
 }
 
 #[test]
@@ -220,6 +224,12 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "x",
         "SG.",
         "aB3dE5gH7jK9mN1p",
+        "-----",
+        "n-----BEGIN PRIVATE KEY-----",
+        "BEGIN RSA PRIVATE KEY-----",
+        "MHcCAQEEIzXKyBTX17dh",
+        "END RSA PRIVATE KEY-----",
+        "+",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
 }

@@ -102,36 +102,45 @@ unsafe impl Sync for Heap {}
 unsafe impl GlobalAlloc for Heap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: one thread, and nothing below allocates: no other call is under way.
         let parts = unsafe { &mut *self.0.get() };
         let place = parts.scratch.take(layout);
         if !place.is_null() {
             return place;
         }
+        // SAFETY: dlmalloc asks for no more than `GlobalAlloc` does: a size that is not zero, an alignment of two's powers.
         unsafe { parts.lasting.malloc(layout.size(), layout.align()) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as in `alloc`.
         let parts = unsafe { &mut *self.0.get() };
         let place = parts.scratch.take(layout);
         if !place.is_null() {
+            // SAFETY: the scratch region gave so many bytes, and nobody has them yet.
             unsafe { place.write_bytes(0, layout.size()) };
             return place;
         }
+        // SAFETY: as for `malloc` in `alloc`.
         unsafe { parts.lasting.calloc(layout.size(), layout.align()) }
     }
 
     #[inline]
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: as in `alloc`.
         let parts = unsafe { &mut *self.0.get() };
         match parts.scratch.offset_of(place) {
             Some(offset) => parts.scratch.give_back(offset, layout.size()),
+            // SAFETY: it is not in the scratch region, so dlmalloc gave it, for the layout that the caller names again.
             None => unsafe { parts.lasting.free(place, layout.size(), layout.align()) },
         }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as in `alloc`; it is not used any more where `self.alloc` takes the parts below.
         let parts = unsafe { &mut *self.0.get() };
         let Some(offset) = parts.scratch.offset_of(place) else {
+            // SAFETY: as in `dealloc`, and the caller's new size is not zero.
             return unsafe { parts.lasting.realloc(place, layout.size(), layout.align(), size) };
         };
         if parts.scratch.resize(offset, layout.size(), size) {
@@ -140,6 +149,7 @@ unsafe impl GlobalAlloc for Heap {
         // SAFETY: the size is one that the caller may ask for, with the alignment that it had.
         let moved = unsafe { self.alloc(Layout::from_size_align_unchecked(size, layout.align())) };
         if !moved.is_null() {
+            // SAFETY: both have at least so many bytes and share none, for the old one lives until it is given back here, once.
             unsafe {
                 ptr::copy_nonoverlapping(place, moved, layout.size().min(size));
                 self.dealloc(place, layout);

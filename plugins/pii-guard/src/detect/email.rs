@@ -26,10 +26,18 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
         return Step::More;
     }
     match domain_len(&behind[..domain]) {
+        // An address of SSH, which is nobody's: `git@github.com:org/repo`.
+        Some(len) if &at.rest[..local] == "git" && behind[len..].starts_with([':', '/']) => Step::No,
         Some(len) => Step::Match { len: local + 1 + len, rule },
         None => Step::No,
     }
 }
+
+/// Endings of files and of systemd's units that no domain has: `icon@2x.png`, `getty@tty1.service`.
+const NO_DOMAINS: [&str; 20] = [
+    "css", "dll", "exe", "gif", "html", "jar", "jpeg", "jpg", "json", "pdf", "png", "service", "socket", "svg",
+    "timer", "toml", "txt", "webp", "yaml", "yml",
+];
 
 /// Letters of the scripts that names are written in without spaces between words being rare: Latin, Greek,
 /// Cyrillic, Armenian. In Chinese text an address stands right beside other characters.
@@ -75,8 +83,11 @@ fn is_label(label: &str) -> bool {
     (1..=MAX_LABEL_BYTES).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-')
 }
 
-/// Letters, at least two; `xn--` stands for letters outside of ASCII.
+/// Letters, at least two, and no file's ending; `xn--` stands for letters outside of ASCII.
 fn is_top(label: &str) -> bool {
+    if NO_DOMAINS.iter().any(|known| label.eq_ignore_ascii_case(known)) {
+        return false;
+    }
     label.starts_with("xn--") || (label.chars().all(char::is_alphabetic) && label.chars().nth(1).is_some())
 }
 
@@ -96,6 +107,8 @@ mod tests {
         check("a@b.com...", &["a@b.com"]);
         check("john@example.com.2 and john@example.com-1", &["john@example.com", "john@example.com"]);
         check("a@b.com-x.org-", &["a@b.com-x.org"]);
+        check("jane@example.com.json, mails/jo@example.com-x.pdf", &["jane@example.com", "jo@example.com"]);
+        check("git@example.com is an address, too", &["git@example.com"]);
         check("user@xn--bcher-kva.example", &["user@xn--bcher-kva.example"]);
     }
 
@@ -106,9 +119,20 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_an_address_is_left_alone() {
-        for text in
-            ["@handle", "a@b", "a @ b.com", "a@b.1", "user@host:22", "x@.com", "a@-b.com", "a@b..com", "5 @ 3.50"]
-        {
+        for text in [
+            "icon@2x.png",
+            "getty@tty1.service",
+            "git@github.com:org/repo.git",
+            "@handle",
+            "a@b",
+            "a @ b.com",
+            "a@b.1",
+            "user@host:22",
+            "x@.com",
+            "a@-b.com",
+            "a@b..com",
+            "5 @ 3.50",
+        ] {
             assert_eq!(found(Kind::Email, text), [""; 0], "{text}");
         }
         assert_eq!(found(Kind::Email, &format!("{}@x.com", "a".repeat(129))), [""; 0]);

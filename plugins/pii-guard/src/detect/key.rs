@@ -1,9 +1,9 @@
-//! Keys and tokens: well-known prefixes, JSON web tokens, and long words that no person would write.
+//! Keys and tokens: private keys in lines, well-known prefixes, JSON web tokens, and long words that no person would write.
 //!
 //! A key may be longer than a stream may hold back, so one that is sure is reported open and swallowed as it
 //! comes.
 
-use super::{DOTTED_KEY_RULE, is_word};
+use super::{DOTTED_KEY_RULE, PEM_RULE, is_word, pem};
 use tidegate_plugin_sdk::scan::{Place, Step};
 
 /// Shorter words are no keys, nor are shorter web tokens: a signature alone has 43 bytes.
@@ -38,13 +38,26 @@ const PREFIXES: &[(&str, usize)] = &[
     ("npm_", 36),
     ("pypi-", 40),
     ("SG.", 40),
+    ("dapi", 32),
+    ("glsa_", 32),
+    ("shpat_", 32),
+    ("shpca_", 32),
+    ("shppa_", 32),
+    ("shpss_", 32),
 ];
 
 /// Words without a known prefix: at least this long, and with letters of both cases and digits well mixed.
 const MIN_MIXED_BYTES: usize = 32;
 const MAX_MIXED_BYTES: usize = 200;
 
+/// How much of what stands behind a sign tells base64 from words.
+const MIN_PIECE_BYTES: usize = 8;
+const MAX_PIECE_BYTES: usize = 16;
+
 pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
+    if at.rest.starts_with('-') {
+        return pem::step(at);
+    }
     if at.before.is_some_and(is_word) || !at.rest.starts_with(is_key) {
         return Step::No;
     }
@@ -56,10 +69,37 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     }
     let len = word(at.rest);
     match is_whole(at, len, Dots::End) {
-        true if is_mixed(&at.rest[..len]) => Step::Match { len, rule },
+        true if is_mixed(&at.rest[..len]) => match is_public(at, len) {
+            Some(true) => Step::No,
+            Some(false) => Step::Match { len, rule },
+            None => Step::More,
+        },
         false if len <= MAX_MIXED_BYTES => Step::More,
         _ => Step::No,
     }
+}
+
+/// What is as random as a key and known to everybody: public keys of SSH, checksums of packages and scripts, pieces of longer
+/// base64. `None` where more text may make it a piece.
+fn is_public(at: Place<'_>, len: usize) -> Option<bool> {
+    let (word, behind) = (&at.rest[..len], &at.rest[len..]);
+    if ["AAAA", "sha256-", "sha384-", "sha512-"].iter().any(|begin| word.starts_with(begin)) {
+        return Some(true);
+    }
+    if behind.starts_with("==") {
+        return Some(at.before.is_some_and(|c| matches!(c, '+' | '/')));
+    }
+    let Some(next) = behind.strip_prefix(['+', '/']) else {
+        return if behind == "=" && !at.is_last { None } else { Some(false) };
+    };
+    // Words of a URL go on behind a sign, too, as does a path.
+    let is_base64 = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
+    let more = next.bytes().take(MAX_PIECE_BYTES).take_while(is_base64).count();
+    if more == next.len() && more < MAX_PIECE_BYTES && !at.is_last {
+        return None;
+    }
+    let has = |fits: fn(&u8) -> bool| next[..more].bytes().any(|b| fits(&b));
+    Some(more >= MIN_PIECE_BYTES && has(u8::is_ascii_digit) && has(u8::is_ascii_uppercase))
 }
 
 fn prefixed(at: Place<'_>, rule: usize, prefix: usize, min: usize) -> Step {
@@ -85,6 +125,9 @@ fn prefixed(at: Place<'_>, rule: usize, prefix: usize, min: usize) -> Step {
 
 /// Behind the start of an open token: what still belongs to it.
 pub(super) fn go_on(at: Place<'_>, rule: usize) -> Step {
+    if rule == PEM_RULE {
+        return pem::go_on(at);
+    }
     let has_dots = rule == DOTTED_KEY_RULE;
     match if has_dots { dotted(at.rest) } else { word(at.rest) } {
         0 if has_dots && at.rest == "." && !at.is_last => Step::More,
@@ -212,6 +255,21 @@ mod tests {
     }
 
     #[test]
+    fn signs_beside_a_key_hide_it_from_nobody() {
+        let key = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3h";
+        for text in [
+            format!("+{key}\n"),
+            format!("key+{key}+and+then+more+of+it"),
+            format!("\"x\" +{key};"),
+            format!("https://example.com/{key}/edit?usp=sharing"),
+            format!("{key}=="),
+            format!("+{key}="),
+        ] {
+            assert_eq!(found(Kind::ApiKey, &text), [key], "{text}");
+        }
+    }
+
+    #[test]
     fn words_hashes_and_names_are_left_alone() {
         let others = [
             "sk-learn-contrib-is-a-package",
@@ -225,6 +283,8 @@ mod tests {
             "eyJexample.eyJ",
             "this-is-a-very-long-slug-of-a-blog-post-2024-05-17",
             "____________________________________",
+            "sha512-zDjYCpUpO5rchIRCanwZ1bevlyYQr6VkGFMoIFVbVmm+lHNLL96FYLYqENzjZ6j3vJlNPCnPswV5VWwKKVdrOr==",
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIqIcFXchnam3BG4/GGKRYDzNiBDdA38fY8JcuoDJ66Q5 laptop-2024",
         ];
         for text in others {
             assert_eq!(found(Kind::ApiKey, text), [""; 0], "{text}");

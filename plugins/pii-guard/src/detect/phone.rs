@@ -1,6 +1,6 @@
 //! Phone numbers: international ones (`+49 30 1234567`, `0049 30 ...`), North American ones (`(415) 555-2671`,
-//! `415-555-2671`) and national ones with a leading zero (`030 1234567`, `01 23 45 67 89`). Dates, amounts and plain
-//! long numbers are not.
+//! `415-555-2671`), Chinese mobile ones (`138 0013 8000`) and national ones with a leading zero (`030 1234567`,
+//! `01 23 45 67 89`). Dates, amounts and plain long numbers are not.
 
 use super::is_word;
 use tidegate_plugin_sdk::scan::{Place, Step};
@@ -82,7 +82,7 @@ impl Number {
                 return number;
             }
             let between = separator(&bytes[at..]);
-            let is_another = number.digits.len >= FULL_DIGITS && bytes[at] == b' ';
+            let is_another = bytes[at] == b' ' && number.is_full(bytes.get(at + 1));
             if between == 0 || is_another {
                 return number;
             }
@@ -99,6 +99,12 @@ impl Number {
         }
     }
 
+    /// Whether what follows, which begins so, is another number. Two zeros in front say what `+` says.
+    fn is_full(&self, next: Option<&u8>) -> bool {
+        let full = if self.digits.starts_with(b"00") && next != Some(&b'0') { FULL_DIGITS + 2 } else { FULL_DIGITS };
+        self.digits.len >= full
+    }
+
     /// Digits at the start, at most one more than a phone number may have.
     fn take_group(&mut self, bytes: &[u8]) -> usize {
         let room = MAX_DIGITS + 1 - self.digits.len;
@@ -112,7 +118,7 @@ impl Number {
 
     /// Whether more text may make it one; wrong only in keeping text waiting.
     fn may_be_phone(&self) -> bool {
-        self.has_plus || self.has_parenthesis || self.digits.first() == Some(&b'0') || self.may_be_american()
+        self.has_plus || self.has_parenthesis || self.digits.first() == Some(&b'0') || self.may_be_grouped()
     }
 
     fn is_phone(&self) -> bool {
@@ -124,7 +130,7 @@ impl Number {
             [b'1'..=b'9', ..] if self.has_plus => count >= if self.separators.is_empty() { 9 } else { 8 },
             [b'0', b'0', b'1'..=b'9', ..] => count >= 10 && !self.separators.is_empty(),
             [b'0', b'1'..=b'9', ..] => self.is_national(),
-            _ => !self.has_plus && self.is_american(),
+            _ => !self.has_plus && (self.is_american() || self.is_chinese()),
         }
     }
 
@@ -152,14 +158,22 @@ impl Number {
             && self.digits[lead + 3] >= b'2'
     }
 
-    /// Whether the groups so far are the beginning of 3-3-4, the last one perhaps still growing.
-    fn may_be_american(&self) -> bool {
-        let begins = |groups: &[u8]| match groups.split_last() {
+    /// A mobile number in the usual groups: `138 0013 8000`, `138-0013-8000`.
+    fn is_chinese(&self) -> bool {
+        let is_even = matches!(*self.separators, [a, b] if a == b && b" -".contains(&a));
+        matches!(*self.groups, [3, 4, 4]) && self.digits[0] == b'1' && self.digits[1] >= b'3' && is_even
+    }
+
+    /// Whether the groups so far are the beginning of 3-3-4 or 3-4-4, the last one perhaps still growing.
+    fn may_be_grouped(&self) -> bool {
+        let begins = |groups: &[u8], whole: [u8; 3]| match groups.split_last() {
             None => true,
-            Some((last, whole)) => whole.len() < 3 && [3, 3][..whole.len().min(2)] == *whole && *last <= 4,
+            Some((last, before)) => before.len() < 3 && whole.starts_with(before) && *last <= whole[before.len()],
         };
         let has_lead = self.groups.first() == Some(&1) && self.digits[0] == b'1';
-        begins(&self.groups) || (has_lead && begins(&self.groups[1..]))
+        begins(&self.groups, [3, 3, 4])
+            || begins(&self.groups, [3, 4, 4])
+            || (has_lead && begins(&self.groups[1..], [3, 3, 4]))
     }
 }
 
@@ -187,6 +201,7 @@ mod tests {
             "+33 6 12 34 56 78",
             "+49 (0)30 1234567",
             "0049 30 1234567",
+            "0049 30 23125 111",
             "(415) 555-2671",
             "(415)555-2671",
             "415-555-2671",
@@ -198,12 +213,17 @@ mod tests {
             "01 23 45 67 89",
             "06-12345678",
             "0201/123 456",
+            "138 0013 8000",
+            "138-0013-8000",
         ];
         for phone in phones {
             assert_eq!(found(Kind::Phone, &format!("Call {phone}, please.")), [phone]);
             assert_eq!(found(Kind::Phone, phone), [phone]);
         }
         assert_eq!(found(Kind::Phone, "+1 415 555 2671 10 times"), ["+1 415 555 2671"]);
+        for (first, second) in [("0049 30 1234", "030 1234567"), ("0049 30 12345", "030-1234567")] {
+            assert_eq!(found(Kind::Phone, &format!("{first} {second}")), [first, second]);
+        }
         assert_eq!(found(Kind::Phone, "tel:+4930123456."), ["+4930123456"]);
     }
 
@@ -235,6 +255,10 @@ mod tests {
             "v0.1.2-rc.10",
             "+1234567890123456",
             "115-555-2671",
+            "118 0013 8000",
+            "138 0013-8000",
+            "138.0013.8000",
+            "238 0013 8000",
             "x030 1234567",
         ];
         for text in others {

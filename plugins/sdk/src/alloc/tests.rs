@@ -16,6 +16,7 @@ thread_local! {
 fn leak(bytes: usize) -> (*mut u8, usize) {
     GROWN.set(GROWN.get() + 1);
     let layout = Layout::from_size_align(bytes, 16).unwrap();
+    // SAFETY: nobody grows by nothing.
     (unsafe { System.alloc_zeroed(layout) }, bytes)
 }
 
@@ -47,6 +48,7 @@ struct Live {
 impl Live {
     fn write(place: *mut u8, layout: Layout, mark: u8) -> Self {
         assert!(!place.is_null() && place.addr().is_multiple_of(layout.align()), "{place:?} for {layout:?}");
+        // SAFETY: a heap has just given so many bytes there.
         unsafe { place.write_bytes(mark, layout.size()) };
         Self { place, layout, mark }
     }
@@ -57,9 +59,27 @@ impl Live {
 
     /// Whether its first bytes are still as they were written.
     fn keeps(&self, bytes: usize) -> bool {
+        // SAFETY: it lives, and so many of its bytes were written: by `write`, or by the heap as zeros.
         let kept = unsafe { std::slice::from_raw_parts(self.place, bytes.min(self.layout.size())) };
         kept.iter().all(|byte| *byte == self.mark)
     }
+}
+
+fn take(heap: &Heap, layout: Layout) -> *mut u8 {
+    // SAFETY: no test asks for nothing.
+    unsafe { heap.alloc(layout) }
+}
+
+/// What `take` gave for `layout`, once.
+fn give_back(heap: &Heap, place: *mut u8, layout: Layout) {
+    // SAFETY: as said above, which each test does.
+    unsafe { heap.dealloc(place, layout) };
+}
+
+/// What `take` gave for `layout`, to be used no more.
+fn resize(heap: &Heap, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    // SAFETY: as said above, and no test asks for nothing.
+    unsafe { heap.realloc(place, layout, size) }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +113,8 @@ proptest! {
             let mark = n as u8 | 1;
             match act {
                 Act::Make { zeroed } => {
-                    let place = unsafe { if zeroed { heap.alloc_zeroed(layout) } else { heap.alloc(layout) } };
+                    // SAFETY: as for `take`.
+                    let place = if zeroed { unsafe { heap.alloc_zeroed(layout) } } else { take(&heap, layout) };
                     if zeroed {
                         prop_assert!(Live { place, layout, mark: 0 }.keeps(size), "not all of it is zero");
                     }
@@ -101,7 +122,7 @@ proptest! {
                 }
                 Act::Resize if !live.is_empty() => {
                     let old = live.swap_remove(which % live.len());
-                    let place = unsafe { heap.realloc(old.place, old.layout, size) };
+                    let place = resize(&heap, old.place, old.layout, size);
                     let layout = Layout::from_size_align(size, old.layout.align()).unwrap();
                     let moved = Live { place, layout, mark: old.mark };
                     prop_assert!(moved.keeps(old.layout.size()), "a resize lost something");
@@ -110,7 +131,7 @@ proptest! {
                 Act::Drop if !live.is_empty() => {
                     let old = live.swap_remove(which % live.len());
                     prop_assert!(old.keeps(old.layout.size()), "somebody else wrote there");
-                    unsafe { heap.dealloc(old.place, old.layout) };
+                    give_back(&heap, old.place, old.layout);
                 }
                 Act::Resize | Act::Drop => {}
             }
@@ -127,12 +148,10 @@ fn a_small_guest_needs_the_region_only_however_often_it_is_used_again() {
     let before = GROWN.get();
     for n in 0..10_000 {
         let layout = Layout::from_size_align(20_000 + n, 8).unwrap();
-        let (one, other) = unsafe { (heap.alloc(layout), heap.alloc(layout)) };
+        let (one, other) = (take(&heap, layout), take(&heap, layout));
         assert!(region.contains(&one.addr()) && region.contains(&other.addr()));
-        unsafe {
-            heap.dealloc(one, layout);
-            heap.dealloc(other, layout);
-        }
+        give_back(&heap, one, layout);
+        give_back(&heap, other, layout);
     }
     assert_eq!(GROWN.get(), before);
 }
@@ -141,11 +160,11 @@ fn a_small_guest_needs_the_region_only_however_often_it_is_used_again() {
 fn what_is_larger_comes_from_behind_and_leaves_the_region_to_others() {
     let (heap, region) = heap();
     let before = GROWN.get();
-    let large = unsafe { heap.alloc(Layout::from_size_align(REGION_BYTES, 1).unwrap()) };
+    let large = take(&heap, Layout::from_size_align(REGION_BYTES, 1).unwrap());
     assert!(!large.is_null() && !region.contains(&large.addr()));
     assert_eq!(GROWN.get(), before + 1);
     let layout = Layout::from_size_align(60_000, 1).unwrap();
-    let places = unsafe { [heap.alloc(layout), heap.alloc(layout)] };
+    let places = [take(&heap, layout), take(&heap, layout)];
     assert!(places.iter().any(|place| region.contains(&place.addr())));
     assert_eq!(GROWN.get(), before + 1);
 }
@@ -158,13 +177,13 @@ fn what_lives_for_a_call_is_laid_end_to_end_and_begins_anew_with_the_next() {
     let (heap, scratch) = configured();
     let mut first = None;
     for _ in 0..1_000 {
-        let places = [24, 100, 4_096].map(|size| (unsafe { heap.alloc(layout(size)) }, layout(size)));
+        let places = [24, 100, 4_096].map(|size| (take(&heap, layout(size)), layout(size)));
         assert!(places.iter().all(|(place, _)| scratch.contains(&place.addr())));
         assert_eq!(*first.get_or_insert(places[0].0), places[0].0, "a call begins where the one before began");
         assert_eq!(places[2].0.addr() - places[0].0.addr(), 128, "24 and 100 bytes, and 4 for the alignment");
         // Not in the order in which they came.
         for (place, layout) in [places[1], places[0], places[2]] {
-            unsafe { heap.dealloc(place, layout) };
+            give_back(&heap, place, layout);
         }
     }
 }
@@ -172,12 +191,12 @@ fn what_lives_for_a_call_is_laid_end_to_end_and_begins_anew_with_the_next() {
 #[test]
 fn what_grows_at_the_end_stays_where_it_is() {
     let (heap, scratch) = configured();
-    let first = unsafe { heap.alloc(layout(8)) };
-    let last = unsafe { heap.alloc(layout(8)) };
-    assert_eq!(unsafe { heap.realloc(last, layout(8), 5_000) }, last);
-    let moved = unsafe { heap.realloc(first, layout(8), 100) };
+    let first = take(&heap, layout(8));
+    let last = take(&heap, layout(8));
+    assert_eq!(resize(&heap, last, layout(8), 5_000), last);
+    let moved = resize(&heap, first, layout(8), 100);
     assert!(moved.addr() == last.addr() + 5_000, "behind the last");
-    let outside = unsafe { heap.realloc(moved, layout(100), BYTES) };
+    let outside = resize(&heap, moved, layout(100), BYTES);
     assert!(!outside.is_null() && !scratch.contains(&outside.addr()), "there is no room");
 }
 
@@ -185,17 +204,15 @@ fn what_grows_at_the_end_stays_where_it_is() {
 #[test]
 fn what_a_call_leaves_behind_takes_room_from_calls_and_no_more() {
     let (heap, scratch) = configured();
-    let kept = unsafe { heap.alloc(layout(BYTES / 2)) };
+    let kept = take(&heap, layout(BYTES / 2));
     for _ in 0..100 {
-        let place = unsafe { heap.alloc(layout(BYTES / 2)) };
+        let place = take(&heap, layout(BYTES / 2));
         assert!(scratch.contains(&place.addr()), "the last one's room is free again");
-        let none = unsafe { heap.alloc(layout(64)) };
+        let none = take(&heap, layout(64));
         assert!(!scratch.contains(&none.addr()));
-        unsafe {
-            heap.dealloc(none, layout(64));
-            heap.dealloc(place, layout(BYTES / 2));
-        }
+        give_back(&heap, none, layout(64));
+        give_back(&heap, place, layout(BYTES / 2));
     }
-    unsafe { heap.dealloc(kept, layout(BYTES / 2)) };
-    assert_eq!(unsafe { heap.alloc(layout(BYTES)) }, kept, "all of it is free");
+    give_back(&heap, kept, layout(BYTES / 2));
+    assert_eq!(take(&heap, layout(BYTES)), kept, "all of it is free");
 }

@@ -1,7 +1,7 @@
 //! Generated from `wit/`: one world per stage, so that a component exports what its author names and nothing
 //! else, and imports only the capabilities that it uses. All of them share one set of types.
 
-#![allow(missing_docs, unsafe_code, clippy::all)]
+#![allow(missing_docs, unsafe_code, clippy::all, clippy::undocumented_unsafe_blocks)]
 
 /// What every component has: log, metrics and clock, `meta`, and the shared types.
 pub mod base {
