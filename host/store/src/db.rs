@@ -4,9 +4,11 @@ use crate::error::StoreError;
 use crate::migrations::migrator;
 use log::LevelFilter;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
-use sqlx::{Any, AnyPool, ConnectOptions, Connection, Executor, Transaction};
+use sqlx::{Any, AnyPool, ConnectOptions, Connection, Executor, Row, Transaction};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Where the database is.
@@ -22,7 +24,12 @@ pub enum Place {
 #[derive(Clone, Debug)]
 pub struct Db {
     pool: AnyPool,
+    /// What plugins keep is read and written by these: the same ones with SQLite, others with Postgres.
+    of_plugins: AnyPool,
     kind: Kind,
+    /// Whether SQLite's log may have what was deleted: something was since it was last emptied, or may have been before the
+    /// start.
+    has_deleted: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +38,8 @@ enum Kind {
     Postgres,
 }
 
-/// How long a statement waits for a connection, and SQLite's writers for each other.
+/// How long a statement waits for a connection, SQLite's writers for each other, and a plugin's statement for those who hold
+/// what it is about.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Statements that take longer are logged.
@@ -42,29 +50,44 @@ const SLOW: Duration = Duration::from_millis(500);
 const PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000; \
                        PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;";
 
+/// Most connections to Postgres: for what plugins keep, and for all else.
+const OF_PLUGINS: u32 = 5;
+const OF_ALL_ELSE: u32 = 8;
+
+/// For each connection to Postgres that is of plugins. A call that nobody waits for any more has its connection until the server
+/// answers, and somebody may hold the row that it waits for as long as they like: so the server ends that wait. Nor does a
+/// gateway that stops in the middle of a transaction hold a row against the others.
+const SETTINGS_OF_PLUGINS: &str = "SET statement_timeout = 5000; SET idle_in_transaction_session_timeout = 5000;";
+
 impl Db {
     /// Opens it, making it where it is SQLite's, and brings its tables to this program's version.
     pub async fn open(place: &Place) -> Result<Self, StoreError> {
         sqlx::any::install_default_drivers();
-        let (kind, url, connections) = match place {
-            Place::Folder(folder) => (Kind::Sqlite, sqlite_url(folder)?, 4),
-            Place::Postgres(url) => (Kind::Postgres, url.clone(), 8),
+        let (kind, url) = match place {
+            Place::Folder(folder) => (Kind::Sqlite, sqlite_url(folder)?),
+            Place::Postgres(url) => (Kind::Postgres, url.clone()),
         };
         let options = AnyConnectOptions::from_str(&url)?
             .log_statements(LevelFilter::Trace)
             .log_slow_statements(LevelFilter::Warn, SLOW);
-        let pool = AnyPoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(PATIENCE)
-            .after_connect(move |connection, _| {
-                let pragmas = if kind == Kind::Sqlite { PRAGMAS } else { "SELECT 1" };
-                Box::pin(async move { connection.execute(pragmas).await.map(drop) })
-            })
-            .before_acquire(|connection, _| Box::pin(std::future::ready(Ok(is_idle(connection)))))
-            .connect_with(options)
-            .await?;
+        let (pool, of_plugins) = match kind {
+            Kind::Sqlite => {
+                let pool = bounded(4, PRAGMAS).connect_with(options).await?;
+                (pool.clone(), pool)
+            }
+            Kind::Postgres => {
+                let of_plugins = bounded(OF_PLUGINS, SETTINGS_OF_PLUGINS).connect_lazy_with(options.clone());
+                (bounded(OF_ALL_ELSE, "SELECT 1").connect_with(options).await?, of_plugins)
+            }
+        };
         migrator().run(&pool).await?;
-        Ok(Self { pool, kind })
+        Ok(Self { pool, of_plugins, kind, has_deleted: Arc::new(AtomicBool::new(true)) })
+    }
+
+    /// The same database for what plugins keep. With Postgres it has connections of its own, whose statements the server ends
+    /// when somebody holds what they wait for: whatever plugins do, all else finds a connection.
+    pub(crate) fn of_plugins(&self) -> Self {
+        Self { pool: self.of_plugins.clone(), ..self.clone() }
     }
 
     /// For reading.
@@ -90,7 +113,12 @@ impl Db {
     pub(crate) async fn write(&self) -> Result<Transaction<'static, Any>, StoreError> {
         Ok(match self.kind {
             Kind::Sqlite => self.pool.begin_with("BEGIN IMMEDIATE").await?,
-            Kind::Postgres => self.pool.begin().await?,
+            Kind::Postgres => {
+                // To its end, also where nobody waits for it any more: of a BEGIN that is dropped before it is answered the
+                // driver does not know, and what others write by that connection later would be in its transaction.
+                let pool = self.pool.clone();
+                tokio::spawn(async move { pool.begin().await }).await.map_err(|_| sqlx::Error::WorkerCrashed)??
+            }
         })
     }
 
@@ -104,12 +132,29 @@ impl Db {
         Ok(tx)
     }
 
-    /// Moves what was written into the database's own file, and empties SQLite's log.
-    pub(crate) async fn checkpoint(&self) -> Result<(), StoreError> {
-        if self.kind == Kind::Sqlite {
-            sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&self.pool).await?;
+    /// To be said before something that is deleted or replaced is so for good: nobody empties the log before that, since it is
+    /// not emptied while somebody writes.
+    pub(crate) fn will_have_deleted(&self) {
+        self.has_deleted.store(true, Ordering::Relaxed);
+    }
+
+    /// Moves what was written into the database's own file and empties SQLite's log, where that has something that was deleted:
+    /// then nothing of it is left in the files. [`StoreError::LogInUse`] where it has to be tried again.
+    pub(crate) async fn wipe(&self) -> Result<(), StoreError> {
+        if self.kind != Kind::Sqlite || !self.has_deleted.swap(false, Ordering::Relaxed) {
+            return Ok(());
         }
-        Ok(())
+        self.empty_log().await.inspect_err(|_| self.will_have_deleted())
+    }
+
+    async fn empty_log(&self) -> Result<(), StoreError> {
+        let mut connection = self.pool.acquire().await?;
+        // Nobody writes while it waits for those who read, which may be for long.
+        connection.execute("PRAGMA busy_timeout = 500").await?;
+        let done = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut *connection).await;
+        connection.execute("PRAGMA busy_timeout = 5000").await?;
+        // That it could not is no error to SQLite: it is the first column of what it answers.
+        if done?.try_get::<i64, _>(0)? == 0 { Ok(()) } else { Err(StoreError::LogInUse) }
     }
 
     /// Asks for an answer.
@@ -120,8 +165,18 @@ impl Db {
 
     /// Closes its connections, once their statements have ended.
     pub async fn close(&self) {
+        self.of_plugins.close().await;
         self.pool.close().await;
     }
+}
+
+/// Of so many connections, each of which begins with `settings`.
+fn bounded(connections: u32, settings: &'static str) -> AnyPoolOptions {
+    AnyPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(PATIENCE)
+        .after_connect(move |connection, _| Box::pin(async move { connection.execute(settings).await.map(drop) }))
+        .before_acquire(|connection, _| Box::pin(std::future::ready(Ok(is_idle(connection)))))
 }
 
 /// Whether a connection is in no transaction. SQLite ends one by itself when its disk is full, which the driver does not

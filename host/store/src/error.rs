@@ -20,6 +20,9 @@ pub enum StoreError {
     /// The database does not answer, or not in time; what was asked may be asked again.
     #[error("the database does not answer: {0}")]
     Unavailable(sqlx::Error),
+    /// What was deleted is left in SQLite's log for now.
+    #[error("SQLite's log is not emptied while others read or write the database for long; it is tried again")]
+    LogInUse,
     /// Its tables are not those of this program.
     #[error("the database cannot be brought to this program's version: {0}")]
     Migration(MigrateError),
@@ -38,12 +41,18 @@ impl From<MigrateError> for StoreError {
     }
 }
 
+impl StoreError {
+    /// Whether the database answers, but somebody held what was asked for and did not let go of it in time.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Unavailable(error) if matches!(what(error), Some(Condition::Held)))
+    }
+}
+
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        let code = error.as_database_error().and_then(|error| error.code().map(std::borrow::Cow::into_owned));
-        match code.as_deref().map(condition) {
+        match what(&error) {
             Some(Condition::Full) => Self::Full(error),
-            Some(Condition::Away) => Self::Unavailable(error),
+            Some(Condition::Away | Condition::Held) => Self::Unavailable(error),
             _ if is_of_the_connection(&error) => Self::Unavailable(error),
             _ => Self::Statement(error),
         }
@@ -60,7 +69,14 @@ fn is_of_the_connection(error: &sqlx::Error) -> bool {
 enum Condition {
     Full,
     Away,
+    /// By others, for too long: a row, a table, SQLite's one lock.
+    Held,
     Other,
+}
+
+/// What the database says, where it is the database that says it.
+fn what(error: &sqlx::Error) -> Option<Condition> {
+    error.as_database_error()?.code().map(|code| condition(&code))
 }
 
 /// What a database's code means: Postgres' have five characters, SQLite's are numbers whose lowest byte counts
@@ -69,6 +85,10 @@ fn condition(code: &str) -> Condition {
     if code.len() == 5 && !code.starts_with('1') {
         return match code {
             "53100" => Condition::Full,
+            // lock_not_available, and query_canceled, which is what a statement's timeout says.
+            "55P03" | "57014" => Condition::Held,
+            // The session is closed whose transaction was idle for too long.
+            "25P03" => Condition::Away,
             _ if ["08", "53", "57P"].iter().any(|class| code.starts_with(class)) => Condition::Away,
             _ => Condition::Other,
         };
@@ -76,8 +96,10 @@ fn condition(code: &str) -> Condition {
     match code.parse::<u32>().map(|number| number & 0xff) {
         // SQLITE_FULL.
         Ok(13) => Condition::Full,
-        // Busy, locked, read-only, IO error, cannot open.
-        Ok(5 | 6 | 8 | 10 | 14) => Condition::Away,
+        // Busy, locked.
+        Ok(5 | 6) => Condition::Held,
+        // Read-only, IO error, cannot open.
+        Ok(8 | 10 | 14) => Condition::Away,
         _ => Condition::Other,
     }
 }
@@ -97,24 +119,30 @@ mod tests {
 
     #[test]
     fn codes_of_both_databases_are_understood() {
-        let what = |code: &str| match condition(code) {
+        let meant = |code: &str| match condition(code) {
             Condition::Full => "full",
             Condition::Away => "away",
+            Condition::Held => "held",
             Condition::Other => "other",
         };
         for (code, meaning) in [
             ("13", "full"),
-            ("5", "away"),
-            ("517", "away"),
+            ("5", "held"),
+            ("517", "held"),
+            ("6", "held"),
+            ("10", "away"),
             ("2067", "other"),
             ("53100", "full"),
             ("53300", "away"),
             ("57P01", "away"),
             ("08006", "away"),
+            ("25P03", "away"),
+            ("55P03", "held"),
+            ("57014", "held"),
             ("23505", "other"),
             ("42601", "other"),
         ] {
-            assert_eq!(what(code), meaning, "{code}");
+            assert_eq!(meant(code), meaning, "{code}");
         }
     }
 }

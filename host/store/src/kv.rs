@@ -19,7 +19,6 @@ use crate::usage::{signed, unsigned};
 use space::{Room, Total};
 use sqlx::Row;
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tidegate_types::clock::{millis, unix_ms};
@@ -76,9 +75,6 @@ impl From<sqlx::Error> for KvError {
 pub struct Kv {
     db: Db,
     total: Arc<Total>,
-    /// Whether SQLite's log may have values that were deleted: some were since it was last emptied, or may have been before the
-    /// start.
-    is_stale: Arc<AtomicBool>,
     /// Whoever waits, where that may end before a call does.
     caller: Option<Weak<()>>,
 }
@@ -86,7 +82,7 @@ pub struct Kv {
 impl Kv {
     /// Of `db`, with at most `cap` bytes over all spaces.
     pub fn new(db: Db, cap: u64) -> Self {
-        Self { db, total: Arc::new(Total::new(cap)), is_stale: Arc::new(AtomicBool::new(true)), caller: None }
+        Self { db: db.of_plugins(), total: Arc::new(Total::new(cap)), caller: None }
     }
 
     /// The same for a call of one who waits for as long as `caller` is there. One that comes to hold its space later is
@@ -95,10 +91,10 @@ impl Kv {
         Self { caller: Some(Arc::downgrade(caller)), ..self.clone() }
     }
 
-    /// How many calls that read may be at the database at once, and as many that write: together half of its connections, so
-    /// that what else needs it finds one.
+    /// How many calls that read may be at the database at once, and as many that write. With them a sweep has its connection,
+    /// and so has with SQLite, where they are not of plugins alone, all else.
     pub fn at_once(&self) -> usize {
-        (self.db.connections() as usize / 4).max(1)
+        (self.db.connections() as usize - 1) / 2
     }
 
     /// Sets a value, which lives for `ttl` where one is given. `quota` bounds the bytes of the space.
@@ -177,10 +173,11 @@ impl Kv {
     async fn end<T>(&self, tx: Tx, done: Result<Done<T>, KvError>) -> Result<T, KvError> {
         match done {
             Ok(Done { answer, before, after, leaves_words }) => {
-                let committed = tx.commit().await;
-                // Not before: a sweep would empty the log of what comes into it then.
-                self.is_stale.fetch_or(leaves_words, Ordering::Relaxed);
-                committed?;
+                if leaves_words {
+                    // Not afterwards: nobody may wait for that, and it is done nevertheless.
+                    self.db.will_have_deleted();
+                }
+                tx.commit().await?;
                 self.total.changed(before, after);
                 Ok(answer)
             }

@@ -23,21 +23,9 @@ async fn another(fresh: &Fresh) -> Kv {
     Kv::new(Db::open(&fresh.place).await.unwrap(), CAP)
 }
 
-/// The database as it is.
-async fn raw(fresh: &Fresh) -> sqlx::AnyPool {
-    let url = match &fresh.place {
-        Place::Folder(folder) => {
-            let path = folder.join("tidegate.db").to_string_lossy().replace('%', "%25").replace('?', "%3F");
-            format!("sqlite://{}", path.replace(' ', "%20"))
-        }
-        Place::Postgres(url) => url.clone(),
-    };
-    sqlx::AnyPool::connect(&url).await.unwrap()
-}
-
 /// How many values there are, the bytes that they cost, and those that the spaces say.
 async fn counted(fresh: &Fresh) -> [i64; 3] {
-    let pool = raw(fresh).await;
+    let pool = fresh.raw().await;
     let values =
         "SELECT COUNT(*), CAST(COALESCE(SUM(LENGTH(key) + LENGTH(value) + 64), 0) AS BIGINT) FROM plugin_values";
     let spaces = "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM plugin_spaces";
@@ -149,7 +137,7 @@ async fn all_that_is_over_makes_room_for_one_large_value() {
              SELECT 'ann', 'p', CONVERT_TO(CAST(i AS TEXT), 'UTF8'), CONVERT_TO('1', 'UTF8'), 1 \
              FROM GENERATE_SERIES(10000, 15999) AS i";
         const SPACE: &str = "INSERT INTO plugin_spaces (owner, plugin, bytes) VALUES ('ann', 'p', 420000)";
-        let pool = raw(&fresh).await;
+        let pool = fresh.raw().await;
         for statement in [if fresh.name == "sqlite" { SQLITE } else { POSTGRES }, SPACE] {
             sqlx::query(statement).execute(&pool).await.unwrap();
         }
@@ -172,7 +160,7 @@ async fn what_nobody_waits_for_any_more_changes_nothing() {
     on_each(|fresh| async move {
         let kv = Kv::new(fresh.db.clone(), CAP);
         kv.set(ANN, "k", b"new", None, CAP).await.unwrap();
-        let pool = raw(&fresh).await;
+        let pool = fresh.raw().await;
         let mut other = pool.begin().await.unwrap();
         sqlx::query("UPDATE plugin_spaces SET bytes = bytes").execute(&mut *other).await.unwrap();
         let caller = Arc::new(());

@@ -53,12 +53,12 @@ impl Conversations {
         for (count, statement) in counts.iter_mut().zip(statements) {
             *count = sqlx::query(statement).bind(before_ms).execute(&mut *tx).await?.rows_affected();
         }
+        if counts != [0; 7] {
+            self.db.will_have_deleted();
+        }
         tx.commit().await?;
         let [_, _, summaries, _, messages, responses, conversations] = counts;
-        let purged = Purged { conversations, responses, messages, summaries };
-        if purged != Purged::default() {
-            self.db.checkpoint().await?;
-        }
-        Ok(purged)
+        self.db.wipe().await?;
+        Ok(Purged { conversations, responses, messages, summaries })
     }
 }

@@ -2,10 +2,8 @@
 //! and removes a bounded number of its values.
 
 use super::{Done, ENTRY_BYTES, Kv, KvError, Space, now_ms, space};
-use crate::error::StoreError;
 use crate::usage::unsigned;
 use sqlx::Row;
-use std::sync::atomic::Ordering;
 
 /// Values that one step removes.
 const VALUES: i64 = 512;
@@ -41,17 +39,9 @@ impl Kv {
             removed += last;
         }
         removed += self.sweep_archived().await?;
-        self.wipe().await?;
+        // Of what was deleted or replaced nothing is left in the files either, as of what was deleted of conversations.
+        self.db.wipe().await?;
         Ok(removed)
-    }
-
-    /// Of what was removed, deleted or replaced nothing is left in the files, as of what was deleted of conversations.
-    async fn wipe(&self) -> Result<(), KvError> {
-        if self.is_stale.swap(false, Ordering::Relaxed) {
-            let again = |_: &StoreError| self.is_stale.store(true, Ordering::Relaxed);
-            self.db.checkpoint().await.inspect_err(again)?;
-        }
-        Ok(())
     }
 
     /// Makes room among all.

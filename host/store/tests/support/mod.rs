@@ -16,6 +16,21 @@ pub struct Fresh {
     pub db: Db,
 }
 
+#[allow(dead_code, reason = "as above")]
+impl Fresh {
+    /// The database as another program has it.
+    pub async fn raw(&self) -> sqlx::AnyPool {
+        let url = match &self.place {
+            Place::Folder(folder) => {
+                let path = folder.join("tidegate.db").to_string_lossy().replace('%', "%25").replace('?', "%3F");
+                format!("sqlite://{}", path.replace(' ', "%20"))
+            }
+            Place::Postgres(url) => url.clone(),
+        };
+        sqlx::AnyPool::connect(&url).await.unwrap()
+    }
+}
+
 /// Runs `test` on every database that is there.
 pub async fn on_each<F: Future<Output = ()>>(test: impl Fn(Fresh) -> F) {
     let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,214 @@
+//! Somebody else holds what is asked for: an operator who left a transaction open, a gateway that froze in the middle of one, a
+//! program that reads for long. And calls that nobody waits for any more.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests, which clippy does not take for tests")]
+
+mod support;
+
+use futures_util::FutureExt;
+use sqlx::{Any, Executor, Row};
+use std::time::{Duration, Instant};
+use support::{Fresh, on_each};
+use tidegate_store::conversations::{Conversation, Conversations};
+use tidegate_store::{Db, Kv, KvError, Place, Space, StoreError};
+use tidegate_types::TenantId;
+use tokio::task::JoinSet;
+
+const CAP: u64 = 1 << 20;
+const ANN: Space<'static> = Space { owner: "ann", plugin: "p" };
+
+/// For a machine that is busy with other tests.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn count(of: impl Executor<'_, Database = Any>, what: &'static str) -> i64 {
+    sqlx::query(what).fetch_one(of).await.unwrap().get(0)
+}
+
+/// Waits until a number is as `is` says.
+async fn until(pool: &sqlx::AnyPool, what: &'static str, is: impl Fn(i64) -> bool) -> i64 {
+    let began = Instant::now();
+    loop {
+        let found = count(pool, what).await;
+        if is(found) {
+            return found;
+        }
+        assert!(began.elapsed() < LONG, "{what}: {found}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Polls a call again and again, and lets it go at a moment that `is_time` finds.
+async fn dropped_when<T>(call: impl Future<Output = T>, mut is_time: impl AsyncFnMut() -> bool) {
+    let mut call = Box::pin(call);
+    while call.as_mut().now_or_never().is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if is_time().await {
+            return;
+        }
+    }
+}
+
+const WAITING: &str =
+    "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+const LEFT_OPEN: &str =
+    "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
+
+/// Of more callers than there are connections, none of whom waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_plugins_wait_for_in_postgres_holds_up_nothing_else_and_the_server_ends_it() {
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let (kv, pool) = (Kv::new(fresh.db.clone(), CAP), fresh.raw().await);
+        kv.set(ANN, "k", b"1", None, CAP).await.unwrap();
+        let mut other = pool.begin().await.unwrap();
+        let lock = "LOCK TABLE plugin_values, plugin_spaces IN ACCESS EXCLUSIVE MODE";
+        sqlx::query(lock).execute(&mut *other).await.unwrap();
+        let keys = ["k".to_owned()];
+        let mut calls = JoinSet::new();
+        for _ in 0..10 {
+            let (sets, gets, keys) = (kv.clone(), kv.clone(), keys.clone());
+            calls.spawn(async move { while sets.set(ANN, "k", b"2", None, CAP).await.is_err() {} });
+            calls.spawn(async move { while gets.get_many(ANN, &keys, CAP).await.is_err() {} });
+        }
+        until(&pool, WAITING, |waiting| waiting >= 5).await;
+        calls.shutdown().await;
+        let began = Instant::now();
+        fresh.db.ping().await.unwrap();
+        // The pool would let it wait for five.
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        until(&pool, WAITING, |waiting| waiting == 0).await;
+        let (set, got) = tokio::join!(kv.set(ANN, "k", b"3", None, CAP), kv.get_many(ANN, &keys, CAP));
+        for error in [set.unwrap_err(), got.unwrap_err()] {
+            assert!(matches!(&error, KvError::Store(error) if error.is_held()), "{error}");
+        }
+        other.rollback().await.unwrap();
+        assert_eq!(kv.get_many(ANN, &keys, CAP).await.unwrap(), [Some(b"1".to_vec())], "what was given up is not done");
+        kv.set(ANN, "k", b"4", None, CAP).await.unwrap();
+        pool.close().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_freezes_in_the_middle_of_a_write_lets_others_write() {
+    const IN_THE_MIDDLE: &str = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
+         AND state = 'idle in transaction' AND query LIKE '%FROM plugin_values%'";
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let another = Db::open(&fresh.place).await.unwrap();
+        let (kv, other, pool) = (Kv::new(fresh.db.clone(), CAP), Kv::new(another, CAP), fresh.raw().await);
+        let mut frozen = Box::pin(kv.increment(ANN, "n", 1, None, CAP));
+        while count(&pool, IN_THE_MIDDLE).await == 0 {
+            assert!(frozen.as_mut().now_or_never().is_none());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let write = async { while other.increment(ANN, "n", 2, None, CAP).await.is_err() {} };
+        tokio::time::timeout(LONG, write).await.expect("the server lets go of what it held");
+        let error = frozen.await.unwrap_err();
+        assert!(matches!(error, KvError::Store(StoreError::Unavailable(_))), "{error}");
+        assert_eq!(kv.increment(ANN, "n", 0, None, CAP).await.unwrap(), 2);
+        pool.close().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_has_thirteen_connections_to_postgres_at_most() {
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let (kv, conversations, pool) =
+            (Kv::new(fresh.db.clone(), CAP), Conversations::new(fresh.db.clone()), fresh.raw().await);
+        let mut other = pool.begin().await.unwrap();
+        let lock = "LOCK TABLE plugin_values, conversations IN ACCESS EXCLUSIVE MODE";
+        sqlx::query(lock).execute(&mut *other).await.unwrap();
+        let mut calls = JoinSet::new();
+        for _ in 0..15 {
+            let (kv, conversations) = (kv.clone(), conversations.clone());
+            calls.spawn(async move { while kv.get_many(ANN, &["k".to_owned()], CAP).await.is_err() {} });
+            calls.spawn(async move { while conversations.get(&TenantId::new("ann"), "c").await.is_err() {} });
+        }
+        until(&pool, WAITING, |waiting| waiting >= 13).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(count(&pool, WAITING).await, 13);
+        other.rollback().await.unwrap();
+        calls.join_all().await;
+        pool.close().await;
+    })
+    .await;
+}
+
+/// As of a caller who is gone. What came after it on that connection would be in its transaction, and lost with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_dropped_as_it_begins_leaves_no_transaction_open() {
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let (conversations, pool, ann) =
+            (Conversations::new(fresh.db.clone()), fresh.raw().await, TenantId::new("ann"));
+        let (id, metadata) = ("c".into(), "{}".into());
+        let made = Conversation { id, title: String::new(), metadata, leaf: String::new(), created_ms: 1 };
+        let has_begun = async || count(&pool, LEFT_OPEN).await > 0;
+        dropped_when(conversations.create(&ann, &made, &[]), has_begun).await;
+        until(&pool, LEFT_OPEN, |open| open == 0).await;
+        pool.close().await;
+    })
+    .await;
+}
+
+/// In SQLite's files.
+fn is_in_files(fresh: &Fresh, word: &str) -> bool {
+    let Place::Folder(folder) = &fresh.place else { return false };
+    let files = std::fs::read_dir(folder).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+    let bytes: Vec<u8> = files.flatten().collect();
+    bytes.windows(word.len()).any(|found| found == word.as_bytes())
+}
+
+#[tokio::test]
+async fn what_was_deleted_while_somebody_reads_is_wiped_once_they_do_not() {
+    const WORD: &str = "canary-of-a-reader";
+    on_each(|fresh| async move {
+        if fresh.name != "sqlite" {
+            return;
+        }
+        let (kv, pool) = (Kv::new(fresh.db.clone(), CAP), fresh.raw().await);
+        kv.set(ANN, "k", WORD.as_bytes(), None, CAP).await.unwrap();
+        kv.sweep().await.unwrap();
+        let mut reader = pool.begin().await.unwrap();
+        assert_eq!(count(&mut *reader, "SELECT COUNT(*) FROM plugin_values").await, 1);
+        kv.delete(ANN, "k").await.unwrap();
+        assert!(matches!(kv.sweep().await, Err(KvError::Store(StoreError::LogInUse))));
+        assert!(is_in_files(&fresh, WORD), "who reads may need it");
+        reader.rollback().await.unwrap();
+        kv.sweep().await.unwrap();
+        assert!(!is_in_files(&fresh, WORD));
+        pool.close().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_deleted_by_a_call_that_was_dropped_as_it_was_done_is_wiped() {
+    const WORD: &str = "canary-of-a-drop";
+    on_each(|fresh| async move {
+        if fresh.name != "sqlite" {
+            return;
+        }
+        let (kv, pool) = (Kv::new(fresh.db.clone(), CAP), fresh.raw().await);
+        kv.set(ANN, "k", WORD.as_bytes(), None, CAP).await.unwrap();
+        kv.sweep().await.unwrap();
+        let is_done = async || count(&pool, "SELECT COUNT(*) FROM plugin_values").await == 0;
+        dropped_when(kv.delete(ANN, "k"), is_done).await;
+        assert!(is_done().await);
+        assert!(is_in_files(&fresh, WORD), "in its pages, or in the log");
+        kv.sweep().await.unwrap();
+        assert!(!is_in_files(&fresh, WORD));
+        pool.close().await;
+    })
+    .await;
+}
