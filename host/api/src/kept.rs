@@ -77,7 +77,7 @@ pub(crate) fn not_found(what: &str) -> Reject {
 /// What a caller is told of a database that did not do what was asked.
 pub fn store_failed(error: StoreError) -> Reject {
     match error {
-        StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::Folder { .. } => {
+        StoreError::Unavailable(_) | StoreError::Full(_) | StoreError::LogInUse | StoreError::Folder { .. } => {
             let message = "the server's store does not answer now; try again";
             Reject::unavailable(Fault::Operator, message, 2).code("store_unavailable").because(error)
         }

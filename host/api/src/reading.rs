@@ -1,18 +1,13 @@
 //! Reading large bodies. What is small is read where it arrived; the tree of a large one takes milliseconds to build, which
-//! the other requests of a connection's thread do not wait for. At once as many are read as there are cores, and the others
-//! wait in the order of `tidegate-turns`.
+//! the other requests of a connection's thread do not wait for: it is long work, which has turns (`tidegate-turns`).
 
 use crate::receive::Room;
 use bytes::Bytes;
-use std::sync::LazyLock;
-use tidegate_turns::Turns;
-use tidegate_types::{Caller, Fault, Reject};
+use tidegate_turns::in_turn;
+use tidegate_types::Reject;
 
 /// Read where it arrived: that takes about a millisecond at most.
 const SMALL_BYTES: usize = 256 << 10;
-
-/// Of the whole process.
-static TURNS: LazyLock<Turns> = LazyLock::new(Turns::of_cores);
 
 /// What `parse` makes of a body. One that waits for its turn takes as much room as one that arrives.
 pub(crate) async fn read<T, F>(room: Room<'_>, body: Bytes, parse: F) -> Result<T, Reject>
@@ -25,21 +20,8 @@ where
     }
     let mut held = room.held();
     held.grow(body.len())?;
-    Box::pin(aside(room.caller, body, parse)).await
-}
-
-async fn aside<T, F>(caller: &Caller, body: Bytes, parse: F) -> Result<T, Reject>
-where
-    T: Send + 'static,
-    F: FnOnce(&[u8]) -> Result<T, Reject> + Send + 'static,
-{
-    let turn = TURNS.take(caller, body.len()).await;
-    let reading = tokio::task::spawn_blocking(move || {
-        let read = parse(&body);
-        drop((body, turn));
-        read
-    });
-    reading.await.map_err(|error| Reject::internal(Fault::Operator, error.to_string()))?
+    let num_bytes = body.len();
+    Box::pin(in_turn((room.caller, num_bytes), (), move |_| parse(&body))).await
 }
 
 #[cfg(test)]
@@ -47,7 +29,8 @@ mod tests {
     use super::*;
     use crate::receive::Bodies;
     use std::thread::{ThreadId, available_parallelism, current};
-    use tidegate_types::{RejectKind, TenantId};
+    use tidegate_turns::{LONG_WORK, Owner};
+    use tidegate_types::{Caller, RejectKind, TenantId};
 
     #[tokio::test]
     async fn only_what_is_large_is_read_on_another_thread() {
@@ -67,7 +50,7 @@ mod tests {
         let [caller, other] = ["a", "b"].map(|tenant| Caller { tenant: TenantId::new(tenant), ..Caller::local() });
         let mut turns = Vec::new();
         for _ in 0..available_parallelism().map_or(1, usize::from) {
-            turns.push(TURNS.take(&caller, 1).await);
+            turns.push(LONG_WORK.take(&Owner::of(&caller), 1).await);
         }
         let wait = |caller| read(bodies.room(caller), Bytes::from(vec![b' '; 2 * SMALL_BYTES]), |_: &[u8]| Ok(()));
         let mut first = Box::pin(wait(&caller));

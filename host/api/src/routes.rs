@@ -224,6 +224,8 @@ static ROUTES: &[Route] = &[
     route(Method::POST, "/auth/logout", Access::Login, |x| Box::pin(login::end(x))),
     route(Method::GET, "/livez", Access::Open, |x| Box::pin(health::live(x))),
     route(Method::GET, "/readyz", Access::Open, |x| Box::pin(health::ready(x))),
+    // The name that vLLM and llama.cpp give it.
+    route(Method::GET, "/health", Access::Open, |x| Box::pin(health::ready(x))),
     route(Method::GET, "/openapi.json", Access::Open, |x| Box::pin(openapi::read(x))),
 ];
 
@@ -348,6 +350,8 @@ mod tests {
         assert!(found(Door::Every, "/admin/keys") && found(Door::Every, "/v1/models"));
         assert!(!found(Door::Callers, "/admin/keys") && found(Door::Callers, "/v1/models"));
         assert!(found(Door::Administrators, "/admin/keys") && !found(Door::Administrators, "/v1/models"));
-        assert!(found(Door::Callers, "/livez") && found(Door::Administrators, "/readyz"));
+        for probe in ["/livez", "/readyz", "/health"] {
+            assert!(found(Door::Callers, probe) && found(Door::Administrators, probe), "{probe}");
+        }
     }
 }

@@ -130,11 +130,14 @@ async fn models_are_listed_and_found() {
 async fn probes_and_metrics() {
     let running = start(limits(), Vec::new(), None);
     assert_eq!(running.ask(get("/livez")).await.body, "ok\n");
-    assert_eq!(running.ask(get("/readyz")).await.body, "ready\n");
-    running.fake.ready.store(false, Ordering::SeqCst);
-    let not_ready = running.ask(get("/readyz")).await;
-    assert_eq!((not_ready.status, not_ready.header("retry-after")), (503, Some("1")));
-    assert!(!not_ready.body.contains("secret"));
+    for path in ["/readyz", "/health"] {
+        running.fake.ready.store(true, Ordering::SeqCst);
+        assert_eq!(running.ask(get(path)).await.body, "ready\n");
+        running.fake.ready.store(false, Ordering::SeqCst);
+        let not_ready = running.ask(get(path)).await;
+        assert_eq!((not_ready.status, not_ready.header("retry-after")), (503, Some("1")), "{path}");
+        assert!(!not_ready.body.contains("secret"));
+    }
     let metrics = running.ask(get("/metrics")).await;
     assert_eq!(
         (metrics.body.as_str(), metrics.header("content-type")),
@@ -155,10 +158,15 @@ async fn methods_and_paths_that_do_not_exist_are_said_so() {
     assert_eq!((options.status, options.header("allow")), (204, Some("get, head, options")));
     assert_eq!(running.ask(request("OPTIONS", "/nothing")).await.status, 404);
     let mut client = running.connect().await;
-    client.send(request("HEAD", "/livez") + &get("/livez")).await;
-    let head = client.read_to("\r\n\r\n").await;
-    assert!(head.starts_with("HTTP/1.1 200") && head.contains("content-length: 3"), "{head}");
-    assert_eq!(client.answer().await.body, "ok\n");
+    for (path, body) in [("/livez", "ok\n"), ("/health", "ready\n")] {
+        client.send(request("HEAD", path) + &get(path)).await;
+        let head = client.read_to("\r\n\r\n").await;
+        assert!(
+            head.starts_with("HTTP/1.1 200") && head.contains(&format!("content-length: {}", body.len())),
+            "{head}"
+        );
+        assert_eq!(client.answer().await.body, body);
+    }
 }
 
 #[tokio::test]

@@ -172,7 +172,7 @@ pub enum ToolChoice {
 pub enum Form {
     /// Messages through the model's chat template.
     Chat,
-    /// One raw prompt (the text of the only message), no template, no tools.
+    /// Raw prompts (each message's text is one), no template, no tools.
     Completion {
         /// Repeat the prompt before the completion.
         echo: bool,
@@ -200,7 +200,7 @@ pub struct Chat {
     pub stop: Vec<String>,
     /// Bound on generated tokens.
     pub max_tokens: Option<u32>,
-    /// Number of answers, 1..=16.
+    /// Number of answers to each prompt; 1..=16 to all of them.
     pub n: u32,
     /// Stream the answer.
     pub stream: bool,
@@ -248,5 +248,15 @@ impl Chat {
             demands: Vec::new(),
             fields: FieldNames::default(),
         }
+    }
+
+    /// How many prompts its caller sent: a completion may have several.
+    pub fn num_prompts(&self) -> usize {
+        if self.form == Form::Chat { 1 } else { self.messages.len() }
+    }
+
+    /// How many choices its answer has.
+    pub fn num_choices(&self) -> u32 {
+        self.n.saturating_mul(u32::try_from(self.num_prompts()).unwrap_or(u32::MAX))
     }
 }

@@ -4,7 +4,7 @@ use crate::field::{
     at_most, boolean, check_name, integer, missing, name, object, refuse, short_string, string, unsupported, wrong_type,
 };
 use crate::items::{read_content, read_list};
-use crate::json::{Entries, Node, parse};
+use crate::json::{Entries, Node, parse, parse_with_items};
 use crate::path::Path;
 use serde_json::{Value, json};
 use tidegate_types::{Message, Reject, Role};
@@ -33,7 +33,7 @@ pub struct ConversationBody {
 /// Reads a conversation that is to be made or changed.
 pub fn parse_conversation(body: &[u8], with_items: bool) -> Result<ConversationBody, Reject> {
     let mut read = ConversationBody::default();
-    for_each(parse(body)?, &Path::ROOT, |key, node, at| {
+    for_each(parse_with_items(body)?, &Path::ROOT, |key, node, at| {
         match key {
             "metadata" => read.metadata = Some(labels(node, at)?.to_string()),
             "items" if with_items => read.items = few_items(node, at)?,
@@ -48,7 +48,7 @@ pub fn parse_conversation(body: &[u8], with_items: bool) -> Result<ConversationB
 /// Reads the items of `POST /v1/conversations/{id}/items`.
 pub fn parse_items(body: &[u8]) -> Result<Vec<Message>, Reject> {
     let mut items = None;
-    for_each(parse(body)?, &Path::ROOT, |key, node, at| {
+    for_each(parse_with_items(body)?, &Path::ROOT, |key, node, at| {
         match key {
             "items" => items = Some(few_items(node, at)?),
             _ => return Ok(false),

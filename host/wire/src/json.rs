@@ -2,10 +2,11 @@
 //! order of the body and refuse a repeated key, because two readers of the same body could take different ones.
 //!
 //! Depth is bounded by serde_json (128), so that walking and dropping a tree never exhausts the stack, and the number of
-//! values by [`MAX_VALUES`]: a value of one digit takes many times its byte, here and where it is kept to be passed on.
+//! values by [`MAX_VALUES`]: a value of one digit takes many times its byte, here and where it is kept to be passed on. What
+//! comes back of an answer and is not looked at is not kept, and takes none of them ([`Place`]).
 //! Next: `field.rs`, which reads typed values out of a [`Node`].
 
-use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -41,15 +42,21 @@ const MAX_TOKEN_VALUES: usize = 1_200_000;
 
 /// Reads a body. Errors are 400s that say what is wrong and where.
 pub(crate) fn parse(body: &[u8]) -> Result<Node<'_>, Reject> {
-    parse_up_to(MAX_VALUES, body)
+    parse_up_to(MAX_VALUES, Place::Else, body)
+}
+
+/// The same of a body with items in a member `input` or `items`. Log-probabilities of those are null: a token has some
+/// hundred values of them.
+pub(crate) fn parse_with_items(body: &[u8]) -> Result<Node<'_>, Reject> {
+    parse_up_to(MAX_VALUES, Place::Body, body)
 }
 
 /// The same of a body that may have the tokens of texts.
 pub(crate) fn parse_tokens(body: &[u8]) -> Result<Node<'_>, Reject> {
-    parse_up_to(MAX_TOKEN_VALUES, body)
+    parse_up_to(MAX_TOKEN_VALUES, Place::Else, body)
 }
 
-fn parse_up_to(most: usize, body: &[u8]) -> Result<Node<'_>, Reject> {
+fn parse_up_to(most: usize, place: Place, body: &[u8]) -> Result<Node<'_>, Reject> {
     if body.is_empty() {
         return Err(malformed("the request body is empty; send a JSON object"));
     }
@@ -58,7 +65,7 @@ fn parse_up_to(most: usize, body: &[u8]) -> Result<Node<'_>, Reject> {
     })?;
     let left = Cell::new(most);
     let mut reader = serde_json::Deserializer::from_str(text);
-    let read = Budget(&left).deserialize(&mut reader).and_then(|node| reader.end().map(|()| node));
+    let read = Budget { left: &left, place }.deserialize(&mut reader).and_then(|node| reader.end().map(|()| node));
     read.map_err(|error| {
         if left.get() == 0 {
             return too_many_values(most);
@@ -114,15 +121,57 @@ impl Node<'_> {
     }
 }
 
-/// How many more values may be read.
+/// Where a value is in a body, as far as that says what of it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The body, which may have items.
+    Body,
+    /// A list of them.
+    Items,
+    Item,
+    /// The list of what an item says.
+    Content,
+    Part,
+    /// Of a part: what nobody looks at.
+    Logprobs,
+    Else,
+}
+
+impl Place {
+    fn member(self, key: &str) -> Self {
+        match (self, key) {
+            (Self::Body, "input" | "items") => Self::Items,
+            (Self::Item, "content") => Self::Content,
+            (Self::Part, "logprobs") => Self::Logprobs,
+            _ => Self::Else,
+        }
+    }
+
+    fn element(self) -> Self {
+        match self {
+            Self::Items => Self::Item,
+            Self::Content => Self::Part,
+            _ => Self::Else,
+        }
+    }
+}
+
+/// How many more values may be read, and which one is next.
 #[derive(Clone, Copy)]
-struct Budget<'c>(&'c Cell<usize>);
+struct Budget<'c> {
+    left: &'c Cell<usize>,
+    place: Place,
+}
 
 impl Budget<'_> {
+    fn at(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
+
     /// Takes one; the last is never given, so that none left means that it was the reason.
     fn take<E: de::Error>(self) -> Result<(), E> {
-        self.0.set(self.0.get().saturating_sub(1));
-        if self.0.get() == 0 { Err(E::custom("too many values")) } else { Ok(()) }
+        self.left.set(self.left.get().saturating_sub(1));
+        if self.left.get() == 0 { Err(E::custom("too many values")) } else { Ok(()) }
     }
 }
 
@@ -130,6 +179,10 @@ impl<'de> DeserializeSeed<'de> for Budget<'_> {
     type Value = Node<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        if self.place == Place::Logprobs {
+            // Neither kept nor walked: serde_json passes over it without a stack.
+            return IgnoredAny::deserialize(deserializer).map(|_| Node::Null);
+        }
         self.take::<D::Error>()?;
         deserializer.deserialize_any(self)
     }
@@ -172,7 +225,7 @@ impl<'de> Visitor<'de> for Budget<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element_seed(self)? {
+        while let Some(item) = seq.next_element_seed(self.at(self.place.element()))? {
             items.push(item);
         }
         Ok(Node::List(items))
@@ -186,7 +239,7 @@ impl<'de> Visitor<'de> for Budget<'_> {
                 return Err(de::Error::custom(format_args!("the key `{key:.64}` is given twice")));
             }
             self.take::<A::Error>()?;
-            let value = map.next_value_seed(self)?;
+            let value = map.next_value_seed(self.at(self.place.member(&key)))?;
             entries.push((key, value));
         }
         Ok(Node::Map(entries))
@@ -300,6 +353,27 @@ mod tests {
         }
         assert_eq!(refused(MAX_TOKEN_VALUES, many("0", 2048 * 512 + 2048)), None, "the tokens of 2048 texts");
         assert_eq!(refused(MAX_VALUES, many(&format!("\"{}\"", "0,".repeat(1 << 20)), 4)), None);
+    }
+
+    #[test]
+    fn log_probabilities_of_items_take_no_values_and_are_passed_over_there_alone() {
+        let many = format!("[{}0]", "[0],".repeat(MAX_VALUES));
+        for (body, fits) in [
+            (format!(r#"{{"input":[{{"content":[{{"text":"a","logprobs":{many}}}]}}]}}"#), true),
+            (format!(r#"{{"items":[{{"content":[{{"logprobs":{many}}},{{"logprobs":{many}}}]}}]}}"#), true),
+            (format!(r#"{{"input":[{{"content":[{{"logprobs":{}}}]}}]}}"#, "[".repeat(1 << 20)), false),
+            (format!(r#"{{"input":[{{"content":[{{"other":{many}}}]}}]}}"#), false),
+            (format!(r#"{{"input":[{{"content":{{"logprobs":{many}}}}}]}}"#), false),
+            (format!(r#"{{"input":[{{"logprobs":{many}}}]}}"#), false),
+            (format!(r#"{{"logprobs":{many}}}"#), false),
+        ] {
+            assert_eq!(parse_with_items(body.as_bytes()).is_ok(), fits, "{:.60}", body);
+            assert!(parse(body.as_bytes()).is_err(), "{:.60}", body);
+        }
+        // A schema may have a property of that name.
+        let tools = r#"{"tools":[{"parameters":{"properties":{"content":[{"logprobs":{"type":"number"}}]}}}]}"#;
+        let expected: Value = serde_json::from_str(tools).unwrap();
+        assert_eq!(parse_with_items(tools.as_bytes()).unwrap().into_value(), expected);
     }
 
     #[test]

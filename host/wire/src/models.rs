@@ -39,6 +39,13 @@ pub struct ModelPricing {
     pub retrieval: BTreeMap<String, u64>,
 }
 
+impl ModelCard {
+    /// Whether it answers chats, as far as anybody here knows.
+    pub fn chats(&self) -> bool {
+        self.capabilities.is_empty() || self.capabilities.contains(&"chat")
+    }
+}
+
 impl ModelPricing {
     /// Whether nothing costs anything.
     pub fn is_free(&self) -> bool {

@@ -31,7 +31,7 @@ pub(crate) async fn answer(
     let ParsedRequest { chat, include_usage, include_obfuscation } = exchange.read(parse).await?;
     let mut context = exchange.context();
     let Exchange { api, unique, caller, request, cutting, may_stream, .. } = exchange;
-    let (stream, n) = (chat.stream, chat.n);
+    let (stream, num_choices) = (chat.stream, chat.num_choices());
     let resumable = resumable(request.headers(), stream)?;
     match chat.extra.get("store") {
         // An upstream would store it.
@@ -53,11 +53,11 @@ pub(crate) async fn answer(
     let mut response = if stream {
         let usage = if include_usage { UsageChunk::Include } else { UsageChunk::Omit };
         let padded = include_obfuscation.unwrap_or(api.limits.obfuscation);
-        let encoder = StreamEncoder::new(head, n, usage).padded(padded);
+        let encoder = StreamEncoder::new(head, num_choices, usage).padded(padded);
         streamed(&api, encoder, reply, log, retention, cutting).await?
     } else {
         tokio::select! {
-            whole = gathered(&api, head, n, reply) => json(whole?),
+            whole = gathered(&api, head, num_choices, reply) => json(whole?),
             () = cutting.cancelled() => return Err(error::stopping()),
         }
     };
@@ -80,8 +80,8 @@ pub(crate) fn extra_headers(reply: &Reply) -> HeaderMap {
     headers
 }
 
-async fn gathered(api: &Api, mut head: Head, n: u32, mut reply: Reply) -> Result<Bytes, Reject> {
-    let mut answer = Answer::new(n, api.limits.max_answer_bytes);
+async fn gathered(api: &Api, mut head: Head, num_choices: u32, mut reply: Reply) -> Result<Bytes, Reject> {
+    let mut answer = Answer::new(num_choices, api.limits.max_answer_bytes);
     let mut usage = None;
     while let Some(event) = reply.next().await {
         match event? {

@@ -1,4 +1,4 @@
-//! `GET /livez`: the process runs. `GET /readyz`: requests will be answered.
+//! `GET /livez`: the process runs. `GET /readyz`, and `GET /health` as vLLM and llama.cpp call it: requests will be answered.
 
 use crate::body::Response;
 use crate::exchange::{Exchange, with_type};

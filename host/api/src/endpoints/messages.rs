@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tidegate_store::conversations::{At, Maker, NewResponse, Origin, Turn};
 use tidegate_streams::Full;
 use tidegate_types::clock::unix_s;
-use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Role};
+use tidegate_types::{Caller, Chat, Fault, Notebook, Reject, RejectKind, Role, default_model};
 use tidegate_wire::conversations::{accepted, parse_regenerate, parse_simple};
 use tidegate_wire::responses::{Head, ResponseEncoder, Skin, Truncation};
 use tracing::Instrument;
@@ -28,6 +28,7 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     let conversations = exchange.writable()?;
     let asked = exchange.read(parse_simple).await?;
     let Exchange { api, caller, .. } = exchange;
+    let model = asked.model.map_or_else(|| first_model(&api, &caller), Ok)?;
     let mut new = new_messages("content", vec![asked.message])?;
     new.iter_mut().for_each(|new| new.client_id.clone_from(&asked.message_id));
     let at = asked.parent_id.map_or(At::Leaf, At::Branch);
@@ -38,7 +39,6 @@ pub(crate) async fn create(mut exchange: Exchange) -> Result<Response, Reject> {
     // The stream is named after the message, so that whoever sends it again finds the same one.
     let unique = id.trim_start_matches("msg_").to_owned();
     let stream = format!("stream_{unique}");
-    let model = asked.model.unwrap_or_else(|| first_model(&api, &caller));
     let answer = Answer { conversation, leaf: id.clone(), at: At::Behind(id.clone()), unique, model };
     begin(&api, &caller, context, answer).await?;
     Ok(json(accepted(&asked.message_id, &id, &stream).to_string()))
@@ -63,17 +63,19 @@ pub(crate) async fn regenerate(mut exchange: Exchange) -> Result<Response, Rejec
     };
     let unique = ids::secret()?;
     let (item_id, stream) = (leaf.clone(), format!("stream_{unique}"));
-    let model = model.unwrap_or_else(|| first_model(&api, &caller));
+    let model = model.map_or_else(|| first_model(&api, &caller), Ok)?;
     let answer = Answer { conversation: conversation.id, leaf: leaf.clone(), at: At::Branch(leaf), unique, model };
     begin(&api, &caller, context, answer).await?;
     Ok(json(accepted(&item.client_id, &item_id, &stream).to_string()))
 }
 
-/// What a caller who names no model gets: the router's choice, where there is a router.
-fn first_model(api: &Api, caller: &Caller) -> String {
+/// What a caller who names no model gets.
+fn first_model(api: &Api, caller: &Caller) -> Result<String, Reject> {
     let cards = api.service.models(caller);
-    let routed = cards.iter().find(|card| card.id == "auto");
-    routed.or(cards.first()).map_or_else(String::new, |card| card.id.clone())
+    let model = default_model(cards.iter().map(|card| (&*card.id, card.chats())));
+    let message = "no model that you may ask answers chats; `GET /v1/models` lists those that there are";
+    let none = || Reject::new(RejectKind::NotFound, Fault::Client, message).at("model").code("model_not_found");
+    model.map(str::to_owned).ok_or_else(none)
 }
 
 /// An answer to be made.

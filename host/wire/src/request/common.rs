@@ -10,7 +10,8 @@ use tidegate_types::{Chat, Reject, Sampling};
 
 /// Model names go into logs, metrics and answers.
 pub(crate) const MAX_MODEL_BYTES: usize = 256;
-const MAX_ANSWERS: u32 = 16;
+/// To all prompts of a request together.
+pub(crate) const MAX_ANSWERS: u32 = 16;
 const MAX_STOPS: usize = 4;
 const MAX_STOP_BYTES: usize = 256;
 

@@ -1,9 +1,9 @@
-//! `POST /v1/completions`: one raw prompt. It becomes a `Chat` of one user message with `Form::Completion`.
+//! `POST /v1/completions`: raw prompts. Each becomes a user message of a `Chat` with `Form::Completion`.
 
 use crate::field::{boolean, missing, object, refuse, small_integer, unsupported, wrong_type};
 use crate::json::{Node, parse};
 use crate::path::Path;
-use crate::request::common::Common;
+use crate::request::common::{Common, MAX_ANSWERS};
 use crate::request::{ParsedRequest, alike, extra, not_an_object};
 use tidegate_types::{Chat, FieldNames, Form, Message, Reject, Role};
 
@@ -14,7 +14,7 @@ const MAX_LOGPROBS: u32 = 5;
 #[derive(Default)]
 struct CompletionDraft {
     common: Common,
-    prompt: Option<String>,
+    prompts: Option<Vec<String>>,
     echo: bool,
     logprobs: Option<u8>,
     best_of: Option<u32>,
@@ -39,7 +39,7 @@ pub fn parse_completion(body: &[u8]) -> Result<ParsedRequest, Reject> {
 impl CompletionDraft {
     fn take(&mut self, key: &str, node: Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
         match key {
-            "prompt" => self.prompt = Some(read_prompt(node, at)?),
+            "prompt" => self.prompts = Some(read_prompts(node, at)?),
             "echo" => self.echo = boolean(&node, at)?,
             "logprobs" => self.logprobs = Some(small_integer(&node, at, 0, MAX_LOGPROBS)? as u8),
             "best_of" => self.best_of = Some(small_integer(&node, at, 1, 20)?),
@@ -64,33 +64,49 @@ impl CompletionDraft {
             return Err(unsupported(&root.key("echo"), "log-probabilities of a prompt are not computed; send one"));
         }
         self.common.sampling.logprobs = self.logprobs;
-        let prompt = self.prompt.ok_or_else(|| missing(&root.key("prompt"), "a string"))?;
+        let prompts = self.prompts.ok_or_else(|| missing(&root.key("prompt"), "a string or a list of strings"))?;
+        check_choices(prompts.len(), n, &root.key("prompt"))?;
+        let message = |(i, prompt): (usize, String)| Message::text(format!("m{i}"), Role::User, prompt);
         let chat = Chat {
             form: Form::Completion { echo: self.echo },
             sampling: self.common.sampling.clone(),
             max_tokens: Some(self.common.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
             fields: FieldNames { messages: "prompt", ..FieldNames::default() },
-            ..Chat::new("", vec![Message::text("m0", Role::User, prompt)])
+            ..Chat::new("", prompts.into_iter().enumerate().map(message).collect())
         };
         self.common.finish(chat, root)
     }
 }
 
-fn read_prompt(node: Node<'_>, at: &Path<'_>) -> Result<String, Reject> {
-    let mut items = match node {
-        Node::Str(text) => return Ok(text.into_owned()),
+fn read_prompts(node: Node<'_>, at: &Path<'_>) -> Result<Vec<String>, Reject> {
+    let items = match node {
+        Node::Str(text) => return Ok(vec![text.into_owned()]),
         Node::List(items) => items,
-        other => return Err(wrong_type(at, "a string", &other)),
+        other => return Err(wrong_type(at, "a string or a list of strings", &other)),
     };
-    match (items.len(), items.pop()) {
-        (1, Some(Node::Str(text))) => Ok(text.into_owned()),
-        (_, Some(Node::Int(_) | Node::List(_))) => {
+    if items.is_empty() {
+        return Err(refuse(at, "empty_array", |param| format!("`{param}` must have a prompt")));
+    }
+    let prompt = |(i, item): (usize, Node<'_>)| match item {
+        Node::Str(text) => Ok(text.into_owned()),
+        Node::Int(_) | Node::List(_) => {
             Err(refuse(at, "invalid_type", |param| format!("`{param}` must be text; token ids are not supported")))
         }
-        (1, Some(other)) => Err(wrong_type(&at.index(0), "a string", &other)),
-        (_, None) => Err(refuse(at, "empty_array", |param| format!("`{param}` must have a prompt"))),
-        (len, Some(_)) => Err(refuse(at, "array_above_max_length", |param| {
-            format!("`{param}` must be one string, not {len}; send one request for each")
-        })),
+        other => Err(wrong_type(&at.index(i), "a string", &other)),
+    };
+    items.into_iter().enumerate().map(prompt).collect()
+}
+
+/// Each answer is a job, whichever prompt it is to.
+fn check_choices(num_prompts: usize, n: u32, at: &Path<'_>) -> Result<(), Reject> {
+    let most = MAX_ANSWERS / n.max(1);
+    if num_prompts <= most as usize {
+        return Ok(());
     }
+    Err(refuse(at, "array_above_max_length", |param| {
+        format!(
+            "`{param}` has {num_prompts} prompts with {n} answers each (`n`); one request may have {MAX_ANSWERS} answers in \
+             all, so send at most {most} prompts"
+        )
+    }))
 }

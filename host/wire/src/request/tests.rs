@@ -1,20 +1,16 @@
 //! One table for what is refused and why, one for what is accepted and becomes what.
 
+mod completions;
+
 use super::*;
 use serde_json::{Value, json};
-use tidegate_types::{Form, Part, RejectKind, Role, ToolOutcome};
+use tidegate_types::{Part, RejectKind, Role, ToolOutcome};
 
 /// A small valid request with `key` set to `value`.
 fn chat_with(key: &str, value: Value) -> Result<ParsedRequest, Reject> {
     let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]});
     body[key] = value;
     parse_chat(&serde_json::to_vec(&body).unwrap())
-}
-
-fn completion_with(key: &str, value: Value) -> Result<ParsedRequest, Reject> {
-    let mut body = json!({"model": "m", "prompt": "hi"});
-    body[key] = value;
-    parse_completion(&serde_json::to_vec(&body).unwrap())
 }
 
 fn refused(result: Result<ParsedRequest, Reject>, param: &str, words: &str) {
@@ -360,33 +356,6 @@ fn what_an_engine_must_refuse_is_known() {
     assert!(changes("response_format", json!({"type": "json_object"})));
     assert!(changes("x_vendor", json!(1)) && changes("store", json!(true)) && changes("modalities", json!(["audio"])));
     assert!(!changes("store", json!(false)) && !changes("user", json!("u")) && !changes("modalities", json!(["text"])));
-}
-
-#[test]
-fn completions_are_read() {
-    let parsed = completion_with("echo", json!(true)).unwrap();
-    assert_eq!(parsed.chat.form, Form::Completion { echo: true });
-    assert_eq!(parsed.chat.max_tokens, Some(16));
-    assert_eq!(completion_with("prompt", json!(["a"])).unwrap().chat.messages[0].joined_text(), "a");
-    assert_eq!(completion_with("logprobs", json!(5)).unwrap().chat.sampling.logprobs, Some(5));
-    assert!(completion_with("best_of", json!(1)).is_ok() && completion_with("suffix", json!("")).is_ok());
-}
-
-#[test]
-fn wrong_completions_are_refused() {
-    refused(completion_with("prompt", json!([])), "prompt", "must have a prompt");
-    refused(completion_with("prompt", json!(["a", "b"])), "prompt", "one request for each");
-    refused(completion_with("prompt", json!([1, 2, 3])), "prompt", "token ids");
-    refused(completion_with("prompt", json!([[1, 2]])), "prompt", "token ids");
-    refused(completion_with("prompt", json!(7)), "prompt", "a string");
-    refused(completion_with("prompt", json!([true])), "prompt[0]", "a string");
-    refused(completion_with("logprobs", json!(6)), "logprobs", "between 0 and 5");
-    refused(completion_with("logprobs", json!(true)), "logprobs", "an integer");
-    refused(completion_with("best_of", json!(2)), "best_of", "`n`");
-    refused(completion_with("suffix", json!("x")), "suffix", "suffix");
-    refused(completion_with("messages", json!([])), "messages", "/v1/chat/completions");
-    let both = br#"{"model":"m","prompt":"x","echo":true,"logprobs":1}"#;
-    refused(parse_completion(both), "echo", "log-probabilities");
 }
 
 mod any_bytes {

@@ -6,7 +6,7 @@ use crate::conversations::labels;
 use crate::field::{boolean, list, missing, name, not_one_of, object, refuse, small_integer, string};
 use crate::field::{unsupported, wrong_type};
 use crate::items::{joined, read_list};
-use crate::json::{Node, parse};
+use crate::json::{Node, parse_with_items};
 use crate::path::Path;
 use crate::request::ParsedRequest;
 use crate::request::alike::{self, RESPONSE};
@@ -85,7 +85,7 @@ pub fn parse_response(body: &[u8]) -> Result<ResponseRequest, Reject> {
     let root = Path::ROOT;
     let mut draft = Draft::default();
     let whole = |_| refuse(&root, "invalid_type", |_| "the request body must be a JSON object".into());
-    for (key, node) in object(parse(body)?, &root).map_err(whole)? {
+    for (key, node) in object(parse_with_items(body)?, &root).map_err(whole)? {
         if !matches!(node, Node::Null) {
             draft.take(&key, node, &root.key(&key))?;
         }

@@ -23,6 +23,27 @@ fn a_request_becomes_a_chat() {
     assert_eq!(read.input.len(), 1);
 }
 
+/// As a client sends it that goes on by itself: `input += response.output`.
+#[test]
+fn a_long_answer_comes_back_with_its_log_probabilities() {
+    let top: Vec<Value> = (0..20).map(|n| json!({"token": "ab", "logprob": -n, "bytes": [97, 98]})).collect();
+    let token = json!({"token": "ab", "logprob": -0.5, "bytes": [97, 98], "top_logprobs": top});
+    let logprobs: Vec<Value> = std::iter::repeat_n(token, 2000).collect();
+    let answer = |logprobs: Vec<Value>| {
+        let part = json!({"type": "output_text", "text": "ab", "annotations": [], "logprobs": logprobs});
+        json!([{"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [part]},
+            {"role": "user", "content": "go on"}])
+    };
+    let [with, without] = [answer(logprobs), answer(Vec::new())];
+    let asked = |input: &Value| read(&json!({"model": "m", "input": input})).unwrap();
+    assert_eq!(asked(&with), asked(&without));
+    let body = |items: &Value| json!({"items": items}).to_string();
+    let items = |items: &Value| crate::conversations::parse_items(body(items).as_bytes()).unwrap();
+    assert_eq!(items(&with), items(&without));
+    let begun = |items: &Value| crate::conversations::parse_conversation(body(items).as_bytes(), true).unwrap().items;
+    assert_eq!(begun(&with), begun(&without));
+}
+
 #[test]
 fn a_message_has_the_number_of_its_first_item() {
     let said = |role: &str| json!({"role": role, "content": role});
