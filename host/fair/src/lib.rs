@@ -6,9 +6,12 @@
 //! tenant with the lowest counter goes next. A tenant that comes back from idleness is lifted to the lowest
 //! counter of the active ones, so that idling gains no credit. Inside a tenant it is first come, first served.
 //!
-//! Invariant: no clock, no IO, no randomness; the same calls give the same order. The engine's scheduler has the queue;
-//! the engine's door, the gateway's admission and the plugin host have places. Read next: [`queue`], then [`lane`], which
-//! holds the counters, and [`places`].
+//! Nobody of a class is starved by others of it; a worse class is, for as long as a better one has work. Whoever cannot have
+//! that puts all into one class, as turns do (`tidegate-turns`).
+//!
+//! Invariant: no clock, no IO, no randomness; the same calls give the same order. The engine's scheduler and turns have the
+//! queue; whatever bounds what may be there at once has places. Read next: [`queue`], then [`lane`], which holds the counters,
+//! and [`places`].
 
 pub mod lane;
 pub mod places;

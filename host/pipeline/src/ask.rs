@@ -4,7 +4,7 @@
 //!
 //! A question holds no place itself: it is asked for a request that holds one, or behind an answer, by work that does
 //! (`background.rs`). Where that ends before a long text has been encoded, the work on it keeps its turn until it stops, as
-//! its tenant's (`long_work.rs`).
+//! its tenant's (`tidegate-turns`).
 
 use crate::bounds::LengthBounds;
 use crate::context::RequestContext;

@@ -3,7 +3,7 @@
 //! away from others.
 //!
 //! States of one tenant: closed (calls go on), open (until a moment), half-open (one call is let through; it decides, or
-//! says nothing of the plugin and the next one decides).
+//! says nothing of the plugin, or is cut off, and the next one decides).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +28,15 @@ impl Default for BreakerConfig {
     }
 }
 
+/// A call under way, of one tenant. Dropped without [`Attempt::end`] it was cut off, and says nothing of the plugin.
+#[must_use]
+pub(crate) struct Attempt<'b> {
+    breaker: &'b Breaker,
+    tenant: &'b TenantId,
+    admission: Admission,
+    has_ended: bool,
+}
+
 /// Counts the failures of one plugin.
 #[derive(Debug)]
 pub struct Breaker {
@@ -45,7 +54,7 @@ struct Lane {
 
 /// Whether a call may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+enum Admission {
     /// It is made.
     Usual,
     /// It is made, and the others wait for what it says.
@@ -72,7 +81,7 @@ impl Breaker {
     }
 
     /// Whether a call may be made. After the pause one call goes through, and the others wait for what it says.
-    pub(crate) fn admits(&self, tenant: &TenantId, now: Instant) -> Admission {
+    fn admits(&self, tenant: &TenantId, now: Instant) -> Admission {
         if !self.troubled.load(Ordering::Relaxed) {
             return Admission::Usual;
         }
@@ -88,8 +97,14 @@ impl Breaker {
         }
     }
 
+    /// Begins a call; `None` where none may be made.
+    pub(crate) fn begin<'b>(&'b self, tenant: &'b TenantId, now: Instant) -> Option<Attempt<'b>> {
+        let admission = self.admits(tenant, now);
+        (admission != Admission::Refused).then(|| Attempt { breaker: self, tenant, admission, has_ended: false })
+    }
+
     /// Notes the outcome of a call that was admitted so; true when it opened the breaker.
-    pub(crate) fn note(&self, tenant: &TenantId, admission: Admission, outcome: Outcome, now: Instant) -> bool {
+    fn note(&self, tenant: &TenantId, admission: Admission, outcome: Outcome, now: Instant) -> bool {
         match outcome {
             Outcome::Unknown => {
                 if admission == Admission::Trial {
@@ -140,6 +155,23 @@ impl Breaker {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Lane>> {
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attempt<'_> {
+    /// Notes the outcome; true when it opened the breaker.
+    pub(crate) fn end(mut self, outcome: Outcome, now: Instant) -> bool {
+        self.has_ended = true;
+        self.breaker.note(self.tenant, self.admission, outcome, now)
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        // Only a trial is waited for.
+        if !self.has_ended && self.admission == Admission::Trial {
+            self.breaker.note(self.tenant, self.admission, Outcome::Unknown, Instant::now());
+        }
     }
 }
 
@@ -205,6 +237,33 @@ mod tests {
         assert_eq!([breaker.admits(&a, now + s(6)), breaker.admits(&a, now + s(6))], [Trial, Refused]);
         breaker.note(&a, Trial, Outcome::Fine, now + s(7));
         assert_eq!(breaker.admits(&a, now + s(7)), Usual);
+    }
+
+    #[test]
+    fn a_call_after_the_pause_that_is_cut_off_leaves_the_trial_to_the_next_one() {
+        let config = BreakerConfig { failures: 1, pause: s(3600), ..BreakerConfig::default() };
+        let (breaker, a, now) = (Breaker::new(config), TenantId::new("a"), Instant::now());
+        assert!(breaker.begin(&a, now).unwrap().end(Outcome::Failed, now));
+        let trial = breaker.begin(&a, now + s(3600)).unwrap();
+        // What is cut off notes the moment at which it is.
+        let soon = now + s(60);
+        assert!(breaker.begin(&a, soon).is_none(), "the others wait for what it says");
+        drop(trial);
+        let next = breaker.begin(&a, soon).expect("it said nothing");
+        assert!(breaker.begin(&a, soon).is_none(), "one at a time");
+        next.end(Outcome::Fine, soon);
+        drop(breaker.begin(&a, soon).expect("it is closed"));
+        assert!(breaker.begin(&a, soon).is_some());
+    }
+
+    #[test]
+    fn a_usual_call_that_is_cut_off_shortens_no_pause() {
+        let (breaker, a, now) = breaker();
+        let cut_off = breaker.begin(&a, now).unwrap();
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        drop(cut_off);
+        assert!(breaker.begin(&a, now + s(4)).is_none());
     }
 
     #[test]

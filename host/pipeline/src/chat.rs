@@ -78,9 +78,6 @@ impl Default for Limits {
     }
 }
 
-/// The name that a router chooses a model for.
-pub const ROUTED_MODEL: &str = "auto";
-
 /// Models and stages, assembled.
 pub struct Pipeline {
     pub(crate) models: Models,
@@ -132,7 +129,7 @@ impl Pipeline {
         &self.models
     }
 
-    /// Whether a router chooses a model for callers that ask for [`ROUTED_MODEL`].
+    /// Whether a router chooses a model for callers that ask for [`tidegate_types::ROUTED_MODEL`].
     pub fn routes(&self) -> bool {
         !self.stages.routers.is_empty()
     }

@@ -5,10 +5,10 @@
 //! itself, for its part of the limits. Where nothing is shared nothing is awaited.
 
 use crate::estimate::estimated_input;
-use crate::long_work::{Keeps, Kept};
 use crate::models::Model;
 use crate::stages::end_user;
 use metrics::counter;
+use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +16,12 @@ use tidegate_ledger::{Tally, Tokens};
 use tidegate_limits::shared::{Settle, SharedLimits};
 use tidegate_limits::{Bounds, Claim, Denial, Limiter, Reservation, Subject};
 use tidegate_types::{Allowances, Caller, Chat, Counted, Exceeded, Fault, Limited, Quota, Reject, RejectKind, ToolDef};
+
+/// What a request holds while it runs, and until long work for it has ended.
+pub(crate) type Kept = Vec<Keeps>;
+
+/// One part of that: a place, or what is counted for a limit.
+pub(crate) type Keeps = Arc<dyn Any + Send + Sync>;
 
 /// What holds for all limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +56,8 @@ impl Gate {
         Self(Arc::new(Counters { limiter: Mutex::new(limiter), begun: Instant::now(), config, shared }))
     }
 
-    /// Counts a request for its caller's key, project, tenant and user.
-    pub(crate) async fn admit(&self, caller: &Caller, chat: &Chat, tally: &Arc<Tally>) -> Result<Hold, Reject> {
+    /// Counts a request for its caller's key, project, tenant and user: as one, of however many prompts.
+    pub(crate) async fn admit(&self, caller: &Caller, prompts: &[Metered<'_>]) -> Result<Hold, Reject> {
         let scope = &*caller.scope;
         let mut claims = Vec::new();
         if scope.key.counts() {
@@ -64,13 +70,14 @@ impl Gate {
             claims.push(Claim { subject: Subject::Tenant(caller.tenant.clone()), quota: &scope.tenant });
         }
         if scope.user.counts()
-            && let Some(user) = user(caller, chat)
+            && let Some(user) = prompts.first().and_then(|prompt| user(caller, prompt.chat))
         {
             claims.push(Claim { subject: Subject::User(caller.tenant.clone(), user), quota: &scope.user });
         }
         let quotas = [&scope.key, &scope.project, &scope.tenant, &scope.user];
         let bound = quotas.into_iter().filter_map(|quota| quota.max_output_tokens).min();
-        self.hold(&claims, chat, [], bound, tally).await
+        let input = || prompts.iter().map(|prompt| estimated_input(prompt.chat, [])).sum();
+        self.hold(&claims, prompts, input, bound).await
     }
 
     /// Counts a request for the model that it goes to, with the `server`'s tools beside its own.
@@ -86,23 +93,27 @@ impl Gate {
         }
         let quota = model.quota.load_full();
         let claim = Claim { subject: Subject::Model(model.name.as_str().into()), quota: &quota };
-        self.hold(&[claim], chat, server, quota.max_output_tokens, tally).await
+        let input = || estimated_input(chat, server);
+        self.hold(&[claim], &[Metered { chat, tally }], input, quota.max_output_tokens).await
     }
 
-    async fn hold<'a>(
+    /// `input` is about how many tokens the prompts have, asked only where something is counted.
+    async fn hold(
         &self,
         claims: &[Claim<'_>],
-        chat: &'a Chat,
-        server: impl IntoIterator<Item = &'a ToolDef>,
+        prompts: &[Metered<'_>],
+        input: impl FnOnce() -> u64,
         max_output: Option<u32>,
-        tally: &Arc<Tally>,
     ) -> Result<Hold, Reject> {
         if claims.is_empty() {
             return Ok(Hold::default());
         }
-        let output = chat.max_tokens.unwrap_or(self.0.config.reserve_output_tokens);
-        let output = u64::from(max_output.map_or(output, |bound| output.min(bound))) * u64::from(chat.n);
-        let tokens = estimated_input(chat, server) + output;
+        let longest = |chat: &Chat| {
+            let output = chat.max_tokens.unwrap_or(self.0.config.reserve_output_tokens);
+            u64::from(max_output.map_or(output, |bound| output.min(bound))) * u64::from(chat.n)
+        };
+        let output = prompts.iter().map(|prompt| longest(prompt.chat)).sum();
+        let tokens = input() + output;
         let (allowances, charged) = match &self.0.shared {
             None => self.0.reserve(claims, tokens),
             Some(shared) => match shared.reserve(claims, tokens).await {
@@ -112,7 +123,8 @@ impl Gate {
         }
         .map_err(|denial| refusal(&denial))?;
         let charged = Mutex::new(Charged { by: Some(charged), tokens });
-        let held = Held { gate: self.clone(), charged, tally: Arc::clone(tally), output };
+        let tallies = prompts.iter().map(|prompt| Arc::clone(prompt.tally)).collect();
+        let held = Held { gate: self.clone(), charged, tallies, output };
         Ok(Hold { allowances, held: Some(Arc::new(held)) })
     }
 }
@@ -166,8 +178,15 @@ fn part(quota: &Quota, gateways: u32) -> Quota {
     }
 }
 
-/// What is counted for one request. Dropping it corrects that to what the request cost.
-#[derive(Default)]
+/// One prompt of a request, and where its tokens are counted.
+#[derive(Clone, Copy)]
+pub(crate) struct Metered<'a> {
+    pub(crate) chat: &'a Chat,
+    pub(crate) tally: &'a Arc<Tally>,
+}
+
+/// What is counted for one request. Dropping it, and its clones, corrects that to what the request cost.
+#[derive(Clone, Default)]
 pub(crate) struct Hold {
     /// What was left after it.
     pub(crate) allowances: Allowances,
@@ -178,8 +197,9 @@ pub(crate) struct Hold {
 struct Held {
     gate: Gate,
     charged: Mutex<Charged>,
-    tally: Arc<Tally>,
-    /// Of the answer, as it was let in.
+    /// Of its prompts.
+    tallies: Vec<Arc<Tally>>,
+    /// Of the answers, as it was let in.
     output: u64,
 }
 
@@ -201,7 +221,7 @@ impl Hold {
     pub(crate) fn go_on(&mut self, input: u64) {
         let Some(held) = self.held.as_deref() else { return };
         let mut charged = held.charged.lock().unwrap_or_else(PoisonError::into_inner);
-        let used = held.tally.tokens();
+        let used = held.used();
         let most = used.input.saturating_add(input).saturating_add(used.output.max(held.output));
         let more = most.saturating_sub(charged.tokens);
         charged.tokens += more;
@@ -221,11 +241,21 @@ impl Hold {
     }
 }
 
+impl Held {
+    fn used(&self) -> Tokens {
+        self.tallies.iter().map(|tally| tally.tokens()).fold(Tokens::default(), |sum, one| Tokens {
+            input: sum.input.saturating_add(one.input),
+            cached: sum.cached.saturating_add(one.cached),
+            output: sum.output.saturating_add(one.output),
+        })
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
-        let charged = self.charged.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Tokens { input, output, .. } = self.tally.tokens();
+        let Tokens { input, output, .. } = self.used();
         let used = input.saturating_add(output);
+        let charged = self.charged.get_mut().unwrap_or_else(PoisonError::into_inner);
         match charged.by.take() {
             Some(Reserved::Here(reservation)) => self.gate.0.lock().settle(reservation, used, self.gate.0.now()),
             Some(Reserved::Shared(charged)) => charged.settle(used),

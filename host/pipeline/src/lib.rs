@@ -1,7 +1,7 @@
 //! The path of a chat request: verbs in `stages`, their order in [`chat`], their states in `states`.
 //!
 //! A [`Pipeline`] is immutable once built; a changed config is a new one. Read [`chat`] first. Vectors have a path of their
-//! own, `embed.rs`.
+//! own, `embed.rs`; several prompts at once take it side by side, [`prompts`].
 
 pub mod account;
 mod admission;
@@ -18,9 +18,9 @@ pub mod figures;
 pub mod gate;
 pub mod holdback;
 mod labels;
-pub mod long_work;
 mod models;
 mod noted;
+pub mod prompts;
 pub mod reply;
 pub mod source;
 pub mod stage;
@@ -33,6 +33,7 @@ pub use context::{History, RequestContext};
 pub use embed::{Embedded, Room};
 pub use gate::{Gate, GateConfig};
 pub use models::{EngineModel, Makes, Model, ModelBackend, Models};
+pub use prompts::Replies;
 pub use reply::{Reply, ReplyEvent};
 pub use stage::{OnError, Stage};
 pub use stages::{OutputGuardStage, WhenStreamed, apply_edits};

@@ -1,6 +1,6 @@
 //! A configured stage: a plugin (or the reason why it did not load) and what its failure means.
 
-use crate::breaker::{Admission, Breaker, Outcome};
+use crate::breaker::{Breaker, Outcome};
 use crate::figures::StageFigures;
 use metrics::counter;
 use serde::Deserialize;
@@ -120,10 +120,10 @@ impl Stage {
         };
         let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
-        let admission = self.breaker.admits(tenant, started);
-        if admission == Admission::Refused {
+        // Held across the call: where its caller goes away, that is noted.
+        let Some(attempt) = self.breaker.begin(tenant, started) else {
             return (self.failed(kind, "paused", "it failed too often and is left out for a while"), None);
-        }
+        };
         let span = self.span(kind);
         let outcome = call(plugin).instrument(span.clone()).await;
         span.record("outcome", outcome.as_ref().map_or_else(case, |_| "ok"));
@@ -132,7 +132,7 @@ impl Stage {
         span.in_scope(|| tracing::debug!(us = took.as_micros(), "called"));
         let opinion = match outcome {
             Ok(result) => {
-                self.breaker.note(tenant, admission, Outcome::Fine, started);
+                attempt.end(Outcome::Fine, started);
                 Ok(Some(result))
             }
             Err(error) => {
@@ -141,7 +141,7 @@ impl Stage {
                 // Many large ones at once wait for each other; who waits for others may be late for any text.
                 let is_late = is_large && matches!(error, CallError::Deadline { .. }) && !self.waits();
                 let outcome = if outgrown.is_some() || is_late { Outcome::Unknown } else { health(&error) };
-                if self.breaker.note(tenant, admission, outcome, Instant::now()) {
+                if attempt.end(outcome, Instant::now()) {
                     counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
                     tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");
                 }

@@ -4,8 +4,7 @@
 use crate::account::Findings;
 use crate::admission::Place;
 use crate::context::RequestContext;
-use crate::gate::Hold;
-use crate::long_work::{Keeps, Kept};
+use crate::gate::{Hold, Keeps, Kept};
 use crate::models::Model;
 use crate::reply::Reply;
 use crate::stages::PendingVerdicts;
@@ -27,13 +26,18 @@ impl Ended {
     /// A failure says what is left to the caller.
     pub(crate) fn with(self, allowances: Allowances) -> Self {
         match self {
-            Self::Rejected(mut reject) if reject.limited.is_none() && !allowances.is_empty() => {
-                reject.limited = Some(Box::new(Limited { exceeded: None, allowances }));
-                Self::Rejected(reject)
-            }
-            ended => ended,
+            Self::Rejected(reject) => Self::Rejected(telling(reject, allowances)),
+            answered @ Self::Answered(_) => answered,
         }
     }
+}
+
+/// A refusal that says what is left to the caller.
+pub(crate) fn telling(mut reject: Reject, allowances: Allowances) -> Reject {
+    if reject.limited.is_none() && !allowances.is_empty() {
+        reject.limited = Some(Box::new(Limited { exceeded: None, allowances }));
+    }
+    reject
 }
 
 impl From<Reject> for Ended {
@@ -117,7 +121,7 @@ impl Drop for Seen {
 /// Places that a request takes while it runs.
 pub(crate) struct HeldLimits {
     pub(crate) place: Arc<Place>,
-    /// Of its caller's limits.
+    /// Of its caller's limits; of the prompts of one request they are one.
     pub(crate) caller: Hold,
     /// Of the limits of the model that answers.
     pub(crate) model: Hold,

@@ -1,8 +1,9 @@
 //! `kv` for plugins in the server's store, where `plugins.kv` says so: it outlives the server, and gateways with one Postgres
-//! share it. The store counts and keeps (`tidegate_store::Kv`); here a call gets its turn (`kv/turns.rs`) and its time.
+//! share it. The store counts and keeps (`tidegate_store::Kv`); here a call gets its turn (`kv/gate.rs`) and its time.
 
-mod turns;
+mod gate;
 
+use gate::{Access, Gate, Pass};
 use metrics::counter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,9 +11,10 @@ use std::time::Duration;
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvRefusal, KvStore, Namespace};
 use tidegate_store::{Db, Kv, KvError, Space, StoreError};
 use tidegate_types::clock::unix_s;
-use turns::{Access, Turns};
+use tokio::sync::oneshot;
 
-/// How long a plugin waits for the store. Shorter than most stages' time, so that it hears of it and can do without.
+/// How long a plugin waits for its turn, and then for the store. Shorter than most stages' time, so that it hears of it and can
+/// do without.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// For how long a store that has not answered is left alone: a plugin that asks again and again waits once.
@@ -25,6 +27,9 @@ const PATIENCES: u32 = 10;
 /// What a plugin is told of a store that fails.
 const AWAY: &str = "the server's store does not answer now; do without, or try again";
 
+/// What a plugin is told whose turn does not come. It says nothing of the store, which answers those before it.
+const BUSY: &str = "too many calls are before this one at the server's store; do without, or try again";
+
 /// What it is told of one whose disk is full. `denied` as any storage that is full: no fault of the plugin's.
 const FULL: &str = "the server's store has no room left, which its operator has to make";
 
@@ -35,7 +40,7 @@ const SWEEPING: Duration = Duration::from_secs(30);
 pub struct StoreKv {
     kv: Kv,
     cap: u64,
-    turns: Arc<Turns>,
+    gate: Arc<Gate>,
     patience: Duration,
     /// The second in which somebody last logged that the store failed.
     logged_s: AtomicU64,
@@ -69,8 +74,8 @@ impl StoreKv {
     /// The same, whose calls wait for so long.
     pub fn with_patience(db: Db, cap: u64, patience: Duration) -> Self {
         let kv = Kv::new(db, cap);
-        let turns = Arc::new(Turns::new(kv.at_once(), PAUSE));
-        Self { kv, cap, turns, patience, logged_s: AtomicU64::new(0) }
+        let gate = Arc::new(Gate::new(kv.at_once(), PAUSE));
+        Self { kv, cap, gate, patience, logged_s: AtomicU64::new(0) }
     }
 
     /// Removes what is over, and what archived projects had, again and again.
@@ -94,35 +99,31 @@ impl StoreKv {
         T: Send + 'static,
         F: Future<Output = Result<T, KvError>> + Send + 'static,
     {
-        if !self.turns.admits(&access) {
+        if !self.gate.admits(&access) {
             return Err(self.away("it did not a moment ago"));
         }
         let unanswered = Unanswered;
+        let Ok(pass) = tokio::time::timeout(self.patience, self.gate.enter(&access)).await else {
+            unanswered.answered();
+            self.failed(&format!("other calls were before it for {} ms", self.patience.as_millis()));
+            return Err(CapabilityError::Unavailable(BUSY.into()));
+        };
         // Gone with this call: what would change something afterwards is given up.
         let caller = Arc::new(());
-        let in_turn = async {
-            let turn = self.turns.take(&access).await;
-            let call = call(self.kv.of_caller(&caller));
-            let noted = noted(Arc::clone(&self.turns), access.clone(), self.patience, call);
-            let done = tokio::spawn(async move {
-                let done = noted.await;
-                drop(turn);
-                done
-            });
-            done.await
-        };
-        let done = tokio::time::timeout(self.patience, in_turn).await;
+        let call = call(self.kv.of_caller(&caller));
+        let (tell, told) = oneshot::channel();
+        let at_store = AtStore { gate: Arc::clone(&self.gate), access, patience: self.patience, _pass: pass };
+        tokio::spawn(at_store.does(call, tell));
+        let heard = told.await;
         unanswered.answered();
-        match done {
-            Ok(Ok(Some(done))) => done.map_err(|error| self.explain(error, asked)),
-            Ok(Ok(None)) => Err(self.away("its connection says nothing")),
-            Ok(Err(broken)) => Err(self.away(&broken.to_string())),
-            Err(_) => {
-                self.turns.timed_out(&access);
+        match heard {
+            Ok(Some(done)) => done.map_err(|error| self.explain(error, asked)),
+            Ok(None) => {
                 let waited = self.patience.as_millis();
                 self.failed(&format!("no answer in {waited} ms"));
                 Err(CapabilityError::Timeout(format!("the server's store has not answered in {waited} ms")))
             }
+            Err(broken) => Err(self.away(&broken.to_string())),
         }
     }
 
@@ -159,26 +160,46 @@ impl StoreKv {
     }
 }
 
-/// Does a call and notes for the others whether the store answers, also where its own caller's stage has no time to wait for
-/// that. It has its turn until then: for so long its connection is of no use to others. `None` where that says nothing more.
-async fn noted<T>(
-    turns: Arc<Turns>,
+/// A call that has its turn: for as long as it holds that, its connection is of no use to others.
+struct AtStore {
+    gate: Arc<Gate>,
     access: Access,
     patience: Duration,
-    call: impl Future<Output = Result<T, KvError>>,
-) -> Option<Result<T, KvError>> {
-    let mut call = std::pin::pin!(call);
-    let mut done = tokio::time::timeout(patience, &mut call).await.ok();
-    if done.is_none() {
-        turns.timed_out(&access);
-        done = tokio::time::timeout(patience * PATIENCES, call).await.ok();
+    _pass: Pass,
+}
+
+impl AtStore {
+    /// Does the call and tells what came of it, or `None` once it is late. Notes for the others whether the store answers, also
+    /// where its own caller's stage has no time to wait for that, and goes on with a late one for that long.
+    async fn does<T>(
+        self,
+        call: impl Future<Output = Result<T, KvError>>,
+        tell: oneshot::Sender<Option<Result<T, KvError>>>,
+    ) {
+        let mut call = std::pin::pin!(call);
+        if let Ok(done) = tokio::time::timeout(self.patience, &mut call).await {
+            self.note(&done);
+            drop(self);
+            // Nobody may wait any more.
+            let _ = tell.send(Some(done));
+            return;
+        }
+        self.gate.timed_out(&self.access);
+        let _ = tell.send(None);
+        match tokio::time::timeout(self.patience * PATIENCES, call).await {
+            Ok(done) => self.note(&done),
+            Err(_) => self.gate.timed_out(&self.access),
+        }
     }
-    match &done {
-        None => turns.timed_out(&access),
-        Some(Err(KvError::Store(StoreError::Unavailable(_)))) => turns.failed(),
-        Some(_) => turns.answered(&access),
+
+    fn note<T>(&self, done: &Result<T, KvError>) {
+        match done {
+            // A write that somebody else held up for too long says nothing of the store.
+            Err(KvError::Store(error)) if error.is_held() => self.gate.held_up(&self.access),
+            Err(KvError::Store(StoreError::Unavailable(_))) => self.gate.failed(),
+            _ => self.gate.answered(&self.access),
+        }
     }
-    done
 }
 
 /// What a call is about, for saying why it was refused.
@@ -206,9 +227,9 @@ impl KvStore for StoreKv {
         most: u64,
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
         let asked = Asked { bound: most, ..Asked::default() };
-        let (name, keys) = (name.clone(), keys.to_vec());
+        let (access, name, keys) = (Gate::to_read(name), name.clone(), keys.to_vec());
         let getting = move |kv: Kv| async move { kv.get_many(space(&name), &keys, most).await };
-        Box::pin(self.turn(Access::Read, asked, getting))
+        Box::pin(self.turn(access, asked, getting))
     }
 
     fn set<'a>(
@@ -219,7 +240,7 @@ impl KvStore for StoreKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        let (access, name) = (self.turns.to_write(name), name.clone());
+        let (access, name) = (self.gate.to_write(name), name.clone());
         let setting = move |kv: Kv| async move { kv.set(space(&name), &key, &value, ttl, quota).await };
         Box::pin(self.turn(access, Asked { bound: quota, ..Asked::default() }, setting))
     }
@@ -232,13 +253,13 @@ impl KvStore for StoreKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
-        let (access, name, named) = (self.turns.to_write(name), name.clone(), key.clone());
+        let (access, name, named) = (self.gate.to_write(name), name.clone(), key.clone());
         let adding = move |kv: Kv| async move { kv.increment(space(&name), &key, delta, ttl, quota).await };
         Box::pin(async move { self.turn(access, Asked { key: &named, delta, bound: quota }, adding).await })
     }
 
     fn delete<'a>(&'a self, name: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        let (access, name, key) = (self.turns.to_write(name), name.clone(), key.to_owned());
+        let (access, name, key) = (self.gate.to_write(name), name.clone(), key.to_owned());
         let deleting = move |kv: Kv| async move { kv.delete(space(&name), &key).await };
         Box::pin(self.turn(access, Asked::default(), deleting))
     }

@@ -1,7 +1,7 @@
 //! Vectors by the own engine: texts become tokens, each a job of its own. Those that leave the server have length 1.
 
 use crate::bounds::LengthBounds;
-use crate::long_work::{Kept, Waiting, in_turn};
+use crate::gate::Kept;
 use crate::models::{EngineModel, Model};
 use crate::stages::LONG_TEXT_BYTES;
 use futures_util::StreamExt;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tidegate_engine::JobStream;
 use tidegate_ledger::Tally;
 use tidegate_text::{AddSpecial, Past, TextError, TextModel, Within};
+use tidegate_turns::{Waiting, in_turn};
 use tidegate_types::{Caller, EmbedInput, Embeddings, Fault, Job, JobEvent, Reject, RejectKind, Usage};
 
 /// Of one request at the engine together: enough for a batch, and the others wait where they take nobody's place.

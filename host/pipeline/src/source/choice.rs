@@ -3,7 +3,9 @@
 use super::engine::{EngineTurn, Reading};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tidegate_text::{Detokenizer, OutputEvent, OutputParser, Parsed, Place, Specials, StopMatcher, TextModel};
+use tidegate_text::{
+    CallIdForm, Detokenizer, OutputEvent, OutputParser, Parsed, Place, Specials, StopMatcher, TextModel,
+};
 use tidegate_types::{DeltaKind, Reject, SampledToken, TextLogprob, ToolCall, TopLogprob};
 
 /// The text of one answer as it grows.
@@ -127,7 +129,7 @@ impl ChoiceText {
                 OutputEvent::ToolCall { name, arguments } => {
                     self.flush(out);
                     self.logprobs.take(end);
-                    let call = ToolCall { id: call_id(), name, arguments };
+                    let call = ToolCall { id: call_id(self.text.call_id_form()), name, arguments };
                     out.push(DeltaKind::ToolCall { index: self.num_calls, call });
                     self.num_calls += 1;
                 }
@@ -225,7 +227,8 @@ impl LogprobQueue {
     }
 }
 
-fn call_id() -> String {
+/// Of the form that the model's template will take when the call comes back.
+fn call_id(form: CallIdForm) -> String {
     let mut bytes = [0_u8; 12];
     // An id only has to be unique within its conversation; a machine without randomness counts instead.
     if getrandom::fill(&mut bytes).is_err() {
@@ -233,11 +236,7 @@ fn call_id() -> String {
         let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         bytes[..8].copy_from_slice(&next.to_le_bytes());
     }
-    bytes.iter().fold(String::from("call_"), |mut id, byte| {
-        use std::fmt::Write;
-        let _ = write!(id, "{byte:02x}");
-        id
-    })
+    form.write(&bytes)
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! Lets a request in, or says when to come back.
 
-use crate::chat::{Pipeline, ROUTED_MODEL};
+use crate::admission::Place;
+use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use crate::gate::Hold;
+use crate::gate::{Hold, Metered};
 use crate::states::{Admitted, HeldLimits, Request, Seen};
 use metrics::counter;
 use serde_json::Value;
 use std::sync::Arc;
-use tidegate_ledger::{Tally, Who};
-use tidegate_types::{Caller, Chat, Fault, Reject, RejectKind, Scope};
+use tidegate_ledger::{Charge, Ledger, Tally, Who};
+use tidegate_types::{Caller, Chat, Fault, ROUTED_MODEL, Reject, RejectKind, Scope};
 use tidegate_upstream::Attempts;
 
 /// Gateways that a request may come through before this one: more are a loop.
@@ -16,37 +17,35 @@ const MAX_HOPS: u8 = 4;
 
 impl Pipeline {
     pub(crate) async fn admit(&self, chat: Chat, cx: RequestContext) -> Result<Admitted, Reject> {
+        let place = Arc::new(self.enter(&chat.model, &cx)?);
+        let books = Books::open(self.ledger.as_ref(), &chat, &cx);
+        let caller = self.gate.admit(&cx.caller, &[books.metered(&chat)]).await?;
+        Ok(admitted(chat, cx, books, HeldLimits { place, caller, model: Hold::default() }))
+    }
+
+    /// As [`Self::admit`], of prompts of one request: they are one to the limits of their caller, and have one place.
+    pub(crate) async fn admit_together(&self, asked: Vec<(Chat, RequestContext)>) -> Result<Vec<Admitted>, Reject> {
+        let Some((chat, cx)) = asked.first() else { return Ok(Vec::new()) };
+        let place = Arc::new(self.enter(&chat.model, cx)?);
+        let books: Vec<Books> = asked.iter().map(|(chat, cx)| Books::open(self.ledger.as_ref(), chat, cx)).collect();
+        let metered: Vec<Metered<'_>> =
+            books.iter().zip(&asked).map(|(books, (chat, _))| books.metered(chat)).collect();
+        let caller = self.gate.admit(&cx.caller, &metered).await?;
+        let held = || HeldLimits { place: Arc::clone(&place), caller: caller.clone(), model: Hold::default() };
+        Ok(asked.into_iter().zip(books).map(|((chat, cx), books)| admitted(chat, cx, books, held())).collect())
+    }
+
+    /// A place for a request for `model`.
+    fn enter(&self, model: &str, cx: &RequestContext) -> Result<Place, Reject> {
         if cx.hops > MAX_HOPS {
             let message = format!("the request came through {} gateways; one of them is its own upstream", cx.hops);
             return Err(Reject::new(RejectKind::BadUpstream, Fault::Operator, message).code("gateway_loop"));
         }
-        self.check_model(&chat.model, &cx.caller.scope)?;
-        let Some(place) = self.admission.enter(&cx.caller) else {
+        self.check_model(model, &cx.caller.scope)?;
+        self.admission.enter(&cx.caller).ok_or_else(|| {
             let message = format!("the server has {} requests in work, its limit; try again", self.limits.max_inflight);
-            return Err(Reject::unavailable(Fault::Operator, message, 1).code("overloaded"));
-        };
-        let charge = self.ledger.as_ref().map(|ledger| Arc::new(ledger.follow(who(&chat, &cx))));
-        let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
-        let caller = self.gate.admit(&cx.caller, &chat, &tally).await?;
-        let held = HeldLimits { place: Arc::new(place), caller, model: Hold::default() };
-        Ok(Admitted(Box::new(Request {
-            chat: Arc::new(chat),
-            cx,
-            findings: Seen::default(),
-            pending: None,
-            question: None,
-            notes: Vec::new(),
-            charge,
-            tally,
-            attempts: Attempts::default(),
-            citations: Vec::new(),
-            left_out: 0,
-            summarized: 0,
-            may_shorten: false,
-            summary: None,
-            summary_through: 0,
-            held,
-        })))
+            Reject::unavailable(Fault::Operator, message, 1).code("overloaded")
+        })
     }
 
     /// Before anything is counted or asked, so that a model that the caller may not use and one that does not exist
@@ -62,6 +61,45 @@ impl Pipeline {
             }
         })
     }
+}
+
+/// Where what is used is counted, and written down where somebody wants that.
+struct Books {
+    charge: Option<Arc<Charge>>,
+    tally: Arc<Tally>,
+}
+
+impl Books {
+    fn open(ledger: Option<&Arc<Ledger>>, chat: &Chat, cx: &RequestContext) -> Self {
+        let charge = ledger.map(|ledger| Arc::new(ledger.follow(who(chat, cx))));
+        let tally = charge.as_ref().map_or_else(Arc::<Tally>::default, |charge| Arc::clone(charge.tally()));
+        Self { charge, tally }
+    }
+
+    fn metered<'a>(&'a self, chat: &'a Chat) -> Metered<'a> {
+        Metered { chat, tally: &self.tally }
+    }
+}
+
+fn admitted(chat: Chat, cx: RequestContext, Books { charge, tally }: Books, held: HeldLimits) -> Admitted {
+    Admitted(Box::new(Request {
+        chat: Arc::new(chat),
+        cx,
+        findings: Seen::default(),
+        pending: None,
+        question: None,
+        notes: Vec::new(),
+        charge,
+        tally,
+        attempts: Attempts::default(),
+        citations: Vec::new(),
+        left_out: 0,
+        summarized: 0,
+        may_shorten: false,
+        summary: None,
+        summary_through: 0,
+        held,
+    }))
 }
 
 /// For the books.

@@ -3,14 +3,14 @@
 
 use crate::bounds::LengthBounds;
 use crate::estimate::{estimated_input, text_bytes, tool_bytes};
-use crate::long_work::Waiting;
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
 use crate::stages::sampling::resolve;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use tidegate_text::{AddSpecial, ChatOptions, Past, TextError, ToolFormat, Within};
-use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, Role, ToolChoice, ToolDef, Transcript};
+use tidegate_turns::Waiting;
+use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, RejectKind, Role, ToolChoice, ToolDef, Transcript};
 
 /// A request that fits its model.
 pub(crate) enum Fitted {
@@ -119,7 +119,7 @@ fn offered(model: &Model, engine: &EngineModel, chat: &Chat, tools: &[ToolDef]) 
         if chat.tools.is_empty() {
             return Ok(Vec::new());
         }
-        let message = format!("the chat template of model `{}` knows no tool calls; leave `tools` out", model.name);
+        let message = format!("model `{}` knows no format for tool calls; leave `tools` out", model.name);
         return Err(Reject::invalid("tools", message).code("unsupported_parameter"));
     }
     Ok(chat.tools.iter().chain(tools).cloned().collect())
@@ -207,8 +207,24 @@ fn refusal(form: Form, error: &TextError) -> Reject {
         (_, Form::Chat) => "messages",
         (_, Form::Completion { .. }) => "prompt",
     };
-    Reject::invalid(param, error.to_string()).code("template_error")
+    Reject::invalid(param, error.to_string()).code(TEMPLATE_ERROR)
 }
+
+/// Of a turn behind the server's own tools. What the caller sent was laid out in the first turn: a template that refuses the
+/// conversation now refuses what was added here.
+pub(super) fn refused_later(model: &Model, reject: Reject) -> Reject {
+    if reject.code.as_deref() != Some(TEMPLATE_ERROR) {
+        return reject;
+    }
+    let message = format!(
+        "the chat template of model `{}` does not take what the server's tools added; `tool_choice`: \"none\" asks without them",
+        model.name
+    );
+    Reject::new(RejectKind::Internal, Fault::Operator, message).code(TEMPLATE_ERROR).because(reject.message)
+}
+
+/// The code of a conversation that a template does not render.
+const TEMPLATE_ERROR: &str = "template_error";
 
 /// The field by which the caller of a completion says that marks in its prompt are meant; llama.cpp's name for it.
 const PARSE_SPECIAL: &str = "parse_special";
@@ -225,8 +241,9 @@ fn template_args(chat: &Chat) -> Map<String, Value> {
     }
 }
 
-/// They are switches and numbers: a text would come into the prompt past the guards, which look at messages.
-fn check_template_args(chat: &Chat) -> Result<(), Reject> {
+/// They are switches and numbers: a text would come into the prompt past the guards, which look at messages. So it is for the
+/// own engine, and for an upstream wherever there are guards of prompts.
+pub(super) fn check_template_args(chat: &Chat) -> Result<(), Reject> {
     let Some(Value::Object(given)) = chat.extra.get(TEMPLATE_ARGS).filter(|_| chat.form == Form::Chat) else {
         return Ok(());
     };
@@ -238,7 +255,9 @@ fn check_template_args(chat: &Chat) -> Result<(), Reject> {
     let is_switch = |value: &Value| matches!(value, Value::Bool(_) | Value::Number(_) | Value::Null);
     if let Some((name, _)) = given.iter().find(|(_, value)| !is_switch(value)) {
         let name: String = name.chars().take(64).collect();
-        let message = format!("`{name}` in `{TEMPLATE_ARGS}` must be true, false or a number; put text into a message");
+        let message = format!(
+            "`{name}` in `{TEMPLATE_ARGS}` must be true, false or a number, since no guard reads it; put text into a message"
+        );
         return refuse("invalid_type", message);
     }
     Ok(())

@@ -2,13 +2,13 @@
 //! stand in for it; one that asks for `auto` gets what the routers say. Where none of them says anything it gets the
 //! default route: the models that the config names for that, else all in the order of the config.
 
-use crate::chat::{Pipeline, ROUTED_MODEL};
+use crate::chat::Pipeline;
 use crate::estimate::{BYTES_PER_TOKEN, rendered_bytes};
 use crate::models::{Model, ModelBackend};
 use crate::states::{Ended, Equipped, Request, Routed};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Candidate, RouteRequest, StageKind};
-use tidegate_types::{Fault, Reject};
+use tidegate_types::{Fault, ROUTED_MODEL, Reject};
 
 impl Pipeline {
     pub(crate) async fn route(self: &Arc<Self>, mut equipped: Equipped) -> Result<Routed, Ended> {

@@ -6,6 +6,7 @@ use crate::context::RequestContext;
 use crate::estimate::{messages_bytes, rendered_bytes};
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::stage::{Opinion, Stage, TOO_LONG, traced};
+use crate::stages::fit::check_template_args;
 use crate::stages::{edits, params};
 use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
@@ -48,6 +49,9 @@ impl Pipeline {
 
     async fn screen(self: &Arc<Self>, loaded: Loaded, rewrites: Rewrites) -> Result<Screened, Ended> {
         let Loaded(mut request) = loaded;
+        if self.stages.guards().next().is_some() {
+            check_template_args(&request.chat)?;
+        }
         // Guards that follow each other and change nothing are asked beside each other.
         for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let asked = batch.iter().map(|stage| {
@@ -161,7 +165,7 @@ impl Stages {
 
     /// Half of each guard's instances at most: the time of a call runs while it waits for one, so that more would make each
     /// other late, and take all of them from other requests.
-    fn screened_at_once(&self) -> usize {
+    pub(crate) fn screened_at_once(&self) -> usize {
         let instances = self.guards().filter_map(|stage| Some(stage.plugin.as_ref().ok()?.max_instances()));
         instances.map(|most| most / 2).min().unwrap_or(SCREENED_AT_ONCE).clamp(1, SCREENED_AT_ONCE)
     }

@@ -6,13 +6,13 @@
 
 use crate::chat::Pipeline;
 use crate::estimate::{rendered_bytes, text_bytes};
-use crate::long_work::{Kept, Waiting, beside, in_turn};
 use crate::models::Model;
 use crate::stages::LONG_TEXT_BYTES;
 use crate::stages::fit::{Length, prompt_length};
 use crate::states::{Request, ServerTool};
 use std::sync::Arc;
 use tidegate_text::Past;
+use tidegate_turns::{Waiting, beside, in_turn};
 use tidegate_types::{Chat, Message, Provenance, Reject, Role, ToolDef, Transcript};
 
 /// Of the model's window, what is left to an answer where its caller names no bound.
@@ -81,11 +81,7 @@ async fn aside<T: Send + 'static>(
 ) -> Result<(T, Box<Request>), Reject> {
     let (num_bytes, caller) = (rendered_bytes(&request.chat, &defs), Arc::clone(&request.cx.caller));
     let work = move |waiting: &Waiting| Ok((work(&mut request, &defs, waiting)?, request));
-    if num_bytes > LONG_TEXT_BYTES {
-        in_turn((&caller, num_bytes), Kept::new(), work).await
-    } else {
-        beside((), work).await
-    }
+    if num_bytes > LONG_TEXT_BYTES { in_turn((&caller, num_bytes), (), work).await } else { beside((), work).await }
 }
 
 /// The id of the message that a summary is.

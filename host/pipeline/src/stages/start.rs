@@ -4,8 +4,7 @@ use crate::bounds::LengthBounds;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::estimate::{estimated_input, rendered_bytes};
-use crate::gate::Hold;
-use crate::long_work::{Kept, Waiting, in_turn};
+use crate::gate::{Hold, Kept};
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
@@ -14,6 +13,7 @@ use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use metrics::counter;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
+use tidegate_turns::{Waiting, in_turn};
 use tidegate_types::{Chat, Fault, FieldNames, Reject, RejectKind, ToolDef};
 use tidegate_upstream::Attempts;
 
@@ -98,7 +98,8 @@ impl TurnPlan {
         Arc::make_mut(&mut self.request.chat).max_tokens = self.tokens_left();
         let input = estimated_input(&self.request.chat, defs(&self.tools));
         self.request.held.go_on(input);
-        generate(&self.model, &self.request, &self.tools, &self.seeds, Kept::new()).await
+        let source = generate(&self.model, &self.request, &self.tools, &self.seeds, Kept::new()).await;
+        source.map_err(|reject| fit::refused_later(&self.model, reject))
     }
 }
 

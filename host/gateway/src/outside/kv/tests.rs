@@ -14,11 +14,11 @@ const LONG: Duration = Duration::from_secs(60);
 /// On a database in `folder`.
 async fn stored(folder: &tempfile::TempDir, patience: Duration, pause: Duration) -> Arc<StoreKv> {
     let db = Db::open(&Place::Folder(folder.path().into())).await.unwrap();
-    Arc::new(StoreKv { turns: Arc::new(Turns::new(2, pause)), ..StoreKv::with_patience(db, 1 << 20, patience) })
+    Arc::new(StoreKv { gate: Arc::new(Gate::new(2, pause)), ..StoreKv::with_patience(db, 1 << 20, patience) })
 }
 
 fn of(tenant: &str) -> Namespace {
-    Namespace { plugin: "p".into(), tenant: TenantId::new(tenant) }
+    Namespace::of_tenant("p", TenantId::new(tenant))
 }
 
 async fn get(kv: &StoreKv, tenant: &str) -> Result<Option<Vec<u8>>, CapabilityError> {
@@ -43,27 +43,29 @@ async fn a_plugin_that_asks_again_and_again_waits_once_for_a_store_that_does_not
             };
             errors.push(kv.turn(access(), Asked::default(), call).await.unwrap_err());
         }
-        (reached.into_inner(), errors.iter().filter(|error| matches!(error, CapabilityError::Timeout(_))).count())
+        let late = errors.iter().filter(|error| matches!(error, CapabilityError::Timeout(_))).count();
+        let busy = CapabilityError::Unavailable(BUSY.into());
+        (reached.into_inner(), late, errors.iter().filter(|error| **error == busy).count())
     };
     let short = Duration::from_millis(20);
     let kv = stored(&folder, short, LONG).await;
-    assert_eq!(asked_in(&kv, &|| kv.turns.to_write(&of("ann"))).await, (1, 1));
+    assert_eq!(asked_in(&kv, &|| kv.gate.to_write(&of("ann"))).await, (1, 1, 0));
     let kv = stored(&folder, short, LONG).await;
-    assert_eq!(asked_in(&kv, &|| Access::Read).await, (1, 1));
+    assert_eq!(asked_in(&kv, &|| Gate::to_read(&of("ann"))).await, (1, 1, 0));
     let why = set(&kv, "ann").await.unwrap_err();
     assert_eq!(why, CapabilityError::Unavailable(AWAY.into()), "nor does anybody else wait");
-    // Where nobody is to wait for the next try, each is one: the first two have the turns for themselves.
+    // Where nobody is to wait for the next try, each is one: the first two have the turns, and the others wait for these.
     let kv = stored(&folder, short, Duration::ZERO).await;
-    let (reached, late) = asked_in(&kv, &|| Access::Read).await;
-    assert!(reached >= 2 && late == 5, "{reached} {late}");
+    let (reached, late, busy) = asked_in(&kv, &|| Gate::to_read(&of("ann"))).await;
+    assert!(reached >= 2 && late == reached && late + busy == 5, "{reached} {late} {busy}");
 }
 
 #[tokio::test]
 async fn a_store_that_answers_again_is_asked_by_all() {
     let folder = tempfile::tempdir().unwrap();
     let kv = stored(&folder, LONG, Duration::from_millis(300)).await;
-    kv.turns.failed();
-    kv.turns.timed_out(&kv.turns.to_write(&of("ann")));
+    kv.gate.failed();
+    kv.gate.timed_out(&kv.gate.to_write(&of("ann")));
     let began = std::time::Instant::now();
     while set(&kv, "ann").await.is_err() {
         assert!(began.elapsed() < LONG);
@@ -71,6 +73,57 @@ async fn a_store_that_answers_again_is_asked_by_all() {
     }
     set(&kv, "ann").await.unwrap();
     assert_eq!(get(&kv, "ann").await, Ok(Some(b"1".to_vec())));
+}
+
+/// As a tenant with hundreds of instances that read.
+#[tokio::test]
+async fn who_waits_in_vain_for_a_turn_says_nothing_of_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = stored(&folder, Duration::from_secs(1), LONG).await;
+    let (read, write) = (Gate::to_read(&of("ann")), kv.gate.to_write(&of("ann")));
+    let held = [kv.gate.enter(&read).await, kv.gate.enter(&read).await, kv.gate.enter(&write).await];
+    let busy = CapabilityError::Unavailable(BUSY.into());
+    assert_eq!(tokio::join!(get(&kv, "ann"), set(&kv, "ann")), (Err(busy.clone()), Err(busy)));
+    drop(held);
+    set(&kv, "ann").await.unwrap();
+    assert_eq!(get(&kv, "ann").await, Ok(Some(b"1".to_vec())), "nobody takes the store for away");
+    assert_eq!(get(&kv, "bob").await, Ok(None));
+}
+
+#[tokio::test]
+async fn a_tenants_read_is_next_however_many_another_has_waiting_in_its_projects() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = stored(&folder, LONG, LONG).await;
+    let (asked, order) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let all = of("many");
+    let (held, first) = (kv.gate.enter(&Gate::to_read(&all)).await, kv.gate.enter(&Gate::to_read(&all)).await);
+    let project = |n: usize| Namespace { tenant: TenantId::new(format!("proj_{n}")), ..of("many") };
+    let reads: Vec<_> = (0..6)
+        .map(project)
+        .chain([of("few")])
+        .map(|name| {
+            let (kv, asked, order) = (Arc::clone(&kv), Arc::clone(&asked), Arc::clone(&order));
+            tokio::spawn(async move {
+                asked.fetch_add(1, Ordering::SeqCst);
+                let share = name.share.clone();
+                let call = move |_| async move {
+                    order.lock().unwrap().push(share.to_string());
+                    Ok::<(), KvError>(())
+                };
+                kv.turn(Gate::to_read(&name), Asked::default(), call).await
+            })
+        })
+        .collect();
+    while asked.load(Ordering::SeqCst) < reads.len() {
+        tokio::task::yield_now().await;
+    }
+    drop(first);
+    for read in reads {
+        read.await.unwrap().unwrap();
+    }
+    drop(held);
+    let place = order.lock().unwrap().iter().position(|share| share == "few");
+    assert!(place.is_some_and(|place| place < 2), "{place:?}: {order:?}");
 }
 
 /// Of one counter in a plugin of one tenant, say, whose row somebody holds.
@@ -87,7 +140,7 @@ async fn writes_that_wait_for_each_other_are_in_nobody_elses_way() {
                 gate.acquire().await.map(drop).unwrap();
                 Ok::<(), KvError>(())
             };
-            tokio::spawn(async move { kv.turn(kv.turns.to_write(&of("ann")), Asked::default(), call).await })
+            tokio::spawn(async move { kv.turn(kv.gate.to_write(&of("ann")), Asked::default(), call).await })
         })
         .collect();
     while reached.load(Ordering::SeqCst) == 0 {
@@ -101,6 +154,21 @@ async fn writes_that_wait_for_each_other_are_in_nobody_elses_way() {
     for call in blocked {
         call.await.unwrap().unwrap();
     }
+}
+
+/// As an operator's `sqlite3` in the middle of a transaction, whose time is longer than that of who writes.
+#[tokio::test]
+async fn a_write_that_another_program_holds_up_stops_nobodys_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let kv = stored(&folder, LONG, LONG).await;
+    set(&kv, "bob").await.unwrap();
+    let other = format!("sqlite://{}/tidegate.db", folder.path().display());
+    let other = sqlx::AnyPool::connect(&other).await.unwrap();
+    let writing = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    assert_eq!(set(&kv, "ann").await, Err(CapabilityError::Unavailable(AWAY.into())));
+    assert_eq!(get(&kv, "bob").await, Ok(Some(b"1".to_vec())));
+    assert!(!kv.gate.admits(&kv.gate.to_write(&of("ann"))), "who wrote in vain does not try again at once");
+    writing.rollback().await.unwrap();
 }
 
 #[tokio::test]
@@ -117,7 +185,7 @@ async fn a_write_that_was_too_late_for_its_caller_is_not_overtaken() {
             done.lock().unwrap().push(what);
             Ok::<(), KvError>(())
         };
-        kv.turn(kv.turns.to_write(&of("ann")), Asked::default(), call).await
+        kv.turn(kv.gate.to_write(&of("ann")), Asked::default(), call).await
     };
     write("first", Some(Arc::clone(&gate))).await.unwrap_err();
     write("second", None).await.unwrap_err();
@@ -134,7 +202,7 @@ async fn a_call_that_its_stage_cuts_off_is_counted() {
     let kv = stored(&folder, LONG, LONG).await;
     get(&kv, "ann").await.unwrap();
     assert!(!recorder.handle().render().contains("tidegate_plugin_kv_failures_total"));
-    let call = kv.turn(Access::Read, Asked::default(), |_| pending::<Result<(), KvError>>());
+    let call = kv.turn(Gate::to_read(&of("ann")), Asked::default(), |_| pending::<Result<(), KvError>>());
     tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
     let told = recorder.handle().render();
     assert!(told.contains("tidegate_plugin_kv_failures_total 1"), "{told}");
@@ -145,9 +213,9 @@ async fn a_call_that_its_stage_cuts_off_is_counted() {
 async fn a_store_that_stalls_is_noticed_also_where_stages_have_no_time_to_wait_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let kv = stored(&folder, Duration::from_millis(30), LONG).await;
-    let call = kv.turn(Access::Read, Asked::default(), |_| pending::<Result<(), KvError>>());
+    let call = kv.turn(Gate::to_read(&of("ann")), Asked::default(), |_| pending::<Result<(), KvError>>());
     tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
-    while kv.turns.admits(&Access::Read) {
+    while kv.gate.admits(&Gate::to_read(&of("ann"))) {
         tokio::task::yield_now().await;
     }
     assert_eq!(get(&kv, "ann").await, Err(CapabilityError::Unavailable(AWAY.into())));

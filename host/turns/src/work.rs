@@ -1,30 +1,24 @@
-//! Work on one long text that no thread of a connection may wait for: laying out and encoding prompts. At once there is as
-//! much of it as there are cores, over all requests and models, and the others wait in the order of `tidegate-turns`. What a
-//! request holds of places and limits is held until its work has ended, so that who asks and goes away has no more of it than
-//! who stays.
+//! Long work on a request's text, which no thread of a connection may wait for: reading a large body, laying out and encoding
+//! a long prompt. At once there is as much of it as there are cores, whatever it is and whichever model it is for, and the
+//! rest waits for its turn. What a request holds of places and limits is held until its work has ended, so that who asks and
+//! goes away has no more of it than who stays.
 
-use std::any::Any;
+use crate::{Owner, Turns};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
-use tidegate_turns::Turns;
+use std::thread::available_parallelism;
 use tidegate_types::{Caller, Fault, Reject};
 
-/// Of the whole process: a reload makes no more cores.
-static TURNS: LazyLock<Turns> = LazyLock::new(Turns::of_cores);
-
-/// What a request holds while it runs.
-pub(crate) type Kept = Vec<Keeps>;
-
-/// One part of that: a place, or what is counted for a limit.
-pub(crate) type Keeps = Arc<dyn Any + Send + Sync>;
+/// The turns of long work. Of the whole process: a reload makes no more cores.
+pub static LONG_WORK: LazyLock<Turns> = LazyLock::new(|| Turns::new(available_parallelism().map_or(1, usize::from)));
 
 /// Whether somebody still waits for a piece of work.
 #[derive(Clone, Default)]
-pub(crate) struct Waiting(Arc<AtomicBool>);
+pub struct Waiting(Arc<AtomicBool>);
 
 impl Waiting {
     /// Asked by the work between its steps.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -40,17 +34,17 @@ impl Drop for Waiter {
 
 /// Does the caller's `work` on a text of so many bytes beside the connections' threads once it is its turn. Dropping the
 /// future gives up the turn, or has work that runs stop at its next step.
-pub(crate) async fn in_turn<T: Send + 'static>(
+pub async fn in_turn<T: Send + 'static>(
     (caller, num_bytes): (&Caller, usize),
-    kept: Kept,
+    kept: impl Send + 'static,
     work: impl FnOnce(&Waiting) -> Result<T, Reject> + Send + 'static,
 ) -> Result<T, Reject> {
-    let turn = TURNS.take(caller, num_bytes).await;
+    let turn = LONG_WORK.take(&Owner::of(caller), num_bytes as u64).await;
     beside((turn, kept), work).await
 }
 
 /// The same at once, for what is short. Both hold what they are given until the work has ended.
-pub(crate) async fn beside<T: Send + 'static>(
+pub async fn beside<T: Send + 'static>(
     kept: impl Send + 'static,
     work: impl FnOnce(&Waiting) -> Result<T, Reject> + Send + 'static,
 ) -> Result<T, Reject> {
@@ -70,7 +64,6 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::AtomicUsize;
     use std::sync::mpsc::sync_channel;
-    use std::thread::available_parallelism;
     use std::time::Duration;
     use tidegate_types::TenantId;
 
@@ -80,7 +73,7 @@ mod tests {
         let (begun, has_begun) = sync_channel(1);
         let (stopped, has_stopped) = sync_channel(1);
         let (go, may_go) = sync_channel::<()>(0);
-        let held: Keeps = place.clone();
+        let held = place.clone();
         let asked = tokio::spawn(async move {
             let work = move |waiting: &Waiting| {
                 begun.send(()).unwrap();
@@ -88,7 +81,7 @@ mod tests {
                 stopped.send(waiting.is_over()).unwrap();
                 Ok(())
             };
-            in_turn((&Caller::local(), 1), vec![held], work).await
+            in_turn((&Caller::local(), 1), held, work).await
         });
         let has_begun = tokio::task::spawn_blocking(move || has_begun.recv());
         has_begun.await.unwrap().unwrap();
@@ -114,7 +107,7 @@ mod tests {
                 assert!(!waiting.is_over());
                 Ok(())
             };
-            async move { in_turn((&Caller::local(), 1), Kept::new(), work).await }
+            async move { in_turn((&Caller::local(), 1), (), work).await }
         });
         for done in futures_util::future::join_all(all).await {
             done.unwrap();
@@ -133,7 +126,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(1));
                 Ok(())
             };
-            async move { in_turn((&caller, 1), Kept::new(), work).await }
+            async move { in_turn((&caller, 1), (), work).await }
         };
         let many = 32 * available_parallelism().map_or(1, usize::from);
         let all = (0..many).map(|_| piece("many")).chain([piece("few")]);

@@ -1,19 +1,22 @@
 //! Who asks the store when. Invariants:
 //! - who reads waits for nobody who writes;
+//! - however many calls one tenant has waiting, another's is next when one has ended;
 //! - of each namespace one call writes at a time, in the order in which they came: those would wait for each other in the
-//!   database anyway, each with a connection, and so nobody's writes take more than one turn from others;
+//!   database anyway, each with a connection, and so no plugin's writes of one project take more than one turn from others;
 //! - a store that did not answer is left alone for a while, but for one call that finds out whether it does again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_sandbox::capability::Namespace;
-use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tidegate_turns::{Owner, Turn, Turns};
+use tidegate_types::Class;
+use tokio::sync::OwnedMutexGuard;
 
 /// How many calls are at the store at once, and what is known of it.
-pub(super) struct Turns {
-    reads: Arc<Semaphore>,
-    writes: Arc<Semaphore>,
+pub(super) struct Gate {
+    reads: Turns,
+    writes: Turns,
     writers: Mutex<HashMap<Namespace, Arc<Writer>>>,
     /// By those who read, and by errors: a write may wait for somebody who writes there too.
     away: Away,
@@ -22,9 +25,10 @@ pub(super) struct Turns {
 
 /// What a call is to do.
 #[derive(Clone)]
-pub(super) enum Access {
-    Read,
-    Write(Arc<Writer>),
+pub(super) struct Access {
+    share: Owner,
+    /// Where it writes.
+    writer: Option<Arc<Writer>>,
 }
 
 /// Those who write in one namespace.
@@ -35,56 +39,67 @@ pub(super) struct Writer {
 }
 
 /// The right to ask the store.
-pub(super) struct Turn {
-    _place: Option<OwnedSemaphorePermit>,
+pub(super) struct Pass {
+    _turn: Turn,
     _writes: Option<OwnedMutexGuard<()>>,
 }
 
-impl Turns {
+impl Gate {
     /// For so many calls that read, and as many that write; the store is left alone for `pause`.
     pub(super) fn new(at_once: usize, pause: Duration) -> Self {
-        let places = || Arc::new(Semaphore::new(at_once));
-        Self { reads: places(), writes: places(), writers: Mutex::default(), away: Away::default(), pause }
+        let turns = || Turns::new(at_once);
+        Self { reads: turns(), writes: turns(), writers: Mutex::default(), away: Away::default(), pause }
     }
 
-    /// To write in a namespace.
+    /// To read in a namespace.
+    pub(super) fn to_read(name: &Namespace) -> Access {
+        Access { share: share(name), writer: None }
+    }
+
+    /// To write there.
     pub(super) fn to_write(&self, name: &Namespace) -> Access {
+        Access { share: share(name), writer: Some(self.writer(name)) }
+    }
+
+    fn writer(&self, name: &Namespace) -> Arc<Writer> {
         let mut writers = lock(&self.writers);
         if let Some(writer) = writers.get(name) {
-            return Access::Write(Arc::clone(writer));
+            return Arc::clone(writer);
         }
         let now = Instant::now();
         writers.retain(|_, writer| writer.is_in_use() || writer.away.is_for_now(self.pause, now));
-        let writer = Arc::clone(writers.entry(name.clone()).or_default());
-        Access::Write(writer)
+        Arc::clone(writers.entry(name.clone()).or_default())
     }
 
     /// Whether the store is to be asked at all.
     pub(super) fn admits(&self, access: &Access) -> bool {
         let now = Instant::now();
-        let may_write = match access {
-            Access::Read => true,
-            Access::Write(writer) => writer.away.admits(self.pause, now),
-        };
-        may_write && self.away.admits(self.pause, now)
+        let places = || access.writer.iter().map(|writer| &writer.away).chain([&self.away]);
+        // Whoever is refused by one has not tried the other.
+        places().all(|away| !away.is_for_now(self.pause, now)) && places().all(|away| away.admits(self.pause, now))
     }
 
     /// Waits for a turn.
-    pub(super) async fn take(&self, access: &Access) -> Turn {
-        let (writes, places) = match access {
-            Access::Read => (None, &self.reads),
-            Access::Write(writer) => (Some(Arc::clone(&writer.lock).lock_owned().await), &self.writes),
+    pub(super) async fn enter(&self, access: &Access) -> Pass {
+        let (writes, turns) = match &access.writer {
+            None => (None, &self.reads),
+            Some(writer) => (Some(Arc::clone(&writer.lock).lock_owned().await), &self.writes),
         };
-        // Nobody closes it.
-        Turn { _place: Arc::clone(places).acquire_owned().await.ok(), _writes: writes }
+        Pass { _turn: turns.take(&access.share, 1).await, _writes: writes }
     }
 
     /// The store has answered.
     pub(super) fn answered(&self, access: &Access) {
         self.away.note(None);
-        if let Access::Write(writer) = access {
+        if let Some(writer) = &access.writer {
             writer.away.note(None);
         }
+    }
+
+    /// The store has answered that somebody else holds what a call waited for.
+    pub(super) fn held_up(&self, access: &Access) {
+        self.away.note(None);
+        self.timed_out(access);
     }
 
     /// The store has said that it cannot answer.
@@ -92,13 +107,18 @@ impl Turns {
         self.away.note(Some(Instant::now()));
     }
 
-    /// A call was too late. One that writes may have waited for others who write there.
+    /// The store has had a call for too long. One that writes may have waited for others who write there.
     pub(super) fn timed_out(&self, access: &Access) {
-        match access {
-            Access::Read => self.failed(),
-            Access::Write(writer) => writer.away.note(Some(Instant::now())),
+        match &access.writer {
+            None => self.failed(),
+            Some(writer) => writer.away.note(Some(Instant::now())),
         }
     }
+}
+
+/// Shares are even, as those of the instances that ask.
+fn share(name: &Namespace) -> Owner {
+    Owner { tenant: name.share.clone(), class: Class::default(), weight: 1 }
 }
 
 impl Writer {
@@ -155,21 +175,42 @@ mod tests {
 
     #[tokio::test]
     async fn a_namespace_is_forgotten_when_nobody_writes_there() {
-        let turns = Turns::new(1, Duration::from_secs(3600));
-        let name = |n: usize| Namespace { plugin: "p".into(), tenant: TenantId::new(format!("t{n}")) };
+        let gate = Gate::new(1, Duration::from_secs(3600));
+        let name = |n: usize| Namespace::of_tenant("p", TenantId::new(format!("t{n}")));
         for n in 0..9 {
-            let access = turns.to_write(&name(n));
-            let turn = turns.take(&access).await;
+            let access = gate.to_write(&name(n));
+            let pass = gate.enter(&access).await;
             drop(access);
-            assert!(lock(&turns.writers).contains_key(&name(n)));
-            drop(turn);
+            assert!(lock(&gate.writers).contains_key(&name(n)));
+            drop(pass);
         }
-        let held = turns.take(&turns.to_write(&name(9))).await;
-        turns.timed_out(&turns.to_write(&name(10)));
-        turns.to_write(&name(11));
-        let mut left: Vec<usize> = (0..12).filter(|n| lock(&turns.writers).contains_key(&name(*n))).collect();
+        let held = gate.enter(&gate.to_write(&name(9))).await;
+        gate.timed_out(&gate.to_write(&name(10)));
+        gate.to_write(&name(11));
+        let mut left: Vec<usize> = (0..12).filter(|n| lock(&gate.writers).contains_key(&name(*n))).collect();
         left.sort_unstable();
         assert_eq!(left, [9, 10, 11]);
         drop(held);
+    }
+
+    #[test]
+    fn who_is_refused_for_the_store_has_not_tried_for_its_namespace() {
+        let gate = Gate::new(1, Duration::from_secs(10));
+        let access = gate.to_write(&Namespace::of_tenant("p", TenantId::new("t")));
+        access.writer.as_ref().unwrap().away.note(Some(Instant::now() - Duration::from_secs(20)));
+        gate.failed();
+        assert!(!gate.admits(&access), "the store is left alone");
+        gate.answered(&gate.to_write(&Namespace::of_tenant("p", TenantId::new("other"))));
+        assert!(gate.admits(&access) && !gate.admits(&access), "one finds out");
+    }
+
+    #[test]
+    fn a_write_that_is_held_up_says_that_the_store_answers() {
+        let gate = Gate::new(1, Duration::from_secs(3600));
+        let [access, other] =
+            ["t", "other"].map(|tenant| gate.to_write(&Namespace::of_tenant("p", TenantId::new(tenant))));
+        gate.failed();
+        gate.held_up(&access);
+        assert!(gate.admits(&other) && !gate.admits(&access));
     }
 }
