@@ -20,6 +20,7 @@ pub mod nats;
 pub mod postgres;
 pub mod redis;
 pub mod schema;
+pub mod scripted;
 pub mod stalling;
 pub mod stand_in;
 
@@ -85,7 +86,7 @@ impl Gateway {
             stage.limits.wall_ms.get_or_insert(20_000);
             stage.limits.cpu_ms.get_or_insert(5_000);
         }
-        let running = Box::pin(tidegate::start(config)).await.unwrap();
+        let running = tidegate::start(config).await.unwrap();
         let addr = running.addr;
         let client = Client::builder(TokioExecutor::new()).build_http();
         Self { running, addr, client, _cache: cache }

@@ -1,12 +1,15 @@
-//! `tidegate chat`: a conversation in the terminal with any OpenAI server, streaming.
+//! `tidegate chat`: a conversation in the terminal with any OpenAI server, streaming. What the model reasons is shown, and is
+//! no part of the conversation that goes on.
+
+mod shown;
 
 use crate::cli::ChatArgs;
 use crate::remote::{self, SERVER};
 use anyhow::{anyhow, bail};
-use std::io::{BufRead, Write};
-use tidegate_pipeline::chat::ROUTED_MODEL;
-use tidegate_types::{Chat, DeltaKind, Message, Reject, RejectKind, RequestId, Role};
-use tidegate_upstream::{ApiKey, ListedModel, Reader, Upstream, UpstreamConfig, UpstreamEvent};
+use shown::{Shown, Style};
+use std::io::{BufRead, IsTerminal, Write};
+use tidegate_types::{Chat, DeltaKind, Message, Reject, RejectKind, RequestId, Role, default_model};
+use tidegate_upstream::{ApiKey, Reader, Upstream, UpstreamConfig, UpstreamEvent};
 
 /// Reads lines until the end of input; each is a message, and each answer streams to standard output.
 pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
@@ -21,10 +24,11 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let mut messages: Vec<Message> = Vec::new();
     messages.extend(args.system.map(|text| Message::text("m0", Role::System, text)));
     let mut out = std::io::stdout();
+    let style = style(out.is_terminal());
     writeln!(out, "{model} at {server}; an empty line or Ctrl-D ends.")?;
     while let Some(line) = read_line(&mut out)? {
         messages.push(Message::text(format!("m{}", messages.len()), Role::User, line));
-        match answer(&upstream, &model, &messages, &mut out).await {
+        match answer(&upstream, &model, &messages, Shown::new(&mut out, style)).await {
             Ok(text) => messages.push(Message::text(format!("m{}", messages.len()), Role::Assistant, text)),
             Err(reject) => {
                 messages.pop();
@@ -45,18 +49,12 @@ fn connect(server: &str, key: Option<&str>, model: &str) -> anyhow::Result<Upstr
 async fn choose_model(server: &str, key: Option<&str>, key_env: &str) -> anyhow::Result<String> {
     let listed = connect(server, key, "")?.models().await;
     let listed = listed.map_err(|reject| anyhow!("{}", explain(&reject, server, key_env)))?;
-    if let Some(model) = default_model(&listed) {
+    if let Some(model) = default_model(listed.iter().map(|model| (&*model.id, model.chats()))) {
         return Ok(model.to_owned());
     }
     let ids: Vec<&str> = listed.iter().map(|model| &*model.id).collect();
     let ids = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
     bail!("the server at {server} lists no model that answers chats; it lists: {ids}")
-}
-
-/// The one that stands for what the server's routers choose, where they do; else the first that answers chats.
-fn default_model(listed: &[ListedModel]) -> Option<&str> {
-    let routed = listed.iter().find(|model| model.id == ROUTED_MODEL);
-    routed.or_else(|| listed.iter().find(|model| model.chats())).map(|model| &*model.id)
 }
 
 /// What went wrong, and what whoever chats can do about it.
@@ -84,24 +82,32 @@ fn read_line(out: &mut impl Write) -> anyhow::Result<Option<String>> {
     Ok((read > 0 && !line.is_empty()).then(|| line.to_owned()))
 }
 
+fn style(is_terminal: bool) -> Style {
+    let [no_color, term] = ["NO_COLOR", "TERM"].map(|name| crate::config::variable(name).ok());
+    Style::of(is_terminal, no_color.as_deref(), term.as_deref())
+}
+
+/// The text of the answer, without what was reasoned before it.
 async fn answer(
     upstream: &Upstream,
     model: &str,
     messages: &[Message],
-    out: &mut impl Write,
+    mut shown: Shown<'_, impl Write>,
 ) -> Result<String, Reject> {
     let mut stream = upstream.generate(&request(model, messages), &RequestId::new("chat"), 0).await?;
     let mut text = String::new();
     while let Some(event) = stream.next().await {
-        if let UpstreamEvent::Delta(delta) = event?
-            && let DeltaKind::Text { text: piece, .. } | DeltaKind::Refusal(piece) = delta.kind
-        {
-            // A closed terminal ends the program by its next read.
-            let _ = write!(out, "{piece}").and_then(|()| out.flush());
-            text.push_str(&piece);
+        let UpstreamEvent::Delta(delta) = event? else { continue };
+        match delta.kind {
+            DeltaKind::Reasoning(piece) => shown.reason(&piece),
+            DeltaKind::Text { text: piece, .. } | DeltaKind::Refusal(piece) => {
+                shown.say(&piece);
+                text.push_str(&piece);
+            }
+            DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => {}
         }
     }
-    let _ = writeln!(out);
+    shown.end();
     Ok(text)
 }
 

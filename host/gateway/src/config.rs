@@ -227,6 +227,7 @@ impl Config {
             {
                 *path = folder.join(&*path);
             }
+            model.chat_template = model.chat_template.take().map(|file| folder.join(file));
         }
         if let Some(tls) = &mut self.server.tls {
             tls.cert = folder.join(&tls.cert);

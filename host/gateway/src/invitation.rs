@@ -2,11 +2,11 @@
 
 use crate::callers;
 use crate::config::Config;
-use std::cmp::Reverse;
 use std::net::SocketAddr;
+use std::time::SystemTime;
 use tidegate_api::{ApiKey, Group};
-use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline};
+use tidegate_types::{Act, ROUTED_MODEL, default_model};
 
 /// What a model is asked by hand.
 struct Question {
@@ -49,19 +49,28 @@ pub(crate) fn invitation(
     Ok(std::iter::once(listening).chain(asked.map(request)).collect())
 }
 
-/// What the routers choose, where there are some, or else the first model of the config. Nobody here knows the key that it
-/// is pasted with: what more of them may ask goes before that.
+/// What somebody gets who names no model, among those that the most keys may ask: nobody here knows the key that it is pasted
+/// with. Where none of these answers chats it is the first of the config.
 fn best_asked<'a>(pipeline: &'a Pipeline, keys: &[ApiKey]) -> Option<(&'a str, &'static Question)> {
+    let now = SystemTime::now();
     let routed = pipeline.routes().then_some((ROUTED_MODEL, &CHAT));
     let named = pipeline.models().iter().filter_map(|model| Some((model.name.as_str(), question(model)?)));
-    let may_ask = |model: &str, question: &Question| {
-        let may = |key: &&ApiKey| {
-            let reaches = key.endpoints.as_ref().is_none_or(|groups| groups.contains(&question.group));
-            reaches && key.caller.scope.allows(model)
-        };
-        keys.iter().filter(may).count()
+    let counted: Vec<_> = named.chain(routed).map(|asked| (asked, num_may_ask(keys, asked, now))).collect();
+    let most = counted.iter().map(|(_, keys)| *keys).max()?;
+    let best = || counted.iter().filter(|(_, keys)| *keys == most).map(|(asked, _)| *asked);
+    let chats = |question: &Question| question.group == Group::Chat;
+    let default = default_model(best().map(|(model, question)| (model, chats(question))));
+    default.map(|model| (model, &CHAT)).or_else(|| best().next())
+}
+
+/// How many keys may send a question to a model.
+fn num_may_ask(keys: &[ApiKey], (model, question): (&str, &Question), now: SystemTime) -> usize {
+    let may = |key: &&ApiKey| {
+        let lasts = key.expires.is_none_or(|end| end > now);
+        let reaches = key.endpoints.as_ref().is_none_or(|groups| groups.contains(&question.group));
+        lasts && reaches && key.caller.may(Act::Ask) && key.caller.scope.allows(model)
     };
-    routed.into_iter().chain(named).min_by_key(|&(model, question)| Reverse(may_ask(model, question)))
+    keys.iter().filter(may).count()
 }
 
 /// `None` for what gives labels: plugins alone ask it.

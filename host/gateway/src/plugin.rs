@@ -12,6 +12,7 @@ pub mod new;
 mod pack;
 pub mod project;
 mod script;
+mod settings;
 mod stream;
 pub mod test;
 mod transfer;

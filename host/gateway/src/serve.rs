@@ -83,6 +83,11 @@ impl Running {
 
 /// Assembles what `config` says and serves it.
 pub async fn start(config: Config) -> anyhow::Result<Running> {
+    // What is held on the way to a server is large; whoever awaits this holds a pointer.
+    Box::pin(run(config)).await
+}
+
+async fn run(config: Config) -> anyhow::Result<Running> {
     config.check()?;
     // Whoever installed one before is fine too.
     let _ = rustls::crypto::ring::default_provider().install_default();

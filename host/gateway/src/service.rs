@@ -17,7 +17,7 @@ use tidegate_ledger::{CallPrices, Price};
 use tidegate_pipeline::{Makes, Model, ModelBackend, Pipeline, Stages};
 use tidegate_store::{Usage, UsageQuery, UsageSum};
 use tidegate_text::ToolFormat;
-use tidegate_types::{Caller, Chat, EmbedRequest, Fault, Memory, Reject, RejectKind};
+use tidegate_types::{Caller, Chat, EmbedRequest, Fault, Memory, ROUTED_MODEL, Reject, RejectKind};
 
 /// The pipeline behind the HTTP side.
 pub(crate) struct PipelineService {
@@ -90,7 +90,18 @@ impl PipelineService {
 impl Service for PipelineService {
     fn chat(&self, chat: Chat, cx: RequestContext) -> BoxFuture<'_, Result<Reply, Reject>> {
         Box::pin(async move {
-            let mut reply = self.pipeline.load_full().answer(chat, for_pipeline(cx)).await?;
+            let pipeline = self.pipeline.load_full();
+            if chat.num_prompts() > 1 {
+                let mut replies = pipeline.answer_each(chat, for_pipeline(cx)).await?;
+                return Ok(Reply {
+                    model: std::mem::take(&mut replies.model),
+                    headers: std::mem::take(&mut replies.headers),
+                    allowances: replies.allowances,
+                    citations: Vec::new(),
+                    events: Box::new(PipelineReplies(replies)),
+                });
+            }
+            let mut reply = pipeline.answer(chat, for_pipeline(cx)).await?;
             Ok(Reply {
                 model: std::mem::take(&mut reply.model),
                 headers: std::mem::take(&mut reply.headers),
@@ -136,8 +147,8 @@ impl Service for PipelineService {
         let allowed = pipeline.models().iter().filter(|model| scope.allows(&model.name));
         let mut cards: Vec<ModelCard> =
             allowed.map(|model| ModelCard { pricing: self.pricing(&model.name), ..card(model) }).collect();
-        if pipeline.routes() && scope.allows(tidegate_pipeline::chat::ROUTED_MODEL) {
-            let id = tidegate_pipeline::chat::ROUTED_MODEL.to_owned();
+        if pipeline.routes() && scope.allows(ROUTED_MODEL) {
+            let id = ROUTED_MODEL.to_owned();
             let owned_by = "tidegate".to_owned();
             let (context_tokens, capabilities) = (None, Vec::new());
             cards.push(ModelCard { id, created: 0, owned_by, context_tokens, capabilities, pricing: None });
@@ -248,14 +259,23 @@ struct PipelineReply(tidegate_pipeline::Reply);
 
 impl Events for PipelineReply {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Reject>>> {
-        self.0.poll_next(cx).map(|event| {
-            event.map(|event| {
-                event.map(|event| match event {
-                    tidegate_pipeline::ReplyEvent::Delta(delta) => ReplyEvent::Delta(delta),
-                    tidegate_pipeline::ReplyEvent::Usage(usage) => ReplyEvent::Usage(usage),
-                    tidegate_pipeline::ReplyEvent::Uncited => ReplyEvent::Uncited,
-                })
-            })
-        })
+        self.0.poll_next(cx).map(|event| event.map(|event| event.map(for_api)))
+    }
+}
+
+/// Of a completion of several prompts.
+struct PipelineReplies(tidegate_pipeline::Replies);
+
+impl Events for PipelineReplies {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ReplyEvent, Reject>>> {
+        self.0.poll_next(cx).map(|event| event.map(|event| event.map(for_api)))
+    }
+}
+
+fn for_api(event: tidegate_pipeline::ReplyEvent) -> ReplyEvent {
+    match event {
+        tidegate_pipeline::ReplyEvent::Delta(delta) => ReplyEvent::Delta(delta),
+        tidegate_pipeline::ReplyEvent::Usage(usage) => ReplyEvent::Usage(usage),
+        tidegate_pipeline::ReplyEvent::Uncited => ReplyEvent::Uncited,
     }
 }

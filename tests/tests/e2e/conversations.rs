@@ -180,6 +180,35 @@ async fn edits_and_regenerations_are_branches() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_names_no_model_is_answered_by_one_that_chats() {
+    let vectors = crate::embeddings::model("").replace("\"embedding\"", "\"auto\"");
+    let keeping =
+        Keeping::start(&format!("{vectors}[[models]]\nname = \"chats\"\npath = \"bundled\"\n[pipeline]\n")).await;
+    let gateway = &keeping.gateway;
+    let id = new_conversation(gateway).await;
+    let asked = ask(gateway, &id, json!({"message_id": "1", "content": "Hello!"})).await;
+    heard(gateway, &asked["stream_id"], 0).await;
+    let first = items(gateway, &id, "").await;
+    let path = format!("/v1/conversations/{id}/items/{}/regenerate", first[1]["id"].as_str().unwrap());
+    let again = post(gateway, &path, json!({})).await;
+    heard(gateway, &again["stream_id"], 0).await;
+    let second = items(gateway, &id, "").await;
+    assert_eq!((&first[1]["model"], &second[1]["model"]), (&json!("chats"), &json!("chats")));
+    assert_ne!(first[1]["id"], second[1]["id"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_no_model_chats_a_message_is_refused_and_not_kept() {
+    let keeping = Keeping::start(&format!("{}[pipeline]\n", crate::embeddings::model(""))).await;
+    let id = new_conversation(&keeping.gateway).await;
+    let message = json!({"message_id": "1", "content": "Hello!"});
+    let refused = keeping.gateway.post(&format!("/v1/conversations/{id}/messages"), &message).await;
+    let (message, param, code) = refused.error();
+    assert_eq!((refused.status, param, code), (404, json!("model"), json!("model_not_found")), "{message}");
+    assert!(items(&keeping.gateway, &id, "").await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_is_titled_found_rated_and_exported() {
     let keeping = Keeping::start("[pipeline]\n").await;
     let gateway = &keeping.gateway;

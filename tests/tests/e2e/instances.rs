@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tidegate_tests::{Answer, Gateway, ask, with_model};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// A guest from `tests/guests` under a name of its own, since counters are of the whole process.
 fn stage(name: &str, guest: &str, limits: &str) -> String {
@@ -138,7 +139,8 @@ async fn who_is_past_a_limit_of_all_instances_is_refused_and_counted_until_its_c
             // One may have been refused for another's sake.
             let ended = running.iter_mut().filter(|running| running.is_finished());
             ended.for_each(|ended| *ended = looping(&gateway, "ann"));
-            let refused = chat(&gateway, "ann", "Hello!").await;
+            // Who was past the first stage before the loop began waits for the second.
+            let refused = timeout(Duration::from_secs(10), chat(&gateway, "ann", "Hello!")).await.ok()?;
             let full = metrics(&gateway, "ann").await.contains(&failures(&first, "full"));
             (refused.status == 503 && full).then_some(())
         })

@@ -21,6 +21,10 @@ fn key(name: &str, more: &str) -> String {
 
 const ROUTER: &str = "[[pipeline.stage]]\nplugin = \"tier-router\"\nconfig = { rules = [{ models = [\"open\"] }] }\n";
 
+/// Keys for a model that may not ask for anything, or no longer.
+const READS: &str = "role = \"read-only\"\nmodels = [\"closed\"]";
+const OVER: &str = "expires = 2020-01-31\nmodels = [\"closed\"]";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_offers_a_request_that_its_routers_take_and_the_most_keys_may_send() {
     let two = models(&["closed", "open"]);
@@ -32,7 +36,11 @@ async fn a_server_offers_a_request_that_its_routers_take_and_the_most_keys_may_s
         (format!("{two}{all}{some}{BARE}"), "chat/completions", "open"),
         (format!("{two}{all}{some}{ROUTER}"), "chat/completions", "open"),
         (format!("{two}{all}{}{ROUTER}", key("routed", "models = [\"open\", \"auto\"]")), "chat/completions", "auto"),
-        (format!("{vectors}{two}{BARE}"), "embeddings", "embedding"),
+        (format!("{vectors}{BARE}"), "embeddings", "embedding"),
+        (format!("{vectors}{two}{BARE}"), "chat/completions", "closed"),
+        (format!("{}{two}{BARE}", vectors.replace("\"embedding\"", "\"auto\"")), "chat/completions", "closed"),
+        (format!("{two}{}{}{BARE}", key("a", "models = [\"open\"]"), key("b", READS)), "chat/completions", "open"),
+        (format!("{two}{}{}{BARE}", key("a", "models = [\"open\"]"), key("b", OVER)), "chat/completions", "open"),
         (format!("{vectors}{two}{}{BARE}", key("chats", "endpoints = [\"chat\"]")), "chat/completions", "closed"),
     ] {
         let line = offered(&config).await;

@@ -10,10 +10,11 @@ mod twice;
 use crate::conversations::{ask, heard};
 use crate::usage::clear_of_midnight;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_tests::Gateway;
 use tidegate_tests::postgres::Database;
 use tidegate_tests::stand_in::{Said, StandIn};
+use tokio::time::{sleep, timeout};
 
 /// Where a gateway of a test keeps things: more than one after another may.
 pub struct Store {
@@ -51,16 +52,17 @@ impl Store {
     }
 }
 
-/// Waits for what happens behind an answer.
+/// Waits for what happens behind an answer; a look that never ends is one that found nothing.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
+    let looking = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            sleep(Duration::from_millis(20)).await;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    };
+    timeout(Duration::from_secs(60), looking).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 /// Asks by the simple pair, `chat` where the message names no model, and gives the last event of the answer.

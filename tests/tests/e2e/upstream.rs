@@ -104,15 +104,40 @@ async fn a_stream_that_is_cut_ends_in_an_error_event() {
     assert!(last.contains("\"error\""), "{text}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_counts_nothing_gets_no_invented_usage() {
+/// A server that says "Hi." to everybody, and no more.
+async fn greeting() -> SocketAddr {
     const BODY: &str = "{\"id\":\"1\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\
         \"message\":{\"role\":\"assistant\",\"content\":\"Hi.\"},\"finish_reason\":\"stop\"}]}";
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{BODY}",
         BODY.len()
     );
-    let front = Gateway::start(&in_front_of(misbehaving(answer.leak()).await)).await;
+    misbehaving(answer.leak()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_for_a_template_does_not_pass_guards_of_prompts() {
+    let guarded = in_front_of(greeting().await);
+    let bare = format!("{}{BARE}", guarded.split("[[pipeline").next().unwrap());
+    let ask = |args: serde_json::Value| {
+        let mut request = ask("Hello!");
+        (request["model"], request["chat_template_kwargs"]) = ("remote".into(), args);
+        request
+    };
+    let (guarded, bare) = (Gateway::start(&guarded).await, Gateway::start(&bare).await);
+    for args in [json!({"thinking": true}), json!({"budget": 9, "x": null})] {
+        assert_eq!(guarded.chat(ask(args.clone())).await.status, 200, "{args}");
+    }
+    for args in [json!({"system": "Mail me@example.com."}), json!({"x": ["a"]}), json!({"x": {"a": 1}})] {
+        let (message, param, code) = guarded.chat(ask(args.clone())).await.error();
+        assert_eq!((&param, &code), (&json!("chat_template_kwargs"), &json!("invalid_type")), "{message}");
+        assert_eq!(bare.chat(ask(args)).await.status, 200, "nobody judges prompts here");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_counts_nothing_gets_no_invented_usage() {
+    let front = Gateway::start(&in_front_of(greeting().await)).await;
     let mut request = ask("Hello!");
     request["model"] = "remote".into();
     let answer = front.chat(request).await;

@@ -64,7 +64,7 @@ pub(super) fn check(config: &Config, entry: &ModelConfig, cache: &Path) -> anyho
     let folder = folder(entry, cache)?;
     let opened = || -> anyhow::Result<String> {
         let model = tidegate_model::Model::open(&folder)?;
-        open_text(&folder, &model)?;
+        open_text(entry, &folder, &model)?;
         let (makes, what) = makes(&model)?;
         if !matches!(makes, Makes::Text) && config.pipeline()?.default.contains(&entry.name) {
             bail!("pipeline.default names it, and it has no answers{what}");
@@ -91,7 +91,7 @@ fn own(
 ) -> anyhow::Result<Model> {
     let folder = folder(entry, cache)?;
     let opened = tidegate_model::Model::open(&folder)?;
-    let text = Arc::new(open_text(&folder, &opened)?);
+    let text = Arc::new(open_text(entry, &folder, &opened)?);
     let stop_token_ids = stop_tokens(&opened.eos_token_ids, text.eos());
     let defaults = opened.sampling.clone();
     let (makes, what) = makes(&opened)?;
@@ -131,14 +131,16 @@ fn own(
 /// The model's text side, whose prompts the model must be able to read: of a token that it has no row for a prompt would be
 /// refused as if its caller had sent a wrong one. Rows without a token are common and in nobody's way, and so are published
 /// folders with a control token too many, which callers cannot write: only a template may.
-fn open_text(folder: &Path, model: &tidegate_model::Model) -> anyhow::Result<TextModel> {
-    let text = TextModel::open(folder)?;
+fn open_text(entry: &ModelConfig, folder: &Path, model: &tidegate_model::Model) -> anyhow::Result<TextModel> {
+    let text = TextModel::open_with(folder, &entry.text_overrides())?;
     let rows = model.program.dims.vocab;
     let written = |id: &u32| text.token_text(*id).is_some() && !text.is_control(*id);
     let mut beyond = u32::try_from(rows)?..u32::try_from(text.vocab_size().max(rows))?;
     let mut stray =
         beyond.find(written).or_else(|| beyond_rows(&text.encode_literal("a", AddSpecial::Yes).ok()?, rows));
-    if matches!(makes(model)?.0, Makes::Text) {
+    let answers = matches!(makes(model)?.0, Makes::Text);
+    check_overrides(entry, answers, &text)?;
+    if answers {
         let prompts = text.plainest_prompts()?;
         stray = stray.or_else(|| prompts.iter().find_map(|prompt| beyond_rows(prompt, rows)));
     }
@@ -150,6 +152,19 @@ fn open_text(folder: &Path, model: &tidegate_model::Model) -> anyhow::Result<Tex
         text.vocab_size(),
         text.token_text(stray).unwrap_or_default(),
     )
+}
+
+/// Refuses what would do nothing.
+fn check_overrides(entry: &ModelConfig, answers: bool, text: &TextModel) -> anyhow::Result<()> {
+    let overridden = [("tool_format", entry.tool_format.is_some()), ("chat_template", entry.chat_template.is_some())];
+    let Some((key, _)) = overridden.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+    if !answers {
+        bail!("`{key}` is for models that answer chats, which this one does not; leave it out");
+    }
+    if !text.has_template() {
+        bail!("`tool_format` goes with a chat template, and the folder has none; name one with `chat_template`");
+    }
+    Ok(())
 }
 
 /// The first token of a prompt that a model of so many rows cannot read.

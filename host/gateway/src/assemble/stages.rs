@@ -8,11 +8,11 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_pipeline::chat::ROUTED_MODEL;
 use tidegate_pipeline::stage::{OnError, Stage};
 use tidegate_pipeline::{Breaker, MemoryStage, OutputGuardStage, RetrieverStage, Stages};
 use tidegate_sandbox::stage::StageKind;
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
+use tidegate_types::ROUTED_MODEL;
 
 /// Bytes that a stream guard may withhold where its stage says nothing else.
 pub const HOLDBACK_BYTES: usize = 512;

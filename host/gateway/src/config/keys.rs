@@ -5,8 +5,7 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Deserializer};
 use std::time::{Duration, SystemTime};
 use tidegate_api::Group;
-use tidegate_pipeline::chat::ROUTED_MODEL;
-use tidegate_types::{CallerRole, Class, Quota, Reach};
+use tidegate_types::{CallerRole, Class, Quota, ROUTED_MODEL, Reach};
 
 /// One API key. `tidegate key NAME` makes one and prints this entry.
 #[derive(Clone, Debug, Deserialize, PartialEq)]

@@ -4,6 +4,7 @@ use super::{AdmissionConfig, PriceConfig, UpstreamBreakerConfig, UpstreamRetryCo
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::path::PathBuf;
+use tidegate_text::{TextOverrides, ToolFormat};
 use tidegate_types::Quota;
 use tidegate_upstream::{MAX_SERVERS, RequestOptions, TokenBound};
 
@@ -35,6 +36,10 @@ pub struct ModelConfig {
     /// Models of this config that are asked in this order where this one cannot begin an answer.
     #[serde(default)]
     pub fallbacks: Vec<String>,
+    /// How an own model writes tool calls; default: as its chat template shows.
+    pub tool_format: Option<ToolFormat>,
+    /// A Jinja file in place of the chat template in an own model's folder.
+    pub chat_template: Option<PathBuf>,
     /// Prompt plus answer, in tokens; for an own model at most what it was made for.
     pub context_tokens: Option<u32>,
     /// What it costs; absent means nothing.
@@ -59,6 +64,8 @@ impl ModelConfig {
             retry: None,
             breaker: None,
             fallbacks: Vec::new(),
+            tool_format: None,
+            chat_template: None,
             context_tokens: None,
             price: None,
             limits: Quota::default(),
@@ -80,6 +87,12 @@ impl ModelConfig {
             || self.send_reasoning.is_some()
             || self.retry.is_some()
             || self.breaker.is_some();
+        if self.path.is_none() && (self.tool_format.is_some() || self.chat_template.is_some()) {
+            bail!(
+                "model `{name}`: `tool_format` and `chat_template` go with `path`; what a model elsewhere reads and writes is \
+                 its own server's to say"
+            );
+        }
         match (&self.path, &self.upstream, &self.upstreams[..]) {
             (None, None, []) => {
                 bail!("model `{name}` needs `path` (a folder), `upstream` (a URL) or `upstreams` (several)")
@@ -122,6 +135,11 @@ impl ModelConfig {
         Ok(())
     }
 
+    /// What counts in place of what an own model's folder says of text.
+    pub(crate) fn text_overrides(&self) -> TextOverrides {
+        TextOverrides { tool_format: self.tool_format, chat_template: self.chat_template.clone() }
+    }
+
     /// How its servers want to be asked.
     pub(crate) fn request_options(&self) -> RequestOptions {
         let default = RequestOptions::default();
@@ -140,6 +158,7 @@ impl ModelConfig {
 #[cfg(test)]
 mod tests {
     use crate::config::Config;
+    use tidegate_text::{TextOverrides, ToolFormat};
     use tidegate_upstream::{RequestOptions, TokenBound};
 
     #[test]
@@ -164,5 +183,31 @@ mod tests {
             let why = parse(&format!("path = \"a\"\n{key}")).unwrap_err().to_string();
             assert!(why.contains("go with `upstream`"), "{why}");
         }
+    }
+    #[test]
+    fn what_a_model_writes_is_said_of_own_models_alone() {
+        let parse = |more: &str| Config::parse(&format!("[[models]]\nname = \"m\"\n{more}"));
+        let own = parse("path = \"a\"\ntool_format = \"llama-json\"\nchat_template = \"b.jinja\"").unwrap();
+        let expected =
+            TextOverrides { tool_format: Some(ToolFormat::LlamaJson), chat_template: Some("b.jinja".into()) };
+        assert_eq!(own.models[0].text_overrides(), expected);
+        for key in ["tool_format = \"hermes\"", "chat_template = \"b.jinja\""] {
+            let why = parse(&format!("upstream = \"http://b\"\n{key}")).unwrap_err().to_string();
+            assert!(why.contains("model `m`") && why.contains("go with `path`"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_tool_format_that_is_none_names_the_nearest_or_all() {
+        let why = |format: &str| {
+            let text = format!("[[models]]\nname = \"m\"\npath = \"a\"\ntool_format = \"{format}\"");
+            Config::parse(&text).unwrap_err().to_string()
+        };
+        for (format, nearest) in [("llama3_json", "llama-json"), ("Hermes", "hermes"), ("mistrall", "mistral")] {
+            let why = why(format);
+            assert!(why.contains(&format!("did you mean `{nearest}`?")) && why.contains("line 4"), "{why}");
+        }
+        let why = why("pythonic");
+        assert!(!why.contains("did you mean") && why.contains("`none`, `hermes`, `llama-json`, `mistral`"), "{why}");
     }
 }

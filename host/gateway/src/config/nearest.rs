@@ -1,11 +1,13 @@
-//! Turns serde's "unknown field", which lists the known keys, into a message that names the nearest where one is near.
+//! Turns serde's "unknown field", which lists the known keys, and its "unknown variant", which lists the values that a key
+//! may have, into a message that names the nearest where one is near.
 
-/// The parser's message (which shows line and column), with the key that was meant where one was mistyped.
+/// The parser's message (which shows line and column), with what was meant where a key or a value was mistyped.
 pub(super) fn explain(error: &toml::de::Error) -> anyhow::Error {
     let message = error.message();
     let mut quoted = message.split('`').skip(1).step_by(2);
-    let suggestion = match (message.starts_with("unknown field"), quoted.next()) {
-        (true, Some(unknown)) => nearest(unknown, quoted).map(|key| format!("did you mean `{key}`?")),
+    let is_unknown = ["unknown field", "unknown variant"].iter().any(|what| message.starts_with(what));
+    let suggestion = match (is_unknown, quoted.next()) {
+        (true, Some(unknown)) => nearest(unknown, quoted).map(|known| format!("did you mean `{known}`?")),
         _ => None,
     };
     match suggestion {
@@ -14,7 +16,7 @@ pub(super) fn explain(error: &toml::de::Error) -> anyhow::Error {
     }
 }
 
-/// The known key with the fewest edits, where those are few enough for a slip: of a short key two are most of it.
+/// The known word with the fewest edits, where those are few enough for a slip: of a short key two are most of it.
 fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let length = unknown.chars().count();
     let most = (length / 3).max(2).min(length.saturating_sub(2));

@@ -228,7 +228,7 @@ mod tests {
         let mib = 1 << 20;
         let owner = |n: usize| TenantId::new(format!("tenant-{n}"));
         let kept = async |n: usize| {
-            let space = Namespace { plugin: "p".into(), tenant: owner(n) };
+            let space = Namespace::of_tenant("p", owner(n));
             sandbox.kv.set(&space, "k".into(), vec![0; mib - 1000], None, u64::MAX).await
         };
         kept(0).await.unwrap();

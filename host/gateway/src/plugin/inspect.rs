@@ -1,6 +1,6 @@
 //! `tidegate plugin inspect`: what a plugin is, before anybody runs it.
 
-use super::{InspectArgs, workbench};
+use super::{InspectArgs, settings, workbench};
 use crate::artifact::digest::Digest;
 use crate::artifact::reference::Reference;
 use crate::artifact::signature::{Verdict, verify};
@@ -136,11 +136,7 @@ fn lines(report: &Value) -> Vec<String> {
     }
     let metrics = words(&report["metrics"]);
     lines.push(format!("metrics        {}", if metrics.is_empty() { "none" } else { &metrics }));
-    for (name, schema) in report["config_schema"]["properties"].as_object().into_iter().flatten() {
-        let default = schema.get("default").map_or("no default".into(), |value| format!("default {value}"));
-        let about = schema["description"].as_str().map(|about| format!(". {about}")).unwrap_or_default();
-        lines.push(format!("setting        {name}: {}, {default}{about}", schema["type"].as_str().unwrap_or("any")));
-    }
+    lines.extend(settings::lines(&report["config_schema"]));
     lines
 }
 

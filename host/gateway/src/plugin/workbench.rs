@@ -97,7 +97,7 @@ fn explain(error: LoadError) -> anyhow::Error {
 /// Puts what is there before the first case where calls of a test find it.
 async fn fill(fixtures: &Fixtures, kv: &dyn KvStore, vectors: &dyn VectorStore) -> anyhow::Result<()> {
     let (host, tenant) = (&fixtures.host, Caller::local().tenant);
-    let namespace = Namespace { plugin: fixtures.plugin().into(), tenant: tenant.clone() };
+    let namespace = Namespace::of_tenant(fixtures.plugin(), tenant.clone());
     for (key, value) in &host.kv {
         kv.set(&namespace, key.clone(), value.clone().into_bytes(), None, u64::MAX).await?;
     }

@@ -165,6 +165,27 @@ fn a_control_token_too_many_is_in_nobodys_way_unless_the_template_writes_it() {
     assert!(!good && said.contains("<pad>") && said.contains("chat template"), "{said}");
 }
 
+#[test]
+fn check_says_which_words_on_a_models_text_cannot_be_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |model: &str, more: &str| {
+        let path = fixture(model);
+        let text = format!("[[models]]\nname = \"m\"\npath = {path:?}\n{more}\n[pipeline]\n");
+        run(&["check", write(folder.path(), "tidegate.toml", &text).to_str().unwrap()])
+    };
+    write(folder.path(), "own.jinja", "{{ messages[0].content }}");
+    let (good, said) = check("qwen3", "tool_format = \"none\"\nchat_template = \"own.jinja\"");
+    assert!(good, "{said}");
+    for (model, more, why) in [
+        ("qwen3", "chat_template = \"none.jinja\"", "none.jinja: no such file"),
+        ("embedding", "chat_template = \"own.jinja\"", "`chat_template` is for models that answer chats"),
+        ("embedding", "tool_format = \"hermes\"", "`tool_format` is for models that answer chats"),
+    ] {
+        let (good, said) = check(model, more);
+        assert!(!good && said.contains("model `m` cannot be loaded") && said.contains(why), "{said}");
+    }
+}
+
 /// Nothing is wrong with them; but somebody may think that they do something.
 #[test]
 fn check_says_which_grants_do_nothing_and_that_nothing_leaves_by_them() {

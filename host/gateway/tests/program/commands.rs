@@ -1,6 +1,6 @@
 //! `tidegate chat` and `tidegate key`.
 
-use super::model::Model;
+use super::model::{Model, thinker};
 use super::{Server, fixture, run, tidegate, write};
 use std::io::{Read, Write};
 use std::process::{ChildStdout, Stdio};
@@ -37,6 +37,22 @@ fn chat_shows_each_piece_of_an_answer_when_it_comes() {
     model.go_on();
     read_until(&shown, &mut text, "One, two.");
     assert!(chat.wait().unwrap().success());
+}
+
+/// What is no terminal has no colours.
+#[test]
+fn chat_shows_what_the_model_reasons_and_does_not_send_it_back() {
+    let (url, asked) = thinker(2, "A product.", "It is 391.");
+    let mut chat = tidegate(&["chat", "--server", &url, "--model", "m"]);
+    let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    chat.stdin.take().unwrap().write_all(b"What is 17*23?\nSure?\n").unwrap();
+    let output = chat.wait_with_output().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let answer = "> Thinking...\nA product.\n...done thinking.\n\nIt is 391.\n";
+    assert!(output.status.success() && shown.ends_with(&format!("{answer}{answer}> ")), "{shown:?}");
+    let bodies: Vec<_> = asked.iter().collect();
+    let kept = serde_json::json!({"role": "assistant", "content": "It is 391."});
+    assert_eq!(bodies[1]["messages"][1], kept);
 }
 
 /// What a program says, as it comes; read by another thread, since a program that says nothing must not hold the test up.

@@ -26,6 +26,22 @@ fn an_engine_process_that_dies_is_replaced_and_its_answer_goes_on() {
     assert!(again.contains("200 OK"), "{again}");
 }
 
+/// The engine's process has no text: what the config says of that counts here.
+#[test]
+fn a_chat_template_of_the_config_counts_beside_an_engine_process() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "own.jinja", "{% if messages | length > 1 %}{{ raise_exception('one at most') }}{% endif %}a");
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\n[pipeline]\n[[models]]\n\
+                name = \"tidegate-starter\"\npath = \"bundled\"\nchat_template = \"own.jinja\"\n";
+    let config = write(folder.path(), "tidegate.toml", text);
+    let server = Server::start(&["serve", "--config", config.to_str().unwrap()]);
+    let one = read_all(server.ask("What is Tidegate?", json!({"max_tokens": 1})));
+    assert!(one.contains("200 OK") && one.contains("\"prompt_tokens\":1"), "{one}");
+    let message = json!({"role": "user", "content": "a"});
+    let two = read_all(server.ask("", json!({"messages": [message, message]})));
+    assert!(two.contains("400 Bad Request") && two.contains("one at most"), "{two}");
+}
+
 #[test]
 fn an_engine_process_that_dies_over_vectors_is_replaced_and_they_are_made_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -108,6 +108,7 @@ fn a_hangup_waits_for_the_start(config: &Path) -> bool {
     while !catches(&std::fs::read_to_string(&status).unwrap()) {
         std::thread::sleep(Duration::from_millis(1));
     }
+    goes_on(child.id());
     let starts = told.try_recv().is_err();
     if starts {
         signal::send(child.id(), "HUP");
@@ -118,6 +119,20 @@ fn a_hangup_waits_for_the_start(config: &Path) -> bool {
     child.kill().unwrap();
     child.wait().unwrap();
     starts
+}
+
+/// Waits until the thread that starts has run for a moment: between catching a signal and listening for it, which is two steps of
+/// a library's, one is lost.
+fn goes_on(pid: u32) {
+    let file = format!("/proc/{pid}/task/{pid}/schedstat");
+    let ran = || {
+        let nanos = std::fs::read_to_string(&file).unwrap();
+        Duration::from_nanos(nanos.split(' ').next().unwrap().parse().unwrap())
+    };
+    let (until, enough) = (Instant::now() + Duration::from_secs(2), ran() + Duration::from_micros(500));
+    while ran() < enough && Instant::now() < until {
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }
 
 /// What the command line says counts when the file is checked and when it is taken anew, with the file's limits of a

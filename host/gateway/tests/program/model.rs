@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 pub struct Model {
     /// Its origin.
@@ -36,14 +36,36 @@ impl Model {
     }
 }
 
+/// Answers each of so many requests with a thought and a text. Gives its origin, and the requests' bodies as they come.
+pub fn thinker(requests: usize, thought: &str, text: &str) -> (String, Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (tell, told) = sync_channel(requests);
+    let events = [
+        event(json!({"reasoning_content": thought}), Value::Null),
+        event(json!({"content": text}), Value::Null),
+        event(json!({}), "stop".into()),
+    ];
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let answer = format!("{head}{}data: [DONE]\n\n", events.concat());
+    std::thread::spawn(move || {
+        for _ in 0..requests {
+            let (mut socket, _) = listener.accept().unwrap();
+            tell.send(serde_json::from_slice(&read_request(&socket)).unwrap()).unwrap();
+            socket.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    (url, told)
+}
+
 fn event(delta: Value, finish: Value) -> String {
     let choices = json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
     let event = json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices});
     format!("data: {event}\n\n")
 }
 
-/// All of it: a socket that is closed with something unread loses what was written.
-fn read_request(socket: &TcpStream) {
+/// The body, of a request that is read whole: a socket that is closed with something unread loses what was written.
+fn read_request(socket: &TcpStream) -> Vec<u8> {
     let mut lines = BufReader::new(socket);
     let mut len = 0;
     loop {
@@ -57,5 +79,7 @@ fn read_request(socket: &TcpStream) {
             break;
         }
     }
-    lines.read_exact(&mut vec![0; len]).unwrap();
+    let mut body = vec![0; len];
+    lines.read_exact(&mut body).unwrap();
+    body
 }

@@ -59,7 +59,7 @@ pub fn chat(question: &str, more: Value) -> Value {
 }
 
 pub async fn server(contract: &mut Contract<'_>) {
-    for path in ["/livez", "/readyz", "/openapi.json"] {
+    for path in ["/livez", "/readyz", "/health", "/openapi.json"] {
         contract.good(Ask::get(path, &[]).by("")).await;
     }
     for path in ["/metrics", "/v1/models"] {
@@ -99,6 +99,7 @@ pub async fn generation(contract: &mut Contract<'_>) {
         json!({"logprobs": 2, "n": 2, "parse_special": true}),
         json!({"stream": true}),
         json!({"stream": true, "logprobs": 1}),
+        json!({"prompt": ["Once", "Twice"], "n": 2}),
     ] {
         let mut body = json!({"model": "tidegate-starter", "prompt": "Once", "max_tokens": 3});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -28,7 +28,7 @@ async fn stored(place: &Place, cap: u64) -> Kv {
 }
 
 fn of(plugin: &str, tenant: &str) -> Namespace {
-    Namespace { plugin: plugin.into(), tenant: TenantId::new(tenant) }
+    Namespace::of_tenant(plugin, TenantId::new(tenant))
 }
 
 fn ann() -> Namespace {

@@ -57,7 +57,7 @@ impl Valve {
 }
 
 fn ann() -> Namespace {
-    Namespace { plugin: "p".into(), tenant: TenantId::new("ann") }
+    Namespace::of_tenant("p", TenantId::new("ann"))
 }
 
 async fn each_fails(kv: &StoreKv, with: impl Fn(&CapabilityError) -> bool) {

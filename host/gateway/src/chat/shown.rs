@@ -1,0 +1,117 @@
+//! An answer as it is shown: what the model reasons dimmed, or between two lines that say so where there are no colours.
+
+use std::io::{self, Write};
+
+const DIM: &str = "\u{1b}[2m";
+const NORMAL: &str = "\u{1b}[0m";
+/// Ollama's lines.
+const OPENS: &str = "Thinking...\n";
+const CLOSES: &str = "...done thinking.\n\n";
+
+/// How reasoning is told from the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// By its colour.
+    Dimmed,
+    /// By lines around it: for files, pipes and terminals without colours.
+    Marked,
+}
+
+impl Style {
+    /// `no_color` is the variable of that name, where it is set and not empty (no-color.org), `term` is `TERM`.
+    pub(super) fn of(is_terminal: bool, no_color: Option<&str>, term: Option<&str>) -> Self {
+        if is_terminal && no_color.is_none() && term != Some("dumb") { Self::Dimmed } else { Self::Marked }
+    }
+}
+
+/// One answer. A closed terminal ends the program by its next read, so that nothing here fails.
+pub(super) struct Shown<'a, W> {
+    out: &'a mut W,
+    style: Style,
+    /// The model reasons, and what it wrote of that ends a line.
+    reasoning: Option<bool>,
+}
+
+impl<'a, W: Write> Shown<'a, W> {
+    pub(super) fn new(out: &'a mut W, style: Style) -> Self {
+        Self { out, style, reasoning: None }
+    }
+
+    /// Each piece is dimmed by itself: whoever interrupts the program is not left with a dim terminal.
+    pub(super) fn reason(&mut self, piece: &str) {
+        if piece.is_empty() {
+            return;
+        }
+        let _ = match (self.style, self.reasoning) {
+            (Style::Dimmed, _) => write!(self.out, "{DIM}{piece}{NORMAL}"),
+            (Style::Marked, None) => write!(self.out, "{OPENS}{piece}"),
+            (Style::Marked, Some(_)) => write!(self.out, "{piece}"),
+        };
+        self.reasoning = Some(piece.ends_with('\n'));
+        let _ = self.out.flush();
+    }
+
+    pub(super) fn say(&mut self, piece: &str) {
+        if piece.is_empty() {
+            return;
+        }
+        let _ = self.close().and_then(|()| write!(self.out, "{piece}")).and_then(|()| self.out.flush());
+    }
+
+    /// Ends the answer's last line.
+    pub(super) fn end(mut self) {
+        let _ = self.close().and_then(|()| writeln!(self.out));
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let Some(ends_line) = self.reasoning.take() else { return Ok(()) };
+        if !ends_line {
+            writeln!(self.out)?;
+        }
+        match self.style {
+            Style::Dimmed => writeln!(self.out),
+            Style::Marked => write!(self.out, "{CLOSES}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(style: Style, pieces: &[(bool, &str)]) -> String {
+        let mut out = Vec::new();
+        let mut shown = Shown::new(&mut out, style);
+        for (reasons, piece) in pieces {
+            if *reasons { shown.reason(piece) } else { shown.say(piece) }
+        }
+        shown.end();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn reasoning_is_dimmed_piece_by_piece_and_a_line_apart() {
+        let thought = shown(Style::Dimmed, &[(true, "A "), (true, "sum."), (false, "It is "), (false, "4.")]);
+        assert_eq!(thought, "\u{1b}[2mA \u{1b}[0m\u{1b}[2msum.\u{1b}[0m\n\nIt is 4.\n");
+        assert_eq!(shown(Style::Dimmed, &[(false, "4.")]), "4.\n");
+    }
+
+    #[test]
+    fn without_colours_two_lines_are_around_it() {
+        let pieces = [(true, "A "), (true, "sum.\n"), (false, ""), (true, ""), (true, "Of 2."), (false, "4.")];
+        assert_eq!(shown(Style::Marked, &pieces), "Thinking...\nA sum.\nOf 2.\n...done thinking.\n\n4.\n");
+        assert_eq!(shown(Style::Marked, &[(true, "Hm.\n")]), "Thinking...\nHm.\n...done thinking.\n\n\n");
+        assert_eq!(shown(Style::Marked, &[(false, "4.")]), "4.\n");
+    }
+
+    #[test]
+    fn colours_are_for_terminals_that_have_them() {
+        assert_eq!(Style::of(true, None, Some("xterm")), Style::Dimmed);
+        assert_eq!(Style::of(true, None, None), Style::Dimmed);
+        for (is_terminal, no_color, term) in
+            [(false, None, Some("xterm")), (true, Some("1"), Some("xterm")), (true, None, Some("dumb"))]
+        {
+            assert_eq!(Style::of(is_terminal, no_color, term), Style::Marked, "{no_color:?} {term:?}");
+        }
+    }
+}
