@@ -52,11 +52,17 @@ def parsed_call(text):
         return None
 
 
+def without_case(arguments):
+    """Whoever begins with "Hut lights" has called it Hut; the blind set does not look at case, either."""
+    return {key: value.lower() if isinstance(value, str) else value for key, value in arguments.items()}
+
+
 def passes(check, text):
     if check["kind"] in ("call", "other_call"):
         call = parsed_call(text)
         if call is None or check["kind"] == "other_call":
-            return call is not None and (call["name"], call["arguments"]) == (check["name"], check["arguments"])
+            return call is not None and call["name"] == check["name"] and (
+                without_case(call["arguments"]) == without_case(check["arguments"]))
         wanted = arithmetic.value(check["expression"])
         return call["name"] == "calculator" and arithmetic.value(str(call["arguments"].get("expression"))) == wanted
     if "any" in check:

@@ -3,7 +3,7 @@
 import pathlib
 import tomllib
 
-import passages
+import sentences
 from patterns import expand_all, expand_one
 from passages import user
 from surface import surface
@@ -141,7 +141,7 @@ def _correct(rng, split, state):
 
 def _tell_about_others(rng, split, state):
     """A sentence about somebody or something; the answer will be the sentence."""
-    item = passages.frame_item(rng, split, rng.choice(passages.FRAMES["frame"]))
+    item = sentences.frame_item(rng, split, rng.choice(sentences.FRAMES["frame"]))
     said = item.sentence if rng.random() < 0.8 else item.sentence.rstrip(".")
     text = rng.choice(REMEMBER).replace("{l}", small(said)).replace("{s}", said)
     _keep(state, item.sentence, item.value, {"ask": [item.question.replace("[", "(")], "say": [item.sentence]})

@@ -13,6 +13,7 @@ from words import fill
 HERE = pathlib.Path(__file__).parent
 FACTS = tomllib.loads((HERE / "facts.toml").read_text())["fact"]
 TALK = tomllib.loads((HERE / "smalltalk.toml").read_text())["talk"]
+RIGHT = {talk["id"]: talk["answer"] for talk in TALK}
 WORLD = tomllib.loads((HERE / "world.toml").read_text())
 UNKNOWN = tomllib.loads((HERE / "unknown.toml").read_text())
 
@@ -36,11 +37,16 @@ TAKES_TAIL = ("what is ", "what's", "what are", "explain", "describe")
 IS_QUESTION = ("what", "can", "who", "when", "why", "how", "do ", "could", "in ")
 
 
+def right_answers(talk):
+    """All that is right to say to it."""
+    return [*talk["answer"], *(answer for other in talk.get("also", []) for answer in RIGHT[other])]
+
+
 def small_talk(rng, split, state):
     pool = [talk for talk in TALK if has_held_out(tuple(talk["ask"]))] if split == "eval" else TALK
     talk = rng.choice(pool)
     turns = [user(surface(rng, hold(rng, talk["ask"], split))),
-             says(rng.choice(talk["answer"]), kind="talk", id=talk["id"], any=talk["answer"])]
+             says(rng.choice(talk["answer"]), kind="talk", id=talk["id"], any=right_answers(talk))]
     if talk.get("follow") and rng.random() < 0.5:
         asks, answers = rng.choice(talk["follow"])
         turns += [user(surface(rng, hold(rng, [asks], split))), says(rng.choice(answers))]
