@@ -20,7 +20,7 @@ use tidegate_device::{
 const CONTEXT: usize = 128;
 const STEPS: usize = 32;
 const REPEATS: usize = 3;
-const VOCAB: usize = 32_000;
+const VOCAB: usize = 151_936;
 const MOST_SEQS: usize = 16;
 const MOST_TOKENS: usize = 1024;
 
@@ -39,10 +39,12 @@ fn half_billion(num_layers: usize) -> Shape {
         ffn: 4864,
         dtype: DType::BF16,
         qkv_bias: true,
+        out_bias: false,
         head_norm: false,
         tied: true,
         window: None,
         act: Activation::Silu,
+        rope_scale: 1.0,
     }
 }
 

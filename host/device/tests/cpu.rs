@@ -51,10 +51,12 @@ fn small() -> Shape {
         ffn: 72,
         dtype: DType::F32,
         qkv_bias: false,
+        out_bias: false,
         head_norm: false,
         tied: true,
         window: None,
         act: Activation::Silu,
+        rope_scale: 1.0,
     }
 }
 
@@ -155,6 +157,16 @@ fn head_widths_agree_with_the_reference() {
 fn biases_head_norms_an_untied_head_and_gelu_agree_with_the_reference() {
     let shape = Shape { qkv_bias: true, head_norm: true, tied: false, act: Activation::GeluTanh, ..small() };
     check_shape("biases, head norms, untied, gelu", shape);
+}
+
+#[test]
+fn biases_of_every_product_agree_with_the_reference() {
+    check_shape("biases of every product", Shape { qkv_bias: true, out_bias: true, ..small() });
+}
+
+#[test]
+fn a_factor_on_cosines_and_sines_agrees_with_the_reference() {
+    check_shape("a factor on cosines and sines", Shape { rope_scale: 1.3, ..small() });
 }
 
 #[test]

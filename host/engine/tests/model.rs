@@ -137,7 +137,7 @@ async fn a_prompt_in_pieces_gives_what_it_gives_whole() {
 async fn a_cached_prompt_gives_what_an_uncached_one_gives_at_every_cut() {
     for backend in &backends() {
         let (expected, _) = run(&start(backend, plain()), 5, 70, 8).await;
-        for cut in [1, 15, 16, 17, 31, 32, 33, 48, 64, 65] {
+        for cut in 1..70 {
             let cached = start(backend, EngineConfig { prefix_cache: true, ..plain() });
             run(&cached, 5, cut, 1).await;
             let (tokens, usage) = run(&cached, 5, 70, 8).await;

@@ -6,3 +6,6 @@ pub(crate) mod llama;
 pub(crate) mod mistral;
 pub(crate) mod qwen2;
 pub(crate) mod qwen3;
+
+#[cfg(test)]
+mod tests;

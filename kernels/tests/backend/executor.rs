@@ -23,10 +23,12 @@ pub fn small() -> Shape {
         ffn: 72,
         dtype: DType::BF16,
         qkv_bias: false,
+        out_bias: false,
         head_norm: false,
         tied: true,
         window: None,
         act: Activation::Silu,
+        rope_scale: 1.0,
     }
 }
 
@@ -99,6 +101,12 @@ fn plain_models_of_every_type_agree_with_the_reference() {
 fn biases_head_norms_an_untied_head_and_gelu_agree_with_the_reference() {
     let shape = Shape { qkv_bias: true, head_norm: true, tied: false, act: Activation::GeluTanh, ..small() };
     check_shape("biases, head norms, untied, gelu", &shape);
+}
+
+#[test]
+fn biases_of_every_product_and_a_factor_on_cosines_and_sines_agree_with_the_reference() {
+    let shape = Shape { qkv_bias: true, out_bias: true, rope_scale: 1.3, ..small() };
+    check_shape("biases of every product, a factor on cosines and sines", &shape);
 }
 
 #[test]

@@ -45,10 +45,12 @@ fn tiny_of(vocab: usize) -> (Arc<Program>, Weights) {
         ffn: 24,
         dtype: DType::BF16,
         qkv_bias: true,
+        out_bias: false,
         head_norm: false,
         tied: true,
         window: None,
         act: Activation::Silu,
+        rope_scale: 1.0,
     };
     let (program, weights) = build(&shape, 3);
     (Arc::new(program), weights)

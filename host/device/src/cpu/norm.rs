@@ -159,13 +159,15 @@ mod tests {
     const PORTABLE: Portable<{ crate::cpu::simd::EXACT }> = Portable;
 
     #[test]
-    fn rotation_turns_the_pairs_half_a_head_apart() {
-        let mut table = [0.0; 4];
-        rotation(1, &[std::f32::consts::FRAC_PI_2, 0.0], 1.0, &mut table);
-        let mut heads = [1.0, 2.0, 3.0, 4.0];
-        PORTABLE.run(Rotate { heads: &mut heads, rotation: &table });
-        for (x, expected) in heads.iter().zip([-3.0, 2.0, 1.0, 4.0]) {
-            assert!((x - expected).abs() < 1e-6, "{heads:?}");
+    fn rotation_turns_the_pairs_half_a_head_apart_and_scales_them() {
+        for scale in [1.0, 1.3] {
+            let mut table = [0.0; 4];
+            rotation(1, &[std::f32::consts::FRAC_PI_2, 0.0], scale, &mut table);
+            let mut heads = [1.0, 2.0, 3.0, 4.0];
+            PORTABLE.run(Rotate { heads: &mut heads, rotation: &table });
+            for (x, turned) in heads.iter().zip([-3.0, 2.0, 1.0, 4.0]) {
+                assert!((x - turned * scale).abs() < 1e-6, "{heads:?} of the factor {scale}");
+            }
         }
     }
 

@@ -13,10 +13,14 @@ pub struct Shape {
     pub ffn: usize,
     pub dtype: DType,
     pub qkv_bias: bool,
+    /// Of attention's output and of the feed-forward's three products (`attention_bias`, `mlp_bias`).
+    pub out_bias: bool,
     pub head_norm: bool,
     pub tied: bool,
     pub window: Option<usize>,
     pub act: Activation,
+    /// YaRN's factor on cosines and sines.
+    pub rope_scale: f32,
 }
 
 /// Weights by name.
@@ -82,6 +86,12 @@ impl Builder {
         self.weight(name, &[rows, cols], 0.0, (3.0 / cols as f32).sqrt())
     }
 
+    /// A product's matrix, with a bias for each of its rows or without.
+    fn product(&mut self, name: String, (rows, cols): (usize, usize), biased: bool) -> (WeightId, Option<WeightId>) {
+        let bias = format!("{name}_bias");
+        (self.matrix(name, rows, cols), biased.then(|| self.weight(bias, &[rows], 0.0, 0.5)))
+    }
+
     fn slot(&mut self, name: &'static str, width: usize) -> SlotId {
         self.program.slots.push(Slot { name, width });
         SlotId(self.program.slots.len() - 1)
@@ -93,7 +103,7 @@ pub fn build(shape: &Shape, seed: u64) -> (Program, Weights) {
     let dims = shape.dims.clone();
     let half = dims.head_dim / 2;
     let inv_freq = (0..half).map(|i| 10_000f32.powf(-(i as f32) / half as f32)).collect();
-    let rope = RopeTable { inv_freq, attention_scale: 1.0 };
+    let rope = RopeTable { inv_freq, attention_scale: shape.rope_scale };
     let program =
         Program { dims: dims.clone(), dtype: shape.dtype, rope, weights: vec![], slots: vec![], nodes: vec![] };
     let mut b = Builder { program, weights: Weights::default(), random: Random(seed), dtype: shape.dtype };
@@ -113,10 +123,8 @@ pub fn build(shape: &Shape, seed: u64) -> (Program, Weights) {
         };
         let node = norm(&mut b, "norm1", (layer > 0).then_some(delta));
         nodes.push(node);
-        let parts = [("q", q_width), ("k", kv_width), ("v", kv_width)].map(|(name, rows)| {
-            let weight = b.matrix(named(name), rows, hidden);
-            (weight, shape.qkv_bias.then(|| b.weight(named(&format!("{name}_bias")), &[rows], 0.0, 0.5)))
-        });
+        let parts = [("q", q_width), ("k", kv_width), ("v", kv_width)];
+        let parts = parts.map(|(name, rows)| b.product(named(name), (rows, hidden), shape.qkv_bias));
         nodes.push(Node::Linear { input: normed, parts: parts.to_vec(), out: qkv });
         if shape.head_norm {
             let q_weight = b.weight(named("q_norm"), &[dims.head_dim], 1.0, 0.2);
@@ -126,14 +134,14 @@ pub fn build(shape: &Shape, seed: u64) -> (Program, Weights) {
         nodes.push(Node::RopeCache { qkv, layer });
         let scale = 1.0 / (dims.head_dim as f32).sqrt();
         nodes.push(Node::Attend { qkv, layer, scale, window: shape.window, out: mixed });
-        let parts = vec![(b.matrix(named("o"), hidden, q_width), None)];
+        let parts = vec![b.product(named("o"), (hidden, q_width), shape.out_bias)];
         nodes.push(Node::Linear { input: mixed, parts, out: delta });
         let node = norm(&mut b, "norm2", Some(delta));
         nodes.push(node);
-        let parts = ["gate", "up"].map(|name| (b.matrix(named(name), shape.ffn, hidden), None));
+        let parts = ["gate", "up"].map(|name| b.product(named(name), (shape.ffn, hidden), shape.out_bias));
         nodes.push(Node::Linear { input: normed, parts: parts.to_vec(), out: gate_up });
         nodes.push(Node::GatedActivation { gate_up, act: shape.act, out: gated });
-        let parts = vec![(b.matrix(named("down"), hidden, shape.ffn), None)];
+        let parts = vec![b.product(named("down"), (hidden, shape.ffn), shape.out_bias)];
         nodes.push(Node::Linear { input: gated, parts, out: delta });
     }
     let norm = b.weight("norm".into(), &[hidden], 1.0, 0.2);

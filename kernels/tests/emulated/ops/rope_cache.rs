@@ -29,7 +29,8 @@ impl Case {
         let inv_freq = (0..heads.dim / 2).map(|i| 10000f32.powf(-2.0 * i as f32 / heads.dim as f32)).collect();
         Self {
             heads,
-            rope: RopeTable { inv_freq, attention_scale: 1.0 },
+            // YaRN's factor: what is turned by it gets longer.
+            rope: RopeTable { inv_freq, attention_scale: if normed { 1.0 } else { 1.3 } },
             qkv: random.bf16s(SLOTS.len() * heads.qkv_width(), 2.0),
             norms: normed.then(|| [random.f32s(heads.dim, 2.0), random.f32s(heads.dim, 2.0)]),
         }
@@ -37,9 +38,10 @@ impl Case {
 
     /// As the executor makes it: angles in f32, functions in f64.
     fn rotations(&self) -> Vec<[f32; 2]> {
+        let scale = f64::from(self.rope.attention_scale);
         let pair = |p: usize, f: &f32| {
             let (sin, cos) = f64::from(p as f32 * f).sin_cos();
-            [cos as f32, sin as f32]
+            [(cos * scale) as f32, (sin * scale) as f32]
         };
         (0..MAX_POSITIONS).flat_map(|p| self.rope.inv_freq.iter().map(move |f| pair(p, f))).collect()
     }

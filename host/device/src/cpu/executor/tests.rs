@@ -37,10 +37,12 @@ fn activations_rounded_to_bf16_stay_within_the_tolerance_and_keep_their_bits_in_
         ffn: 900,
         dtype: DType::BF16,
         qkv_bias: true,
+        out_bias: false,
         head_norm: false,
         tied: true,
         window: None,
         act: Activation::Silu,
+        rope_scale: 1.0,
     };
     let (program, weights) = build(&shape, 5);
     let program = Arc::new(program);
