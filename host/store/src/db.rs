@@ -144,7 +144,11 @@ impl Db {
         if self.kind != Kind::Sqlite || !self.has_deleted.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        self.empty_log().await.inspect_err(|_| self.will_have_deleted())
+        // To its end, also where nobody waits for it any more: the connection is less patient meanwhile, and that the log has
+        // something would be forgotten.
+        let db = self.clone();
+        let emptying = async move { db.empty_log().await.inspect_err(|_| db.will_have_deleted()) };
+        tokio::spawn(emptying).await.map_err(|_| sqlx::Error::WorkerCrashed)?
     }
 
     async fn empty_log(&self) -> Result<(), StoreError> {

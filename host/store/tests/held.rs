@@ -193,6 +193,33 @@ async fn what_was_deleted_while_somebody_reads_is_wiped_once_they_do_not() {
 }
 
 #[tokio::test]
+async fn what_a_sweep_that_was_dropped_did_not_wipe_is_wiped_by_the_next() {
+    const WORD: &str = "canary-of-a-sweep";
+    on_each(|fresh| async move {
+        if fresh.name != "sqlite" {
+            return;
+        }
+        let (kv, pool) = (Kv::new(fresh.db.clone(), CAP), fresh.raw().await);
+        kv.set(ANN, "k", WORD.as_bytes(), None, CAP).await.unwrap();
+        kv.sweep().await.unwrap();
+        let mut reader = pool.begin().await.unwrap();
+        assert_eq!(count(&mut *reader, "SELECT COUNT(*) FROM plugin_values").await, 1);
+        kv.delete(ANN, "k").await.unwrap();
+        let dropped = tokio::time::timeout(Duration::from_millis(100), kv.sweep()).await;
+        assert!(dropped.is_err(), "it waits for the reader");
+        reader.rollback().await.unwrap();
+        let until = Instant::now() + LONG;
+        while is_in_files(&fresh, WORD) && Instant::now() < until {
+            kv.sweep().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(!is_in_files(&fresh, WORD));
+        pool.close().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_was_deleted_by_a_call_that_was_dropped_as_it_was_done_is_wiped() {
     const WORD: &str = "canary-of-a-drop";
     on_each(|fresh| async move {
