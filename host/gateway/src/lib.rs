@@ -14,6 +14,7 @@ mod invitation;
 mod keep;
 pub mod key;
 mod keys;
+mod listen;
 mod observe;
 pub mod outside;
 pub mod plugin;
@@ -21,6 +22,8 @@ mod reload;
 pub mod remote;
 mod serve;
 mod service;
+mod start;
 
 pub use assemble::check;
-pub use serve::{Running, start};
+pub use serve::Running;
+pub use start::start;

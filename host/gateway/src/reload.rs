@@ -10,7 +10,7 @@
 use crate::assemble::{self, Plugins};
 use crate::callers;
 use crate::config::{Config, ModelConfig, Seen};
-use crate::serve;
+use crate::listen;
 use crate::service::PipelineService;
 use anyhow::{Context, bail};
 use metrics::counter;
@@ -90,7 +90,7 @@ impl Reloader {
         self.seen().clone_from(&config.files);
         check_restart(taken, &config)?;
         let auth = callers::auth(&config, &self.auth.issuers(), None)?;
-        let renewed = serve::read_tls(&config.server)?;
+        let renewed = listen::read_tls(&config.server)?;
         let (plugins, new) = (self.plugins.clone(), config.clone());
         let loading = tokio::task::spawn_blocking(move || {
             let mut facts = Vec::new();

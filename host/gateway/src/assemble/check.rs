@@ -17,7 +17,7 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     models::check_memory(config)?;
-    crate::serve::read_tls(&config.server)?;
+    crate::listen::read_tls(&config.server)?;
     callers::auth(config, &Arc::default(), None)?;
     if let Some(events) = config.store.as_ref().and_then(|store| store.events.as_ref()) {
         books::check_events(events, &config.egress)?;
