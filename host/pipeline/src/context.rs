@@ -45,7 +45,7 @@ impl fmt::Debug for History {
 }
 
 impl RequestContext {
-    /// What a plugin said for the operator, where that may be kept.
+    /// What a plugin or a template said for the operator, where that may be kept.
     pub(crate) fn for_log(&self, said: Option<String>) -> Option<String> {
         said.filter(|_| self.retention == Retention::Kept)
     }

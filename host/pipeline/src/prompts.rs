@@ -6,6 +6,7 @@
 
 use crate::chat::{Pipeline, refused};
 use crate::context::RequestContext;
+use crate::models::Model;
 use crate::reply::{Reply, ReplyEvent};
 use crate::stages::Unanswered;
 use crate::states::{Admitted, Ended, Routed, Screened, telling};
@@ -90,7 +91,7 @@ impl Pipeline {
         let spans: Vec<_> = (0..admitted.len()).map(|index| debug_span!("prompt", index)).collect();
         let paths = admitted.into_iter().zip(spans.clone()).map(|(one, span)| self.routed(one).instrument(span));
         let routed = stream::iter(paths).buffered(self.stages.screened_at_once()).collect::<Vec<_>>().await;
-        let begun = match all_or_first(routed) {
+        let begun = match all_or_first(routed).and_then(check_room) {
             Ok(routed) => {
                 let starts = routed.into_iter().zip(spans).map(|(one, span)| self.begun(one).instrument(span));
                 all_or_first(join_all(starts).await)
@@ -164,6 +165,28 @@ fn all_or_first(came: Vec<Result<Came, Ended>>) -> Result<Vec<Came>, Refused> {
     }
 }
 
+/// Refuses more prompts than their model ever takes at once: those who came again and again would take its turns from all.
+fn check_room(came: Vec<Came>) -> Result<Vec<Came>, Refused> {
+    let models = came.iter().filter_map(Came::only_model);
+    let too_many = models.clone().find_map(|model| {
+        let asked = models.clone().filter(|other| Arc::ptr_eq(other, model)).count() as u64;
+        let quota = model.quota.load();
+        let rate = quota.requests_per_minute.map(|most| (most, "requests per minute (RPM)"));
+        let running = quota.concurrency.map(|most| (u64::from(most), "requests at once"));
+        let (most, what) = [rate, running].into_iter().flatten().filter(|(most, _)| *most < asked).min()?;
+        let message = format!(
+            "`prompt` has {asked} prompts for model `{}`, each of which is a request to it, and its limit is {most} {what}; \
+             send at most {most} prompts in a request",
+            model.name
+        );
+        Some(Reject::invalid("prompt", message).code("array_above_max_length"))
+    });
+    match too_many {
+        None => Ok(came),
+        Some(reject) => Err(Refused { came: came.into_iter().map(Some).collect(), reject: Box::new(reject) }),
+    }
+}
+
 /// Names the prompt that is refused by its place in the list.
 fn of_prompt(reject: Reject, i: usize) -> Reject {
     match reject.param.as_deref() {
@@ -173,6 +196,14 @@ fn of_prompt(reject: Reject, i: usize) -> Reject {
 }
 
 impl Came {
+    /// The model that it will be made by, where that is no guard and there is no other.
+    fn only_model(&self) -> Option<&Arc<Model>> {
+        match self {
+            Self::Routed(routed) => routed.candidates.first().filter(|_| routed.candidates.len() == 1),
+            Self::Replied(_) => None,
+        }
+    }
+
     fn reply(self) -> Option<Reply> {
         match self {
             Self::Replied(reply) => Some(*reply),

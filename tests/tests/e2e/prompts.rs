@@ -141,6 +141,23 @@ async fn a_prompt_that_is_too_long_is_named_by_its_place_and_too_many_by_their_b
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn more_prompts_than_a_model_ever_takes_are_refused_for_good_and_ask_it_nothing() {
+    for (limits, most) in [("requests_per_minute = 3", 3), ("requests_per_minute = 9, concurrency = 2", 2)] {
+        let service = capitals().await;
+        let gateway = Gateway::start(&format!("{}limits = {{ {limits} }}\n", service.model("tidegate-starter"))).await;
+        let asked = request(json!({"prompt": vec!["x"; most + 1]}));
+        let answer = gateway.post(COMPLETIONS, &asked).await;
+        let (message, param, code) = answer.error();
+        assert_eq!((answer.status, param, code), (400, json!("prompt"), json!("array_above_max_length")));
+        assert!(message.contains(&format!("send at most {most} prompts")), "{message}");
+        assert!(service.asked(COMPLETIONS).is_empty());
+        // None of its turns were taken.
+        let fits = gateway.post(COMPLETIONS, &request(json!({"prompt": vec!["x"; most]}))).await;
+        assert_eq!(fits.status, 200, "{:?}", fits.body);
+    }
+}
+
 async fn as_key(gateway: &Gateway, key: &str, body: &Value) -> Answer {
     let mut request = gateway.json_request(COMPLETIONS, body);
     request.headers_mut().insert("authorization", format!("Bearer tg-{key}").parse().unwrap());

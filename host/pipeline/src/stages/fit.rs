@@ -2,6 +2,7 @@
 //! upstream shall see them otherwise. What a model cannot do is refused by name, never left out.
 
 use crate::bounds::LengthBounds;
+use crate::context::RequestContext;
 use crate::estimate::{estimated_input, text_bytes, tool_bytes};
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
@@ -211,8 +212,8 @@ fn refusal(form: Form, error: &TextError) -> Reject {
 }
 
 /// Of a turn behind the server's own tools. What the caller sent was laid out in the first turn: a template that refuses the
-/// conversation now refuses what was added here.
-pub(super) fn refused_later(model: &Model, reject: Reject) -> Reject {
+/// conversation now refuses what was added here. What it says may repeat the caller's words.
+pub(super) fn refused_later(model: &Model, reject: Reject, cx: &RequestContext) -> Reject {
     if reject.code.as_deref() != Some(TEMPLATE_ERROR) {
         return reject;
     }
@@ -220,7 +221,9 @@ pub(super) fn refused_later(model: &Model, reject: Reject) -> Reject {
         "the chat template of model `{}` does not take what the server's tools added; `tool_choice`: \"none\" asks without them",
         model.name
     );
-    Reject::new(RejectKind::Internal, Fault::Operator, message).code(TEMPLATE_ERROR).because(reject.message)
+    let mut refused = Reject::new(RejectKind::Internal, Fault::Operator, message).code(TEMPLATE_ERROR);
+    refused.cause = cx.for_log(Some(reject.message));
+    refused
 }
 
 /// The code of a conversation that a template does not render.

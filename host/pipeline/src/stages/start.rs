@@ -99,7 +99,7 @@ impl TurnPlan {
         let input = estimated_input(&self.request.chat, defs(&self.tools));
         self.request.held.go_on(input);
         let source = generate(&self.model, &self.request, &self.tools, &self.seeds, Kept::new()).await;
-        source.map_err(|reject| fit::refused_later(&self.model, reject))
+        source.map_err(|reject| fit::refused_later(&self.model, reject, &self.request.cx))
     }
 }
 

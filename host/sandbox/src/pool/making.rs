@@ -127,6 +127,10 @@ impl Pool {
     async fn inherit(&self) -> Option<Box<Instance>> {
         let made = {
             let mut places = self.places.lock();
+            // It may have come since the caller looked; nothing is under way then.
+            if let Some(idle) = self.pop_idle(&mut places) {
+                return Some(idle);
+            }
             let UnderWay(heir) = places.under_way.as_mut()?;
             if heir.as_ref().is_some_and(|heir| !heir.is_closed()) {
                 return None;
