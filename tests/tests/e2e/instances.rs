@@ -90,6 +90,27 @@ async fn where_so_many_instances_may_live_idle_ones_of_other_tenants_and_plugins
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_idle_instances_the_one_that_was_used_longest_ago_gives_way() {
+    let honest = stage("used-longest-ago", "honest", "wall_ms = 20000");
+    let keys = keys(&["ann", "bob", "cora"]);
+    let gateway = Gateway::start(&format!("[plugins]\ninstances = 2\n{keys}{honest}")).await;
+    let mut seen = Vec::new();
+    for key in ["ann", "bob", "ann", "cora", "ann", "bob"] {
+        seen.push(nth_call(&gateway, key).await);
+    }
+    assert_eq!(seen, ["1", "1", "2", "1", "3", "1"], "bob's was the one to go");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_has_a_thousand_calls_and_the_next_one_is_anothers_first() {
+    let gateway = Gateway::start(&stage("is-recycled", "honest", "wall_ms = 20000")).await;
+    for nth in 1..=1000 {
+        assert_eq!(nth_call(&gateway, "").await, nth.to_string());
+    }
+    assert_eq!(nth_call(&gateway, "").await, "1");
+}
+
 /// The others hoard more than has room beside each other, and are answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn for_memory_of_all_instances_idle_ones_give_way_and_requests_are_answered() {
