@@ -87,6 +87,27 @@ async fn an_endless_loop_ends_at_the_wall_limit_or_the_callers_deadline() {
     allows(&plugin, "go on").await;
 }
 
+/// By the clock on the wall, which goes on while a busy machine runs others: the least of several shows what the sandbox adds.
+#[tokio::test]
+async fn an_endless_loop_ends_within_10_ms_of_its_wall_limit_at_best() {
+    for limit_ms in [100, 500] {
+        let limit = Duration::from_millis(limit_ms);
+        let plugin = limited("loops", |limits| limits.wall = limit);
+        let mut over = Vec::new();
+        while over.len() < 20 && !over.iter().any(|over| *over < Duration::from_millis(10)) {
+            // Leaves an instance: making one is of no call's time.
+            let _ = inspect(&plugin, &ctx(), "go on").await;
+            let began = Instant::now();
+            let error = inspect(&plugin, &ctx(), "loop").await.unwrap_err();
+            let took = began.elapsed();
+            assert_eq!(error, CallError::Deadline { plugin: "loops".into(), clock: "wall", limit });
+            over.push(took.checked_sub(limit).unwrap_or_else(|| panic!("{took:?} of {limit:?}")));
+        }
+        println!("past {limit:?} on the wall: {over:?}");
+        assert!(over.iter().any(|over| *over < Duration::from_millis(10)), "past {limit:?}: {over:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_loop_does_not_hold_the_thread_from_others() {
     // One thread for both: the second call is served while the first one spins.

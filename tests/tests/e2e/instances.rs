@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
+use tidegate_tests::stand_in::{StandIn, completion};
 use tidegate_tests::{Answer, Gateway, ask, with_model};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -135,10 +136,10 @@ async fn for_memory_of_all_instances_idle_ones_give_way_and_requests_are_answere
     }
 }
 
-/// A request in which a guest loops, for as long as this is not aborted.
-fn looping(gateway: &Arc<Gateway>, key: &'static str) -> JoinHandle<u16> {
-    let gateway = Arc::clone(gateway);
-    tokio::spawn(async move { chat(&gateway, key, "loop").await.status })
+/// A request in which a guest loops, for as long as this is not aborted: how it was answered, and when.
+fn looping(gateway: &Arc<Gateway>, key: &'static str) -> JoinHandle<(u16, Duration)> {
+    let (gateway, begun) = (Arc::clone(gateway), Instant::now());
+    tokio::spawn(async move { (chat(&gateway, key, "loop").await.status, begun.elapsed()) })
 }
 
 /// Of instances at work none gives way. The metrics say which limit it was; another tenant has its share past that.
@@ -174,33 +175,77 @@ async fn who_is_past_a_limit_of_all_instances_is_refused_and_counted_until_its_c
     }
 }
 
-/// As many loops as connections have threads, so that one is on the stream's.
+/// Loops, as many as connections have threads, so that one is on each.
+fn looping_everywhere(gateway: &Arc<Gateway>) -> Vec<JoinHandle<(u16, Duration)>> {
+    (0..available_parallelism().unwrap().get().min(64)).map(|_| looping(gateway, "")).collect()
+}
+
+/// The guest that loops, never left out for it.
+fn loops(name: &str, limits: &str) -> String {
+    stage(name, "loops", &format!("{limits}\ninstances = 64\n[pipeline.stage.breaker]\nfailures = 0"))
+}
+
+/// What passes until a client has its answer is counted with it, and a busy machine's may be seconds: the least of all is what
+/// the program takes. `an_endless_loop_ends_within_10_ms_of_its_wall_limit_at_best` is without a server.
 #[tokio::test(flavor = "multi_thread")]
-async fn endless_loops_end_near_their_deadline_and_a_stream_goes_on_meanwhile() {
-    const DEADLINE: Duration = Duration::from_secs(2);
+async fn endless_loops_end_within_a_moment_of_their_deadline_at_best_and_a_stream_goes_on_meanwhile() {
+    const DEADLINE: Duration = Duration::from_secs(1);
+    const MOMENT: Duration = Duration::from_millis(25);
     let let_go = Arc::new(Semaphore::new(0));
-    let reads = (0..10_000).map(|n| vec![format!("{n} ")]).collect();
+    let reads = (0..20_000).map(|n| vec![format!("{n} ")]).collect();
     let model = one_read::model("tidegate-starter", reads, &let_go).await;
-    let limits = format!("wall_ms = {}\ncpu_ms = 20000\ninstances = 64", DEADLINE.as_millis());
-    let gateway = Arc::new(Gateway::start(&(model + &stage("loops-beside", "loops", &limits))).await);
+    let limits = format!("wall_ms = {}\ncpu_ms = 20000", DEADLINE.as_millis());
+    let gateway = Arc::new(Gateway::start(&(model + &loops("loops-beside", &limits))).await);
     let mut request = with_model(ask("Hello!"));
     request["stream"] = true.into();
     let mut stream = gateway.send(gateway.json_request("/v1/chat/completions", &request)).await.into_body();
-    let (begun, mut seen) = (Instant::now(), 0);
-    let loops: Vec<_> = (0..available_parallelism().unwrap().get().min(64)).map(|_| looping(&gateway, "")).collect();
-    while loops.iter().any(|running| !running.is_finished()) {
-        stream.frame().await.unwrap().unwrap();
-        // By then all of them loop.
-        seen += usize::from(begun.elapsed() > DEADLINE / 2);
-        let_go.add_permits(1);
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let (mut over, mut seen) = (Vec::new(), 0);
+    for _ in 0..20 {
+        let begun = Instant::now();
+        let running = looping_everywhere(&gateway);
+        while running.iter().any(|running| !running.is_finished()) {
+            stream.frame().await.unwrap().unwrap();
+            // By then all of them loop.
+            seen += usize::from(begun.elapsed() > DEADLINE / 2);
+            let_go.add_permits(1);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for running in running {
+            let (status, took) = running.await.unwrap();
+            assert_eq!(status, 503);
+            over.push(took.checked_sub(DEADLINE).unwrap_or_else(|| panic!("it ended after {took:?}")));
+        }
+        if over.iter().any(|over| *over < MOMENT) {
+            break;
+        }
     }
-    let took = begun.elapsed();
-    for running in loops {
-        assert_eq!(running.await.unwrap(), 503);
-    }
-    // A machine that is busy ends them some seconds late.
-    assert!((DEADLINE..DEADLINE + Duration::from_secs(5)).contains(&took), "they took {took:?}");
+    println!("past {DEADLINE:?}, beside a stream: {over:?}");
+    assert!(over.iter().any(|over| *over < MOMENT), "past {DEADLINE:?}: {over:?}");
+    assert!(over.iter().all(|over| *over < Duration::from_secs(5)), "past {DEADLINE:?}: {over:?}");
     assert!(seen >= 5, "{seen} events came while the guests looped");
     assert!(metrics(&gateway, "").await.contains(&failures("loops-beside", "deadline")));
+}
+
+/// How long that takes is for the machine to say, since all that run have its processors together.
+#[tokio::test(flavor = "multi_thread")]
+async fn endless_loops_end_when_their_cpu_time_is_over_and_others_are_answered_meanwhile() {
+    const CPU: Duration = Duration::from_secs(2);
+    let upstream = StandIn::start(|_, _| completion("Hello.")).await;
+    let limits = format!("wall_ms = 600000\ncpu_ms = {}", CPU.as_millis());
+    let stage = loops("loops-for-long", &limits);
+    let gateway = Arc::new(Gateway::start(&(upstream.model("tidegate-starter") + &stage)).await);
+    let (begun, mut answered) = (Instant::now(), 0);
+    let running = looping_everywhere(&gateway);
+    while running.iter().any(|running| !running.is_finished()) {
+        let loop_by_now = begun.elapsed() > CPU / 2;
+        assert_eq!(chat(&gateway, "", "Hello!").await.text(), "Hello.");
+        answered += usize::from(loop_by_now && running.iter().all(|running| !running.is_finished()));
+    }
+    for running in running {
+        let (status, took) = running.await.unwrap();
+        assert_eq!(status, 503);
+        assert!((CPU..Duration::from_secs(120)).contains(&took), "it ended after {took:?}");
+    }
+    assert!(answered >= 2, "{answered} were answered while the guests looped");
+    assert!(metrics(&gateway, "").await.contains(&failures("loops-for-long", "deadline")));
 }
