@@ -7,7 +7,7 @@ use crate::report::Report;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{CallContext, Channel, Limits, Prompt, Window};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, Message, RequestId, Retention, Role, TenantId};
@@ -57,6 +57,7 @@ pub(crate) async fn measure(native: &Native, report: &mut Report) -> anyhow::Res
     report.add("the same guard natively in Rust, an event of a stream", native.event_us(EVENT)?, "us", None);
     many_words(&sandbox, report).await?;
     loops(&sandbox, report).await?;
+    loops_beside_a_stream(&sandbox, &guard, report).await?;
     memory(&sandbox, &no_op, report).await
 }
 
@@ -98,6 +99,41 @@ async fn loops(sandbox: &Sandbox, report: &mut Report) -> anyhow::Result<()> {
             Some(10.0),
         );
     }
+    Ok(())
+}
+
+/// How much longer than its limit of wall time an endless loop goes on, while its thread has the events of a stream to ask
+/// `guard` about.
+async fn loops_beside_a_stream(sandbox: &Sandbox, guard: &Plugin, report: &mut Report) -> anyhow::Result<()> {
+    let limit = Duration::from_millis(200);
+    let limits = Limits { cpu: Duration::from_secs(60), wall: limit, ..Limits::default() };
+    let plugin = sandbox.load(PluginSpec { limits, ..PluginSpec::new("loops", std::fs::read(component("loops"))?) })?;
+    let asked = |text| [Message::text("m0", Role::User, text)];
+    let rounds = async {
+        let mut over = Duration::ZERO;
+        for _ in 0..BATCHES {
+            // Leaves an instance, which is made in no call's time.
+            inspect(&plugin, &context(0), &asked("go on")).await?;
+            let began = Instant::now();
+            anyhow::ensure!(inspect(&plugin, &context(0), &asked("loop")).await.is_err(), "a loop had an end");
+            over = over.max(began.elapsed().saturating_sub(limit));
+        }
+        anyhow::Ok(over)
+    };
+    let events = async {
+        loop {
+            if let Err(error) = window(guard).await {
+                return error;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let over: Duration = tokio::select! {
+        over = rounds => over?,
+        error = events => return Err(error),
+    };
+    let figure = "an endless loop, past a wall limit of 200 ms, beside a stream, at most";
+    report.add(figure, over.as_secs_f64() * 1e3, "ms", Some(10.0));
     Ok(())
 }
 
