@@ -41,7 +41,11 @@ fn a_hangup_takes_the_config_anew_and_a_bad_one_leaves_the_old() {
     assert_eq!(status(&server, "a heron"), "200");
     std::fs::write(&path, "[server\n").unwrap();
     signal::send(server.child.id(), "HUP");
-    std::thread::sleep(Duration::from_millis(300));
+    let until = Instant::now() + Duration::from_secs(60);
+    while !read_all(server.get("/metrics")).contains("tidegate_reloads_total{outcome=\"refused\"} 1") {
+        assert!(Instant::now() < until, "it is never refused");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     assert_eq!((status(&server, "a heron"), status(&server, "an otter")), ("200".into(), "400".into()));
 }
 
