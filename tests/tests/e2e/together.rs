@@ -287,6 +287,7 @@ async fn each_plugin_has_its_figures() {
     let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
     for figure in [
         "tidegate_plugin_call_seconds_count{plugin=\"figures-hold\",stage=\"stream-guard\"}",
+        "tidegate_plugin_call_seconds_bucket{plugin=\"figures-honest\",stage=\"prompt-guard\",le=\"120\"} 2",
         "tidegate_plugin_holdback_seconds_count{plugin=\"figures-hold\"}",
         "tidegate_plugin_verdicts_total{plugin=\"figures-honest\",stage=\"prompt-guard\",verdict=\"refuse\"} 1",
         "tidegate_plugin_memory_peak_bytes{plugin=\"figures-honest\"}",
