@@ -43,6 +43,13 @@ fn taking(answer: &'static str) -> (String, Receiver<(String, Vec<u8>)>) {
     (addr, receiver)
 }
 
+/// A guest of the tests.
+fn stage(guest: &str, more: &str) -> String {
+    let guests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist");
+    let file = guests.join(format!("{guest}.wasm"));
+    format!("[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = \"{}\"\n{more}\n{LIMITS}", file.display())
+}
+
 fn start(folder: &std::path::Path, config: &str) -> (Child, String) {
     std::fs::write(folder.join("tidegate.toml"), format!("[server]\nlisten = \"127.0.0.1:0\"\n{config}")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
@@ -60,7 +67,7 @@ fn start(folder: &std::path::Path, config: &str) -> (Child, String) {
 
 fn ask(addr: &str, model: &str, stream: bool, more: &str) {
     let body = format!(
-        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":24,\
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":24,\"temperature\":0,\
          \"messages\":[{{\"role\":\"user\",\"content\":\"What is Tidegate? {CANARY}\"}}]}}"
     );
     let mut socket = TcpStream::connect(addr).unwrap();
@@ -158,11 +165,6 @@ fn a_request_and_its_parts_are_spans_in_the_clients_trace() {
 /// Those that are asked beside the path, and behind the answer, too.
 #[test]
 fn each_kind_of_stage_has_its_span_in_the_clients_trace() {
-    let guests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist");
-    let stage = |guest: &str, more: &str| {
-        let file = guests.join(format!("{guest}.wasm"));
-        format!("[[pipeline.stage]]\nplugin = \"{guest}\"\nfile = \"{}\"\n{more}\n{LIMITS}", file.display())
-    };
     let kinds = ["router", "retriever", "memory", "output-guard", "observer"];
     let (addr, collector) = taking("");
     let folder = tempfile::tempdir().unwrap();
@@ -207,23 +209,42 @@ fn each_kind_of_stage_has_its_span_in_the_clients_trace() {
 /// Its outcome is the case of its failure, by which it is counted too.
 #[test]
 fn a_call_that_fails_has_its_span_too() {
-    let guests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist");
-    let (addr, collector) = taking("");
-    let folder = tempfile::tempdir().unwrap();
-    let config = format!(
-        "[traces]\nendpoint = \"http://{addr}\"\n[[pipeline.stage]]\nplugin = \"honest\"\nfile = {:?}\n\
-         stages = [\"retriever\"]\non_error = \"open\"\nconfig = {{ trap = \"retriever\" }}\n{LIMITS}",
-        guests.join("honest.wasm")
-    );
-    let (program, gateway) = start(folder.path(), &config);
-    ask(&gateway, "tidegate-starter", false, &trace_headers(true));
-    let spans = spans(program, &addr, &collector);
-    let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
-    let calls: Vec<&Span> = spans.iter().filter(|span| span.name == "plugin").collect();
-    assert_eq!(calls.len(), 1, "{spans:#?}");
-    let told = ["name", "stage", "outcome", "verdict"].map(|key| text(calls[0], key));
-    assert_eq!(told, ["honest", "retriever", "trap", ""]);
-    assert_eq!(calls[0].parent_span_id, server.span_id);
+    for kind in ["retriever", "stream-guard"] {
+        let (addr, collector) = taking("");
+        let folder = tempfile::tempdir().unwrap();
+        let more = format!("stages = [\"{kind}\"]\non_error = \"open\"\nconfig = {{ trap = \"{kind}\" }}");
+        let config = format!("[traces]\nendpoint = \"http://{addr}\"\n{}", stage("honest", &more));
+        let (program, gateway) = start(folder.path(), &config);
+        ask(&gateway, "tidegate-starter", false, &trace_headers(true));
+        let spans = spans(program, &addr, &collector);
+        let server = spans.iter().find(|span| hex(&span.parent_span_id) == PARENT).expect("a span below the client's");
+        let calls: Vec<&Span> = spans.iter().filter(|span| span.name == "plugin").collect();
+        assert_eq!(calls.len(), 1, "{spans:#?}");
+        let told = ["name", "stage", "outcome", "verdict"].map(|key| text(calls[0], key));
+        assert_eq!(told, ["honest", kind, "trap", ""]);
+        assert_eq!(calls[0].parent_span_id, server.span_id);
+    }
+}
+
+/// What waits when the guard ends the answer has waited all the same.
+#[test]
+fn a_stream_guards_span_says_how_long_its_calls_took_and_text_waited() {
+    for (config, verdict) in [("hold = \"8\"", "pass"), ("hold = \"8\", halt = \".\"", "halt")] {
+        let (addr, collector) = taking("");
+        let folder = tempfile::tempdir().unwrap();
+        let more = format!("stages = [\"stream-guard\"]\nconfig = {{ {config} }}");
+        let config = format!("[traces]\nendpoint = \"http://{addr}\"\n{}", stage("watches", &more));
+        let (program, gateway) = start(folder.path(), &config);
+        ask(&gateway, "tidegate-starter", true, &trace_headers(true));
+        let spans = spans(program, &addr, &collector);
+        let guard = spans.iter().find(|span| text(span, "stage") == "stream-guard").expect("the guard's span");
+        assert_eq!(text(guard, "verdict"), verdict, "{guard:#?}");
+        let figure = |key: &str| text(guard, key).parse::<u64>().unwrap();
+        let lasted = guard.end_time_unix_nano - guard.start_time_unix_nano;
+        for (key, nanos) in [("us", 1_000), ("held_ms", 1_000_000)] {
+            assert!((nanos..=lasted).contains(&(figure(key) * nanos)), "{key}: {guard:#?}");
+        }
+    }
 }
 
 #[test]

@@ -54,6 +54,15 @@ pub(crate) const TOO_LONG: &str = "too_long_to_check";
 /// What a stage has to say: a result, or nothing because it failed and is not closed.
 pub(crate) type Opinion<T> = Result<Option<T>, Reject>;
 
+/// A stage's opinion, and how it came to it.
+pub(crate) struct Timed<T> {
+    pub(crate) opinion: Opinion<T>,
+    /// How long the call took, where one was made.
+    pub(crate) took: Option<Duration>,
+    /// The case of the failure, as it is counted.
+    pub(crate) failure: Option<&'static str>,
+}
+
 impl Stage {
     /// Calls the plugin, counts and times the call, and turns a failure into what `on_error` says.
     pub(crate) async fn call<'a, T, F, Fut>(&'a self, kind: StageKind, cx: &CallContext, call: F) -> Opinion<T>
@@ -78,7 +87,7 @@ impl Stage {
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        let (opinion, took) = self.timed(num_bytes, kind, cx, call).await;
+        let Timed { opinion, took, .. } = self.timed(num_bytes, kind, cx, call).await;
         if let Some(took) = took {
             self.figures.calls(&self.name, kind).record(took.as_secs_f64());
         }
@@ -102,31 +111,32 @@ impl Stage {
         }
     }
 
-    /// As [`Self::call_about`], for one who counts the calls: how long this one took, where one was made.
+    /// As [`Self::call_about`], for one who counts the calls.
     pub(crate) async fn timed<'a, T, F, Fut>(
         &'a self,
         num_bytes: usize,
         kind: StageKind,
         cx: &CallContext,
         call: F,
-    ) -> (Opinion<T>, Option<Duration>)
+    ) -> Timed<T>
     where
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
         let plugin = match &self.plugin {
             Ok(plugin) => plugin.as_ref(),
-            Err(why) => return (self.failed(kind, "load", why), None),
+            Err(why) => return self.not_called(kind, "load", why),
         };
         let started = cx.began.unwrap_or_else(Instant::now);
         let tenant = &cx.caller.tenant;
         // Held across the call: where its caller goes away, that is noted.
         let Some(attempt) = self.breaker.begin(tenant, started) else {
-            return (self.failed(kind, "paused", "it failed too often and is left out for a while"), None);
+            return self.not_called(kind, "paused", "it failed too often and is left out for a while");
         };
         let span = self.span(kind);
         let outcome = call(plugin).instrument(span.clone()).await;
-        span.record("outcome", outcome.as_ref().map_or_else(case, |_| "ok"));
+        let failure = outcome.as_ref().err().map(case);
+        span.record("outcome", failure.unwrap_or("ok"));
         let took = started.elapsed();
         // A span that nothing is said in is not seen in a log.
         span.in_scope(|| tracing::debug!(us = took.as_micros(), "called"));
@@ -152,7 +162,11 @@ impl Stage {
                 }
             }
         };
-        (opinion, Some(took))
+        Timed { opinion, took: Some(took), failure }
+    }
+
+    fn not_called<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Timed<T> {
+        Timed { opinion: self.failed(kind, case, why), took: None, failure: Some(case) }
     }
 
     /// Of one call; those about a stream's windows are too many to be exported, and have one for each text

@@ -3,7 +3,7 @@
 use crate::context::RequestContext;
 use crate::figures::CallTimes;
 use crate::holdback::{AtCap, Holdback, Released};
-use crate::stage::{OnError, Stage};
+use crate::stage::{OnError, Stage, Timed};
 use crate::stages::run_tools::is_json;
 use crate::stages::screen_output::Judged;
 use metrics::{Histogram, counter};
@@ -65,9 +65,10 @@ impl Drop for Waiting {
 struct Watched {
     span: Span,
     calls: u64,
-    failed: bool,
+    /// The case of the first failure.
+    failure: Option<&'static str>,
     /// The gravest so far.
-    verdict: &'static str,
+    verdict: Option<&'static str>,
     took: Duration,
     /// For how long the guard kept text back.
     held: Duration,
@@ -82,19 +83,20 @@ impl Watched {
         );
         let times = CallTimes::of(stage.figures.calls(&stage.name, StageKind::StreamGuard));
         let (took, held) = (Duration::ZERO, Duration::ZERO);
-        Self { span, calls: 0, failed: false, verdict: "pass", took, held, times }
+        Self { span, calls: 0, failure: None, verdict: None, took, held, times }
     }
 
-    /// Of a call that began then, and what the guard said; `took` is `None` where none was made.
-    fn note(&mut self, said: Option<&Inspection>, began: Instant, took: Option<Duration>) {
+    /// Of a call that began then.
+    fn note(&mut self, began: Instant, call: &Timed<Inspection>) {
         self.calls += 1;
-        match said.map(|said| &said.action) {
-            None => self.failed = true,
-            Some(WindowAction::Halt { .. }) => self.verdict = "halt",
-            Some(WindowAction::Redact(_)) => self.verdict = "redact",
-            Some(WindowAction::Pass) => {}
+        self.failure = self.failure.or(call.failure);
+        match call.opinion.as_ref().ok().and_then(Option::as_ref).map(|said| &said.action) {
+            Some(WindowAction::Halt { .. }) => self.verdict = Some("halt"),
+            Some(WindowAction::Redact(_)) => self.verdict = Some("redact"),
+            Some(WindowAction::Pass) => self.verdict = self.verdict.or(Some("pass")),
+            None => {}
         }
-        if let Some(took) = took {
+        if let Some(took) = call.took {
             self.took += took;
             self.times.note(began, took);
         }
@@ -106,8 +108,10 @@ impl Drop for Watched {
         if self.span.is_disabled() {
             return;
         }
-        self.span.record("outcome", if self.failed { "failed" } else { "ok" });
-        self.span.record("verdict", self.verdict);
+        self.span.record("outcome", self.failure.unwrap_or("ok"));
+        if let Some(verdict) = self.verdict {
+            self.span.record("verdict", verdict);
+        }
         self.span.record("calls", self.calls);
         self.span.record("us", self.took.as_micros() as u64);
         self.span.record("held_ms", self.held.as_millis() as u64);
@@ -148,7 +152,7 @@ impl Asking<'_> {
         let started = Instant::now();
         call.began = Some(started);
         let call = &*call;
-        let (opinion, took) = stage
+        let asked = stage
             .timed(0, StageKind::StreamGuard, call, async |plugin| {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
@@ -160,8 +164,8 @@ impl Asking<'_> {
                 Ok(said)
             })
             .await;
-        watched.note(opinion.as_ref().ok().and_then(Option::as_ref), started, took);
-        let (opinion, slow) = (opinion?, took.is_some_and(|took| took > SLOW_GUARD));
+        watched.note(started, &asked);
+        let (opinion, slow) = (asked.opinion?, asked.took.is_some_and(|took| took > SLOW_GUARD));
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
             held.let_go();
@@ -221,6 +225,13 @@ impl Withheld {
         } else if self.waiting.is_none() {
             self.waiting = Some(Waiting { since: asked, figure: stage.figures.holdback(&stage.name).clone() });
         }
+    }
+}
+
+/// What waits when the answer ends, as where its guard halts it, has waited until then.
+impl Drop for Withheld {
+    fn drop(&mut self) {
+        self.let_go();
     }
 }
 
