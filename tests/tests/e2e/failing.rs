@@ -3,12 +3,14 @@
 
 use crate::halts::chunk;
 use crate::stages::{counted, metrics};
+use crate::talk::until;
 use crate::tool_turns::{calls, find, is_told, says, whole};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use tidegate_sandbox::stage::StageKind;
 use tidegate_tests::stand_in::{StandIn, embeddings};
 use tidegate_tests::{Gateway, ask, with_model};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -77,6 +79,31 @@ async fn a_stage_of_any_kind_that_traps_ends_its_request_or_is_passed_over_as_on
             }
             counted(&gateway, &failures(&name, kind, "trap"), 1).await;
         }
+    }
+}
+
+/// Its `configure` refuses. Where a router has no opinion the models are asked in the order of the config.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_cannot_be_loaded_ends_requests_as_a_guard_and_is_passed_over_as_anything_else_by_default() {
+    for kind in StageKind::ALL {
+        let is_guard = matches!(kind, StageKind::PromptGuard | StageKind::StreamGuard | StageKind::OutputGuard);
+        let upstream = StandIn::start(|_, _| says("Hello.")).await;
+        let (kind, name) = (kind.as_str(), format!("no-load-{}", kind.as_str()));
+        let models = format!("{}{}", upstream.model("alpha"), upstream.model("beta"));
+        let stage = stage("honest", &name, kind, "config = { refuse = true }", "");
+        let gateway = Gateway::start(&(models + &stage)).await;
+        let facts = gateway.running.facts.join("\n");
+        assert!(facts.contains(&format!("{name} DID NOT LOAD")), "{facts}");
+        let mut request = ask("Hello!");
+        request["model"] = if kind == "router" { "auto".into() } else { "alpha".into() };
+        let answer = gateway.post(CHAT, &request).await;
+        if is_guard {
+            assert_eq!((answer.status, answer.error().2), (503, json!("plugin_failed")), "{name}");
+        } else {
+            assert_eq!((answer.text().as_str(), &answer.json()["model"]), ("Hello.", &json!("alpha")), "{name}");
+        }
+        let counter = failures(&name, kind, "load");
+        until(&counter, async || metrics(&gateway).await.contains(&counter).then_some(())).await;
     }
 }
 
