@@ -56,12 +56,14 @@ async fn a_closed_stage_that_fails_ends_its_request_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_stage_that_fails_is_passed_over_and_counted() {
+async fn an_open_stage_that_fails_and_one_that_is_skipped_are_passed_over_and_counted() {
     for (guest, word, memory_mib, case) in CASES {
-        let name = format!("{guest}-open");
-        let gateway = Gateway::start(&named(&name, guest, "open", memory_mib)).await;
-        assert_eq!(gateway.chat(ask(word)).await.status, 200, "{guest}");
-        assert_eq!(failures(&gateway, &name).await, [format!("\"{case}\"}} 1")]);
+        for on_error in ["open", "skip"] {
+            let name = format!("{guest}-{on_error}");
+            let gateway = Gateway::start(&named(&name, guest, on_error, memory_mib)).await;
+            assert_eq!(gateway.chat(ask(word)).await.status, 200, "{name}");
+            assert_eq!(failures(&gateway, &name).await, [format!("\"{case}\"}} 1")]);
+        }
     }
 }
 
