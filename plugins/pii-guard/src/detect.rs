@@ -105,6 +105,7 @@ impl Detector {
                 (open @ Step::Open { .. }, _) => return open,
                 (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => {}
                 (found @ Step::Match { .. }, _) => best = found,
+                (passed @ Step::Skip(_), Step::No) => best = passed,
                 _ => {}
             }
         }
@@ -268,7 +269,8 @@ fn plain_word(text: &str) -> usize {
         len <= MAX_PLAIN_DIGITS && !goes_on
     } else {
         let has_check_digits = matches!(bytes, [_, _, b'0'..=b'9', b'0'..=b'9', ..]);
-        (1..key::MIN_BYTES).contains(&len) && !has_check_digits
+        // Of a checksum the first word may be short, and what follows belongs to it.
+        (1..key::MIN_BYTES).contains(&len) && !has_check_digits && !text.starts_with("sha")
     };
     if is_plain && is_between(*next) { len + 1 } else { 0 }
 }

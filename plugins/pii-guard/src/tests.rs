@@ -152,6 +152,11 @@ fn a_key_longer_than_the_holdback_never_leaves() {
     let lines = format!("{line}\n").repeat(30);
     let key = format!("{dashes}BEGIN RSA PRIVATE KEY{dashes}\n{lines}T=\n{dashes}END RSA PRIVATE KEY{dashes}");
     assert_eq!(redacted("", Channel::Text, &format!("It is\n{key}\nBye")), "It is\n[api-key]\nBye");
+    let headers = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B2C3D4E5F60718293A4B5C6D7E8F9\n\n";
+    let key = key.replacen("a1B2", &format!("{headers}a1B2"), 1);
+    assert_eq!(redacted("", Channel::Text, &format!("It is\n{key}\nBye")), "It is\n[api-key]\nBye");
+    let glued = format!("ghp_{}{key}", "a1B2".repeat(100));
+    assert_eq!(redacted("", Channel::Text, &format!("It is\n{glued}\nBye")), "It is\n[api-key][api-key]\nBye");
 }
 
 #[test]
@@ -229,6 +234,14 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "BEGIN RSA PRIVATE KEY-----",
         "MHcCAQEEIzXKyBTX17dh",
         "END RSA PRIVATE KEY-----",
+        "Proc-Type: 4,ENCRYPTED\n",
+        "DEK-Info: ",
+        "AES-128-CBC,0A1B",
+        "sha256-",
+        "sha256-47DEQpj8HB/aBlTImW5JCeuQeRkm5NMpJWZG3hSu",
+        "FU0=",
+        "AAAAC3NzaC1lZDI1NTE5AAAAI",
+        "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3h",
         "+",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())

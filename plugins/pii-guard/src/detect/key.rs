@@ -50,9 +50,26 @@ const PREFIXES: &[(&str, usize)] = &[
 const MIN_MIXED_BYTES: usize = 32;
 const MAX_MIXED_BYTES: usize = 200;
 
-/// How much of what stands behind a sign tells base64 from words.
-const MIN_PIECE_BYTES: usize = 8;
-const MAX_PIECE_BYTES: usize = 16;
+/// So much behind a sign tells longer base64 from words, and from another key.
+const PIECE_BYTES: usize = 64;
+
+/// What is as random as a key and known to everybody: checksums of scripts and packages, with the length of their base64.
+const CHECKSUMS: [(&str, usize); 3] = [("sha256-", 44), ("sha384-", 64), ("sha512-", 88)];
+/// And public keys of SSH, as the base64 of their kind's name begins; none is shorter than [`MIN_BYTES`].
+const PUBLIC_KEYS: [&str; 7] = [
+    "AAAAB3NzaC1yc2EAAAAB",
+    "AAAAB3NzaC1yc2EAAAAD",
+    "AAAAB3NzaC1kc3MAAACB",
+    "AAAAC3NzaC1lZDI1NTE5AAAAI",
+    "AAAAE2VjZHNhLXNoYTIt",
+    "AAAAGnNrLXNzaC1lZDI1",
+    "AAAAInNrLWVjZHNhLXNoYTIt",
+];
+/// Of one of RSA with 2048 bits; of a longer one this much is known as such.
+const MAX_PUBLIC_KEY_BYTES: usize = 372;
+
+/// A private key may begin here.
+const DASHES: &str = "-----";
 
 pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     if at.rest.starts_with('-') {
@@ -61,7 +78,7 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     if at.before.is_some_and(is_word) || !at.rest.starts_with(is_key) {
         return Step::No;
     }
-    if let Some(step) = web_token(at) {
+    if let Some(step) = public(at).or_else(|| web_token(at)) {
         return step;
     }
     if let Some((prefix, min)) = PREFIXES.iter().find(|(prefix, _)| at.rest.starts_with(prefix)) {
@@ -69,7 +86,7 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     }
     let len = word(at.rest);
     match is_whole(at, len, Dots::End) {
-        true if is_mixed(&at.rest[..len]) => match is_public(at, len) {
+        true if is_mixed(&at.rest[..len]) => match is_piece(at, len) {
             Some(true) => Step::No,
             Some(false) => Step::Match { len, rule },
             None => Step::More,
@@ -79,27 +96,36 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     }
 }
 
-/// What is as random as a key and known to everybody: public keys of SSH, checksums of packages and scripts, pieces of longer
-/// base64. `None` where more text may make it a piece.
-fn is_public(at: Place<'_>, len: usize) -> Option<bool> {
-    let (word, behind) = (&at.rest[..len], &at.rest[len..]);
-    if ["AAAA", "sha256-", "sha384-", "sha512-"].iter().any(|begin| word.starts_with(begin)) {
-        return Some(true);
+/// Passes over a checksum or a public key whole: its pieces look like keys.
+fn public(at: Place<'_>) -> Option<Step> {
+    let run =
+        |from: usize, most: usize| from + at.rest[from..].chars().take(most).take_while(|c| is_base64(*c)).count();
+    let is_cut = |len: usize| len == at.rest.len() && !at.is_last;
+    if let Some((begin, digest)) = CHECKSUMS.iter().find(|(begin, _)| at.rest.starts_with(begin)) {
+        let (len, expected) = (run(begin.len(), digest + 1), begin.len() + digest);
+        return match len <= expected && is_cut(len) {
+            true => Some(Step::More),
+            false => (len == expected).then_some(Step::Skip(len)),
+        };
     }
-    if behind.starts_with("==") {
-        return Some(at.before.is_some_and(|c| matches!(c, '+' | '/')));
-    }
-    let Some(next) = behind.strip_prefix(['+', '/']) else {
-        return if behind == "=" && !at.is_last { None } else { Some(false) };
-    };
-    // Words of a URL go on behind a sign, too, as does a path.
-    let is_base64 = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
-    let more = next.bytes().take(MAX_PIECE_BYTES).take_while(is_base64).count();
-    if more == next.len() && more < MAX_PIECE_BYTES && !at.is_last {
+    PUBLIC_KEYS.iter().find(|begin| at.rest.starts_with(**begin))?;
+    let len = run(0, MAX_PUBLIC_KEY_BYTES);
+    Some(if len < MAX_PUBLIC_KEY_BYTES && is_cut(len) { Step::More } else { Step::Skip(len) })
+}
+
+/// Whether a word is a piece of longer base64, an image say: much more of it follows behind a sign. `None` where more text
+/// may make it one.
+fn is_piece(at: Place<'_>, len: usize) -> Option<bool> {
+    let Some(next) = at.rest[len..].strip_prefix(['+', '/']) else { return Some(false) };
+    let more = next.chars().take(PIECE_BYTES).take_while(|c| is_base64(*c)).count();
+    if more == next.len() && more < PIECE_BYTES && !at.is_last {
         return None;
     }
-    let has = |fits: fn(&u8) -> bool| next[..more].bytes().any(|b| fits(&b));
-    Some(more >= MIN_PIECE_BYTES && has(u8::is_ascii_digit) && has(u8::is_ascii_uppercase))
+    Some(more == PIECE_BYTES && is_mixed(&next[..more].replace(['+', '/', '='], "")))
+}
+
+fn is_base64(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=')
 }
 
 fn prefixed(at: Place<'_>, rule: usize, prefix: usize, min: usize) -> Step {
@@ -112,7 +138,7 @@ fn prefixed(at: Place<'_>, rule: usize, prefix: usize, min: usize) -> Step {
     match is_whole(at, len, dots) {
         _ if len == MAX_WORD_BYTES => {
             if is_secret(&at.rest[prefix..len]) {
-                Step::Open { len, rule }
+                Step::Open { len: before_dashes(at.rest, len), rule }
             } else {
                 Step::No
             }
@@ -129,11 +155,18 @@ pub(super) fn go_on(at: Place<'_>, rule: usize) -> Step {
         return pem::go_on(at);
     }
     let has_dots = rule == DOTTED_KEY_RULE;
-    match if has_dots { dotted(at.rest) } else { word(at.rest) } {
-        0 if has_dots && at.rest == "." && !at.is_last => Step::More,
+    let found = if has_dots { dotted(at.rest) } else { word(at.rest) };
+    let is_cut = found == at.rest.len() && !at.is_last;
+    match if is_cut || found == MAX_WORD_BYTES { before_dashes(at.rest, found) } else { found } {
+        0 if is_cut || has_dots && at.rest == "." && !at.is_last => Step::More,
         0 => Step::No,
         len => Step::Open { len, rule },
     }
+}
+
+/// Of a token of `len` bytes that may go on, what stands before the dashes at its end: a private key may begin with them.
+fn before_dashes(text: &str, len: usize) -> usize {
+    text[..len].trim_end_matches('-').len()
 }
 
 /// Three parts of base64url with dots between; header and payload are JSON objects, so both begin with `eyJ`.
@@ -145,8 +178,9 @@ fn web_token(at: Place<'_>) -> Option<Step> {
     match &at.rest[header..] {
         "" | "." | ".e" | ".ey" if !at.is_last => Some(Step::More),
         rest if header >= 10 && rest.starts_with(".eyJ") => {
-            let len = dotted(at.rest);
-            match is_whole(at, len, Dots::Inside) {
+            let found = dotted(at.rest);
+            let len = before_dashes(at.rest, found);
+            match is_whole(at, found, Dots::Inside) {
                 _ if len >= MIN_BYTES => Some(Step::Open { len, rule: DOTTED_KEY_RULE }),
                 true => None,
                 false => Some(Step::More),
@@ -176,9 +210,10 @@ fn is_key(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '-'
 }
 
-/// Bytes of the word at the start, at most [`MAX_WORD_BYTES`].
+/// Bytes of the word at the start, at most [`MAX_WORD_BYTES`]; five dashes end it.
 fn word(text: &str) -> usize {
-    text.bytes().take(MAX_WORD_BYTES).take_while(|b| is_key(char::from(*b))).count()
+    let len = text.bytes().take(MAX_WORD_BYTES).take_while(|b| is_key(char::from(*b))).count();
+    text[..len].find(DASHES).unwrap_or(len)
 }
 
 /// The same with single dots inside.
@@ -188,7 +223,8 @@ fn dotted(text: &str) -> usize {
         b'.' => bytes.get(at + 1).is_some_and(|next| is_key(char::from(*next))),
         byte => is_key(char::from(byte)),
     };
-    (0..bytes.len().min(MAX_WORD_BYTES)).take_while(fits).count()
+    let len = (0..bytes.len().min(MAX_WORD_BYTES)).take_while(fits).count();
+    text[..len].find(DASHES).unwrap_or(len)
 }
 
 /// Behind a prefix stands something with digits, not hyphenated words.
@@ -264,9 +300,41 @@ mod tests {
             format!("https://example.com/{key}/edit?usp=sharing"),
             format!("{key}=="),
             format!("+{key}="),
+            format!("https://example.com/{key}/v1/Users"),
+            format!("{key}/Report2024"),
+            format!("{key}+Abcdefg1"),
+            format!("https://example.com/{key}=="),
+            format!("{key}/v1/Users2/of/the/Project1234/and/all/that/Belongs/to/them/in/Version3"),
         ] {
             assert_eq!(found(Kind::ApiKey, &text), [key], "{text}");
         }
+        assert_eq!(found(Kind::ApiKey, &format!("{key}/{key}")), [key, key]);
+    }
+
+    /// Of digests the first characters are as random as the others.
+    #[test]
+    fn checksums_and_what_is_part_of_longer_base64_are_left_alone() {
+        let digest = |seed: &str, kind: &str, len: usize| {
+            let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+            let mut state = seed
+                .bytes()
+                .fold(0xcbf2_9ce4_8422_2325_u64, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+            let random = (0..len).map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                char::from(digits[(state >> 58) as usize])
+            });
+            format!("{kind}{}", random.collect::<String>())
+        };
+        for seed in 0..500 {
+            let seed = seed.to_string();
+            for (kind, len, padding) in [("sha256-", 43, "="), ("sha384-", 64, ""), ("sha512-", 86, "==")] {
+                let text = format!("integrity=\"{}{padding}\"", digest(&seed, kind, len));
+                assert_eq!(found(Kind::ApiKey, &text), [""; 0], "{text}");
+            }
+        }
+        // What is as long as no digest is none.
+        let key = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3h";
+        assert_eq!(found(Kind::ApiKey, &format!("sha256-{key}")), [format!("sha256-{key}")]);
     }
 
     #[test]

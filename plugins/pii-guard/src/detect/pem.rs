@@ -1,4 +1,4 @@
-//! Private keys as files have them (RFC 7468): the line that begins one, lines of base64, the line that ends it. Also where
+//! Private keys as files have them (RFC 7468, and the armour of OpenPGP): the line that begins one, lines of base64, the line that ends it. Also where
 //! line breaks are written as `\n`, as in JSON. Certificates and public keys are no secrets.
 //!
 //! A key is longer than a stream may hold back: once its first line of base64 is seen to begin, the rest is swallowed as it
@@ -17,8 +17,11 @@ const MAX_GAP_BYTES: usize = 64;
 /// A shorter word is the last line of a key or none.
 const MIN_LINE_BYTES: usize = 16;
 const MAX_LINE_BYTES: usize = 128;
-/// What encrypted keys have before their base64.
-const HEADERS: [&str; 2] = ["Proc-Type: ", "DEK-Info: "];
+/// What keys have before their base64: encrypted ones, and those of OpenPGP.
+const HEADERS: [&str; 7] =
+    ["Proc-Type: ", "DEK-Info: ", "Version: ", "Comment: ", "Hash: ", "Charset: ", "MessageID: "];
+/// How the line ends that begins one.
+const NAMES: [&str; 2] = ["PRIVATE KEY-----", "PRIVATE KEY BLOCK-----"];
 
 /// Of a line break as JSON writes it.
 const HALF_BREAK: &str = "\\";
@@ -35,7 +38,7 @@ enum Seen {
 /// At the first of the dashes: the line that begins a private key, and that something follows as a key would.
 pub(super) fn step(at: Place<'_>) -> Step {
     let len = match line(at.rest, BEGIN) {
-        Seen::Whole(len) if at.rest[..len].ends_with("PRIVATE KEY-----") => len,
+        Seen::Whole(len) if NAMES.iter().any(|name| at.rest[..len].ends_with(name)) => len,
         Seen::Begun if !at.is_last => return Step::More,
         _ => return Step::No,
     };
@@ -57,11 +60,13 @@ pub(super) fn go_on(at: Place<'_>) -> Step {
     }
 }
 
-/// The line that ends a key, with a short one before it.
+/// The line that ends a key, with a short one before it, or two: of OpenPGP the second is a checksum.
 fn ending(text: &str) -> Seen {
-    let mut at = gap(text);
-    let last = text[at..].bytes().take(MIN_LINE_BYTES).take_while(|b| is_base64(char::from(*b))).count();
-    at += last;
+    let mut at = 0;
+    for _ in 0..2 {
+        at += gap(&text[at..]);
+        at += text[at..].bytes().take(MIN_LINE_BYTES).take_while(|b| is_base64(char::from(*b))).count();
+    }
     at += gap(&text[at..]);
     match line(&text[at..], END) {
         Seen::Whole(len) => Seen::Whole(at + len),
@@ -81,7 +86,7 @@ fn line(text: &str, begin: &str) -> Seen {
     let label = rest.bytes().take(MAX_LABEL_BYTES).take_while(fits).count();
     match &rest[label..] {
         dashes if dashes.starts_with(DASHES) => Seen::Whole(begin.len() + label + DASHES.len()),
-        dashes if label < MAX_LABEL_BYTES && DASHES.starts_with(dashes) => Seen::Begun,
+        dashes if label <= MAX_LABEL_BYTES && DASHES.starts_with(dashes) => Seen::Begun,
         _ => Seen::No,
     }
 }
@@ -93,21 +98,33 @@ fn body(text: &str, min: usize) -> Seen {
     if gap == MAX_GAP_BYTES {
         return Seen::No;
     }
-    let (begin, fits): (usize, fn(char) -> bool) = match HEADERS.iter().find(|header| rest.starts_with(**header)) {
-        Some(header) => (header.len(), |c| c.is_ascii_alphanumeric() || matches!(c, ',' | '-')),
-        None => (0, is_base64),
-    };
-    let len = begin + rest[begin..].chars().take(MAX_LINE_BYTES).take_while(|c| fits(*c)).count();
+    // A header has a line of its own.
+    let headers = if gap > 0 { &HEADERS[..] } else { &[] };
+    if let Some(header) = headers.iter().find(|header| rest.starts_with(**header)) {
+        return match header_value(&rest[header.len()..]) {
+            Seen::Whole(len) => Seen::Whole(gap + header.len() + len),
+            other => other,
+        };
+    }
+    let len = rest.chars().take(MAX_LINE_BYTES).take_while(|c| is_base64(*c)).count();
     match len {
-        _ if len >= min.max(begin + 1) => Seen::Whole(gap + len),
+        _ if len >= min => Seen::Whole(gap + len),
         _ if len == rest.len()
             || &rest[len..] == HALF_BREAK
-            || HEADERS.iter().any(|header| header.starts_with(rest)) =>
+            || headers.iter().any(|header| header.starts_with(rest)) =>
         {
             Seen::Begun
         }
         _ => Seen::No,
     }
+}
+
+/// What stands in a header up to the end of its line, which has to be in sight: else what comes next could not be told from
+/// what ends a key.
+fn header_value(text: &str) -> Seen {
+    let fits = |b: &u8| *b == b' ' || b.is_ascii_graphic() && *b != b'\\';
+    let len = text.bytes().take(MAX_LINE_BYTES).take_while(fits).count();
+    if len < text.len() || len == MAX_LINE_BYTES { Seen::Whole(len) } else { Seen::Begun }
 }
 
 fn is_base64(c: char) -> bool {
@@ -155,12 +172,19 @@ mod tests {
         let (key, headers) = (key("RSA PRIVATE KEY", "\n"), "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0A1B2C\n\n");
         let encrypted = key.replacen("MHc", &format!("{headers}MHc"), 1);
         assert_eq!(whole(Kind::ApiKey, &format!("{encrypted} it is")), [encrypted.as_str()]);
+        let block = encrypted.replace("RSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK").replace("T=\n", "T=\n=aB3d\n");
+        let block = block.replace(headers, "Version: GnuPG v2\nComment: of (no) one's\n\n");
+        assert_eq!(whole(Kind::ApiKey, &format!("{block} it is")), [block.as_str()]);
     }
 
     /// The end of a line in a JSON string, or a file whose last line does not end.
     #[test]
     fn what_stands_before_a_key_hides_it_from_nobody() {
         let key = key("PRIVATE KEY", "\n");
+        for before in ["ghp_aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"] {
+            let text = format!("{before}{key} it is");
+            assert_eq!(whole(Kind::ApiKey, &text), [before, &key], "a token whose line does not end");
+        }
         for before in ["# key\\n", "-----END CERTIFICATE-----", ".", "-", "x", "%"] {
             let text = format!("{before}{key} it is");
             assert_eq!(whole(Kind::ApiKey, &text), [key.as_str()], "{before}");
