@@ -1,11 +1,13 @@
-"""The `openai` package against a running gateway: chat, stream, tools, logprobs, errors, models.
+"""The `openai` package against a running gateway: chat, stream, tools, schemas, logprobs, errors, models.
 
 Usage: openai_client.py BASE_URL BARE_URL MODEL   (the second gateway has no stages)
 """
 
+import enum
 import sys
 
 import openai
+import pydantic
 
 base_url, bare_url, model = sys.argv[1:]
 client = openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0)
@@ -65,6 +67,42 @@ def tools():
     assert final.choices[0].message.tool_calls[0].function.name == "calculator"
 
 
+class Kind(enum.Enum):
+    river = "river"
+    sea = "sea"
+
+
+class Port(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=20)
+    kind: Kind
+    berths: int = pydantic.Field(ge=1, le=99)
+
+
+def schemas():
+    question = [{"role": "user", "content": "Describe a port."}]
+    answer = bare.chat.completions.parse(model=model, messages=question, response_format=Port)
+    assert isinstance(answer.choices[0].message.parsed, Port), answer
+    with bare.chat.completions.stream(model=model, messages=question, response_format=Port) as helper:
+        assert helper.get_final_completion().choices[0].message.parsed == answer.choices[0].message.parsed
+    answer = bare.responses.parse(model=model, input="Describe a port.", text_format=Port)
+    assert isinstance(answer.output_parsed, Port), answer
+    tool = openai.pydantic_function_tool(Port, name="register")
+    for choice in ("required", {"type": "function", "function": {"name": "register"}}):
+        answer = bare.chat.completions.parse(model=model, messages=question, tools=[tool], tool_choice=choice)
+        call = answer.choices[0].message.tool_calls[0].function
+        assert call.name == "register" and isinstance(call.parsed_arguments, Port), answer
+    bad = {"type": "array", "uniqueItems": True}
+    try:
+        bare.chat.completions.create(
+            model=model,
+            messages=question,
+            response_format={"type": "json_schema", "json_schema": {"name": "bad", "schema": bad, "strict": True}},
+        )
+        raise AssertionError("a schema that cannot be held was taken")
+    except openai.BadRequestError as error:
+        assert error.param == "response_format.json_schema.schema" and "uniqueItems" in error.message, error
+
+
 def logprobs():
     answer = bare.chat.completions.create(model=model, messages=QUESTION, logprobs=True, top_logprobs=2, max_tokens=8)
     content = answer.choices[0].logprobs.content
@@ -102,6 +140,6 @@ def models():
     assert client.models.retrieve(model).id == model
 
 
-for check in (chat, stream, tools, logprobs, completions, errors, models):
+for check in (chat, stream, tools, schemas, logprobs, completions, errors, models):
     check()
     print("ok", check.__name__)

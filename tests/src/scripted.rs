@@ -29,12 +29,18 @@ impl Scripted {
             std::fs::copy(from.join(file), folder.path().join(file)).unwrap();
         }
         let end = read(&from.join("tokenizer_config.json"))["eos_token"].as_str().unwrap().to_owned();
+        // Templates of some lie in a file of their own.
+        if let Ok(template) = std::fs::read(from.join("chat_template.jinja")) {
+            std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        }
         let ids: Vec<[usize; 2]> =
             follows.iter().map(|(token, next)| [token, next].map(|text| id(&mut tokenizer, text))).collect();
         let end = id(&mut tokenizer, &end);
         let vocab = 1 + tokenizer["added_tokens"].as_array().unwrap().iter().map(id_of).max().unwrap();
         let vocab = vocab.max(tokenizer["model"]["vocab"].as_object().unwrap().len());
-        config.as_object_mut().unwrap().extend(shape(vocab));
+        let config_members = config.as_object_mut().unwrap();
+        config_members.remove("layer_types");
+        config_members.extend(shape(vocab));
         let write = |name: &str, bytes: Vec<u8>| std::fs::write(folder.path().join(name), bytes).unwrap();
         write("tokenizer.json", tokenizer.to_string().into_bytes());
         write("config.json", config.to_string().into_bytes());
@@ -79,7 +85,7 @@ fn shape(vocab: usize) -> Map<String, Value> {
     let shape = json!({
         "vocab_size": vocab, "hidden_size": HIDDEN, "intermediate_size": HIDDEN, "num_hidden_layers": 1,
         "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": HIDDEN / 4, "max_position_embeddings": 4096,
-        "tie_word_embeddings": false, "dtype": "float32", "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": false, "dtype": "float32", "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
     });
     shape.as_object().unwrap().clone()
 }

@@ -3,13 +3,15 @@
 //!
 //! Arguments: `poison=TOKEN` dies whenever a step holds that token; `die=N` dies at the Nth forward, `hang=N` hangs there,
 //! `lose=N` loses its device there, each only if the file of `once=FILE` can be created; `vocab=N`; `vectors=mean` makes
-//! vectors.
+//! vectors. Its tokens are the printable characters of ASCII, from 1 on.
 
 #![allow(clippy::unwrap_used)] // A test program.
 
+use std::sync::Arc;
 use tidegate_device::{Batch, DeviceError, Drawn, Executor, SampleRow};
 use tidegate_engine::toy::{self, Faults, ToyExecutor};
 use tidegate_engine::{ModelFacts, worker};
+use tidegate_grammar::{Grammars, Token};
 use tidegate_types::Pooling;
 
 /// Tokens of prompt and answer of the toy model.
@@ -24,7 +26,11 @@ fn main() -> Result<(), tidegate_engine::EngineError> {
         Ok(Box::new(Mortal { toy, num_forwards: 0 }) as Box<dyn Executor>)
     };
     let facts = ModelFacts { pooling, ..toy::facts(vocab, MAX_POSITIONS) };
-    worker::run(std::io::stdin(), std::io::stdout(), &facts, Box::new(factory))
+    let grammars = Grammars::new(|| {
+        let characters = (b' '..=b'~').map(|byte| Token::Text(vec![byte]));
+        Ok([Token::Mark("end".into())].into_iter().chain(characters).collect())
+    });
+    worker::run(std::io::stdin(), std::io::stdout(), &facts, Some(Arc::new(grammars)), Box::new(factory))
 }
 
 fn text(name: &str) -> Option<String> {

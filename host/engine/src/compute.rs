@@ -4,10 +4,12 @@
 //! that fail alone end; a row that cannot be drawn says so for itself. A lost device is the caller's to replace; a
 //! panic in a backend counts as a lost device.
 
+use crate::guides::Guides;
 use crate::scheduler::{Item, Outcome, Plan, Scheduler};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidegate_device::{Batch, DeviceError, Drawn, Executor, SampleRow};
-use tidegate_types::{Fault, Reject};
+use tidegate_types::{Fault, JobId, Reject};
 
 /// A plan that was computed, as `Scheduler::apply` takes it: without items that ended before they were.
 #[derive(Debug)]
@@ -17,9 +19,10 @@ pub(crate) struct Computed {
 }
 
 /// Queues the items. Tokens that nobody knows yet are fed from the draw of the plan `before`, which is the last that was
-/// queued.
+/// queued. Which tokens may be drawn is found out while a device computes.
 pub(crate) fn queue(
     scheduler: &Scheduler,
+    guides: &mut Guides,
     executor: &mut dyn Executor,
     items: &[Item],
     before: Option<&Plan>,
@@ -31,33 +34,33 @@ pub(crate) fn queue(
         Some(scheduler.sequence(item.id)?.segment(item.start, item.num_tokens, fed))
     };
     let batch = Batch { segments: items.iter().filter_map(segment).collect() };
-    let rows = rows_of(scheduler, items);
-    guarded(|| {
-        executor.forward(&batch)?;
-        executor.sample(&rows)
-    })
+    guarded(|| executor.forward(&batch))?;
+    let masks = guides.masks(scheduler, items);
+    let rows = rows_of(scheduler, &masks, items);
+    guarded(|| executor.sample(&rows))
 }
 
 /// Waits for a plan that was queued.
-pub(crate) fn collect(executor: &mut dyn Executor, plan: &Plan) -> Result<Computed, DeviceError> {
+pub(crate) fn collect(guides: &Guides, executor: &mut dyn Executor, plan: &Plan) -> Result<Computed, DeviceError> {
     let drawn = guarded(|| executor.collect())?;
-    Ok(Computed { outcomes: outcomes(&plan.items, drawn)?, plan: plan.clone() })
+    Ok(Computed { outcomes: outcomes(guides, &plan.items, drawn)?, plan: plan.clone() })
 }
 
 /// Computes a plan while nothing else is in flight; where that fails, item by item to find the culprit.
 pub(crate) fn compute(
     scheduler: &Scheduler,
+    guides: &mut Guides,
     executor: &mut dyn Executor,
     plan: &Plan,
 ) -> Result<Computed, DeviceError> {
     let alive = |item: &&Item| scheduler.is_in_flight(item.id);
     let plan = Plan { items: plan.items.iter().filter(alive).cloned().collect(), admitted: Vec::new() };
-    let outcomes = match compute_items(scheduler, executor, &plan.items) {
+    let outcomes = match compute_items(scheduler, guides, executor, &plan.items) {
         Err(error @ DeviceError::Lost(_)) => return Err(error),
         Err(error) if plan.items.len() == 1 => vec![failed(&error.to_string())],
         Err(error) => {
             tracing::warn!(%error, items = plan.items.len(), "a step failed; computing its items one by one");
-            let alone = plan.items.iter().map(|item| compute_alone(scheduler, executor, item));
+            let alone = plan.items.iter().map(|item| compute_alone(scheduler, guides, executor, item));
             alone.collect::<Result<_, DeviceError>>()?
         }
         Ok(outcomes) => outcomes,
@@ -65,8 +68,13 @@ pub(crate) fn compute(
     Ok(Computed { plan, outcomes })
 }
 
-fn compute_alone(scheduler: &Scheduler, executor: &mut dyn Executor, item: &Item) -> Result<Outcome, DeviceError> {
-    match compute_items(scheduler, executor, std::slice::from_ref(item)) {
+fn compute_alone(
+    scheduler: &Scheduler,
+    guides: &mut Guides,
+    executor: &mut dyn Executor,
+    item: &Item,
+) -> Result<Outcome, DeviceError> {
+    match compute_items(scheduler, guides, executor, std::slice::from_ref(item)) {
         Ok(mut outcomes) => Ok(outcomes.pop().unwrap_or(Outcome::Computed(None))),
         Err(error @ DeviceError::Lost(_)) => Err(error),
         Err(error) => Ok(failed(&error.to_string())),
@@ -75,15 +83,16 @@ fn compute_alone(scheduler: &Scheduler, executor: &mut dyn Executor, item: &Item
 
 fn compute_items(
     scheduler: &Scheduler,
+    guides: &mut Guides,
     executor: &mut dyn Executor,
     items: &[Item],
 ) -> Result<Vec<Outcome>, DeviceError> {
     if items.is_empty() {
         return Ok(Vec::new());
     }
-    queue(scheduler, executor, items, None)?;
+    queue(scheduler, guides, executor, items, None)?;
     let drawn = guarded(|| executor.collect())?;
-    if scheduler.pooling().is_some() { rows_kept(executor, items) } else { outcomes(items, drawn) }
+    if scheduler.pooling().is_some() { rows_kept(executor, items) } else { outcomes(guides, items, drawn) }
 }
 
 /// The rows that a model which makes vectors kept of each item. Nothing is drawn from them.
@@ -99,7 +108,7 @@ fn rows_kept(executor: &dyn Executor, items: &[Item]) -> Result<Vec<Outcome>, De
 }
 
 /// Deals the drawn tokens out to the items that sample.
-fn outcomes(items: &[Item], drawn: Vec<Drawn>) -> Result<Vec<Outcome>, DeviceError> {
+fn outcomes(guides: &Guides, items: &[Item], drawn: Vec<Drawn>) -> Result<Vec<Outcome>, DeviceError> {
     let num_rows = items.iter().filter(|item| item.samples).count();
     if drawn.len() != num_rows {
         return Err(DeviceError::BadBatch(format!("{} tokens for {num_rows} rows", drawn.len())));
@@ -107,13 +116,16 @@ fn outcomes(items: &[Item], drawn: Vec<Drawn>) -> Result<Vec<Outcome>, DeviceErr
     let mut drawn = drawn.into_iter();
     let outcome = |item: &Item| match if item.samples { drawn.next() } else { None } {
         None => Outcome::Computed(None),
-        Some(Ok(token)) => Outcome::Computed(Some(token)),
+        Some(Ok(token)) => match guides.failure(item.id) {
+            Some(reject) => Outcome::Failed(reject.clone()),
+            None => Outcome::Computed(Some(token)),
+        },
         Some(Err(error)) => failed(&error.to_string()),
     };
     Ok(items.iter().map(outcome).collect())
 }
 
-fn rows_of<'a>(scheduler: &'a Scheduler, items: &[Item]) -> Vec<SampleRow<'a>> {
+fn rows_of<'a>(scheduler: &'a Scheduler, masks: &'a HashMap<JobId, Vec<u32>>, items: &[Item]) -> Vec<SampleRow<'a>> {
     let draws = scheduler.pooling().is_none();
     let sampling = items.iter().enumerate().filter(|(_, item)| draws && item.samples);
     let rows = sampling.filter_map(|(segment, item)| {
@@ -124,7 +136,7 @@ fn rows_of<'a>(scheduler: &'a Scheduler, items: &[Item]) -> Vec<SampleRow<'a>> {
             position: item.start + item.num_tokens,
             prompt: sequence.prompt(),
             output: sequence.output(),
-            mask: None,
+            mask: masks.get(&item.id).map(Vec::as_slice),
         })
     });
     rows.collect()

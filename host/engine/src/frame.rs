@@ -95,6 +95,7 @@ mod tests {
             sampling: SamplingParams { logit_bias: vec![(3, -1.5)], logprobs: Some(2), ..SamplingParams::default() },
             max_tokens: 9,
             stop_token_ids: vec![2],
+            grammar: Some("start: \"a\"".into()),
             tenant: TenantId::new("acme"),
             class: Class::Batch,
             weight: 3,
@@ -116,7 +117,7 @@ mod tests {
             (JobId(2), JobEvent::Failed(reject)),
             (JobId(3), JobEvent::Vector(vec![0.5, -1.0e-9])),
         ];
-        let report = StepReport { admitted: vec![JobId(1)], events, snapshot: Snapshot::default() };
+        let report = StepReport { admitted: vec![JobId(1)], events, ..StepReport::default() };
         survives(&[
             FromWorker::Ready,
             FromWorker::NotLoaded("no".into()),

@@ -2,6 +2,7 @@
 
 use crate::config::{EngineConfig, ModelFacts};
 use crate::error::EngineError;
+use crate::guides::Guides;
 use crate::inbox::Command;
 use crate::isolation::{Supervisor, WorkerCommand};
 use crate::run::new_scheduler;
@@ -17,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use tidegate_device::{DeviceError, Executor, Limits};
+use tidegate_grammar::Grammars;
 use tidegate_types::{Job, JobId, Reject};
 
 /// Builds an executor; called once at start, and again after the device was lost.
@@ -43,10 +45,21 @@ impl EngineHandle {
     /// Loads the model on a thread of its own and returns when it serves. Blocks for as long as loading takes. Install
     /// the metrics recorder before.
     pub fn start(config: EngineConfig, facts: ModelFacts, factory: ExecutorFactory) -> Result<Self, EngineError> {
+        Self::start_holding(config, facts, None, factory)
+    }
+
+    /// As [`Self::start`], for a model whose answers can be held to `grammars`.
+    pub fn start_holding(
+        config: EngineConfig,
+        facts: ModelFacts,
+        grammars: Option<Arc<Grammars>>,
+        factory: ExecutorFactory,
+    ) -> Result<Self, EngineError> {
         let limits = config.limits(&facts)?;
         let scheduler = new_scheduler(Rules::new(&config, &facts, &limits), &facts)?;
+        let guides = Guides::new(grammars, facts.vocab);
         let shared = Arc::new(Shared::new(config, facts, &limits));
-        let engine = ThreadEngine::new(shared.clone(), limits, scheduler, factory);
+        let engine = ThreadEngine::new(shared.clone(), limits, scheduler, guides, factory);
         Self::spawn(shared, |ready| engine.start(ready))
     }
 

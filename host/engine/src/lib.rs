@@ -1,7 +1,7 @@
 //! The batching engine: jobs in, tokens or vectors out, behind one handle.
 //!
 //! Read in the order of a job: [`handle`] checks and queues it, `run` is the loop that owns everything,
-//! [`step`] is the loop on one screen, [`scheduler`] decides who computes what (a pure state machine over
+//! [`guides`] holds answers to grammars, [`step`] is the loop on one screen, [`scheduler`] decides who computes what (a pure state machine over
 //! [`sequence`], [`blocks`] and [`prefix`]), [`stream`] hands the tokens out. With
 //! `isolation = "process"` the loop is in a child process: [`isolation`] is the parent's side, [`worker`] the child's.
 //!
@@ -11,6 +11,7 @@
 pub mod blocks;
 pub mod config;
 pub mod error;
+pub mod guides;
 pub mod handle;
 pub mod isolation;
 pub mod prefix;
@@ -34,6 +35,7 @@ mod validate;
 
 pub use config::{Ahead, BLOCK_TOKENS, EngineConfig, Isolation, ModelFacts};
 pub use error::EngineError;
+pub use guides::Guides;
 pub use handle::{EngineHandle, ExecutorFactory};
 pub use isolation::WorkerCommand;
 pub use stats::{Counters, EngineStats, Health, Phase};

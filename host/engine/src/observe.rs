@@ -4,7 +4,8 @@
 //! They are set from the published figures, so a worker process needs no exporter of its own.
 
 use crate::stats::EngineStats;
-use metrics::{Counter, Gauge, counter, gauge};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use std::time::Duration;
 
 /// One gauge under our name and under vLLM's.
 struct Level([Gauge; 2]);
@@ -28,6 +29,7 @@ pub(crate) struct Gauges {
     restarts: Counter,
     queued_tokens: Gauge,
     tokens_per_second: Gauge,
+    mask_seconds: Histogram,
 }
 
 impl Gauges {
@@ -48,6 +50,14 @@ impl Gauges {
             restarts: counter!("tidegate_engine_restarts_total", "model" => model.to_owned()),
             queued_tokens: gauge!("tidegate_engine_queued_tokens", "model" => model.to_owned()),
             tokens_per_second: gauge!("tidegate_engine_tokens_per_second", "model" => model.to_owned()),
+            mask_seconds: histogram!("tidegate_engine_mask_seconds", "model" => model.to_owned()),
+        }
+    }
+
+    /// Notes a step's time for masks, if it had any.
+    pub(crate) fn masked(&self, spent: Duration) {
+        if spent > Duration::ZERO {
+            self.mask_seconds.record(spent.as_secs_f64());
         }
     }
 

@@ -6,6 +6,7 @@
 
 use crate::config::{Ahead, ModelFacts};
 use crate::error::EngineError;
+use crate::guides::Guides;
 use crate::inbox::{Command, Inbox};
 use crate::prefix::PrefixHasher;
 use crate::scheduler::{Rules, Scheduler};
@@ -18,6 +19,8 @@ use tidegate_types::JobId;
 
 /// How long an idle loop sleeps before it says that it is alive.
 const IDLE: Duration = Duration::from_secs(1);
+/// How long it sleeps while jobs wait for their grammars alone.
+const COMPILING: Duration = Duration::from_millis(2);
 
 /// What the loop talks to.
 pub(crate) trait Front {
@@ -49,7 +52,14 @@ pub(crate) fn new_scheduler(rules: Rules, facts: &ModelFacts) -> Result<Schedule
 }
 
 /// Runs until it is stopped or the device is lost; the scheduler keeps its jobs.
-pub(crate) fn run(front: &impl Front, ahead: Ahead, scheduler: &mut Scheduler, executor: &mut dyn Executor) -> Ended {
+pub(crate) fn run(
+    front: &impl Front,
+    ahead: Ahead,
+    scheduler: &mut Scheduler,
+    guides: &mut Guides,
+    executor: &mut dyn Executor,
+) -> Ended {
+    guides.keep_known(scheduler);
     // Vectors are read from the last forward, so that no other is queued behind it.
     let makes_tokens = scheduler.pooling().is_none();
     let mut stepper = Stepper::new(match ahead {
@@ -61,11 +71,19 @@ pub(crate) fn run(front: &impl Front, ahead: Ahead, scheduler: &mut Scheduler, e
     loop {
         let inbox = front.inbox();
         let is_busy = scheduler.has_work() || stepper.in_flight();
-        let commands = if is_busy { inbox.take() } else { inbox.wait(IDLE) };
-        if !obey(commands, scheduler) {
+        let patience = if guides.has_waiting() { COMPILING } else { IDLE };
+        let commands = if is_busy { inbox.take() } else { inbox.wait(patience) };
+        if !obey(commands, scheduler, guides) {
             return Ended::Stopped;
         }
+        let events = guides.advance(scheduler);
+        if !events.is_empty() {
+            front.deliver(StepReport { events, snapshot: scheduler.snapshot(), ..StepReport::default() });
+        }
         if !scheduler.has_work() && !stepper.in_flight() {
+            if guides.has_waiting() {
+                continue;
+            }
             if !std::mem::replace(&mut resting, true) {
                 check_books(scheduler);
             }
@@ -73,7 +91,7 @@ pub(crate) fn run(front: &impl Front, ahead: Ahead, scheduler: &mut Scheduler, e
             continue;
         }
         resting = false;
-        match stepper.step(scheduler, executor, &|jobs| front.announce(jobs)) {
+        match stepper.step(scheduler, guides, executor, &|jobs| front.announce(jobs)) {
             Ok(report) => front.deliver(report),
             Err(lost) => return Ended::Lost(lost),
         }
@@ -81,11 +99,14 @@ pub(crate) fn run(front: &impl Front, ahead: Ahead, scheduler: &mut Scheduler, e
 }
 
 /// Returns false when the loop shall end.
-fn obey(commands: VecDeque<Command>, scheduler: &mut Scheduler) -> bool {
+fn obey(commands: VecDeque<Command>, scheduler: &mut Scheduler, guides: &mut Guides) -> bool {
     for command in commands {
         match command {
-            Command::Submit(work) => scheduler.submit(work),
-            Command::Cancel(id) => drop(scheduler.cancel(id)),
+            Command::Submit(work) => guides.submit(work, scheduler),
+            Command::Cancel(id) => {
+                guides.forget(id);
+                scheduler.cancel(id);
+            }
             Command::Stop => return false,
         }
     }

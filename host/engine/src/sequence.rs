@@ -112,6 +112,7 @@ pub struct Sequence {
     pub(crate) restarts: Restarts,
     sampling: SamplingParams,
     stop_token_ids: Vec<u32>,
+    held: bool,
     prompt_len: usize,
     max_tokens: usize,
 }
@@ -141,6 +142,7 @@ impl Sequence {
             restarts: Restarts::default(),
             sampling: job.sampling,
             stop_token_ids: job.stop_token_ids,
+            held: job.grammar.is_some(),
             prompt_len,
             max_tokens: job.max_tokens as usize,
         }
@@ -152,11 +154,12 @@ impl Sequence {
     }
 
     /// Tokens that are left to plan; the last of them gives the next token, or the vector. None once the last token that
-    /// its answer may have is being drawn, or the vector made.
+    /// its answer may have is being drawn, or the vector made; nor while any token is drawn of an answer that is held to a
+    /// grammar: which may follow is not known before.
     pub(crate) fn remaining(&self, context: usize) -> usize {
         let (len, draws) = (self.tokens.len() + self.flight.draws, self.flight.draws);
-        let full = draws > 0 && self.is_full(self.output().len() + draws, len, context);
-        if full { 0 } else { len - self.planned() }
+        let waits = draws > 0 && (self.held || self.is_full(self.output().len() + draws, len, context));
+        if waits { 0 } else { len - self.planned() }
     }
 
     /// Tokens that no applied step has computed.
@@ -188,6 +191,15 @@ impl Sequence {
 
     pub(crate) fn sampling(&self) -> &SamplingParams {
         &self.sampling
+    }
+
+    pub(crate) fn stop_token_ids(&self) -> &[u32] {
+        &self.stop_token_ids
+    }
+
+    /// Whether its answer is held to a grammar.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Names all full blocks of its tokens.

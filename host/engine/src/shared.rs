@@ -152,6 +152,7 @@ impl Shared {
     pub(crate) fn send_events(&self, report: StepReport) {
         let busy_since = self.desk().busy_since;
         self.progress().advance(report.snapshot, busy_since);
+        self.gauges.masked(report.masking);
         let mut desk = self.desk();
         for id in report.admitted {
             desk.leave_queue(id);

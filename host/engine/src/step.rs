@@ -5,11 +5,13 @@
 //! [`crate::compute`], how a plan becomes calls of the executor.
 
 use crate::compute::{Computed, collect, compute, queue};
+use crate::guides::Guides;
 use crate::scheduler::{Event, Plan, Scheduler};
 use crate::stats::Snapshot;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use tidegate_device::{DeviceError, Executor};
-use tidegate_types::JobId;
+use tidegate_types::{JobEvent, JobId};
 
 /// What a step did, as plain data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -20,6 +22,8 @@ pub struct StepReport {
     pub events: Vec<Event>,
     /// Figures after the step.
     pub snapshot: Snapshot,
+    /// Time that it took to find out which tokens may be drawn, of answers that are held to a grammar.
+    pub masking: Duration,
 }
 
 /// The device was lost in a step.
@@ -62,25 +66,30 @@ impl Stepper {
     pub fn step(
         &mut self,
         scheduler: &mut Scheduler,
+        guides: &mut Guides,
         executor: &mut dyn Executor,
         announce: &dyn Fn(Vec<JobId>),
     ) -> Result<StepReport, Lost> {
         let now = match self.flight.take() {
             Some(flight) => flight,
-            None => self.begin(scheduler, executor, announce)?,
+            None => self.begin(scheduler, guides, executor, announce)?,
         };
-        self.flight = self.begin_next(scheduler, executor, announce, &now)?;
-        let done = finish(scheduler, executor, &now, &mut self.flight);
+        self.flight = self.begin_next(scheduler, guides, executor, announce, &now)?;
+        let done = finish(scheduler, guides, executor, &now, &mut self.flight);
         let next = self.flight.as_ref().map(|next| &next.plan);
         let done = done.map_err(|cause| Lost { cause, blamed: jobs_of(&[Some(&now.plan), next]) })?;
         let events = scheduler.apply(&done.plan, done.outcomes);
-        Ok(StepReport { admitted: now.plan.admitted, events, snapshot: scheduler.snapshot() })
+        let ended = events.iter().filter(|(_, event)| matches!(event, JobEvent::Finished { .. } | JobEvent::Failed(_)));
+        ended.for_each(|(id, _)| guides.forget(*id));
+        let (snapshot, masking) = (scheduler.snapshot(), guides.take_spent());
+        Ok(StepReport { admitted: now.plan.admitted, events, snapshot, masking })
     }
 
     /// Plans while nothing is in flight, and queues that if it is to be overlapped.
     fn begin(
         &self,
         scheduler: &mut Scheduler,
+        guides: &mut Guides,
         executor: &mut dyn Executor,
         announce: &dyn Fn(Vec<JobId>),
     ) -> Result<Flight, Lost> {
@@ -88,7 +97,7 @@ impl Stepper {
         if is_dangerous(scheduler, &plan) {
             announce(jobs_of(&[Some(&plan)]));
         }
-        let queued = self.ahead && queue_or_lose(scheduler, executor, &plan, None)?;
+        let queued = self.ahead && queue_or_lose(scheduler, guides, executor, &plan, None)?;
         Ok(Flight { plan, queued })
     }
 
@@ -96,6 +105,7 @@ impl Stepper {
     fn begin_next(
         &self,
         scheduler: &mut Scheduler,
+        guides: &mut Guides,
         executor: &mut dyn Executor,
         announce: &dyn Fn(Vec<JobId>),
         now: &Flight,
@@ -107,7 +117,7 @@ impl Stepper {
         if is_dangerous(scheduler, &plan) || is_dangerous(scheduler, &now.plan) {
             announce(jobs_of(&[Some(&now.plan), Some(&plan)]));
         }
-        let queued = queue_or_lose(scheduler, executor, &plan, Some(&now.plan))?;
+        let queued = queue_or_lose(scheduler, guides, executor, &plan, Some(&now.plan))?;
         Ok(Some(Flight { plan, queued }))
     }
 }
@@ -116,32 +126,34 @@ impl Stepper {
 /// it counts as never queued either.
 fn finish(
     scheduler: &Scheduler,
+    guides: &mut Guides,
     executor: &mut dyn Executor,
     now: &Flight,
     next: &mut Option<Flight>,
 ) -> Result<Computed, DeviceError> {
     if now.queued {
-        match collect(executor, &now.plan) {
+        match collect(guides, executor, &now.plan) {
             Err(error @ DeviceError::Lost(_)) => return Err(error),
             Err(error) => tracing::warn!(%error, "a step could not be collected; it is computed again"),
             Ok(done) => return Ok(done),
         }
         if let Some(next) = next.as_mut().filter(|next| next.queued) {
             next.queued = false;
-            let _ = collect(executor, &next.plan);
+            let _ = collect(guides, executor, &next.plan);
         }
     }
-    compute(scheduler, executor, &now.plan)
+    compute(scheduler, guides, executor, &now.plan)
 }
 
 /// Says whether the executor took it.
 fn queue_or_lose(
     scheduler: &Scheduler,
+    guides: &mut Guides,
     executor: &mut dyn Executor,
     plan: &Plan,
     before: Option<&Plan>,
 ) -> Result<bool, Lost> {
-    match queue(scheduler, executor, &plan.items, before) {
+    match queue(scheduler, guides, executor, &plan.items, before) {
         Ok(()) => Ok(true),
         Err(cause @ DeviceError::Lost(_)) => Err(Lost { cause, blamed: jobs_of(&[before, Some(plan)]) }),
         Err(error) => {

@@ -2,6 +2,7 @@
 //! in a row the engine is `Failed` and every job is told.
 
 use crate::error::EngineError;
+use crate::guides::Guides;
 use crate::handle::ExecutorFactory;
 use crate::inbox::{Command, Inbox};
 use crate::run::{Ended, Front, run};
@@ -39,14 +40,21 @@ pub(crate) struct ThreadEngine {
     shared: Arc<Shared>,
     limits: Limits,
     scheduler: Scheduler,
+    guides: Guides,
     factory: ExecutorFactory,
     losses: u32,
     steps_at_last_loss: u64,
 }
 
 impl ThreadEngine {
-    pub(crate) fn new(shared: Arc<Shared>, limits: Limits, scheduler: Scheduler, factory: ExecutorFactory) -> Self {
-        Self { shared, limits, scheduler, factory, losses: 0, steps_at_last_loss: 0 }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        limits: Limits,
+        scheduler: Scheduler,
+        guides: Guides,
+        factory: ExecutorFactory,
+    ) -> Self {
+        Self { shared, limits, scheduler, guides, factory, losses: 0, steps_at_last_loss: 0 }
     }
 
     /// Loads the model, tells `ready` how that went, and runs until it is stopped or gives up.
@@ -66,8 +74,11 @@ impl ThreadEngine {
     }
 
     fn run(mut self, mut executor: Box<dyn Executor>) {
-        while let Ended::Lost(lost) = run(&*self.shared, self.shared.config.ahead, &mut self.scheduler, &mut *executor)
-        {
+        loop {
+            let (ahead, held) = (self.shared.config.ahead, &mut self.guides);
+            let Ended::Lost(lost) = run(&*self.shared, ahead, &mut self.scheduler, held, &mut *executor) else {
+                return;
+            };
             // Frees the lost device's memory before the next one asks for it.
             drop(executor);
             match self.replace_device(&lost) {
@@ -83,7 +94,7 @@ impl ThreadEngine {
         let events = self.scheduler.recover(&lost.blamed);
         // The lost steps had no report; whoever was in them has left the queue.
         let (admitted, snapshot) = (lost.blamed.clone(), self.scheduler.snapshot());
-        self.shared.send_events(StepReport { admitted, events, snapshot });
+        self.shared.send_events(StepReport { admitted, events, snapshot, ..StepReport::default() });
         let steps = self.scheduler.snapshot().counters.steps;
         if steps > std::mem::replace(&mut self.steps_at_last_loss, steps) {
             self.losses = 0;

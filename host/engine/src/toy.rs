@@ -97,6 +97,14 @@ pub fn next_token(vocab: usize, seed: u64, prefix: &[u32]) -> u32 {
     (state % vocab as u64) as u32
 }
 
+/// The same where only the tokens of a mask may come.
+pub fn next_allowed(vocab: usize, seed: u64, prefix: &[u32], mask: &[u32]) -> Option<u32> {
+    let allows = |id: &u32| mask.get((id / u32::BITS) as usize).is_some_and(|word| word >> (id % u32::BITS) & 1 == 1);
+    let allowed: Vec<u32> = (0..vocab as u32).filter(allows).collect();
+    let place = next_token(allowed.len().max(1), seed, prefix);
+    allowed.get(place as usize).copied()
+}
+
 /// What any engine must answer to a job on the toy model.
 pub fn answer(vocab: usize, context: usize, job: &Job) -> (Vec<u32>, FinishReason) {
     let mut tokens = job.prompt.clone();
@@ -266,7 +274,11 @@ impl Executor for ToyExecutor {
             if faults.poison_sample.is_some_and(|poison| row.prompt.contains(&poison)) {
                 return Err(SampleError::NothingAllowed { vocab: *vocab });
             }
-            let id = next_token(*vocab, row.params.seed, prefix);
+            let id = match row.mask {
+                None => next_token(*vocab, row.params.seed, prefix),
+                Some(mask) => next_allowed(*vocab, row.params.seed, prefix, mask)
+                    .ok_or(SampleError::NothingAllowed { vocab: *vocab })?,
+            };
             Ok(SampledToken { id, logprob: None, top: Vec::new() })
         });
         misplaced.map_or(Ok(()), Err)

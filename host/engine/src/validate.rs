@@ -18,6 +18,10 @@ pub(crate) fn validate(work: &Work, facts: &ModelFacts, context: usize) -> Resul
         }
         _ => {}
     }
+    if job.grammar.is_some() && (job.stop_token_ids.is_empty() || job.max_tokens == 0) {
+        let message = format!("answers of model `{}` cannot be held to a schema: no token ends them", facts.name);
+        return Err(Reject::invalid("response_format", message).code("unsupported_parameter"));
+    }
     check_length(work, facts, context)?;
     if let Some(id) = job.prompt.iter().chain(&work.emitted).find(|id| **id as usize >= facts.vocab) {
         let message = format!("token {id} is not of model `{}`, which has {}", facts.name, facts.vocab);

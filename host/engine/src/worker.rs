@@ -7,6 +7,7 @@
 use crate::config::{Ahead, ModelFacts};
 use crate::error::EngineError;
 use crate::frame::{FromWorker, ToWorker, read_frame, write_frame};
+use crate::guides::Guides;
 use crate::handle::ExecutorFactory;
 use crate::inbox::{Command, Inbox};
 use crate::run::{self, Ended, Front, new_scheduler};
@@ -16,14 +17,16 @@ use crate::step::StepReport;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_device::Executor;
+use tidegate_grammar::Grammars;
 use tidegate_types::JobId;
 
 /// Serves a parent until it says to stop or is gone. `facts` and `factory` are of the model that this process was told
-/// to load; a parent that expects another is refused.
+/// to load; a parent that expects another is refused. `grammars` are the model's, if its answers can be held to any.
 pub fn run(
     input: impl Read + Send + 'static,
     output: impl Write + Send,
     facts: &ModelFacts,
+    grammars: Option<Arc<Grammars>>,
     factory: ExecutorFactory,
 ) -> Result<(), EngineError> {
     let mut input = BufReader::new(input);
@@ -41,7 +44,8 @@ pub fn run(
         .spawn(move || listen(input, &inbox))
         .map_err(|cause| EngineError::Spawn { what: "the worker's listener".into(), cause })?;
     pipe.say(&FromWorker::Ready);
-    match run::run(&pipe, ahead, &mut scheduler, &mut *executor) {
+    let mut guides = Guides::new(grammars, facts.vocab);
+    match run::run(&pipe, ahead, &mut scheduler, &mut guides, &mut *executor) {
         Ended::Stopped => Ok(()),
         Ended::Lost(lost) => {
             pipe.say(&FromWorker::Lost { cause: lost.cause.to_string(), blamed: lost.blamed });

@@ -45,6 +45,7 @@ fn job(engine: &EngineHandle) -> Job {
         sampling: SamplingParams::greedy(),
         max_tokens: 5,
         stop_token_ids: vec![],
+        grammar: None,
         tenant: TenantId::new("t"),
         class: Class::Standard,
         weight: 1,

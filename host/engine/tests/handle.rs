@@ -36,6 +36,7 @@ fn job(engine: &EngineHandle, prompt: &[u32], max_tokens: u32) -> Job {
         sampling: SamplingParams::greedy(),
         max_tokens,
         stop_token_ids: Vec::new(),
+        grammar: None,
         tenant: TenantId::new("t"),
         class: Class::Standard,
         weight: 1,

@@ -61,6 +61,7 @@ fn job(engine: &EngineHandle, prompt: &[u32], max_tokens: u32) -> Job {
         sampling: SamplingParams::greedy(),
         max_tokens,
         stop_token_ids: vec![0],
+        grammar: None,
         tenant: TenantId::new("t"),
         class: Class::Standard,
         weight: 1,

@@ -67,6 +67,7 @@ fn job(engine: &EngineHandle, number: u32, prompt_len: u32, max_tokens: u32) -> 
         sampling,
         max_tokens,
         stop_token_ids: Vec::new(),
+        grammar: None,
         tenant: TenantId::new("t"),
         class: Class::Standard,
         weight: 1,

@@ -62,6 +62,7 @@ impl Script {
             sampling: SamplingParams::greedy(),
             max_tokens: output.parse().unwrap(),
             stop_token_ids: vec![],
+            grammar: None,
             tenant: TenantId::new(tenant),
             class,
             weight: weight.parse().unwrap(),

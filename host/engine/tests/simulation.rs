@@ -14,6 +14,7 @@ mod vectors;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use tidegate_device::Limits;
+use tidegate_engine::Guides;
 use tidegate_engine::config::BLOCK_TOKENS;
 use tidegate_engine::prefix::PrefixHasher;
 use tidegate_engine::scheduler::{Item, Outcome, Rules, Scheduler};
@@ -55,6 +56,7 @@ fn job(id: u64, tenant: &str, prompt: Vec<u32>, max_tokens: u32) -> Job {
         sampling: SamplingParams::greedy(),
         max_tokens,
         stop_token_ids: vec![0],
+        grammar: None,
         tenant: TenantId::new(tenant),
         class: Class::Standard,
         weight: 1,
@@ -82,7 +84,7 @@ fn executor(schedule: &Schedule) -> ToyExecutor {
 /// Runs a schedule to its end and checks the books after each step.
 fn simulate(schedule: &Schedule) -> (HashMap<JobId, Heard>, Scheduler) {
     let (mut scheduler, mut device) = (scheduler(&schedule.rules), executor(schedule));
-    let mut stepper = Stepper::new(schedule.ahead);
+    let (mut stepper, mut guides) = (Stepper::new(schedule.ahead), Guides::new(None, VOCAB));
     let mut heard: HashMap<JobId, Heard> = HashMap::new();
     let last_action = schedule.arrivals.iter().map(|a| a.at_step.max(a.cancel_at_step.unwrap_or(0))).max().unwrap_or(0);
     for now in 0.. {
@@ -100,7 +102,7 @@ fn simulate(schedule: &Schedule) -> (HashMap<JobId, Heard>, Scheduler) {
             let everybody = scheduler.jobs();
             assert_eq!(scheduler.recover(&everybody), []);
         }
-        let report = step_or_idle(&mut stepper, &mut scheduler, &mut device);
+        let report = step_or_idle(&mut stepper, &mut scheduler, &mut guides, &mut device);
         for (id, event) in report {
             heard.entry(id).or_default().note(event);
         }
@@ -112,11 +114,16 @@ fn simulate(schedule: &Schedule) -> (HashMap<JobId, Heard>, Scheduler) {
     unreachable!()
 }
 
-fn step_or_idle(stepper: &mut Stepper, scheduler: &mut Scheduler, device: &mut ToyExecutor) -> Vec<(JobId, JobEvent)> {
+fn step_or_idle(
+    stepper: &mut Stepper,
+    scheduler: &mut Scheduler,
+    guides: &mut Guides,
+    device: &mut ToyExecutor,
+) -> Vec<(JobId, JobEvent)> {
     if !scheduler.has_work() && !stepper.in_flight() {
         return Vec::new();
     }
-    stepper.step(scheduler, device, &|_| ()).unwrap().events
+    stepper.step(scheduler, guides, device, &|_| ()).unwrap().events
 }
 
 impl Heard {

@@ -124,6 +124,7 @@ fn job(engine: &EngineHandle, prompt: Vec<u32>) -> Job {
         sampling: SamplingParams::greedy(),
         max_tokens: 0,
         stop_token_ids: Vec::new(),
+        grammar: None,
         tenant: TenantId::new("t"),
         class: Class::Standard,
         weight: 1,

@@ -5,6 +5,7 @@ mod backends;
 mod check;
 mod models;
 mod stages;
+mod tokens;
 
 pub use check::check;
 pub use models::run_worker;

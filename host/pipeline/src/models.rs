@@ -4,6 +4,7 @@ use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_engine::EngineHandle;
+use tidegate_grammar::Grammars;
 use tidegate_model::Classifier;
 use tidegate_text::TextModel;
 use tidegate_types::{Fault, Quota, Reject, RejectKind, Sampling, Scope};
@@ -69,6 +70,8 @@ pub struct EngineModel {
     pub handle: EngineHandle,
     /// Tokenizer and template.
     pub text: Arc<TextModel>,
+    /// What its answers can be held to; absent for one that has none.
+    pub grammars: Option<Arc<Grammars>>,
     /// Tokens that end an answer.
     pub stop_token_ids: Vec<u32>,
     /// What the model's `generation_config.json` asks for where the caller says nothing.

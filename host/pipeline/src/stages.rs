@@ -7,6 +7,7 @@ mod converse;
 mod echo;
 mod edits;
 mod fit;
+mod hold;
 mod late_verdicts;
 mod load;
 mod observe;

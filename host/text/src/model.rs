@@ -122,6 +122,11 @@ impl TextModel {
         self.pieces.bytes(id)
     }
 
+    /// Whether a token is no text: one that steers the model, or that the tokenizer calls special.
+    pub fn is_mark(&self, id: u32) -> bool {
+        self.is_control(id) || self.pieces.is_special(id)
+    }
+
     /// The end token that `tokenizer_config.json` names; `generation_config.json` may name more.
     pub fn eos(&self) -> Option<u32> {
         self.eos

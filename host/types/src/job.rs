@@ -6,6 +6,7 @@ use crate::ids::JobId;
 use crate::reject::Reject;
 use crate::sampling::SamplingParams;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// One sequence to generate, or to make a vector of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,6 +21,8 @@ pub struct Job {
     pub max_tokens: u32,
     /// Tokens that end the sequence and are not part of it (the model's end tokens).
     pub stop_token_ids: Vec<u32>,
+    /// What the answer is held to, as source: whoever has the tokens compiles it. `None` where it is free.
+    pub grammar: Option<Arc<str>>,
     /// Whose share and cache.
     pub tenant: TenantId,
     /// Priority class.
@@ -38,6 +41,7 @@ impl Job {
             sampling: SamplingParams::default(),
             max_tokens: 0,
             stop_token_ids: Vec::new(),
+            grammar: None,
             tenant: caller.tenant.clone(),
             class: caller.class,
             weight: caller.weight,

@@ -9,7 +9,7 @@ use tidegate_engine::prefix::PrefixHasher;
 use tidegate_engine::scheduler::{Rules, Scheduler};
 use tidegate_engine::sequence::Work;
 use tidegate_engine::step::Stepper;
-use tidegate_engine::{EngineConfig, ModelFacts};
+use tidegate_engine::{EngineConfig, Guides, ModelFacts};
 use tidegate_kernels::blas::Algorithms;
 use tidegate_model::Model;
 use tidegate_types::{Class, Job, JobId, SamplingParams, TenantId};
@@ -54,6 +54,7 @@ fn job(number: usize, vocab: usize, max_tokens: usize) -> Job {
         sampling: SamplingParams::greedy(),
         max_tokens: max_tokens as u32,
         stop_token_ids: Vec::new(),
+        grammar: None,
         tenant: TenantId::new("t"),
         class: Class::Standard,
         weight: 1,
@@ -74,12 +75,12 @@ pub fn measure(folder: &Path, name: &str, seqs: usize, steps: usize) -> Result<(
     for number in 0..seqs {
         scheduler.submit(Work::new(job(number, facts.vocab, warm_up + 2 * steps)));
     }
-    let mut stepper = Stepper::new(executor.runs_behind());
+    let (mut stepper, mut guides) = (Stepper::new(executor.runs_behind()), Guides::new(None, facts.vocab));
     let mut times = Vec::new();
     for turn in 0..warm_up + steps {
         executor.waited = Duration::ZERO;
         let start = Instant::now();
-        stepper.step(&mut scheduler, &mut executor, &|_| ()).map_err(|lost| lost.cause)?;
+        stepper.step(&mut scheduler, &mut guides, &mut executor, &|_| ()).map_err(|lost| lost.cause)?;
         let own = start.elapsed().saturating_sub(executor.waited);
         if turn >= warm_up {
             times.push(own);

@@ -62,6 +62,7 @@ fn job(engine: &EngineHandle, size: (u32, u32), max_tokens: u32, sampling: Sampl
         sampling,
         max_tokens,
         stop_token_ids: Vec::new(),
+        grammar: None,
         tenant: TenantId::new("t"),
         class: Class::Standard,
         weight: 1,

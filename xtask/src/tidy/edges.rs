@@ -19,16 +19,20 @@ const EDGES: &[(&str, &[&str])] = &[
     ("identity", &["types", "fair", "egress"]),
     ("wire", &["types"]),
     ("text", &["types"]),
+    ("grammar", &["types"]),
     ("device", &["types"]),
     ("kernels", &["types", "device"]),
     ("model", &["types", "device"]),
-    ("engine", &["types", "device", "fair"]),
+    ("engine", &["types", "grammar", "device", "fair"]),
     ("sandbox", &["types", "fair"]),
     ("upstream", &["types", "wire", "egress", "trace"]),
     ("ledger", &["types"]),
     (
         "pipeline",
-        &["types", "trace", "ledger", "model", "engine", "upstream", "sandbox", "text", "fair", "turns", "limits"],
+        &[
+            "types", "trace", "ledger", "model", "engine", "upstream", "sandbox", "text", "grammar", "fair", "turns",
+            "limits",
+        ],
     ),
     ("streams", &["types"]),
     ("shared", &["types", "fair", "limits", "streams"]),
@@ -37,8 +41,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "gateway",
         &[
-            "types", "turns", "limits", "egress", "trace", "identity", "wire", "text", "device", "kernels", "model",
-            "engine", "sandbox", "upstream", "shared", "ledger", "store", "pipeline", "api",
+            "types", "turns", "limits", "egress", "trace", "identity", "wire", "text", "grammar", "device", "kernels",
+            "model", "engine", "sandbox", "upstream", "shared", "ledger", "store", "pipeline", "api",
         ],
     ),
 ];
@@ -56,6 +60,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ("http", &[], HTTP),
     ("opentelemetry-http", &["trace"], "only `trace` is handed requests by an exporter of OpenTelemetry's"),
     ("redis", &["shared"], "only `shared` speaks to Valkey and Redis; use the traits of `limits` and `streams`"),
+    ("llguidance", &["grammar"], "only `grammar` knows how masks are made; use its types"),
     ("cudarc", &["kernels"], "only `kernels` knows CUDA, behind its probe; use its types"),
 ];
 

@@ -2,6 +2,7 @@
 
 use super::backends::{Backends, Chosen};
 use super::model_configs;
+use super::tokens::{grammars_in, grammars_of};
 use crate::bundled;
 use crate::cli::WorkerArgs;
 use crate::config::{BUNDLED, BackendConfig, ComputeConfig, Config, ModelConfig};
@@ -108,8 +109,11 @@ fn own(
         facts.push("ahead     never: vectors are made step by step, whatever engine.ahead says".to_owned());
     }
     let fingerprint = hex(&opened.fingerprint.0[..8]);
+    let grammars = matches!(makes, Makes::Text).then(|| Arc::new(grammars_of(&text, opened.program.dims.vocab)));
     let handle = match engine.isolation {
-        Isolation::Thread => EngineHandle::start(engine, model_facts, factory(opened, &backend))?,
+        Isolation::Thread => {
+            EngineHandle::start_holding(engine, model_facts, grammars.clone(), factory(opened, &backend))?
+        }
         Isolation::Process => {
             drop(opened);
             EngineHandle::start_process(engine, model_facts, worker_command(config, entry, &folder, kind)?)?
@@ -121,7 +125,7 @@ fn own(
             "context   {context_tokens} tokens of {wanted}: engine.kv_cache_mib = {cache_mib} holds no more"
         ));
     }
-    let engine = EngineModel { fingerprint, handle, text, stop_token_ids, defaults, makes };
+    let engine = EngineModel { fingerprint, handle, text, grammars, stop_token_ids, defaults, makes };
     let backend = ModelBackend::Engine(Box::new(engine));
     let quota = ArcSwap::from_pointee(entry.limits.clone());
     let fallbacks = entry.fallbacks.clone();
@@ -233,9 +237,11 @@ pub fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
     let backends = Backends::open(&compute, &args.cache)?;
     let opened = tidegate_model::Model::open(&args.folder)?;
     let backend = backends.choose(&opened.program).backend;
+    let folder = args.folder.clone();
     let entry = ModelConfig { context_tokens: args.context_tokens, ..ModelConfig::folder(args.name, args.folder) };
     let facts = model_facts(&entry, &opened, backend.as_ref());
-    Ok(worker::run(std::io::stdin(), std::io::stdout(), &facts, factory(opened, &backend))?)
+    let grammars = Some(Arc::new(grammars_in(folder, opened.program.dims.vocab)));
+    Ok(worker::run(std::io::stdin(), std::io::stdout(), &facts, grammars, factory(opened, &backend))?)
 }
 
 /// The end tokens that the model's configs name, and the tokenizer's own: of a model that was trained on to chat, often

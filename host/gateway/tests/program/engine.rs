@@ -26,6 +26,29 @@ fn an_engine_process_that_dies_is_replaced_and_its_answer_goes_on() {
     assert!(again.contains("200 OK"), "{again}");
 }
 
+/// The process compiles the schema itself, and the one that comes after it too.
+#[test]
+fn an_engine_process_holds_answers_to_a_schema_and_so_does_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\n[pipeline]\n";
+    let config = write(folder.path(), "tidegate.toml", text);
+    let server = Server::start(&["serve", "--config", config.to_str().unwrap()]);
+    let schema = json!({"type": "object", "required": ["words"], "additionalProperties": false, "properties": {"words":
+        {"type": "array", "items": {"type": "string", "minLength": 5, "maxLength": 9}, "minItems": 40, "maxItems": 40}}});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "words", "schema": schema}});
+    let request = json!({"stream": true, "seed": 5, "temperature": 1.0, "response_format": format});
+    let undisturbed = streamed_text(&read_all(server.ask("Say words.", request.clone())));
+    let words: Value = serde_json::from_str(&undisturbed).unwrap();
+    assert_eq!(words["words"].as_array().unwrap().len(), 40);
+
+    let mut socket = server.ask("Say words.", request);
+    let mut first = [0; 1024];
+    let read = socket.read(&mut first).unwrap();
+    signal::send(worker_of(&server), "KILL");
+    let answer = String::from_utf8_lossy(&first[..read]).into_owned() + &read_all(socket);
+    assert_eq!(streamed_text(&answer), undisturbed);
+}
+
 /// The engine's process has no text: what the config says of that counts here.
 #[test]
 fn a_chat_template_of_the_config_counts_beside_an_engine_process() {

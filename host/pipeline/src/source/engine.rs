@@ -20,6 +20,8 @@ pub(crate) struct EngineTurn {
     pub(crate) reading: Reading,
     /// End the turn after its first tool call.
     pub(crate) single_call: bool,
+    /// What the answers are held to.
+    pub(crate) grammar: Option<Arc<str>>,
 }
 
 /// How the generated text is read.
@@ -68,6 +70,7 @@ impl EngineSource {
                 sampling: sampling.clone(),
                 max_tokens: turn.max_tokens,
                 stop_token_ids: engine.stop_token_ids.clone(),
+                grammar: turn.grammar.clone(),
                 ..Job::of(caller, engine.handle.next_job_id(), turn.prompt.clone())
             };
             let stream = Some(engine.handle.submit(job)?);
@@ -207,7 +210,7 @@ mod tests {
         let model = Arc::new(model.with_dialect(Dialect { tools: ToolFormat::Mistral, reasoning: None }));
         let reading = Reading::Chat { tools: true };
         let (prompt, sampling, stop) = (Vec::new(), Vec::new(), Vec::new());
-        let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call };
+        let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call, grammar: None };
         let text = ChoiceText::new(Arc::clone(&model), &turn).expect("a choice");
         let choice = Choice { stream: None, text, cached_tokens: 0, output_tokens: 0 };
         let (ready, usage) = (VecDeque::new(), Usage::default());

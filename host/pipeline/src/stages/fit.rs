@@ -6,12 +6,15 @@ use crate::context::RequestContext;
 use crate::estimate::{estimated_input, text_bytes, tool_bytes};
 use crate::models::{EngineModel, Model, ModelBackend};
 use crate::source::{EngineTurn, Reading};
+use crate::stages::hold;
 use crate::stages::sampling::resolve;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use tidegate_text::{AddSpecial, ChatOptions, Past, TextError, ToolFormat, Within};
 use tidegate_turns::Waiting;
-use tidegate_types::{Chat, Fault, Form, Message, Part, Reject, RejectKind, Role, ToolChoice, ToolDef, Transcript};
+use tidegate_types::{
+    Chat, Fault, Form, Message, Part, Reject, RejectKind, Role, TenantId, ToolChoice, ToolDef, Transcript,
+};
 
 /// A request that fits its model.
 pub(crate) enum Fitted {
@@ -21,13 +24,13 @@ pub(crate) enum Fitted {
     Upstream(Arc<Chat>),
 }
 
-/// Fits `chat`, with the server's `tools` beside its own, to `model`, while somebody is `waiting` for it.
+/// Fits `chat`, with the server's `tools` beside its own, to `model`, while somebody of `tenant` is `waiting` for it.
 pub(crate) fn fit(
     model: &Model,
     chat: &Arc<Chat>,
     tools: &[ToolDef],
     (seeds, bounds): (&[u64], LengthBounds),
-    waiting: &Waiting,
+    (tenant, waiting): (&TenantId, &Waiting),
 ) -> Result<Fitted, Reject> {
     bounds.check_output(chat)?;
     match &model.backend {
@@ -45,7 +48,9 @@ pub(crate) fn fit(
                 error => refusal(chat.form, &error),
             })?;
             bounds.check_prompt(prompt.len() as u64, "")?;
+            let grammar = hold::grammar((model, engine), chat, &offered, &prompt, tenant)?;
             let mut turn = engine_turn(model, engine, chat, prompt, seeds, bounds);
+            turn.grammar = grammar;
             if chat.form == Form::Chat {
                 turn.reading = Reading::Chat { tools: !offered.is_empty() };
             }
@@ -123,7 +128,23 @@ fn offered(model: &Model, engine: &EngineModel, chat: &Chat, tools: &[ToolDef]) 
         let message = format!("model `{}` knows no format for tool calls; leave `tools` out", model.name);
         return Err(Reject::invalid("tools", message).code("unsupported_parameter"));
     }
+    if chat.tool_choice == ToolChoice::Auto && hold::wants_json(chat) {
+        return offered_beside_json(model, engine, chat);
+    }
     Ok(chat.tools.iter().chain(tools).cloned().collect())
+}
+
+/// Beside JSON the caller's own tools alone: a model that may not say what it wants to would call the server's instead.
+fn offered_beside_json(model: &Model, engine: &EngineModel, chat: &Chat) -> Result<Vec<ToolDef>, Reject> {
+    // Its calls are JSON like the answer: nobody could tell which is which.
+    if engine.text.dialect().tools == ToolFormat::LlamaJson && !chat.tools.is_empty() {
+        let message = format!(
+            "model `{}` writes calls as plain JSON, which could be the answer as well; send `tool_choice`, or leave `tools` out",
+            model.name
+        );
+        return Err(Reject::invalid("tools", message).code("unsupported_parameter"));
+    }
+    Ok(chat.tools.clone())
 }
 
 /// Passages go into the question they were found for: templates know no role for them, and many refuse two
@@ -154,17 +175,12 @@ fn is_passage(message: &Message) -> bool {
 fn refuse_unsupported(model: &Model, chat: &Chat) -> Result<(), Reject> {
     let name = &model.name;
     let is_ours = |field: &str| match chat.form {
-        Form::Chat => field == TEMPLATE_ARGS,
+        Form::Chat => field == TEMPLATE_ARGS || hold::meets(field),
         Form::Completion { .. } => field == PARSE_SPECIAL,
     };
     if let Some(field) = chat.demands.iter().find(|field| !is_ours(field)) {
         let message = format!("model `{name}` does not support `{field}` with this value; leave it out");
         return Err(Reject::invalid(field.clone(), message).code("unsupported_parameter"));
-    }
-    if matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
-        let message =
-            format!("model `{name}` cannot be forced to call a tool; send `tool_choice`: \"auto\" or \"none\"");
-        return Err(Reject::invalid("tool_choice", message).code("unsupported_parameter"));
     }
     chat.messages.iter().try_for_each(|message| refuse_opaque(name, message))
 }
@@ -284,6 +300,7 @@ fn engine_turn(
         stop: chat.stop.clone(),
         reading: Reading::Verbatim,
         single_call: !chat.parallel_tool_calls,
+        grammar: None,
     }
 }
 

@@ -8,6 +8,7 @@ use crate::gate::{Hold, Kept};
 use crate::models::{Model, ModelBackend};
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
+use crate::stages::hold;
 use crate::stages::sampling;
 use crate::states::{Ended, Equipped, Request, Routed, ServerTool};
 use metrics::counter;
@@ -165,12 +166,16 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>, kept: Kept) -> Resu
     let Ask { model, chat, cx, seeds, bounds, tally, .. } = ask;
     let encodes = matches!(model.backend, ModelBackend::Engine(_));
     let num_bytes = if encodes { rendered_bytes(chat, &defs) } else { 0 };
-    let fitted = if num_bytes > LONG_TEXT_BYTES {
+    // What an answer is held to is compiled, which takes longer than most prompts.
+    let is_long = num_bytes > LONG_TEXT_BYTES || (encodes && hold::is_wanted(chat));
+    let tenant = cx.caller.tenant.clone();
+    let fitted = if is_long {
         let (model, chat, seeds) = (Arc::clone(model), Arc::clone(chat), seeds.to_vec());
-        let work = move |waiting: &Waiting| fit::fit(&model, &chat, &defs, (&seeds, bounds), waiting);
+        let num_bytes = num_bytes.max(LONG_TEXT_BYTES);
+        let work = move |waiting: &Waiting| fit::fit(&model, &chat, &defs, (&seeds, bounds), (&tenant, waiting));
         Box::pin(in_turn((&cx.caller, num_bytes), kept, work)).await
     } else {
-        fit::fit(model, chat, &defs, (seeds, bounds), &Waiting::default())
+        fit::fit(model, chat, &defs, (seeds, bounds), (&tenant, &Waiting::default()))
     };
     let fitted = fitted.map_err(|reject| rename_param(reject, chat.fields))?;
     let tally = Some(Arc::clone(tally));

@@ -34,6 +34,7 @@ fn tell(text: &str, stop: &[&str], is_cut: bool) -> Told {
         stop: stop.iter().map(|stop| (*stop).to_owned()).collect(),
         reading: Reading::Chat { tools: true },
         single_call: false,
+        grammar: None,
     };
     let mut choice = ChoiceText::new(Arc::clone(&model), &turn).expect("a choice");
     let (mut out, mut told) = (Vec::new(), Told::default());
@@ -104,7 +105,7 @@ fn tokens_of_reasoning_are_counted_where_it_is_told_from_the_rest() {
         let model = TextModel::open(&dir).expect("the starter model opens");
         let model = Arc::new(model.with_dialect(Dialect { tools: ToolFormat::None, reasoning: tags }));
         let (prompt, sampling, stop) = (Vec::new(), Vec::new(), Vec::new());
-        let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call: false };
+        let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call: false, grammar: None };
         let mut choice = ChoiceText::new(Arc::clone(&model), &turn).expect("a choice");
         let ids = model.encode(said, AddSpecial::No).expect("text encodes");
         let total = ids.len() as u64;
@@ -139,7 +140,7 @@ fn drawn(ids: &[u32], stop: &[&str], reading: Reading) -> Vec<(String, Vec<TextL
 fn drawn_by(model: Arc<TextModel>, ids: &[u32], stop: &[&str], reading: Reading) -> Vec<(String, Vec<TextLogprob>)> {
     let stop = stop.iter().map(|stop| (*stop).to_owned()).collect();
     let (prompt, sampling) = (Vec::new(), Vec::new());
-    let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call: false };
+    let turn = EngineTurn { prompt, sampling, max_tokens: 100, stop, reading, single_call: false, grammar: None };
     let mut choice = ChoiceText::new(model, &turn).expect("a choice");
     let mut out = Vec::new();
     let draw = |id: &u32| SampledToken { id: *id, logprob: Some(-0.5), top: vec![(*id, -0.5)] };

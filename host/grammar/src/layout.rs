@@ -1,0 +1,201 @@
+//! What the parts of an answer are, written down as a grammar: reasoning, then JSON, text or tool calls in the model's own
+//! format. The text is llguidance's dialect of Lark, with a schema where JSON stands.
+
+use crate::schema::prepared;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// How a mark is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// As this one token.
+    Token(u32),
+    /// As text: the vocabulary has no token for it.
+    Text(String),
+}
+
+/// Reasoning before the answer, which is free.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reasoning {
+    /// What begins it, where the model may; absent where the prompt has begun it already.
+    pub open: Option<Mark>,
+    /// What ends it.
+    pub close: Mark,
+}
+
+/// What stands in an answer that is no call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// JSON of this schema.
+    Json(Value),
+    /// Any text without marks, before, between and behind calls.
+    Text,
+}
+
+/// How a model writes calls.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallForm {
+    /// An object with `name` and `arguments` between two marks.
+    Hermes {
+        /// Before it.
+        open: Mark,
+        /// Behind it.
+        close: Mark,
+    },
+    /// An object with `name` and `parameters`, several with `;` between them.
+    LlamaJson,
+    /// A list of objects behind a mark.
+    MistralList {
+        /// The mark.
+        open: Mark,
+    },
+    /// A mark, the name, another mark, the arguments.
+    MistralNamed {
+        /// Before the name.
+        open: Mark,
+        /// Behind it.
+        args: Mark,
+    },
+}
+
+/// A function that may be called.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Function {
+    /// Letters, digits, `_` and `-`.
+    pub name: String,
+    /// Of its arguments; absent where any object will do.
+    pub schema: Option<Value>,
+}
+
+/// Calls in an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calls {
+    /// How they are written.
+    pub form: CallForm,
+    /// Of what; at least one.
+    pub functions: Vec<Function>,
+    /// Whether there may be more than one.
+    pub several: bool,
+}
+
+/// What an answer is made of. Where there are calls and JSON, it is the one or the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layout {
+    /// First, where the model reasons.
+    pub reasoning: Option<Reasoning>,
+    /// What it says.
+    pub answer: Option<Answer>,
+    /// What it calls.
+    pub calls: Option<Calls>,
+}
+
+impl Layout {
+    /// The grammar as text.
+    pub fn source(&self) -> String {
+        let mut out = String::new();
+        let body = match (&self.answer, &self.calls) {
+            (Some(Answer::Text), Some(calls)) if calls.several && !calls.is_list() => "TEXT? (call TEXT?)*",
+            (Some(Answer::Text), Some(_)) => "TEXT? calls?",
+            (Some(Answer::Text), None) => "TEXT?",
+            (Some(Answer::Json(_)), Some(_)) => "(answer | calls)",
+            (Some(Answer::Json(_)), None) => "answer",
+            (None, _) => "calls",
+        };
+        let reasoning = self.reasoning.as_ref().map_or_else(String::new, Reasoning::rule);
+        rule(&mut out, "start", &format!("{reasoning}{body}"));
+        rule(&mut out, "TEXT", r"/(.|\n)+/");
+        rule(&mut out, "WS", r"/[ \t\r\n]{1,4}/");
+        if let Some(reasoning) = &self.reasoning {
+            reasoning.write(&mut out);
+        }
+        if let Some(Answer::Json(schema)) = &self.answer {
+            rule(&mut out, "answer", &format!("%json {}", prepared(schema)));
+        }
+        if let Some(calls) = &self.calls {
+            calls.write(&mut out);
+        }
+        out
+    }
+}
+
+impl Reasoning {
+    fn rule(&self) -> String {
+        match &self.open {
+            None => "thought WS? ".to_owned(),
+            Some(open) => format!("({} thought WS?)? ", open.written()),
+        }
+    }
+
+    fn write(&self, out: &mut String) {
+        match &self.close {
+            Mark::Token(_) => rule(out, "thought", &format!("TEXT? {}", self.close.written())),
+            Mark::Text(_) => rule(out, &format!("thought[suffix={}]", self.close.written()), r"/(.|\n)*/"),
+        }
+    }
+}
+
+impl Calls {
+    fn is_list(&self) -> bool {
+        matches!(self.form, CallForm::MistralList { .. } | CallForm::LlamaJson)
+    }
+
+    fn write(&self, out: &mut String) {
+        let (call, calls, more) = match &self.form {
+            CallForm::Hermes { open, close } => {
+                (format!("{} WS? object WS? {}", open.written(), close.written()), "call".to_owned(), "(WS? call)*")
+            }
+            CallForm::LlamaJson => ("object".to_owned(), "call".to_owned(), "(\";\" WS? call)*"),
+            CallForm::MistralList { open } => {
+                ("object".to_owned(), format!("{} WS? \"[\" call", open.written()), "(\",\" WS? call)*")
+            }
+            CallForm::MistralNamed { .. } => ("object".to_owned(), "call".to_owned(), "call*"),
+        };
+        rule(out, "call", &call);
+        let more = if self.several { more } else { "" };
+        let end = if matches!(self.form, CallForm::MistralList { .. }) { "\"]\"" } else { "" };
+        rule(out, "calls", &format!("{calls} {more} {end}"));
+        let objects: Vec<String> = (0..self.functions.len()).map(|i| format!("object_{i}")).collect();
+        rule(out, "object", &objects.join(" | "));
+        for (i, function) in self.functions.iter().enumerate() {
+            rule(out, &format!("object_{i}"), &self.object(function, i));
+            if let Some(schema) = &function.schema {
+                rule(out, &format!("args_{i}"), &format!("%json {}", prepared(schema)));
+            }
+        }
+        if self.functions.iter().any(|function| function.schema.is_none()) {
+            rule(out, "args_any", &format!("%json {}", prepared(&json!({"type": "object"}))));
+        }
+    }
+
+    fn object(&self, function: &Function, i: usize) -> String {
+        let args = if function.schema.is_some() { format!("args_{i}") } else { "args_any".to_owned() };
+        let field = match &self.form {
+            CallForm::MistralNamed { open, args: mark } => {
+                return format!("{} {} {} {args}", open.written(), quoted(&function.name), mark.written());
+            }
+            CallForm::LlamaJson => "parameters",
+            CallForm::Hermes { .. } | CallForm::MistralList { .. } => "arguments",
+        };
+        let [name_key, name, field] = ["name", &function.name, field].map(|text| quoted(&quoted(text)));
+        format!(r#""{{" WS? {name_key} WS? ":" WS? {name} WS? "," WS? {field} WS? ":" WS? {args} WS? "}}""#)
+    }
+}
+
+impl Mark {
+    fn written(&self) -> String {
+        match self {
+            Self::Token(id) => format!("<[{id}]>"),
+            Self::Text(text) => quoted(text),
+        }
+    }
+}
+
+/// A string as JSON and Lark write it.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+fn rule(out: &mut String, name: &str, body: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "{name}: {body}");
+}

@@ -1,0 +1,285 @@
+//! What of JSON Schema can be held, checked before llguidance sees it.
+//!
+//! llguidance passes over keywords that it does not know, and holds some only in part. Here every keyword is known and held,
+//! or known to say nothing about an answer, or refused by its name. Bounds keep what it costs to compile, most of all the
+//! depth to which llguidance follows references by recursion.
+
+use crate::error::GrammarError;
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+
+/// Longest schema, as JSON without white space.
+const MAX_SCHEMA_BYTES: usize = 128 << 10;
+/// Values in each other.
+const MAX_DEPTH: usize = 48;
+/// The same through all references, each followed once.
+const MAX_PATH: usize = 1024;
+/// `minLength`, `maxLength` and their like. Larger ones would not be reached in an answer.
+const MAX_COUNT: u64 = 65_536;
+
+/// Keywords that are held as they stand.
+const HELD: &[&str] = &[
+    "type",
+    "enum",
+    "const",
+    "format",
+    "pattern",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "required",
+];
+/// Keywords with a count.
+const COUNTS: &[&str] = &["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"];
+/// Keywords with a schema.
+const ONE: &[&str] = &["items", "additionalProperties"];
+/// Keywords with a list of schemas.
+const LISTS: &[&str] = &["anyOf", "oneOf", "allOf", "prefixItems"];
+/// Keywords with schemas by name.
+const MAPS: &[&str] = &["properties", "patternProperties", "$defs", "definitions"];
+/// Keywords that say nothing about an answer.
+const ANNOTATIONS: &[&str] = &[
+    "title",
+    "description",
+    "default",
+    "examples",
+    "$comment",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentMediaType",
+    "contentEncoding",
+];
+/// Drafts whose schemas mean the same as far as they are taken here.
+const DRAFTS: &[&str] = &[
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-06/schema",
+];
+
+/// Refuses a schema of which something could not be held, or that is too much.
+pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
+    let bytes = schema.to_string().len();
+    if bytes > MAX_SCHEMA_BYTES {
+        return Err(refuse(format!("the schema has {bytes} bytes; {MAX_SCHEMA_BYTES} are allowed")));
+    }
+    let mut check = Check { root: schema, seen: HashSet::new(), path: depth_of(schema, "the schema")? };
+    check.schema(schema, "#", true)
+}
+
+/// The schema with what llguidance is told of how to hold it, as JSON. What was read of `$schema` is done with.
+pub(crate) fn prepared(schema: &Value) -> String {
+    let mut prepared = schema.as_object().cloned().unwrap_or_default();
+    prepared.shift_remove("$schema");
+    // White space is bounded, since a model may go on with it for ever. A character is escaped in one way alone, or a name
+    // that is taken could come again in another spelling.
+    let options =
+        serde_json::json!({"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}", "json_allowed_escapes": "nrbtf\\\""});
+    prepared.insert("x-guidance".into(), options);
+    Value::Object(prepared).to_string()
+}
+
+struct Check<'a> {
+    root: &'a Value,
+    /// References that were followed.
+    seen: HashSet<String>,
+    /// How deep llguidance goes at most.
+    path: usize,
+}
+
+impl<'a> Check<'a> {
+    fn schema(&mut self, schema: &'a Value, at: &str, is_root: bool) -> Result<(), GrammarError> {
+        let members = match schema {
+            Value::Bool(_) if !is_root => return Ok(()),
+            Value::Object(members) => members,
+            _ => return Err(refuse(format!("`{at}` must be a schema, which is an object"))),
+        };
+        for (key, value) in members {
+            self.keyword(members, (key, value), at, is_root)?;
+        }
+        Ok(())
+    }
+
+    fn keyword(
+        &mut self,
+        members: &Map<String, Value>,
+        (key, value): (&'a String, &'a Value),
+        at: &str,
+        is_root: bool,
+    ) -> Result<(), GrammarError> {
+        let inner = || format!("{at}/{key}");
+        match key.as_str() {
+            "$schema" if is_root => check_draft(value),
+            "$id" if is_root => Ok(()),
+            "$ref" => self.reference(value, at),
+            "enum" | "const" => check_written(value, at),
+            "items" if value.is_array() => self.list(value, &inner()),
+            key if HELD.contains(&key) || ANNOTATIONS.contains(&key) => Ok(()),
+            key if COUNTS.contains(&key) => check_count(members, key, value, at),
+            key if ONE.contains(&key) => self.schema(value, &inner(), false),
+            key if LISTS.contains(&key) => self.list(value, &inner()),
+            key if MAPS.contains(&key) => self.map(value, &inner()),
+            // It goes with `items` that are a list, and means nothing without.
+            "additionalItems" if members.get("items").is_some_and(Value::is_array) => {
+                self.schema(value, &inner(), false)
+            }
+            key => Err(refuse(format!("the keyword `{key}` at `{at}` cannot be held; leave it out"))),
+        }
+    }
+
+    fn list(&mut self, value: &'a Value, at: &str) -> Result<(), GrammarError> {
+        let Value::Array(schemas) = value else { return Err(refuse(format!("`{at}` must be a list of schemas"))) };
+        schemas.iter().enumerate().try_for_each(|(i, schema)| self.schema(schema, &format!("{at}/{i}"), false))
+    }
+
+    fn map(&mut self, value: &'a Value, at: &str) -> Result<(), GrammarError> {
+        let Value::Object(schemas) = value else { return Err(refuse(format!("`{at}` must be an object of schemas"))) };
+        schemas.iter().try_for_each(|(name, schema)| self.schema(schema, &format!("{at}/{name}"), false))
+    }
+
+    /// Follows a reference once, wherever it leads.
+    fn reference(&mut self, value: &'a Value, at: &str) -> Result<(), GrammarError> {
+        let Value::String(place) = value else { return Err(refuse(format!("`$ref` at `{at}` must be a string"))) };
+        if !self.seen.insert(place.clone()) {
+            return Ok(());
+        }
+        let root = self.root;
+        let target = match place.strip_prefix('#') {
+            Some("" | "/") => Some(root),
+            // As llguidance looks it up: by names as they stand.
+            Some(path) => path.strip_prefix('/').and_then(|path| {
+                path.split('/').try_fold(root, |value, name| match value {
+                    Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+                    value => value.get(name),
+                })
+            }),
+            None => None,
+        };
+        let Some(target) = target else {
+            return Err(refuse(format!("`$ref` at `{at}` names `{place}`, which is not in this schema")));
+        };
+        self.path += depth_of(target, place)?;
+        if self.path > MAX_PATH {
+            return Err(refuse(format!("through its references it nests deeper than {MAX_PATH}")));
+        }
+        self.schema(target, place, std::ptr::eq(target, root))
+    }
+}
+
+fn check_draft(value: &Value) -> Result<(), GrammarError> {
+    let known = |draft: &str| DRAFTS.contains(&draft.trim_end_matches('#'));
+    if value.as_str().is_some_and(known) {
+        return Ok(());
+    }
+    Err(refuse(format!("`$schema` must be one of {}", DRAFTS.join(", "))))
+}
+
+fn check_count(members: &Map<String, Value>, key: &str, value: &Value, at: &str) -> Result<(), GrammarError> {
+    let Some(count) = value.as_u64().filter(|count| *count <= MAX_COUNT) else {
+        return Err(refuse(format!("`{key}` at `{at}` must be a whole number of at most {MAX_COUNT}")));
+    };
+    let required = members
+        .get("required")
+        .and_then(Value::as_array)
+        .map_or(0, |names| names.iter().filter_map(Value::as_str).collect::<HashSet<_>>().len() as u64);
+    // Nothing keeps a model from writing a name twice, which counts once.
+    if key == "minProperties" && count > required {
+        let message =
+            format!("`minProperties` at `{at}` is above the number of names in `required`, which cannot be held");
+        return Err(refuse(message));
+    }
+    Ok(())
+}
+
+/// Control characters have no spelling that a grammar takes, but for the short ones.
+fn check_written(value: &Value, at: &str) -> Result<(), GrammarError> {
+    let strange = |text: &str| text.chars().any(|c| c < ' ' && !matches!(c, '\n' | '\r' | '\t' | '\u{8}' | '\u{c}'));
+    match value {
+        Value::String(text) if strange(text) => {
+            Err(refuse(format!("a value at `{at}` has a control character, which cannot be held")))
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| check_written(item, at)),
+        Value::Object(members) => members.values().try_for_each(|item| check_written(item, at)),
+        _ => Ok(()),
+    }
+}
+
+/// How deep values lie in each other.
+fn depth_of(value: &Value, what: &str) -> Result<usize, GrammarError> {
+    fn depth(value: &Value, left: usize) -> Option<usize> {
+        let left = left.checked_sub(1)?;
+        let deepest = |most: usize, value: &Value| Some(most.max(depth(value, left)?));
+        let inner = match value {
+            Value::Array(items) => items.iter().try_fold(0, deepest)?,
+            Value::Object(members) => members.values().try_fold(0, deepest)?,
+            _ => 0,
+        };
+        Some(inner + 1)
+    }
+    depth(value, MAX_DEPTH).ok_or_else(|| refuse(format!("{what} nests deeper than {MAX_DEPTH}")))
+}
+
+fn refuse(message: String) -> GrammarError {
+    GrammarError::Schema(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refused(schema: Value) -> String {
+        check_schema(&schema).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_refused_by_name_wherever_it_stands() {
+        let places = [
+            ("uniqueItems", json!({"type": "array", "uniqueItems": true}), "`#`"),
+            ("not", json!({"properties": {"a": {"not": {}}}}), "`#/properties/a`"),
+            ("if", json!({"anyOf": [{"if": {}}]}), "`#/anyOf/0`"),
+            ("nullable", json!({"items": {"nullable": true}}), "`#/items`"),
+            ("x-guidance", json!({"x-guidance": {"lenient": true}}), "`#`"),
+            ("$id", json!({"additionalProperties": {"$id": "x"}}), "`#/additionalProperties`"),
+            ("contains", json!({"$defs": {"d": {"contains": {}}}}), "`#/$defs/d`"),
+            ("propertyNames", json!({"$ref": "#/default/d", "default": {"d": {"propertyNames": {}}}}), "`#/default/d`"),
+            ("additionalItems", json!({"items": {}, "additionalItems": false}), "`#`"),
+        ];
+        for (keyword, schema, place) in places {
+            let said = refused(schema);
+            assert!(said.contains(&format!("`{keyword}`")) && said.contains(place), "{said}");
+        }
+        assert!(refused(json!({"minProperties": 2, "required": ["a", "a"]})).contains("minProperties"));
+        assert!(refused(json!({"enum": ["\u{1}"]})).contains("control character"));
+        assert!(refused(json!({"$schema": "https://example.com/own"})).contains("$schema"));
+        assert!(refused(json!({"$ref": "https://example.com/other"})).contains("not in this schema"));
+        assert!(refused(json!([1])).contains("must be a schema"));
+    }
+
+    #[test]
+    fn names_of_properties_are_no_keywords() {
+        let schema = json!({"type": "object", "properties": {"not": {"type": "string"}, "$id": {"const": "if"}},
+            "required": ["not"], "minProperties": 1, "additionalProperties": false,
+            "$schema": "http://json-schema.org/draft-07/schema#", "$id": "here"});
+        assert_eq!(check_schema(&schema), Ok(()));
+        assert_eq!(
+            check_schema(&json!({"$ref": "#/$defs/tree", "$defs": {"tree": {"items": {"$ref": "#/$defs/tree"}}}})),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn size_nesting_references_and_counts_are_bounded() {
+        let deep = |levels| (0..levels).fold(json!({}), |inner, _| json!({"items": inner}));
+        assert_eq!(check_schema(&deep(46)), Ok(()));
+        assert!(refused(deep(48)).contains("nests deeper"));
+        let chain: Map<String, Value> =
+            (0..600).map(|n| (format!("d{n}"), json!({"items": {"$ref": format!("#/$defs/d{}", n + 1)}}))).collect();
+        assert!(refused(json!({"$ref": "#/$defs/d0", "$defs": chain})).contains("through its references"));
+        assert!(refused(json!({"description": "x".repeat(MAX_SCHEMA_BYTES)})).contains("bytes"));
+        assert!(refused(json!({"minItems": 1_000_000_000})).contains("minItems"));
+    }
+}

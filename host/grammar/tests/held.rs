@@ -1,0 +1,306 @@
+//! Answers of a model that wants anything, held to schemas: whatever its logits, what comes out is JSON that the schema
+//! allows, by a validator that has nothing of llguidance.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which clippy does not take for tests.
+
+#[path = "held/support.rs"]
+mod support;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use support::{ENDS, VOCAB, Whims, grammars, said, tenant};
+use tidegate_grammar::{Answer, CallForm, Calls, Function, GrammarError, Layout, Mark, Reasoning, check_schema};
+
+fn layout(schema: Value) -> Layout {
+    Layout { answer: Some(Answer::Json(schema)), ..Layout::default() }
+}
+
+/// Says whatever the grammar lets it, to the end or for so many tokens; `None` where that was not enough.
+fn speak(source: &str, whims: &mut Whims, most: usize) -> Option<(Vec<u32>, String)> {
+    let mut guide = grammars().compile(&tenant(), source).unwrap().guide();
+    let mut output = Vec::new();
+    while output.len() < most {
+        let mask = guide.mask(&output, &ENDS, VOCAB).unwrap();
+        let token = whims.choose(&mask, output.len());
+        if ENDS.contains(&token) {
+            return Some((output.clone(), said(&output)));
+        }
+        output.push(token);
+    }
+    None
+}
+
+fn schemas() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(json!({"type": "boolean"})),
+        Just(json!({"type": "null"})),
+        Just(json!({"enum": ["a", "b \"c\"", 3, null, [true]]})),
+        Just(json!({"const": {"k": [1, "x\n"]}})),
+        (-50_i64..50, 0_i64..100)
+            .prop_map(|(low, span)| json!({"type": "integer", "minimum": low, "maximum": low + span})),
+        (-9_i64..9).prop_map(|low| json!({"type": "number", "exclusiveMinimum": low, "maximum": low + 3})),
+        Just(json!({"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 500})),
+        (0_u64..3, 0_u64..4)
+            .prop_map(|(least, more)| json!({"type": "string", "minLength": least, "maxLength": least + more})),
+        Just(json!({"type": "string", "pattern": "^[a-c]{2}-[0-9]$"})),
+        Just(json!({"type": ["integer", "null"], "maximum": 9, "minimum": 0})),
+    ];
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        let named = prop::collection::vec(inner.clone(), 1..4);
+        let object =
+            (named, any::<[bool; 4]>(), prop::option::of(inner.clone())).prop_map(|(kinds, required, more)| {
+                let names = ["a", "b", "a longer \"name\"", "d"];
+                let properties: serde_json::Map<_, _> =
+                    names.iter().zip(kinds).map(|(name, kind)| ((*name).to_owned(), kind)).collect();
+                let required = names.iter().zip(required).filter(|(name, is)| *is && properties.contains_key(**name));
+                let required: Vec<_> = required.map(|(name, _)| *name).collect();
+                json!({"type": "object", "properties": properties, "required": required,
+                "additionalProperties": more.unwrap_or(Value::Bool(false))})
+            });
+        prop_oneof![
+            object,
+            (inner.clone(), 0_u64..2, 0_u64..3).prop_map(|(kind, least, more)| {
+                json!({"type": "array", "items": kind, "minItems": least, "maxItems": least + more})
+            }),
+            prop::collection::vec(inner.clone(), 1..3).prop_map(|kinds| json!({"anyOf": kinds})),
+            inner.prop_map(|kind| json!({"$ref": "#/$defs/of it", "$defs": {"of it": kind}})),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_comes_of_any_logits_is_allowed_by_the_schema(kind in schemas(), seed in any::<u64>()) {
+        // A reference is to the whole document.
+        let schema = match kind.get("$defs") {
+            Some(_) => kind,
+            None => json!({"type": "object", "properties": {"v": kind}, "required": ["v"], "additionalProperties": false}),
+        };
+        prop_assume!(!schema.pointer("/properties").is_some_and(|inner| inner.to_string().contains("$ref")));
+        prop_assume!(!schema.pointer("/$defs/of it").is_some_and(|inner| inner.to_string().contains("$ref")));
+        prop_assert_eq!(check_schema(&schema), Ok(()));
+        if let Some((_, text)) = speak(&layout(schema.clone()).source(), &mut Whims::new(seed), 600) {
+            let value: Value = serde_json::from_str(&text).map_err(|error| TestCaseError::fail(format!("{error}: {text}")))?;
+            prop_assert!(support::allows(&schema, &schema, &value), "{schema} does not allow {text}");
+        }
+    }
+}
+
+#[test]
+fn most_answers_come_to_an_end() {
+    let schema = json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "n": {"type": "integer",
+        "minimum": 0, "maximum": 999}}, "required": ["name", "n"], "additionalProperties": false});
+    let source = layout(schema.clone()).source();
+    let ended: Vec<_> = (0..50).filter_map(|seed| speak(&source, &mut Whims::new(seed), 600)).collect();
+    assert!(ended.len() > 40, "{} of 50", ended.len());
+    for (_, text) in &ended {
+        assert!(support::allows(&schema, &schema, &serde_json::from_str(text).unwrap()), "{text}");
+    }
+}
+
+#[test]
+fn a_name_cannot_be_spelt_twice_nor_a_mark_be_written_as_text() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let source = layout(schema).source();
+    assert!(follows(&source, r#"{"a":1,"b":{"c":["x\n"]}}"#));
+    assert!(!follows(&source, r#"{"a":1,"a":"#), "a name that is there");
+    assert!(!follows(&source, r#"{"a":1,"\u0061":"#), "the same in another spelling");
+    assert!(!follows(&source, "{\"a\":1,\"b\":\"\u{0}"));
+    let mut guide = grammars().compile(&tenant(), &source).unwrap().guide();
+    let mask = guide.mask(&support::tokens(r#"{"b":""#).unwrap_or_default(), &ENDS, VOCAB);
+    assert!(mask.is_err() || !support::is_set(&mask.unwrap(), support::OPEN), "no mark within a string");
+}
+
+/// Whether a text is a beginning of what the grammar has.
+fn follows(source: &str, text: &str) -> bool {
+    let mut guide = grammars().compile(&tenant(), source).unwrap().guide();
+    let tokens = support::tokens(text).unwrap();
+    (0..tokens.len())
+        .all(|n| guide.mask(&tokens[..n], &ENDS, VOCAB).is_ok_and(|mask| support::is_set(&mask, tokens[n])))
+}
+
+#[test]
+fn an_answer_ends_where_it_is_complete_and_only_there() {
+    let source = layout(json!({"type": "boolean"})).source();
+    let mut guide = grammars().compile(&tenant(), &source).unwrap().guide();
+    let mut output = Vec::new();
+    for token in support::tokens("true").unwrap() {
+        assert!(!ENDS.iter().any(|end| support::is_set(&guide.mask(&output, &ENDS, VOCAB).unwrap(), *end)));
+        output.push(token);
+    }
+    for _ in 0..2 {
+        let mask = guide.mask(&output, &ENDS, VOCAB).unwrap();
+        let allowed: Vec<u32> = (0..VOCAB as u32).filter(|id| support::is_set(&mask, *id)).collect();
+        assert!(ENDS.iter().all(|end| allowed.contains(end)), "{allowed:?}");
+        let blank = support::tokens(" \n\t\r").unwrap();
+        assert!(allowed.iter().all(|id| ENDS.contains(id) || blank.contains(id)), "{allowed:?}");
+    }
+}
+
+#[test]
+fn a_guide_that_comes_later_says_the_same() {
+    let schema = json!({"type": "object", "properties": {"list": {"type": "array", "items": {"type": "number"}}}});
+    let source = layout(schema).source();
+    let compiled = grammars().compile(&tenant(), &source).unwrap();
+    let (output, _) = (0..99).find_map(|seed| speak(&source, &mut Whims::new(seed), 300)).unwrap();
+    let mut whole = compiled.guide();
+    for n in 0..=output.len() {
+        let expected = whole.mask(&output[..n], &ENDS, VOCAB).unwrap();
+        assert_eq!(compiled.guide().mask(&output[..n], &ENDS, VOCAB).unwrap(), expected, "behind {n}");
+        assert_eq!(whole.mask(&output[..n], &ENDS, VOCAB).unwrap(), expected, "asked again");
+    }
+}
+
+#[test]
+fn a_token_that_may_not_follow_ends_the_answer_with_an_error() {
+    let source = layout(json!({"type": "boolean"})).source();
+    let mut guide = grammars().compile(&tenant(), &source).unwrap().guide();
+    let stuck = guide.mask(&support::tokens("x").unwrap(), &ENDS, VOCAB);
+    assert!(matches!(stuck, Err(GrammarError::Stuck(_))), "{stuck:?}");
+    assert!(guide.mask(&support::tokens("x").unwrap(), &ENDS, VOCAB).is_err(), "and stays so");
+}
+
+#[test]
+fn what_llguidance_cannot_hold_is_refused_in_words() {
+    let refused = |schema: Value| grammars().compile(&tenant(), &layout(schema).source()).unwrap_err().to_string();
+    let overlapping = refused(json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}));
+    assert!(overlapping.contains("oneOf") && overlapping.contains("anyOf"), "{overlapping}");
+    assert!(refused(json!({"type": "string", "format": "of my own"})).contains("of my own"));
+    assert!(refused(json!({"type": "string", "pattern": "(?=x)"})).len() < 400);
+    assert!(refused(json!({"type": "integer", "minimum": 3, "maximum": 1})).to_lowercase().contains("minimum"));
+    assert!(
+        refused(json!({"allOf": vec![json!({"anyOf": vec![json!({"minimum": 1}); 9]}); 9]}))
+            .contains("more than is compiled")
+    );
+}
+
+fn tools(form: CallForm, several: bool, answer: Option<Answer>) -> Layout {
+    let find = json!({"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": false});
+    let functions =
+        vec![Function { name: "find".into(), schema: Some(find) }, Function { name: "any-thing".into(), schema: None }];
+    Layout { calls: Some(Calls { form, functions, several }), answer, ..Layout::default() }
+}
+
+fn hermes() -> CallForm {
+    CallForm::Hermes { open: Mark::Token(support::OPEN), close: Mark::Token(support::CLOSE) }
+}
+
+#[test]
+fn calls_are_written_as_each_family_writes_them() {
+    let mistral = || CallForm::MistralList { open: Mark::Token(support::OPEN) };
+    let named = || CallForm::MistralNamed { open: Mark::Token(support::OPEN), args: Mark::Token(support::CLOSE) };
+    let text = || CallForm::Hermes { open: Mark::Text("<c>".into()), close: Mark::Text("</c>".into()) };
+    let one = r#"«{"name": "find", "arguments": {"n": 2}}»"#;
+    let two = format!("{one}\n{}", r#"«{"name":"any-thing","arguments":{"x":[1]}}»"#);
+    let llama = r#"{"name": "find", "parameters": {"n": 1}}"#;
+    let listed = r#"«[{"name": "find", "arguments": {"n": 1}}, {"name": "find", "arguments": {"n": 2}}]"#;
+    for (layout, said, whole) in [
+        (tools(hermes(), true, None), one, true),
+        (tools(hermes(), true, None), &*two, true),
+        (tools(hermes(), false, None), &*two, false),
+        (tools(hermes(), true, None), r#"«{"name": "find", "arguments": {"n": 3"#, false),
+        (tools(hermes(), true, None), r#"«{"name": "lose"#, false),
+        (tools(hermes(), true, None), "I will", false),
+        (tools(hermes(), true, Some(Answer::Text)), "I will.", true),
+        (tools(hermes(), true, Some(Answer::Text)), &*format!("I will {two} so."), true),
+        (tools(hermes(), false, Some(Answer::Text)), &*format!("I will {one}"), true),
+        (tools(hermes(), true, Some(Answer::Json(json!({"type": "boolean"})))), "true", true),
+        (tools(hermes(), true, Some(Answer::Json(json!({"type": "boolean"})))), one, true),
+        (tools(hermes(), true, Some(Answer::Json(json!({"type": "boolean"})))), "hi", false),
+        (tools(text(), true, None), r#"<c>{"name": "find", "arguments": {"n": 2}}</c>"#, true),
+        (tools(CallForm::LlamaJson, true, None), &*format!("{llama}; {llama}"), true),
+        (tools(CallForm::LlamaJson, false, None), &*format!("{llama}; {llama}"), false),
+        (tools(mistral(), true, None), listed, true),
+        (tools(mistral(), false, None), listed, false),
+        (tools(named(), true, None), r#"«find»{"n": 1}«any-thing»{}"#, true),
+        (tools(named(), true, None), r#"«find»{"n": 7"#, false),
+    ] {
+        let source = layout.source();
+        let mut guide =
+            grammars().compile(&tenant(), &source).unwrap_or_else(|error| panic!("{error}\n{source}")).guide();
+        let tokens = support::tokens(said).unwrap();
+        let fits = (0..tokens.len())
+            .all(|n| guide.mask(&tokens[..n], &ENDS, VOCAB).is_ok_and(|mask| support::is_set(&mask, tokens[n])));
+        assert_eq!(fits, whole, "{said}\n{source}");
+        if whole {
+            assert!(
+                support::is_set(&guide.mask(&tokens, &ENDS, VOCAB).unwrap(), ENDS[0]),
+                "it may end: {said}\n{source}"
+            );
+        }
+    }
+}
+
+#[test]
+fn reasoning_is_free_and_the_grammar_begins_behind_it() {
+    let marks = || (Mark::Token(support::OPEN), Mark::Token(support::CLOSE));
+    let texts = || (Mark::Text("<t>".into()), Mark::Text("</t>".into()));
+    for ((open, close), begun, said, whole) in [
+        (marks(), true, "so { it } is» true", true),
+        (marks(), true, "true", true),
+        (marks(), true, "so» maybe", false),
+        (marks(), false, "«so»\n\ntrue", true),
+        (marks(), false, "true", true),
+        (marks(), false, "so»true", false),
+        (texts(), true, "so < it</t>\ntrue", true),
+        (texts(), false, "<t>so</t>true", true),
+        (texts(), false, "false", true),
+    ] {
+        let reasoning = Some(Reasoning { open: (!begun).then_some(open), close });
+        let source = Layout { reasoning, ..layout(json!({"type": "boolean"})) }.source();
+        assert_eq!(follows(&source, said), whole, "{said}\n{source}");
+    }
+}
+
+#[test]
+fn tenants_do_not_find_each_others_grammars() {
+    let grammars = Arc::new(support::grammars_of_bytes());
+    let source = layout(json!({"type": "null"})).source();
+    grammars.compile(&tenant(), &source).unwrap();
+    assert!(grammars.kept(&tenant(), &source).is_some());
+    assert!(grammars.kept(&tidegate_types::TenantId::new("other"), &source).is_none());
+}
+
+#[test]
+fn hostile_schemas_are_done_with_in_time() {
+    let deep = (0..44).fold(json!({"type": "string"}), |inner, _| json!({"items": inner}));
+    let chain: serde_json::Map<String, Value> = (0..200)
+        .map(|n| (format!("d{n}"), json!({"items": {"$ref": format!("#/$defs/d{}", (n + 1) % 200)}})))
+        .collect();
+    let options: Vec<Value> = (0..2000).map(|n| json!({"const": format!("option {n}")})).collect();
+    let many: serde_json::Map<String, Value> =
+        (0..800).map(|n| (format!("p{n}"), json!({"type": "integer"}))).collect();
+    let grid: Vec<Value> =
+        (0..6).map(|_| json!({"anyOf": (0..8).map(|n| json!({"minimum": n})).collect::<Vec<_>>()})).collect();
+    for (what, schema) in [
+        ("deep", deep),
+        ("chain", json!({"$ref": "#/$defs/d0", "$defs": chain})),
+        ("options", json!({"anyOf": options})),
+        ("many", json!({"type": "object", "properties": many})),
+        ("grid", json!({"allOf": grid})),
+        ("items", json!({"type": "array", "items": {"type": "object"}, "minItems": 60_000, "maxItems": 65_000})),
+        ("wide", json!({"type": "string", "pattern": "((a{1000}){1000}){1000}"})),
+        ("length", json!({"type": "string", "minLength": 60_000, "maxLength": 65_000})),
+        ("pattern", json!({"type": "string", "pattern": "^(([a-z])+.)+[A-Z]([a-z])+$", "maxLength": 5000})),
+    ] {
+        assert_eq!(check_schema(&schema), Ok(()), "{what}");
+        let start = std::time::Instant::now();
+        let compiled = grammars().compile(&tenant(), &layout(schema).source());
+        let took = start.elapsed();
+        assert!(took.as_secs() < 20, "{what} took {took:?}");
+        let Ok(compiled) = compiled else { continue };
+        let (mut guide, mut output, mut whims) = (compiled.guide(), Vec::new(), Whims::new(1));
+        for _ in 0..200 {
+            let start = std::time::Instant::now();
+            let Ok(mask) = guide.mask(&output, &ENDS, VOCAB) else { break };
+            assert!(start.elapsed().as_secs() < 2, "{what}: a mask took {:?}", start.elapsed());
+            output.push(whims.choose(&mask, output.len()));
+            if ENDS.contains(&output[output.len() - 1]) {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What an answer of the own engine is held to: a schema (`response_format`), a call (`tool_choice`), arguments that fit
+//! (`strict`). Found out from the request, written for the model's own formats, and compiled here once, so that what
+//! cannot be held is a 400 that names it.
+
+use crate::models::{EngineModel, Model};
+use metrics::histogram;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+use tidegate_grammar::{
+    Answer, CallForm, Calls, Function, GrammarError, Grammars, Layout, Mark, Reasoning, check_schema,
+};
+use tidegate_text::{TextModel, ToolFormat};
+use tidegate_types::{Chat, Fault, Form, Reject, TenantId, ToolChoice, ToolDef};
+
+/// The field that asks for JSON, as both endpoints hand it on.
+const FORMAT: &str = "response_format";
+/// The same as a refusal names it to callers of responses.
+const RESPONSES_FORMAT: &str = "text.format";
+
+/// Whether the request asks for anything that an answer would have to be held to.
+pub(crate) fn is_wanted(chat: &Chat) -> bool {
+    chat.form == Form::Chat
+        && (chat.extra.contains_key(FORMAT) || is_forced(chat) || chat.tools.iter().any(|tool| tool.strict))
+}
+
+/// Whether it asks for JSON.
+pub(super) fn wants_json(chat: &Chat) -> bool {
+    chat.form == Form::Chat && chat.extra.contains_key(FORMAT)
+}
+
+fn is_forced(chat: &Chat) -> bool {
+    matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_))
+}
+
+/// Whether a demand is met here.
+pub(super) fn meets(demand: &str) -> bool {
+    demand == FORMAT || demand == RESPONSES_FORMAT || (demand.starts_with("tools[") && demand.ends_with(".strict"))
+}
+
+/// The grammar of the answer to a chat with these tools `offered`, if it is held to any.
+pub(super) fn grammar(
+    (model, engine): (&Model, &EngineModel),
+    chat: &Chat,
+    offered: &[ToolDef],
+    prompt: &[u32],
+    tenant: &TenantId,
+) -> Result<Option<Arc<str>>, Reject> {
+    if !is_wanted(chat) {
+        return Ok(None);
+    }
+    let held = Held { model, engine, chat, tenant, grammars: grammars(model, engine)? };
+    let Some(mut layout) = held.layout(offered)? else { return Ok(None) };
+    layout.reasoning = reasoning(&engine.text, prompt);
+    held.compiled(layout).map(Some)
+}
+
+fn grammars<'a>(model: &Model, engine: &'a EngineModel) -> Result<&'a Grammars, Reject> {
+    let unknown = || Reject::internal(Fault::Operator, format!("model `{}` has no grammars", model.name));
+    engine.grammars.as_deref().ok_or_else(unknown)
+}
+
+/// Grammars begin behind reasoning, which is free: what the prompt has opened, and what the model may open itself.
+fn reasoning(text: &TextModel, prompt: &[u32]) -> Option<Reasoning> {
+    let tags = text.dialect().reasoning.as_ref()?;
+    let open = (!text.opens_reasoning(prompt)).then(|| mark(text, &tags.open));
+    Some(Reasoning { open, close: mark(text, &tags.close) })
+}
+
+fn mark(text: &TextModel, mark: &str) -> Mark {
+    match text.token_to_id(mark).filter(|id| text.is_mark(*id)) {
+        Some(id) => Mark::Token(id),
+        None => Mark::Text(mark.to_owned()),
+    }
+}
+
+struct Held<'a> {
+    model: &'a Model,
+    engine: &'a EngineModel,
+    chat: &'a Chat,
+    tenant: &'a TenantId,
+    grammars: &'a Grammars,
+}
+
+impl Held<'_> {
+    fn layout(&self, offered: &[ToolDef]) -> Result<Option<Layout>, Reject> {
+        let chat = self.chat;
+        let json = if wants_json(chat) { Some(Answer::Json(self.schema()?)) } else { None };
+        let functions = self.functions(offered)?;
+        let calls = self.calls(functions);
+        Ok(match (json, calls) {
+            (_, calls) if is_forced(chat) => {
+                Some(Layout { calls: Some(calls.ok_or_else(|| self.no_tool())?), ..Layout::default() })
+            }
+            (Some(json), calls) => Some(Layout { answer: Some(json), calls, ..Layout::default() }),
+            (None, Some(calls)) if offered.iter().any(|tool| tool.strict) => {
+                self.check_tells_calls(&calls.form)?;
+                Some(Layout { answer: Some(Answer::Text), calls: Some(calls), ..Layout::default() })
+            }
+            (None, _) => None,
+        })
+    }
+
+    /// What JSON is asked for. Without a schema it is an object, as for OpenAI.
+    fn schema(&self) -> Result<Value, Reject> {
+        let schema = self.chat.extra.get(FORMAT).and_then(|format| format.get("json_schema")?.get("schema"));
+        let schema = schema.filter(|schema| !schema.is_null()).cloned().unwrap_or_else(|| json!({"type": "object"}));
+        check_schema(&schema).map_err(|error| self.refused(&self.schema_param(), &error))?;
+        Ok(schema)
+    }
+
+    fn schema_param(&self) -> String {
+        if self.chat.demands.iter().any(|demand| demand == RESPONSES_FORMAT) {
+            format!("{RESPONSES_FORMAT}.schema")
+        } else {
+            format!("{FORMAT}.json_schema.schema")
+        }
+    }
+
+    /// The functions that may be called. Of one that is not strict the schema is held where that is possible.
+    fn functions(&self, offered: &[ToolDef]) -> Result<Vec<Function>, Reject> {
+        let may_be = |tool: &&ToolDef| match &self.chat.tool_choice {
+            ToolChoice::Named(name) => tool.name == *name,
+            _ => true,
+        };
+        let function = |tool: &ToolDef| match check_schema(&tool.input_schema) {
+            Err(error) if tool.strict => Err(self.refused(&self.tool_param(&tool.name), &error)),
+            Err(_) => Ok(Function { name: tool.name.clone(), schema: None }),
+            Ok(()) => Ok(Function { name: tool.name.clone(), schema: Some(tool.input_schema.clone()) }),
+        };
+        offered.iter().filter(may_be).map(function).collect()
+    }
+
+    fn tool_param(&self, name: &str) -> String {
+        let index = self.chat.tools.iter().position(|tool| tool.name == name).unwrap_or_default();
+        let within = self.chat.fields.tool_name.strip_suffix("name").unwrap_or_default();
+        format!("tools[{index}].{within}parameters")
+    }
+
+    fn calls(&self, functions: Vec<Function>) -> Option<Calls> {
+        let text = &self.engine.text;
+        let form = match text.dialect().tools {
+            ToolFormat::None => return None,
+            ToolFormat::Hermes => {
+                CallForm::Hermes { open: mark(text, "<tool_call>"), close: mark(text, "</tool_call>") }
+            }
+            ToolFormat::LlamaJson => CallForm::LlamaJson,
+            ToolFormat::Mistral => match mark(text, "[ARGS]") {
+                args @ Mark::Token(_) => CallForm::MistralNamed { open: mark(text, "[TOOL_CALLS]"), args },
+                Mark::Text(_) => CallForm::MistralList { open: mark(text, "[TOOL_CALLS]") },
+            },
+        };
+        let several = self.chat.parallel_tool_calls && !matches!(self.chat.tool_choice, ToolChoice::Named(_));
+        (!functions.is_empty()).then_some(Calls { form, functions, several })
+    }
+
+    fn no_tool(&self) -> Reject {
+        let message = match &self.chat.tool_choice {
+            ToolChoice::Named(name) => format!("there is no tool `{name}` in `tools` that the model could call"),
+            _ => "there are no `tools` of which the model could call one".to_owned(),
+        };
+        Reject::invalid("tool_choice", message).code("invalid_value")
+    }
+
+    /// Text and calls are told apart by marks that text cannot have.
+    fn check_tells_calls(&self, form: &CallForm) -> Result<(), Reject> {
+        let told = match form {
+            CallForm::Hermes { open, close } => [open, close].iter().all(|mark| matches!(mark, Mark::Token(_))),
+            CallForm::MistralList { open } | CallForm::MistralNamed { open, .. } => matches!(open, Mark::Token(_)),
+            CallForm::LlamaJson => false,
+        };
+        if told {
+            return Ok(());
+        }
+        let name = &self.model.name;
+        let message = format!(
+            "model `{name}` writes calls as text, and cannot be held to their schema where it may answer in words, too; send `tool_choice`: \"required\", or leave `strict` out"
+        );
+        let param = self.chat.demands.iter().find(|demand| demand.ends_with(".strict"));
+        let param = param.map_or("tools", String::as_str);
+        Err(Reject::invalid(param, message).code("unsupported_parameter"))
+    }
+
+    /// Compiles it. Where that fails it is found out for which schema; one that nobody asked to hold is let go.
+    fn compiled(&self, mut layout: Layout) -> Result<Arc<str>, Reject> {
+        let Err(error) = self.compile(&layout) else { return Ok(layout.source().into()) };
+        if let Some(answer @ Answer::Json(_)) = &layout.answer {
+            let alone = Layout { answer: Some(answer.clone()), ..Layout::default() };
+            self.compile(&alone).map_err(|error| self.refused(&self.schema_param(), &error))?;
+        }
+        let mut let_go = false;
+        for function in layout.calls.iter_mut().flat_map(|calls| &mut calls.functions) {
+            let Some(schema) = &function.schema else { continue };
+            let alone = Layout { answer: Some(Answer::Json(schema.clone())), ..Layout::default() };
+            let Err(error) = self.compile(&alone) else { continue };
+            if self.chat.tools.iter().any(|tool| tool.strict && tool.name == function.name) {
+                return Err(self.refused(&self.tool_param(&function.name), &error));
+            }
+            (function.schema, let_go) = (None, true);
+        }
+        if let_go && self.compile(&layout).is_ok() {
+            return Ok(layout.source().into());
+        }
+        let whole = if layout.calls.is_some() { "tools".to_owned() } else { self.schema_param() };
+        Err(self.refused(&whole, &error))
+    }
+
+    fn compile(&self, layout: &Layout) -> Result<(), GrammarError> {
+        let source = layout.source();
+        if self.grammars.kept(self.tenant, &source).is_some() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let compiled = self.grammars.compile(self.tenant, &source);
+        let outcome = if compiled.is_ok() { "compiled" } else { "refused" };
+        let labels = [("model", self.model.name.clone()), ("outcome", outcome.to_owned())];
+        histogram!("tidegate_grammar_compile_seconds", &labels).record(start.elapsed().as_secs_f64());
+        compiled.map(drop)
+    }
+
+    fn refused(&self, param: &str, error: &GrammarError) -> Reject {
+        match error {
+            GrammarError::Schema(why) => {
+                let message = format!("answers of model `{}` cannot be held to `{param}`: {why}", self.model.name);
+                Reject::invalid(param, message).code("invalid_json_schema")
+            }
+            error => Reject::internal(Fault::Operator, error.to_string()),
+        }
+    }
+}
