@@ -14,6 +14,8 @@ const MAX_SCHEMA_BYTES: usize = 128 << 10;
 const MAX_DEPTH: usize = 48;
 /// The same through all references, each followed once.
 const MAX_PATH: usize = 1024;
+/// Names of one object, any of which may come next: llguidance gives up at about twice as many.
+const MAX_NAMES: usize = 400;
 /// `minLength`, `maxLength` and their like. Larger ones would not be reached in an answer.
 const MAX_COUNT: u64 = 65_536;
 
@@ -38,7 +40,7 @@ const ONE: &[&str] = &["items", "additionalProperties"];
 /// Keywords with a list of schemas.
 const LISTS: &[&str] = &["anyOf", "oneOf", "allOf", "prefixItems"];
 /// Keywords with schemas by name.
-const MAPS: &[&str] = &["properties", "patternProperties", "$defs", "definitions"];
+const MAPS: &[&str] = &["$defs", "definitions"];
 /// Keywords that say nothing about an answer.
 const ANNOTATIONS: &[&str] = &[
     "title",
@@ -66,7 +68,7 @@ pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     if bytes > MAX_SCHEMA_BYTES {
         return Err(refuse(format!("the schema has {bytes} bytes; {MAX_SCHEMA_BYTES} are allowed")));
     }
-    let mut check = Check { root: schema, seen: HashSet::new(), path: depth_of(schema, "the schema")? };
+    let mut check = Check { root: schema, seen: HashSet::new(), path: depth_of(schema, "the schema")?, pattern: None };
     check.schema(schema, "#", true)
 }
 
@@ -88,6 +90,8 @@ struct Check<'a> {
     seen: HashSet<String>,
     /// How deep llguidance goes at most.
     path: usize,
+    /// The one pattern of names.
+    pattern: Option<&'a str>,
 }
 
 impl<'a> Check<'a> {
@@ -121,6 +125,8 @@ impl<'a> Check<'a> {
             key if COUNTS.contains(&key) => check_count(members, key, value, at),
             key if ONE.contains(&key) => self.schema(value, &inner(), false),
             key if LISTS.contains(&key) => self.list(value, &inner()),
+            "patternProperties" => self.patterns(value, at).and_then(|()| self.map(value, &inner())),
+            "properties" => check_names(value, at).and_then(|()| self.map(value, &inner())),
             key if MAPS.contains(&key) => self.map(value, &inner()),
             // It goes with `items` that are a list, and means nothing without.
             "additionalItems" if members.get("items").is_some_and(Value::is_array) => {
@@ -128,6 +134,19 @@ impl<'a> Check<'a> {
             }
             key => Err(refuse(format!("the keyword `{key}` at `{at}` cannot be held; leave it out"))),
         }
+    }
+
+    /// llguidance proves of each two patterns that no name has both, wherever schemas are joined: of many that takes minutes.
+    fn patterns(&mut self, value: &'a Value, at: &str) -> Result<(), GrammarError> {
+        let patterns = value.as_object().into_iter().flatten().map(|(pattern, _)| pattern.as_str());
+        for pattern in patterns {
+            if *self.pattern.get_or_insert(pattern) != pattern {
+                let message =
+                    format!("`patternProperties` at `{at}` has a second pattern; one in a schema can be held");
+                return Err(refuse(message));
+            }
+        }
+        Ok(())
     }
 
     fn list(&mut self, value: &'a Value, at: &str) -> Result<(), GrammarError> {
@@ -166,6 +185,13 @@ impl<'a> Check<'a> {
             return Err(refuse(format!("through its references it nests deeper than {MAX_PATH}")));
         }
         self.schema(target, place, std::ptr::eq(target, root))
+    }
+}
+
+fn check_names(value: &Value, at: &str) -> Result<(), GrammarError> {
+    match value.as_object().map_or(0, Map::len) {
+        0..=MAX_NAMES => Ok(()),
+        names => Err(refuse(format!("`properties` at `{at}` has {names} names; {MAX_NAMES} are allowed"))),
     }
 }
 
@@ -253,6 +279,7 @@ mod tests {
             assert!(said.contains(&format!("`{keyword}`")) && said.contains(place), "{said}");
         }
         assert!(refused(json!({"minProperties": 2, "required": ["a", "a"]})).contains("minProperties"));
+        assert!(refused(json!({"patternProperties": {"^a": {}, "^b": {}}})).contains("second pattern"));
         assert!(refused(json!({"enum": ["\u{1}"]})).contains("control character"));
         assert!(refused(json!({"$schema": "https://example.com/own"})).contains("$schema"));
         assert!(refused(json!({"$ref": "https://example.com/other"})).contains("not in this schema"));
@@ -281,5 +308,7 @@ mod tests {
         assert!(refused(json!({"$ref": "#/$defs/d0", "$defs": chain})).contains("through its references"));
         assert!(refused(json!({"description": "x".repeat(MAX_SCHEMA_BYTES)})).contains("bytes"));
         assert!(refused(json!({"minItems": 1_000_000_000})).contains("minItems"));
+        let names: Map<String, Value> = (0..401).map(|n| (format!("n{n}"), json!({}))).collect();
+        assert!(refused(json!({"properties": names})).contains("401 names"));
     }
 }

@@ -60,6 +60,9 @@ impl Vocabulary {
         let grammar = llguidance::api::TopLevelGrammar::from_lark(source.to_owned());
         let mut parser = self.factory.create_parser(grammar).map_err(|error| format!("{error:#}"))?;
         parser.start_without_prompt();
+        // What is too much for a mask shows at once most often, and not while the answer is generated.
+        let first = std::panic::catch_unwind(AssertUnwindSafe(|| parser.deep_clone().compute_mask().map(drop)));
+        first.map_err(|_| "panic in the first mask".to_owned())?.map_err(|error| format!("too complex: {error:#}"))?;
         Ok(parser)
     }
 }

@@ -47,6 +47,11 @@ fn an_engine_process_holds_answers_to_a_schema_and_so_does_the_next() {
     signal::send(worker_of(&server), "KILL");
     let answer = String::from_utf8_lossy(&first[..read]).into_owned() + &read_all(socket);
     assert_eq!(streamed_text(&answer), undisturbed);
+    let figures = read_all(server.get("/metrics"));
+    for figure in ["tidegate_grammar_compile_seconds_count", "tidegate_engine_mask_seconds_count"] {
+        let line = figures.lines().find(|line| line.starts_with(figure)).unwrap_or_else(|| panic!("{figures}"));
+        assert!(!line.ends_with(" 0"), "{line}");
+    }
 }
 
 /// The engine's process has no text: what the config says of that counts here.
