@@ -63,6 +63,7 @@ impl<T> Lane<T> {
             Some((_, item)) => item,
             None => {
                 let tenant = self.next_tenant(may)?.clone();
+                self.floor = self.floor.max(self.lowest_waiting().unwrap_or_default());
                 self.tenants.get_mut(&tenant)?.waiting.pop_front()?.item
             }
         };
@@ -104,9 +105,11 @@ impl<T> Lane<T> {
         self.tenants.len()
     }
 
-    /// Counts one more item of the tenant; one that was idle is lifted, so that idling gains no credit.
+    /// Counts one more item of the tenant; one that was idle is lifted, so that idling gains no credit: to the lowest of those
+    /// who wait. One whose item stays in service for long is not served meanwhile, and no measure for others.
     fn enter(&mut self, tenant: &TenantId) -> &mut Tenant<T> {
-        let floor = self.lowest_active().map_or(self.floor, |lowest| lowest.max(self.floor));
+        let lowest = self.lowest_waiting().or_else(|| self.lowest_active());
+        let floor = self.floor.max(lowest.unwrap_or_default());
         let entering = self.tenants.entry(tenant.clone()).or_insert_with(|| Tenant {
             served: floor,
             waiting: VecDeque::new(),
@@ -124,6 +127,10 @@ impl<T> Lane<T> {
         self.floor = self.floor.max(self.lowest_active().unwrap_or(served));
         let floor = self.floor;
         self.tenants.retain(|_, tenant| tenant.num_active > 0 || tenant.served > floor);
+    }
+
+    fn lowest_waiting(&self) -> Option<u128> {
+        self.tenants.values().filter(|tenant| !tenant.waiting.is_empty()).map(|tenant| tenant.served).min()
     }
 
     fn lowest_active(&self) -> Option<u128> {

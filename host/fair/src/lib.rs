@@ -4,7 +4,7 @@
 //! Fair share is by virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI
 //! 2024): each tenant of a class has a counter that grows by what it was served, divided by its weight; the
 //! tenant with the lowest counter goes next. A tenant that comes back from idleness is lifted to the lowest
-//! counter of the active ones, so that idling gains no credit. Inside a tenant it is first come, first served.
+//! counter of those who wait, so that idling gains no credit. Inside a tenant it is first come, first served.
 //!
 //! Nobody of a class is starved by others of it; a worse class is, for as long as a better one has work. Whoever cannot have
 //! that puts all into one class, as turns do (`tidegate-turns`).

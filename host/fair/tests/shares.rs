@@ -120,6 +120,34 @@ fn an_idle_tenant_gains_no_credit() {
     assert_eq!(of_idler, 10, "the idler gets its half from now on, and nothing for the past");
 }
 
+/// As of calls at a database, of which one is held up there: it keeps its turn, and its tenant's counter stays.
+#[test]
+fn who_asks_all_the_time_is_passed_by_nobody_new_while_something_stays_in_service() {
+    for always_waiting in [true, false] {
+        let (held, busy, new) = (owner("held", 1), owner("busy", 1), owner("new", 1));
+        let mut queue = FairQueue::new();
+        queue.push(&held, "held");
+        assert_eq!(queue.pop(), Some("held"));
+        queue.charge(&held, 1);
+        if always_waiting {
+            queue.push(&busy, "busy");
+        }
+        for _ in 0..100 {
+            queue.push(&busy, "busy");
+            assert_eq!(queue.pop(), Some("busy"));
+            queue.charge(&busy, 1);
+            queue.release(&busy);
+        }
+        for _ in 0..50 {
+            queue.push(&new, "new");
+        }
+        queue.push(&busy, "busy");
+        let before = std::iter::from_fn(|| queue.pop().inspect(|_| queue.charge(&new, 1)));
+        let num_before = before.take_while(|item| *item == "new").count();
+        assert!(num_before <= 2, "{num_before} before it, who always waits: {always_waiting}");
+    }
+}
+
 #[test]
 fn a_tenant_that_left_in_debt_comes_back_in_debt() {
     let (greedy, modest) = (owner("greedy", 1), owner("modest", 1));
