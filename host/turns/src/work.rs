@@ -1,7 +1,8 @@
 //! Long work on a request's text, which no thread of a connection may wait for: reading a large body, laying out and encoding
 //! a long prompt. At once there is as much of it as there are cores, whatever it is and whichever model it is for, and the
-//! rest waits for its turn. What a request holds of places and limits is held until its work has ended, so that who asks and
-//! goes away has no more of it than who stays.
+//! rest waits for its turn. What a prompt's request holds of places and limits is held until its work has ended, so that who
+//! asks and goes away has no more of it than who stays. A body has none of these yet: it is parsed in one step, to its end, and its
+//! room is given back when its client leaves; its turn is not.
 
 use crate::{Owner, Turns};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,7 @@ impl Drop for Waiter {
 }
 
 /// Does the caller's `work` on a text of so many bytes beside the connections' threads once it is its turn. Dropping the
-/// future gives up the turn, or has work that runs stop at its next step.
+/// future gives up the turn, or has work that runs stop at its next step, where it has any.
 pub async fn in_turn<T: Send + 'static>(
     (caller, num_bytes): (&Caller, usize),
     kept: impl Send + 'static,
