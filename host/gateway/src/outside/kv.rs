@@ -13,8 +13,9 @@ use tidegate_store::{Db, Kv, KvError, Space, StoreError};
 use tidegate_types::clock::unix_s;
 use tokio::sync::oneshot;
 
-/// How long a plugin waits for its turn, and then for the store. Shorter than most stages' time, so that it hears of it and can
-/// do without.
+/// How long a plugin waits for its turn, and then for the store. Both together are shorter than the time that tools, retrievers,
+/// memories and observers have where the operator says nothing else, so that these hear of it and can do without; a guard
+/// hears of the first.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// For how long a store that has not answered is left alone: a plugin that asks again and again waits once.
@@ -105,6 +106,7 @@ impl StoreKv {
         let unanswered = Unanswered;
         let Ok(pass) = tokio::time::timeout(self.patience, self.gate.enter(&access)).await else {
             unanswered.answered();
+            self.gate.found_busy(&access);
             self.failed(&format!("other calls were before it for {} ms", self.patience.as_millis()));
             return Err(CapabilityError::Unavailable(BUSY.into()));
         };
@@ -184,7 +186,7 @@ impl AtStore {
             let _ = tell.send(Some(done));
             return;
         }
-        self.gate.timed_out(&self.access);
+        let _late = self.gate.late(&self.access);
         let _ = tell.send(None);
         match tokio::time::timeout(self.patience * PATIENCES, call).await {
             Ok(done) => self.note(&done),

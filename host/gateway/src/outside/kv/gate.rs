@@ -6,6 +6,7 @@
 //! - a store that did not answer is left alone for a while, but for one call that finds out whether it does again.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_sandbox::capability::Namespace;
@@ -18,6 +19,8 @@ pub(super) struct Gate {
     reads: Turns,
     writes: Turns,
     writers: Mutex<HashMap<Namespace, Arc<Writer>>>,
+    /// Those who write and were too late for their callers, each with its turn.
+    num_late: AtomicUsize,
     /// By those who read, and by errors: a write may wait for somebody who writes there too.
     away: Away,
     pause: Duration,
@@ -48,7 +51,8 @@ impl Gate {
     /// For so many calls that read, and as many that write; the store is left alone for `pause`.
     pub(super) fn new(at_once: usize, pause: Duration) -> Self {
         let turns = || Turns::new(at_once);
-        Self { reads: turns(), writes: turns(), writers: Mutex::default(), away: Away::default(), pause }
+        let (writers, away) = (Mutex::default(), Away::default());
+        Self { reads: turns(), writes: turns(), writers, num_late: AtomicUsize::new(0), away, pause }
     }
 
     /// To read in a namespace.
@@ -107,12 +111,38 @@ impl Gate {
         self.away.note(Some(Instant::now()));
     }
 
+    /// A call's turn has not come. While a write is late, who writes may go on waiting for the turn that it has, each call of
+    /// theirs: the next one of this namespace does not. Otherwise there are many calls, which says nothing of the store.
+    pub(super) fn found_busy(&self, access: &Access) {
+        if access.writer.is_some() && self.num_late.load(Ordering::SeqCst) > 0 {
+            self.timed_out(access);
+        }
+    }
+
+    /// The same as [`Self::timed_out`], of a call that keeps its turn for as long as what this gives.
+    pub(super) fn late(self: &Arc<Self>, access: &Access) -> Option<Late> {
+        self.timed_out(access);
+        access.writer.as_ref().map(|_| {
+            self.num_late.fetch_add(1, Ordering::SeqCst);
+            Late(Arc::clone(self))
+        })
+    }
+
     /// The store has had a call for too long. One that writes may have waited for others who write there.
     pub(super) fn timed_out(&self, access: &Access) {
         match &access.writer {
             None => self.failed(),
             Some(writer) => writer.away.note(Some(Instant::now())),
         }
+    }
+}
+
+/// A write that was too late for its caller has not ended.
+pub(super) struct Late(Arc<Gate>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.0.num_late.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

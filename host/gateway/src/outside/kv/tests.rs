@@ -17,6 +17,11 @@ async fn stored(folder: &tempfile::TempDir, patience: Duration, pause: Duration)
     Arc::new(StoreKv { gate: Arc::new(Gate::new(2, pause)), ..StoreKv::with_patience(db, 1 << 20, patience) })
 }
 
+/// The same store and gate, for calls that wait for so long.
+fn with_patience(kv: &StoreKv, patience: Duration) -> StoreKv {
+    StoreKv { kv: kv.kv.clone(), cap: kv.cap, gate: Arc::clone(&kv.gate), patience, logged_s: AtomicU64::new(0) }
+}
+
 fn of(tenant: &str) -> Namespace {
     Namespace::of_tenant("p", TenantId::new(tenant))
 }
@@ -79,15 +84,38 @@ async fn a_store_that_answers_again_is_asked_by_all() {
 #[tokio::test]
 async fn who_waits_in_vain_for_a_turn_says_nothing_of_the_store() {
     let folder = tempfile::tempdir().unwrap();
-    let kv = stored(&folder, Duration::from_secs(1), LONG).await;
+    let kv = stored(&folder, Duration::from_millis(50), LONG).await;
     let (read, write) = (Gate::to_read(&of("ann")), kv.gate.to_write(&of("ann")));
     let held = [kv.gate.enter(&read).await, kv.gate.enter(&read).await, kv.gate.enter(&write).await];
     let busy = CapabilityError::Unavailable(BUSY.into());
     assert_eq!(tokio::join!(get(&kv, "ann"), set(&kv, "ann")), (Err(busy.clone()), Err(busy)));
     drop(held);
+    let kv = with_patience(&kv, LONG);
     set(&kv, "ann").await.unwrap();
     assert_eq!(get(&kv, "ann").await, Ok(Some(b"1".to_vec())), "nobody takes the store for away");
     assert_eq!(get(&kv, "bob").await, Ok(None));
+}
+
+/// As with two rows that somebody holds in Postgres, or another program with SQLite's one lock.
+#[tokio::test]
+async fn who_waits_in_vain_for_a_turn_that_a_late_write_has_waits_once() {
+    let folder = tempfile::tempdir().unwrap();
+    // Its late calls keep their turns for ten times as long.
+    let kv = stored(&folder, Duration::from_secs(1), LONG).await;
+    let held = async |tenant: &str| {
+        let access = kv.gate.to_write(&of(tenant));
+        kv.turn(access, Asked::default(), |_| pending::<Result<(), KvError>>()).await.unwrap_err()
+    };
+    for error in <[_; 2]>::from(tokio::join!(held("ann"), held("cid"))) {
+        assert!(matches!(error, CapabilityError::Timeout(_)), "{error}");
+    }
+    let (busy, away) = (CapabilityError::Unavailable(BUSY.into()), CapabilityError::Unavailable(AWAY.into()));
+    let short = with_patience(&kv, Duration::from_millis(20));
+    for tenant in ["bob", "dan"] {
+        assert_eq!(set(&short, tenant).await, Err(busy.clone()), "nobody has said so of {tenant}");
+        assert_eq!(set(&short, tenant).await, Err(away.clone()), "{tenant} has waited");
+    }
+    assert_eq!(get(&with_patience(&kv, LONG), "bob").await, Ok(None), "who reads does");
 }
 
 #[tokio::test]
