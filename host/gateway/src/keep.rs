@@ -74,14 +74,22 @@ impl Keeping {
                 if let Err(error) = close_abandoned(&conversations, before).await {
                     tracing::warn!("responses that were cut off stay as they are for now: {error}");
                 }
-                match conversations.purge(ago_ms(purge_after)).await {
-                    Ok(purged) if purged != Default::default() => tracing::info!(?purged, "removed what was deleted"),
-                    Ok(_) => {}
-                    Err(error) => tracing::warn!("what was deleted stays for now: {error}"),
-                }
+                purge(&conversations, ago_ms(purge_after)).await;
                 tokio::time::sleep(TIDYING).await;
             }
         })
+    }
+}
+
+/// Removes what was deleted before, and then what is left of it in the files.
+async fn purge(conversations: &Conversations, before_ms: i64) {
+    match conversations.purge(before_ms).await {
+        Ok(purged) if purged != Default::default() => tracing::info!(?purged, "removed what was deleted"),
+        Ok(_) => {}
+        Err(error) => tracing::warn!("what was deleted stays for now: {error}"),
+    }
+    if let Err(error) = conversations.wipe().await {
+        tracing::warn!("what was removed is left in the store's files for now: {error}");
     }
 }
 

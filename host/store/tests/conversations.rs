@@ -396,6 +396,7 @@ async fn what_was_purged_is_gone_from_the_files() {
         let (purged, none) = (store.purge(i64::MAX).await.unwrap(), store.purge(i64::MAX).await.unwrap());
         assert_eq!((purged.conversations, purged.responses, purged.messages), (21, 21, 1), "{}", fresh.name);
         assert_eq!(none, Default::default());
+        store.wipe().await.unwrap();
         assert_eq!(ids(&store.branch(&ann, "kept", "b", &all()).await.unwrap()), ["b"], "what follows it stays");
         assert_eq!(canaries(&fresh).await, 0, "{}", fresh.name);
     })

@@ -239,3 +239,30 @@ async fn what_was_deleted_by_a_call_that_was_dropped_as_it_was_done_is_wiped() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_was_purged_while_somebody_reads_is_counted_and_wiped_once_they_do_not() {
+    const WORD: &str = "canary-of-a-conversation";
+    on_each(|fresh| async move {
+        if fresh.name != "sqlite" {
+            return;
+        }
+        let (conversations, pool, ann) =
+            (Conversations::new(fresh.db.clone()), fresh.raw().await, TenantId::new("ann"));
+        let (id, metadata) = ("c".into(), "{}".into());
+        let made = Conversation { id, title: WORD.into(), metadata, leaf: String::new(), created_ms: 1 };
+        conversations.create(&ann, &made, &[]).await.unwrap();
+        conversations.wipe().await.unwrap();
+        let mut reader = pool.begin().await.unwrap();
+        assert_eq!(count(&mut *reader, "SELECT COUNT(*) FROM conversations").await, 1);
+        conversations.delete(&ann, "c").await.unwrap();
+        assert_eq!(conversations.purge(i64::MAX).await.unwrap().conversations, 1);
+        assert!(matches!(conversations.wipe().await, Err(StoreError::LogInUse)));
+        reader.rollback().await.unwrap();
+        assert_eq!(conversations.purge(i64::MAX).await.unwrap(), Default::default());
+        conversations.wipe().await.unwrap();
+        assert!(!is_in_files(&fresh, WORD));
+        pool.close().await;
+    })
+    .await;
+}

@@ -20,7 +20,7 @@ impl Conversations {
     /// Removes what was deleted before `before_ms`. A message of a conversation that stays leaves its place in the
     /// tree, with nothing in it, to those that follow it.
     ///
-    /// SQLite overwrites what it removes, and its log is emptied. Postgres frees the rows for its own vacuum.
+    /// SQLite overwrites what it removes, but for its log, which [`Self::wipe`] empties. Postgres frees the rows for its own vacuum.
     pub async fn purge(&self, before_ms: i64) -> Result<Purged, StoreError> {
         // Threads of responses go when none of their responses is left.
         const THREADS: &str = "UPDATE conversations SET deleted_ms = 1 WHERE listed = 0 AND deleted_ms = 0 \
@@ -58,7 +58,11 @@ impl Conversations {
         }
         tx.commit().await?;
         let [_, _, summaries, _, messages, responses, conversations] = counts;
-        self.db.wipe().await?;
         Ok(Purged { conversations, responses, messages, summaries })
+    }
+
+    /// Leaves nothing in SQLite's log of what was removed. [`StoreError::LogInUse`] where it has to be tried again.
+    pub async fn wipe(&self) -> Result<(), StoreError> {
+        self.db.wipe().await
     }
 }
