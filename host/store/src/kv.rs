@@ -207,8 +207,10 @@ impl Kv {
         let now = now_ms();
         let old = find(tx, space, key).await?;
         let replaced = old.as_ref().map_or(0, |old| cost(key, old.len));
-        let leaves_words = old.is_some() && matches!(change.what, What::Set(_));
+        let is_there = old.is_some();
         let live = old.filter(|old| old.ends_ms.is_none_or(|ends| ends > now));
+        // A number that is added to says nothing; whatever was over may have been a text.
+        let leaves_words = is_there && (live.is_none() || matches!(change.what, What::Set(_)));
         let (value, sum) = change.what.apply(live.as_ref())?;
         let after = before.saturating_sub(replaced).saturating_add(cost(key, signed(value.len() as u64)));
         self.total.check(tx, Room { before, after, quota }).await?;

@@ -241,6 +241,24 @@ async fn what_was_deleted_by_a_call_that_was_dropped_as_it_was_done_is_wiped() {
 }
 
 #[tokio::test]
+async fn a_text_that_was_over_when_a_number_replaced_it_is_wiped() {
+    const WORD: &str = "canary-of-a-text-that-was-over";
+    on_each(|fresh| async move {
+        if fresh.name != "sqlite" {
+            return;
+        }
+        let kv = Kv::new(fresh.db.clone(), CAP);
+        kv.set(ANN, "k", WORD.as_bytes(), Some(Duration::from_secs(1)), CAP).await.unwrap();
+        kv.sweep().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        assert_eq!(kv.increment(ANN, "k", 1, None, CAP).await.unwrap(), 1);
+        kv.sweep().await.unwrap();
+        assert!(!is_in_files(&fresh, WORD));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_was_purged_while_somebody_reads_is_counted_and_wiped_once_they_do_not() {
     const WORD: &str = "canary-of-a-conversation";
     on_each(|fresh| async move {
