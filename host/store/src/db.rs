@@ -95,6 +95,11 @@ impl Db {
         &self.pool
     }
 
+    /// Whether who writes holds all there is, and not only the rows it is about.
+    pub(crate) fn is_held_as_a_whole(&self) -> bool {
+        self.kind == Kind::Sqlite
+    }
+
     /// How many connections it has at most.
     pub(crate) fn connections(&self) -> u32 {
         self.pool.options().get_max_connections()

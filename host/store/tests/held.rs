@@ -161,6 +161,37 @@ async fn a_write_that_is_dropped_as_it_begins_leaves_no_transaction_open() {
     .await;
 }
 
+/// Of one tenant, by an operator, say: another's values are removed, and it finds room.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_space_that_somebody_holds_stops_the_sweep_of_no_other() {
+    const MOMENT: Option<Duration> = Some(Duration::from_millis(1));
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        // Each value costs 64 bytes, its key and itself.
+        let (kv, pool) = (Kv::new(fresh.db.clone(), 101 * 70), fresh.raw().await);
+        let [bob, cid] = ["bob", "cid"].map(|owner| Space { owner, plugin: "p" });
+        for n in 0..100 {
+            kv.set(ANN, &format!("k{n:03}"), b"12", MOMENT, CAP).await.unwrap();
+        }
+        kv.set(bob, "k000", b"12", MOMENT, CAP).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let mut other = pool.begin().await.unwrap();
+        let hold = "SELECT 1 FROM plugin_spaces WHERE owner = 'ann' FOR UPDATE";
+        sqlx::query(hold).execute(&mut *other).await.unwrap();
+        kv.set(cid, "k000", b"12", MOMENT, CAP).await.expect("bob's gave way");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let error = kv.sweep().await.unwrap_err();
+        assert!(matches!(&error, KvError::Store(error) if error.is_held()), "{error}");
+        assert_eq!(count(&pool, "SELECT COUNT(*) FROM plugin_values WHERE owner <> 'ann'").await, 0);
+        other.rollback().await.unwrap();
+        assert_eq!(kv.sweep().await.unwrap(), 100);
+        pool.close().await;
+    })
+    .await;
+}
+
 /// In SQLite's files.
 fn is_in_files(fresh: &Fresh, word: &str) -> bool {
     let Place::Folder(folder) = &fresh.place else { return false };

@@ -4,6 +4,8 @@
 use super::{Done, ENTRY_BYTES, Kv, KvError, Space, now_ms, space};
 use crate::usage::unsigned;
 use sqlx::Row;
+use sqlx::any::AnyRow;
+use std::collections::HashSet;
 
 /// Values that one step removes.
 const VALUES: i64 = 512;
@@ -21,6 +23,16 @@ const ALL: &str = "DELETE FROM plugin_values WHERE owner = $1 AND plugin = $2 AN
      (SELECT key FROM plugin_values WHERE owner = $1 AND plugin = $2 ORDER BY key LIMIT $3) \
      RETURNING CAST(LENGTH(key) + LENGTH(value) AS BIGINT)";
 
+/// Spaces of others that a sweep waits for, each as long as a statement may. Where more are held, all may be.
+const MOST_HELD: usize = 4;
+
+/// The spaces that a sweep found held. It waits for each once, and does the others.
+#[derive(Default)]
+struct Held {
+    spaces: HashSet<(String, String)>,
+    first: Option<KvError>,
+}
+
 /// What a step removes.
 #[derive(Clone, Copy)]
 enum Which {
@@ -30,23 +42,25 @@ enum Which {
 
 impl Kv {
     /// Removes all that is over, and what archived projects had; gives how many values that were. To be called again and
-    /// again: nobody else removes what no longer counts for anybody.
+    /// again: nobody else removes what no longer counts for anybody. Where somebody holds a space, the error comes when the
+    /// others were done.
     pub async fn sweep(&self) -> Result<u64, KvError> {
-        let mut removed = self.sweep_over(MANY).await?;
+        let mut held = Held::default();
+        let mut removed = self.sweep_over(MANY, &mut held).await?;
         let mut last = removed;
         while last > 0 {
-            last = self.sweep_over(MANY).await?;
+            last = self.sweep_over(MANY, &mut held).await?;
             removed += last;
         }
-        removed += self.sweep_archived().await?;
+        removed += self.sweep_archived(&mut held).await?;
         // Of what was deleted or replaced nothing is left in the files either, as of what was deleted of conversations.
         self.db.wipe().await?;
-        Ok(removed)
+        held.first.map_or(Ok(removed), Err)
     }
 
-    /// Makes room among all.
+    /// Makes room among all; a space that somebody holds is no fault of who needs room.
     pub(super) async fn sweep_some(&self) -> Result<u64, KvError> {
-        self.sweep_over(SOME).await
+        self.sweep_over(SOME, &mut Held::default()).await
     }
 
     /// Makes room in one space.
@@ -55,34 +69,50 @@ impl Kv {
     }
 
     /// In the spaces of the values that have been over for longest.
-    async fn sweep_over(&self, most: i64) -> Result<u64, KvError> {
-        const SPACES: &str = "SELECT DISTINCT owner, plugin FROM (SELECT owner, plugin FROM plugin_values \
-             WHERE ends_ms <= $1 ORDER BY ends_ms LIMIT $2) AS oldest ORDER BY owner, plugin";
+    async fn sweep_over(&self, most: i64, held: &mut Held) -> Result<u64, KvError> {
+        // By spaces and not by values: one that is held may have any number of these.
+        const SPACES: &str = "SELECT owner, plugin FROM plugin_values WHERE ends_ms <= $1 \
+             GROUP BY owner, plugin ORDER BY MIN(ends_ms) LIMIT $2";
         let rows = sqlx::query(SPACES).bind(now_ms()).bind(most).fetch_all(self.db.pool()).await?;
-        let mut removed = 0;
-        for row in rows {
-            let (owner, plugin): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-            removed += self.remove(Space { owner: &owner, plugin: &plugin }, Which::Over).await?;
-        }
-        Ok(removed)
+        self.remove_in_each(rows, Which::Over, held).await
     }
 
     /// Nobody gets into an archived project again.
-    async fn sweep_archived(&self) -> Result<u64, KvError> {
+    async fn sweep_archived(&self, held: &mut Held) -> Result<u64, KvError> {
         const SPACES: &str = "SELECT s.owner, s.plugin FROM projects p JOIN plugin_spaces s ON s.owner = p.id \
              WHERE p.archived_ms IS NOT NULL ORDER BY s.owner, s.plugin LIMIT $1";
         let mut removed = 0;
         loop {
             let rows = sqlx::query(SPACES).bind(MANY).fetch_all(self.db.pool()).await?;
-            let before = removed;
-            for row in rows {
-                let (owner, plugin): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-                removed += self.remove(Space { owner: &owner, plugin: &plugin }, Which::All).await?;
-            }
-            if removed == before {
-                return Ok(removed);
+            match self.remove_in_each(rows, Which::All, held).await? {
+                0 => return Ok(removed),
+                some => removed += some,
             }
         }
+    }
+
+    async fn remove_in_each(&self, rows: Vec<AnyRow>, which: Which, held: &mut Held) -> Result<u64, KvError> {
+        let mut removed = 0;
+        for row in rows {
+            let name: (String, String) = (row.try_get(0)?, row.try_get(1)?);
+            if held.spaces.contains(&name) {
+                continue;
+            }
+            match self.remove(Space { owner: &name.0, plugin: &name.1 }, which).await {
+                Ok(some) => removed += some,
+                Err(error) if self.is_of_its_space(&error) && held.spaces.len() < MOST_HELD => {
+                    held.spaces.insert(name);
+                    held.first.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Whether somebody holds the space that a step was about, and perhaps no other.
+    fn is_of_its_space(&self, error: &KvError) -> bool {
+        !self.db.is_held_as_a_whole() && matches!(error, KvError::Store(error) if error.is_held())
     }
 
     async fn remove(&self, space: Space<'_>, which: Which) -> Result<u64, KvError> {
