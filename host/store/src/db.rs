@@ -119,10 +119,12 @@ impl Db {
         Ok(match self.kind {
             Kind::Sqlite => self.pool.begin_with("BEGIN IMMEDIATE").await?,
             Kind::Postgres => {
+                // Who does not wait any more is in nobody's way to a connection.
+                let connection = self.pool.acquire().await?;
                 // To its end, also where nobody waits for it any more: of a BEGIN that is dropped before it is answered the
                 // driver does not know, and what others write by that connection later would be in its transaction.
-                let pool = self.pool.clone();
-                tokio::spawn(async move { pool.begin().await }).await.map_err(|_| sqlx::Error::WorkerCrashed)??
+                let begun = tokio::spawn(Transaction::begin(connection, None));
+                begun.await.map_err(|_| sqlx::Error::WorkerCrashed)??
             }
         })
     }

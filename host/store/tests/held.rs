@@ -161,6 +161,39 @@ async fn a_write_that_is_dropped_as_it_begins_leaves_no_transaction_open() {
     .await;
 }
 
+/// What they would do first is nothing that anybody waits for: others would find no connection until it was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_that_were_dropped_while_all_connections_were_taken_are_in_nobodys_way() {
+    const BEGUN: &str = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
+         AND (query = 'BEGIN' OR query = 'ROLLBACK')";
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let (conversations, pool, ann) =
+            (Conversations::new(fresh.db.clone()), fresh.raw().await, TenantId::new("ann"));
+        let mut other = pool.begin().await.unwrap();
+        sqlx::query("LOCK TABLE conversations IN ACCESS EXCLUSIVE MODE").execute(&mut *other).await.unwrap();
+        let mut reads = JoinSet::new();
+        for _ in 0..8 {
+            let (conversations, ann) = (conversations.clone(), ann.clone());
+            reads.spawn(async move { conversations.get(&ann, "c").await.unwrap() });
+        }
+        until(&pool, WAITING, |waiting| waiting == 8).await;
+        let mut writes: Vec<_> = (0..100).map(|_| Box::pin(conversations.purge(1))).collect();
+        assert!(writes.iter_mut().all(|write| write.as_mut().now_or_never().is_none()));
+        // For whatever they began to come to the line of those who wait for a connection.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(writes);
+        other.commit().await.unwrap();
+        fresh.db.ping().await.unwrap();
+        reads.join_all().await;
+        assert_eq!(count(&pool, BEGUN).await, 0, "nobody waits for these");
+        pool.close().await;
+    })
+    .await;
+}
+
 /// Of one tenant, by an operator, say: another's values are removed, and it finds room.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_space_that_somebody_holds_stops_the_sweep_of_no_other() {
