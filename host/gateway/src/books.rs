@@ -33,6 +33,8 @@ pub(crate) struct Books {
 const CATCH_UP: Duration = Duration::from_secs(10);
 /// For what the last answers cost, when the server stops. What is not taken then waits for the next start.
 const LAST_ENTRIES: Duration = Duration::from_secs(2);
+/// For statements that still run when the server stops. Some connection may be dead without a word.
+const CLOSING: Duration = Duration::from_secs(5);
 
 impl Books {
     /// Opens what `config` asks for; nothing where it has no `[store]`.
@@ -137,7 +139,9 @@ impl Books {
                 "the database has not taken all that was used; the journal keeps the rest for the next start"
             );
         }
-        self.db.close().await;
+        if tokio::time::timeout(CLOSING, self.db.close()).await.is_err() {
+            tracing::warn!("connections to the database have not ended in {} s; they are left", CLOSING.as_secs());
+        }
     }
 }
 

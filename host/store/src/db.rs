@@ -42,6 +42,10 @@ enum Kind {
 /// what it is about.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a connection that is given back may take to answer. What was begun on it is ended first, but one that is dead without
+/// a word would be of use to nobody until the system notices, and nothing could be closed.
+const ANSWER: Duration = Duration::from_secs(10);
+
 /// Statements that take longer are logged.
 const SLOW: Duration = Duration::from_millis(500);
 
@@ -176,8 +180,7 @@ impl Db {
 
     /// Closes its connections, once their statements have ended.
     pub async fn close(&self) {
-        self.of_plugins.close().await;
-        self.pool.close().await;
+        tokio::join!(self.of_plugins.close(), self.pool.close());
     }
 }
 
@@ -187,7 +190,16 @@ fn bounded(connections: u32, settings: &'static str) -> AnyPoolOptions {
         .max_connections(connections)
         .acquire_timeout(PATIENCE)
         .after_connect(move |connection, _| Box::pin(async move { connection.execute(settings).await.map(drop) }))
+        .after_release(|connection, _| Box::pin(answers(connection, ANSWER)))
         .before_acquire(|connection, _| Box::pin(std::future::ready(Ok(is_idle(connection)))))
+}
+
+/// True, or the error that has the pool close the connection without a word.
+async fn answers(connection: &mut sqlx::AnyConnection, within: Duration) -> Result<bool, sqlx::Error> {
+    match tokio::time::timeout(within, connection.ping()).await {
+        Ok(answered) => answered.map(|()| true),
+        Err(late) => Err(std::io::Error::from(late).into()),
+    }
 }
 
 /// Whether a connection is in no transaction. SQLite ends one by itself when its disk is full, which the driver does not
@@ -207,4 +219,30 @@ fn sqlite_url(folder: &Path) -> Result<String, StoreError> {
         }
     }
     Ok(url + "?mode=rwc")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// As a Postgres whose machine is lost: it lets one in, and is not heard of again.
+    #[tokio::test]
+    async fn a_connection_that_says_nothing_is_not_waited_for_without_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://root@{}/test?sslmode=disable", listener.local_addr().unwrap());
+        let lost = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert_ne!(stream.read(&mut [0; 4096]).await.unwrap(), 0);
+            // AuthenticationOk, ReadyForQuery.
+            stream.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        sqlx::any::install_default_drivers();
+        let mut connection = sqlx::AnyConnection::connect(&url).await.unwrap();
+        let answer = answers(&mut connection, Duration::from_millis(50)).await;
+        assert!(matches!(&answer, Err(sqlx::Error::Io(_))), "{answer:?}");
+        lost.abort();
+    }
 }
