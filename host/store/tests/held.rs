@@ -100,16 +100,20 @@ async fn a_gateway_that_freezes_in_the_middle_of_a_write_lets_others_write() {
         }
         let another = Db::open(&fresh.place).await.unwrap();
         let (kv, other, pool) = (Kv::new(fresh.db.clone(), CAP), Kv::new(another, CAP), fresh.raw().await);
+        // On a busy machine a statement may be answered between the look and the next poll, which then goes past the middle.
         let mut frozen = Box::pin(kv.increment(ANN, "n", 1, None, CAP));
+        let mut whole = 0;
         while count(&pool, IN_THE_MIDDLE).await == 0 {
-            assert!(frozen.as_mut().now_or_never().is_none());
+            if let Some(done) = frozen.as_mut().now_or_never() {
+                (whole, frozen) = (done.unwrap(), Box::pin(kv.increment(ANN, "n", 1, None, CAP)));
+            }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let write = async { while other.increment(ANN, "n", 2, None, CAP).await.is_err() {} };
         tokio::time::timeout(LONG, write).await.expect("the server lets go of what it held");
         let error = frozen.await.unwrap_err();
         assert!(matches!(error, KvError::Store(StoreError::Unavailable(_))), "{error}");
-        assert_eq!(kv.increment(ANN, "n", 0, None, CAP).await.unwrap(), 2);
+        assert_eq!(kv.increment(ANN, "n", 0, None, CAP).await.unwrap(), whole + 2);
         pool.close().await;
     })
     .await;
