@@ -1,7 +1,7 @@
 //! What the parts of an answer are, written down as a grammar: reasoning, then JSON, text or tool calls in the model's own
 //! format. The text is llguidance's dialect of Lark, with a schema where JSON stands.
 
-use crate::schema::prepared;
+use crate::prepared::prepared;
 use serde_json::{Value, json};
 use std::fmt::Write;
 

@@ -5,8 +5,8 @@
 //!
 //! Invariants, each with a test:
 //! - What a schema asks for is held, or the schema is refused by name (`schema.rs`); nothing of it is dropped.
-//! - A schema costs no more than its bounds: bytes, values, nesting, references, and llguidance's own limits for compiling,
-//!   and for each mask.
+//! - A schema costs no more than its bounds: bytes, values, nesting, references, the ways in which it joins alternatives
+//!   (`ways.rs`), and llguidance's own limits for compiling, and for each mask.
 //! - No tenant takes the place of another's compiled grammars.
 //! - What a guide says depends on its grammar and the tokens so far, and on nothing else.
 //!
@@ -17,8 +17,10 @@ mod compiled;
 mod error;
 mod guide;
 mod layout;
+mod prepared;
 mod schema;
 mod vocabulary;
+mod ways;
 
 pub use compiled::{Compiled, Grammars, MAX_SOURCE_BYTES};
 pub use error::GrammarError;

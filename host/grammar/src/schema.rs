@@ -5,6 +5,7 @@
 //! depth to which llguidance follows references by recursion.
 
 use crate::error::GrammarError;
+use crate::ways::check_ways;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
@@ -20,19 +21,7 @@ const MAX_NAMES: usize = 400;
 const MAX_COUNT: u64 = 65_536;
 
 /// Keywords that are held as they stand.
-const HELD: &[&str] = &[
-    "type",
-    "enum",
-    "const",
-    "format",
-    "pattern",
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
-    "required",
-];
+const HELD: &[&str] = &["type", "format", "pattern"];
 /// Keywords with a count.
 const COUNTS: &[&str] = &["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"];
 /// Keywords with a schema.
@@ -68,20 +57,32 @@ pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     if bytes > MAX_SCHEMA_BYTES {
         return Err(refuse(format!("the schema has {bytes} bytes; {MAX_SCHEMA_BYTES} are allowed")));
     }
-    let mut check = Check { root: schema, seen: HashSet::new(), path: depth_of(schema, "the schema")?, pattern: None };
-    check.schema(schema, "#", true)
+    let path = depth_of(schema, "the schema")?;
+    let mut check = Check { root: schema, seen: HashSet::new(), path, pattern: None, multiple: None };
+    check.schema(schema, "#", true)?;
+    check_ways(schema)
 }
 
-/// The schema with what llguidance is told of how to hold it, as JSON. What was read of `$schema` is done with.
-pub(crate) fn prepared(schema: &Value) -> String {
-    let mut prepared = schema.as_object().cloned().unwrap_or_default();
-    prepared.shift_remove("$schema");
-    // White space is bounded, since a model may go on with it for ever. A character is escaped in one way alone, or a name
-    // that is taken could come again in another spelling.
-    let options =
-        serde_json::json!({"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}", "json_allowed_escapes": "nrbtf\\\""});
-    prepared.insert("x-guidance".into(), options);
-    Value::Object(prepared).to_string()
+/// Where a reference leads, as llguidance looks it up: by names as they stand.
+pub(crate) fn target<'a>(root: &'a Value, place: &str) -> Option<&'a Value> {
+    names_of(place)?.try_fold(root, |value, name| match value {
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        value => value.get(name),
+    })
+}
+
+/// The same, to be changed.
+pub(crate) fn target_mut<'a>(root: &'a mut Value, place: &str) -> Option<&'a mut Value> {
+    names_of(place)?.try_fold(root, |value, name| match value {
+        Value::Array(items) => items.get_mut(name.parse::<usize>().ok()?),
+        value => value.get_mut(name),
+    })
+}
+
+fn names_of(place: &str) -> Option<impl Iterator<Item = &str>> {
+    let path = place.strip_prefix('#')?;
+    let path = path.strip_prefix('/').or(path.is_empty().then_some(""))?;
+    Some(path.split('/').filter(move |_| !path.is_empty()))
 }
 
 struct Check<'a> {
@@ -92,6 +93,8 @@ struct Check<'a> {
     path: usize,
     /// The one pattern of names.
     pattern: Option<&'a str>,
+    /// The one `multipleOf`.
+    multiple: Option<&'a Value>,
 }
 
 impl<'a> Check<'a> {
@@ -120,6 +123,9 @@ impl<'a> Check<'a> {
             "$id" if is_root => Ok(()),
             "$ref" => self.reference(value, at),
             "enum" | "const" => check_written(value, at),
+            "required" => check_required(value, at),
+            "multipleOf" => self.multiple(value, at),
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => check_number(value, at),
             "items" if value.is_array() => self.list(value, &inner()),
             key if HELD.contains(&key) || ANNOTATIONS.contains(&key) => Ok(()),
             key if COUNTS.contains(&key) => check_count(members, key, value, at),
@@ -149,6 +155,15 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
+    /// Where two are joined, llguidance reckons what both divide in numbers that are too small for it.
+    fn multiple(&mut self, value: &'a Value, at: &str) -> Result<(), GrammarError> {
+        check_number(value, at)?;
+        if *self.multiple.get_or_insert(value) == value {
+            return Ok(());
+        }
+        Err(refuse(format!("`multipleOf` at `{at}` is a second one; one in a schema can be held")))
+    }
+
     fn list(&mut self, value: &'a Value, at: &str) -> Result<(), GrammarError> {
         let Value::Array(schemas) = value else { return Err(refuse(format!("`{at}` must be a list of schemas"))) };
         schemas.iter().enumerate().try_for_each(|(i, schema)| self.schema(schema, &format!("{at}/{i}"), false))
@@ -166,18 +181,7 @@ impl<'a> Check<'a> {
             return Ok(());
         }
         let root = self.root;
-        let target = match place.strip_prefix('#') {
-            Some("" | "/") => Some(root),
-            // As llguidance looks it up: by names as they stand.
-            Some(path) => path.strip_prefix('/').and_then(|path| {
-                path.split('/').try_fold(root, |value, name| match value {
-                    Value::Array(items) => items.get(name.parse::<usize>().ok()?),
-                    value => value.get(name),
-                })
-            }),
-            None => None,
-        };
-        let Some(target) = target else {
+        let Some(target) = target(root, place) else {
             return Err(refuse(format!("`$ref` at `{at}` names `{place}`, which is not in this schema")));
         };
         self.path += depth_of(target, place)?;
@@ -193,6 +197,30 @@ fn check_names(value: &Value, at: &str) -> Result<(), GrammarError> {
         0..=MAX_NAMES => Ok(()),
         names => Err(refuse(format!("`properties` at `{at}` has {names} names; {MAX_NAMES} are allowed"))),
     }
+}
+
+fn check_required(value: &Value, at: &str) -> Result<(), GrammarError> {
+    match value.as_array().map_or(0, Vec::len) {
+        0..=MAX_NAMES => Ok(()),
+        names => Err(refuse(format!("`required` at `{at}` has {names} names; {MAX_NAMES} are allowed"))),
+    }
+}
+
+/// llguidance reckons with floating point: of larger whole numbers the last digits would be others.
+fn check_number(value: &Value, at: &str) -> Result<(), GrammarError> {
+    const LARGEST: u64 = 1 << 53;
+    let is_too_large = match value {
+        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(whole), _) => whole.unsigned_abs() > LARGEST,
+            (None, Some(_)) => true,
+            (None, None) => false,
+        },
+        _ => false,
+    };
+    if is_too_large {
+        return Err(refuse(format!("the number {value} at `{at}` is beyond 2^53 and cannot be held")));
+    }
+    Ok(())
 }
 
 fn check_draft(value: &Value) -> Result<(), GrammarError> {
@@ -229,7 +257,7 @@ fn check_written(value: &Value, at: &str) -> Result<(), GrammarError> {
         }
         Value::Array(items) => items.iter().try_for_each(|item| check_written(item, at)),
         Value::Object(members) => members.values().try_for_each(|item| check_written(item, at)),
-        _ => Ok(()),
+        other => check_number(other, at),
     }
 }
 
@@ -281,6 +309,12 @@ mod tests {
         assert!(refused(json!({"minProperties": 2, "required": ["a", "a"]})).contains("minProperties"));
         assert!(refused(json!({"patternProperties": {"^a": {}, "^b": {}}})).contains("second pattern"));
         assert!(refused(json!({"enum": ["\u{1}"]})).contains("control character"));
+        for schema in
+            [json!({"enum": [[9_007_199_254_740_993_u64]]}), json!({"maximum": u64::MAX}), json!({"const": i64::MIN})]
+        {
+            assert!(refused(schema).contains("beyond 2^53"));
+        }
+        assert!(refused(json!({"multipleOf": 2, "items": {"multipleOf": 3}})).contains("second one"));
         assert!(refused(json!({"$schema": "https://example.com/own"})).contains("$schema"));
         assert!(refused(json!({"$ref": "https://example.com/other"})).contains("not in this schema"));
         assert!(refused(json!([1])).contains("must be a schema"));
@@ -310,5 +344,7 @@ mod tests {
         assert!(refused(json!({"minItems": 1_000_000_000})).contains("minItems"));
         let names: Map<String, Value> = (0..401).map(|n| (format!("n{n}"), json!({}))).collect();
         assert!(refused(json!({"properties": names})).contains("401 names"));
+        let required: Vec<String> = (0..401).map(|n| n.to_string()).collect();
+        assert!(refused(json!({"required": required})).contains("401 names"));
     }
 }

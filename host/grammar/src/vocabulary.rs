@@ -35,7 +35,8 @@ fn limits() -> ParserLimits {
         step_lexer_fuel: 100_000,
         step_max_items: 50_000,
         max_lexer_states: 20_000,
-        max_grammar_size: 100_000,
+        // Symbols have 16 bits.
+        max_grammar_size: 65_000,
         precompute_large_lexemes: true,
         verbose_errors: false,
     }

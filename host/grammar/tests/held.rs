@@ -274,11 +274,12 @@ fn hostile_schemas_are_done_with_in_time() {
     let many: serde_json::Map<String, Value> =
         (0..400).map(|n| (format!("p{n}"), json!({"type": "integer"}))).collect();
     let grid: Vec<Value> =
-        (0..6).map(|_| json!({"anyOf": (0..8).map(|n| json!({"minimum": n})).collect::<Vec<_>>()})).collect();
-    let kinds: Vec<Value> = (0..1500)
+        (0..4).map(|_| json!({"anyOf": (0..8).map(|n| json!({"minimum": n})).collect::<Vec<_>>()})).collect();
+    let kinds: Vec<Value> = (0..300)
         .map(|n| json!({"type": "object", "properties": {"kind": {"const": format!("k{n}")}}, "required": ["kind"]}))
         .collect();
     let words: Vec<Value> = (0..9000).map(|n| json!(format!("w{n}"))).collect();
+    let objects = vec![json!({"type": "object"}); 40];
     let named: serde_json::Map<String, Value> = (0..400).map(|n| (format!("q{n}"), json!({}))).collect();
     for (what, schema) in [
         (
@@ -287,13 +288,14 @@ fn hostile_schemas_are_done_with_in_time() {
         ),
         ("kinds", json!({"oneOf": kinds})),
         ("words", json!({"enum": words})),
-        ("required", json!({"type": "object", "required": words, "additionalProperties": true})),
+        ("required", json!({"type": "object", "required": &words[..400], "additionalProperties": true})),
         ("optional", json!({"type": "object", "properties": named, "additionalProperties": false})),
         ("deep", deep),
         ("chain", json!({"$ref": "#/$defs/d0", "$defs": chain})),
         ("options", json!({"anyOf": options})),
         ("many", json!({"type": "object", "properties": many})),
         ("grid", json!({"allOf": grid})),
+        ("joined", json!({"required": &words[..100], "allOf": [{"anyOf": &objects}, {"anyOf": &objects}]})),
         ("items", json!({"type": "array", "items": {"type": "object"}, "minItems": 60_000, "maxItems": 65_000})),
         ("wide", json!({"type": "string", "pattern": "((a{1000}){1000}){1000}"})),
         ("length", json!({"type": "string", "minLength": 60_000, "maxLength": 65_000})),

@@ -1,0 +1,85 @@
+//! A schema as llguidance is given it.
+
+use serde_json::{Map, Value, json};
+use std::collections::HashSet;
+
+/// Keywords that join another schema to this one. llguidance reads those before and behind one apart, so that of
+/// `additionalItems` behind one the `items` before it are not seen.
+const JOINING: &[&str] = &["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
+
+/// The schema with what llguidance is told of how to hold it, as JSON. What was read of `$schema` is done with.
+pub(crate) fn prepared(schema: &Value) -> String {
+    let mut prepared = schema.clone();
+    order_all(&mut prepared);
+    let mut prepared = match prepared {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    };
+    prepared.shift_remove("$schema");
+    // White space is bounded, since a model may go on with it for ever. A character is escaped in one way alone, or a name
+    // that is taken could come again in another spelling.
+    let options = json!({"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}", "json_allowed_escapes": "nrbtf\\\""});
+    prepared.insert("x-guidance".into(), options);
+    Value::Object(prepared).to_string()
+}
+
+/// The schema, and wherever its references lead.
+fn order_all(root: &mut Value) {
+    let (mut found, mut seen) = (Vec::new(), HashSet::new());
+    order(root, &mut found);
+    while let Some(place) = found.pop() {
+        if seen.insert(place.clone())
+            && let Some(target) = crate::schema::target_mut(root, &place)
+        {
+            order(target, &mut found);
+        }
+    }
+}
+
+/// Puts what joins others behind what does not, in a schema and all inside of it.
+fn order(schema: &mut Value, references: &mut Vec<String>) {
+    let Value::Object(members) = schema else { return };
+    let (joining, own): (Vec<_>, Vec<_>) =
+        std::mem::take(members).into_iter().partition(|(key, _)| JOINING.contains(&key.as_str()));
+    members.extend(own.into_iter().chain(joining));
+    for (key, value) in members {
+        match (key.as_str(), value) {
+            ("$ref", Value::String(place)) => references.push(place.clone()),
+            ("items" | "anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(schemas)) => {
+                schemas.iter_mut().for_each(|schema| order(schema, references));
+            }
+            ("items" | "additionalProperties" | "additionalItems", schema) => order(schema, references),
+            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
+                schemas.values_mut().for_each(|schema| order(schema, references));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_joins_comes_last_and_names_keep_their_order() {
+        let inner = json!({"anyOf": [{"type": "array"}], "items": [true], "additionalItems": false});
+        let schema = json!({"$ref": "#/default/d", "properties": {"enum": inner, "a": {"const": 1, "type": "integer"}},
+            "default": {"d": {"enum": [{"const": 1, "type": 2}], "type": "object"}}, "$schema": "x"});
+        let text = prepared(&schema);
+        let in_order = |parts: &[&str]| {
+            let places: Vec<usize> =
+                parts.iter().map(|part| text.find(part).unwrap_or_else(|| panic!("{text}"))).collect();
+            assert!(places.is_sorted(), "{text}");
+        };
+        in_order(&["\"properties\"", "\"default\"", "\"$ref\"", "\"x-guidance\""]);
+        in_order(&[
+            "\"enum\":{\"items\"",
+            "\"additionalItems\"",
+            "\"anyOf\"",
+            "\"a\":{\"type\":\"integer\",\"const\":1}",
+        ]);
+        in_order(&["\"d\":{\"type\":\"object\",\"enum\":[{\"const\":1,\"type\":2}]}"]);
+        assert!(!text.contains("$schema"));
+    }
+}
