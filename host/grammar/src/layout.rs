@@ -8,8 +8,13 @@ use std::fmt::Write;
 /// How a mark is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// As this one token.
-    Token(u32),
+    /// As one token.
+    Token {
+        /// The token.
+        id: u32,
+        /// What it is read as. A model can spell it in other tokens, and whoever reads the answer sees no difference.
+        text: String,
+    },
     /// As text: the vocabulary has no token for it.
     Text(String),
 }
@@ -28,7 +33,7 @@ pub struct Reasoning {
 pub enum Answer {
     /// JSON of this schema.
     Json(Value),
-    /// Any text without marks, before, between and behind calls.
+    /// Any text that does not spell the mark of a call, before, between and behind calls. Only beside marks that are tokens.
     Text,
 }
 
@@ -103,13 +108,14 @@ impl Layout {
         };
         let reasoning = self.reasoning.as_ref().map_or_else(String::new, Reasoning::rule);
         rule(&mut out, "start", &format!("{reasoning}{body}"));
-        rule(&mut out, "TEXT", r"/(.|\n)+/");
         rule(&mut out, "WS", r"/[ \t\r\n]{1,4}/");
         if let Some(reasoning) = &self.reasoning {
             reasoning.write(&mut out);
         }
-        if let Some(Answer::Json(schema)) = &self.answer {
-            rule(&mut out, "answer", &format!("%json {}", prepared(schema)));
+        match &self.answer {
+            Some(Answer::Json(schema)) => rule(&mut out, "answer", &format!("%json {}", prepared(schema))),
+            Some(Answer::Text) => rule(&mut out, "TEXT", &without(self.calls.as_ref().and_then(Calls::opening))),
+            None => {}
         }
         if let Some(calls) = &self.calls {
             calls.write(&mut out);
@@ -128,7 +134,10 @@ impl Reasoning {
 
     fn write(&self, out: &mut String) {
         match &self.close {
-            Mark::Token(_) => rule(out, "thought", &format!("TEXT? {}", self.close.written())),
+            Mark::Token { .. } => {
+                rule(out, "thought", &format!("THOUGHT? {}", self.close.written()));
+                rule(out, "THOUGHT", &without(Some(&self.close)));
+            }
             Mark::Text(_) => rule(out, &format!("thought[suffix={}]", self.close.written()), r"/(.|\n)*/"),
         }
     }
@@ -137,6 +146,16 @@ impl Reasoning {
 impl Calls {
     fn is_list(&self) -> bool {
         matches!(self.form, CallForm::MistralList { .. } | CallForm::LlamaJson)
+    }
+
+    /// By what a call is known in a text.
+    fn opening(&self) -> Option<&Mark> {
+        match &self.form {
+            CallForm::Hermes { open, .. } | CallForm::MistralList { open } | CallForm::MistralNamed { open, .. } => {
+                Some(open)
+            }
+            CallForm::LlamaJson => None,
+        }
     }
 
     fn write(&self, out: &mut String) {
@@ -184,10 +203,18 @@ impl Calls {
 impl Mark {
     fn written(&self) -> String {
         match self {
-            Self::Token(id) => format!("<[{id}]>"),
+            Self::Token { id, .. } => format!("<[{id}]>"),
             Self::Text(text) => quoted(text),
         }
     }
+}
+
+/// Text that does not have the mark, not even spelled in other tokens than its own.
+fn without(mark: Option<&Mark>) -> String {
+    let any = r"/(.|\n)*/";
+    let spelled =
+        mark.map(|(Mark::Token { text, .. } | Mark::Text(text))| format!(" & ~({any} {} {any})", quoted(text)));
+    format!(r"/(.|\n)+/{}", spelled.unwrap_or_default())
 }
 
 /// A string as JSON and Lark write it.

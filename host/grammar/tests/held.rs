@@ -184,14 +184,22 @@ fn tools(form: CallForm, several: bool, answer: Option<Answer>) -> Layout {
     Layout { calls: Some(Calls { form, functions, several }), answer, ..Layout::default() }
 }
 
+fn open() -> Mark {
+    Mark::Token { id: support::OPEN, text: "<open>".into() }
+}
+
+fn close() -> Mark {
+    Mark::Token { id: support::CLOSE, text: "<close>".into() }
+}
+
 fn hermes() -> CallForm {
-    CallForm::Hermes { open: Mark::Token(support::OPEN), close: Mark::Token(support::CLOSE) }
+    CallForm::Hermes { open: open(), close: close() }
 }
 
 #[test]
 fn calls_are_written_as_each_family_writes_them() {
-    let mistral = || CallForm::MistralList { open: Mark::Token(support::OPEN) };
-    let named = || CallForm::MistralNamed { open: Mark::Token(support::OPEN), args: Mark::Token(support::CLOSE) };
+    let mistral = || CallForm::MistralList { open: open() };
+    let named = || CallForm::MistralNamed { open: open(), args: close() };
     let text = || CallForm::Hermes { open: Mark::Text("<c>".into()), close: Mark::Text("</c>".into()) };
     let one = r#"«{"name": "find", "arguments": {"n": 2}}»"#;
     let two = format!("{one}\n{}", r#"«{"name":"any-thing","arguments":{"x":[1]}}»"#);
@@ -236,7 +244,7 @@ fn calls_are_written_as_each_family_writes_them() {
 
 #[test]
 fn reasoning_is_free_and_the_grammar_begins_behind_it() {
-    let marks = || (Mark::Token(support::OPEN), Mark::Token(support::CLOSE));
+    let marks = || (open(), close());
     let texts = || (Mark::Text("<t>".into()), Mark::Text("</t>".into()));
     for ((open, close), begun, said, whole) in [
         (marks(), true, "so { it } is» true", true),
@@ -253,6 +261,33 @@ fn reasoning_is_free_and_the_grammar_begins_behind_it() {
         let source = Layout { reasoning, ..layout(json!({"type": "boolean"})) }.source();
         assert_eq!(follows(&source, said), whole, "{said}\n{source}");
     }
+}
+
+#[test]
+fn a_mark_that_is_a_token_cannot_be_spelled_in_others() {
+    let words = || Some(Answer::Text);
+    let call = r#"{"name": "find", "arguments": {"n": 2}}"#;
+    let named = || CallForm::MistralNamed { open: open(), args: close() };
+    let listed = || CallForm::MistralList { open: open() };
+    for form in [hermes(), named(), listed()] {
+        for several in [true, false] {
+            let source = tools(form.clone(), several, words()).source();
+            for said in ["<open", "<open >", "a <close> <<op\n<op en>", "<opeé>"] {
+                assert!(follows(&source, said), "{said}\n{source}");
+            }
+            for said in ["<open>", "So:\n<open>", "<<open>", "é<op<open>"] {
+                assert!(!follows(&source, said), "{said}\n{source}");
+            }
+        }
+    }
+    let source = tools(hermes(), true, words()).source();
+    assert!(follows(&source, &format!("<open «{call}» <op «{call}» and so")));
+    assert!(!follows(&source, &format!("«{call}» and <open>")), "behind a call");
+    let reasoning = Some(Reasoning { open: Some(open()), close: close() });
+    let source = Layout { reasoning, ..tools(named(), true, words()) }.source();
+    assert!(follows(&source, "«an <open> <close mark» so"));
+    assert!(!follows(&source, "«an <open> <close>"), "{source}");
+    assert!(!follows(&source, "«so» then <open>"), "{source}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn reasoning(text: &TextModel, prompt: &[u32]) -> Option<Reasoning> {
 
 fn mark(text: &TextModel, mark: &str) -> Mark {
     match text.token_to_id(mark).filter(|id| text.is_mark(*id)) {
-        Some(id) => Mark::Token(id),
+        Some(id) => Mark::Token { id, text: mark.to_owned() },
         None => Mark::Text(mark.to_owned()),
     }
 }
@@ -146,7 +146,7 @@ impl Held<'_> {
             }
             ToolFormat::LlamaJson => CallForm::LlamaJson,
             ToolFormat::Mistral => match mark(text, "[ARGS]") {
-                args @ Mark::Token(_) => CallForm::MistralNamed { open: mark(text, "[TOOL_CALLS]"), args },
+                args @ Mark::Token { .. } => CallForm::MistralNamed { open: mark(text, "[TOOL_CALLS]"), args },
                 Mark::Text(_) => CallForm::MistralList { open: mark(text, "[TOOL_CALLS]") },
             },
         };
@@ -165,8 +165,8 @@ impl Held<'_> {
     /// Text and calls are told apart by marks that text cannot have.
     fn check_tells_calls(&self, form: &CallForm) -> Result<(), Reject> {
         let told = match form {
-            CallForm::Hermes { open, close } => [open, close].iter().all(|mark| matches!(mark, Mark::Token(_))),
-            CallForm::MistralList { open } | CallForm::MistralNamed { open, .. } => matches!(open, Mark::Token(_)),
+            CallForm::Hermes { open, close } => [open, close].iter().all(|mark| matches!(mark, Mark::Token { .. })),
+            CallForm::MistralList { open } | CallForm::MistralNamed { open, .. } => matches!(open, Mark::Token { .. }),
             CallForm::LlamaJson => false,
         };
         if told {
