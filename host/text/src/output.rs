@@ -65,6 +65,8 @@ enum Phase {
     ReasoningEnd,
     /// A call may be the whole answer (Llama), or follow another call.
     BareCall,
+    /// A mark may open a call; else there is none.
+    Alone,
     /// In text where a mark opens a call.
     Text,
     /// Behind `lead` bytes of white space and mark, in a call's body.
@@ -87,6 +89,8 @@ enum Step {
 #[derive(Debug)]
 pub struct OutputParser {
     tools: ToolFormat,
+    /// No words stand beside calls.
+    alone: bool,
     reasoning: Option<ReasoningTags>,
     phase: Phase,
     /// Text that is not decided yet.
@@ -107,10 +111,11 @@ impl OutputParser {
         let phase = match &dialect.reasoning {
             Some(_) if in_reasoning => Phase::Opened,
             Some(_) => Phase::Opening,
-            None => first_phase(dialect.tools),
+            None => first_phase(dialect.tools, false),
         };
         Self {
             tools: dialect.tools,
+            alone: false,
             reasoning: dialect.reasoning.clone(),
             phase,
             pending: String::new(),
@@ -120,6 +125,16 @@ impl OutputParser {
             num_malformed: 0,
             events: Vec::new(),
         }
+    }
+
+    /// The same for an answer that is calls from its beginning on or has none. What is JSON may have a call's mark in a string,
+    /// and Mistral's calls need no quotes: it would be cut out.
+    pub fn calls_alone(mut self) -> Self {
+        self.alone = true;
+        if self.reasoning.is_none() {
+            self.phase = first_phase(self.tools, true);
+        }
+        self
     }
 
     /// Takes the next text and returns what is decided.
@@ -161,12 +176,13 @@ impl OutputParser {
 
     fn step(&mut self) -> Step {
         match &mut self.phase {
-            Phase::Opening => self.opening(first_phase(self.tools)),
+            Phase::Opening => self.opening(first_phase(self.tools, self.alone)),
             Phase::Opened => self.opening(Phase::ReasoningStart),
             Phase::ReasoningStart => self.reasoning_start(),
             Phase::Reasoning => self.in_reasoning(),
             Phase::ReasoningEnd => self.reasoning_end(),
             Phase::BareCall => self.bare_call(),
+            Phase::Alone => self.alone(),
             Phase::Text => self.text(),
             Phase::Call { .. } => self.in_call(),
             Phase::CallEnd => self.call_end(),
@@ -209,7 +225,7 @@ impl OutputParser {
     }
 
     fn reasoning_end(&mut self) -> Step {
-        self.skip_blank(first_phase(self.tools))
+        self.skip_blank(first_phase(self.tools, self.alone))
     }
 
     fn skip_blank(&mut self, next: Phase) -> Step {
@@ -240,6 +256,15 @@ impl OutputParser {
                 Step::Wait
             }
             _ => self.go(Phase::Verbatim),
+        }
+    }
+
+    fn alone(&mut self) -> Step {
+        let begins = self.tools.marks().first().map_or(Mark::Not, |mark| self.mark_at(blank_len(&self.pending), mark));
+        match begins {
+            Mark::There => self.go(Phase::Text),
+            Mark::Perhaps => Step::Wait,
+            Mark::Not => self.go(Phase::Verbatim),
         }
     }
 
@@ -353,10 +378,11 @@ enum Mark {
 }
 
 /// Where an answer begins that does not begin with reasoning.
-fn first_phase(tools: ToolFormat) -> Phase {
+fn first_phase(tools: ToolFormat, alone: bool) -> Phase {
     match tools {
         ToolFormat::None => Phase::Verbatim,
         ToolFormat::LlamaJson => Phase::BareCall,
+        ToolFormat::Hermes | ToolFormat::Mistral if alone => Phase::Alone,
         ToolFormat::Hermes | ToolFormat::Mistral => Phase::Text,
     }
 }

@@ -259,6 +259,46 @@ async fn a_call_is_forced_in_the_format_of_each_family() {
     }
 }
 
+/// Whoever reads an answer sees text: marks that are spelled in plain tokens would be calls that nothing has held.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_cannot_be_spelled_in_plain_tokens() {
+    let hermes = r#"call>{"name": "turn-to", "arguments": {"side": "left"}}</tool_call>"#;
+    let mistral = r#"CALLS][{"name": "turn-to", "arguments": {"side": "left"}}]"#;
+    let thought = format!("think><tool_{hermes}");
+    for model in [
+        Scripted::new("qwen2", &[("\u{10a}", "<tool_"), ("<tool_", hermes)]),
+        Scripted::new("mistral", &[("[/INST]", "[TOOL_"), ("[TOOL_", mistral)]),
+        Scripted::new("qwen3", &[("\u{10a}", "<think>"), ("<think>", "Hm.</"), ("Hm.</", &thought)]),
+    ] {
+        let gateway = Gateway::start(&format!("{}{BARE}", model.model(NAME))).await;
+        let asked = |strict: bool| {
+            let mut tool = marker();
+            tool["function"]["strict"] = json!(strict);
+            with(ask("Hello!"), json!({"tools": [tool], "max_tokens": 40}))
+        };
+        let made = calls(&gateway.chat(asked(false)).await);
+        assert_eq!(made, [("turn-to".to_owned(), r#"{"side": "left"}"#.to_owned())], "nothing holds this one");
+        let answer = gateway.chat(asked(true)).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        let message = &answer.json()["choices"][0]["message"];
+        assert!(
+            message["tool_calls"].is_null() || calls(&answer).iter().all(|(_, made)| !made.contains("left")),
+            "{message}"
+        );
+    }
+}
+
+/// Mistral's calls need no quotes, so a string may be written like one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_string_of_the_answer_is_no_call() {
+    let said = r#"{"x":"[TOOL_CALLS]turn-to[ARGS]{}"}"#;
+    let model = Scripted::new("mistral", &[("[/INST]", said)]);
+    let gateway = Gateway::start(&format!("{}{BARE}", model.model(NAME))).await;
+    let asked = json!({"tools": [marker()], "response_format": {"type": "json_object"}});
+    let answer = gateway.chat(with(ask("Hello!"), asked)).await;
+    assert_eq!((answer.status, answer.text()), (200, said.to_owned()), "{:?}", answer.body);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_that_reasons_may_do_so_before_its_json() {
     let script = [("\u{10a}", "<think>"), ("<think>", "Hm."), ("Hm.", "</think>"), ("</think>", "No.")];

@@ -54,6 +54,9 @@ impl ChoiceText {
                 let dialect = if tools { text.dialect().clone() } else { text.dialect().without_tools() };
                 Some(OutputParser::new(&dialect, text.opens_reasoning(&turn.prompt)))
             }
+            Reading::CallsAlone => {
+                Some(OutputParser::new(text.dialect(), text.opens_reasoning(&turn.prompt)).calls_alone())
+            }
         };
         let (specials, place) = match parser {
             Some(_) => (Specials::ShowMarkup, Place::Start),

@@ -31,6 +31,8 @@ pub(crate) enum Reading {
     Verbatim,
     /// As an answer, with reasoning, and with tool calls where tools were offered.
     Chat { tools: bool },
+    /// The same of an answer that is calls from its beginning on or has none, as what it is held to says.
+    CallsAlone,
 }
 
 /// The jobs of one turn.

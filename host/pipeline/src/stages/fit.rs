@@ -50,10 +50,11 @@ pub(crate) fn fit(
             bounds.check_prompt(prompt.len() as u64, "")?;
             let grammar = hold::grammar((model, engine), chat, &offered, &prompt, tenant)?;
             let mut turn = engine_turn(model, engine, chat, prompt, seeds, bounds);
-            turn.grammar = grammar;
             if chat.form == Form::Chat {
-                turn.reading = Reading::Chat { tools: !offered.is_empty() };
+                let alone = grammar.is_some() && !offered.is_empty() && hold::has_calls_alone(chat);
+                turn.reading = if alone { Reading::CallsAlone } else { Reading::Chat { tools: !offered.is_empty() } };
             }
+            turn.grammar = grammar;
             Ok(Fitted::Engine(turn))
         }
         ModelBackend::Upstream(_) => Ok(Fitted::Upstream(upstream_chat(chat, tools, bounds)?)),

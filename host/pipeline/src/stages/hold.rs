@@ -33,6 +33,11 @@ fn is_forced(chat: &Chat) -> bool {
     matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_))
 }
 
+/// Whether no words stand beside calls in an answer that is held.
+pub(super) fn has_calls_alone(chat: &Chat) -> bool {
+    wants_json(chat) || is_forced(chat)
+}
+
 /// Whether a demand is met here.
 pub(super) fn meets(demand: &str) -> bool {
     demand == FORMAT || demand == RESPONSES_FORMAT || (demand.starts_with("tools[") && demand.ends_with(".strict"))

@@ -212,6 +212,34 @@ fn mistral_calls_come_as_arrays_or_by_name() {
 }
 
 #[test]
+fn json_that_is_an_answer_keeps_the_marks_in_its_strings() {
+    let parse = |said: &str, size: usize| {
+        let mut parser = OutputParser::new(&dialect(ToolFormat::Mistral, true), false).calls_alone();
+        let chars: Vec<char> = said.chars().collect();
+        let mut parsed: Vec<_> =
+            chars.chunks(size).flat_map(|part| parser.push(&part.iter().collect::<String>())).collect();
+        parsed.extend(parser.finish());
+        let (mut texts, mut calls) = (String::new(), Vec::new());
+        parsed.into_iter().for_each(|item| match item.event {
+            Text(text) => texts += &text,
+            OutputEvent::ToolCall { name, .. } => calls.push(name),
+            Reasoning(_) => {}
+        });
+        (texts, calls)
+    };
+    let json = r#"{"x":"[TOOL_CALLS]f[ARGS]{}"}"#;
+    let listed = r#"["[TOOL_CALLS]f{}"]"#;
+    for size in [1, 5, 1000] {
+        assert_eq!(parse(json, size), (json.to_owned(), vec![]));
+        assert_eq!(parse(listed, size), (listed.to_owned(), vec![]));
+        assert_eq!(parse(&format!("<think>so</think>\n{json}"), size), (json.to_owned(), vec![]));
+        let both = "\n[TOOL_CALLS]f[ARGS]{\"x\":\"[TOOL_CALLS]h[ARGS]{}\"}[TOOL_CALLS]g[ARGS]{}";
+        assert_eq!(parse(both, size), (String::new(), vec!["f".to_owned(), "g".to_owned()]));
+        assert_eq!(parse(&format!("<think>so</think>{both}"), size).1, ["f", "g"]);
+    }
+}
+
+#[test]
 fn without_tools_marks_are_text() {
     let none = dialect(ToolFormat::Hermes, false).without_tools();
     let answer = "<tool_call>{\"name\":\"f\"}</tool_call>";
