@@ -259,6 +259,45 @@ async fn a_call_is_forced_in_the_format_of_each_family() {
     }
 }
 
+const CALCULATOR: &str =
+    "[[pipeline.stage]]\nplugin = \"calculator\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
+
+/// Behind a call of the server's tools nothing is forced. What could not be held then is found out before one runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_turn_behind_a_tool_of_the_server_cannot_hold_is_no_matter_of_that_turn() {
+    let sum = r#"{"name": "calculator", "parameters": {"expression": "2+2"}}"#;
+    let model = Scripted::new("llama", &[("\u{10a}", sum)]);
+    let gateway = Gateway::start(&format!("{}{CALCULATOR}", model.model(NAME))).await;
+    let json = format(
+        json!({"type": "object", "properties": {"x": {"const": "y"}}, "required": ["x"], "additionalProperties": false}),
+    );
+    let unheld =
+        format(json!({"type": "object", "properties": {"n": {"oneOf": [{"type": "integer"}, {"type": "number"}]}}}));
+    let mut loose = marker();
+    loose["function"]["strict"] = json!(false);
+    let ours = json!({"type": "function", "function": {"name": "calculator"}});
+    for more in [json!({"tools": [marker()]}), with(json.clone(), json!({"tools": [loose]}))] {
+        let asked = with(with(ask("Hello!"), more), json!({"max_tokens": 100, "parallel_tool_calls": false}));
+        let answer = gateway.chat(with(asked.clone(), json!({"tool_choice": "required"}))).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        assert_eq!(calls(&answer)[0].0, "turn-to", "the server's tool is not offered");
+        let answer = gateway.chat(with(asked, json!({"tool_choice": ours}))).await;
+        let (message, param, _) = answer.error();
+        assert_eq!((answer.status, param), (400, json!("tool_choice")), "{message}");
+        assert!(message.contains("`calculator`") && message.contains("leave `tools` out"), "{message}");
+    }
+    // A stream whose first turn has begun has a status that is no refusal.
+    for choice in [json!("required"), ours] {
+        let answer = gateway
+            .chat(with(with(ask("Hello!"), unheld.clone()), json!({"tool_choice": choice, "stream": true})))
+            .await;
+        let (message, param, _) = answer.error();
+        assert_eq!((answer.status, param), (400, json!("response_format.json_schema.schema")), "{message}");
+    }
+    let answer = gateway.chat(with(with(ask("Hello!"), json), json!({"tool_choice": "required"}))).await;
+    assert_eq!(serde_json::from_str::<Value>(&answer.text()).unwrap(), json!({"x": "y"}));
+}
+
 /// Whoever reads an answer sees text: marks that are spelled in plain tokens would be calls that nothing has held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_cannot_be_spelled_in_plain_tokens() {

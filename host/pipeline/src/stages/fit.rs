@@ -49,6 +49,9 @@ pub(crate) fn fit(
             })?;
             bounds.check_prompt(prompt.len() as u64, "")?;
             let grammar = hold::grammar((model, engine), chat, &offered, &prompt, tenant)?;
+            if grammar.is_some() && forces_ours(&chat.tool_choice, tools, &offered) {
+                check_behind((model, engine), chat, tools, &prompt, tenant)?;
+            }
             let mut turn = engine_turn(model, engine, chat, prompt, seeds, bounds);
             if chat.form == Form::Chat {
                 let alone = grammar.is_some() && !offered.is_empty() && hold::has_calls_alone(chat);
@@ -132,7 +135,42 @@ fn offered(model: &Model, engine: &EngineModel, chat: &Chat, tools: &[ToolDef]) 
     if chat.tool_choice == ToolChoice::Auto && hold::wants_json(chat) {
         return offered_beside_json(model, engine, chat);
     }
-    Ok(chat.tools.iter().chain(tools).cloned().collect())
+    let is_told = chat.tools.is_empty() || hold::tells_calls(&engine.text, chat);
+    match &chat.tool_choice {
+        // Behind a call of the server's nothing is forced.
+        ToolChoice::Required if !is_told => Ok(chat.tools.clone()),
+        ToolChoice::Named(name) if !is_told && tools.iter().any(|tool| tool.name == *name) => {
+            let message = format!(
+                "model `{}` writes calls as text: behind a call of `{name}`, which is a tool of this server, an answer could not be told from a call of yours; leave `tools` out, or name one of them",
+                model.name
+            );
+            Err(Reject::invalid("tool_choice", message).code("unsupported_parameter"))
+        }
+        _ => Ok(chat.tools.iter().chain(tools).cloned().collect()),
+    }
+}
+
+/// Whether a call of the server's `tools` may be what is forced.
+fn forces_ours(choice: &ToolChoice, tools: &[ToolDef], offered: &[ToolDef]) -> bool {
+    let forced = |tool: &ToolDef| match choice {
+        ToolChoice::Required => offered.iter().any(|other| other.name == tool.name),
+        ToolChoice::Named(name) => tool.name == *name,
+        ToolChoice::Auto | ToolChoice::None => false,
+    };
+    tools.iter().any(forced)
+}
+
+/// Refuses at once what could not be held in the turn behind a call of the server's tools, which costs its caller.
+fn check_behind(
+    (model, engine): (&Model, &EngineModel),
+    chat: &Chat,
+    tools: &[ToolDef],
+    prompt: &[u32],
+    tenant: &TenantId,
+) -> Result<(), Reject> {
+    let behind = Chat { tool_choice: ToolChoice::Auto, ..chat.clone() };
+    let offered = offered(model, engine, &behind, tools)?;
+    hold::grammar((model, engine), &behind, &offered, prompt, tenant).map(drop)
 }
 
 /// Beside JSON the caller's own tools alone: a model that may not say what it wants to would call the server's instead.

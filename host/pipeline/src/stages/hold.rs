@@ -43,6 +43,35 @@ pub(super) fn meets(demand: &str) -> bool {
     demand == FORMAT || demand == RESPONSES_FORMAT || (demand.starts_with("tools[") && demand.ends_with(".strict"))
 }
 
+/// Whether calls of the caller's tools can be told from what else is said, as far as they have to be, where none is forced.
+pub(super) fn tells_calls(text: &TextModel, chat: &Chat) -> bool {
+    if wants_json(chat) {
+        return text.dialect().tools != ToolFormat::LlamaJson;
+    }
+    !chat.tools.iter().any(|tool| tool.strict) || call_form(text).as_ref().is_some_and(is_told)
+}
+
+/// Text and calls are told apart by marks that text cannot have.
+fn is_told(form: &CallForm) -> bool {
+    match form {
+        CallForm::Hermes { open, close } => [open, close].iter().all(|mark| matches!(mark, Mark::Token { .. })),
+        CallForm::MistralList { open } | CallForm::MistralNamed { open, .. } => matches!(open, Mark::Token { .. }),
+        CallForm::LlamaJson => false,
+    }
+}
+
+fn call_form(text: &TextModel) -> Option<CallForm> {
+    Some(match text.dialect().tools {
+        ToolFormat::None => return None,
+        ToolFormat::Hermes => CallForm::Hermes { open: mark(text, "<tool_call>"), close: mark(text, "</tool_call>") },
+        ToolFormat::LlamaJson => CallForm::LlamaJson,
+        ToolFormat::Mistral => match mark(text, "[ARGS]") {
+            args @ Mark::Token { .. } => CallForm::MistralNamed { open: mark(text, "[TOOL_CALLS]"), args },
+            Mark::Text(_) => CallForm::MistralList { open: mark(text, "[TOOL_CALLS]") },
+        },
+    })
+}
+
 /// The grammar of the answer to a chat with these tools `offered`, if it is held to any.
 pub(super) fn grammar(
     (model, engine): (&Model, &EngineModel),
@@ -143,18 +172,7 @@ impl Held<'_> {
     }
 
     fn calls(&self, functions: Vec<Function>) -> Option<Calls> {
-        let text = &self.engine.text;
-        let form = match text.dialect().tools {
-            ToolFormat::None => return None,
-            ToolFormat::Hermes => {
-                CallForm::Hermes { open: mark(text, "<tool_call>"), close: mark(text, "</tool_call>") }
-            }
-            ToolFormat::LlamaJson => CallForm::LlamaJson,
-            ToolFormat::Mistral => match mark(text, "[ARGS]") {
-                args @ Mark::Token { .. } => CallForm::MistralNamed { open: mark(text, "[TOOL_CALLS]"), args },
-                Mark::Text(_) => CallForm::MistralList { open: mark(text, "[TOOL_CALLS]") },
-            },
-        };
+        let form = call_form(&self.engine.text)?;
         let several = self.chat.parallel_tool_calls && !matches!(self.chat.tool_choice, ToolChoice::Named(_));
         (!functions.is_empty()).then_some(Calls { form, functions, several })
     }
@@ -167,14 +185,8 @@ impl Held<'_> {
         Reject::invalid("tool_choice", message).code("invalid_value")
     }
 
-    /// Text and calls are told apart by marks that text cannot have.
     fn check_tells_calls(&self, form: &CallForm) -> Result<(), Reject> {
-        let told = match form {
-            CallForm::Hermes { open, close } => [open, close].iter().all(|mark| matches!(mark, Mark::Token { .. })),
-            CallForm::MistralList { open } | CallForm::MistralNamed { open, .. } => matches!(open, Mark::Token { .. }),
-            CallForm::LlamaJson => false,
-        };
-        if told {
+        if is_told(form) {
             return Ok(());
         }
         let name = &self.model.name;
