@@ -8,7 +8,7 @@ use crate::error::GrammarError;
 use crate::guide::Guide;
 use crate::vocabulary::{Token, Vocabulary};
 use llguidance::TokenParser;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_types::TenantId;
 
 /// Longest source of a grammar. Schemas are bounded by themselves, too.
@@ -42,7 +42,8 @@ type Tokens = Box<dyn Fn() -> Result<Vec<Token>, String> + Send + Sync>;
 /// The grammars of one model.
 pub struct Grammars {
     tokens: Tokens,
-    vocabulary: OnceLock<Result<Vocabulary, GrammarError>>,
+    /// Made once: whoever needs it meanwhile waits for that. What went wrong is tried again.
+    vocabulary: Mutex<Option<Arc<Vocabulary>>>,
     cache: Mutex<Cache<Compiled>>,
 }
 
@@ -50,7 +51,7 @@ impl Grammars {
     /// Of a model with these tokens, which are asked for when the first grammar is.
     pub fn new(tokens: impl Fn() -> Result<Vec<Token>, String> + Send + Sync + 'static) -> Self {
         let cache = Mutex::new(Cache::new(MAX_KEPT));
-        Self { tokens: Box::new(tokens), vocabulary: OnceLock::new(), cache }
+        Self { tokens: Box::new(tokens), vocabulary: Mutex::default(), cache }
     }
 
     /// One that this tenant has compiled and that is still here.
@@ -78,12 +79,7 @@ impl Grammars {
         &self,
         compile: impl FnOnce(&Vocabulary) -> Result<TokenParser, String> + Send,
     ) -> Result<TokenParser, GrammarError> {
-        let run = || {
-            let tokens = || (self.tokens)().map_err(GrammarError::Vocabulary);
-            let vocabulary = self.vocabulary.get_or_init(|| tokens().and_then(Vocabulary::new));
-            let vocabulary = vocabulary.as_ref().map_err(Clone::clone)?;
-            compile(vocabulary).map_err(|error| GrammarError::Schema(in_our_words(&error)))
-        };
+        let run = || compile(&*self.vocabulary()?).map_err(|error| GrammarError::Schema(in_our_words(&error)));
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("tidegate-grammar".into()).stack_size(STACK_BYTES);
             match thread.spawn_scoped(scope, run) {
@@ -91,6 +87,17 @@ impl Grammars {
                 Err(error) => Err(GrammarError::Vocabulary(format!("no thread to compile it on: {error}"))),
             }
         })
+    }
+
+    fn vocabulary(&self) -> Result<Arc<Vocabulary>, GrammarError> {
+        let mut kept = self.vocabulary.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(vocabulary) = &*kept {
+            return Ok(vocabulary.clone());
+        }
+        let tokens = (self.tokens)().map_err(GrammarError::Vocabulary)?;
+        let vocabulary = Arc::new(Vocabulary::new(tokens)?);
+        *kept = Some(vocabulary.clone());
+        Ok(vocabulary)
     }
 
     fn cache(&self) -> MutexGuard<'_, Cache<Compiled>> {
@@ -128,4 +135,24 @@ fn in_our_words(error: &str) -> String {
 
 fn digest(source: &str) -> Digest {
     *blake3::hash(source.as_bytes()).as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn tokens_that_could_not_be_read_once_are_read_again() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = asked.clone();
+        let grammars = Grammars::new(move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => Err("the file is busy".to_owned()),
+            _ => Ok((b'a'..=b'z').map(|byte| Token::Text(vec![byte])).collect()),
+        });
+        let compile = |source| grammars.compile(&TenantId::new("t"), source).map(drop);
+        assert!(matches!(compile("start: /a/"), Err(GrammarError::Vocabulary(_))));
+        assert_eq!((compile("start: /a/"), compile("start: /b/")), (Ok(()), Ok(())));
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "what is there is kept");
+    }
 }
