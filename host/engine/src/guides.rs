@@ -6,6 +6,7 @@
 use crate::scheduler::{Event, Item, Scheduler};
 use crate::sequence::{Sequence, Work};
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -129,17 +130,18 @@ impl Guides {
     fn mask(&mut self, sequence: &Sequence) -> Option<Vec<u32>> {
         let missing = || Place::Failed(failure(&GrammarError::Stuck("it was not compiled".to_owned())));
         let place = self.places.entry(sequence.id).or_insert_with(missing);
-        if let Place::Beginning(compiled) = place {
-            *place = Place::Within(Box::new(compiled.guide()));
-        }
-        let Place::Within(guide) = place else { return None };
-        match guide.mask(sequence.output(), sequence.stop_token_ids(), self.vocab) {
-            Ok(mask) => Some(mask),
-            Err(error) => {
-                *place = Place::Failed(failure(&error));
-                None
+        let mask = unharmed(|| {
+            if let Place::Beginning(compiled) = place {
+                *place = Place::Within(Box::new(compiled.guide()));
             }
-        }
+            let Place::Within(guide) = place else { return Ok(None) };
+            guide.mask(sequence.output(), sequence.stop_token_ids(), self.vocab).map(Some)
+        });
+        mask.unwrap_or_else(|error| {
+            // A guide that panicked is not asked again: nobody knows what is left of it.
+            *place = Place::Failed(failure(&error));
+            None
+        })
     }
 
     fn kept(&self, work: &Work) -> Option<Compiled> {
@@ -169,8 +171,26 @@ fn is_held(scheduler: &Scheduler, item: &Item) -> bool {
     scheduler.sequence(item.id).is_some_and(Sequence::is_held)
 }
 
+/// A panic over one grammar concerns that one alone.
+fn unharmed<T>(call: impl FnOnce() -> Result<T, GrammarError>) -> Result<T, GrammarError> {
+    let panicked = |_| Err(GrammarError::Stuck("following it panicked".to_owned()));
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(panicked)
+}
+
 /// The end of a job whose grammar failed. Its schema was checked before it came here.
 fn failure(error: &GrammarError) -> Reject {
     let message = "the answer could not be held to its schema any further";
     Reject::new(RejectKind::Internal, Fault::Engine, message).code("schema_failed").because(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_over_one_grammar_is_that_grammars_failure() {
+        let said = unharmed(|| -> Result<(), _> { panic!("in the middle of a mask") });
+        assert_eq!(said, Err(GrammarError::Stuck("following it panicked".to_owned())));
+        assert_eq!(unharmed(|| Ok(7)), Ok(7));
+    }
 }
