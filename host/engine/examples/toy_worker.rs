@@ -3,11 +3,12 @@
 //!
 //! Arguments: `poison=TOKEN` dies whenever a step holds that token; `die=N` dies at the Nth forward, `hang=N` hangs there,
 //! `lose=N` loses its device there, each only if the file of `once=FILE` can be created; `vocab=N`; `vectors=mean` makes
-//! vectors. Its tokens are the printable characters of ASCII, from 1 on.
+//! vectors; `slow=MS` takes so long to read its tokens. Its tokens are the printable characters of ASCII, from 1 on.
 
 #![allow(clippy::unwrap_used)] // A test program.
 
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_device::{Batch, DeviceError, Drawn, Executor, SampleRow};
 use tidegate_engine::toy::{self, Faults, ToyExecutor};
 use tidegate_engine::{ModelFacts, worker};
@@ -27,6 +28,7 @@ fn main() -> Result<(), tidegate_engine::EngineError> {
     };
     let facts = ModelFacts { pooling, ..toy::facts(vocab, MAX_POSITIONS) };
     let grammars = Grammars::new(|| {
+        std::thread::sleep(Duration::from_millis(number("slow").unwrap_or(0)));
         let characters = (b' '..=b'~').map(|byte| Token::Text(vec![byte]));
         Ok([Token::Mark("end".into())].into_iter().chain(characters).collect())
     });

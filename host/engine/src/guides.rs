@@ -3,12 +3,12 @@
 //! A guide reads the tokens of its sequence, which outlive a step that failed, a preemption and a lost device; so it is
 //! never told of any of these. What goes wrong with one guide ends its job alone. Read next: `tidegate-grammar`.
 
+use crate::compiling::Line;
 use crate::scheduler::{Event, Item, Scheduler};
 use crate::sequence::{Sequence, Work};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_grammar::{Compiled, GrammarError, Grammars, Guide};
 use tidegate_types::{Fault, JobEvent, JobId, Reject, RejectKind};
@@ -22,13 +22,6 @@ enum Place {
     Failed(Reject),
 }
 
-/// A grammar that is being compiled, and for which job, if somebody still waits for it.
-#[derive(Debug)]
-struct Compiling {
-    work: Option<Work>,
-    thread: JoinHandle<Result<Compiled, GrammarError>>,
-}
-
 /// The grammars of one engine's jobs.
 #[derive(Debug)]
 pub struct Guides {
@@ -36,17 +29,14 @@ pub struct Guides {
     grammars: Option<Arc<Grammars>>,
     vocab: usize,
     places: HashMap<JobId, Place>,
-    /// In order of arrival; no more than the queue's limits let in.
-    waiting: VecDeque<Work>,
-    compiling: Option<Compiling>,
+    line: Line,
     spent: Duration,
 }
 
 impl Guides {
     /// For a model with so many rows of logits.
     pub fn new(grammars: Option<Arc<Grammars>>, vocab: usize) -> Self {
-        let (places, waiting) = (HashMap::new(), VecDeque::new());
-        Self { grammars, vocab, places, waiting, compiling: None, spent: Duration::ZERO }
+        Self { grammars, vocab, places: HashMap::new(), line: Line::default(), spent: Duration::ZERO }
     }
 
     /// Queues a job, at once or when its grammar is compiled.
@@ -54,46 +44,39 @@ impl Guides {
         match (&work.job.grammar, self.kept(&work)) {
             (None, _) => scheduler.submit(work),
             (Some(_), Some(compiled)) => self.queue(work, compiled, scheduler),
-            (Some(_), None) => self.waiting.push_back(work),
+            (Some(_), None) => self.line.push(work),
         }
     }
 
-    /// Queues what is compiled by now and begins with the next; the ends of jobs whose grammars cannot be had.
+    /// Queues what is compiled by now and begins with whose turn it is; the ends of jobs whose grammars cannot be had.
     pub fn advance(&mut self, scheduler: &mut Scheduler) -> Vec<Event> {
         let mut ended = Vec::new();
-        if let Some(done) = self.compiling.take_if(|compiling| compiling.thread.is_finished()) {
-            let stuck = || GrammarError::Stuck("compiling it failed".to_owned());
-            let compiled = done.thread.join().unwrap_or_else(|_| Err(stuck()));
-            match (done.work, compiled) {
-                (Some(work), Ok(compiled)) => self.queue(work, compiled, scheduler),
-                (Some(work), Err(error)) => ended.push((work.job.id, JobEvent::Failed(failure(&error)))),
-                (None, _) => {}
+        for (work, compiled) in self.line.ended() {
+            match compiled {
+                Ok(compiled) => self.queue(work, compiled, scheduler),
+                Err(error) => ended.push((work.job.id, failure(&error))),
             }
         }
-        while self.compiling.is_none()
-            && let Some(work) = self.waiting.pop_front()
-        {
+        ended.extend(self.line.late());
+        while let Some(work) = self.line.next() {
             let id = work.job.id;
             match self.kept(&work) {
                 Some(compiled) => self.queue(work, compiled, scheduler),
-                None => ended.extend(self.begin(work).err().map(|reject| (id, JobEvent::Failed(reject)))),
+                None => ended.extend(self.begin(work).err().map(|reject| (id, reject))),
             }
         }
-        ended
+        ended.into_iter().map(|(id, reject)| (id, JobEvent::Failed(reject))).collect()
     }
 
-    /// Whether jobs wait for their grammars.
-    pub fn has_waiting(&self) -> bool {
-        self.compiling.is_some() || !self.waiting.is_empty()
+    /// Jobs that wait for their grammars.
+    pub fn num_waiting(&self) -> usize {
+        self.line.num_waiting()
     }
 
     /// Forgets a job that has ended.
     pub fn forget(&mut self, id: JobId) {
         self.places.remove(&id);
-        self.waiting.retain(|work| work.job.id != id);
-        if let Some(compiling) = &mut self.compiling {
-            compiling.work.take_if(|work| work.job.id == id);
-        }
+        self.line.forget(id);
     }
 
     /// Forgets jobs that the scheduler does not know.
@@ -158,12 +141,7 @@ impl Guides {
             return Err(failure(&GrammarError::Vocabulary("the engine was not told it".to_owned())));
         };
         let tenant = work.job.tenant.clone();
-        let compile = move || grammars.compile(&tenant, &source);
-        let thread = std::thread::Builder::new().name("tidegate-compile".into()).spawn(compile);
-        let thread =
-            thread.map_err(|error| Reject::internal(Fault::Engine, format!("no thread to compile on: {error}")))?;
-        self.compiling = Some(Compiling { work: Some(work), thread });
-        Ok(())
+        self.line.begin(work, Box::new(move || grammars.compile(&tenant, &source)))
     }
 }
 

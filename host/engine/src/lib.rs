@@ -23,6 +23,7 @@ pub mod stream;
 pub mod toy;
 pub mod worker;
 
+mod compiling;
 mod compute;
 mod frame;
 mod inbox;

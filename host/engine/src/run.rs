@@ -13,7 +13,7 @@ use crate::scheduler::{Rules, Scheduler};
 use crate::stats::Snapshot;
 use crate::step::{Lost, StepReport, Stepper};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_device::Executor;
 use tidegate_types::JobId;
 
@@ -21,6 +21,8 @@ use tidegate_types::JobId;
 const IDLE: Duration = Duration::from_secs(1);
 /// How long it sleeps while jobs wait for their grammars alone.
 const COMPILING: Duration = Duration::from_millis(2);
+/// How often it says then that it is alive: well within the second that a stall may be set to.
+const COMPILING_SAYS: Duration = Duration::from_millis(250);
 
 /// What the loop talks to.
 pub(crate) trait Front {
@@ -67,11 +69,11 @@ pub(crate) fn run(
         Ahead::Always => makes_tokens,
         Ahead::Never => false,
     });
-    let mut resting = false;
+    let (mut resting, mut said) = (false, Instant::now());
     loop {
         let inbox = front.inbox();
         let is_busy = scheduler.has_work() || stepper.in_flight();
-        let patience = if guides.has_waiting() { COMPILING } else { IDLE };
+        let patience = if guides.num_waiting() > 0 { COMPILING } else { IDLE };
         let commands = if is_busy { inbox.take() } else { inbox.wait(patience) };
         if !obey(commands, scheduler, guides) {
             return Ended::Stopped;
@@ -81,13 +83,14 @@ pub(crate) fn run(
             front.deliver(StepReport { events, snapshot: scheduler.snapshot(), ..StepReport::default() });
         }
         if !scheduler.has_work() && !stepper.in_flight() {
-            if guides.has_waiting() {
-                continue;
-            }
             if !std::mem::replace(&mut resting, true) {
                 check_books(scheduler);
             }
-            front.rest(scheduler.snapshot());
+            let compiling = guides.num_waiting();
+            if compiling == 0 || said.elapsed() >= COMPILING_SAYS {
+                said = Instant::now();
+                front.rest(Snapshot { compiling, ..scheduler.snapshot() });
+            }
             continue;
         }
         resting = false;
@@ -118,5 +121,58 @@ fn check_books(scheduler: &mut Scheduler) {
     if let Err(error) = scheduler.check() {
         tracing::error!(%error, "the cache's books do not balance; the cache is emptied");
         scheduler.reset_cache();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::sequence::Work;
+    use crate::toy::{self, Faults, ToyExecutor};
+    use std::sync::{Arc, Mutex};
+    use tidegate_grammar::Grammars;
+    use tidegate_types::{Caller, Job};
+
+    #[derive(Default)]
+    struct Listener {
+        inbox: Inbox,
+        rests: Mutex<Vec<usize>>,
+    }
+
+    impl Front for Listener {
+        fn inbox(&self) -> &Inbox {
+            &self.inbox
+        }
+
+        fn announce(&self, _jobs: Vec<JobId>) {}
+
+        fn deliver(&self, _report: StepReport) {}
+
+        fn rest(&self, snapshot: Snapshot) {
+            self.rests.lock().unwrap().push(snapshot.compiling);
+            // Said twice while a grammar is compiled, which takes until the test is over.
+            if self.rests.lock().unwrap().len() > 1 {
+                self.inbox.push(Command::Stop);
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_whose_jobs_wait_for_their_grammars_says_that_it_is_alive() {
+        let (facts, config) = (toy::facts(50, 256), EngineConfig { kv_cache_mib: Some(4), ..EngineConfig::default() });
+        let limits = config.limits(&facts).unwrap();
+        let mut scheduler = new_scheduler(Rules::new(&config, &facts, &limits), &facts).unwrap();
+        let slow = Grammars::new(|| {
+            std::thread::sleep(Duration::from_secs(5));
+            Err("nobody waits for this".to_owned())
+        });
+        let mut guides = Guides::new(Some(Arc::new(slow)), facts.vocab);
+        let front = Listener::default();
+        let held = Job { grammar: Some("start: /a/".into()), ..Job::of(&Caller::local(), JobId(0), vec![1]) };
+        front.inbox.push(Command::Submit(Work::new(held)));
+        let mut executor = ToyExecutor::new(50, limits, Faults::default());
+        run(&front, Ahead::Never, &mut scheduler, &mut guides, &mut executor);
+        assert_eq!(*front.rests.lock().unwrap(), [1, 1]);
     }
 }

@@ -160,6 +160,7 @@ impl Scheduler {
         Snapshot {
             running: self.running.len(),
             waiting: self.queue.len(),
+            compiling: 0,
             kv_blocks_used: self.pool.num_used(),
             kv_blocks_total: self.pool.num_blocks(),
             counters: self.counters,

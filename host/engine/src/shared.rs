@@ -191,9 +191,14 @@ impl Shared {
         self.live.send_replace(0);
     }
 
-    /// Publishes figures without counting it as progress.
+    /// Publishes figures without counting it as progress, unless jobs wait for their grammars: no step can be done then.
     pub(crate) fn publish_idle(&self, snapshot: Snapshot) {
-        self.progress().snapshot = snapshot;
+        let mut progress = self.progress();
+        progress.snapshot = snapshot;
+        if snapshot.compiling > 0 {
+            progress.last_step = Instant::now();
+        }
+        drop(progress);
         self.gauges.set(&self.stats());
     }
 

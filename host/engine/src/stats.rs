@@ -50,6 +50,8 @@ pub struct Snapshot {
     pub running: usize,
     /// Sequences in the queue, preempted ones included.
     pub waiting: usize,
+    /// Jobs that wait for their grammars, while there is no other work.
+    pub compiling: usize,
     /// Cache blocks held by running sequences.
     pub kv_blocks_used: usize,
     /// Cache blocks in all.

@@ -226,6 +226,22 @@ async fn who_leaves_while_a_grammar_is_compiled_leaves_nothing_behind() {
     assert_eq!((engine.stats().live_jobs, engine.stats().snapshot.kv_blocks_used), (0, 0));
 }
 
+#[tokio::test]
+async fn a_grammar_that_takes_long_is_no_stall_and_kills_no_worker() {
+    let config = EngineConfig { stall_after_s: 1, wedged_after_s: 1, ..config() };
+    let facts = toy::facts(VOCAB, CONTEXT);
+    let worker = worker(&["vocab=100", "slow=3000"]);
+    let engine = EngineHandle::start_process(config, facts, worker).unwrap();
+    let (job, begun) = (job(&engine, 1), std::time::Instant::now());
+    let stream = engine.submit(job.clone()).unwrap();
+    while begun.elapsed() < std::time::Duration::from_millis(2500) {
+        assert!(engine.health().is_ready(), "{:?} after {:?}", engine.health(), begun.elapsed());
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(read(stream).await.unwrap(), expected(&job));
+    assert_eq!(engine.stats().restarts, 0);
+}
+
 /// On a real model with the real sampler: the same job alone and computed whole is what the others are compared with.
 #[tokio::test]
 async fn a_real_model_gives_the_same_held_answers_however_they_are_computed() {
