@@ -116,6 +116,7 @@ fn outcomes(guides: &Guides, items: &[Item], drawn: Vec<Drawn>) -> Result<Vec<Ou
     let mut drawn = drawn.into_iter();
     let outcome = |item: &Item| match if item.samples { drawn.next() } else { None } {
         None => Outcome::Computed(None),
+        Some(_) if guides.is_put_off(item.id) => Outcome::PutOff,
         Some(Ok(token)) => match guides.failure(item.id) {
             Some(reject) => Outcome::Failed(reject.clone()),
             None => Outcome::Computed(Some(token)),

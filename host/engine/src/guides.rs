@@ -6,12 +6,19 @@
 use crate::compiling::Line;
 use crate::scheduler::{Event, Item, Scheduler};
 use crate::sequence::{Sequence, Work};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_grammar::{Compiled, GrammarError, Grammars, Guide};
-use tidegate_types::{Fault, JobEvent, JobId, Reject, RejectKind};
+use tidegate_types::{Fault, JobEvent, JobId, Reject, RejectKind, TenantId};
+
+/// How long the masks of one step may take, behind the first of them.
+const BUDGET: Duration = Duration::from_millis(20);
+
+/// Tenants whose turns are remembered; past it they begin anew.
+const MAX_TENANTS: usize = 1024;
 
 /// Where a job is in its grammar.
 #[derive(Debug)]
@@ -30,13 +37,30 @@ pub struct Guides {
     vocab: usize,
     places: HashMap<JobId, Place>,
     line: Line,
+    budget: Duration,
+    /// Jobs for which there was no time in their last step, and in how many before it in a row.
+    put_off: HashMap<JobId, u32>,
+    /// Masks made so far, and where among them each tenant's last one was.
+    num_masks: u64,
+    last_of: HashMap<TenantId, u64>,
     spent: Duration,
 }
 
 impl Guides {
     /// For a model with so many rows of logits.
     pub fn new(grammars: Option<Arc<Grammars>>, vocab: usize) -> Self {
-        Self { grammars, vocab, places: HashMap::new(), line: Line::default(), spent: Duration::ZERO }
+        let (places, line, put_off) = (HashMap::new(), Line::default(), HashMap::new());
+        Self {
+            grammars,
+            vocab,
+            places,
+            line,
+            budget: BUDGET,
+            put_off,
+            num_masks: 0,
+            last_of: HashMap::new(),
+            spent: Duration::ZERO,
+        }
     }
 
     /// Queues a job, at once or when its grammar is compiled.
@@ -76,25 +100,68 @@ impl Guides {
     /// Forgets a job that has ended.
     pub fn forget(&mut self, id: JobId) {
         self.places.remove(&id);
+        self.put_off.remove(&id);
         self.line.forget(id);
     }
 
     /// Forgets jobs that the scheduler does not know.
     pub(crate) fn keep_known(&mut self, scheduler: &Scheduler) {
         self.places.retain(|id, _| scheduler.sequence(*id).is_some());
+        self.put_off.retain(|id, _| scheduler.sequence(*id).is_some());
     }
 
     /// For each item that draws: the tokens that it may draw. One that fails may draw anything, and what it draws is
-    /// dropped for its [`failure`](Self::failure).
+    /// dropped for its [`failure`](Self::failure); so may one for which there is no time, which is [put off](Self::is_put_off).
     pub(crate) fn masks(&mut self, scheduler: &Scheduler, items: &[Item]) -> HashMap<JobId, Vec<u32>> {
-        if self.places.is_empty() && !items.iter().any(|item| is_held(scheduler, item)) {
+        let held = items.iter().filter(|item| item.samples && is_held(scheduler, item));
+        let held: Vec<_> = held.filter_map(|item| scheduler.sequence(item.id)).collect();
+        if held.is_empty() {
             return HashMap::new();
         }
-        let start = Instant::now();
-        let held = items.iter().filter(|item| item.samples && is_held(scheduler, item));
-        let masks = held.filter_map(|item| Some((item.id, self.mask(scheduler.sequence(item.id)?)?))).collect();
+        let (start, mut first_done, mut masks) = (Instant::now(), None, HashMap::new());
+        for sequence in self.in_turn(held) {
+            if first_done.is_some_and(|done: Instant| done.elapsed() >= self.budget) {
+                *self.put_off.entry(sequence.id).or_default() += 1;
+                continue;
+            }
+            self.put_off.remove(&sequence.id);
+            self.note_turn(&sequence.owner.tenant);
+            masks.extend(self.mask(sequence).map(|mask| (sequence.id, mask)));
+            first_done.get_or_insert_with(Instant::now);
+        }
         self.spent += start.elapsed();
         masks
+    }
+
+    fn note_turn(&mut self, tenant: &TenantId) {
+        if self.last_of.len() > MAX_TENANTS {
+            self.last_of.clear();
+        }
+        self.num_masks += 1;
+        self.last_of.insert(tenant.clone(), self.num_masks);
+    }
+
+    /// The first of each tenant, the second of each, and so on; of tenants, whose last mask was longest ago goes first,
+    /// and of a tenant's, who was put off most often.
+    fn in_turn<'a>(&self, mut held: Vec<&'a Sequence>) -> Vec<&'a Sequence> {
+        let waited = |sequence: &Sequence| Reverse(self.put_off.get(&sequence.id).copied().unwrap_or(0));
+        held.sort_by_key(|sequence| waited(sequence));
+        let mut num_of_tenant = HashMap::new();
+        let mut in_turn: Vec<_> = held
+            .into_iter()
+            .map(|sequence| {
+                let rank: &mut usize = num_of_tenant.entry(&sequence.owner.tenant).or_default();
+                *rank += 1;
+                (*rank, sequence)
+            })
+            .collect();
+        in_turn.sort_by_key(|(rank, sequence)| (*rank, self.last_of.get(&sequence.owner.tenant).copied()));
+        in_turn.into_iter().map(|(_, sequence)| sequence).collect()
+    }
+
+    /// Whether what a job drew is to be dropped, and drawn again in the next step.
+    pub(crate) fn is_put_off(&self, id: JobId) -> bool {
+        self.put_off.contains_key(&id)
     }
 
     /// Why a job cannot go on.
@@ -164,11 +231,78 @@ fn failure(error: &GrammarError) -> Reject {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::EngineConfig;
+    use crate::run::new_scheduler;
+    use crate::scheduler::Rules;
+    use crate::step::Stepper;
+    use crate::toy::{self, Faults, ToyExecutor};
+    use tidegate_grammar::Token;
+    use tidegate_types::{Caller, Job, SamplingParams};
 
     #[test]
     fn a_panic_over_one_grammar_is_that_grammars_failure() {
         let said = unharmed(|| -> Result<(), _> { panic!("in the middle of a mask") });
         assert_eq!(said, Err(GrammarError::Stuck("following it panicked".to_owned())));
         assert_eq!(unharmed(|| Ok(7)), Ok(7));
+    }
+
+    /// Which job got which token, step by step, where three are of one tenant and the last of another.
+    fn drawn(budget: Duration, ahead: bool) -> Vec<Vec<(u64, u32)>> {
+        let (facts, config) = (toy::facts(50, 256), EngineConfig { kv_cache_mib: Some(4), ..EngineConfig::default() });
+        let limits = config.limits(&facts).unwrap();
+        let mut scheduler = new_scheduler(Rules::new(&config, &facts, &limits), &facts).unwrap();
+        let grammars = Grammars::new(|| Ok((b'A'..=b'Z').map(|byte| Token::Text(vec![byte])).collect()));
+        let compiled = grammars.compile(&TenantId::new("t"), "start: /[B-Y]{20}/").unwrap();
+        let mut guides = Guides { budget, ..Guides::new(None, facts.vocab) };
+        for id in 0..4 {
+            let caller = Caller { tenant: TenantId::new(if id < 3 { "large" } else { "small" }), ..Caller::local() };
+            let sampling = SamplingParams { seed: id, ..SamplingParams::greedy() };
+            let job = Job {
+                sampling,
+                max_tokens: 12,
+                stop_token_ids: vec![49],
+                grammar: Some("".into()),
+                ..Job::of(&caller, JobId(id), (1..20 + id as u32 * 3).collect())
+            };
+            guides.queue(Work::new(job), compiled.clone(), &mut scheduler);
+        }
+        let (mut stepper, mut executor) = (Stepper::new(ahead), ToyExecutor::new(50, limits, Faults::default()));
+        let mut steps = Vec::new();
+        while scheduler.has_work() || stepper.in_flight() {
+            let report = stepper.step(&mut scheduler, &mut guides, &mut executor, &|_| {}).unwrap();
+            let tokens = report.events.into_iter().filter_map(|(id, event)| match event {
+                JobEvent::Token(token) => Some((id.0, token.id)),
+                _ => None,
+            });
+            steps.push(tokens.collect());
+        }
+        scheduler.check().unwrap();
+        steps
+    }
+
+    fn of_job(steps: &[Vec<(u64, u32)>], job: u64) -> Vec<u32> {
+        steps.iter().flatten().filter(|(id, _)| *id == job).map(|(_, token)| *token).collect()
+    }
+
+    #[test]
+    fn rows_without_time_for_a_mask_wait_and_draw_the_same() {
+        for ahead in [false, true] {
+            let (all, few) = (drawn(Duration::from_secs(60), ahead), drawn(Duration::ZERO, ahead));
+            assert!(few.iter().all(|step| step.len() <= 1), "one mask in a step: {few:?}");
+            for job in 0..4 {
+                assert_eq!(of_job(&all, job).len(), 12);
+                assert_eq!(of_job(&few, job), of_job(&all, job));
+            }
+        }
+    }
+
+    #[test]
+    fn tenants_take_turns_where_there_is_no_time_for_all_masks() {
+        let order: Vec<u64> = drawn(Duration::ZERO, false).concat().into_iter().map(|(id, _)| id).collect();
+        let of_small = order[..24].iter().filter(|id| **id == 3).count();
+        assert!((11..=12).contains(&of_small), "one of two: {order:?}");
+        let longest = order[..24].chunk_by(|a, b| (*a == 3) == (*b == 3)).map(<[u64]>::len).max();
+        assert!(longest <= Some(2), "{order:?}");
+        assert!([0, 1, 2].iter().all(|id| order[..12].contains(id)), "nor is one of a tenant's left out: {order:?}");
     }
 }

@@ -14,6 +14,8 @@ pub enum Outcome {
     Computed(Option<SampledToken>),
     /// Computed, by a model that makes vectors; with the rows that were kept.
     Rows(Vec<Vec<f32>>),
+    /// Computed, but what may be drawn was not known in time: its last token is computed again, and drawn behind then.
+    PutOff,
     /// This item failed; the others did not.
     Failed(Reject),
 }
@@ -39,6 +41,7 @@ impl Scheduler {
                     self.advance(item.id, item.num_tokens);
                     self.take_rows(item, &rows, &mut events);
                 }
+                Outcome::PutOff => self.advance(item.id, item.num_tokens.saturating_sub(1)),
                 Outcome::Failed(reject) => self.fail(item.id, reject, &mut events),
             }
         }
