@@ -1,13 +1,26 @@
 //! The built-in vector store: in memory, exact, gone with the process. Every search looks at every entry of its
 //! collection, which is right for thousands of entries and wrong for millions.
+//!
+//! Nobody waits long for another: a search goes in short pieces, between which it lets go of the entries and of its thread;
+//! what a change costs does not grow with what is kept. So what is put while a search is under way may be in it or not.
+
+mod nearest;
 
 use super::vectors::{Collection, VectorEntry, VectorHit, VectorStore};
 use super::{BoxFuture, CapabilityError};
+use nearest::{Nearest, unit};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use tidegate_types::TenantId;
 
 /// What an entry costs beside its own bytes.
 const OVERHEAD: usize = 128;
+/// What a pair of a payload costs beside its own bytes: many empty ones are memory, too.
+const PAIR: usize = size_of::<(String, String)>();
+
+type Id = Arc<str>;
+type Payload = Arc<[(String, String)]>;
 
 /// Vector collections in memory.
 pub struct MemoryVectors {
@@ -20,7 +33,9 @@ pub struct MemoryVectors {
 
 #[derive(Default)]
 struct Kept {
-    entries: HashMap<Collection, BTreeMap<String, Entry>>,
+    entries: HashMap<Collection, BTreeMap<Id, Entry>>,
+    /// Of all collections of one owner.
+    owners: HashMap<TenantId, usize>,
     /// Of all of them.
     bytes: usize,
 }
@@ -28,12 +43,12 @@ struct Kept {
 struct Entry {
     /// Of length 1.
     unit: Vec<f32>,
-    payload: Vec<(String, String)>,
+    payload: Payload,
 }
 
 impl Entry {
     fn bytes(&self, id: &str) -> usize {
-        let payload: usize = self.payload.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let payload: usize = self.payload.iter().map(|(key, value)| PAIR + key.len() + value.len()).sum();
         OVERHEAD + id.len() + payload + self.unit.len() * size_of::<f32>()
     }
 }
@@ -44,88 +59,99 @@ impl MemoryVectors {
         Self { collections: RwLock::default(), owner_bytes, total_bytes }
     }
 
-    fn find(
-        &self,
-        collection: &Collection,
-        vector: &[f32],
-        top_k: usize,
-        filter: &[(String, String)],
-    ) -> Vec<VectorHit> {
-        let kept = self.collections.read();
-        let Some(entries) = kept.entries.get(collection) else { return Vec::new() };
-        let asked = unit(vector);
-        let wanted =
-            |entry: &Entry| entry.unit.len() == asked.len() && filter.iter().all(|pair| entry.payload.contains(pair));
-        let mut hits: Vec<(f32, &String, &Entry)> =
-            entries.iter().filter(|(_, e)| wanted(e)).map(|(id, e)| (dot(&asked, &e.unit), id, e)).collect();
-        hits.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
-        let hit = |(score, id, entry): (f32, &String, &Entry)| VectorHit {
-            id: id.clone(),
-            score: score.clamp(-1.0, 1.0),
-            payload: entry.payload.clone(),
-        };
-        hits.into_iter().take(top_k).map(hit).collect()
+    async fn find(&self, collection: &Collection, mut nearest: Nearest) -> Vec<VectorHit> {
+        while self.look(collection, &mut nearest) {
+            tokio::task::yield_now().await;
+        }
+        nearest.hits()
+    }
+
+    /// One piece of a search; says whether there are more.
+    fn look(&self, collection: &Collection, nearest: &mut Nearest) -> bool {
+        self.collections.read().entries.get(collection).is_some_and(|entries| nearest.look(entries))
     }
 
     fn insert(&self, collection: &Collection, new: Vec<VectorEntry>) -> Result<(), CapabilityError> {
-        let mut kept = self.collections.write();
-        let dimensions = kept.entries.get(collection).and_then(|entries| entries.values().next());
-        let dimensions = dimensions.map(|entry| entry.unit.len()).or_else(|| new.first().map(|e| e.vector.len()));
-        if let Some(odd) = new.iter().find(|entry| Some(entry.vector.len()) != dimensions) {
-            let message = format!("a vector of {} dimensions; the collection's have others", odd.vector.len());
+        let dimensions = new.first().map(|entry| entry.vector.len());
+        let new: BTreeMap<Id, Entry> = new.into_iter().map(kept).collect();
+        let mut all = self.collections.write();
+        let dimensions = all.dimensions(collection).or(dimensions);
+        if let Some(odd) = new.values().find(|entry| Some(entry.unit.len()) != dimensions) {
+            let message = format!("a vector of {} dimensions; the collection's have others", odd.unit.len());
             return Err(CapabilityError::Invalid(message));
         }
-        let new: BTreeMap<String, Entry> = new
-            .into_iter()
-            .map(|entry| (entry.id, Entry { unit: unit(&entry.vector), payload: entry.payload }))
-            .collect();
-        let (added, replaced) = (bytes_of(&new), kept.replaced_by(collection, &new));
-        if kept.of_owner(collection) + added - replaced > self.owner_bytes {
+        let added: usize = new.iter().map(|(id, entry)| entry.bytes(id)).sum();
+        let replaced = all.replaced_by(collection, &new);
+        self.check_room(&all, collection, added, replaced)?;
+        if new.is_empty() {
+            return Ok(());
+        }
+        all.resize(&collection.tenant, added, replaced);
+        all.entries.entry(collection.clone()).or_default().extend(new);
+        Ok(())
+    }
+
+    fn check_room(
+        &self,
+        all: &Kept,
+        collection: &Collection,
+        added: usize,
+        replaced: usize,
+    ) -> Result<(), CapabilityError> {
+        let of_owner = all.owners.get(&collection.tenant).copied().unwrap_or_default();
+        if of_owner + added - replaced > self.owner_bytes {
             let (most, key) = (self.owner_bytes, "plugins.owner_vectors_mib");
             let message = format!("the {most} bytes of vectors of a project, or tenant (`{key}`), are used up");
             return Err(CapabilityError::Denied(message));
         }
-        if kept.bytes + added - replaced > self.total_bytes {
+        if all.bytes + added - replaced > self.total_bytes {
             let message = format!("the {} bytes of all vectors (`plugins.vectors_mib`) are used up", self.total_bytes);
             return Err(CapabilityError::Denied(message));
         }
-        kept.bytes = kept.bytes + added - replaced;
-        kept.entries.entry(collection.clone()).or_default().extend(new);
         Ok(())
     }
 
     fn remove(&self, collection: &Collection, ids: &[String]) -> u32 {
-        let mut kept = self.collections.write();
-        let Kept { entries, bytes } = &mut *kept;
-        let Some(of_collection) = entries.get_mut(collection) else { return 0 };
-        let mut removed = 0;
-        for (id, entry) in ids.iter().filter_map(|id| of_collection.remove_entry(id)) {
-            *bytes -= entry.bytes(&id);
+        let mut all = self.collections.write();
+        let Some(of_collection) = all.entries.get_mut(collection) else { return 0 };
+        let (mut removed, mut bytes) = (0, 0);
+        for (id, entry) in ids.iter().filter_map(|id| of_collection.remove_entry(id.as_str())) {
+            bytes += entry.bytes(&id);
             removed += 1;
         }
         if of_collection.is_empty() {
-            entries.remove(collection);
+            all.entries.remove(collection);
         }
+        all.resize(&collection.tenant, 0, bytes);
         removed
     }
 }
 
+fn kept(entry: VectorEntry) -> (Id, Entry) {
+    (entry.id.into(), Entry { unit: unit(&entry.vector), payload: entry.payload.into() })
+}
+
 impl Kept {
-    /// Bytes of all collections of the one's owner.
-    fn of_owner(&self, collection: &Collection) -> usize {
-        let own = self.entries.iter().filter(|(name, _)| name.tenant == collection.tenant);
-        own.map(|(_, entries)| bytes_of(entries)).sum()
+    /// Of the vectors of a collection that has some.
+    fn dimensions(&self, collection: &Collection) -> Option<usize> {
+        self.entries.get(collection)?.values().next().map(|entry| entry.unit.len())
     }
 
     /// Bytes of what `new` takes the place of.
-    fn replaced_by(&self, collection: &Collection, new: &BTreeMap<String, Entry>) -> usize {
+    fn replaced_by(&self, collection: &Collection, new: &BTreeMap<Id, Entry>) -> usize {
         let Some(entries) = self.entries.get(collection) else { return 0 };
         new.keys().filter_map(|id| entries.get(id).map(|entry| entry.bytes(id))).sum()
     }
-}
 
-fn bytes_of(entries: &BTreeMap<String, Entry>) -> usize {
-    entries.iter().map(|(id, entry)| entry.bytes(id)).sum()
+    /// Counts what came and what went; of an owner that keeps nothing, nothing is left.
+    fn resize(&mut self, owner: &TenantId, added: usize, removed: usize) {
+        self.bytes = self.bytes + added - removed;
+        let of_owner = self.owners.entry(owner.clone()).or_default();
+        *of_owner = *of_owner + added - removed;
+        if *of_owner == 0 {
+            self.owners.remove(owner);
+        }
+    }
 }
 
 impl VectorStore for MemoryVectors {
@@ -136,7 +162,7 @@ impl VectorStore for MemoryVectors {
         top_k: usize,
         filter: Vec<(String, String)>,
     ) -> BoxFuture<'a, Result<Vec<VectorHit>, CapabilityError>> {
-        Box::pin(async move { Ok(self.find(collection, &vector, top_k, &filter)) })
+        Box::pin(async move { Ok(self.find(collection, Nearest::new(&vector, top_k, filter)).await) })
     }
 
     fn put<'a>(
@@ -156,15 +182,6 @@ impl VectorStore for MemoryVectors {
     }
 }
 
-fn unit(vector: &[f32]) -> Vec<f32> {
-    let length = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
-    vector.iter().map(|x| (f64::from(*x) / length) as f32).collect()
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(x, y)| x * y).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +195,19 @@ mod tests {
         VectorEntry { id: id.into(), vector: vector.into(), payload: vec![("kind".into(), kind.into())] }
     }
 
+    fn found(
+        store: &MemoryVectors,
+        of: &Collection,
+        vector: &[f32],
+        top_k: usize,
+        filter: &[(&str, &str)],
+    ) -> Vec<VectorHit> {
+        let filter = filter.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let mut nearest = Nearest::new(vector, top_k, filter);
+        while store.look(of, &mut nearest) {}
+        nearest.hits()
+    }
+
     fn ids(hits: Vec<VectorHit>) -> Vec<String> {
         hits.into_iter().map(|hit| hit.id).collect()
     }
@@ -188,31 +218,31 @@ mod tests {
         let entries =
             vec![entry("far", &[-1.0, 0.1], "a"), entry("near", &[9.0, 1.0], "a"), entry("mid", &[1.0, 1.0], "b")];
         store.insert(&of("a"), entries).unwrap();
-        let hits = store.find(&of("a"), &[0.1, 0.0], 10, &[]);
+        let hits = found(&store, &of("a"), &[0.1, 0.0], 10, &[]);
         assert!(hits[0].score > 0.99 && hits[2].score < -0.99, "{hits:?}");
         assert_eq!(ids(hits), ["near", "mid", "far"]);
-        assert_eq!(ids(store.find(&of("a"), &[1.0, 0.0], 1, &[])), ["near"]);
-        assert_eq!(ids(store.find(&of("a"), &[1.0, 0.0], 9, &[("kind".into(), "b".into())])), ["mid"]);
-        assert_eq!(ids(store.find(&of("a"), &[1.0, 0.0, 0.0], 9, &[])), [""; 0], "other dimensions");
+        assert_eq!(ids(found(&store, &of("a"), &[1.0, 0.0], 1, &[])), ["near"]);
+        assert_eq!(ids(found(&store, &of("a"), &[1.0, 0.0], 9, &[("kind", "b"), ("kind", "b")])), ["mid"]);
+        assert_eq!(ids(found(&store, &of("a"), &[1.0, 0.0, 0.0], 9, &[])), [""; 0], "other dimensions");
     }
 
     #[test]
     fn a_tenants_entries_are_its_own() {
         let store = MemoryVectors::new(1 << 20, 1 << 20);
         store.insert(&of("a"), vec![entry("x", &[1.0], "a")]).unwrap();
-        assert!(store.find(&of("b"), &[1.0], 9, &[]).is_empty());
+        assert!(found(&store, &of("b"), &[1.0], 9, &[]).is_empty());
         assert_eq!(store.remove(&of("b"), &["x".into()]), 0);
         assert_eq!(store.remove(&of("a"), &["x".into(), "y".into()]), 1);
     }
 
     #[test]
     fn all_entries_are_put_or_none() {
-        let store = MemoryVectors::new(400, 4000);
+        let store = MemoryVectors::new(600, 6000);
         let odd = store.insert(&of("a"), vec![entry("x", &[1.0], "a"), entry("y", &[1.0, 2.0], "a")]);
         assert!(matches!(odd, Err(CapabilityError::Invalid(_))), "{odd:?}");
         let big: Vec<_> = (0..4).map(|n| entry(&n.to_string(), &[1.0], "a")).collect();
         assert!(matches!(store.insert(&of("a"), big), Err(CapabilityError::Denied(_))));
-        assert!(store.find(&of("a"), &[1.0], 9, &[]).is_empty());
+        assert!(found(&store, &of("a"), &[1.0], 9, &[]).is_empty());
         for _ in 0..9 {
             store.insert(&of("a"), vec![entry("x", &[1.0], "a")]).unwrap();
         }
@@ -220,24 +250,54 @@ mod tests {
 
     #[test]
     fn all_owners_together_have_a_limit_and_what_is_removed_counts_no_more() {
-        let store = MemoryVectors::new(400, 600);
+        let store = MemoryVectors::new(500, 800);
         let put = |tenant: &str, id: &str| store.insert(&of(tenant), vec![entry(id, &[1.0], "a")]);
         for (tenant, id) in [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")] {
             put(tenant, id).unwrap();
             put(tenant, id).unwrap();
         }
         let full = put("c", "1").unwrap_err();
-        let why = "the 600 bytes of all vectors (`plugins.vectors_mib`) are used up";
+        let why = "the 800 bytes of all vectors (`plugins.vectors_mib`) are used up";
         assert_eq!(full, CapabilityError::Denied(why.into()));
         let own = put("a", "3").unwrap_err();
-        let why = "the 400 bytes of vectors of a project, or tenant (`plugins.owner_vectors_mib`), are used up";
+        let why = "the 500 bytes of vectors of a project, or tenant (`plugins.owner_vectors_mib`), are used up";
         assert_eq!(own, CapabilityError::Denied(why.into()));
         assert_eq!(store.remove(&of("a"), &["1".into(), "1".into()]), 1);
         put("c", "1").unwrap();
         assert_eq!(store.collections.read().bytes, 4 * entry_bytes());
+        for (tenant, id) in [("a", "2"), ("b", "1"), ("b", "2"), ("c", "1")] {
+            assert_eq!(store.remove(&of(tenant), &[id.into()]), 1);
+        }
+        let all = store.collections.read();
+        assert!(all.entries.is_empty() && all.owners.is_empty() && all.bytes == 0, "{} bytes", all.bytes);
+    }
+
+    #[test]
+    fn pairs_that_say_nothing_count_too() {
+        let store = MemoryVectors::new(1 << 20, 1 << 20);
+        let payload = vec![(String::new(), String::new()); 20_000];
+        let put = |id: &str| {
+            store.insert(&of("a"), vec![VectorEntry { id: id.into(), vector: vec![1.0], payload: payload.clone() }])
+        };
+        put("1").unwrap();
+        assert!(matches!(put("2"), Err(CapabilityError::Denied(_))), "two of them are nearly two megabytes");
+    }
+
+    #[tokio::test]
+    async fn a_long_search_leaves_its_thread_and_the_entries_to_others() {
+        let store = MemoryVectors::new(16 << 20, 16 << 20);
+        let id = |n: usize| format!("{n:05}");
+        let entries = (0..10_000).map(|n| entry(&id(n), &[1.0, n as f32], "a")).collect();
+        store.insert(&of("a"), entries).unwrap();
+        let own = of("a");
+        let mut search = store.search(&own, vec![1.0, 0.0], 2, Vec::new());
+        assert!(futures_util::poll!(&mut search).is_pending(), "it is long");
+        assert_eq!(store.remove(&own, &[id(5_000), id(0)]), 2);
+        assert_eq!(ids(search.await.unwrap()), [id(0), id(1)], "what was there when it looked");
+        assert_eq!(ids(store.search(&own, vec![1.0, 0.0], 2, Vec::new()).await.unwrap()), [id(1), id(2)]);
     }
 
     fn entry_bytes() -> usize {
-        OVERHEAD + "1".len() + "kind".len() + "a".len() + size_of::<f32>()
+        OVERHEAD + "1".len() + PAIR + "kind".len() + "a".len() + size_of::<f32>()
     }
 }

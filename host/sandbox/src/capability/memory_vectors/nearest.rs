@@ -1,0 +1,165 @@
+//! The nearest of many entries, found a piece at a time: no piece is long, whatever the collection is.
+
+use super::{Entry, Id};
+use crate::capability::vectors::VectorHit;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Bound;
+
+/// Numbers that are looked at without a pause, each entry counted as this many at least: some 50 us.
+const PIECE: usize = 128 << 10;
+const LEAST: usize = 64;
+/// Sums that run side by side in a product, which a processor adds at once.
+const LANES: usize = 16;
+
+/// A search that is under way.
+pub(super) struct Nearest {
+    /// Of length 1.
+    asked: Vec<f32>,
+    /// Pairs that an entry must have, each once.
+    filter: Vec<(String, String)>,
+    top_k: usize,
+    /// The nearest so far, the farthest of them on top.
+    best: BinaryHeap<Reverse<Found>>,
+    /// The last that was looked at.
+    last: Option<Id>,
+}
+
+/// An entry, ordered by how near it is; of equal ones the first by id is nearer.
+struct Found {
+    score: f32,
+    id: Id,
+    payload: super::Payload,
+}
+
+impl Nearest {
+    pub(super) fn new(vector: &[f32], top_k: usize, mut filter: Vec<(String, String)>) -> Self {
+        filter.sort_unstable();
+        filter.dedup();
+        Self { asked: unit(vector), filter, top_k, best: BinaryHeap::new(), last: None }
+    }
+
+    /// Looks at the next entries by id; says whether there are more.
+    pub(super) fn look(&mut self, entries: &BTreeMap<Id, Entry>) -> bool {
+        let after = self.last.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut left = PIECE;
+        for (id, entry) in entries.range::<Id, _>((after, Bound::Unbounded)) {
+            self.weigh(id, entry);
+            left = left.saturating_sub(entry.unit.len().max(LEAST) + entry.payload.len() * LEAST);
+            if left == 0 {
+                self.last = Some(id.clone());
+                return true;
+            }
+        }
+        false
+    }
+
+    fn weigh(&mut self, id: &Id, entry: &Entry) {
+        if entry.unit.len() != self.asked.len() || !self.may_be(entry) {
+            return;
+        }
+        let score = dot(&self.asked, &entry.unit).clamp(-1.0, 1.0);
+        let is_full = self.best.len() == self.top_k;
+        if is_full && self.best.peek().is_none_or(|Reverse(farthest)| farthest.cmp_to(score, id) != Ordering::Less) {
+            return;
+        }
+        if is_full {
+            self.best.pop();
+        }
+        self.best.push(Reverse(Found { score, id: id.clone(), payload: entry.payload.clone() }));
+    }
+
+    fn may_be(&self, entry: &Entry) -> bool {
+        self.filter.len() <= entry.payload.len() && self.filter.iter().all(|pair| entry.payload.contains(pair))
+    }
+
+    /// The nearest first.
+    pub(super) fn hits(self) -> Vec<VectorHit> {
+        let hit =
+            |Reverse(Found { score, id, payload })| VectorHit { id: id.to_string(), score, payload: payload.to_vec() };
+        self.best.into_sorted_vec().into_iter().map(hit).collect()
+    }
+}
+
+impl Found {
+    /// How near this is, compared to another.
+    fn cmp_to(&self, score: f32, id: &Id) -> Ordering {
+        self.score.total_cmp(&score).then_with(|| id.cmp(&self.id))
+    }
+}
+
+impl Ord for Found {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.cmp_to(other.score, &other.id)
+    }
+}
+
+impl PartialOrd for Found {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Found {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Found {}
+
+/// The vector of length 1 in the same direction.
+pub(super) fn unit(vector: &[f32]) -> Vec<f32> {
+    let length = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt();
+    vector.iter().map(|x| (f64::from(*x) / length) as f32).collect()
+}
+
+/// Of vectors of one length, always added in the same order.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0.0; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for i in 0..LANES {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    sums.iter().sum::<f32>() + a_rest.iter().zip(b_rest).map(|(x, y)| x * y).sum::<f32>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn entries(count: usize, dimensions: usize) -> BTreeMap<Id, Entry> {
+        let vector = |n: usize| (0..dimensions).map(|d| ((n * 31 + d * 17) % 23) as f32 - 11.5).collect::<Vec<_>>();
+        let entry = |n: usize| Entry { unit: unit(&vector(n)), payload: Arc::from([]) };
+        (0..count).map(|n| (Arc::from(format!("{n:06}")), entry(n))).collect()
+    }
+
+    #[test]
+    fn pieces_find_what_one_sorted_list_of_all_has_first() {
+        let entries = entries(5_000, 37);
+        let asked: Vec<f32> = (0..37).map(|d| (d % 5) as f32 - 1.0).collect();
+        let mut all: Vec<(f32, Id)> = entries.iter().map(|(id, e)| (dot(&unit(&asked), &e.unit), id.clone())).collect();
+        all.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        for top_k in [0, 1, 7, 1_000, 6_000] {
+            let (mut nearest, mut pieces) = (Nearest::new(&asked, top_k, Vec::new()), 1);
+            while nearest.look(&entries) {
+                pieces += 1;
+            }
+            assert!(pieces > 2, "{pieces} pieces");
+            let found: Vec<String> = nearest.hits().into_iter().map(|hit| hit.id).collect();
+            let wanted: Vec<String> = all.iter().take(top_k).map(|(_, id)| id.to_string()).collect();
+            assert_eq!(found, wanted, "top {top_k}");
+        }
+    }
+
+    #[test]
+    fn a_piece_ends_whatever_the_entries_are() {
+        for (count, dimensions) in [(10_000, 1), (100, 4_096)] {
+            let mut nearest = Nearest::new(&vec![1.0; dimensions], 1, Vec::new());
+            assert!(nearest.look(&entries(count, dimensions)), "{count} of {dimensions}");
+        }
+    }
+}
