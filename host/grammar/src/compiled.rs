@@ -126,11 +126,21 @@ fn in_our_words(error: &str) -> String {
         return "the alternatives of its `oneOf` may overlap, which cannot be held; write `anyOf`".to_owned();
     }
     let said = error.rsplit_once("failed to compile JSON schema: ").map_or(error, |(_, said)| said);
-    let said: String = said.lines().next().unwrap_or(UNKNOWN).chars().take(MAX_ERROR_CHARS).collect();
+    let said: String = without_excerpt(said).chars().take(MAX_ERROR_CHARS).collect();
     if said.contains("limits.") || said.contains("too large") || said.contains("too complex") || said.contains("fuel") {
         return format!("it is more than is compiled ({said})");
     }
     said
+}
+
+/// Without the lines that point into a pattern: the last says what is wrong there.
+fn without_excerpt(said: &str) -> String {
+    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or(UNKNOWN);
+    match lines.next_back() {
+        Some(last) if first.ends_with(':') => format!("{first} {}", last.trim_start_matches("error: ")),
+        _ => first.to_owned(),
+    }
 }
 
 fn digest(source: &str) -> Digest {
@@ -141,6 +151,14 @@ fn digest(source: &str) -> Digest {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn what_is_wrong_in_a_pattern_is_said() {
+        let error = "failed to compile JSON schema: regex parse error:\n    (?=a)b\n    ^^^\nerror: look-ahead is not supported";
+        assert_eq!(in_our_words(error), "regex parse error: look-ahead is not supported");
+        assert_eq!(in_our_words("failed to compile JSON schema: anyOf is empty\n  at #"), "anyOf is empty");
+        assert_eq!(in_our_words(""), UNKNOWN);
+    }
 
     #[test]
     fn tokens_that_could_not_be_read_once_are_read_again() {
