@@ -23,6 +23,11 @@ const ALL: &str = "DELETE FROM plugin_values WHERE owner = $1 AND plugin = $2 AN
      (SELECT key FROM plugin_values WHERE owner = $1 AND plugin = $2 ORDER BY key LIMIT $3) \
      RETURNING CAST(LENGTH(key) + LENGTH(value) AS BIGINT)";
 
+/// The spaces of what has been over for longest. By spaces and not by values: one that is held may have any number of these. What
+/// is over is found first, by its index: SQLite would go through all that will ever be, to have it by space.
+const SPACES: &str = "WITH ended AS MATERIALIZED (SELECT owner, plugin, ends_ms FROM plugin_values WHERE ends_ms <= $1) \
+     SELECT owner, plugin FROM ended GROUP BY owner, plugin ORDER BY MIN(ends_ms) LIMIT $2";
+
 /// Spaces of others that a sweep waits for, each as long as a statement may. Where more are held, all may be.
 const MOST_HELD: usize = 4;
 
@@ -70,9 +75,6 @@ impl Kv {
 
     /// In the spaces of the values that have been over for longest.
     async fn sweep_over(&self, most: i64, held: &mut Held) -> Result<u64, KvError> {
-        // By spaces and not by values: one that is held may have any number of these.
-        const SPACES: &str = "SELECT owner, plugin FROM plugin_values WHERE ends_ms <= $1 \
-             GROUP BY owner, plugin ORDER BY MIN(ends_ms) LIMIT $2";
         let rows = sqlx::query(SPACES).bind(now_ms()).bind(most).fetch_all(self.db.pool()).await?;
         self.remove_in_each(rows, Which::Over, held).await
     }
@@ -140,5 +142,34 @@ impl Kv {
         space::resize(&mut tx, space, after).await?;
         let answer = rows.len() as u64;
         self.end(tx, Ok(Done { answer, before, after, leaves_words: true })).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Place};
+    use sqlx::AssertSqlSafe;
+    use std::time::Duration;
+
+    /// Before and after it knows how much there is: who needs room asks for the spaces on its way.
+    #[tokio::test]
+    async fn what_is_not_over_is_not_looked_at_to_find_what_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+        let kv = Kv::new(db, 1 << 20);
+        for n in 0..100 {
+            let space = Space { owner: &format!("o{}", n % 10), plugin: "p" };
+            kv.set(space, &format!("k{n}"), b"v", Some(Duration::from_secs(3600)), 1 << 20).await.unwrap();
+        }
+        for statement in ["SELECT 1", "ANALYZE"] {
+            sqlx::query(statement).execute(kv.db.pool()).await.unwrap();
+            let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {SPACES}")));
+            let rows = explain.bind(now_ms()).bind(MANY).fetch_all(kv.db.pool()).await.unwrap();
+            let plan: Vec<String> = rows.iter().map(|row| row.get(3)).collect();
+            let looks = plan.iter().filter(|step| step.contains("plugin_values"));
+            let is_bound = |step: &String| step.contains("plugin_values_by_end (ends_ms<?)");
+            assert!(looks.clone().count() == 1 && looks.clone().all(is_bound), "{plan:?}");
+        }
     }
 }
