@@ -58,6 +58,13 @@ const PRAGMAS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRA
 const OF_PLUGINS: u32 = 5;
 const OF_ALL_ELSE: u32 = 8;
 
+/// For each connection to Postgres that is of all else, whose statements may take long. One that is given up ([`ANSWER`]) may have
+/// one there that waits for somebody, and the server would go on with it beside those of the connection that takes its place:
+/// so it looks each second whether the connection is still there. Before 14, and on another system than Linux, it may not be able
+/// to.
+const SETTINGS_OF_ALL_ELSE: &str = "SELECT set_config(name, '1000', false) FROM pg_settings \
+                                    WHERE name = 'client_connection_check_interval' AND version() LIKE '%linux%'";
+
 /// For each connection to Postgres that is of plugins. A call that nobody waits for any more has its connection until the server
 /// answers, and somebody may hold the row that it waits for as long as they like: so the server ends that wait. Nor does a
 /// gateway that stops in the middle of a transaction hold a row against the others.
@@ -81,7 +88,7 @@ impl Db {
             }
             Kind::Postgres => {
                 let of_plugins = bounded(OF_PLUGINS, SETTINGS_OF_PLUGINS).connect_lazy_with(options.clone());
-                (bounded(OF_ALL_ELSE, "SELECT 1").connect_with(options).await?, of_plugins)
+                (bounded(OF_ALL_ELSE, SETTINGS_OF_ALL_ELSE).connect_with(options).await?, of_plugins)
             }
         };
         migrator().run(&pool).await?;

@@ -146,6 +146,31 @@ async fn a_gateway_has_thirteen_connections_to_postgres_at_most() {
     .await;
 }
 
+/// Nor are there any but these at the server for long, whatever a statement waits for that nobody waits for any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_given_up_is_soon_none_of_the_servers() {
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let (conversations, pool) = (Conversations::new(fresh.db.clone()), fresh.raw().await);
+        let mut other = pool.begin().await.unwrap();
+        sqlx::query("LOCK TABLE conversations IN ACCESS EXCLUSIVE MODE").execute(&mut *other).await.unwrap();
+        let mut reads = JoinSet::new();
+        for _ in 0..8 {
+            let conversations = conversations.clone();
+            reads.spawn(async move { conversations.get(&TenantId::new("ann"), "c").await.map(drop) });
+        }
+        until(&pool, WAITING, |waiting| waiting == 8).await;
+        reads.shutdown().await;
+        until(&pool, WAITING, |waiting| waiting == 0).await;
+        fresh.db.ping().await.expect("others come in their place");
+        other.rollback().await.unwrap();
+        pool.close().await;
+    })
+    .await;
+}
+
 /// As of a caller who is gone. What came after it on that connection would be in its transaction, and lost with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_is_dropped_as_it_begins_leaves_no_transaction_open() {
