@@ -97,6 +97,17 @@ impl Gate {
         self.hold(&[claim], &[Metered { chat, tally }], input, quota.max_output_tokens).await
     }
 
+    /// The tokens that a request counts with by a model's `quota` when it is let in.
+    pub(crate) fn cost<'a>(&self, quota: &Quota, chat: &'a Chat, server: impl IntoIterator<Item = &'a ToolDef>) -> u64 {
+        estimated_input(chat, server) + self.longest(chat, quota.max_output_tokens)
+    }
+
+    /// Tokens that the answers to a request have at most, as far as it is bounded.
+    fn longest(&self, chat: &Chat, max_output: Option<u32>) -> u64 {
+        let output = chat.max_tokens.unwrap_or(self.0.config.reserve_output_tokens);
+        u64::from(max_output.map_or(output, |bound| output.min(bound))) * u64::from(chat.n)
+    }
+
     /// `input` is about how many tokens the prompts have, asked only where something is counted.
     async fn hold(
         &self,
@@ -108,11 +119,7 @@ impl Gate {
         if claims.is_empty() {
             return Ok(Hold::default());
         }
-        let longest = |chat: &Chat| {
-            let output = chat.max_tokens.unwrap_or(self.0.config.reserve_output_tokens);
-            u64::from(max_output.map_or(output, |bound| output.min(bound))) * u64::from(chat.n)
-        };
-        let output = prompts.iter().map(|prompt| longest(prompt.chat)).sum();
+        let output = prompts.iter().map(|prompt| self.longest(prompt.chat, max_output)).sum();
         let tokens = input() + output;
         let (allowances, charged) = match &self.0.shared {
             None => self.0.reserve(claims, tokens),

@@ -2,14 +2,17 @@
 //! record and charge; together they have one place, and count as one request for the limits of their caller.
 //!
 //! Nothing is generated before every prompt has come past its guards, and nothing leaves before every answer has begun: where
-//! one is refused all are, and the refusal says which. Read first: `chat.rs`, the path of each.
+//! one is refused all are, and the refusal says which. What a model's limits never let in at once is refused by
+//! `prompts/room.rs`. Read first: `chat.rs`, the path of each.
+
+mod room;
 
 use crate::chat::{Pipeline, refused};
 use crate::context::RequestContext;
 use crate::models::Model;
 use crate::reply::{Reply, ReplyEvent};
 use crate::stages::Unanswered;
-use crate::states::{Admitted, Ended, Routed, Screened, telling};
+use crate::states::{Admitted, Ended, Equipped, Routed, Screened, telling};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use std::sync::Arc;
@@ -91,7 +94,7 @@ impl Pipeline {
         let spans: Vec<_> = (0..admitted.len()).map(|index| debug_span!("prompt", index)).collect();
         let paths = admitted.into_iter().zip(spans.clone()).map(|(one, span)| self.routed(one).instrument(span));
         let routed = stream::iter(paths).buffered(self.stages.screened_at_once()).collect::<Vec<_>>().await;
-        let begun = match all_or_first(routed).and_then(check_room) {
+        let begun = match all_or_first(routed).and_then(|came| room::check(&self.gate, came)) {
             Ok(routed) => {
                 let starts = routed.into_iter().zip(spans).map(|(one, span)| self.begun(one).instrument(span));
                 all_or_first(join_all(starts).await)
@@ -165,28 +168,6 @@ fn all_or_first(came: Vec<Result<Came, Ended>>) -> Result<Vec<Came>, Refused> {
     }
 }
 
-/// Refuses more prompts than their model ever takes at once: those who came again and again would take its turns from all.
-fn check_room(came: Vec<Came>) -> Result<Vec<Came>, Refused> {
-    let models = came.iter().filter_map(Came::only_model);
-    let too_many = models.clone().find_map(|model| {
-        let asked = models.clone().filter(|other| Arc::ptr_eq(other, model)).count() as u64;
-        let quota = model.quota.load();
-        let rate = quota.requests_per_minute.map(|most| (most, "requests per minute (RPM)"));
-        let running = quota.concurrency.map(|most| (u64::from(most), "requests at once"));
-        let (most, what) = [rate, running].into_iter().flatten().filter(|(most, _)| *most < asked).min()?;
-        let message = format!(
-            "`prompt` has {asked} prompts for model `{}`, each of which is a request to it, and its limit is {most} {what}; \
-             send at most {most} prompts in a request",
-            model.name
-        );
-        Some(Reject::invalid("prompt", message).code("array_above_max_length"))
-    });
-    match too_many {
-        None => Ok(came),
-        Some(reject) => Err(Refused { came: came.into_iter().map(Some).collect(), reject: Box::new(reject) }),
-    }
-}
-
 /// Names the prompt that is refused by its place in the list.
 fn of_prompt(reject: Reject, i: usize) -> Reject {
     match reject.param.as_deref() {
@@ -196,10 +177,13 @@ fn of_prompt(reject: Reject, i: usize) -> Reject {
 }
 
 impl Came {
-    /// The model that it will be made by, where that is no guard and there is no other.
-    fn only_model(&self) -> Option<&Arc<Model>> {
+    /// What is asked, and the model that it will be made by, where that is no guard and there is no other.
+    fn for_one_model(&self) -> Option<(&Arc<Model>, &Equipped)> {
         match self {
-            Self::Routed(routed) => routed.candidates.first().filter(|_| routed.candidates.len() == 1),
+            Self::Routed(routed) => match routed.candidates.as_slice() {
+                [model] => Some((model, &routed.equipped)),
+                _ => None,
+            },
             Self::Replied(_) => None,
         }
     }

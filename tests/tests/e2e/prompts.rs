@@ -158,6 +158,24 @@ async fn more_prompts_than_a_model_ever_takes_are_refused_for_good_and_ask_it_no
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn more_tokens_than_a_model_ever_takes_are_refused_for_good_and_one_prompt_of_them_as_alone() {
+    let service = capitals().await;
+    let model = service.model("tidegate-starter");
+    let gateway = Gateway::start(&format!("{model}limits = {{ tokens_per_minute = 2000 }}\n")).await;
+    let asked =
+        |prompts: usize, max_tokens: u32| request(json!({"prompt": vec!["x"; prompts], "max_tokens": max_tokens}));
+    let answer = gateway.post(COMPLETIONS, &asked(3, 700)).await;
+    let (message, param, code) = answer.error();
+    assert_eq!((answer.status, param, code), (400, json!("prompt"), json!("array_above_max_length")));
+    assert!(message.contains("are 2103 tokens, and its limit is 2000 tokens per minute"), "{message}");
+    let alone = gateway.post(COMPLETIONS, &asked(2, 2000)).await;
+    assert_eq!((alone.status, alone.headers.get("retry-after")), (429, None), "{}", alone.error().0);
+    assert!(service.asked(COMPLETIONS).is_empty());
+    let fits = gateway.post(COMPLETIONS, &asked(2, 700)).await;
+    assert_eq!(fits.status, 200, "{:?}", fits.body);
+}
+
 async fn as_key(gateway: &Gateway, key: &str, body: &Value) -> Answer {
     let mut request = gateway.json_request(COMPLETIONS, body);
     request.headers_mut().insert("authorization", format!("Bearer tg-{key}").parse().unwrap());
