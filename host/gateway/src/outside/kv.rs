@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 /// How long a plugin waits for its turn, and then for the store. Both together are shorter than the time that tools, retrievers,
 /// memories and observers have where the operator says nothing else, so that these hear of it and can do without; a guard
-/// hears of the first.
+/// of prompts or whole answers hears of the first, and one of streams ends by its own time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// For how long a store that has not answered is left alone: a plugin that asks again and again waits once.
