@@ -17,6 +17,7 @@ mod compiled;
 mod error;
 mod guide;
 mod layout;
+mod pattern;
 mod prepared;
 mod schema;
 mod vocabulary;

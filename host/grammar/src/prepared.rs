@@ -1,5 +1,6 @@
 //! A schema as llguidance is given it.
 
+use crate::pattern::pattern;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
@@ -36,7 +37,7 @@ fn order_all(root: &mut Value) {
     }
 }
 
-/// Puts what joins others behind what does not, in a schema and all inside of it.
+/// Puts what joins others behind what does not and writes patterns as they are read, in a schema and all inside of it.
 fn order(schema: &mut Value, references: &mut Vec<String>) {
     let Value::Object(members) = schema else { return };
     let (joining, own): (Vec<_>, Vec<_>) =
@@ -45,11 +46,16 @@ fn order(schema: &mut Value, references: &mut Vec<String>) {
     for (key, value) in members {
         match (key.as_str(), value) {
             ("$ref", Value::String(place)) => references.push(place.clone()),
+            ("pattern", Value::String(given)) => *given = pattern(given),
             ("items" | "anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(schemas)) => {
                 schemas.iter_mut().for_each(|schema| order(schema, references));
             }
             ("items" | "additionalProperties" | "additionalItems", schema) => order(schema, references),
-            ("properties" | "patternProperties" | "$defs" | "definitions", Value::Object(schemas)) => {
+            ("patternProperties", Value::Object(schemas)) => {
+                schemas.values_mut().for_each(|schema| order(schema, references));
+                *schemas = std::mem::take(schemas).into_iter().map(|(name, schema)| (pattern(&name), schema)).collect();
+            }
+            ("properties" | "$defs" | "definitions", Value::Object(schemas)) => {
                 schemas.values_mut().for_each(|schema| order(schema, references));
             }
             _ => {}

@@ -122,6 +122,40 @@ fn follows(source: &str, text: &str) -> bool {
         .all(|n| guide.mask(&tokens[..n], &ENDS, VOCAB).is_ok_and(|mask| support::is_set(&mask, tokens[n])))
 }
 
+/// What is said whole, of these texts.
+fn said_of<'t>(schema: Value, texts: &[&'t str]) -> Vec<&'t str> {
+    assert_eq!(check_schema(&schema), Ok(()), "{schema}");
+    let compiled = grammars().compile(&tenant(), &layout(schema).source()).unwrap();
+    let is_said = |text: &str| {
+        let (mut guide, tokens) = (compiled.guide(), support::tokens(text).unwrap());
+        (0..=tokens.len()).all(|n| {
+            let mask = guide.mask(&tokens[..n], &ENDS, VOCAB);
+            mask.is_ok_and(|mask| support::is_set(&mask, tokens.get(n).copied().unwrap_or(ENDS[0])))
+        })
+    };
+    texts.iter().copied().filter(|text| is_said(text)).collect()
+}
+
+#[test]
+fn what_a_pattern_rules_out_is_in_no_spelling_of_a_string() {
+    for (pattern, allowed) in [
+        (r#"^[^"]*$"#, &[r#""a""#, r#""a\\b""#, r#""\n""#, r#""/""#][..]),
+        (r#"^[^\\]*$"#, &[r#""a""#, r#""a\"b""#, r#""\n""#, r#""/""#]),
+        (r#"^[^"\n]*$"#, &[r#""a""#, r#""a\\b""#, r#""/""#]),
+        (r#"^[^\\/:*?"<>|]+$"#, &[r#""a""#, r#""\n""#]),
+        (r#"^([^"]|x)+$"#, &[r#""a""#, r#""a\\b""#, r#""\n""#, r#""/""#]),
+        (r"^\S*$", &[r#""a""#, r#""a\"b""#, r#""a\\b""#, r#""/""#]),
+        (r"^.*$", &[r#""a""#, r#""a\"b""#, r#""a\\b""#, r#""/""#]),
+        (r"^(?<stop>a)$", &[r#""a""#]),
+    ] {
+        let texts = [r#""a""#, r#""a\"b""#, r#""a\\b""#, r#""\n""#, r#""/""#];
+        assert_eq!(said_of(json!({"type": "string", "pattern": pattern}), &texts), allowed, "{pattern}");
+    }
+    let names = json!({"type": "object", "patternProperties": {r#"^[^"]*$"#: {"const": 1}}, "additionalProperties": {"const": 2}});
+    let texts = [r#"{"a":1}"#, r#"{"a":2}"#, r#"{"a\"b":1}"#, r#"{"a\"b":2}"#];
+    assert_eq!(said_of(names, &texts), [r#"{"a":1}"#, r#"{"a\"b":2}"#]);
+}
+
 #[test]
 fn an_answer_ends_where_it_is_complete_and_only_there() {
     let source = layout(json!({"type": "boolean"})).source();
