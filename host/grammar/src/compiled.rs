@@ -7,7 +7,7 @@ use crate::cache::{Cache, Digest};
 use crate::error::GrammarError;
 use crate::guide::Guide;
 use crate::vocabulary::{Token, Vocabulary};
-use llguidance::TokenParser;
+use llguidance::{Matcher, TokenParser};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_types::TenantId;
 
@@ -26,7 +26,11 @@ pub struct Compiled(Arc<Mutex<TokenParser>>);
 impl Compiled {
     /// Follows one answer from its beginning. What it finds out on the way is its own: no other answer pays for it.
     pub fn guide(&self) -> Guide {
-        Guide::new(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
+        Guide::new(self.clone())
+    }
+
+    pub(crate) fn matcher(&self) -> Matcher {
+        Matcher::new(Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()))
     }
 }
 

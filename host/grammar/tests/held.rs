@@ -10,7 +10,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use support::{ENDS, VOCAB, Whims, grammars, said, tenant};
-use tidegate_grammar::{Answer, CallForm, Calls, Function, GrammarError, Layout, Mark, Reasoning, check_schema};
+use tidegate_grammar::{
+    Answer, CallForm, Calls, Function, GrammarError, Grammars, Layout, Mark, Reasoning, Token, check_schema,
+};
 
 fn layout(schema: Value) -> Layout {
     Layout { answer: Some(Answer::Json(schema)), ..Layout::default() }
@@ -172,6 +174,49 @@ fn an_answer_ends_where_it_is_complete_and_only_there() {
         let blank = support::tokens(" \n\t\r").unwrap();
         assert!(allowed.iter().all(|id| ENDS.contains(id) || blank.contains(id)), "{allowed:?}");
     }
+}
+
+/// Of each character that may follow there are states, be it said or not.
+#[test]
+fn a_long_string_is_held_to_its_length_to_the_end() {
+    let compiled =
+        grammars().compile(&tenant(), &layout(json!({"type": "string", "maxLength": 4000})).source()).unwrap();
+    let (mut guide, mut output) = (compiled.guide(), support::tokens("\"").unwrap());
+    for n in 0..4000 {
+        let mask = guide.mask(&output, &ENDS, VOCAB).unwrap_or_else(|error| panic!("{error} behind {n}"));
+        assert!(support::is_set(&mask, b'a'.into()) && support::is_set(&mask, b'"'.into()));
+        output.push(b'a'.into());
+    }
+    let mask = guide.mask(&output, &ENDS, VOCAB).unwrap();
+    assert!(!support::is_set(&mask, b'a'.into()) && support::is_set(&mask, b'"'.into()));
+    assert_eq!(mask, compiled.guide().mask(&output, &ENDS, VOCAB).unwrap());
+}
+
+/// Behind white space all names are looked at again, and large vocabularies have many tokens of it.
+#[test]
+fn an_object_may_have_as_many_names_as_are_taken_whatever_the_vocabulary() {
+    let grammars = Grammars::new(|| {
+        let bytes = (0..=255_u8).map(|byte| Token::Text(vec![byte]));
+        let blanks = (1..=60).map(|n| Token::Text(format!("{}\"", " ".repeat(n)).into_bytes()));
+        Ok(bytes.chain(blanks).collect())
+    });
+    let named: serde_json::Map<String, Value> =
+        (0..400).map(|n| (format!("q{n}"), json!({"type": "string"}))).collect();
+    let schema = json!({"type": "object", "properties": named, "additionalProperties": false});
+    assert_eq!(check_schema(&schema), Ok(()));
+    let mut guide = grammars.compile(&tenant(), &layout(schema).source()).unwrap().guide();
+    let mask = guide.mask(&support::tokens("{").unwrap(), &[], 256 + 60).unwrap();
+    assert!((256..256 + 60).all(|id| support::is_set(&mask, id)));
+}
+
+/// An end is no way out of what takes too much to find out: what is said would be cut off.
+#[test]
+fn an_answer_that_could_end_and_takes_too_much_to_follow_fails() {
+    let grammars =
+        Grammars::new(|| Ok(["x".repeat(500), "x".to_owned()].map(|text| Token::Text(text.into_bytes())).into()));
+    let mut guide = grammars.compile(&tenant(), "start: /x{0,60000}/").unwrap().guide();
+    let first = (1..100).map(|n| guide.mask(&vec![0; n], &[2], 3)).find(|mask| !matches!(mask.as_deref(), Ok([7])));
+    assert!(matches!(first, Some(Err(GrammarError::Stuck(_)))), "{first:?}");
 }
 
 #[test]
