@@ -20,6 +20,7 @@ mod layout;
 mod pattern;
 mod prepared;
 mod schema;
+mod values;
 mod vocabulary;
 mod ways;
 

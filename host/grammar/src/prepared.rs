@@ -37,9 +37,12 @@ fn order_all(root: &mut Value) {
     }
 }
 
-/// Puts what joins others behind what does not and writes patterns as they are read, in a schema and all inside of it.
+/// Puts what joins others behind what does not, and writes bounds and patterns so that they are read as they are meant, in a
+/// schema and all inside of it.
 fn order(schema: &mut Value, references: &mut Vec<String>) {
     let Value::Object(members) = schema else { return };
+    include(members, ("exclusiveMinimum", "minimum"), f64::max, |bound| bound.next_up().max(bound + LEAST));
+    include(members, ("exclusiveMaximum", "maximum"), f64::min, |bound| bound.next_down().min(bound - LEAST));
     let (joining, own): (Vec<_>, Vec<_>) =
         std::mem::take(members).into_iter().partition(|(key, _)| JOINING.contains(&key.as_str()));
     members.extend(own.into_iter().chain(joining));
@@ -60,6 +63,28 @@ fn order(schema: &mut Value, references: &mut Vec<String>) {
             }
             _ => {}
         }
+    }
+}
+
+/// What is nearest to a whole bound that is not included. Nothing is between them that a model would say.
+const LEAST: f64 = 1e-15;
+
+/// Writes a whole bound that is not included as the one next to it, which is. llguidance lets through what is not included
+/// where the other bound is not whole and has the same digits before the point, as with `maximum` 0.5 above 0.
+fn include(
+    members: &mut Map<String, Value>,
+    (excluded, included): (&str, &str),
+    tighter: fn(f64, f64) -> f64,
+    next: fn(f64) -> f64,
+) {
+    let other = members.get(included).and_then(Value::as_f64);
+    let bound = match members.get(excluded) {
+        Some(Value::Bool(true)) => other,
+        given => given.and_then(Value::as_f64),
+    };
+    if let Some(bound) = bound.filter(|bound| bound.fract() == 0.0) {
+        members.shift_remove(excluded);
+        members.insert(included.to_owned(), other.map_or(next(bound), |other| tighter(other, next(bound))).into());
     }
 }
 

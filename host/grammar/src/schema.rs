@@ -2,9 +2,13 @@
 //!
 //! llguidance passes over keywords that it does not know, and holds some only in part. Here every keyword is known and held,
 //! or known to say nothing about an answer, or refused by its name. Bounds keep what it costs to compile, most of all the
-//! depth to which llguidance follows references by recursion.
+//! depth to which llguidance follows references by recursion. Read next: `values.rs`.
 
 use crate::error::GrammarError;
+use crate::values::{
+    check_bound, check_count, check_draft, check_multiple, check_names, check_required, check_text, check_written,
+    refuse,
+};
 use crate::ways::check_ways;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -15,13 +19,8 @@ const MAX_SCHEMA_BYTES: usize = 128 << 10;
 const MAX_DEPTH: usize = 48;
 /// The same through all references, each followed once.
 const MAX_PATH: usize = 1024;
-/// Names of one object, any of which may come next: llguidance gives up at about twice as many.
-const MAX_NAMES: usize = 400;
-/// `minLength`, `maxLength` and their like. Larger ones would not be reached in an answer.
-const MAX_COUNT: u64 = 65_536;
-
-/// Keywords that are held as they stand.
-const HELD: &[&str] = &["type", "format", "pattern"];
+/// Keywords with a bound of numbers.
+const BOUNDS: &[&str] = &["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
 /// Keywords with a count.
 const COUNTS: &[&str] = &["minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"];
 /// Keywords with a schema.
@@ -43,14 +42,6 @@ const ANNOTATIONS: &[&str] = &[
     "contentMediaType",
     "contentEncoding",
 ];
-/// Drafts whose schemas mean the same as far as they are taken here.
-const DRAFTS: &[&str] = &[
-    "https://json-schema.org/draft/2020-12/schema",
-    "https://json-schema.org/draft/2019-09/schema",
-    "http://json-schema.org/draft-07/schema",
-    "http://json-schema.org/draft-06/schema",
-];
-
 /// Refuses a schema of which something could not be held, or that is too much.
 pub fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     let bytes = schema.to_string().len();
@@ -125,9 +116,10 @@ impl<'a> Check<'a> {
             "enum" | "const" => check_written(value, at),
             "required" => check_required(value, at),
             "multipleOf" => self.multiple(value, at),
-            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => check_number(value, at),
+            "pattern" | "format" => check_text(key, value, at),
             "items" if value.is_array() => self.list(value, &inner()),
-            key if HELD.contains(&key) || ANNOTATIONS.contains(&key) => Ok(()),
+            key if key == "type" || ANNOTATIONS.contains(&key) => Ok(()),
+            key if BOUNDS.contains(&key) => check_bound(key, value, at),
             key if COUNTS.contains(&key) => check_count(members, key, value, at),
             key if ONE.contains(&key) => self.schema(value, &inner(), false),
             key if LISTS.contains(&key) => self.list(value, &inner()),
@@ -157,7 +149,7 @@ impl<'a> Check<'a> {
 
     /// Where two are joined, llguidance reckons what both divide in numbers that are too small for it.
     fn multiple(&mut self, value: &'a Value, at: &str) -> Result<(), GrammarError> {
-        check_number(value, at)?;
+        check_multiple(value, at)?;
         if *self.multiple.get_or_insert(value) == value {
             return Ok(());
         }
@@ -192,75 +184,6 @@ impl<'a> Check<'a> {
     }
 }
 
-fn check_names(value: &Value, at: &str) -> Result<(), GrammarError> {
-    match value.as_object().map_or(0, Map::len) {
-        0..=MAX_NAMES => Ok(()),
-        names => Err(refuse(format!("`properties` at `{at}` has {names} names; {MAX_NAMES} are allowed"))),
-    }
-}
-
-fn check_required(value: &Value, at: &str) -> Result<(), GrammarError> {
-    match value.as_array().map_or(0, Vec::len) {
-        0..=MAX_NAMES => Ok(()),
-        names => Err(refuse(format!("`required` at `{at}` has {names} names; {MAX_NAMES} are allowed"))),
-    }
-}
-
-/// llguidance reckons with floating point: of larger whole numbers the last digits would be others.
-fn check_number(value: &Value, at: &str) -> Result<(), GrammarError> {
-    const LARGEST: u64 = 1 << 53;
-    let is_too_large = match value {
-        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(whole), _) => whole.unsigned_abs() > LARGEST,
-            (None, Some(_)) => true,
-            (None, None) => false,
-        },
-        _ => false,
-    };
-    if is_too_large {
-        return Err(refuse(format!("the number {value} at `{at}` is beyond 2^53 and cannot be held")));
-    }
-    Ok(())
-}
-
-fn check_draft(value: &Value) -> Result<(), GrammarError> {
-    let known = |draft: &str| DRAFTS.contains(&draft.trim_end_matches('#'));
-    if value.as_str().is_some_and(known) {
-        return Ok(());
-    }
-    Err(refuse(format!("`$schema` must be one of {}", DRAFTS.join(", "))))
-}
-
-fn check_count(members: &Map<String, Value>, key: &str, value: &Value, at: &str) -> Result<(), GrammarError> {
-    let Some(count) = value.as_u64().filter(|count| *count <= MAX_COUNT) else {
-        return Err(refuse(format!("`{key}` at `{at}` must be a whole number of at most {MAX_COUNT}")));
-    };
-    let required = members
-        .get("required")
-        .and_then(Value::as_array)
-        .map_or(0, |names| names.iter().filter_map(Value::as_str).collect::<HashSet<_>>().len() as u64);
-    // Nothing keeps a model from writing a name twice, which counts once.
-    if key == "minProperties" && count > required {
-        let message =
-            format!("`minProperties` at `{at}` is above the number of names in `required`, which cannot be held");
-        return Err(refuse(message));
-    }
-    Ok(())
-}
-
-/// Control characters have no spelling that a grammar takes, but for the short ones.
-fn check_written(value: &Value, at: &str) -> Result<(), GrammarError> {
-    let strange = |text: &str| text.chars().any(|c| c < ' ' && !matches!(c, '\n' | '\r' | '\t' | '\u{8}' | '\u{c}'));
-    match value {
-        Value::String(text) if strange(text) => {
-            Err(refuse(format!("a value at `{at}` has a control character, which cannot be held")))
-        }
-        Value::Array(items) => items.iter().try_for_each(|item| check_written(item, at)),
-        Value::Object(members) => members.values().try_for_each(|item| check_written(item, at)),
-        other => check_number(other, at),
-    }
-}
-
 /// How deep values lie in each other.
 fn depth_of(value: &Value, what: &str) -> Result<usize, GrammarError> {
     fn depth(value: &Value, left: usize) -> Option<usize> {
@@ -274,10 +197,6 @@ fn depth_of(value: &Value, what: &str) -> Result<usize, GrammarError> {
         Some(inner + 1)
     }
     depth(value, MAX_DEPTH).ok_or_else(|| refuse(format!("{what} nests deeper than {MAX_DEPTH}")))
-}
-
-fn refuse(message: String) -> GrammarError {
-    GrammarError::Schema(message)
 }
 
 #[cfg(test)]
