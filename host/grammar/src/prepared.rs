@@ -8,6 +8,10 @@ use std::collections::HashSet;
 /// `additionalItems` behind one the `items` before it are not seen.
 const JOINING: &[&str] = &["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
+/// Between two tokens of JSON: a space, or the beginning of a line with what it is indented by. A small model goes on with more
+/// for as long as it may, since white space is likely behind white space.
+const WHITE_SPACE: &str = r"\x20|(\x0D?\x0A){1,2}[\x20\x09]{0,40}";
+
 /// The schema with what llguidance is told of how to hold it, as JSON. What was read of `$schema` is done with.
 pub(crate) fn prepared(schema: &Value) -> String {
     let mut prepared = schema.clone();
@@ -17,9 +21,8 @@ pub(crate) fn prepared(schema: &Value) -> String {
         _ => Map::new(),
     };
     prepared.shift_remove("$schema");
-    // White space is bounded, since a model may go on with it for ever. A character is escaped in one way alone, or a name
-    // that is taken could come again in another spelling.
-    let options = json!({"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,64}", "json_allowed_escapes": "nrbtf\\\""});
+    // A character is escaped in one way alone, or a name that is taken could come again in another spelling.
+    let options = json!({"whitespace_pattern": WHITE_SPACE, "json_allowed_escapes": "nrbtf\\\""});
     prepared.insert("x-guidance".into(), options);
     Value::Object(prepared).to_string()
 }
