@@ -259,6 +259,28 @@ async fn a_call_is_forced_in_the_format_of_each_family() {
     }
 }
 
+/// Arguments that are no object are no call to whoever reads it.
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_are_an_object_where_the_schema_does_not_say_so() {
+    for (model, said) in [
+        (Scripted::new("mistral", &[("[/INST]", "No.")]), "mistral"),
+        (Scripted::new("llama", &[("\u{10a}", "No.")]), "llama"),
+        (Scripted::new("qwen2", &[("\u{10a}", "No.")]), "qwen2"),
+    ] {
+        let gateway = Gateway::start(&format!("{}{BARE}", model.model(NAME))).await;
+        let mut tool = marker();
+        tool["function"]["parameters"].as_object_mut().unwrap().remove("type");
+        for strict in [false, true] {
+            tool["function"]["strict"] = json!(strict);
+            let asked =
+                json!({"tools": [tool], "tool_choice": "required", "parallel_tool_calls": false, "max_tokens": 400});
+            let made = calls(&gateway.chat(with(ask("Hello!"), asked)).await);
+            let arguments: Value = serde_json::from_str(&made[0].1).unwrap();
+            assert!(["port", "starboard"].contains(&arguments["side"].as_str().unwrap()), "{said}: {arguments}");
+        }
+    }
+}
+
 const CALCULATOR: &str =
     "[[pipeline.stage]]\nplugin = \"calculator\"\n[pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n";
 

@@ -29,6 +29,15 @@ pub(super) fn wants_json(chat: &Chat) -> bool {
     chat.form == Form::Chat && chat.extra.contains_key(FORMAT)
 }
 
+/// Arguments are an object, also of a schema that does not say so: whoever reads a call takes nothing else for one.
+fn of_object(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Value::Object(members) = &mut schema {
+        members.entry("type").or_insert_with(|| "object".into());
+    }
+    schema
+}
+
 fn is_forced(chat: &Chat) -> bool {
     matches!(chat.tool_choice, ToolChoice::Required | ToolChoice::Named(_))
 }
@@ -160,7 +169,7 @@ impl Held<'_> {
         let function = |tool: &ToolDef| match check_schema(&tool.input_schema) {
             Err(error) if tool.strict => Err(self.refused(&self.tool_param(&tool.name), &error)),
             Err(_) => Ok(Function { name: tool.name.clone(), schema: None }),
-            Ok(()) => Ok(Function { name: tool.name.clone(), schema: Some(tool.input_schema.clone()) }),
+            Ok(()) => Ok(Function { name: tool.name.clone(), schema: Some(of_object(&tool.input_schema)) }),
         };
         offered.iter().filter(may_be).map(function).collect()
     }

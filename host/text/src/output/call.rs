@@ -13,6 +13,7 @@
 use super::MAX_CALL_BYTES;
 use super::scan::{Scanned, Scanner};
 use crate::dialect::ToolFormat;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -199,6 +200,7 @@ fn object_text(json: &str) -> Option<String> {
     }
 }
 
+/// Whatever its numbers: 1e999 is JSON, which no float holds.
 fn is_json(text: &str) -> bool {
-    serde_json::from_str::<serde_json::Value>(text).is_ok()
+    serde_json::from_str::<IgnoredAny>(text).is_ok()
 }

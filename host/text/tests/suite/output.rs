@@ -211,6 +211,20 @@ fn mistral_calls_come_as_arrays_or_by_name() {
     }
 }
 
+/// As much as JSON allows, which is all that an answer is held to.
+#[test]
+fn numbers_that_no_float_holds_are_arguments_of_a_call() {
+    let arguments = r#"{"x": 1e999}"#;
+    for (format, answer) in [
+        (ToolFormat::Mistral, format!("[TOOL_CALLS]f[ARGS]{arguments}")),
+        (ToolFormat::Mistral, format!(r#"[TOOL_CALLS][{{"name": "f", "arguments": {arguments}}}]"#)),
+        (ToolFormat::Hermes, format!(r#"<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>"#)),
+        (ToolFormat::LlamaJson, format!(r#"{{"name": "f", "parameters": {arguments}}}"#)),
+    ] {
+        check(&dialect(format, false), &answer, &[call("f", arguments)]);
+    }
+}
+
 #[test]
 fn json_that_is_an_answer_keeps_the_marks_in_its_strings() {
     let parse = |said: &str, size: usize| {
