@@ -1,8 +1,10 @@
 //! Compiled grammars that were used of late, a bounded number of them.
 //!
 //! They are kept by tenant: what one has compiled tells nothing to another, and where there are too many the tenant with
-//! the most of them loses the one that it has not used for longest.
+//! the most of them loses the one that it has not used for longest. Of tenants that have as many, who has not used its own
+//! for longest does.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use tidegate_types::TenantId;
 
@@ -38,13 +40,14 @@ impl<T: Clone> Cache<T> {
     }
 
     fn drop_one(&mut self) {
-        let Some(largest) = self.kept.iter().max_by_key(|(_, of_tenant)| of_tenant.len()) else { return };
-        let tenant = largest.0.clone();
+        let oldest =
+            |of_tenant: &HashMap<Digest, (u64, T)>| of_tenant.iter().map(|(digest, (used, _))| (*used, *digest)).min();
+        let by_size = self.kept.iter().max_by_key(|(_, of_tenant)| (of_tenant.len(), Reverse(oldest(of_tenant))));
+        let Some((tenant, (_, digest))) = by_size.and_then(|(tenant, all)| Some((tenant.clone(), oldest(all)?))) else {
+            return;
+        };
         let Some(of_tenant) = self.kept.get_mut(&tenant) else { return };
-        let oldest = of_tenant.iter().min_by_key(|(_, (used, _))| *used).map(|(digest, _)| *digest);
-        if let Some(oldest) = oldest {
-            of_tenant.remove(&oldest);
-        }
+        of_tenant.remove(&digest);
         if of_tenant.is_empty() {
             self.kept.remove(&tenant);
         }
@@ -65,6 +68,17 @@ mod tests {
         assert_eq!(cache.get(&large, &[100; 32]), Some(100));
         assert_eq!(cache.get(&large, &[93; 32]), None, "eight in all");
         assert_eq!(cache.get(&small, &[100; 32]), None, "nobody finds another's");
+    }
+
+    #[test]
+    fn where_all_have_as_many_nobody_loses_what_has_just_come() {
+        let tenants: Vec<_> = (0..20).map(|n| TenantId::new(format!("t{n}"))).collect();
+        let mut cache = Cache::new(8);
+        for (n, tenant) in tenants.iter().enumerate() {
+            cache.put(tenant, [0; 32], n);
+            assert_eq!(cache.get(tenant, &[0; 32]), Some(n));
+        }
+        assert_eq!(tenants.iter().filter(|tenant| cache.get(tenant, &[0; 32]).is_some()).count(), 8);
     }
 
     #[test]

@@ -123,7 +123,7 @@ const MAX_ERROR_CHARS: usize = 300;
 /// What callers read: without places in a grammar that they have not seen, and switches that they do not have.
 fn in_our_words(error: &str) -> String {
     if error.starts_with("panic") {
-        tracing::error!(error, "llguidance panicked");
+        tracing::error!(place = place_of(error), "llguidance panicked");
         return UNKNOWN.to_owned();
     }
     if error.contains("oneOf constraints are not supported") {
@@ -147,6 +147,11 @@ fn without_excerpt(said: &str) -> String {
     }
 }
 
+/// Where a panic happened. What it said may be what a caller wrote, which is in no log.
+fn place_of(panic: &str) -> &str {
+    panic.split_once("<backtrace>").map_or("unknown", |(_, place)| place)
+}
+
 fn digest(source: &str) -> Digest {
     *blake3::hash(source.as_bytes()).as_bytes()
 }
@@ -162,6 +167,13 @@ mod tests {
         assert_eq!(in_our_words(error), "regex parse error: look-ahead is not supported");
         assert_eq!(in_our_words("failed to compile JSON schema: anyOf is empty\n  at #"), "anyOf is empty");
         assert_eq!(in_our_words(""), UNKNOWN);
+    }
+
+    #[test]
+    fn of_a_panic_the_place_is_kept_and_not_what_it_said() {
+        let panic = "panic: byte index 100 is not a char boundary; it is inside 'é' of `my secret`\n<backtrace>\n 0: f\n</backtrace>";
+        assert_eq!(place_of(panic), "\n 0: f\n</backtrace>");
+        assert_eq!(place_of("panic: my secret"), "unknown");
     }
 
     #[test]

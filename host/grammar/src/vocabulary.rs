@@ -8,7 +8,7 @@ use crate::error::GrammarError;
 use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, InferenceCapabilities, TokRxInfo, TokTrie};
-use llguidance::{ParserFactory, TokenParser};
+use llguidance::{Matcher, ParserFactory, TokenParser};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -63,9 +63,11 @@ impl Vocabulary {
         let mut parser = self.factory.create_parser(grammar).map_err(|error| format!("{error:#}"))?;
         parser.start_without_prompt();
         // What is too much for a mask shows at once most often, and not while the answer is generated.
-        let first = std::panic::catch_unwind(AssertUnwindSafe(|| parser.deep_clone().compute_mask().map(drop)));
-        first.map_err(|_| "panic in the first mask".to_owned())?.map_err(|error| format!("too complex: {error:#}"))?;
-        Ok(parser)
+        match Matcher::new(Ok(parser.deep_clone())).compute_mask() {
+            Ok(_) => Ok(parser),
+            Err(panic) if panic.to_string().starts_with("panic") => Err(panic.to_string()),
+            Err(error) => Err(format!("too complex: {error}")),
+        }
     }
 }
 
