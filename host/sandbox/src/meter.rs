@@ -2,7 +2,7 @@
 //! the kernel, so it is read only where an epoch ends while the guest runs, where the guest gets its thread back after it
 //! has yielded there, and before and after a wait for the host; a call that is over before reads none. So one stretch is
 //! free: from a call's begin to the first of these. What others do while it yields is theirs, but for [`SWITCH`]; what the
-//! host does for it is the guest's until that waits for the first time.
+//! host does for it is the guest's until that waits for the first time, or all of it ([`CpuMeter::working`]).
 
 use crate::ticker::TICK;
 use cpu_time::ThreadTime;
@@ -98,6 +98,25 @@ impl CpuMeter {
             self.since.note(thread_time());
         }
         output
+    }
+
+    /// Awaits work of the host that takes the processor and lets others have the thread between its pieces: all of them are the
+    /// guest's, or it would do by asking what it may not do itself.
+    pub(crate) async fn working<F: Future>(&mut self, work: F) -> F::Output {
+        let mut work = std::pin::pin!(work);
+        let mut has_left = false;
+        std::future::poll_fn(|context| {
+            if std::mem::take(&mut has_left) {
+                self.since.note(thread_time());
+            }
+            let polled = work.as_mut().poll(context);
+            if polled.is_pending() {
+                self.leave();
+                has_left = true;
+            }
+            polled
+        })
+        .await
     }
 
     /// The guest leaves its thread to others.
@@ -213,6 +232,27 @@ mod tests {
         assert!(goes_on(&mut meter).await);
         meter.waiting(async { spin(Duration::from_millis(120)) }).await;
         assert!(!goes_on(&mut meter).await, "the guest had the thread");
+    }
+
+    #[tokio::test]
+    async fn work_that_the_host_does_in_pieces_is_the_guests_and_what_others_do_between_is_not() {
+        let mut meter = metered(Duration::from_millis(200));
+        assert!(goes_on(&mut meter).await);
+        let mut pieces = 0;
+        let work = std::future::poll_fn(|context| {
+            spin(Duration::from_millis(50));
+            pieces += 1;
+            context.waker().wake_by_ref();
+            if pieces == 3 { Poll::Ready(()) } else { Poll::Pending }
+        });
+        let others = async {
+            spin(Duration::from_millis(300));
+            tokio::task::yield_now().await;
+        };
+        tokio::join!(meter.working(work), others);
+        assert!(goes_on(&mut meter).await, "it has used three quarters of its time");
+        meter.working(async { spin(Duration::from_millis(60)) }).await;
+        assert!(!goes_on(&mut meter).await, "and then the rest");
     }
 
     #[tokio::test]

@@ -84,7 +84,7 @@ impl wit::Host for HostState {
         let found = match checked.and_then(|collection| check_vector(&vector).map(|()| collection)) {
             Ok(collection) => {
                 let top_k = top_k.min(MAX_TOP_K) as usize;
-                self.meter.waiting(store.search(&collection, vector, top_k, filter)).await
+                self.meter.working(store.search(&collection, vector, top_k, filter)).await
             }
             Err(error) => Err(error),
         };
