@@ -36,7 +36,9 @@ TOOL_LENGTHS = [3, 4, 5, 5, 6, 7]  # where a long list of tools was read first
 TOOLS_SHARE = 0.30
 BUNDLED_SHARE = 0.06  # with nothing but the bundled calculator, as every request to a server without a config
 QUIZ_SHARE = 0.22  # of the dialogues: many short questions, for what is learned by heart takes few tokens
-PAIRS_SHARE = 0.18
+PAIRS_SHARE = 0.14
+SHEETS_SHARE = 0.18  # of the dialogues: passages whose questions do not see each other
+FIRST_SHARE = 0.08  # that ask before they bring the text
 ASKED_IN_THE_END = 0.7  # what was told and not asked for
 FOLLOW_UP = 0.6  # once something was told, how often the next segment asks for it
 PRAISE = "[nice|great|good|lovely|what a nice|I like this|I liked that] story[!|.|]"
@@ -145,8 +147,16 @@ def chain(rng, split, progress):
 def dialogues(rng, split="train", progress=0.5):
     """One dialogue, or a pair that differs in one sentence; {"messages", "tools", "compact"}."""
     compact = rng.random() < 0.6  # how the tools' JSON is spaced: template engines differ in that
-    if split == "train" and rng.random() < PAIRS_SHARE:
+    kind = rng.random() if split == "train" else 1.0
+    if kind < PAIRS_SHARE:
         made = [(messages, []) for messages in passages.pair(rng, split, some_sentences(rng))]
+    elif kind < PAIRS_SHARE + SHEETS_SHARE:
+        system = [{"role": "system", "content": rng.choice(SYSTEMS)}] if rng.random() < 0.3 else []
+        made = [(system + messages, []) for messages in passages.sheet(rng, split, some_sentences(rng))]
+        sheet = rng.random()
+        return [{"messages": messages, "tools": [], "compact": compact, "sheet": sheet} for messages, _ in made]
+    elif kind < PAIRS_SHARE + SHEETS_SHARE + FIRST_SHARE:
+        made = [(passages.question_first(rng, split, some_sentences(rng)), [])]
     else:
         made = [chain(rng, split, progress)]
     return [{"messages": messages, "tools": tools, "compact": compact} for messages, tools in made]

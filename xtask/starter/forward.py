@@ -16,6 +16,8 @@ import time
 import torch
 import torch.nn.functional as F
 
+import pools
+
 dtype = torch.bfloat16  # of the matrix products
 CHUNK = 128  # queries that are computed together
 
@@ -137,28 +139,31 @@ class Forward:
                              1 / theta ** (torch.arange(0, size, 2) / size))
         self.cos, self.sin = angles.cos(), angles.sin()
 
-    def attend(self, q, k, v, rows, width):
+    def attend(self, q, k, v, rows, width, mask):
         heads, kv_heads, size = self.shape
         group = heads // kv_heads
-        if dtype == torch.float32:  # here the fused kernel is two to three times as fast as the products below
+        if dtype == torch.float32 or mask is not None:  # in fp32 two to three times as fast as the products below
             q, k, v = (t.view(rows, width, -1, size).transpose(1, 2) for t in (q, k, v))
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(rows * width, -1)
+            out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+            return out.transpose(1, 2).reshape(rows * width, -1)
         q = q.view(rows, width, kv_heads, group, size).permute(0, 2, 3, 1, 4).reshape(-1, group, width, size)
         k, v = (t.view(rows, width, kv_heads, size).transpose(1, 2).reshape(-1, width, size) for t in (k, v))
         out = Attention.apply(q, k, v)
         return out.view(rows, kv_heads, group, width, size).permute(0, 3, 1, 2, 4).reshape(rows * width, -1)
 
-    def logits(self, ids, places):
+    def logits(self, ids, places, positions=None, branches=None):
         """Of the token after each of `places`, which are positions in the flattened ids."""
         (rows, width), model, eps = ids.shape, self.model.model, self.config.rms_norm_eps
         x = F.embedding(ids.reshape(-1), model.embed_tokens.weight)
-        cos, sin = self.cos[:width].repeat(rows, 1), self.sin[:width].repeat(rows, 1)
+        positions = torch.arange(width).repeat(rows) if positions is None else positions.flatten()
+        cos, sin = self.cos[positions], self.sin[positions]
+        mask = None if branches is None else torch.zeros(1).where(pools.seen(branches), -torch.inf).to(dtype)
         for layer in model.layers:
             part, mlp = layer.self_attn, layer.mlp
             joined = torch.cat([part.q_proj.weight, part.k_proj.weight, part.v_proj.weight])
             q, k, v = self.before(x, layer.input_layernorm.weight, joined, cos, sin, self.shape, eps)
-            attended = self.attend(q, k, v, rows, width)
+            attended = self.attend(q, k, v, rows, width, mask)
             if layer is model.layers[-1]:
                 x, attended = x[places], attended[places]
             gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])

@@ -9,7 +9,7 @@ import random
 import re
 
 from patterns import expand_one
-from sentences import DATA, FRAMES, attribute_items, some_items
+from sentences import DATA, FRAMES, PLAIN_KIND, attribute_items, some_items
 from words import capital, fill, small
 
 DECLINED = "(?i)(text|passage|context) does not (say|mention|tell)|not in the text"
@@ -19,6 +19,8 @@ QUESTIONS = [2, 3, 4, 5, 6, 7, 8, 9]  # about one passage
 AGAIN_SHARE = 0.5  # of the sentences that are asked for with another question, too
 CLAIM_SHARE = 0.07  # of the answered questions that ask whether something is so
 LED_SHARE = 0.12
+HARD_KINDS = (None, None, 0.5, 0.7, PLAIN_KIND, PLAIN_KIND, PLAIN_KIND)  # for some_items: any, actions, frames, plain sentences
+FOLLOWED_SHARE = 0.25  # of the sheets whose questions come after another one
 TITLES = "[{coined}|News from {town}|About {subject}|{person}'s notes|Summary|Notice|Our {object}|The {place}|{day}]"
 
 
@@ -42,10 +44,10 @@ class Passage:
         return lead + self.joiner.join(lines)
 
 
-def passage(rng, split, sentences):
-    items, missing = some_items(rng, split, sentences)
+def passage(rng, split, sentences, kind=None):
+    items, missing = some_items(rng, split, sentences, kind)
     if not items:
-        return passage(rng, split, sentences)
+        return passage(rng, split, sentences, kind)
     extra = {}
     if items[0].sentence.endswith("."):
         for _ in range(rng.choice([0, 0, 0, 1, 1, 2, 3])):
@@ -156,3 +158,34 @@ def pair(rng, split, sentences):
         [brought(shown.text()), answered(item), *more],
         [brought(shown.text(without=item)), declined(rng), *more],
     ]
+
+
+def _single(rng, split, sentences):
+    """A passage, all its questions with their answers, and how the first of them brings the text along."""
+    shown = passage(rng, split, sentences, rng.choice(HARD_KINDS))
+    again = [item for item in map(asked_again, shown.items) if item and rng.random() < AGAIN_SHARE]
+    turns = [(worded(rng, item.question), answered(item)) for item in shown.items + again]
+    gone = rng.sample(shown.missing, min(len(shown.missing), max(1, len(turns) * 2 // 3)))
+    turns += [(worded(rng, item.question), declined(rng)) for item in gone]
+    rng.shuffle(turns)
+    text, seed = shown.text(), rng.random()
+    return turns, lambda question: asked(random.Random(seed), split, text, question)
+
+
+def sheet(rng, split, sentences):
+    """Conversations that share a passage and differ in the last question: pools.py packs them into one row."""
+    turns, bring = _single(rng, split, sentences)
+    while not bring("?").rstrip("\nAnswer: ").endswith("?"):  # the text has to come first
+        turns, bring = _single(rng, split, sentences)
+    if rng.random() > FOLLOWED_SHARE or len(turns) < 3:
+        return [[user(bring(question)), answer] for question, answer in turns]
+    (first, reply), *rest = turns
+    return [[user(bring(first)), reply, user(_follow(rng, question)), answer] for question, answer in rest]
+
+
+def question_first(rng, split, sentences):
+    """One question, before its text."""
+    turns, bring = _single(rng, split, sentences)
+    while "?" in bring("?")[-9:]:
+        turns, bring = _single(rng, split, sentences)
+    return [user(bring(turns[0][0])), turns[0][1]]

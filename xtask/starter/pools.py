@@ -2,6 +2,9 @@
 
 A pool is a few thousand dialogues for one moment of the training; its seed is the pool's number, so a run can be
 repeated. Batches hold dialogues of like length, right-padded: with plain causal attention no dialogue sees another.
+
+The dialogues of a sheet begin alike, so they are one row: what they share once, then the rest of each (a branch), which
+sees what is shared and itself. Of most answers there only the beginning is learned: which sentence it is, not its copy.
 """
 
 import itertools
@@ -18,6 +21,8 @@ import words
 
 CONTEXT = 1024
 POOL = 2048  # dialogues; about 350 thousand tokens
+CUT_SHARE, CUT = 0.7, 7  # of the answers in a sheet, and the tokens that are left of them
+SHEET = 448  # tokens of a sheet at most, where one branch is shorter
 AHEAD = 2  # pools that each worker prepares before they are asked for
 WIDTHS = 32  # batches are as wide as a multiple of this: rows that vectors fill are worth 6 % of padding
 MERGE = 8192  # tokens of a batch for which one pool is enough: of fewer dialogues, few have like lengths
@@ -35,10 +40,37 @@ def encode(tokenizer, texts):
     return out
 
 
+def alone(row):
+    """A dialogue as a row: (ids, counts, position and branch of each token)."""
+    ids, counts = row
+    return ids, counts, np.arange(len(ids)), np.zeros(len(ids), np.int64)
+
+
+def packed(rows, rng):
+    """The rows of a sheet in one."""
+    first = rows[0][0]
+    longest = min(len(ids) for ids, _ in rows)
+    shared = min([longest, *(int(np.argmax(ids[:longest] != first[:longest])) for ids, _ in rows[1:])])
+    parts = [(first[:shared], rows[0][1][:shared], np.arange(shared), np.zeros(shared, np.int64))]
+    for branch, (ids, counts) in enumerate(rows, 1):
+        end, answer = len(ids), shared + int(np.argmax(counts[shared:] > 0))
+        if rng.random() < CUT_SHARE:
+            end = min(end, answer + CUT)
+        if branch > 1 and sum(len(part[0]) for part in parts) + end - shared > SHEET:
+            break
+        parts.append((ids[shared:end], counts[shared:end], np.arange(shared, end), np.full(end - shared, branch)))
+    return tuple(map(np.concatenate, zip(*parts)))
+
+
 def write(tokenizer, seed, number, progress):
     rng = random.Random(seed * 1_000_003 + number)
-    made = itertools.islice(dialogues.stream(rng, "train", progress), POOL)
-    return encode(tokenizer, [chat.render(dialogue) for dialogue in made])
+    made = list(itertools.islice(dialogues.stream(rng, "train", progress), POOL))
+    rows = zip(made, encode(tokenizer, [chat.render(dialogue) for dialogue in made]))
+    out = []
+    for sheet, group in itertools.groupby(rows, lambda row: row[0].get("sheet")):
+        group = [row for _, row in group]
+        out += [packed(group, rng)] if sheet and len(group) > 1 else map(alone, group)
+    return out
 
 
 def groups(pool, batch, rng):
@@ -59,11 +91,21 @@ def tensors(pool, group):
     width = -(-(longest - 1) // WIDTHS) * WIDTHS + 1  # of the last token nothing is predicted, so no step reads it
     ids = torch.zeros(len(group), width, dtype=torch.long)
     counts = torch.zeros(len(group), width)
+    positions = torch.arange(width).repeat(len(group), 1)
+    branches = torch.zeros(len(group), width, dtype=torch.long)
     for row, i in enumerate(group):
         n = len(pool[i][0])
         ids[row, :n] = torch.from_numpy(pool[i][0].astype(np.int64))
         counts[row, :n] = torch.from_numpy(pool[i][1])
-    return ids, counts
+        positions[row, :n] = torch.from_numpy(pool[i][2])
+        branches[row, :n] = torch.from_numpy(pool[i][3])
+    return ids, counts, positions, branches if branches.any() else None
+
+
+def seen(branches):
+    """What each token sees (rows, 1, width, width): what is shared and its own branch, up to itself."""
+    one, other = branches[:, None, :, None], branches[:, None, None, :]
+    return ((other == 0) | (other == one)).tril()
 
 
 _tokenizer = None  # of a worker process

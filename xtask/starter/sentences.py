@@ -1,7 +1,7 @@
 """The sentences of passages, each with questions that it answers, and questions that look alike and have no answer there.
 
-Kinds: records, lists and attributes from passages.toml, everyday sentences from frames.toml, actions of a grammar, and any
-sentences at all, to be found by a word.
+Kinds: records, lists and attributes from passages.toml, everyday sentences from frames.toml, plain ones from plain.toml,
+actions of a grammar, and any sentences at all, to be found by a word.
 """
 
 import dataclasses
@@ -15,9 +15,12 @@ from words import capital, fill, small
 DATA = tomllib.loads((pathlib.Path(__file__).parent / "passages.toml").read_text())
 RECORDS, LISTS = DATA["record"], DATA["list"]
 FRAMES = tomllib.loads((pathlib.Path(__file__).parent / "frames.toml").read_text())
+PLAIN = tomllib.loads((pathlib.Path(__file__).parent / "plain.toml").read_text())
 REWORDED_SHARE = 0.35  # of the questions that use other words than the text
 LIKE_SHARE = 0.4  # of the sentences whose question is asked of something else
 COINED_VERBS = 0.25  # of the verbs of actions
+PLAIN_KIND = 2  # for some_items
+PLAIN_SHARE = 0.2  # of the passages of the training, so that the prompts of eval.py stay what they were
 FULL_NAME = re.compile(  # not what a name begins a sentence with
     r"\b(?!(?:About|At|Behind|Call|For|From|In|Near|Of|On|Send|Since|The|To|While|With|Until) )[A-Z]\w+ [A-Z]\w+")
 
@@ -107,6 +110,57 @@ def frame_items(rng, split):
     return told, items[count:] + like
 
 
+def _third(base):
+    """The form of a verb after he or she."""
+    first, *rest = base.split(" ")
+    if re.search(r"[^aeiou]y$", first):
+        first = first[:-1] + "ie"
+    elif re.search(r"(s|sh|ch|x|z|o)$", first):
+        first += "e"
+    return " ".join([first + "s", *rest])
+
+
+def _slots(rng, pattern):
+    """The pattern without the slots that plain.toml names."""
+    while (found := re.search(r"\{(%s)\}" % "|".join(PLAIN["slot"]), pattern)):
+        pattern = pattern[: found.start()] + expand_one(rng, PLAIN["slot"][found[1]]) + pattern[found.end():]
+    return expand_one(rng, pattern)
+
+
+def plain_item(rng, split, frame, known=()):
+    """A sentence of plain.toml; somebody may be known from another one."""
+    values = {slot: fill(rng, split, _slots(rng, pattern)) for slot, pattern in frame["v"].items()}
+    if known and "s" in values and rng.random() < 0.3:
+        values["s"] = rng.choice(known)
+    own = list(values.values())
+    if "verb" in frame:
+        past, base, participle = _verb(rng, split)
+        values |= {"v": base, "vd": past, "vn": participle, "vs": _third(base)}
+        own.append(base)
+    asked_for, also = (rng.choice(sorted(frame["ask"])) for _ in range(2))
+    question, again = (reworded(rng, fill(rng, split, hold(rng, frame["ask"][slot], split), **values))
+                       for slot in (asked_for, also))
+    tell = fill(rng, split, expand_one(rng, rng.choice(frame["tell"])), **values)
+    return Item(tell, question, values[asked_for], True, again=(again, values[also]), parts=tuple(own))
+
+
+def plain_items(rng, split):
+    """Some sentences that share no verb and no noun, and what else could be asked of the same people."""
+    items, used, known = [], set(), []
+    count = rng.choice([2, 3, 3, 4, 4, 5, 6])
+    while len(items) < count + 3:
+        frame = rng.choice(PLAIN["frame"])
+        item = plain_item(rng, split, frame, known)
+        words = {word for part in item.parts if part not in known for word in part.lower().split() if len(word) > 3}
+        if words & used or len(item.sentence) > 120:
+            continue
+        used |= words
+        items.append(item)
+        if "s" in frame["v"] and len(items) <= count:
+            known.append(item.parts[list(frame["v"]).index("s")])
+    return merged(rng, items[:count]), items[count:]
+
+
 def list_items(rng, split):
     """The lines of a list, each a key and a value; keys that are not in it."""
     shape, mark, items = rng.choice(LISTS), rng.choice([": ", ": ", " - ", " | ", ", ", "\t", " = "]), {}
@@ -179,8 +233,8 @@ def action_items(rng, split):
             said = f"{what} {'were' if what[0].isdigit() else 'was'} {passive} {where} by {who} {when}"
         else:
             said = rng.choice([f"{who} {past} {what} {where} {when}", f"{where} {who} {past} {what} {when}",
-                               f"{when} {who} {past} {what} {where}"]).strip() + (" " + other if other else "")
-        items.append(Item(" ".join(said.split()) + ".", reworded(rng, expand_one(rng, question)), value, True,
+                               f"{when} {who} {past} {what} {where}"])
+        items.append(Item(" ".join(f"{said} {other}".split()) + ".", reworded(rng, expand_one(rng, question)), value, True,
                           again=(reworded(rng, expand_one(rng, again)), also), parts=(who, past, base, what)))
     return items
 
@@ -199,8 +253,8 @@ def crossed_actions(rng, told):
 
 def search_items(rng, sentences):
     """Any sentences at all: find the one that mentions a word and repeat it."""
-    items, seen = [], set()
-    for sentence in rng.sample(sentences, rng.randint(3, 6)):
+    items, seen, picked = [], set(), rng.sample(sentences, rng.randint(3, 6))
+    for sentence in picked:
         names = [name.strip(".,!?:;\"'") for name in sentence.split()]
         names = [name for name in names if len(name) > 3 and name.lower() not in seen]
         if not names or sentence in seen:
@@ -208,6 +262,9 @@ def search_items(rng, sentences):
         word = rng.choice(names)
         seen.update(name.lower() for name in names)
         seen.add(sentence)
+        others = " ".join(other for other in picked if other != sentence).lower()
+        if word.lower() in others:
+            word = next((name for name in names if name.lower() not in others), word)
         question = fill(rng, "train", rng.choice(DATA["search_forms"]), word=word)
         items.append(Item(sentence, question, sentence, True))
     return items
@@ -225,9 +282,11 @@ def merged(rng, items):
     return items
 
 
-def some_items(rng, split, sentences):
+def some_items(rng, split, sentences, kind=None):
     """(sentences of the text, questions that it does not answer)."""
-    kind, record = rng.random(), rng.choice(RECORDS)
+    if kind == PLAIN_KIND or (kind is None and split == "train" and rng.random() < PLAIN_SHARE):
+        return plain_items(rng, split)
+    kind, record = rng.random() if kind is None else kind, rng.choice(RECORDS)
     if kind < 0.26:
         items, others = record_items(rng, split, record), record_items(rng, split, rng.choice(RECORDS))
         same = [item for item in record_items(rng, split, record) if item.names_it]

@@ -29,7 +29,6 @@ import forward
 import pools
 from muon import Muon
 
-WARM_UP_STEPS = 100
 SPACE = "\u0120"  # how byte-level tokens write a space
 RESUME_STEPS = 20  # the optimizers' buffers come with the state, so a shorter one is enough
 
@@ -53,17 +52,20 @@ def optimizers_of(model, lr):
     ]
 
 
-def logits_of(model, ids, places):
+def logits_of(model, ids, places, positions, branches):
     """Of the token after each of `places`, which are positions in the flattened ids."""
-    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+    mask = None if branches is None else pools.seen(branches)
+    hidden = model.model(
+        input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).last_hidden_state
     return F.linear(hidden.flatten(0, 1)[places], model.lm_head.weight)
 
 
-def loss_of(logits, ids, counts):
-    """The mean loss, each token weighted by how much it counts; `logits` is called as (ids, places)."""
+def loss_of(logits, ids, counts, positions, branches):
+    """The mean loss, each token weighted by how much it counts; `logits` is called as logits_of without the model."""
     weights, wanted = counts[:, 1:].flatten(), ids[:, 1:].flatten()
     places = weights.nonzero()[:, 0]  # logits only where they are needed
-    found, wanted, weights = logits(ids[:, :-1], places), wanted[places], weights[places] / weights.sum()
+    found = logits(ids[:, :-1], places, positions[:, :-1], None if branches is None else branches[:, :-1])
+    wanted, weights = wanted[places], weights[places] / weights.sum()
     if found.device.type == "cpu":
         return forward.CrossEntropy.apply(found, wanted, weights)
     return (F.cross_entropy(found.float(), wanted, reduction="none") * weights).sum()
@@ -117,7 +119,7 @@ class Run:
             self.logits = forward.Forward(self.model).logits
         self.optimizers = optimizers_of(self.model, args.lr)
         self.step, self.seen, self.pool, self.spent = 0, 0, 0, 0.0
-        self.warm_from, self.warm_steps, self.stopped = 0, WARM_UP_STEPS, False
+        self.warm_from, self.warm_steps, self.stopped = 0, args.warm_up, False
         if args.resume:
             self.load()
         elif args.init:
@@ -163,13 +165,13 @@ class Run:
     def learn(self, batches, progress):
         """One step with the mean gradient of some batches; returns the mean loss."""
         loss = 0.0
-        for ids, counts in batches:
-            ids, counts = ids.to(self.device, non_blocking=True), counts.to(self.device, non_blocking=True)
+        for batch in batches:
+            batch = [part if part is None else part.to(self.device, non_blocking=True) for part in batch]
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                part = loss_of(self.logits, ids, counts) / len(batches)
+                part = loss_of(self.logits, *batch) / len(batches)
             part.backward()
             loss += part.detach()
-            self.seen += ids.numel()
+            self.seen += batch[0].numel()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         scale = self.rate(progress)
         for optimizer, share in zip(self.optimizers, (1.0, 0.5)):
@@ -238,6 +240,7 @@ def arguments():
     args.add_argument("--tokens", type=count, help="budget of tokens, e.g. 400M")
     args.add_argument("--mix-from", type=float, default=0.0, help="the progress that the mix of dialogues begins with")
     args.add_argument("--decay", type=float, default=0.4, help="part of the budget in which the learning rate falls")
+    args.add_argument("--warm-up", type=int, default=100, help="steps in which the learning rate rises")
     args.add_argument("--device", default="cpu", help="cpu or cuda")
     args.add_argument("--threads", type=int, default=1, help="threads of the CPU; two that meet in every operator lose")
     args.add_argument("--workers", type=int, default=0, help="processes that write dialogues; 0: the trainer does it")
