@@ -90,3 +90,13 @@ fn a_number_is_a_multiple_of_what_it_must_be() {
         assert_eq!(said_of(json!({"type": "number", "multipleOf": of}), &texts), allowed, "{of}");
     }
 }
+
+#[test]
+fn white_space_is_a_space_or_the_beginning_of_a_line() {
+    let schema =
+        json!({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": false});
+    let written = [r#"{"a":1}"#, r#"{ "a" : 1 }"#, "{\n  \"a\": 1\n}", "{\r\n\t\"a\":1}", "{\n\n\"a\":1}"];
+    let runs = [r#"{  "a":1}"#, "{\t\"a\":1}", "{\n\n\n\"a\":1}", "{\"a\":1 \n}", "{\n \n\"a\":1}"];
+    assert_eq!(said_of(schema.clone(), &written), written);
+    assert_eq!(said_of(schema, &runs), [""; 0]);
+}
