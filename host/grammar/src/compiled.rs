@@ -137,13 +137,12 @@ fn in_our_words(error: &str) -> String {
     said
 }
 
-/// Without the lines that point into a pattern: the last says what is wrong there.
+/// Without the lines that point into a pattern: one says what is wrong there.
 fn without_excerpt(said: &str) -> String {
-    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or(UNKNOWN);
-    match lines.next_back() {
-        Some(last) if first.ends_with(':') => format!("{first} {}", last.trim_start_matches("error: ")),
-        _ => first.to_owned(),
+    let first = said.lines().next().unwrap_or(UNKNOWN);
+    match said.lines().find_map(|line| line.trim().strip_prefix("error: ")) {
+        Some(wrong) => format!("{first} {wrong}"),
+        None => first.to_owned(),
     }
 }
 
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_in_a_pattern_is_said() {
-        let error = "failed to compile JSON schema: regex parse error:\n    (?=a)b\n    ^^^\nerror: look-ahead is not supported";
+        let error = "failed to compile JSON schema: regex parse error:\n    (?=a)b\n    ^^^\nerror: look-ahead is not supported\n^";
         assert_eq!(in_our_words(error), "regex parse error: look-ahead is not supported");
         assert_eq!(in_our_words("failed to compile JSON schema: anyOf is empty\n  at #"), "anyOf is empty");
         assert_eq!(in_our_words(""), UNKNOWN);

@@ -100,3 +100,15 @@ fn white_space_is_a_space_or_the_beginning_of_a_line() {
     assert_eq!(said_of(schema.clone(), &written), written);
     assert_eq!(said_of(schema, &runs), [""; 0]);
 }
+
+#[test]
+fn what_is_wrong_in_a_pattern_is_told() {
+    let compile = |pattern: &str| {
+        let schema = json!({"type": "string", "pattern": pattern});
+        grammars().compile(&tenant(), &layout(schema).source()).map(drop).unwrap_err().to_string()
+    };
+    for (pattern, wrong) in [("^(?=a)b$", "look-around"), ("((", "unclosed group"), (r"(a)\1", "backreferences")] {
+        let error = compile(pattern);
+        assert!(error.contains(wrong) && !error.contains('\n'), "{error:?}");
+    }
+}
