@@ -6,8 +6,9 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Bound;
 
-/// Numbers that are looked at without a pause, each entry counted as this many at least: some 50 us.
+/// Numbers that are looked at without a pause.
 const PIECE: usize = 128 << 10;
+/// As how many of them an entry, or a pair of its payload, counts at least.
 const LEAST: usize = 64;
 /// Sums that run side by side in a product, which a processor adds at once.
 const LANES: usize = 16;
