@@ -2,8 +2,8 @@
 
 use super::{Entry, Id};
 use crate::capability::vectors::VectorHit;
-use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BinaryHeap};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 /// Numbers that are looked at without a pause.
@@ -20,13 +20,14 @@ pub(super) struct Nearest {
     /// Pairs that an entry must have, each once.
     filter: Vec<(String, String)>,
     top_k: usize,
-    /// The nearest so far, the farthest of them on top.
-    best: BinaryHeap<Reverse<Found>>,
+    /// The nearest so far, in no order, and some that are not.
+    best: Vec<Found>,
+    /// What is farther is none of them.
+    least: f32,
     /// The last that was looked at.
     last: Option<Id>,
 }
 
-/// An entry, ordered by how near it is; of equal ones the first by id is nearer.
 struct Found {
     score: f32,
     id: Id,
@@ -37,7 +38,7 @@ impl Nearest {
     pub(super) fn new(vector: &[f32], top_k: usize, mut filter: Vec<(String, String)>) -> Self {
         filter.sort_unstable();
         filter.dedup();
-        Self { asked: unit(vector), filter, top_k, best: BinaryHeap::new(), last: None }
+        Self { asked: unit(vector), filter, top_k, best: Vec::new(), least: -1.0, last: None }
     }
 
     /// Looks at the next entries by id; says whether there are more.
@@ -60,14 +61,20 @@ impl Nearest {
             return;
         }
         let score = dot(&self.asked, &entry.unit).clamp(-1.0, 1.0);
-        let is_full = self.best.len() == self.top_k;
-        if is_full && self.best.peek().is_none_or(|Reverse(farthest)| farthest.cmp_to(score, id) != Ordering::Less) {
+        if score < self.least {
             return;
         }
-        if is_full {
-            self.best.pop();
+        self.best.push(Found { score, id: id.clone(), payload: entry.payload.clone() });
+        // Sorting as many again as are kept costs each of them a little.
+        if self.best.len() >= 2 * self.top_k.max(LEAST) {
+            self.keep_nearest();
+            self.least = self.best.last().map_or(f32::INFINITY, |farthest| farthest.score);
         }
-        self.best.push(Reverse(Found { score, id: id.clone(), payload: entry.payload.clone() }));
+    }
+
+    fn keep_nearest(&mut self) {
+        self.best.sort_unstable_by(nearer);
+        self.best.truncate(self.top_k);
     }
 
     fn may_be(&self, entry: &Entry) -> bool {
@@ -75,39 +82,17 @@ impl Nearest {
     }
 
     /// The nearest first.
-    pub(super) fn hits(self) -> Vec<VectorHit> {
-        let hit =
-            |Reverse(Found { score, id, payload })| VectorHit { id: id.to_string(), score, payload: payload.to_vec() };
-        self.best.into_sorted_vec().into_iter().map(hit).collect()
+    pub(super) fn hits(mut self) -> Vec<VectorHit> {
+        self.keep_nearest();
+        let hit = |Found { score, id, payload }| VectorHit { id: id.to_string(), score, payload: payload.to_vec() };
+        self.best.into_iter().map(hit).collect()
     }
 }
 
-impl Found {
-    /// How near this is, compared to another.
-    fn cmp_to(&self, score: f32, id: &Id) -> Ordering {
-        self.score.total_cmp(&score).then_with(|| id.cmp(&self.id))
-    }
+/// The nearer one first; of equal ones the first by id.
+fn nearer(one: &Found, other: &Found) -> Ordering {
+    other.score.total_cmp(&one.score).then_with(|| one.id.cmp(&other.id))
 }
-
-impl Ord for Found {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.cmp_to(other.score, &other.id)
-    }
-}
-
-impl PartialOrd for Found {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Found {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Found {}
 
 /// The vector of length 1 in the same direction.
 pub(super) fn unit(vector: &[f32]) -> Vec<f32> {
