@@ -31,14 +31,9 @@ pub(crate) fn check_names(value: &Value, at: &str) -> Result<(), GrammarError> {
 }
 
 pub(crate) fn check_required(value: &Value, at: &str) -> Result<(), GrammarError> {
-    match value.as_array() {
-        Some(names) if !names.iter().all(Value::is_string) => {
-            Err(refuse(format!("`required` at `{at}` must be a list of names")))
-        }
-        Some(names) if names.len() > MAX_NAMES => {
-            Err(refuse(format!("`required` at `{at}` has {} names; {MAX_NAMES} are allowed", names.len())))
-        }
-        Some(_) => Ok(()),
+    match value.as_array().filter(|names| names.iter().all(Value::is_string)).map(Vec::len) {
+        Some(0..=MAX_NAMES) => Ok(()),
+        Some(names) => Err(refuse(format!("`required` at `{at}` has {names} names; {MAX_NAMES} are allowed"))),
         None => Err(refuse(format!("`required` at `{at}` must be a list of names"))),
     }
 }
