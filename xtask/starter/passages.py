@@ -9,7 +9,7 @@ import random
 import re
 
 from patterns import expand_one
-from sentences import DATA, FRAMES, PLAIN_KIND, attribute_items, some_items
+from sentences import DATA, FRAMES, attribute_items, some_items
 from words import capital, fill, small
 
 DECLINED = "(?i)(text|passage|context) does not (say|mention|tell)|not in the text"
@@ -19,7 +19,10 @@ QUESTIONS = [2, 3, 4, 5, 6, 7, 8, 9]  # about one passage
 AGAIN_SHARE = 0.5  # of the sentences that are asked for with another question, too
 CLAIM_SHARE = 0.07  # of the answered questions that ask whether something is so
 LED_SHARE = 0.12
-HARD_KINDS = (None, None, 0.5, 0.7, PLAIN_KIND, PLAIN_KIND, PLAIN_KIND)  # for some_items: any, actions, frames, plain sentences
+HARD_KINDS = (None, None, "actions", "frames", "plain", "plain", "plain")  # None: any
+FORMS = DATA["question_forms"]
+TEXT_FIRST = [form for form in FORMS if form.index("{p}") < max(form.find("{q}"), form.find("{l}"))]
+QUESTION_FIRST = [form for form in FORMS if form not in TEXT_FIRST]
 FOLLOWED_SHARE = 0.25  # of the sheets whose questions come after another one
 TITLES = "[{coined}|News from {town}|About {subject}|{person}'s notes|Summary|Notice|Our {object}|The {place}|{day}]"
 
@@ -60,9 +63,9 @@ def passage(rng, split, sentences, kind=None):
     return Passage(items, missing or attribute_items(rng, split), extra, joiner)
 
 
-def asked(rng, split, text, question):
+def asked(rng, split, text, question, forms=FORMS):
     """The user's message that brings the text and asks the first question."""
-    form = fill(rng, split, expand_one(rng, rng.choice(DATA["question_forms"])), title=fill(rng, split, TITLES),
+    form = fill(rng, split, expand_one(rng, rng.choice(forms)), title=fill(rng, split, TITLES),
                 p="{p}", q="{q}", l="{l}").replace("«", "[").replace("»", "]")
     return form.replace("{l}", small(question)).replace("{q}", question).replace("{p}", text)
 
@@ -160,8 +163,8 @@ def pair(rng, split, sentences):
     ]
 
 
-def _single(rng, split, sentences):
-    """A passage, all its questions with their answers, and how the first of them brings the text along."""
+def _single(rng, split, sentences, forms):
+    """All questions about a passage with their answers, and how the first of them brings the text along."""
     shown = passage(rng, split, sentences, rng.choice(HARD_KINDS))
     again = [item for item in map(asked_again, shown.items) if item and rng.random() < AGAIN_SHARE]
     turns = [(worded(rng, item.question), answered(item)) for item in shown.items + again]
@@ -169,14 +172,12 @@ def _single(rng, split, sentences):
     turns += [(worded(rng, item.question), declined(rng)) for item in gone]
     rng.shuffle(turns)
     text, seed = shown.text(), rng.random()
-    return turns, lambda question: asked(random.Random(seed), split, text, question)
+    return turns, lambda question: asked(random.Random(seed), split, text, question, forms)
 
 
 def sheet(rng, split, sentences):
     """Conversations that share a passage and differ in the last question: pools.py packs them into one row."""
-    turns, bring = _single(rng, split, sentences)
-    while not bring("?").rstrip("\nAnswer: ").endswith("?"):  # the text has to come first
-        turns, bring = _single(rng, split, sentences)
+    turns, bring = _single(rng, split, sentences, TEXT_FIRST)
     if rng.random() > FOLLOWED_SHARE or len(turns) < 3:
         return [[user(bring(question)), answer] for question, answer in turns]
     (first, reply), *rest = turns
@@ -185,7 +186,5 @@ def sheet(rng, split, sentences):
 
 def question_first(rng, split, sentences):
     """One question, before its text."""
-    turns, bring = _single(rng, split, sentences)
-    while "?" in bring("?")[-9:]:
-        turns, bring = _single(rng, split, sentences)
-    return [user(bring(turns[0][0])), turns[0][1]]
+    ((question, answer), *_), bring = _single(rng, split, sentences, QUESTION_FIRST)
+    return [user(bring(question)), answer]

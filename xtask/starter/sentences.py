@@ -19,7 +19,8 @@ PLAIN = tomllib.loads((pathlib.Path(__file__).parent / "plain.toml").read_text()
 REWORDED_SHARE = 0.35  # of the questions that use other words than the text
 LIKE_SHARE = 0.4  # of the sentences whose question is asked of something else
 COINED_VERBS = 0.25  # of the verbs of actions
-PLAIN_KIND = 2  # for some_items
+# Kinds of passages, and up to which part of those without plain sentences each goes.
+KINDS = {"record": 0.26, "alike": 0.38, "attributes": 0.48, "actions": 0.64, "frames": 0.86, "list": 0.95, "search": 1.0}
 PLAIN_SHARE = 0.2  # of the passages of the training, so that the prompts of eval.py stay what they were
 FULL_NAME = re.compile(  # not what a name begins a sentence with
     r"\b(?!(?:About|At|Behind|Call|For|From|In|Near|Of|On|Send|Since|The|To|While|With|Until) )[A-Z]\w+ [A-Z]\w+")
@@ -282,30 +283,38 @@ def merged(rng, items):
     return items
 
 
+def some_kind(rng, split):
+    if split == "train" and rng.random() < PLAIN_SHARE:
+        return "plain"
+    at = rng.random()
+    return next(kind for kind, end in KINDS.items() if at < end)
+
+
 def some_items(rng, split, sentences, kind=None):
     """(sentences of the text, questions that it does not answer)."""
-    if kind == PLAIN_KIND or (kind is None and split == "train" and rng.random() < PLAIN_SHARE):
+    kind = kind or some_kind(rng, split)
+    if kind == "plain":
         return plain_items(rng, split)
-    kind, record = rng.random() if kind is None else kind, rng.choice(RECORDS)
-    if kind < 0.26:
+    record = rng.choice(RECORDS)
+    if kind == "record":
         items, others = record_items(rng, split, record), record_items(rng, split, rng.choice(RECORDS))
         same = [item for item in record_items(rng, split, record) if item.names_it]
         # The right question about the wrong thing is the hardest one to decline.
         others = same if same and rng.random() < 0.4 else [item for item in others if item.names_it]
         count = rng.choice([1, 2, 3, 3, 4, 4, 5, 6, 7])
         return merged(rng, items[:count]), items[count:] + others[:1]
-    if kind < 0.38:  # some of a kind: only questions that name the thing have an answer
+    if kind == "alike":  # some of a kind: only questions that name the thing have an answer
         alike = [record_items(rng, split, record)[:3] for _ in range(rng.choice([2, 2, 3]))]
         items = [item for part in alike for item in part if item.names_it and item.told]
         return items, [item for item in record_items(rng, split, record) if item.names_it]
-    if kind < 0.48:
+    if kind == "attributes":
         told = attribute_items(rng, split)[:rng.randint(2, 7)]
         return told, attribute_items(rng, split)[:3] + list(crossed_attributes(rng, told))
-    if kind < 0.64:
+    if kind == "actions":
         told = action_items(rng, split)
         return told, action_items(rng, split)[:3] + list(crossed_actions(rng, told))[:4]
-    if kind < 0.86:
+    if kind == "frames":
         return frame_items(rng, split)
-    if kind < 0.95:
+    if kind == "list":
         return list_items(rng, split)
     return search_items(rng, sentences), attribute_items(rng, split)
