@@ -31,17 +31,24 @@ pub(crate) fn validate(work: &Work, facts: &ModelFacts, context: usize) -> Resul
 }
 
 fn check_length(work: &Work, facts: &ModelFacts, context: usize) -> Result<(), Reject> {
-    let num_tokens = work.num_tokens();
     let wants_tokens = work.job.max_tokens > 0;
-    let room_in_answer = !wants_tokens || work.emitted.len() < work.job.max_tokens as usize;
-    let most = context - usize::from(wants_tokens);
-    if num_tokens <= most && room_in_answer {
-        return Ok(());
-    }
-    if !room_in_answer {
+    if wants_tokens && work.emitted.len() >= work.job.max_tokens as usize {
         let (done, most) = (work.emitted.len(), work.job.max_tokens);
         let message = format!("{done} tokens were generated already; max_tokens is {most}");
         return Err(Reject::invalid("messages", message).code("context_length_exceeded"));
+    }
+    check_prompt(work.num_tokens(), facts, context, wants_tokens)
+}
+
+/// Refuses a prompt that is longer than a job may have.
+pub(crate) fn check_prompt(
+    num_tokens: usize,
+    facts: &ModelFacts,
+    context: usize,
+    wants_tokens: bool,
+) -> Result<(), Reject> {
+    if num_tokens <= context - usize::from(wants_tokens) {
+        return Ok(());
     }
     Err(too_long(&num_tokens.to_string(), facts, context, wants_tokens))
 }

@@ -139,7 +139,7 @@ async fn read(asking: Asking<'_>, chat: &Arc<Chat>, question: &Question) -> Resu
     let seeds = seeds(chat.sampling.seed, 1);
     let bounds = LengthBounds::of_model(&model.quota.load());
     let (charge, attempts) = (charge.as_ref(), &Attempts::default());
-    let ask = Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally, attempts };
+    let ask = Ask { model, chat, cx, seeds: &seeds, bounds, charge, tally, attempts, seat: None };
     let mut source = source(ask, Vec::new(), question.hold.kept()).await?;
     let mut asked = Asked { text: String::new(), finish: FinishReason::Stop, usage: None };
     while let Some(event) = source.next().await {

@@ -1,11 +1,12 @@
 //! A completion of several prompts. Each takes the path as a request of its own would, with its own guards, route, model,
 //! record and charge; together they have one place, and count as one request for the limits of their caller.
 //!
-//! Nothing is generated before every prompt has come past its guards, and nothing leaves before every answer has begun: where
-//! one is refused all are, and the refusal says which. What a model's limits never let in at once is refused by
-//! `prompts/room.rs`. Read first: `chat.rs`, the path of each.
+//! Nothing is generated before every prompt has come past its guards and could begin (`prompts/together.rs`), and nothing
+//! leaves before every answer has begun: where one is refused all are, and the refusal says which. What a model's limits never
+//! let in at once is refused by `prompts/room.rs`. Read first: `chat.rs`, the path of each.
 
 mod room;
+pub(crate) mod together;
 
 use crate::chat::{Pipeline, refused};
 use crate::context::RequestContext;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_ledger::Charge;
 use tidegate_types::{Allowances, Chat, Delta, Message, Reject, Usage};
+use together::Seat;
 use tracing::{Instrument, debug_span};
 
 /// The answers to all prompts, as one: choice `i` of prompt `p` is choice `p * n + i`. Dropping it cancels them all.
@@ -47,6 +49,8 @@ enum Came {
     Routed(Box<Routed>),
     /// To its answer, which a guard may give.
     Replied(Box<Reply>),
+    /// It could begin, but another one is refused.
+    GaveWay,
 }
 
 /// One is refused, so that all are.
@@ -96,7 +100,9 @@ impl Pipeline {
         let routed = stream::iter(paths).buffered(self.stages.screened_at_once()).collect::<Vec<_>>().await;
         let begun = match all_or_first(routed).and_then(|came| room::check(&self.gate, came)) {
             Ok(routed) => {
-                let starts = routed.into_iter().zip(spans).map(|(one, span)| self.begun(one).instrument(span));
+                let seats = together::seats(routed.len());
+                let paths = routed.into_iter().zip(seats).zip(spans);
+                let starts = paths.map(|((one, seat), span)| self.begun(one, seat).instrument(span));
                 all_or_first(join_all(starts).await)
             }
             refused => refused,
@@ -117,10 +123,18 @@ impl Pipeline {
         Ok(Came::Routed(Box::new(self.route(equipped).await?)))
     }
 
-    async fn begun(self: &Arc<Self>, came: Came) -> Result<Came, Ended> {
-        match came {
-            Came::Routed(routed) => Ok(Came::Replied(Box::new(self.converse(self.start(*routed).await?)))),
-            replied => Ok(replied),
+    async fn begun(self: &Arc<Self>, came: Came, seat: Seat) -> Result<Came, Ended> {
+        let begun = match came {
+            Came::Routed(mut routed) => {
+                routed.equipped.request.seat = Some(seat.clone());
+                self.start(*routed).await.map(|started| Came::Replied(Box::new(self.converse(started))))
+            }
+            other => Ok(other),
+        };
+        seat.count(matches!(begun, Err(Ended::Rejected(_))));
+        match begun {
+            Err(Ended::Rejected(reject)) if together::has_given_way(&reject) => Ok(Came::GaveWay),
+            begun => begun,
         }
     }
 
@@ -130,7 +144,7 @@ impl Pipeline {
             match came {
                 Some(Came::Replied(reply)) => reply.fail(reject),
                 // Dropped, it leaves what its guards saw.
-                Some(Came::Routed(_)) | None => {
+                Some(Came::Routed(_) | Came::GaveWay) | None => {
                     drop(came);
                     refused(charge.as_deref(), None);
                     self.tell_refused(unanswered, streamed, reject);
@@ -184,14 +198,14 @@ impl Came {
                 [model] => Some((model, &routed.equipped)),
                 _ => None,
             },
-            Self::Replied(_) => None,
+            Self::Replied(_) | Self::GaveWay => None,
         }
     }
 
     fn reply(self) -> Option<Reply> {
         match self {
             Self::Replied(reply) => Some(*reply),
-            Self::Routed(_) => None,
+            Self::Routed(_) | Self::GaveWay => None,
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::admission::Place;
 use crate::context::RequestContext;
 use crate::gate::{Hold, Keeps, Kept};
 use crate::models::Model;
+use crate::prompts::together::Seat;
 use crate::reply::Reply;
 use crate::stages::PendingVerdicts;
 use std::ops::{Deref, DerefMut};
@@ -77,6 +78,8 @@ pub(crate) struct Request {
     pub(crate) summary_through: usize,
     /// What prompt guards noted for their own plugin's memory.
     pub(crate) notes: Vec<Notes>,
+    /// Among other prompts of one request, which begin together.
+    pub(crate) seat: Option<Seat>,
     /// What is counted for it until the reply is dropped.
     pub(crate) held: HeldLimits,
 }

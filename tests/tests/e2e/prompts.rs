@@ -216,6 +216,21 @@ async fn each_prompt_is_billed_and_together_what_the_answer_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_too_long_is_found_before_another_is_begun_and_billed() {
+    usage::clear_of_midnight().await;
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::start(&usage::config(folder.path(), "")).await;
+    for long in ["word ".repeat(5000), "word ".repeat(1200)] {
+        let asked = request(json!({"prompt": ["Once upon a time ".repeat(50), long, "There was"]}));
+        let (_, param, code) = as_key(&gateway, "alpha", &asked).await.error();
+        assert_eq!((param, code), (json!("prompt[1]"), json!("context_length_exceeded")));
+    }
+    let said = as_key(&gateway, "alpha", &request(json!({"prompt": "There was"}))).await.json()["usage"].clone();
+    let seen = usage::used(&gateway, "alpha", 1, "").await;
+    assert_eq!([&seen["input_tokens"], &seen["output_tokens"]], [&said["prompt_tokens"], &said["completion_tokens"]]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_cancels_all_of_them() {
     let mut slow = Stalling::start().await;
     let gateway = Gateway::start(&format!("{}{BARE}", slow.model.replace("\"slow\"", "\"slow-prompts\""))).await;

@@ -98,6 +98,7 @@ fn admitted(chat: Chat, cx: RequestContext, Books { charge, tally }: Books, held
         may_shorten: false,
         summary: None,
         summary_through: 0,
+        seat: None,
         held,
     }))
 }

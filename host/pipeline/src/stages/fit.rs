@@ -48,6 +48,7 @@ pub(crate) fn fit(
                 error => refusal(chat.form, &error),
             })?;
             bounds.check_prompt(prompt.len() as u64, "")?;
+            engine.handle.check_prompt(prompt.len(), chat.max_tokens != Some(0))?;
             let grammar = hold::grammar((model, engine), chat, &offered, &prompt, tenant)?;
             if grammar.is_some() && forces_ours(&chat.tool_choice, tools, &offered) {
                 check_behind((model, engine), chat, tools, &prompt, tenant)?;

@@ -6,6 +6,7 @@ use crate::context::RequestContext;
 use crate::estimate::{estimated_input, rendered_bytes};
 use crate::gate::{Hold, Kept};
 use crate::models::{Model, ModelBackend};
+use crate::prompts::together::Seat;
 use crate::source::{EngineSource, Source, UpstreamSource};
 use crate::stages::fit::{self, Fitted};
 use crate::stages::hold;
@@ -127,6 +128,7 @@ async fn generate(
         charge: request.charge.as_ref(),
         tally: &request.tally,
         attempts: &request.attempts,
+        seat: request.seat.as_ref(),
     };
     source(ask, defs, kept).await
 }
@@ -152,12 +154,18 @@ pub(crate) struct Ask<'a> {
     pub(crate) tally: &'a Arc<Tally>,
     /// How often upstreams were asked.
     pub(crate) attempts: &'a Attempts,
+    /// Among the prompts that begin together with it.
+    pub(crate) seat: Option<&'a Seat>,
 }
 
 impl Ask<'_> {
-    /// Sets aside what the turn may cost.
-    fn reserve(&self, input: u64, output: u64) -> Result<(), Reject> {
-        self.charge.map_or(Ok(()), |charge| charge.reserve(&self.model.name, input, output))
+    /// Sets aside what the turn may cost; it could begin then, and waits for those that begin with it.
+    async fn reserve(&self, input: u64, output: u64) -> Result<(), Reject> {
+        self.charge.map_or(Ok(()), |charge| charge.reserve(&self.model.name, input, output))?;
+        match self.seat {
+            Some(seat) => Box::pin(seat.ready()).await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -182,14 +190,14 @@ pub(crate) async fn source(ask: Ask<'_>, defs: Vec<ToolDef>, kept: Kept) -> Resu
     match (fitted, &model.backend) {
         (Fitted::Engine(turn), ModelBackend::Engine(engine)) => {
             let output = u64::from(turn.max_tokens) * turn.sampling.len() as u64;
-            ask.reserve(turn.prompt.len() as u64, output)?;
+            ask.reserve(turn.prompt.len() as u64, output).await?;
             let source = EngineSource::start(engine, turn, &cx.caller, tally);
             Ok(Source::Engine(Box::new(source.map_err(|reject| rename_param(reject, chat.fields))?)))
         }
         (Fitted::Upstream(chat), ModelBackend::Upstream(replicas)) => {
             let input = estimated_input(&chat, []);
             let output = chat.max_tokens.map_or(UNBOUNDED_OUTPUT, u64::from) * u64::from(chat.n);
-            ask.reserve(input, output)?;
+            ask.reserve(input, output).await?;
             let answer = Box::pin(replicas.generate(chat, cx.sending(), ask.attempts)).await?;
             Ok(Source::Upstream(Box::new(UpstreamSource::new(answer, input, tally))))
         }
