@@ -2,7 +2,7 @@
 //!
 //! Tenants take turns. Each has one compile that somebody waits for; one that takes too long, or whose job is gone, goes
 //! on behind the loop's back, since nothing can end it, and no more than [`MAX_THREADS`] of both go on at once, two of
-//! them at most of one tenant. So what one tenant asks for does not hold up another.
+//! them at most of one tenant. So what one tenant asks for does not hold up another, and nobody waits without end.
 
 use crate::sequence::Work;
 use std::collections::VecDeque;
@@ -15,8 +15,10 @@ use tidegate_types::{Fault, JobId, Reject, RejectKind, TenantId};
 const MAX_THREADS: usize = 4;
 /// Of one tenant.
 const MAX_OF_TENANT: usize = 2;
-/// How long a job waits for its own compile.
+/// How long a job waits for its own compile, and before that for its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// When to come again whose turn did not come.
+const RETRY_AFTER_S: u32 = 10;
 
 /// What compiles a job's grammar, on a thread of its own.
 pub(crate) type Compile = Box<dyn FnOnce() -> Result<Compiled, GrammarError> + Send>;
@@ -34,8 +36,8 @@ struct Compiling {
 #[derive(Debug)]
 pub(crate) struct Line {
     patience: Duration,
-    /// By tenant, whose turn is next first; of a tenant in order of arrival, and never none.
-    waiting: VecDeque<(TenantId, VecDeque<Work>)>,
+    /// By tenant, whose turn is next first; of a tenant in order of arrival, since when, and never none.
+    waiting: VecDeque<(TenantId, VecDeque<(Instant, Work)>)>,
     compiling: Vec<Compiling>,
 }
 
@@ -47,10 +49,10 @@ impl Default for Line {
 
 impl Line {
     pub(crate) fn push(&mut self, work: Work) {
-        let tenant = &work.job.tenant;
-        match self.waiting.iter_mut().find(|(waiting, _)| waiting == tenant) {
-            Some((_, of_tenant)) => of_tenant.push_back(work),
-            None => self.waiting.push_back((tenant.clone(), VecDeque::from([work]))),
+        let (tenant, now) = (work.job.tenant.clone(), Instant::now());
+        match self.waiting.iter_mut().find(|(waiting, _)| *waiting == tenant) {
+            Some((_, of_tenant)) => of_tenant.push_back((now, work)),
+            None => self.waiting.push_back((tenant, VecDeque::from([(now, work)]))),
         }
     }
 
@@ -61,11 +63,11 @@ impl Line {
         }
         let turn = self.waiting.iter().position(|(tenant, _)| self.may_begin(tenant))?;
         let (tenant, mut of_tenant) = self.waiting.remove(turn)?;
-        let work = of_tenant.pop_front();
+        let next = of_tenant.pop_front();
         if !of_tenant.is_empty() {
             self.waiting.push_back((tenant, of_tenant));
         }
-        work
+        next.map(|(_, work)| work)
     }
 
     fn may_begin(&self, tenant: &TenantId) -> bool {
@@ -90,12 +92,19 @@ impl Line {
         ended.filter_map(|done| Some((done.work?, done.thread.join().unwrap_or_else(stuck)))).collect()
     }
 
-    /// Jobs whose compile takes too long; it goes on without them.
+    /// Jobs whose compile takes too long, which goes on without them, and jobs whose turn does not come.
     pub(crate) fn late(&mut self) -> Vec<(JobId, Reject)> {
         let patience = self.patience;
         let late = self.compiling.iter_mut().filter(|compiling| compiling.since.elapsed() > patience);
-        let jobs = late.filter_map(|compiling| compiling.work.take());
-        jobs.map(|work| (work.job.id, too_slow(patience))).collect()
+        let slow = late.filter_map(|compiling| compiling.work.take()).map(|work| (work.job.id, too_slow(patience)));
+        let mut late: Vec<_> = slow.collect();
+        for (_, of_tenant) in &mut self.waiting {
+            while let Some((_, work)) = of_tenant.pop_front_if(|(since, _)| since.elapsed() > patience) {
+                late.push((work.job.id, no_turn(patience)));
+            }
+        }
+        self.waiting.retain(|(_, of_tenant)| !of_tenant.is_empty());
+        late
     }
 
     /// Forgets a job. What is compiled for it goes on.
@@ -103,7 +112,7 @@ impl Line {
         for compiling in &mut self.compiling {
             compiling.work.take_if(|work| work.job.id == id);
         }
-        self.waiting.iter_mut().for_each(|(_, of_tenant)| of_tenant.retain(|work| work.job.id != id));
+        self.waiting.iter_mut().for_each(|(_, of_tenant)| of_tenant.retain(|(_, work)| work.job.id != id));
         self.waiting.retain(|(_, of_tenant)| !of_tenant.is_empty());
     }
 
@@ -118,6 +127,14 @@ fn too_slow(patience: Duration) -> Reject {
     let message = "the schema takes too long to compile; make it smaller";
     let cause = format!("its compile was not done within {patience:?}");
     Reject::new(RejectKind::Internal, Fault::Engine, message).code("schema_failed").because(cause)
+}
+
+fn no_turn(patience: Duration) -> Reject {
+    let message = "other schemas are being compiled for this tenant, and take long; send the request again later, or smaller schemas";
+    let cause = format!("no turn to compile within {patience:?}");
+    let mut reject = Reject::new(RejectKind::Unavailable, Fault::Client, message).code("overloaded").because(cause);
+    reject.retry_after_s = Some(RETRY_AFTER_S);
+    reject
 }
 
 #[cfg(test)]
@@ -177,15 +194,30 @@ mod tests {
 
     #[test]
     fn a_compile_that_takes_too_long_fails_its_job_alone() {
-        let mut line = line(Duration::ZERO, &[("a", 1), ("a", 2)]);
+        let mut line = line(Duration::ZERO, &[("a", 1)]);
         begin_all(&mut line);
-        let late = line.late();
-        assert_eq!(
-            late.iter().map(|(id, reject)| (id.0, reject.code.as_deref())).collect::<Vec<_>>(),
-            [(1, Some("schema_failed"))]
-        );
-        assert!(line.late().is_empty() && line.ended().is_empty(), "once");
+        assert_eq!(late(&mut line), [(1, "schema_failed".to_owned())]);
+        assert!(late(&mut line).is_empty() && line.ended().is_empty(), "once");
+        line.push(work("a", 2));
         assert_eq!(begin_all(&mut line), [2]);
+    }
+
+    #[test]
+    fn whose_turn_does_not_come_is_told_so() {
+        let mut line = line(PATIENCE, &[("a", 1), ("a", 2), ("a", 3)]);
+        for id in [1, 2] {
+            assert_eq!(begin_all(&mut line), [id]);
+            line.forget(JobId(id));
+        }
+        line.push(work("b", 4));
+        assert!(late(&mut line).is_empty());
+        line.patience = Duration::ZERO;
+        assert_eq!(late(&mut line), [(3, "overloaded".to_owned()), (4, "overloaded".to_owned())]);
+        assert_eq!(line.num_waiting(), 0);
+    }
+
+    fn late(line: &mut Line) -> Vec<(u64, String)> {
+        line.late().into_iter().map(|(id, reject)| (id.0, reject.code.unwrap_or_default().to_string())).collect()
     }
 
     #[test]

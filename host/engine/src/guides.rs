@@ -124,10 +124,15 @@ impl Guides {
                 *self.put_off.entry(sequence.id).or_default() += 1;
                 continue;
             }
-            self.put_off.remove(&sequence.id);
             self.note_turn(&sequence.owner.tenant);
-            masks.extend(self.mask(sequence).map(|mask| (sequence.id, mask)));
+            let mask = self.mask(sequence);
             first_done.get_or_insert_with(Instant::now);
+            if mask.is_none() && self.failure(sequence.id).is_none() {
+                *self.put_off.entry(sequence.id).or_default() += 1;
+                continue;
+            }
+            self.put_off.remove(&sequence.id);
+            masks.extend(mask.map(|mask| (sequence.id, mask)));
         }
         self.spent += start.elapsed();
         masks
@@ -177,6 +182,7 @@ impl Guides {
         std::mem::take(&mut self.spent)
     }
 
+    /// `None` where it failed, and where it takes more than one go.
     fn mask(&mut self, sequence: &Sequence) -> Option<Vec<u32>> {
         let missing = || Place::Failed(failure(&GrammarError::Stuck("it was not compiled".to_owned())));
         let place = self.places.entry(sequence.id).or_insert_with(missing);
@@ -185,7 +191,7 @@ impl Guides {
                 *place = Place::Within(Box::new(compiled.guide()));
             }
             let Place::Within(guide) = place else { return Ok(None) };
-            guide.mask(sequence.output(), sequence.stop_token_ids(), self.vocab).map(Some)
+            guide.mask_in_one_go(sequence.output(), sequence.stop_token_ids(), self.vocab)
         });
         mask.unwrap_or_else(|error| {
             // A guide that panicked is not asked again: nobody knows what is left of it.

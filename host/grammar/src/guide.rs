@@ -6,9 +6,14 @@
 use crate::compiled::Compiled;
 use crate::error::GrammarError;
 use llguidance::Matcher;
+use std::time::{Duration, Instant};
 
 /// How many tokens a matcher must have followed before it is made anew, which takes as long as some masks.
 const LEAST_FOLLOWED: usize = 64;
+/// For how long it is made anew in one go: with a hostile pattern it takes 100 ms, for which nobody else waits.
+const GO: Duration = Duration::from_millis(4);
+/// Tokens read between two looks at the clock.
+const READ_AT_ONCE: usize = 4;
 
 /// The place of one answer in its grammar.
 pub struct Guide {
@@ -18,6 +23,10 @@ pub struct Guide {
     num_read: usize,
     /// What the matcher was made anew of: it has read so many tokens, and looked at nothing beside.
     base: Option<(Box<Matcher>, usize)>,
+    /// The base has not read all yet.
+    is_beginning_anew: bool,
+    /// How long that may take in one go.
+    go: Duration,
     /// Nothing can follow but the end.
     ended: bool,
 }
@@ -25,26 +34,44 @@ pub struct Guide {
 impl Guide {
     pub(crate) fn new(compiled: Compiled) -> Self {
         let matcher = compiled.matcher();
-        Self { compiled, matcher, num_read: 0, base: None, ended: false }
+        Self { compiled, matcher, num_read: 0, base: None, is_beginning_anew: false, go: GO, ended: false }
     }
 
     /// The tokens that may follow `output`, which is the whole answer so far, as bits of `vocab` ids. `ends` are the tokens
     /// that end an answer: they may come where the grammar is complete, and nowhere else; where nothing can follow,
-    /// they alone.
+    /// they alone. However long it takes.
     pub fn mask(&mut self, output: &[u32], ends: &[u32], vocab: usize) -> Result<Vec<u32>, GrammarError> {
-        let (mut mask, complete) = match self.allowed(output, vocab) {
-            Err(_) if output.len() >= self.base_read() + LEAST_FOLLOWED => {
-                self.begin_anew(output)?;
+        loop {
+            if let Some(mask) = self.mask_in_one_go(output, ends, vocab)? {
+                return Ok(mask);
+            }
+        }
+    }
+
+    /// The same, or `None` where others shall have their turn before more is found out. The next call goes on with that.
+    pub fn mask_in_one_go(
+        &mut self,
+        output: &[u32],
+        ends: &[u32],
+        vocab: usize,
+    ) -> Result<Option<Vec<u32>>, GrammarError> {
+        let allowed = if self.is_beginning_anew { None } else { Some(self.allowed(output, vocab)) };
+        let (mut mask, complete) = match allowed {
+            Some(Ok(allowed)) => allowed,
+            Some(Err(error)) if output.len() < self.base_read() + LEAST_FOLLOWED => return Err(error),
+            Some(Err(_)) | None => {
+                if !self.begin_anew(output)? {
+                    return Ok(None);
+                }
                 self.allowed(output, vocab)?
             }
-            allowed => allowed?,
         };
         clear_behind(&mut mask, vocab);
         ends.iter().for_each(|end| set(&mut mask, *end, complete));
         if mask.iter().all(|word| *word == 0) {
             return Err(GrammarError::Stuck("no token may follow".to_owned()));
         }
-        Ok(mask)
+        Ok(Some(mask))
     }
 
     /// What may follow but the end, and whether the answer may end.
@@ -68,14 +95,21 @@ impl Guide {
     }
 
     /// The lexer keeps a state for all that was looked at, be it said or not, and has a bound of them. Where an answer was
-    /// followed for long, one that has those of the tokens alone has room again.
-    fn begin_anew(&mut self, output: &[u32]) -> Result<(), GrammarError> {
-        let read = self.base_read();
+    /// followed for long, one that has those of the tokens alone has room again. Says whether that is done.
+    fn begin_anew(&mut self, output: &[u32]) -> Result<bool, GrammarError> {
+        let (start, read) = (Instant::now(), self.base_read());
         let (base, base_read) = self.base.get_or_insert_with(|| (Box::new(self.compiled.matcher()), 0));
-        base.consume_tokens(output.get(read..).unwrap_or_default()).map_err(stuck)?;
-        *base_read = output.len();
+        self.is_beginning_anew = true;
+        for tokens in output.get(read..).unwrap_or_default().chunks(READ_AT_ONCE) {
+            if start.elapsed() > self.go && *base_read > read {
+                return Ok(false);
+            }
+            base.consume_tokens(tokens).map_err(stuck)?;
+            *base_read += tokens.len();
+        }
+        self.is_beginning_anew = false;
         (self.matcher, self.num_read, self.ended) = (base.deep_clone(), output.len(), false);
-        Ok(())
+        Ok(true)
     }
 
     fn base_read(&self) -> usize {
@@ -114,5 +148,31 @@ fn set(mask: &mut [u32], id: u32, allowed: bool) {
         Some(word) if allowed => *word |= bit,
         Some(word) => *word &= !bit,
         None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Grammars, Token};
+    use std::time::Duration;
+    use tidegate_types::TenantId;
+
+    #[test]
+    fn what_is_found_out_in_parts_is_the_same() {
+        let grammars = Grammars::new(|| Ok((0..=255_u8).map(|byte| Token::Text(vec![byte])).collect()));
+        let compiled = grammars.compile(&TenantId::new("t"), "start: /x{0,4000}/").unwrap();
+        let (mut guide, mut put_off) = (compiled.guide(), 0);
+        guide.go = Duration::ZERO;
+        let output = vec![u32::from(b'x'); 2000];
+        for len in 0..output.len() {
+            let mask = loop {
+                match guide.mask_in_one_go(&output[..len], &[], 256).unwrap() {
+                    Some(mask) => break mask,
+                    None => put_off += 1,
+                }
+            };
+            assert!(mask[usize::from(b'x' / 32)] >> (b'x' % 32) & 1 == 1, "behind {len}");
+        }
+        assert!(put_off > 100, "{put_off}");
     }
 }

@@ -118,6 +118,11 @@ impl<'a> Check<'a> {
             "multipleOf" => self.multiple(value, at),
             "pattern" | "format" => check_text(key, value, at),
             "items" if value.is_array() => self.list(value, &inner()),
+            "prefixItems" if members.get("items").is_some_and(Value::is_array) => {
+                let message =
+                    format!("`prefixItems` at `{at}` stands beside `items` that are a list; write one of them");
+                Err(refuse(message))
+            }
             key if key == "type" || ANNOTATIONS.contains(&key) => Ok(()),
             key if BOUNDS.contains(&key) => check_bound(key, value, at),
             key if COUNTS.contains(&key) => check_count(members, key, value, at),
@@ -234,6 +239,7 @@ mod tests {
             assert!(refused(schema).contains("beyond 2^53"));
         }
         assert!(refused(json!({"multipleOf": 2, "items": {"multipleOf": 3}})).contains("second one"));
+        assert!(refused(json!({"prefixItems": [{}], "items": [{}]})).contains("beside `items`"));
         assert!(refused(json!({"$schema": "https://example.com/own"})).contains("$schema"));
         assert!(refused(json!({"$ref": "https://example.com/other"})).contains("not in this schema"));
         assert!(refused(json!([1])).contains("must be a schema"));
