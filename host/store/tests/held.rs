@@ -232,17 +232,24 @@ async fn a_space_that_somebody_holds_stops_the_sweep_of_no_other() {
             return;
         }
         // Each value costs 64 bytes, its key and itself.
-        let (kv, pool) = (Kv::new(fresh.db.clone(), 101 * 70), fresh.raw().await);
-        let [bob, cid] = ["bob", "cid"].map(|owner| Space { owner, plugin: "p" });
+        let (kv, pool) = (Kv::new(fresh.db.clone(), 105 * 70), fresh.raw().await);
+        let cid = Space { owner: "cid", plugin: "p" };
         for n in 0..100 {
             kv.set(ANN, &format!("k{n:03}"), b"12", MOMENT, CAP).await.unwrap();
         }
-        kv.set(bob, "k000", b"12", MOMENT, CAP).await.unwrap();
+        for owner in ["dan", "eve", "fay", "gus", "bob"] {
+            kv.set(Space { owner, plugin: "p" }, "k000", b"12", MOMENT, CAP).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
         tokio::time::sleep(Duration::from_millis(10)).await;
         let mut other = pool.begin().await.unwrap();
-        let hold = "SELECT 1 FROM plugin_spaces WHERE owner = 'ann' FOR UPDATE";
+        let hold = "SELECT 1 FROM plugin_spaces WHERE owner <> 'bob' FOR UPDATE";
         sqlx::query(hold).execute(&mut *other).await.unwrap();
         kv.set(cid, "k000", b"12", MOMENT, CAP).await.expect("bob's gave way");
+        assert_eq!(count(&pool, "SELECT COUNT(*) FROM plugin_values WHERE owner = 'bob'").await, 0);
+        other.rollback().await.unwrap();
+        let mut other = pool.begin().await.unwrap();
+        sqlx::query("SELECT 1 FROM plugin_spaces WHERE owner = 'ann' FOR UPDATE").execute(&mut *other).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
         let error = kv.sweep().await.unwrap_err();
         assert!(matches!(&error, KvError::Store(error) if error.is_held()), "{error}");

@@ -25,6 +25,15 @@ pub(super) async fn hold(db: &Db, tx: &mut Tx, space: Space<'_>) -> Result<u64, 
     Ok(unsigned(row.try_get(0)?))
 }
 
+/// The same of a space that is there and that nobody else holds, or `None`.
+pub(super) async fn hold_if_free(db: &Db, tx: &mut Tx, space: Space<'_>) -> Result<Option<u64>, StoreError> {
+    const SQLITE: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2";
+    const POSTGRES: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2 FOR UPDATE SKIP LOCKED";
+    let query = sqlx::query(db.either(SQLITE, POSTGRES)).bind(space.owner).bind(space.plugin);
+    let row = query.fetch_optional(&mut **tx).await?;
+    row.map(|row| Ok(unsigned(row.try_get(0)?))).transpose()
+}
+
 /// Says how many bytes a space that is held has from now on; one without any is no more.
 pub(super) async fn resize(tx: &mut Tx, space: Space<'_>, bytes: u64) -> Result<(), StoreError> {
     const RESIZE: &str = "UPDATE plugin_spaces SET bytes = $3 WHERE owner = $1 AND plugin = $2";

@@ -2,6 +2,7 @@
 //! and removes a bounded number of its values.
 
 use super::{Done, ENTRY_BYTES, Kv, KvError, Space, now_ms, space};
+use crate::conversations::Tx;
 use crate::usage::unsigned;
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -11,9 +12,9 @@ use std::collections::HashSet;
 const VALUES: i64 = 512;
 
 /// Spaces that somebody who needs room looks after.
-const SOME: i64 = 4;
+const SOME: usize = 4;
 
-/// Spaces that a sweep takes up at once.
+/// Spaces that are taken up at once.
 const MANY: i64 = 64;
 
 const OVER: &str = "DELETE FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key IN \
@@ -51,10 +52,10 @@ impl Kv {
     /// others were done.
     pub async fn sweep(&self) -> Result<u64, KvError> {
         let mut held = Held::default();
-        let mut removed = self.sweep_over(MANY, &mut held).await?;
+        let mut removed = self.sweep_over(&mut held).await?;
         let mut last = removed;
         while last > 0 {
-            last = self.sweep_over(MANY, &mut held).await?;
+            last = self.sweep_over(&mut held).await?;
             removed += last;
         }
         removed += self.sweep_archived(&mut held).await?;
@@ -63,9 +64,24 @@ impl Kv {
         held.first.map_or(Ok(removed), Err)
     }
 
-    /// Makes room among all; a space that somebody holds is no fault of who needs room.
+    /// Makes room among all; who needs it waits for no space of others.
     pub(super) async fn sweep_some(&self) -> Result<u64, KvError> {
-        self.sweep_over(SOME, &mut Held::default()).await
+        let (mut removed, mut left) = (0, SOME);
+        for row in self.over_for_longest().await? {
+            let (owner, plugin): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+            let space = Space { owner: &owner, plugin: &plugin };
+            let mut tx = self.db.write().await?;
+            let Some(before) = space::hold_if_free(&self.db, &mut tx, space).await? else {
+                tx.rollback().await?;
+                continue;
+            };
+            removed += self.remove_in(tx, space, Which::Over, before).await?;
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(removed)
     }
 
     /// Makes room in one space.
@@ -73,10 +89,14 @@ impl Kv {
         self.remove(space, Which::Over).await
     }
 
-    /// In the spaces of the values that have been over for longest.
-    async fn sweep_over(&self, most: i64, held: &mut Held) -> Result<u64, KvError> {
-        let rows = sqlx::query(SPACES).bind(now_ms()).bind(most).fetch_all(self.db.pool()).await?;
+    async fn sweep_over(&self, held: &mut Held) -> Result<u64, KvError> {
+        let rows = self.over_for_longest().await?;
         self.remove_in_each(rows, Which::Over, held).await
+    }
+
+    /// The spaces of the values that have been over for longest.
+    async fn over_for_longest(&self) -> Result<Vec<AnyRow>, KvError> {
+        Ok(sqlx::query(SPACES).bind(now_ms()).bind(MANY).fetch_all(self.db.pool()).await?)
     }
 
     /// Nobody gets into an archived project again.
@@ -118,13 +138,18 @@ impl Kv {
     }
 
     async fn remove(&self, space: Space<'_>, which: Which) -> Result<u64, KvError> {
+        let mut tx = self.db.write().await?;
+        let before = self.hold(&mut tx, space).await?;
+        self.remove_in(tx, space, which, before).await
+    }
+
+    /// Of a space that is held and has so many bytes.
+    async fn remove_in(&self, mut tx: Tx, space: Space<'_>, which: Which, before: u64) -> Result<u64, KvError> {
         let bound = |statement| sqlx::query(statement).bind(space.owner).bind(space.plugin).bind(VALUES);
         let query = match which {
             Which::Over => bound(OVER).bind(now_ms()),
             Which::All => bound(ALL),
         };
-        let mut tx = self.db.write().await?;
-        let before = self.hold(&mut tx, space).await?;
         let rows = query.fetch_all(&mut *tx).await?;
         let mut after = before;
         for row in &rows {
