@@ -153,26 +153,28 @@ fn set(mask: &mut [u32], id: u32, allowed: bool) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::{Grammars, Token};
-    use std::time::Duration;
     use tidegate_types::TenantId;
 
     #[test]
-    fn what_is_found_out_in_parts_is_the_same() {
+    fn what_is_made_anew_in_parts_is_the_same() {
         let grammars = Grammars::new(|| Ok((0..=255_u8).map(|byte| Token::Text(vec![byte])).collect()));
-        let compiled = grammars.compile(&TenantId::new("t"), "start: /x{0,4000}/").unwrap();
-        let (mut guide, mut put_off) = (compiled.guide(), 0);
+        let compiled = grammars.compile(&TenantId::new("t"), "start: /(ab){0,2000}/").unwrap();
+        let output: Vec<u32> = b"ab".repeat(500).into_iter().map(u32::from).collect();
+        let (mut guide, mut whole) = (compiled.guide(), compiled.guide());
         guide.go = Duration::ZERO;
-        let output = vec![u32::from(b'x'); 2000];
-        for len in 0..output.len() {
+        for len in [1, 100, 101, output.len()] {
+            let (read, mut num_put_off) = (guide.base_read(), 0);
+            guide.is_beginning_anew = true;
             let mask = loop {
                 match guide.mask_in_one_go(&output[..len], &[], 256).unwrap() {
                     Some(mask) => break mask,
-                    None => put_off += 1,
+                    None => num_put_off += 1,
                 }
             };
-            assert!(mask[usize::from(b'x' / 32)] >> (b'x' % 32) & 1 == 1, "behind {len}");
+            assert_eq!(mask, whole.mask(&output[..len], &[], 256).unwrap(), "behind {len}");
+            assert_eq!(num_put_off, (len - read).div_ceil(READ_AT_ONCE) - 1, "behind {len}");
         }
-        assert!(put_off > 100, "{put_off}");
     }
 }
