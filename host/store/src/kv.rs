@@ -193,9 +193,13 @@ impl Kv {
     /// Holds a space until the transaction ends, for one who still waits; gives its bytes.
     async fn hold(&self, tx: &mut Tx, space: Space<'_>) -> Result<u64, KvError> {
         let bytes = space::hold(&self.db, tx, space).await?;
+        self.check_waits().map(|()| bytes)
+    }
+
+    fn check_waits(&self) -> Result<(), KvError> {
         match &self.caller {
             Some(caller) if caller.strong_count() == 0 => Err(KvError::GivenUp),
-            _ => Ok(bytes),
+            _ => Ok(()),
         }
     }
 

@@ -9,10 +9,11 @@ use sqlx::Row;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// SQLite's transaction holds all there is.
+const SQLITE: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2";
+
 /// Holds a space until the transaction ends; gives its bytes. What is read of it afterwards is what who held it before left.
 pub(super) async fn hold(db: &Db, tx: &mut Tx, space: Space<'_>) -> Result<u64, StoreError> {
-    // SQLite's transaction holds all there is.
-    const SQLITE: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2";
     const POSTGRES: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2 FOR UPDATE";
     // Who else makes it is waited for; who removed it meanwhile makes this insert it.
     const MAKE: &str = "INSERT INTO plugin_spaces (owner, plugin, bytes) VALUES ($1, $2, 0) \
@@ -27,7 +28,6 @@ pub(super) async fn hold(db: &Db, tx: &mut Tx, space: Space<'_>) -> Result<u64, 
 
 /// The same of a space that is there and that nobody else holds, or `None`.
 pub(super) async fn hold_if_free(db: &Db, tx: &mut Tx, space: Space<'_>) -> Result<Option<u64>, StoreError> {
-    const SQLITE: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2";
     const POSTGRES: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2 FOR UPDATE SKIP LOCKED";
     let query = sqlx::query(db.either(SQLITE, POSTGRES)).bind(space.owner).bind(space.plugin);
     let row = query.fetch_optional(&mut **tx).await?;

@@ -68,6 +68,7 @@ impl Kv {
     pub(super) async fn sweep_some(&self) -> Result<u64, KvError> {
         let (mut removed, mut left) = (0, SOME);
         for row in self.over_for_longest().await? {
+            self.check_waits()?;
             let (owner, plugin): (String, String) = (row.try_get(0)?, row.try_get(1)?);
             let space = Space { owner: &owner, plugin: &plugin };
             let mut tx = self.db.write().await?;
