@@ -132,9 +132,7 @@ fn too_slow(patience: Duration) -> Reject {
 fn no_turn(patience: Duration) -> Reject {
     let message = "other schemas are being compiled for this tenant, and take long; send the request again later, or smaller schemas";
     let cause = format!("no turn to compile within {patience:?}");
-    let mut reject = Reject::new(RejectKind::Unavailable, Fault::Client, message).code("overloaded").because(cause);
-    reject.retry_after_s = Some(RETRY_AFTER_S);
-    reject
+    Reject::unavailable(Fault::Engine, message, RETRY_AFTER_S).code("engine_queue_full").because(cause)
 }
 
 #[cfg(test)]
@@ -212,7 +210,7 @@ mod tests {
         line.push(work("b", 4));
         assert!(late(&mut line).is_empty());
         line.patience = Duration::ZERO;
-        assert_eq!(late(&mut line), [(3, "overloaded".to_owned()), (4, "overloaded".to_owned())]);
+        assert_eq!(late(&mut line), [(3, "engine_queue_full".to_owned()), (4, "engine_queue_full".to_owned())]);
         assert_eq!(line.num_waiting(), 0);
     }
 
