@@ -157,26 +157,20 @@ async fn who_is_past_a_limit_of_all_instances_is_refused_and_counted_until_its_c
         );
         let gateway = Arc::new(Gateway::start(&config).await);
         let mut running: Vec<_> = (0..loops).map(|_| looping(&gateway, "ann")).collect();
-        // One may have been refused for another's sake.
-        let go_on = |running: &mut Vec<JoinHandle<_>>| {
+        until(&format!("she is refused for {name}"), async || {
+            // One may have been refused for another's sake.
             let ended = running.iter_mut().filter(|running| running.is_finished());
             ended.for_each(|ended| *ended = looping(&gateway, "ann"));
-        };
-        until(&format!("she is refused for {name}"), async || {
-            go_on(&mut running);
             // Who was past the first stage before the loop began waits for the second.
             let refused = timeout(Duration::from_secs(10), chat(&gateway, "ann", "Hello!")).await.ok()?;
             let full = metrics(&gateway, "ann").await.contains(&failures(&first, "full"));
-            (refused.status == 503 && full).then_some(())
+            let all_go_on = running.iter().all(|running| !running.is_finished());
+            (refused.status == 503 && full && all_go_on).then_some(())
         })
         .await;
         let answered = async |key: &str| (chat(&gateway, key, "Hello!").await.status == 200).then_some(());
-        until(&format!("another is answered while her calls go on, {name}"), async || {
-            go_on(&mut running);
-            answered("bob").await?;
-            running.iter().all(|running| !running.is_finished()).then_some(())
-        })
-        .await;
+        until("another is answered", async || answered("bob").await).await;
+        assert!(running.iter().all(|running| !running.is_finished()), "{name}: her calls ended meanwhile");
         running.iter().for_each(JoinHandle::abort);
         until("she is answered again", async || answered("ann").await).await;
     }
