@@ -192,8 +192,8 @@ pub struct Chat {
     pub tools: Vec<ToolDef>,
     /// Whether a tool must be called.
     pub tool_choice: ToolChoice,
-    /// Whether one turn may hold several calls.
-    pub parallel_tool_calls: bool,
+    /// Whether one turn may hold several calls, where the caller says; it may, where nobody does.
+    pub parallel_tool_calls: Option<bool>,
     /// How to draw tokens; what is absent takes the model's default.
     pub sampling: Sampling,
     /// Strings that end the answer; not part of it. At most 4 (OpenAI) of 256 bytes.
@@ -238,7 +238,7 @@ impl Chat {
             messages,
             tools: Vec::new(),
             tool_choice: ToolChoice::Auto,
-            parallel_tool_calls: true,
+            parallel_tool_calls: None,
             sampling: Sampling::default(),
             stop: Vec::new(),
             max_tokens: None,
@@ -253,6 +253,11 @@ impl Chat {
     /// How many prompts its caller sent: a completion may have several.
     pub fn num_prompts(&self) -> usize {
         if self.form == Form::Chat { 1 } else { self.messages.len() }
+    }
+
+    /// The text that a completion goes on from: a guard may have put some of its own beside the caller's.
+    pub fn prompt(&self) -> String {
+        self.messages.iter().map(Message::joined_text).collect()
     }
 
     /// How many choices its answer has.

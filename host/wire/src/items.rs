@@ -114,15 +114,21 @@ pub(crate) fn read_content(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result
     }
 }
 
+/// The kinds of parts that have a text, a refusal, an image.
+const TEXTS: &[&str] = &["input_text", "output_text", "text"];
+const REFUSALS: &[&str] = &["refusal"];
+const IMAGES: &[&str] = &["input_image"];
+
 fn read_part(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Part, Reject> {
     const ALLOWED: &str = "input_text, output_text, text, refusal, input_image";
-    let (mut kind, mut text, mut url, mut detail) = (None, None, None, None);
+    let (mut kind, mut text, mut refusal, mut url, mut detail) = (None, None, None, None, None);
     for (key, node) in object(node, at)? {
         let at = at.key(&key);
         match key.as_ref() {
             _ if matches!(node, Node::Null) => {}
             "type" => kind = Some(string(node, &at)?),
-            "text" | "refusal" => text = Some(string(node, &at)?),
+            "text" => text = Some(string(node, &at)?),
+            "refusal" => refusal = Some(string(node, &at)?),
             "image_url" => url = Some(string(node, &at)?),
             "detail" => detail = Some(string(node, &at)?),
             // An answer that comes back has them; they say nothing to a model.
@@ -132,11 +138,27 @@ fn read_part(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Part, Reject>
     }
     let at_kind = at.key("type");
     let kind = kind.ok_or_else(|| missing(&at_kind, ALLOWED))?;
+    let of_kinds = [
+        ("text", &text, TEXTS),
+        ("refusal", &refusal, REFUSALS),
+        ("image_url", &url, IMAGES),
+        ("detail", &detail, IMAGES),
+    ];
+    for (member, said, kinds) in of_kinds {
+        if said.as_ref().is_some_and(|said| !said.is_empty()) && !kinds.contains(&kind.as_str()) {
+            return Err(unsupported(
+                &at.key(member),
+                "a part of this `type` has no such field; send it as a part of its own",
+            ));
+        }
+    }
     match (kind.as_str(), role) {
         ("input_text" | "output_text" | "text", _) => {
             text.map(Part::Text).ok_or_else(|| missing(&at.key("text"), "a string"))
         }
-        ("refusal", Role::Assistant) => text.map(Part::Refusal).ok_or_else(|| missing(&at.key("refusal"), "a string")),
+        ("refusal", Role::Assistant) => {
+            refusal.map(Part::Refusal).ok_or_else(|| missing(&at.key("refusal"), "a string"))
+        }
         ("input_image", Role::User) => {
             let url = url.ok_or_else(|| missing(&at.key("image_url"), "a URL; files are not kept here"))?;
             let mut image = json!({"url": url});

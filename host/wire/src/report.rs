@@ -81,7 +81,11 @@ fn outcome(outcome: &GuardOutcome) -> Value {
 
 fn tool_run(run: &ToolRun) -> Value {
     let ToolRun { call_id, name, arguments, source, is_error } = run;
-    json!({"call_id": call_id, "name": name, "arguments": arguments, "source": source, "is_error": is_error})
+    let mut shown = json!({"call_id": call_id, "name": name, "source": source, "is_error": is_error});
+    if let Some(arguments) = arguments {
+        shown["arguments"] = arguments.as_str().into();
+    }
+    shown
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub struct ParsedRequest {
 /// Reads the body of `POST /v1/chat/completions`.
 pub fn parse_chat(body: &[u8]) -> Result<ParsedRequest, Reject> {
     let root = Path::ROOT;
-    let mut draft = ChatDraft { parallel_tool_calls: true, ..ChatDraft::default() };
+    let mut draft = ChatDraft::default();
     for (key, node) in object(parse(body)?, &root).map_err(|_| not_an_object())? {
         if matches!(node, Node::Null) {
             continue;
@@ -62,7 +62,7 @@ struct ChatDraft {
     messages: Option<Vec<Message>>,
     tools: Vec<ToolDef>,
     tool_choice: ToolChoice,
-    parallel_tool_calls: bool,
+    parallel_tool_calls: Option<bool>,
     max_completion_tokens: Option<u32>,
     logprobs: bool,
     top_logprobs: Option<u8>,
@@ -77,7 +77,7 @@ impl ChatDraft {
             "messages" => self.messages = Some(messages::read(node, at)?),
             "tools" => self.tools = tools::read(node, at)?,
             "tool_choice" => self.tool_choice = tools::read_choice(node, at)?,
-            "parallel_tool_calls" => self.parallel_tool_calls = boolean(&node, at)?,
+            "parallel_tool_calls" => self.parallel_tool_calls = Some(boolean(&node, at)?),
             "max_completion_tokens" => self.max_completion_tokens = Some(small_integer(&node, at, 1, u32::MAX)?),
             "logprobs" => self.logprobs = boolean(&node, at)?,
             "top_logprobs" => self.top_logprobs = Some(small_integer(&node, at, 0, MAX_TOP_LOGPROBS)? as u8),

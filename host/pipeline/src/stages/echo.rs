@@ -2,7 +2,7 @@
 //! choice, as text of the answer, so that stream guards judge the two as one text and output guards read both. Neither the
 //! engine nor an upstream repeats it.
 
-use tidegate_types::{Chat, Form, Message};
+use tidegate_types::{Chat, Form};
 
 /// Of one event: guards are given a window that fits their time, however long the prompt is.
 const PIECE_BYTES: usize = 4 << 10;
@@ -17,7 +17,7 @@ impl Echo {
     /// Once no guard changes `chat` any more; `None` where nobody wants its prompt back.
     pub(super) fn of(chat: &Chat) -> Option<Self> {
         let prompt = match chat.form {
-            Form::Completion { echo: true } => chat.messages.first().map(Message::joined_text)?,
+            Form::Completion { echo: true } => chat.prompt(),
             Form::Completion { echo: false } | Form::Chat => return None,
         };
         Some(Self { prompt, begun: vec![false; chat.n as usize] })
@@ -43,7 +43,7 @@ fn pieces(mut text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_types::Role;
+    use tidegate_types::{Message, Role};
 
     #[test]
     fn each_choice_begins_with_the_whole_prompt_once() {

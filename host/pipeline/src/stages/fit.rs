@@ -339,7 +339,7 @@ fn engine_turn(
         max_tokens: chat.max_tokens.map_or(room, |asked| asked.min(room)),
         stop: chat.stop.clone(),
         reading: Reading::Verbatim,
-        single_call: !chat.parallel_tool_calls,
+        single_call: chat.parallel_tool_calls == Some(false),
         grammar: None,
     }
 }

@@ -182,7 +182,8 @@ impl Held<'_> {
 
     fn calls(&self, functions: Vec<Function>) -> Option<Calls> {
         let form = call_form(&self.engine.text)?;
-        let several = self.chat.parallel_tool_calls && !matches!(self.chat.tool_choice, ToolChoice::Named(_));
+        let several =
+            self.chat.parallel_tool_calls != Some(false) && !matches!(self.chat.tool_choice, ToolChoice::Named(_));
         (!functions.is_empty()).then_some(Calls { form, functions, several })
     }
 

@@ -4,6 +4,7 @@
 
 use crate::client::WireError;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tidegate_types::ToolCall;
 
 /// A model that starts more calls than this in one answer has lost its way.
@@ -43,13 +44,31 @@ struct Partial {
     arguments: String,
 }
 
+impl Partial {
+    /// Whether its arguments are a JSON object, to which nothing can be added.
+    fn is_whole(&self) -> bool {
+        self.arguments.trim_end().ends_with('}') && serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok()
+    }
+}
+
 impl Calls {
     pub(super) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
     pub(super) fn add(&mut self, piece: CallPiece) -> Result<(), WireError> {
-        let at = match self.find(&piece) {
+        let at = self.find(&piece);
+        self.add_at(at, piece)
+    }
+
+    /// Adds a call of an answer that came whole: each entry is one, whatever ids and indices say.
+    pub(super) fn add_whole(&mut self, call: CallPiece) -> Result<(), WireError> {
+        self.add_at(None, call)
+    }
+
+    /// Adds a piece to the call that is there, or as one that begins.
+    fn add_at(&mut self, at: Option<usize>, piece: CallPiece) -> Result<(), WireError> {
+        let at = match at {
             Some(at) => at,
             None if self.calls.len() == MAX_CALLS => {
                 return Err(WireError::Malformed(format!("more than {MAX_CALLS} tool calls in one answer")));
@@ -73,16 +92,18 @@ impl Calls {
 
     /// The call that a piece continues. An id says most: the same id is the same call, another id another call even
     /// under the same index, if it says what is called: else the server gives each piece an id. Without an id the index
-    /// decides, without both the last call goes on.
+    /// decides, without both the last call goes on; but a piece that says what is called begins a call where the one that it
+    /// would continue is whole.
     fn find(&self, piece: &CallPiece) -> Option<usize> {
         let of_index = |index: u32| self.calls.iter().rposition(|call| call.index == Some(index));
+        let goes_on = |at: &usize| !piece.is_named() || !self.calls[*at].is_whole();
         match (piece.id.as_deref().filter(|id| !id.is_empty()), piece.index) {
             (Some(id), index) => {
                 let known = self.calls.iter().position(|call| call.id == id);
                 known.or_else(|| index.filter(|_| !piece.is_named()).and_then(of_index))
             }
-            (None, Some(index)) => of_index(index),
-            (None, None) => self.calls.len().checked_sub(1),
+            (None, Some(index)) => of_index(index).filter(goes_on),
+            (None, None) => self.calls.len().checked_sub(1).filter(goes_on),
         }
     }
 
@@ -180,6 +201,19 @@ mod tests {
             &[("new", "f", "{}"), ("new", "g", "{}")],
         );
         check(r#"[{"function":{"name":"f"}},{"function":{"arguments":"1"}}]"#, &[("new", "f", "1")]);
+    }
+
+    #[test]
+    fn calls_that_have_no_ids_are_told_apart_once_each_is_whole() {
+        let calls = r#"[{"function":{"name":"f","arguments":"{\"x\":1}"}},{"function":{"name":"f","arguments":"{\"x\""}},
+            {"function":{"arguments":":2}"}},{"id":"","function":{"name":"g","arguments":"{}"}}]"#;
+        let expected = [("new", "f", r#"{"x":1}"#), ("new", "f", r#"{"x":2}"#), ("new", "g", "{}")];
+        check(calls, &expected);
+        check(&calls.replace(r#"{"function"#, r#"{"index":0,"function"#), &expected);
+        check(
+            r#"[{"index":0,"function":{"name":"f","arguments":"{\"x\""}},{"index":0,"function":{"name":"f","arguments":":1}"}}]"#,
+            &[("new", "f", r#"{"x":1}"#)],
+        );
     }
 
     #[test]

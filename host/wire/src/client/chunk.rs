@@ -72,12 +72,21 @@ impl<'de> Visitor<'de> for ChoicesVisitor {
     }
 }
 
+/// How an answer comes.
+#[derive(Clone, Copy)]
+enum Saying {
+    /// As a stream of chunks.
+    InPieces,
+    /// As one body.
+    Whole,
+}
+
 #[derive(serde::Deserialize)]
 struct Choice {
     #[serde(default)]
     index: u32,
-    #[serde(alias = "message")]
     delta: Option<Body>,
+    message: Option<Body>,
     text: Option<String>,
     logprobs: Option<Logprobs>,
     finish_reason: Option<String>,
@@ -161,12 +170,16 @@ impl AnswerReader {
             out.push_back(Received::Done);
             return Ok(());
         }
-        self.chunk(data, out)
+        // Some servers keep a connection alive with such events.
+        if data.iter().all(u8::is_ascii_whitespace) {
+            return Ok(());
+        }
+        self.chunk(data, Saying::InPieces, out)
     }
 
     /// Reads a whole answer that came without a stream.
     pub fn whole(&mut self, body: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
-        self.chunk(body, out)?;
+        self.chunk(body, Saying::Whole, out)?;
         self.check_complete()?;
         out.push_back(Received::Done);
         Ok(())
@@ -180,7 +193,7 @@ impl AnswerReader {
         }
     }
 
-    fn chunk(&mut self, data: &[u8], out: &mut VecDeque<Received>) -> Result<(), WireError> {
+    fn chunk(&mut self, data: &[u8], saying: Saying, out: &mut VecDeque<Received>) -> Result<(), WireError> {
         let chunk: Chunk<'_> = serde_json::from_slice(data)
             .map_err(|error| WireError::Malformed(format!("a chunk is not OpenAI's: {error}")))?;
         if let Some(error) = chunk.error {
@@ -190,7 +203,7 @@ impl AnswerReader {
             self.model = Some(name.into_owned());
         }
         if let Some(Choices { first, rest }) = chunk.choices {
-            first.into_iter().chain(rest).try_for_each(|choice| self.choice(choice, out))?;
+            first.into_iter().chain(rest).try_for_each(|choice| self.choice(choice, saying, out))?;
         }
         if let Some(usage) = chunk.usage {
             out.push_back(Received::Usage(usage.into()));
@@ -198,8 +211,13 @@ impl AnswerReader {
         Ok(())
     }
 
-    fn choice(&mut self, mut choice: Choice, out: &mut VecDeque<Received>) -> Result<(), WireError> {
+    fn choice(&mut self, mut choice: Choice, saying: Saying, out: &mut VecDeque<Received>) -> Result<(), WireError> {
         let n = self.choices.len();
+        // Perplexity says both, in each chunk all that was said so far beside what is new.
+        choice.delta = match saying {
+            Saying::InPieces => choice.delta.or(choice.message),
+            Saying::Whole => choice.message.or(choice.delta),
+        };
         // Together AI says each text twice; what counts is what the request's endpoint says it in.
         match self.form {
             Form::Chat if choice.delta.is_some() => choice.text = None,
@@ -222,7 +240,11 @@ impl AnswerReader {
             emit.text(Some(content.reasoning), DeltaKind::Reasoning)?;
             emit.answer_text(Some(content.text), state)?;
             emit.text(body.refusal, DeltaKind::Refusal)?;
-            body.tool_calls.unwrap_or_default().into_iter().try_for_each(|piece| state.calls.add(piece))?;
+            let mut calls = body.tool_calls.unwrap_or_default().into_iter();
+            match saying {
+                Saying::InPieces => calls.try_for_each(|piece| state.calls.add(piece))?,
+                Saying::Whole => calls.try_for_each(|call| state.calls.add_whole(call))?,
+            }
         }
         emit.answer_text(choice.text, state)?;
         match choice.finish_reason.as_deref() {

@@ -55,7 +55,7 @@ pub fn request_body(chat: &Chat, model: &str, options: RequestOptions) -> Bytes 
         // `echo` is never sent: the pipeline repeats the prompt as its guards left it, and judges the two as one text.
         Form::Completion { .. } => {
             raw(&mut out, r#","prompt":"#);
-            string(&mut out, &chat.messages.first().map(Message::joined_text).unwrap_or_default());
+            string(&mut out, &chat.prompt());
         }
     }
     write_sampling(&mut out, chat);
@@ -142,12 +142,16 @@ fn write_tools(out: &mut BytesMut, chat: &Chat) {
     if !chat.tools.is_empty() {
         raw(out, r#","tools":"#);
         list(out, &chat.tools, write_tool);
-        if !chat.parallel_tool_calls {
-            raw(out, r#","parallel_tool_calls":false"#);
+        // Servers differ in what they do where nobody says.
+        if let Some(several) = chat.parallel_tool_calls {
+            raw(out, r#","parallel_tool_calls":"#);
+            raw(out, if several { "true" } else { "false" });
         }
     }
     match &chat.tool_choice {
         ToolChoice::Auto => {}
+        // OpenAI refuses it where there are no tools, and there it says nothing.
+        ToolChoice::None if chat.tools.is_empty() => {}
         ToolChoice::None => raw(out, r#","tool_choice":"none""#),
         ToolChoice::Required => raw(out, r#","tool_choice":"required""#),
         ToolChoice::Named(name) => {

@@ -34,7 +34,7 @@ fn an_item_comes_back_with_all_that_was_told_of_it() {
     let mut known = Report { cost: Some(1), model_version: "m-1".into(), omitted: 1, ..Report::default() };
     known.judged("g", About::Answer, GuardAction::Allow, None, &[]);
     let (call_id, name, arguments) = ("c".to_owned(), "f".to_owned(), "{}".to_owned());
-    known.tool_runs.push(ToolRun { call_id, name, arguments, source: "p".into(), is_error: false });
+    known.tool_runs.push(ToolRun { call_id, name, arguments: Some(arguments), source: "p".into(), is_error: false });
     known.citations.push(Citation { source: "s".into(), file: "a.md".into(), title: None, bytes: None });
     let call = ToolCall { id: "c1".into(), name: "f".into(), arguments: "{}".into() };
     let outcome = ToolOutcome { call_id: "c1".into(), content: "4".into(), structured: None, is_error: false };
@@ -76,6 +76,21 @@ fn a_wrong_item_is_refused_by_its_place() {
         (json!([{"type": "item_reference", "id": "x"}]), "input[0].type", "unsupported_parameter"),
         (json!([{"type": "web_search_call"}]), "input[0].type", "invalid_value"),
         (json!([{"role": "user", "content": [{"type": "input_file"}]}]), "input[0].content[0].type", "invalid_value"),
+        (
+            json!([{"role": "user", "content": [{"type": "input_text", "text": "look", "image_url": "data:x"}]}]),
+            "input[0].content[0].image_url",
+            "unsupported_parameter",
+        ),
+        (
+            json!([{"role": "user", "content": [{"type": "input_image", "text": "what is it?", "image_url": "data:x"}]}]),
+            "input[0].content[0].text",
+            "unsupported_parameter",
+        ),
+        (
+            json!([{"role": "assistant", "content": [{"type": "refusal", "text": "a", "refusal": "b"}]}]),
+            "input[0].content[0].text",
+            "unsupported_parameter",
+        ),
         (
             json!([{"type": "function_call", "name": "f", "arguments": "{}"}]),
             "input[0].call_id",

@@ -2,7 +2,7 @@
 //! on in `Chat::extra`, in the order of the body.
 
 use crate::conversations::check_labels;
-use crate::field::{boolean, check_name, missing, not_one_of, wrong_type};
+use crate::field::{boolean, check_name, missing, not_one_of, unsupported, wrong_type};
 use crate::json::Node;
 use crate::path::Path;
 use crate::request::alike::{self, Names};
@@ -33,7 +33,7 @@ const KNOWN: &[(&str, Shape, bool)] = &[
     ("store", Shape::Flag, false),
     ("reasoning_effort", Shape::Text, true),
     ("verbosity", Shape::Text, true),
-    ("modalities", Shape::List, true),
+    (MODALITIES, Shape::List, true),
     ("audio", Shape::Object, true),
     ("prediction", Shape::Object, false),
     ("web_search_options", Shape::Object, true),
@@ -53,7 +53,7 @@ pub fn changes_answer(name: &str, value: &Value) -> bool {
         ("parse_special", Value::Bool(false)) => false,
         // Other tiers are another service: slower, faster, at another price.
         ("service_tier", Value::String(tier)) => !matches!(tier.as_str(), "auto" | "default"),
-        ("modalities", Value::Array(kinds)) => kinds.iter().any(|kind| kind != "text"),
+        (MODALITIES, Value::Array(kinds)) => kinds.iter().any(|kind| kind != "text"),
         _ if alike::is_read_as(name, CACHE_HINT) => false,
         _ => KNOWN.iter().find(|(known, _, _)| *known == name).is_none_or(|(_, _, changes)| *changes),
     }
@@ -71,6 +71,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 const CACHE_HINT: &str = "prompt_cache_key";
 
 const FORMAT: &str = "response_format";
+const MODALITIES: &str = "modalities";
 const TEMPLATE_ARGS: &str = "chat_template_kwargs";
 
 /// Takes a field that is none of the `names` that its endpoint interprets.
@@ -91,6 +92,9 @@ pub(crate) fn take(
         Some((_, shape, _)) => check(*shape, &node, at)?,
         None => alike::check_field(key, at, names)?,
     }
+    if key == MODALITIES {
+        check_modalities(&node, at)?;
+    }
     if key == TEMPLATE_ARGS {
         alike::check_template_args(&node, at)?;
     }
@@ -107,6 +111,15 @@ fn check(shape: Shape, node: &Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
         (Shape::Text | Shape::Name, other) => Err(wrong_type(at, "a string", other)),
         (Shape::List, other) => Err(wrong_type(at, "a list", other)),
         (Shape::Object, other) => Err(wrong_type(at, "an object", other)),
+    }
+}
+
+/// What else an upstream may answer with is read by nobody here: it would be paid for, and not sent on.
+fn check_modalities(node: &Node<'_>, at: &Path<'_>) -> Result<(), Reject> {
+    let Node::List(kinds) = node else { return Ok(()) };
+    match kinds.iter().position(|kind| !matches!(kind, Node::Str(kind) if kind == "text")) {
+        Some(i) => Err(unsupported(&at.index(i), "answers are text here; leave it out, or say [\"text\"]")),
+        None => Ok(()),
     }
 }
 

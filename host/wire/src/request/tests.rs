@@ -32,7 +32,7 @@ fn a_plain_request_is_read() {
     assert_eq!(parsed.chat.model, "m");
     assert_eq!(parsed.chat.messages, [Message::text("m0", Role::User, "hi")]);
     assert_eq!((parsed.chat.n, parsed.chat.stream, parsed.chat.max_tokens), (1, false, None));
-    assert!(parsed.chat.parallel_tool_calls && parsed.chat.extra.is_empty());
+    assert!(parsed.chat.parallel_tool_calls.is_none() && parsed.chat.extra.is_empty());
 }
 
 #[test]
@@ -348,6 +348,16 @@ fn what_is_not_interpreted_travels_on() {
     assert!(extra("response_format", json!({"type": "text"})).is_empty());
     let most: Value = (10..26).map(|i| ("é".repeat(62) + &i.to_string(), json!("é".repeat(512)))).collect();
     assert_eq!(extra("metadata", most.clone())["metadata"], most);
+}
+
+#[test]
+fn answers_that_are_no_text_are_not_asked_for() {
+    assert!(chat_with("modalities", json!(["text"])).is_ok());
+    let reject = chat_with("modalities", json!(["text", "audio"])).unwrap_err();
+    assert_eq!(
+        (reject.param.as_deref(), reject.code.as_deref()),
+        (Some("modalities[1]"), Some("unsupported_parameter"))
+    );
 }
 
 #[test]

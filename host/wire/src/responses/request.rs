@@ -241,7 +241,7 @@ impl Draft {
             demands: self.demands,
             tools: self.tools,
             tool_choice: self.tool_choice,
-            parallel_tool_calls: self.parallel.unwrap_or(true),
+            parallel_tool_calls: self.parallel,
             sampling,
             max_tokens: self.max_output_tokens,
             fields: FieldNames { messages: "input", max_tokens: "max_output_tokens", tool_name: "name" },

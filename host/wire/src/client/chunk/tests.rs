@@ -168,6 +168,41 @@ fn a_whole_answer_is_read_like_a_stream() {
     assert!(reader(1).whole(br#"{"choices":[]}"#, &mut out).is_err());
 }
 
+#[test]
+fn of_an_answer_that_is_said_twice_a_stream_takes_what_is_new_and_a_body_the_whole() {
+    let said = r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"The sea"},"delta":{"content":" sea"},
+        "finish_reason":"stop"}]}"#;
+    let stop = delta(DeltaKind::Finish(FinishReason::Stop));
+    assert_eq!(read(1, &[said]).unwrap(), [text(" sea"), stop.clone()]);
+    let mut out = VecDeque::new();
+    reader(1).whole(said.as_bytes(), &mut out).unwrap();
+    assert_eq!(Vec::from(out), [text("The sea"), stop.clone(), Received::Done]);
+    let none = r#"{"choices":[{"index":0,"message":null,"delta":{"content":"x"}}]}"#;
+    assert_eq!(read(1, &[none, STOP]).unwrap(), [text("x"), stop]);
+}
+
+#[test]
+fn each_entry_of_a_whole_answer_is_a_call_of_its_own() {
+    for id in ["", r#""id":"","#, r#""id":"same","#] {
+        let call = |city: &str| format!(r#"{{{id}"function":{{"name":"w","arguments":"{{\"c\":\"{city}\"}}"}}}}"#);
+        let (a, b) = (call("A"), call("B"));
+        let body = format!(r#"{{"choices":[{{"message":{{"tool_calls":[{a},{b}]}},"finish_reason":"tool_calls"}}]}}"#);
+        let mut out = VecDeque::new();
+        reader(1).whole(body.as_bytes(), &mut out).unwrap();
+        let arguments = |received: &Received| match received {
+            Received::Delta(Delta { kind: DeltaKind::ToolCall { call, .. }, .. }) => Some(call.arguments.clone()),
+            _ => None,
+        };
+        let calls: Vec<String> = out.iter().filter_map(arguments).collect();
+        assert_eq!(calls, [r#"{"c":"A"}"#, r#"{"c":"B"}"#], "{body}");
+    }
+}
+
+#[test]
+fn an_event_without_data_says_nothing() {
+    assert_eq!(read(1, &["", "\n", STOP]).unwrap(), read(1, &[STOP]).unwrap());
+}
+
 fn any_delta() -> impl Strategy<Value = DeltaKind> {
     let text = "(?s).{1,12}";
     prop_oneof![

@@ -55,6 +55,29 @@ fn a_small_request_stays_small() {
 }
 
 #[test]
+fn a_choice_of_no_tool_is_sent_only_beside_tools_and_several_calls_only_where_the_caller_says() {
+    let written = |more: &str| -> Value {
+        let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"hi"}}]{more}}}"#);
+        let chat = parse_chat(body.as_bytes()).unwrap().chat;
+        serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap()
+    };
+    let tools = r#","tools":[{"type":"function","function":{"name":"f"}}]"#;
+    assert_eq!(written(r#","tool_choice":"none""#)["tool_choice"], Value::Null, "OpenAI refuses it");
+    assert_eq!(written(&format!(r#"{tools},"tool_choice":"none""#))["tool_choice"], "none");
+    for (said, sent) in [("", Value::Null), (r#","parallel_tool_calls":true"#, true.into())] {
+        assert_eq!(written(&format!("{tools}{said}"))["parallel_tool_calls"], sent);
+    }
+}
+
+#[test]
+fn a_completion_goes_on_from_all_that_guards_left_of_its_prompt() {
+    let mut chat = parse_completion(br#"{"model":"m","prompt":"p"}"#).unwrap().chat;
+    chat.messages.insert(0, Message::text("guard/0", Role::System, "Be kind. "));
+    let written: Value = serde_json::from_slice(&request_body(&chat, "m", RequestOptions::default())).unwrap();
+    assert_eq!(written["prompt"], "Be kind. p");
+}
+
+#[test]
 fn outcomes_of_one_message_become_messages_of_their_own() {
     let mut chat = parse_chat(br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#).unwrap().chat;
     let outcome = |id: &str| {
