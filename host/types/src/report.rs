@@ -109,8 +109,8 @@ pub struct ToolRun {
     pub call_id: String,
     /// The tool's name.
     pub name: String,
-    /// JSON text, as the guards left it.
-    pub arguments: String,
+    /// JSON text, as the guards left it; none where guards of the whole answer, which do not see it, may withhold words.
+    pub arguments: Option<String>,
     /// Who ran it.
     pub source: String,
     /// It failed.
@@ -173,10 +173,17 @@ impl Report {
 
     /// Notes that a tool of the server ran.
     pub fn ran(&mut self, mut run: ToolRun) {
-        let arguments = cut(&run.arguments, MAX_ARGUMENTS_BYTES);
-        self.omitted += u64::from(arguments.len() < run.arguments.len());
-        run.arguments = arguments;
+        if let Some(arguments) = &mut run.arguments {
+            let left = cut(arguments, MAX_ARGUMENTS_BYTES);
+            self.omitted += u64::from(left.len() < arguments.len());
+            *arguments = left;
+        }
         bounded(&mut self.tool_runs, run, &mut self.omitted);
+    }
+
+    /// Notes that something happened of which nothing may be told.
+    pub fn omitted(&mut self) {
+        self.omitted += 1;
     }
 }
 

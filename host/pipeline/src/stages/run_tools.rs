@@ -8,7 +8,7 @@ use metrics::counter;
 use std::sync::Arc;
 use tidegate_sandbox::stage::StageKind;
 use tidegate_types::{
-    Finding, Message, Part, Provenance, Reject, Role, ToolCall, ToolChoice, ToolOutcome, ToolRun, Transcript,
+    Finding, Message, Part, Provenance, Reject, Report, Role, ToolCall, ToolChoice, ToolOutcome, ToolRun, Transcript,
 };
 
 impl Pipeline {
@@ -21,9 +21,10 @@ impl Pipeline {
         findings: &mut Vec<Finding>,
     ) -> Result<(), Reject> {
         let mut answers = Vec::with_capacity(calls.len());
+        let told = if self.holds_answers(turn.request.chat.stream) { Told::WithoutWords } else { Told::Whole };
         for call in &calls {
             let (source, outcome) = self.run_tool(turn, call).await?;
-            turn.request.cx.note(|report| report.ran(ran(call, &source, &outcome)));
+            turn.request.cx.note(|report| note(report, told, call, &source, &outcome));
             answers.push(answer(source, outcome, answers.len()));
         }
         let left = self.screen_outside(&turn.request.cx, answers, findings).await?;
@@ -41,7 +42,7 @@ impl Pipeline {
 
     async fn run_tool(&self, turn: &TurnPlan, call: &ToolCall) -> Result<(String, ToolOutcome), Reject> {
         let Some(tool) = turn.tools.iter().find(|tool| tool.def.name == call.name) else {
-            return Ok(("tidegate".into(), unknown(turn, call)));
+            return Ok((NOBODY.into(), unknown(turn, call)));
         };
         let stage: &Stage = &self.stages.tools[tool.stage];
         if !is_json(&call.arguments) {
@@ -108,9 +109,24 @@ fn answer(source: String, outcome: ToolOutcome, index: usize) -> Message {
     }
 }
 
-fn ran(call: &ToolCall, source: &str, outcome: &ToolOutcome) -> ToolRun {
+/// Who runs a tool that nobody has offered.
+const NOBODY: &str = "tidegate";
+
+/// What a caller is told of a call. Guards of the whole answer are not asked about calls of the server's tools: where there
+/// are some, what the model has worded itself is not told. That is the arguments, and a name that nobody has offered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Whole,
+    WithoutWords,
+}
+
+fn note(report: &mut Report, told: Told, call: &ToolCall, source: &str, outcome: &ToolOutcome) {
+    if told == Told::WithoutWords && source == NOBODY {
+        return report.omitted();
+    }
     let ToolCall { id, name, arguments } = call.clone();
-    ToolRun { call_id: id, name, arguments, source: source.to_owned(), is_error: outcome.is_error }
+    let arguments = (told == Told::Whole).then_some(arguments);
+    report.ran(ToolRun { call_id: id, name, arguments, source: source.to_owned(), is_error: outcome.is_error });
 }
 
 fn withheld(call: &ToolCall) -> Message {
@@ -136,6 +152,24 @@ fn number(messages: &mut [Message], before: &[Message]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_guards_of_the_whole_answer_have_not_judged_a_call_nothing_that_the_model_worded_is_told() {
+        let call = |name: &str| ToolCall { id: "c".into(), name: name.into(), arguments: "{\"q\":\"secret\"}".into() };
+        let outcome = error(&call("search"), "no".into());
+        let told = |told: Told| {
+            let mut report = Report::default();
+            note(&mut report, told, &call("search"), "finder", &outcome);
+            note(&mut report, told, &call("secret"), NOBODY, &outcome);
+            report
+        };
+        let whole = told(Told::Whole);
+        assert_eq!((whole.tool_runs.len(), whole.omitted), (2, 0));
+        assert_eq!(whole.tool_runs[0].arguments, Some(call("search").arguments));
+        let without = told(Told::WithoutWords);
+        assert_eq!((without.tool_runs.len(), without.omitted), (1, 1));
+        assert_eq!((without.tool_runs[0].name.as_str(), &without.tool_runs[0].arguments), ("search", &None));
+    }
 
     #[test]
     fn what_a_turn_adds_has_numbers_of_its_own() {
