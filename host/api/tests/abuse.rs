@@ -400,3 +400,21 @@ async fn what_does_not_end_in_time_ends_with_an_error() {
     let answered = whole.answer().await;
     assert_eq!((answered.status, answered.header("retry-after")), (503, Some("1")));
 }
+
+/// An upstream says nothing before a whole answer is made.
+#[tokio::test]
+async fn what_has_not_begun_in_time_ends_with_an_error() {
+    let mut running = start(limits(), Vec::new(), None);
+    let mut clients = Vec::new();
+    for (path, body) in [(PATH, chat_body("never", "")), ("/v1/responses", r#"{"model":"never","input":"x"}"#.into())] {
+        let mut client = running.connect().await;
+        client.send(post(path, body)).await;
+        running.asked.recv().await.unwrap();
+        clients.push(client);
+    }
+    running.server.stop(Duration::ZERO).await;
+    for mut client in clients {
+        let answered = client.answer().await;
+        assert_eq!((answered.status, answered.header("retry-after")), (503, Some("1")));
+    }
+}

@@ -46,7 +46,10 @@ pub(crate) async fn answer(
         may_stream?;
     }
     let log = resumable.then(|| api.streams.open(&*caller).map_err(full)).transpose()?;
-    let mut reply = api.service.chat(chat, context).await?;
+    let mut reply = tokio::select! {
+        reply = api.service.chat(chat, context) => reply?,
+        () = cutting.cancelled() => return Err(error::stopping()),
+    };
     head.model.clone_from(&reply.model);
     head.citations = std::mem::take(&mut reply.citations);
     let headers = extra_headers(&reply);

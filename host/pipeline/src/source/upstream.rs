@@ -1,6 +1,8 @@
-//! An upstream's answer, counted as it comes: a delta is a token until the upstream says what it counted itself.
+//! An upstream's answer, counted as it comes until the upstream says what it counted itself: a delta is a token, and one that
+//! is longer than tokens are is as many as its text has usually.
 
 use super::SourceEvent;
+use crate::estimate::BYTES_PER_TOKEN;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tidegate_ledger::Tally;
@@ -40,10 +42,9 @@ impl UpstreamSource {
     fn count(&mut self, event: UpstreamEvent) -> SourceEvent {
         match event {
             UpstreamEvent::Delta(delta) => {
-                if !matches!(delta.kind, DeltaKind::Finish(_)) {
-                    self.counted.output_tokens += 1;
-                    self.tally.iter().for_each(|tally| tally.add_output(1));
-                }
+                let tokens = tokens(&delta.kind);
+                self.counted.output_tokens += tokens;
+                self.tally.iter().for_each(|tally| tally.add_output(tokens));
                 SourceEvent::Delta(delta)
             }
             UpstreamEvent::Usage(usage) => {
@@ -52,5 +53,37 @@ impl UpstreamSource {
                 SourceEvent::Usage(usage)
             }
         }
+    }
+}
+
+/// A word that is a token is hardly ever longer.
+const TOKEN_BYTES: usize = 32;
+
+/// About how many tokens were generated for it.
+fn tokens(kind: &DeltaKind) -> u64 {
+    let bytes = match kind {
+        DeltaKind::Text { text, .. } | DeltaKind::Reasoning(text) | DeltaKind::Refusal(text) => text.len(),
+        DeltaKind::ToolCall { call, .. } => call.name.len() + call.arguments.len(),
+        DeltaKind::Finish(_) => return 0,
+    };
+    if bytes <= TOKEN_BYTES { 1 } else { bytes.div_ceil(BYTES_PER_TOKEN) as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_types::{FinishReason, ToolCall};
+
+    #[test]
+    fn an_answer_in_one_piece_is_no_single_token() {
+        let text = |bytes: usize| DeltaKind::Text { text: "x".repeat(bytes), logprobs: Vec::new() };
+        let call = |arguments: String| DeltaKind::ToolCall {
+            index: 0,
+            call: ToolCall { id: "c".into(), name: "f".into(), arguments },
+        };
+        let counted = [text(1), text(32), text(4000), DeltaKind::Reasoning("y".repeat(41)), call("{}".into())];
+        assert_eq!(counted.map(|kind| tokens(&kind)), [1, 1, 1000, 11, 1]);
+        assert_eq!(tokens(&call("z".repeat(399))), 100);
+        assert_eq!(tokens(&DeltaKind::Finish(FinishReason::Stop)), 0);
     }
 }
