@@ -3,10 +3,13 @@
 //! A file is named by a digest of the component, the compiler's version and its settings, and starts with a digest
 //! of its own content, keyed by its name. Invariant: machine code that is loaded was written by this program for
 //! this component and this engine, and is whole; anything else is compiled again. Files are written aside and
-//! renamed, so that two processes may share a directory.
+//! renamed, so that two processes may share a directory. Whose that must be is in `cache/folder.rs`.
+
+mod folder;
 
 use crate::error::SandboxError;
-use std::fs::{self, DirBuilder, File};
+use folder::make_private;
+use std::fs::{self, File};
 use std::hash::Hash;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -25,11 +28,9 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Makes the directory, private to this user, and refuses one that others may write to.
+    /// Makes the directory, private to this user, and refuses one that others may write to or have made.
     pub(crate) fn open(dir: Option<PathBuf>, max_bytes: u64) -> Result<Self, SandboxError> {
-        if let Some(path) = &dir {
-            make_private(path)?;
-        }
+        let dir = dir.as_deref().map(make_private).transpose()?;
         Ok(Self { dir, max_bytes })
     }
 
@@ -100,8 +101,9 @@ fn read(path: &Path, key: &blake3::Hash) -> Option<Vec<u8>> {
 fn revive(engine: &Engine, code: &[u8], path: &Path) -> Option<Component> {
     // SAFETY: `deserialize` wants bytes that `serialize` made, unchanged. These carry a digest keyed by the name of
     // the component and the engine's settings (checked in `read`, on this very copy), which only `store` writes, in
-    // a directory that only this user may write to (checked in `make_private`). So they are what `serialize` made
-    // for this component; wasmtime itself checks its version and settings once more.
+    // a directory that is this user's own, that no other user may write to, and in whose place none can put another
+    // (checked in `make_private`, which gives the path that this one is below). So they are what `serialize` made for
+    // this component; wasmtime itself checks its version and settings once more.
     let revived = unsafe { Component::deserialize(engine, code) };
     revived
         .inspect_err(|error| {
@@ -111,8 +113,7 @@ fn revive(engine: &Engine, code: &[u8], path: &Path) -> Option<Component> {
 }
 
 fn write_aside(dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) -> io::Result<()> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let aside = dir.join(format!("{key}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    let aside = part(dir, &key.to_string());
     let written = File::create_new(&aside).and_then(|mut file| {
         file.write_all(blake3::keyed_hash(key.as_bytes(), code).as_bytes())?;
         file.write_all(code)
@@ -120,6 +121,12 @@ fn write_aside(dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) -> io::
     written.and_then(|()| fs::rename(&aside, path)).inspect_err(|_| {
         let _ = fs::remove_file(&aside);
     })
+}
+
+/// A name that no other file has, of one that is not whole yet.
+fn part(dir: &Path, of: &str) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    dir.join(format!("{of}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// Removes the files that were written longest ago, until the rest is within the bound. `keep` stays.
@@ -139,23 +146,6 @@ fn trim(dir: &Path, keep: &Path, max_bytes: u64) -> io::Result<()> {
         total = total.saturating_add(bytes);
         if total > max_bytes && path != keep {
             fs::remove_file(&path)?;
-        }
-    }
-    Ok(())
-}
-
-fn make_private(path: &Path) -> Result<(), SandboxError> {
-    let failed = |error: io::Error| SandboxError::CacheDir { path: path.into(), message: error.to_string() };
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path).map_err(failed)?;
-    #[cfg(unix)]
-    {
-        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path).map_err(failed)?.permissions()) & 0o777;
-        if mode & 0o022 != 0 {
-            return Err(SandboxError::CacheDirOpen { path: path.into(), mode });
         }
     }
     Ok(())

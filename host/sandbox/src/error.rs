@@ -19,12 +19,23 @@ pub enum SandboxError {
         message: String,
     },
     /// Others may write to the cache directory, and what lies there is run as machine code.
-    #[error("the cache directory `{}` may be written by others (mode {mode:o}); run `chmod 700` on it", path.display())]
+    #[error(
+        "the cache directory `{}` may be written by others (mode {mode:o}); empty it and run `chmod 700` on it",
+        path.display()
+    )]
     CacheDirOpen {
         /// The directory.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
+    },
+    /// The cache directory may be somebody else's, and what lies there is run as machine code.
+    #[error("the cache directory `{}` may be another user's: {why}; remove it, or set another `cache_dir`", path.display())]
+    CacheDirForeign {
+        /// The directory.
+        path: PathBuf,
+        /// Why it may be.
+        why: String,
     },
     /// No random bytes from the system.
     #[error("the system gives no random bytes: {0}")]

@@ -83,3 +83,50 @@ fn the_directory_is_private() {
     let refused = Sandbox::new(SandboxConfig { cache_dir: Some(cache), ..small() }).err().unwrap();
     assert!(matches!(refused, SandboxError::CacheDirOpen { mode: 0o777, .. }), "{refused}");
 }
+
+#[cfg(unix)]
+#[track_caller]
+fn is_foreign(dir: &Path, part: &str) {
+    let refused = Sandbox::new(SandboxConfig { cache_dir: Some(dir.to_owned()), ..small() }).err().unwrap();
+    assert!(matches!(&refused, SandboxError::CacheDirForeign { why, .. } if why.contains(part)), "{refused}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_of_another_user_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    // Only who may do anything gives files away; for others, most directories of the system are somebody else's.
+    let given_away = std::os::unix::fs::chown(dir.path(), Some(12_345), None).is_ok();
+    is_foreign(if given_away { dir.path() } else { Path::new("/usr") }, "it is of user ");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_directory_is_refused_and_one_on_the_way_is_followed_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, link) = (dir.path().join("own"), dir.path().join("link"));
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::symlink(&own, &link).unwrap();
+    is_foreign(&link, "symbolic link");
+    let sandbox = sandbox(&link.join("cache"));
+    fs::remove_file(&link).unwrap();
+    sandbox.load(spec("panics")).unwrap();
+    assert_eq!(files(&own.join("cache")).len(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_that_others_may_put_another_in_the_place_of_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (shared, cache) = (dir.path().join("shared"), dir.path().join("shared/a/b"));
+    let allow = |mode| fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+    fs::create_dir(&shared).unwrap();
+    allow(0o777);
+    is_foreign(&cache, "shared/a`");
+    allow(0o1777);
+    sandbox(&cache);
+    if std::os::unix::fs::chown(shared.join("a"), Some(12_345), None).is_ok() {
+        is_foreign(&cache, "shared/a`");
+    }
+}

@@ -1,0 +1,83 @@
+//! The directory of the cache, where nobody but this user may put what is run as machine code: it is this user's own, no
+//! other may write to it, and none can put another in its place. The system's administrator, who may do anything, counts as
+//! nobody here.
+
+use crate::error::SandboxError;
+use std::fs::DirBuilder;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Makes the directory, and gives its real path: a link on the way may lead elsewhere tomorrow.
+pub(super) fn make_private(path: &Path) -> Result<PathBuf, SandboxError> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path).map_err(|error| unusable(path, &error))?;
+    #[cfg(unix)]
+    let real = unix::check(path)?;
+    #[cfg(not(unix))]
+    let real = path.into();
+    Ok(real)
+}
+
+fn unusable(path: &Path, error: &io::Error) -> SandboxError {
+    SandboxError::CacheDir { path: path.into(), message: error.to_string() }
+}
+
+#[cfg(unix)]
+mod unix {
+    use super::{Path, PathBuf, SandboxError, io, unusable};
+    use crate::cache::part;
+    use std::fs::{self, File, Metadata};
+    use std::os::unix::fs::MetadataExt;
+
+    /// In a directory that all may write to: each may move its own entries only.
+    const STICKY: u32 = 0o1000;
+
+    pub(super) fn check(path: &Path) -> Result<PathBuf, SandboxError> {
+        let failed = |error: io::Error| unusable(path, &error);
+        let foreign = |why: String| Err(SandboxError::CacheDirForeign { path: path.into(), why });
+        if fs::symlink_metadata(path).map_err(failed)?.is_symlink() {
+            return foreign("it is a symbolic link".into());
+        }
+        let real = path.canonicalize().map_err(failed)?;
+        let about = fs::symlink_metadata(&real).map_err(failed)?;
+        let mode = about.mode() & 0o777;
+        if mode & 0o022 != 0 {
+            return Err(SandboxError::CacheDirOpen { path: path.into(), mode });
+        }
+        let own = own_user(&real).map_err(failed)?;
+        if about.uid() != own {
+            return foreign(format!("it is of user {}, and this is user {own}", about.uid()));
+        }
+        match replaceable(&real, own).map_err(failed)? {
+            Some(folder) => foreign(format!("others may put another in the place of `{}`", folder.display())),
+            None => Ok(real),
+        }
+    }
+
+    /// The first of the directory and those that it lies in that others may replace: each may write where it lies, and it is
+    /// not kept by who owns it.
+    fn replaceable(real: &Path, own: u32) -> io::Result<Option<&Path>> {
+        for (folder, parent) in real.ancestors().zip(real.ancestors().skip(1)) {
+            let mode = fs::metadata(parent)?.mode();
+            let is_kept = |about: &Metadata| mode & STICKY != 0 && [own, 0].contains(&about.uid());
+            if mode & 0o002 != 0 && !is_kept(&fs::metadata(folder)?) {
+                return Ok(Some(folder));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As whom this process makes files: the owner of one that it makes. Where it can make none, whose process it is.
+    fn own_user(dir: &Path) -> io::Result<u32> {
+        let path = part(dir, "owner");
+        let made = File::create_new(&path).and_then(|file| file.metadata());
+        if made.is_ok() {
+            fs::remove_file(&path)?;
+        }
+        let about = made.or_else(|error| fs::metadata("/proc/self").map_err(|_| error))?;
+        Ok(about.uid())
+    }
+}
