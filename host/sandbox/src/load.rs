@@ -4,7 +4,7 @@
 //! is taken, it is of the instance that was configured.
 
 use crate::blueprint::{Blueprint, StageIndices};
-use crate::capability::{Documents, HttpAccess, KvStore, LogRate, MemoryKv, Namespace};
+use crate::capability::{Documents, HttpAccess, KvStore, LogRate, MemoryKv, MemoryVectors, Namespace};
 use crate::descriptor;
 use crate::error::LoadCause;
 use crate::imports;
@@ -34,6 +34,8 @@ const MAX_TIME: Duration = Duration::from_secs(3600);
 const MAX_UNASKED: usize = 1 << 20;
 /// Bytes of a descriptor.
 const MIN_OUTPUT: usize = 4 << 10;
+/// Bytes of vectors that a plugin may put while it is tried.
+const TRIAL_VECTORS: usize = 64 << 20;
 
 pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, LoadCause> {
     check_limits(&spec.limits, core)?;
@@ -96,7 +98,7 @@ impl Opened {
         let refuse = |capability, message| LoadCause::Grant { capability, message };
         let http = match &grants.http {
             Some(grant) if used.contains("http") => {
-                let access = HttpAccess::open(core.config.http.as_ref(), grant);
+                let access = HttpAccess::open(core.config.http.as_ref(), grant, grants.secrets.values());
                 Some(Arc::new(access.map_err(|message| refuse("http", message))?))
             }
             _ => None,
@@ -259,10 +261,13 @@ fn not_configured(error: CallError) -> LoadCause {
     }
 }
 
+/// The state of an instance that serves nobody: what it stores is thrown away with it.
 fn trial_state(core: &Core, blueprint: Arc<Blueprint>, phase: Phase) -> HostState {
     let nobody = TenantId::new("");
     let namespace = Namespace::of_tenant(blueprint.name.clone(), nobody.clone());
     let scratch: Arc<dyn KvStore> = Arc::new(MemoryKv::new(blueprint.grants.kv_bytes.unwrap_or(0)));
+    let vectors = Arc::new(MemoryVectors::new(TRIAL_VECTORS, TRIAL_VECTORS));
+    let blueprint = Arc::new(Blueprint { vectors, ..Blueprint::clone(&blueprint) });
     HostState::new(blueprint, namespace, scratch, core.registry.clone(), nobody, phase)
 }
 
@@ -358,6 +363,21 @@ fn said(panic: &(dyn Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capability::{Collection, VectorEntry};
+    use crate::plugin::tests::parts;
+
+    #[tokio::test]
+    async fn what_is_put_into_a_collection_while_a_plugin_is_tried_is_thrown_away() {
+        let plugin = crate::plugin::tests::load(1, Snapshot::Never).unwrap();
+        let (core, blueprint) = parts(&plugin);
+        let state = trial_state(core, blueprint.clone(), Phase::Serve);
+        let collection = Collection { tenant: TenantId::new(""), name: "notes".into() };
+        let entry = VectorEntry { id: "a".into(), vector: vec![1.0], payload: Vec::new() };
+        state.blueprint.vectors.put(&collection, vec![entry]).await.unwrap();
+        for (store, found) in [(&state.blueprint.vectors, 1), (&core.config.vectors, 0)] {
+            assert_eq!(store.search(&collection, vec![1.0], 9, Vec::new()).await.unwrap().len(), found);
+        }
+    }
 
     #[test]
     fn a_panic_is_an_error_with_its_words() {

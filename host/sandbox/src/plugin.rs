@@ -235,7 +235,7 @@ impl Plugin {
         let until = began + wall;
         let _running = self.core.ticker.clock().running();
         let retention = retention::<C>(ctx);
-        let mut lease = pool.lease(until).await?;
+        let mut lease = pool.lease(&ctx.caller.tenant, until).await?;
         let until = until + lease.made_in;
         let left = if lease.is_late { until.saturating_duration_since(Instant::now()) } else { wall };
         let Within { answer, waited } = self.enter(&mut lease.instance, ctx, &call, until, left).await;
@@ -365,6 +365,11 @@ pub(crate) mod tests {
 
     pub(crate) fn registry(plugin: &Plugin) -> &Registry {
         &plugin.core.registry
+    }
+
+    /// What it was loaded in, and as.
+    pub(crate) fn parts(plugin: &Plugin) -> (&Core, &Arc<Blueprint>) {
+        (&plugin.core, &plugin.blueprint)
     }
 
     pub(crate) fn by(tenant: &str) -> CallContext {

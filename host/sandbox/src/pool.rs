@@ -3,10 +3,11 @@
 //! away. Invariant: no instance ever serves two owners, nor a call after one that did not end well, or of which nothing may be kept.
 //!
 //! A call takes its place and its instance under one lock, and leaves both under one. Places are given in the order in which
-//! they were asked for: what a call leaves goes to whoever waits longest, and is free for all only where nobody waits. What is
-//! made while no call sees to it is in `pool/making.rs`.
+//! a tenant has asked for them, and where tenants share a pool to each in its turn (`pool/waiters.rs`): what a call leaves goes
+//! to whoever is next, and is free for all only where nobody waits. What is made while no call sees to it is in `pool/making.rs`.
 
 mod making;
+mod waiters;
 
 pub(crate) use making::Makings;
 
@@ -20,12 +21,12 @@ use crate::slots::share_of;
 use crate::stage::CallError;
 use making::UnderWay;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tidegate_fair::Owner;
 use tidegate_types::TenantId;
 use tokio::sync::oneshot;
+use waiters::Waiters;
 
 /// Idle instances, and the places that bound the live ones.
 pub(crate) struct Pool {
@@ -44,7 +45,7 @@ struct Places {
     idle: Vec<Idle>,
     /// Places that nobody holds: none while somebody waits.
     free: usize,
-    waiters: VecDeque<oneshot::Sender<OwnedPlace>>,
+    waiters: Waiters,
     /// Whether an instance is made that no call sees to.
     under_way: Option<UnderWay>,
 }
@@ -61,6 +62,9 @@ struct Place<'p>(&'p Arc<Pool>);
 
 /// The same between calls: on its way to whoever waits. `None` once it is a [`Place`] or was given back.
 struct OwnedPlace(Option<Arc<Pool>>);
+
+/// A place, with an instance where one is idle.
+type Taken<'p> = (Place<'p>, Option<Box<Instance>>);
 
 /// The use of one instance by one call.
 pub(crate) struct Lease<'p> {
@@ -130,7 +134,7 @@ impl Pool {
         makings: &Arc<Makings>,
     ) -> Arc<Self> {
         let free = blueprint.max_instances();
-        let places = Places { idle: Vec::new(), free, waiters: VecDeque::new(), under_way: None };
+        let places = Places { idle: Vec::new(), free, waiters: Waiters::default(), under_way: None };
         let (kv, registry) = (core.config.kv.clone(), core.registry.clone());
         let share = share_of(tenant);
         let (makings, places) = (Arc::downgrade(makings), Mutex::new(places));
@@ -142,9 +146,13 @@ impl Pool {
         Arc::ptr_eq(&self.blueprint, blueprint) && self.namespace.tenant == *owner
     }
 
-    /// An instance for one call: an idle one, or a new one. Waits until `until` for another call to end.
-    pub(crate) async fn lease(self: &Arc<Self>, until: Instant) -> Result<Lease<'_>, CallError> {
-        let (place, idle, is_late) = match self.take() {
+    /// An instance for one call of `tenant`: an idle one, or a new one. Waits until `until` for another call to end.
+    pub(crate) async fn lease<'p>(
+        self: &'p Arc<Self>,
+        tenant: &TenantId,
+        until: Instant,
+    ) -> Result<Lease<'p>, CallError> {
+        let (place, idle, is_late) = match self.take(tenant) {
             Ok((place, idle)) => (place, idle, false),
             Err(waiting) => {
                 let handed = tokio::time::timeout_at(until.into(), waiting).await;
@@ -160,20 +168,14 @@ impl Pool {
     }
 
     /// A place, with an instance where one is idle; or the end of a queue.
-    fn take(self: &Arc<Self>) -> Result<(Place<'_>, Option<Box<Instance>>), oneshot::Receiver<OwnedPlace>> {
+    fn take<'p>(self: &'p Arc<Self>, tenant: &TenantId) -> Result<Taken<'p>, oneshot::Receiver<OwnedPlace>> {
         let mut places = self.places.lock();
         if let Some(left) = places.free.checked_sub(1) {
             places.free = left;
             let idle = self.pop_idle(&mut places);
             return Ok((Place(self), idle));
         }
-        // Who gave up is passed over in any case; this keeps a queue in which all do so from growing.
-        while places.waiters.front().is_some_and(oneshot::Sender::is_closed) {
-            places.waiters.pop_front();
-        }
-        let (waiter, waiting) = oneshot::channel();
-        places.waiters.push_back(waiter);
-        Err(waiting)
+        Err(places.waiters.push(tenant))
     }
 
     fn pop_idle(&self, places: &mut Places) -> Option<Box<Instance>> {
@@ -182,7 +184,7 @@ impl Pool {
         Some(instance)
     }
 
-    /// Leaves a place, and the instance where it may serve another call, to whoever waits longest.
+    /// Leaves a place, and the instance where it may serve another call, to whoever is next.
     fn give_back(self: &Arc<Self>, mut kept: Option<Idle>) {
         // Handed on without the lock: who has given up drops it, and who is woken may do anything.
         while let Some(waiter) = self.next_waiter(kept.take()) {
@@ -195,14 +197,14 @@ impl Pool {
         self.registry.relieve(self.work());
     }
 
-    /// Who waits longest for a place; where nobody does, the place is free.
+    /// Who is next to have a place; where nobody waits, the place is free.
     fn next_waiter(&self, kept: Option<Idle>) -> Option<oneshot::Sender<OwnedPlace>> {
         let mut places = self.places.lock();
         if let Some(kept) = kept {
             places.idle.push(kept);
             self.num_idle().add(1);
         }
-        let next = places.waiters.pop_front();
+        let next = places.waiters.pop();
         places.free += usize::from(next.is_none());
         next
     }
@@ -298,7 +300,7 @@ mod tests {
         let plugin = load(1, Snapshot::Never).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         let pool = plugin.pool(&by("a"));
-        let Lease { instance, place, .. } = pool.lease(until).await.unwrap();
+        let Lease { instance, place, .. } = pool.lease(&pool.share.tenant, until).await.unwrap();
         let kept = pool.may_idle(instance, Instant::now());
         assert!(kept.is_some(), "nobody waits");
         let mut waiting = pin!(pool.registry.slot(Work::Compute, &pool.share, until));

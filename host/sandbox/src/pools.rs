@@ -48,7 +48,7 @@ mod tests {
             plugin.pools.all().len()
         };
         let (pool, until) = (plugin.pool(&by("a")), Instant::now() + Duration::from_secs(60));
-        let lease = pool.lease(until).await.unwrap();
+        let lease = pool.lease(&pool.share().tenant, until).await.unwrap();
         assert_eq!(num_pools(), 1, "a call has it");
         lease.keep(Instant::now());
         drop(pool);
@@ -63,6 +63,7 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), is_swept).await.expect("it is forgotten");
-        plugin.pool(&by("a")).lease(until).await.unwrap().keep(Instant::now());
+        let pool = plugin.pool(&by("a"));
+        pool.lease(&pool.share().tenant, until).await.unwrap().keep(Instant::now());
     }
 }

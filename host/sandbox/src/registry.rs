@@ -250,7 +250,7 @@ mod tests {
     /// Leaves `tenant` an idle instance, and says how many bytes that has.
     async fn warm(plugin: &Plugin, tenant: &str) -> usize {
         let pool = plugin.pool(&by(tenant));
-        pool.lease(in_a_minute()).await.unwrap().keep(Instant::now());
+        pool.lease(&pool.share().tenant, in_a_minute()).await.unwrap().keep(Instant::now());
         pool.idle()[0].1
     }
 
@@ -304,8 +304,9 @@ mod tests {
         let plugin = load(2, Snapshot::Never).unwrap();
         let (registry, until) = (registry(&plugin), in_a_minute());
         let [greedy, other] = ["greedy", "other"].map(|tenant| plugin.pool(&by(tenant)));
-        let hanging = [greedy.lease(until).await.unwrap(), greedy.lease(until).await.unwrap()];
-        let call = other.lease(until).await.unwrap();
+        let [of_greedy, of_other] = [&greedy, &other].map(|pool| &pool.share().tenant);
+        let hanging = [greedy.lease(of_greedy, until).await.unwrap(), greedy.lease(of_greedy, until).await.unwrap()];
+        let call = other.lease(of_other, until).await.unwrap();
         let mut waiting = pin!(registry.slot(Work::Compute, greedy.share(), until));
         assert!(futures_util::poll!(&mut waiting).is_pending(), "two must go before it may have one");
         let locked = registry.pools.lock();

@@ -1,7 +1,7 @@
-//! The places of live instances, for one kind of work. A tenant whose plugins wait for a service that hangs would fill
-//! them all and so shut out everybody else: past the limit there is still room for a tenant below its share
-//! ([`tidegate_fair::places`]). Invariant: nobody waits who could have a place. What instances without work hold is the
-//! registry's to take: [`Slots::missing_for_waiters`] says when.
+//! The places of live instances, for one kind of work; and of one plugin's requests (`capability/http/places.rs`). A tenant
+//! whose plugins wait for a service that hangs would fill them all and so shut out everybody else: past the limit there is
+//! still room for a tenant below its share ([`tidegate_fair::places`]). Invariant: nobody waits who could have a place. What
+//! instances without work hold is the registry's to take: [`Slots::missing_for_waiters`] says when.
 
 use crate::lane::Count;
 use parking_lot::Mutex;
@@ -37,7 +37,7 @@ struct Waiter {
     told: oneshot::Sender<Slot>,
 }
 
-/// The right to one live instance.
+/// The right to one live instance, or to one request.
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     owner: Owner,

@@ -1,6 +1,9 @@
 //! Documents in folders of this machine. A path is a mount's name and plain names below it. Invariant: what is read
 //! lies under the mounted folder after every symbolic link is resolved, and no link is followed inside it: links are
 //! neither listed nor opened, so that who may write to the folder cannot show a plugin other files.
+//!
+//! A folder may hang, as one of another machine does that is away, and nothing ends a read in it. So a plugin has a few at
+//! once, each until it has ended, be its call gone long before: it takes no more threads than that from others.
 
 use super::{BoxFuture, CapabilityError, DocumentEntry, DocumentStore, Documents};
 use std::collections::BTreeMap;
@@ -8,12 +11,18 @@ use std::fs::{self, File, Metadata};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
+use tokio::sync::Semaphore;
 
 /// Folders within folders that are looked into.
 const MAX_DEPTH: usize = 32;
 /// Names in one folder; a larger one is refused rather than shown in part.
 const MAX_NAMES: usize = 100_000;
+
+/// Reads of one plugin's documents at once.
+const MAX_READS: usize = 8;
+/// How long a call waits for one of those to end: many times as long as a read takes in a folder that answers.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Opens folders.
 pub struct Folders;
@@ -21,7 +30,7 @@ pub struct Folders;
 impl DocumentStore for Folders {
     fn open(&self, mounts: &BTreeMap<String, PathBuf>) -> Result<Arc<dyn Documents>, String> {
         let roots = mounts.iter().map(|(name, folder)| Ok((mount_name(name)?, root(name, folder)?)));
-        Ok(Arc::new(Mounts { roots: roots.collect::<Result<_, String>>()? }))
+        Ok(Arc::new(Mounts::new(roots.collect::<Result<_, String>>()?)))
     }
 }
 
@@ -41,6 +50,8 @@ fn is_plain(name: &str) -> bool {
 
 struct Mounts {
     roots: BTreeMap<String, PathBuf>,
+    /// Reads that may begin.
+    reads: Arc<Semaphore>,
 }
 
 impl Documents for Mounts {
@@ -49,7 +60,10 @@ impl Documents for Mounts {
         after: Option<String>,
         limit: u32,
     ) -> BoxFuture<'static, Result<Vec<DocumentEntry>, CapabilityError>> {
-        Box::pin(blocking(move || self.list_now(after.as_deref(), limit as usize)))
+        Box::pin(async move {
+            let mounts = Arc::clone(&self);
+            self.blocking(move || mounts.list_now(after.as_deref(), limit as usize)).await
+        })
     }
 
     fn read(
@@ -58,18 +72,36 @@ impl Documents for Mounts {
         offset: u64,
         len: u32,
     ) -> BoxFuture<'static, Result<Vec<u8>, CapabilityError>> {
-        Box::pin(blocking(move || self.read_now(&path, offset, len)))
+        Box::pin(async move {
+            let mounts = Arc::clone(&self);
+            self.blocking(move || mounts.read_now(&path, offset, len)).await
+        })
     }
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, CapabilityError> + Send + 'static,
-) -> Result<T, CapabilityError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(CapabilityError::Unavailable(format!("reading stopped: {error}"))))
-}
-
 impl Mounts {
+    fn new(roots: BTreeMap<String, PathBuf>) -> Self {
+        Self { roots, reads: Arc::new(Semaphore::new(MAX_READS)) }
+    }
+
+    /// Reads beside the calls' threads. The right to that goes with the work, and not with who waits for it.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, CapabilityError> + Send + 'static,
+    ) -> Result<T, CapabilityError> {
+        let right = tokio::time::timeout(PATIENCE, Arc::clone(&self.reads).acquire_owned()).await;
+        let right = right.ok().and_then(Result::ok).ok_or_else(|| {
+            let message = format!("{MAX_READS} reads of documents of this plugin have not ended; a folder may be away");
+            CapabilityError::Unavailable(message)
+        })?;
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work();
+            drop(right);
+            done
+        });
+        done.await.unwrap_or_else(|error| Err(CapabilityError::Unavailable(format!("reading stopped: {error}"))))
+    }
+
     fn read_now(&self, path: &str, offset: u64, len: u32) -> Result<Vec<u8>, CapabilityError> {
         let mut file = self.open_file(path)?;
         let mut bytes = Vec::new();
@@ -212,7 +244,7 @@ mod tests {
     use super::*;
 
     fn mounts(folder: &Path) -> Mounts {
-        Mounts { roots: BTreeMap::from([("docs".to_owned(), folder.canonicalize().unwrap())]) }
+        Mounts::new(BTreeMap::from([("docs".to_owned(), folder.canonicalize().unwrap())]))
     }
 
     fn tree() -> tempfile::TempDir {
@@ -301,6 +333,26 @@ mod tests {
         for path in ["docs/file-link", "docs/folder-link/b.txt", "docs/inner-link"] {
             assert!(matches!(mounts.read_now(path, 0, 10), Err(CapabilityError::Invalid(_))), "{path}");
         }
+    }
+
+    #[tokio::test]
+    async fn reads_that_hang_take_no_more_threads_however_many_calls_give_up() {
+        use futures_util::FutureExt;
+        let folder = tree();
+        let mounts = Arc::new(mounts(folder.path()));
+        let (let_go, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Arc::new(std::sync::Mutex::new(gate));
+        for _ in 0..MAX_READS {
+            let gate = gate.clone();
+            let hanging = move || gate.lock().unwrap().recv().map_err(|_| not_there("gone"));
+            assert!(mounts.blocking(hanging).now_or_never().is_none(), "its call gives up");
+        }
+        let read = || mounts.clone().read("docs/b.txt".into(), 0, 4);
+        let refused = read().await.unwrap_err();
+        assert!(matches!(&refused, CapabilityError::Unavailable(why) if why.contains("8 reads")), "{refused}");
+        let_go.send(()).unwrap();
+        assert_eq!(read().await.unwrap(), b"0123", "one has ended");
+        drop(let_go);
     }
 
     #[test]

@@ -1,21 +1,26 @@
 //! `http`: requests to granted origins. This file bounds what a guest may send, fills secrets in and blanks them out of
 //! what comes back; the supplier knows HTTP, checks the URL against the origins and the addresses behind it, and
-//! follows no redirect.
+//! follows no redirect. How many requests run at once is in `http/places.rs`, how secrets are found in `http/blanks.rs`.
+
+mod blanks;
+mod places;
 
 use super::{BoxFuture, CapabilityError};
 use crate::bindings::tidegate::plugin::http as wit;
+use crate::slots::{Slots, share_of};
 use crate::stage::{HttpGrant, Secret};
 use crate::state::HostState;
+use blanks::{blanked, check_plain};
+use places::Places;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tidegate_types::TenantId;
 
 const MAX_URL_BYTES: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 const MAX_AT_ONCE: usize = 16;
-/// What a guest sees in a secret's place.
-const BLANK: &str = "[secret]";
 /// Headers that are the host's: they say where a message ends and which connection it is for.
 const RESERVED: [&str; 10] = [
     "host",
@@ -29,6 +34,8 @@ const RESERVED: [&str; 10] = [
     "expect",
     "proxy-connection",
 ];
+/// The same in a request with a secret: in an answer that comes encoded, or in parts, nobody would see it.
+const RESERVED_BESIDE_SECRETS: [&str; 2] = ["accept-encoding", "range"];
 
 /// A request whose bounds were checked and whose secrets are filled in.
 #[derive(Clone)]
@@ -86,26 +93,50 @@ impl HttpClient for NoHttp {
 pub(crate) struct HttpAccess {
     origins: Arc<dyn HttpOrigins>,
     grant: HttpGrant,
-    running: Semaphore,
+    /// All that the plugin may send, each once and none empty: one answer may tell what another request has brought.
+    secrets: Vec<Secret>,
+    running: Arc<Slots>,
+}
+
+/// A request whose bounds were checked.
+struct Outgoing {
+    request: HttpRequest,
+    has_secret: bool,
 }
 
 impl HttpAccess {
-    pub(crate) fn open(client: &dyn HttpClient, grant: &HttpGrant) -> Result<Self, String> {
-        let running = Semaphore::new(grant.concurrency);
-        Ok(Self { origins: client.open(grant)?, grant: grant.clone(), running })
+    /// `secrets` are all that the plugin is granted.
+    pub(crate) fn open<'s>(
+        client: &dyn HttpClient,
+        grant: &HttpGrant,
+        secrets: impl IntoIterator<Item = &'s Secret>,
+    ) -> Result<Self, String> {
+        Ok(Self::new(client.open(grant)?, grant.clone(), secrets))
     }
 
-    /// Sends a request whose secrets are `secrets`; answers without them. So much more of the answer is read than the guest
-    /// gets that a secret across the cut is seen whole: a guest that chooses where the cut is would else read all of the
-    /// secret but its end.
-    async fn send(&self, request: HttpRequest, secrets: &[Secret]) -> Result<HttpResponse, CapabilityError> {
+    fn new<'s>(origins: Arc<dyn HttpOrigins>, grant: HttpGrant, secrets: impl IntoIterator<Item = &'s Secret>) -> Self {
+        let distinct: BTreeSet<&str> = secrets.into_iter().map(Secret::expose).collect();
+        let secrets = distinct.into_iter().filter(|secret| !secret.is_empty()).map(Secret::new).collect();
+        let running = Slots::new(grant.concurrency.try_into().unwrap_or(u32::MAX));
+        Self { origins, grant, secrets, running }
+    }
+
+    /// For the requests of one call.
+    fn places(&self, tenant: TenantId) -> Places {
+        Places::new(Arc::clone(&self.running), share_of(tenant))
+    }
+
+    /// Sends a request; answers without secrets. So much more of the answer is read than the guest gets that a secret across
+    /// the cut is seen whole: a guest that chooses where the cut is would else read all of the secret but its end.
+    async fn send(&self, outgoing: Outgoing, places: &Places) -> Result<HttpResponse, CapabilityError> {
+        let Outgoing { request, has_secret } = outgoing;
         let most = request.response_bytes;
-        let longest = secrets.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
+        let longest = self.secrets.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
         let request = HttpRequest { response_bytes: most.saturating_add(longest.saturating_sub(1)), ..request };
         let started = Instant::now();
         let out_of_time = || CapabilityError::Timeout("no answer in time".into());
-        let permit = tokio::time::timeout(request.timeout, self.running.acquire()).await;
-        let _permit = permit.map_err(|_| {
+        let place = tokio::time::timeout(request.timeout, places.place()).await;
+        let _place = place.ok().flatten().ok_or_else(|| {
             let most = self.grant.concurrency;
             CapabilityError::Unavailable(format!("{most} requests of this plugin run at once (http.concurrency)"))
         })?;
@@ -114,16 +145,24 @@ impl HttpAccess {
             return Err(out_of_time());
         }
         let sent = self.origins.send(HttpRequest { timeout, ..request });
-        let mut response = tokio::time::timeout(timeout, sent).await.map_err(|_| out_of_time())??;
+        let response = tokio::time::timeout(timeout, sent).await.map_err(|_| out_of_time())??;
+        if has_secret {
+            check_plain(&response)?;
+        }
+        Ok(self.without_secrets(response, most))
+    }
+
+    /// The answer with so much of its body.
+    fn without_secrets(&self, mut response: HttpResponse, most: usize) -> HttpResponse {
         response.truncated |= response.body.len() > most;
-        let secrets: Vec<&str> = secrets.iter().map(Secret::expose).filter(|secret| !secret.is_empty()).collect();
+        let secrets: Vec<&str> = self.secrets.iter().map(Secret::expose).collect();
         response.body = blanked(&response.body, &secrets, most);
         for (_, value) in &mut response.headers {
             // All of it: a cut could fall into a character.
             let left = blanked(value.as_bytes(), &secrets, usize::MAX);
             *value = String::from_utf8_lossy(&left).into_owned();
         }
-        Ok(response)
+        response
     }
 }
 
@@ -159,21 +198,14 @@ impl HostState {
             return refuse(CapabilityError::Invalid(format!("{count} requests at once; at most {MAX_AT_ONCE}")));
         }
         let checked: Vec<_> = requests.into_iter().map(|request| self.outgoing(&access.grant, request)).collect();
-        let access = &access;
-        let sends = checked.into_iter().map(|checked| async move {
-            let (request, secrets) = checked?;
-            access.send(request, &secrets).await
-        });
+        let (access, places) = (&access, &access.places(self.tenant.clone()));
+        let sends = checked.into_iter().map(|checked| async move { access.send(checked?, places).await });
         let answers = self.meter.waiting(futures_util::future::join_all(sends)).await;
         answers.into_iter().map(|answer| answer.map(Into::into).map_err(Into::into)).collect()
     }
 
     /// Checks a request's bounds and fills its secrets in.
-    fn outgoing(
-        &self,
-        grant: &HttpGrant,
-        request: wit::Request,
-    ) -> Result<(HttpRequest, Vec<Secret>), CapabilityError> {
+    fn outgoing(&self, grant: &HttpGrant, request: wit::Request) -> Result<Outgoing, CapabilityError> {
         let wit::Request { method, url, headers, secret_headers, body, timeout_ms } = request;
         if url.len() > MAX_URL_BYTES || body.len() > grant.request_bytes {
             let most = grant.request_bytes;
@@ -181,18 +213,21 @@ impl HostState {
             return Err(CapabilityError::Invalid(message));
         }
         let mut sent: Vec<(String, String)> = headers.into_iter().map(|header| (header.name, header.value)).collect();
-        let mut secrets = Vec::new();
+        let has_secret = !secret_headers.is_empty();
         for wit::SecretHeader { name, prefix, secret } in secret_headers {
             let value = self.secret(&secret)?;
             sent.push((name, [prefix.as_str(), value.expose()].concat()));
-            secrets.push(value);
         }
         check_headers(&sent)?;
+        if has_secret {
+            check_headers_beside_secrets(&sent)?;
+        }
         let asked = if timeout_ms == 0 { grant.timeout } else { Duration::from_millis(timeout_ms.into()) };
         let left = self.until.saturating_duration_since(Instant::now());
         let timeout = asked.min(grant.timeout).min(left);
         let response_bytes = grant.response_bytes;
-        Ok((HttpRequest { method, url, headers: sent, body, timeout, response_bytes }, secrets))
+        let request = HttpRequest { method, url, headers: sent, body, timeout, response_bytes };
+        Ok(Outgoing { request, has_secret })
     }
 
     fn secret(&self, name: &str) -> Result<Secret, CapabilityError> {
@@ -216,33 +251,26 @@ fn check_headers(headers: &[(String, String)]) -> Result<(), CapabilityError> {
         let message = format!("at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together");
         return Err(CapabilityError::Invalid(message));
     }
-    match headers.iter().find(|(name, _)| RESERVED.iter().any(|reserved| name.eq_ignore_ascii_case(reserved))) {
-        Some((name, _)) => Err(CapabilityError::Invalid(format!("the header `{name}` is the host's"))),
+    match named(headers, &RESERVED) {
+        Some(name) => Err(CapabilityError::Invalid(format!("the header `{name}` is the host's"))),
         None => Ok(()),
     }
 }
 
-/// The first `most` bytes of a body or a header's value, with [`BLANK`] for each secret that begins in them, and one for
-/// those that share bytes.
-fn blanked(body: &[u8], secrets: &[&str], most: usize) -> Vec<u8> {
-    let found = |secret: &&str| {
-        let (bytes, len) = (secret.as_bytes(), secret.len());
-        let windows = body.windows(len).enumerate();
-        windows.filter(|(_, window)| *window == bytes).map(|(start, _)| (start, start + len)).collect::<Vec<_>>()
-    };
-    let mut places: Vec<(usize, usize)> = secrets.iter().flat_map(found).filter(|(start, _)| *start < most).collect();
-    places.sort_unstable();
-    let (mut left, mut from) = (Vec::with_capacity(body.len().min(most)), 0);
-    for (start, end) in places {
-        // One that begins in another: what is left of it goes too.
-        if start >= from {
-            left.extend_from_slice(&body[from..start]);
-            left.extend_from_slice(BLANK.as_bytes());
+fn check_headers_beside_secrets(headers: &[(String, String)]) -> Result<(), CapabilityError> {
+    match named(headers, &RESERVED_BESIDE_SECRETS) {
+        Some(name) => {
+            let message = format!("the header `{name}` is the host's in a request with a secret");
+            Err(CapabilityError::Invalid(message))
         }
-        from = from.max(end);
+        None => Ok(()),
     }
-    left.extend_from_slice(body.get(from..body.len().min(most)).unwrap_or_default());
-    left
+}
+
+/// The first header with one of these names, as it is written.
+fn named<'h>(headers: &'h [(String, String)], names: &[&str]) -> Option<&'h str> {
+    let is_one = |header: &str| names.iter().any(|name| header.eq_ignore_ascii_case(name));
+    headers.iter().map(|(name, _)| name.as_str()).find(|name| is_one(name))
 }
 
 impl From<HttpResponse> for wit::Response {
@@ -255,6 +283,7 @@ impl From<HttpResponse> for wit::Response {
 
 #[cfg(test)]
 mod tests {
+    use super::blanks::BLANK;
     use super::*;
 
     /// Answers with that header, and with so much of that body as is asked for.
@@ -270,20 +299,44 @@ mod tests {
         }
     }
 
-    /// What a guest that may read so many bytes gets.
-    async fn told(echo: Echo, secrets: &[&str], most: usize) -> HttpResponse {
-        let grant = HttpGrant { response_bytes: most, ..HttpGrant::new(["https://a.example".to_owned()]) };
-        let access = HttpAccess { origins: Arc::new(echo), running: Semaphore::new(1), grant };
+    /// Answers nothing to who asks for `/hangs`; all others, encoded.
+    struct Encoded;
+
+    impl HttpOrigins for Encoded {
+        fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, CapabilityError>> {
+            Box::pin(async move {
+                if request.url.ends_with("/hangs") {
+                    std::future::pending::<()>().await;
+                }
+                let headers = vec![("Content-Encoding".into(), "gzip".into())];
+                Ok(HttpResponse { status: 200, headers, body: Vec::new(), truncated: false })
+            })
+        }
+    }
+
+    /// Of a plugin that may send two requests at once.
+    fn access(origins: impl HttpOrigins + 'static, secrets: &[&str]) -> HttpAccess {
+        let grant = HttpGrant { concurrency: 2, ..HttpGrant::new(["https://a.example".to_owned()]) };
+        let secrets: Vec<Secret> = secrets.iter().map(|secret| Secret::new(*secret)).collect();
+        HttpAccess::new(Arc::new(origins), grant, &secrets)
+    }
+
+    fn to(path: &str, response_bytes: usize) -> Outgoing {
         let request = HttpRequest {
             method: "GET".into(),
-            url: "https://a.example/".into(),
+            url: format!("https://a.example{path}"),
             headers: Vec::new(),
             body: Vec::new(),
             timeout: Duration::from_secs(60),
-            response_bytes: most,
+            response_bytes,
         };
-        let secrets: Vec<Secret> = secrets.iter().map(|secret| Secret::new(*secret)).collect();
-        access.send(request, &secrets).await.unwrap()
+        Outgoing { request, has_secret: false }
+    }
+
+    /// What a guest that may read so many bytes gets, also where its request has none of the secrets.
+    async fn told(echo: Echo, secrets: &[&str], most: usize) -> HttpResponse {
+        let access = access(echo, secrets);
+        access.send(to("/", most), &access.places(TenantId::new("a"))).await.unwrap()
     }
 
     #[tokio::test]
@@ -320,13 +373,47 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn an_encoded_answer_to_a_request_with_a_secret_is_refused() {
+        let access = access(Encoded, &["hunter22"]);
+        let places = access.places(TenantId::new("a"));
+        let refused = access.send(Outgoing { has_secret: true, ..to("/", 9) }, &places).await;
+        assert!(matches!(refused, Err(CapabilityError::Unsupported(_))), "{refused:?}");
+        access.send(to("/", 9), &places).await.unwrap();
+        let plain = vec![("content-encoding".into(), "Identity".into())];
+        check_plain(&HttpResponse { status: 200, headers: plain, body: Vec::new(), truncated: false }).unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_asks_a_service_that_hangs_leaves_others_their_share() {
+        let access = access(Encoded, &[]);
+        let [greedy, other] = ["greedy", "other"].map(|tenant| access.places(TenantId::new(tenant)));
+        let all = (0..5).map(|_| access.send(to("/hangs", 9), &greedy));
+        let mut hanging = Box::pin(futures_util::future::join_all(all));
+        assert!(futures_util::poll!(&mut hanging).is_pending());
+        assert_eq!(access.running.held(), 2, "all there are");
+        assert_eq!(access.send(to("/", 9), &other).await.unwrap().status, 200);
+    }
+
+    #[test]
+    fn secrets_that_are_the_same_are_looked_for_once() {
+        let access = access(Encoded, &["b", "", "a", "b"]);
+        assert_eq!(access.secrets, ["a", "b"].map(Secret::new));
+    }
+
     #[test]
     fn headers_of_the_connection_are_the_hosts() {
         let header = |name: &str| vec![(name.to_owned(), "x".to_owned())];
         for name in RESERVED.into_iter().chain(["Host", "Transfer-Encoding"]) {
             assert!(check_headers(&header(name)).is_err(), "{name}");
         }
-        assert!(check_headers(&header("x-own")).is_ok());
+        for name in ["x-own", "range", "accept-encoding"] {
+            assert!(check_headers(&header(name)).is_ok(), "{name}");
+        }
+        for name in ["range", "Accept-Encoding"] {
+            assert!(check_headers_beside_secrets(&header(name)).is_err(), "{name}");
+        }
+        assert!(check_headers_beside_secrets(&header("x-own")).is_ok());
         let many: Vec<_> = (0..65).flat_map(|_| header("x")).collect();
         assert!(check_headers(&many).is_err());
     }

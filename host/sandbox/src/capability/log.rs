@@ -1,7 +1,8 @@
 //! `log`: a guest's lines go to `tracing` under the target `plugin`, with the plugin, tenant and request that they
 //! belong to. Bytes are capped per call, and per second for all calls of a plugin, of which each tenant has its share
 //! (`log_rate.rs`); what goes over is counted and reported in one line, so that a guest can neither flood the log nor fall silent unnoticed. Of a request of which nothing
-//! may be kept there is the line, and not what it says. Control characters are escaped: a line stays a line.
+//! may be kept there is the line, and not what it says. Control characters are escaped: a line stays a line. What counts is
+//! what a line takes in the log, escapes and all.
 
 use crate::bindings::tidegate::plugin::log::{Attrs, Host, Level};
 use crate::state::HostState;
@@ -13,6 +14,8 @@ use tidegate_types::Retention;
 
 /// The least that a line counts for, whatever little it says.
 const LINE_BYTES: usize = 64;
+/// Fields of a line; it says how many more there were.
+const MAX_FIELDS: usize = 64;
 
 /// What a guest may still log in this call.
 pub(crate) struct LogBudget {
@@ -54,7 +57,7 @@ impl LogBudget {
 
 impl Host for HostState {
     fn write(&mut self, level: Level, message: String, fields: Attrs) -> wasmtime::Result<()> {
-        let bytes = message.len() + fields.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        let bytes = written_bytes(&message) + fields_bytes(&fields);
         if self.may_log(bytes) {
             match self.retention {
                 Retention::Kept => self.emit(level, &escape(&message), &join(&fields)),
@@ -122,8 +125,9 @@ impl HostState {
 
     /// A line of the host's own about this guest, within the same budget. It may quote the guest.
     pub(crate) fn complain(&mut self, message: &str) {
-        if self.may_log(message.len()) {
-            let left_out = (self.retention == Retention::Nothing).then(|| left_out(message.len()));
+        let bytes = written_bytes(message);
+        if self.may_log(bytes) {
+            let left_out = (self.retention == Retention::Nothing).then(|| left_out(bytes));
             self.emit(Level::Warn, left_out.as_deref().unwrap_or(message), "");
         }
     }
@@ -161,11 +165,33 @@ fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// What an escaped text takes in a log that quotes it: as JSON does, or as a field of a line is.
+fn written_bytes(text: &str) -> usize {
+    let bytes = |character: char| match character {
+        '\'' => 1,
+        '"' | '\\' => 2,
+        _ if character.is_control() => 1 + character.escape_default().len(),
+        // Of what is not seen a field has the number.
+        _ => character.len_utf8().max(character.escape_debug().len()),
+    };
+    text.chars().map(bytes).sum()
+}
+
+/// What the fields that are written take, each with `=` and a space.
+fn fields_bytes(fields: &Attrs) -> usize {
+    let bytes = |(key, value): &(String, String)| written_bytes(key) + written_bytes(value) + 2;
+    fields.iter().take(MAX_FIELDS).map(bytes).sum()
+}
+
 fn join(fields: &Attrs) -> String {
     let mut joined = String::new();
-    for (key, value) in fields {
+    for (key, value) in fields.iter().take(MAX_FIELDS) {
         let space = if joined.is_empty() { "" } else { " " };
         let _ = write!(joined, "{space}{}={}", escape(key), escape(value));
+    }
+    let left_out = fields.len().saturating_sub(MAX_FIELDS);
+    if left_out > 0 {
+        let _ = write!(joined, " ({left_out} more fields are left out)");
     }
     joined
 }
@@ -189,5 +215,25 @@ mod tests {
     fn control_characters_cannot_forge_a_line() {
         assert_eq!(escape("plain"), "plain");
         assert_eq!(escape("a\nERROR b\u{1b}[31m"), "a\\nERROR b\\u{1b}[31m");
+    }
+
+    #[test]
+    fn what_counts_is_what_a_line_takes_in_the_log() {
+        for text in ["plain", "a\nb", "\u{1b}\u{0}", "\"quoted\" \\", "é\u{85}"] {
+            let quoted = serde_json::to_string(&escape(text)).unwrap();
+            assert_eq!(written_bytes(text), quoted.len() - 2, "{quoted}");
+        }
+        assert_eq!(written_bytes("it's\u{200b}"), format!("{:?}", "it's\u{200b}").len() - 2);
+        let fields: Attrs = vec![(String::new(), String::new()); 3];
+        assert_eq!((fields_bytes(&fields), join(&fields).as_str()), (6, "= = ="));
+    }
+
+    #[test]
+    fn a_line_has_so_many_fields_and_says_how_many_more_there_were() {
+        let fields: Attrs = (0..1000).map(|n| (n.to_string(), String::new())).collect();
+        let joined = join(&fields);
+        assert!(joined.ends_with(" 63= (936 more fields are left out)"), "{joined}");
+        assert_eq!(fields_bytes(&fields), fields_bytes(&fields[..MAX_FIELDS].to_vec()));
+        assert_eq!(join(&fields[..MAX_FIELDS].to_vec()), joined.split(" (").next().unwrap());
     }
 }

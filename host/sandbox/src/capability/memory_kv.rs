@@ -41,11 +41,13 @@ impl MemoryKv {
         Instant::now() + Duration::from_millis(self.passed_ms.load(Ordering::Relaxed))
     }
 
+    /// A namespace that something was put into: who looks for what is not there leaves nothing behind.
+    fn known(&self, name: &Namespace) -> Option<Arc<Mutex<Space>>> {
+        self.spaces.read().get(name).cloned()
+    }
+
     fn space(&self, name: &Namespace) -> Arc<Mutex<Space>> {
-        if let Some(space) = self.spaces.read().get(name) {
-            return space.clone();
-        }
-        self.spaces.write().entry(name.clone()).or_default().clone()
+        self.known(name).unwrap_or_else(|| self.spaces.write().entry(name.clone()).or_default().clone())
     }
 
     /// Runs a change that adds at most `wanted` bytes on a namespace, and books what it did to the total.
@@ -212,7 +214,7 @@ impl KvStore for MemoryKv {
         keys: &'a [String],
         most: u64,
     ) -> BoxFuture<'a, Result<Vec<Option<Vec<u8>>>, CapabilityError>> {
-        let space = self.space(space);
+        let Some(space) = self.known(space) else { return ready(Ok(vec![None; keys.len()])) };
         let space = space.lock();
         let now = self.now();
         let found = || keys.iter().map(|key| space.get(key, now));
@@ -250,10 +252,13 @@ impl KvStore for MemoryKv {
     }
 
     fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        ready(self.change(space, u64::MAX, 0, self.now(), |space, _| {
+        if let Some(space) = self.known(space) {
+            let mut space = space.lock();
+            let before = space.bytes;
             space.remove(key);
-            Ok(())
-        }))
+            self.used.fetch_sub(before - space.bytes, Ordering::Relaxed);
+        }
+        ready(Ok(()))
     }
 }
 
@@ -331,6 +336,18 @@ mod tests {
         let why = "the 300 bytes of storage of all plugins (`plugins.kv_mib`) are used up";
         assert_eq!(full, CapabilityError::Denied(why.into()));
         assert_eq!(kv.get_many(&of("b"), &["k".into()], 200).await.unwrap(), [Some(vec![b'x'; 135])]);
+    }
+
+    #[tokio::test]
+    async fn who_only_looks_or_removes_leaves_nothing_behind() {
+        let kv = MemoryKv::new(1000);
+        let keys = ["k".to_owned(), "l".to_owned()];
+        assert_eq!(kv.get_many(&of("a"), &keys, 0).await.unwrap(), [None::<Vec<u8>>, None]);
+        kv.delete(&of("a"), "k").await.unwrap();
+        assert!(kv.spaces.read().is_empty());
+        fill(&kv, "a", None).await.unwrap();
+        kv.delete(&of("a"), "k").await.unwrap();
+        assert_eq!(kv.used.load(Ordering::Relaxed), 0, "what it had is given back");
     }
 
     #[tokio::test]

@@ -48,9 +48,12 @@ struct Entry {
 
 impl Entry {
     fn bytes(&self, id: &str) -> usize {
-        let payload: usize = self.payload.iter().map(|(key, value)| PAIR + key.len() + value.len()).sum();
-        OVERHEAD + id.len() + payload + self.unit.len() * size_of::<f32>()
+        OVERHEAD + id.len() + payload_bytes(&self.payload) + self.unit.len() * size_of::<f32>()
     }
+}
+
+fn payload_bytes(payload: &[(String, String)]) -> usize {
+    payload.iter().map(|(key, value)| PAIR + key.len() + value.len()).sum()
 }
 
 impl MemoryVectors {
@@ -59,7 +62,7 @@ impl MemoryVectors {
         Self { collections: RwLock::default(), owner_bytes, total_bytes }
     }
 
-    async fn find(&self, collection: &Collection, mut nearest: Nearest) -> Vec<VectorHit> {
+    async fn find(&self, collection: &Collection, mut nearest: Nearest) -> Result<Vec<VectorHit>, CapabilityError> {
         while self.look(collection, &mut nearest) {
             tokio::task::yield_now().await;
         }
@@ -162,7 +165,7 @@ impl VectorStore for MemoryVectors {
         top_k: usize,
         filter: Vec<(String, String)>,
     ) -> BoxFuture<'a, Result<Vec<VectorHit>, CapabilityError>> {
-        Box::pin(async move { Ok(self.find(collection, Nearest::new(&vector, top_k, filter)).await) })
+        Box::pin(async move { self.find(collection, Nearest::new(&vector, top_k, filter)).await })
     }
 
     fn put<'a>(
@@ -205,7 +208,7 @@ mod tests {
         let filter = filter.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         let mut nearest = Nearest::new(vector, top_k, filter);
         while store.look(of, &mut nearest) {}
-        nearest.hits()
+        nearest.hits().unwrap()
     }
 
     fn ids(hits: Vec<VectorHit>) -> Vec<String> {
@@ -281,6 +284,20 @@ mod tests {
         };
         put("1").unwrap();
         assert!(matches!(put("2"), Err(CapabilityError::Denied(_))), "two of them are nearly two megabytes");
+    }
+
+    #[tokio::test]
+    async fn a_search_that_would_bring_back_too_much_is_refused() {
+        let store = MemoryVectors::new(64 << 20, 64 << 20);
+        let text = "x".repeat(60 << 10);
+        let entries = (0..200).map(|n| entry(&n.to_string(), &[1.0], &text)).collect();
+        store.insert(&of("a"), entries).unwrap();
+        let own = of("a");
+        let search = |top_k| store.search(&own, vec![1.0], top_k, Vec::new());
+        let refused = search(200).await.unwrap_err();
+        let why = "more than 8388608 bytes at once; ask for fewer entries";
+        assert_eq!(refused, CapabilityError::Invalid(why.into()));
+        assert_eq!(search(100).await.unwrap().len(), 100);
     }
 
     #[tokio::test]

@@ -13,6 +13,12 @@ const MAX_ENTRIES: usize = 256;
 const MAX_ID_BYTES: usize = 512;
 const MAX_DIMENSIONS: usize = 4096;
 const MAX_PAYLOAD_BYTES: usize = 64 << 10;
+/// Of a payload: many empty ones have no bytes, and are looked at all the same.
+const MAX_PAYLOAD_PAIRS: usize = 4096;
+/// Each is looked for in the payload of each entry.
+const MAX_FILTER_PAIRS: usize = 64;
+/// Bytes of all that a search brings back.
+pub(super) const MAX_FOUND_BYTES: usize = 8 << 20;
 
 /// Whose entries: a guest names the collection, never the tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +53,8 @@ pub struct VectorHit {
 
 /// A supplier of vector collections. One that is full says [`CapabilityError::Denied`].
 pub trait VectorStore: Send + Sync {
-    /// At most `top_k` entries that have every pair of `filter`, nearest first; equal ones by id.
+    /// At most `top_k` entries that have every pair of `filter`, nearest first; equal ones by id. The built-in supplier says
+    /// [`CapabilityError::Invalid`] where they are more than 8 MiB, before so many are copied.
     fn search<'a>(
         &'a self,
         collection: &'a Collection,
@@ -81,7 +88,8 @@ impl wit::Host for HostState {
     ) -> wasmtime::Result<Result<Vec<wit::Hit>, wit::Error>> {
         let store = self.blueprint.vectors.clone();
         let checked = self.collection("vectors.search", &collection, VectorAccess::Read);
-        let found = match checked.and_then(|collection| check_vector(&vector).map(|()| collection)) {
+        let checked = checked.and_then(|collection| check_search(&vector, &filter).map(|()| collection));
+        let found = match checked {
             Ok(collection) => {
                 let top_k = top_k.min(MAX_TOP_K) as usize;
                 self.meter.working(store.search(&collection, vector, top_k, filter)).await
@@ -140,14 +148,24 @@ fn check_entries(entries: Vec<wit::Entry>) -> Result<Vec<VectorEntry>, Capabilit
     let check = |entry: wit::Entry| {
         let wit::Entry { id, vector, payload } = entry;
         let bytes: usize = payload.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if id.is_empty() || id.len() > MAX_ID_BYTES || bytes > MAX_PAYLOAD_BYTES {
-            let message = format!("an id has 1 to {MAX_ID_BYTES} bytes, a payload at most {MAX_PAYLOAD_BYTES}");
+        if id.is_empty() || id.len() > MAX_ID_BYTES || bytes > MAX_PAYLOAD_BYTES || payload.len() > MAX_PAYLOAD_PAIRS {
+            let message = format!(
+                "an id has 1 to {MAX_ID_BYTES} bytes, a payload at most {MAX_PAYLOAD_BYTES} in {MAX_PAYLOAD_PAIRS} pairs"
+            );
             return Err(CapabilityError::Invalid(message));
         }
         check_vector(&vector)?;
         Ok(VectorEntry { id, vector, payload })
     };
     entries.into_iter().map(check).collect()
+}
+
+fn check_search(vector: &[f32], filter: &[(String, String)]) -> Result<(), CapabilityError> {
+    if filter.len() > MAX_FILTER_PAIRS {
+        let message = format!("a filter of {} pairs; at most {MAX_FILTER_PAIRS}", filter.len());
+        return Err(CapabilityError::Invalid(message));
+    }
+    check_vector(vector)
 }
 
 fn check_vector(vector: &[f32]) -> Result<(), CapabilityError> {
@@ -160,4 +178,30 @@ fn check_vector(vector: &[f32]) -> Result<(), CapabilityError> {
     }
     let message = format!("a vector has 1 to {MAX_DIMENSIONS} finite numbers, not all of them 0");
     Err(CapabilityError::Invalid(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_has_so_many_pairs_at_most() {
+        let filter = |pairs: usize| vec![(String::new(), String::new()); pairs];
+        check_search(&[1.0], &filter(MAX_FILTER_PAIRS)).unwrap();
+        let refused = check_search(&[1.0], &filter(MAX_FILTER_PAIRS + 1)).unwrap_err();
+        assert_eq!(refused, CapabilityError::Invalid("a filter of 65 pairs; at most 64".into()));
+        assert!(check_search(&[0.0], &[]).is_err());
+    }
+
+    #[test]
+    fn a_payload_has_so_many_pairs_at_most() {
+        let put = |pairs: usize| {
+            let payload = vec![(String::new(), String::new()); pairs];
+            check_entries(vec![wit::Entry { id: "a".into(), vector: vec![1.0], payload }])
+        };
+        put(MAX_PAYLOAD_PAIRS).unwrap();
+        let refused = put(MAX_PAYLOAD_PAIRS + 1).unwrap_err();
+        let why = "an id has 1 to 512 bytes, a payload at most 65536 in 4096 pairs";
+        assert_eq!(refused, CapabilityError::Invalid(why.into()));
+    }
 }

@@ -247,9 +247,9 @@ mod tests {
         let (open, gate) = oneshot::channel();
         let _alive = leave(&plugin, gate);
         let pool = plugin.pool(&by("a"));
-        let mut next = pin!(pool.lease(in_a_minute()));
+        let mut next = pin!(pool.lease(&pool.share.tenant, in_a_minute()));
         assert!(futures_util::poll!(&mut next).is_pending(), "it waits for the same");
-        let other = pool.lease(in_a_minute()).await.unwrap();
+        let other = pool.lease(&pool.share.tenant, in_a_minute()).await.unwrap();
         assert_eq!(registry(&plugin).live_instances(), 2, "a second one has its own made");
         open.send(()).unwrap();
         let lease = next.await.unwrap();
@@ -303,7 +303,7 @@ mod tests {
         let alive = leave(&plugin, gate);
         let pool = plugin.pool(&by("a"));
         let most = plugin.max_instances();
-        let mut calls: Vec<_> = (0..most).map(|_| Box::pin(pool.lease(in_a_minute()))).collect();
+        let mut calls: Vec<_> = (0..most).map(|_| Box::pin(pool.lease(&pool.share.tenant, in_a_minute()))).collect();
         let mut leases = Vec::new();
         for call in calls.split_off(1) {
             assert!(futures_util::poll!(calls[0].as_mut()).is_pending());

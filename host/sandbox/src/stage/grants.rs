@@ -38,7 +38,8 @@ pub struct HttpGrant {
     pub origins: Vec<String>,
     /// Special addresses that may be connected to all the same, as `address/bits`.
     pub networks: Vec<String>,
-    /// Requests of one plugin that run at once.
+    /// Requests of one plugin that run at once. Past this there is room for a tenant below its share only, and at most as
+    /// much again.
     pub concurrency: usize,
     /// Bytes of an answer's body; the rest is cut off.
     pub response_bytes: usize,

@@ -1,14 +1,15 @@
 //! The nearest of many entries, found a piece at a time: no piece is long, whatever the collection is.
 
-use super::{Entry, Id};
-use crate::capability::vectors::VectorHit;
+use super::{Entry, Id, payload_bytes};
+use crate::capability::CapabilityError;
+use crate::capability::vectors::{MAX_FOUND_BYTES, VectorHit};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 /// Numbers that are looked at without a pause.
 const PIECE: usize = 128 << 10;
-/// As how many of them an entry, or a pair of its payload, counts at least.
+/// As how many of them an entry counts at least, and a pair of its payload, for each pair of the filter that it is compared with.
 const LEAST: usize = 64;
 /// Sums that run side by side in a product, which a processor adds at once.
 const LANES: usize = 16;
@@ -45,9 +46,10 @@ impl Nearest {
     pub(super) fn look(&mut self, entries: &BTreeMap<Id, Entry>) -> bool {
         let after = self.last.clone().map_or(Bound::Unbounded, Bound::Excluded);
         let mut left = PIECE;
+        let pair = LEAST * self.filter.len().max(1);
         for (id, entry) in entries.range::<Id, _>((after, Bound::Unbounded)) {
             self.weigh(id, entry);
-            left = left.saturating_sub(entry.unit.len().max(LEAST) + entry.payload.len() * LEAST);
+            left = left.saturating_sub(entry.unit.len().max(LEAST) + entry.payload.len() * pair);
             if left == 0 {
                 self.last = Some(id.clone());
                 return true;
@@ -81,11 +83,16 @@ impl Nearest {
         self.filter.len() <= entry.payload.len() && self.filter.iter().all(|pair| entry.payload.contains(pair))
     }
 
-    /// The nearest first.
-    pub(super) fn hits(mut self) -> Vec<VectorHit> {
+    /// The nearest first; refused where they are too much, before they are copied.
+    pub(super) fn hits(mut self) -> Result<Vec<VectorHit>, CapabilityError> {
         self.keep_nearest();
+        let bytes = |found: &Found| found.id.len() + payload_bytes(&found.payload);
+        if self.best.iter().map(bytes).sum::<usize>() > MAX_FOUND_BYTES {
+            let message = format!("more than {MAX_FOUND_BYTES} bytes at once; ask for fewer entries");
+            return Err(CapabilityError::Invalid(message));
+        }
         let hit = |Found { score, id, payload }| VectorHit { id: id.to_string(), score, payload: payload.to_vec() };
-        self.best.into_iter().map(hit).collect()
+        Ok(self.best.into_iter().map(hit).collect())
     }
 }
 
@@ -135,7 +142,7 @@ mod tests {
                 pieces += 1;
             }
             assert!(pieces > 2, "{pieces} pieces");
-            let found: Vec<String> = nearest.hits().into_iter().map(|hit| hit.id).collect();
+            let found: Vec<String> = nearest.hits().unwrap().into_iter().map(|hit| hit.id).collect();
             let wanted: Vec<String> = all.iter().take(top_k).map(|(_, id)| id.to_string()).collect();
             assert_eq!(found, wanted, "top {top_k}");
         }
@@ -147,5 +154,14 @@ mod tests {
             let mut nearest = Nearest::new(&vec![1.0; dimensions], 1, Vec::new());
             assert!(nearest.look(&entries(count, dimensions)), "{count} of {dimensions}");
         }
+    }
+
+    #[test]
+    fn a_piece_ends_sooner_the_more_an_entry_is_compared_with() {
+        let pairs: Vec<_> = (0..64).map(|n| (n.to_string(), String::new())).collect();
+        let mut entries = entries(20, 1);
+        entries.values_mut().for_each(|entry| entry.payload = pairs.clone().into());
+        let ends_early = |filter: &[(String, String)]| Nearest::new(&[1.0], 1, filter.to_vec()).look(&entries);
+        assert_eq!((ends_early(&[]), ends_early(&pairs)), (false, true));
     }
 }
