@@ -40,6 +40,33 @@ pub(crate) struct Reloader {
     seen: std::sync::Mutex<Seen>,
 }
 
+/// A reload until it has been taken or refused. One that is cut off before, as when who asked for it goes away, leaves what it
+/// has seen to the watcher.
+struct UnderWay<'r> {
+    reloader: &'r Reloader,
+    /// What had been seen when it began.
+    before: Option<Seen>,
+}
+
+impl<'r> UnderWay<'r> {
+    fn begin(reloader: &'r Reloader) -> Self {
+        let before = Some(reloader.seen().clone());
+        Self { reloader, before }
+    }
+
+    fn end(mut self) {
+        self.before = None;
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            *self.reloader.seen() = before;
+        }
+    }
+}
+
 impl Reloader {
     /// `config` is what runs.
     pub(crate) fn new(
@@ -65,7 +92,9 @@ impl Reloader {
     /// Takes the file anew; gives one line for each part that runs now.
     pub(crate) async fn reload(&self) -> anyhow::Result<Vec<String>> {
         let mut taken = self.taken.lock().await;
+        let under_way = UnderWay::begin(self);
         let outcome = self.take(&taken).await;
+        under_way.end();
         let label = if outcome.is_ok() { "taken" } else { "refused" };
         counter!("tidegate_reloads_total", "outcome" => label).increment(1);
         match outcome {

@@ -114,7 +114,7 @@ impl Breaker {
             }
             Outcome::Fine if !self.troubled.load(Ordering::Relaxed) => false,
             Outcome::Fine => {
-                self.recover(tenant, now);
+                self.recover(tenant, admission, now);
                 false
             }
             Outcome::Failed if self.config.failures == 0 => false,
@@ -129,11 +129,13 @@ impl Breaker {
         }
     }
 
-    fn recover(&self, tenant: &TenantId, now: Instant) {
+    /// Only a trial closes what is open: a usual call was let through before that, and says nothing of what came since.
+    fn recover(&self, tenant: &TenantId, admission: Admission, now: Instant) {
         let mut tenants = self.lock();
-        let forget = tenants
-            .get_mut(tenant)
-            .is_some_and(|lane| lane.open_until.take().is_some() || lane.forget_before(now, self.config.within));
+        let forget = tenants.get_mut(tenant).is_some_and(|lane| match lane.open_until {
+            Some(_) => admission == Admission::Trial,
+            None => lane.forget_before(now, self.config.within),
+        });
         if forget {
             tenants.remove(tenant);
         }
@@ -264,6 +266,21 @@ mod tests {
         breaker.note(&a, Usual, Outcome::Failed, now);
         drop(cut_off);
         assert!(breaker.begin(&a, now + s(4)).is_none());
+    }
+
+    #[test]
+    fn a_usual_call_that_ends_well_after_it_opened_closes_nothing() {
+        let (breaker, a, now) = breaker();
+        let [late, later] = [(); 2].map(|()| breaker.begin(&a, now).unwrap());
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        late.end(Outcome::Fine, now + s(1));
+        assert_eq!(breaker.admits(&a, now + s(4)), Refused);
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
+        later.end(Outcome::Fine, now + s(6));
+        assert_eq!(breaker.admits(&a, now + s(6)), Refused, "the trial decides");
+        breaker.note(&a, Trial, Outcome::Fine, now + s(7));
+        assert_eq!(breaker.admits(&a, now + s(7)), Usual);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use hyper::Request;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tidegate::config::Config;
 use tidegate_tests::{Gateway, ask, collect, finish_reason, joined, with_model};
@@ -206,6 +207,20 @@ async fn the_watcher_sees_what_changes_while_a_reload_runs() {
     let honest = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
     tokio::task::spawn_blocking(move || std::fs::write(pipe, std::fs::read(honest).unwrap()).unwrap()).await.unwrap();
     drop(waiting);
+    becomes(&gateway, "an otter", 400).await;
+}
+
+/// Who asked for it has gone when it had seen what is new and not taken it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watcher_takes_what_a_reload_that_was_cut_off_has_seen() {
+    let files = Files::new();
+    files.write(&format!("{WATCHED}{}", blocks("heron")));
+    let gateway = files.start().await;
+    files.write(&format!("{WATCHED}{}", blocks("otter")));
+    let mut reload = Box::pin(gateway.running.reload());
+    let polled = std::future::poll_fn(|context| Poll::Ready(reload.as_mut().poll(context).is_pending()));
+    assert!(polled.await, "it loads the plugin");
+    drop(reload);
     becomes(&gateway, "an otter", 400).await;
 }
 
