@@ -70,6 +70,30 @@ impl Outlet {
         Ok(Self { origins })
     }
 
+    /// What [`Self::send`] refuses before it connects: a URL that is none or of another origin, a method or a header that no
+    /// request of a plugin has.
+    pub fn check(&self, method: &str, url: &str, headers: &[(String, String)]) -> Result<(), EgressError> {
+        self.checked(method, url, headers).map(drop)
+    }
+
+    /// The request, still without its body, and who sends it.
+    fn checked(
+        &self,
+        method: &str,
+        url: &str,
+        headers: &[(String, String)],
+    ) -> Result<(&Connector, Request), EgressError> {
+        let (origin, path) = target::parse(url)?;
+        let connector = self.origins.get(&origin).ok_or_else(|| EgressError::OriginDenied { origin: origin.url() })?;
+        let bad = |why| EgressError::BadTarget { why };
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| bad("its method is none"))?;
+        if method == Method::CONNECT || method == Method::TRACE {
+            return Err(bad("its method is not for plugins"));
+        }
+        let headers = header_map(headers).ok_or_else(|| bad("a header is none"))?;
+        Ok((connector, Request { method, path, headers, body: Bytes::new() }))
+    }
+
     /// Sends a request and reads at most `limit_bytes` of its answer. A status is no error.
     pub async fn send(
         &self,
@@ -79,16 +103,8 @@ impl Outlet {
         body: Vec<u8>,
         limit_bytes: usize,
     ) -> Result<Fetched, EgressError> {
-        let (origin, path) = target::parse(url)?;
-        let connector = self.origins.get(&origin).ok_or_else(|| EgressError::OriginDenied { origin: origin.url() })?;
-        let bad = |why| EgressError::BadTarget { why };
-        let method = Method::from_bytes(method.as_bytes()).map_err(|_| bad("its method is none"))?;
-        if method == Method::CONNECT || method == Method::TRACE {
-            return Err(bad("its method is not for plugins"));
-        }
-        let headers = header_map(headers).ok_or_else(|| bad("a header is none"))?;
-        let request = Request { method, path, headers, body: Bytes::from(body) };
-        let mut response = connector.send(&request).await?;
+        let (connector, request) = self.checked(method, url, headers)?;
+        let mut response = connector.send(&Request { body: Bytes::from(body), ..request }).await?;
         let mut fetched = Fetched {
             status: response.status.as_u16(),
             headers: header_list(&response.headers),

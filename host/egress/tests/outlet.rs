@@ -133,6 +133,26 @@ async fn of_all_hostile_urls_none_reaches_loopback() {
     assert_eq!(reached.load(Ordering::SeqCst), 0);
 }
 
+#[tokio::test]
+async fn a_check_refuses_what_is_refused_when_it_is_sent_and_sends_nothing() {
+    let (address, reached) = server(OK).await;
+    let outlet = outlet(address.port(), &["127.0.0.1/32"]);
+    let good = format!("http://api.example.com:{}/", address.port());
+    let header = |name: &str| vec![(name.to_owned(), "a".to_owned())];
+    assert!(outlet.check("GET", &good, &header("x-kind")).is_ok());
+    for (method, url, headers) in [
+        ("TRACE", good.as_str(), header("x-kind")),
+        ("GET", "http://b.example.com/", header("x-kind")),
+        ("GET", "http://api.example.com/#x", header("x-kind")),
+        ("GET", good.as_str(), header("x kind")),
+    ] {
+        let checked = outlet.check(method, url, &headers).unwrap_err().to_string();
+        let sent = outlet.send(method, url, &headers, Vec::new(), 100).await.unwrap_err().to_string();
+        assert_eq!(checked, sent);
+    }
+    assert_eq!(reached.load(Ordering::SeqCst), 0);
+}
+
 /// The same server is reached where its network is granted: the test above can fail.
 #[tokio::test]
 async fn a_granted_network_is_reached() {

@@ -23,6 +23,7 @@ pub mod remote;
 mod serve;
 mod service;
 mod start;
+mod terminal;
 
 pub use assemble::check;
 pub use serve::Running;

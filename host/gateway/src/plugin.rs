@@ -32,7 +32,7 @@ pub enum PluginCommand {
     New(NewArgs),
     /// Build the project in this folder into a component.
     Build(ProjectArgs),
-    /// Run a component through the cases in `tests.toml`, stream guards in every chunking.
+    /// Run a component through the cases in `tests.toml`, stream guards in every chunking and two streams in turn.
     Test(TestArgs),
     /// Measure a component: a new instance, a call, memory.
     Bench(TestArgs),
@@ -54,7 +54,7 @@ pub enum PluginCommand {
 /// Options of `plugin inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// A component, the folder of a packed plugin, or `oci://HOST/REPOSITORY:TAG`.
+    /// A component, the folder of a packed plugin, or `[oci://]HOST/REPOSITORY:TAG`.
     #[arg(value_name = "FILE|DIR|REF")]
     pub plugin: String,
     /// Answer as JSON.
@@ -88,7 +88,8 @@ pub struct PackArgs {
     /// A component, or the folder of a project.
     #[arg(value_name = "FILE|DIR", default_value = ".")]
     pub path: PathBuf,
-    /// Where to; default: beside the component, `NAME.oci`. What was packed there before is replaced.
+    /// Where to; default: beside the component, `NAME.oci`. A plugin that was packed there before is replaced; several are
+    /// not.
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// Sign it with this key.
@@ -148,7 +149,7 @@ pub struct PullArgs {
     /// `oci://HOST/REPOSITORY:TAG`, `...@sha256:DIGEST`, or `file:DIR`.
     #[arg(value_name = "REF")]
     pub reference: String,
-    /// Where to; default: `NAME.oci` here. What was pulled there before is replaced.
+    /// Where to; default: `NAME.oci` here. A plugin that was pulled there before is replaced; several are not.
     #[arg(long, value_name = "DIR")]
     pub output: Option<PathBuf>,
     /// How registries are reached.

@@ -115,10 +115,11 @@ fn test_streams_every_chunking_and_tells_what_failed() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("tests.toml"), CASES).unwrap();
     let (good, said) = plugin(folder.path(), &["test", &shipped("template")]);
-    // 11 characters: the whole, and all 1,024 with either ending.
-    assert!(good && said.contains("ok      the word is replaced (2049 chunkings)"), "{said}");
-    // 18 characters: the whole, and 2 endings of all single ones, 17 cuts, 16 lengths and 64 drawn chunkings.
-    assert!(said.contains("ok      another word (197 chunkings)"), "{said}");
+    // 11 characters: the whole, all 1,024 with either ending, and two streams in turn.
+    assert!(good && said.contains("ok      the word is replaced (2050 chunkings)"), "{said}");
+    // 18 characters: the whole, 2 endings of the whole, all single ones, 17 cuts, 16 lengths and 64 drawn chunkings, and two
+    // streams in turn.
+    assert!(said.contains("ok      another word (200 chunkings)"), "{said}");
 
     std::fs::write(folder.path().join("tests.toml"), CASES.replace("a bar fobar", "a foo fobar")).unwrap();
     let (good, said) = plugin(folder.path(), &["test", &shipped("template")]);
@@ -142,6 +143,32 @@ fn test_lets_a_guard_withhold_what_a_server_does() {
     let why = "it withholds 513 bytes, and a server ends the answer at more than 512 (`limits.holdback_bytes`";
     assert!(!good && said.contains(why), "{said}");
     let (good, said) = run_cases(&guest("watches"), &cases(513, "[limits]\nholdback_bytes = 513\n"));
+    assert!(good, "{said}");
+}
+
+#[test]
+fn what_a_stream_guard_fails_with_is_expected_as_any_failure_unless_it_is_of_some_chunkings_only() {
+    let case = |text: &str, error: &str| {
+        format!("[[case]]\nname = \"a\"\nask.stream = \"{text}\"\nexpect.error = \"{error}\"\n")
+    };
+    let traps = format!("[config]\ntrap = \"boom\"\n{}", case("a boom", "trapped"));
+    let (good, said) = run_cases(&guest("watches"), &traps);
+    assert!(good, "{said}");
+    // It breaks the contract at a window that ends with that word.
+    let (good, said) = run_cases(&guest("lies"), &case("a carry on", "its carry has"));
+    assert!(!good && said.contains("        in [") && said.contains("its carry has 16385 bytes"), "{said}");
+}
+
+#[test]
+fn arguments_of_a_tool_call_are_asked_about_once_and_stay_json() {
+    let case = |text: &str, expect: &str| {
+        let ask = format!("ask.stream = {{ channel = \"tool-arguments\", text = '{text}' }}");
+        format!("[[case]]\nname = \"a\"\n{ask}\nexpect = {{ {expect} }}\n")
+    };
+    let (good, said) = run_cases(&guest("lies"), &case(r#"{"a":"b spoilt"}"#, "error = 'leave no JSON'"));
+    assert!(good && !said.contains("chunkings"), "{said}");
+    let halts = case(r#"{"a":"boom"}"#, "text = '', halted = 'arguments'");
+    let (good, said) = run_cases(&guest("watches"), &format!("[config]\nhalt = \"boom\"\n{halts}"));
     assert!(good, "{said}");
 }
 
@@ -280,7 +307,11 @@ expect.error = "no [[host.http]] answers GET https://a.example/y"
 [[case]]
 name = "no grant"
 ask.tool = { name = "get", arguments = "https://b.example/x" }
-expect.error = "denied"
+expect.error = "https://b.example is not a granted origin"
+[[case]]
+name = "a URL that no server takes"
+ask.tool = { name = "get", arguments = "https://a.example/x#y" }
+expect.error = "or a fragment"
 [[case]]
 name = "no model"
 ask.tool = { name = "complete", arguments = "small goodbye" }
@@ -291,7 +322,7 @@ ask.tool = { name = "search", arguments = "notes 0.9 0.1" }
 expect.content = "east:0.99,north:0.11"
 "#;
     let (good, said) = run_cases(&guest("reaches"), &format!("{OUTSIDE}{cases}"));
-    assert!(good && said.matches("ok      ").count() == 5, "{said}");
+    assert!(good && said.matches("ok      ").count() == 6, "{said}");
 }
 
 #[test]

@@ -124,6 +124,42 @@ fn a_folder_that_holds_something_else_is_left_alone() {
     assert_eq!(desk.files("other").len(), 1);
 }
 
+/// A layout with an image, as other tools make them.
+fn image(desk: &Desk, folder: &str) {
+    let nothing = format!("sha256:{}", "0".repeat(64));
+    let config =
+        serde_json::json!({"mediaType": "application/vnd.oci.image.config.v1+json", "digest": nothing, "size": 2});
+    let manifest = serde_json::json!({"schemaVersion": 2, "config": config, "layers": []}).to_string();
+    let digest = tidegate::artifact::digest::Digest::of(manifest.as_bytes());
+    let index = serde_json::json!({"schemaVersion": 2, "manifests": [{
+        "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest.to_string(), "size": manifest.len(),
+    }]});
+    let folder = desk.path(folder);
+    std::fs::create_dir_all(folder.join("blobs/sha256")).unwrap();
+    std::fs::write(folder.join("oci-layout"), "{\"imageLayoutVersion\":\"1.0.0\"}").unwrap();
+    std::fs::write(folder.join("blobs/sha256").join(digest.hex()), manifest).unwrap();
+    std::fs::write(folder.join("index.json"), index.to_string()).unwrap();
+}
+
+#[test]
+fn a_folder_of_several_plugins_or_of_something_else_is_not_replaced() {
+    let desk = Desk::new();
+    for component in ["template", "pii-guard"] {
+        desk.component(component, "mine.wasm");
+        desk.good("plugin pack mine.wasm");
+        desk.good("plugin push file:mirror --from mine.oci");
+    }
+    image(&desk, "image");
+    let several = ["mirror holds more than one plugin", "`tidegate plugin push file:mirror`", "--output"];
+    let other = ["image holds something else than a packed plugin", "--output", "0 layers"];
+    for (folder, parts) in [("mirror", several), ("image", other)] {
+        let before = desk.files(folder);
+        desk.refused(&format!("plugin pack mine.wasm --output {folder}"), &parts);
+        desk.refused(&format!("plugin pull ./mine.oci --output {folder}"), &parts);
+        assert_eq!(desk.files(folder), before);
+    }
+}
+
 #[test]
 fn only_what_a_trusted_key_has_signed_is_loaded() {
     let desk = Desk::new();
@@ -289,6 +325,43 @@ fn what_is_pushed_into_a_folder_takes_nothing_from_it() {
     let newest = push("pii-guard", "file:single:stable");
     let said = desk.good("plugin pull file:single --output taken");
     assert!(said.contains(&newest), "{said}");
+    // Nor does one whose only plugin has two.
+    push("pii-guard", "file:twice:0.1");
+    push("pii-guard", "file:twice:stable");
+    let said = desk.good("plugin pull file:twice --output taken");
+    assert!(said.contains(&newest), "{said}");
+}
+
+#[test]
+fn a_lock_holds_however_the_config_is_named_and_its_files_are_written() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    std::fs::create_dir(desk.path("sub")).unwrap();
+    let whole = |name: &str| desk.path(name).display().to_string();
+    let absolute = whole("mine.wasm");
+    for (file, source) in [("./mine.wasm", "mine.wasm"), (absolute.as_str(), absolute.as_str())] {
+        desk.config(&format!("file = \"{file}\""), "");
+        for config in ["tidegate.toml", "./tidegate.toml", "sub/../tidegate.toml", &whole("tidegate.toml")] {
+            desk.good(&format!("plugin lock {config}"));
+            let locked = std::fs::read_to_string(desk.path("tidegate.lock")).unwrap();
+            assert!(locked.contains(&format!("source = \"{source}\"")), "{config}: {locked}");
+            assert!(desk.good(&format!("check {config}")).contains("is good"));
+        }
+    }
+}
+
+/// What is where it was has not moved: what takes its name is new.
+#[test]
+fn a_stage_that_takes_the_name_of_another_hides_nothing_that_it_asks_for() {
+    let desk = Desk::new();
+    desk.component("folder-retriever", "a.wasm");
+    desk.component("folder-retriever", "b.wasm");
+    desk.config("file = \"a.wasm\"", "");
+    desk.good("plugin lock tidegate.toml");
+    desk.config("file = \"b.wasm\"\n[[pipeline.stage]]\nplugin = \"other\"\nfile = \"a.wasm\"", "");
+    let said = desk.good("plugin lock tidegate.toml");
+    assert!(said.contains("new      folder-retriever") && said.contains("+ grant kv"), "{said}");
+    assert!(said.contains("same     folder-retriever") && !said.contains("moved"), "{said}");
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod shorten;
 mod start;
 
 pub(crate) use admit::{end_user, who};
+pub use ask_guard::check_arguments;
 pub use edits::apply_to as apply_edits;
 pub(crate) use late_verdicts::PendingVerdicts;
 pub(crate) use observe::{Ending, Unanswered};

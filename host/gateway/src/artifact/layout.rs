@@ -105,12 +105,33 @@ impl Layout {
         self.write_index(&index)
     }
 
-    /// Makes an artifact the only one.
+    /// Makes an artifact the only one, in the place of the only one. A folder that holds more, or what is no plugin, is left
+    /// alone.
     pub fn replace(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
+        self.check_replaceable()?;
         let mut index = Index::default();
         self.put(artifact, &artifact.signatures, Some(tag), &mut index)?;
         self.write_index(&index)?;
         self.prune(&index)
+    }
+
+    fn check_replaceable(&self) -> anyhow::Result<()> {
+        let folder = self.folder.display();
+        let index = self.index().with_context(|| folder.to_string())?;
+        let artifacts = distinct(index.artifacts());
+        if artifacts.len() > 1 {
+            bail!(
+                "{folder} holds more than one plugin, and this would leave one; `tidegate plugin push file:{folder}` adds \
+                 to it, or name another folder with --output"
+            );
+        }
+        for one in artifacts {
+            let parts = self.document(one).and_then(|manifest| Manifest::parse(&manifest)?.parts().map(drop));
+            parts.with_context(|| {
+                format!("{folder} holds something else than a packed plugin; name another folder with --output")
+            })?;
+        }
+        Ok(())
     }
 
     /// Writes blobs, and notes their manifests; without a tag the artifact is noted already.
@@ -223,25 +244,30 @@ impl Layout {
 }
 
 impl Index {
+    /// All but signatures; one with several tags comes with each.
+    fn artifacts(&self) -> impl Iterator<Item = &Descriptor> {
+        self.manifests.iter().filter(|one| !name(one).ends_with(SIGNATURES))
+    }
+
     fn find(&self, tag: Option<&str>, digest: Option<&Digest>) -> anyhow::Result<&Descriptor> {
-        let name = |one: &Descriptor| one.annotations.get(TAG).cloned().unwrap_or_default();
-        let artifacts = || self.manifests.iter().filter(|one| !name(one).ends_with(SIGNATURES));
         let there = || {
-            let all = artifacts().map(|one| format!("{} ({})", one.digest, name(one)));
+            let all = self.artifacts().map(|one| format!("{} ({})", one.digest, name(one)));
             format!("it holds: {}", all.collect::<Vec<_>>().join(", "))
         };
         if let Some(digest) = digest {
-            return artifacts()
+            return self
+                .artifacts()
                 .find(|one| one.digest == *digest)
                 .with_context(|| format!("there is no {digest}; {}", there()));
         }
         if let Some(tag) = tag {
-            return artifacts()
+            return self
+                .artifacts()
                 .find(|one| name(one) == tag)
                 .with_context(|| format!("there is no `{tag}`; {}", there()));
         }
-        let tagged: Vec<_> = artifacts().filter(|one| !name(one).is_empty()).collect();
-        let all = if tagged.is_empty() { artifacts().collect() } else { tagged };
+        let tagged = distinct(self.artifacts().filter(|one| !name(one).is_empty()));
+        let all = if tagged.is_empty() { distinct(self.artifacts()) } else { tagged };
         match all[..] {
             [only] => Ok(only),
             [] => bail!("it holds no plugin"),
@@ -263,4 +289,15 @@ impl Index {
         let kept = unnamed.into_iter().filter(|one| named.iter().all(|other| other.digest != one.digest)).collect();
         self.manifests = [named, kept].concat();
     }
+}
+
+/// An entry's tag; empty where it has none.
+fn name(one: &Descriptor) -> &str {
+    one.annotations.get(TAG).map(String::as_str).unwrap_or_default()
+}
+
+/// Each digest once, by its first entry.
+fn distinct<'a>(all: impl Iterator<Item = &'a Descriptor>) -> Vec<&'a Descriptor> {
+    let mut seen = BTreeSet::new();
+    all.filter(|one| seen.insert(one.digest.hex())).collect()
 }

@@ -4,7 +4,7 @@
 use super::digest::Digest;
 use super::key::PublicKey;
 use super::manifest::Claims;
-use super::reference::{PlaceName, Reference};
+use super::reference::{OCI, PlaceName, Reference};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub struct Entry {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// What the config says: a path, or `oci://...`.
+    /// What the config says: a path without its `.`, or a reference, written as `oci://...`.
     pub source: String,
     /// The `plugin` of the first stage with that source; none in locks of before this was written down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,6 +98,11 @@ pub struct Difference {
 }
 
 impl Entry {
+    /// Whether it is from a registry; a path is never written so.
+    pub fn is_pulled(&self) -> bool {
+        self.source.starts_with(OCI)
+    }
+
     /// All that it asks for, as of one that nobody has looked at before.
     pub fn from_nothing(&self) -> Difference {
         let asks = Asks { deterministic: Some(false), ..Asks::default() };
@@ -197,13 +202,14 @@ impl Lock {
     }
 
     /// What an entry takes the place of where its source is a new one: the plugin of the same stage, or else of the same
-    /// repository, or else of the same name for itself. Who moves to another tag or file upgrades.
-    pub fn before(&self, new: &Entry) -> Option<&Entry> {
+    /// repository, or else of the same name for itself. Who moves to another tag or file upgrades. One whose source is found
+    /// still is where it was: what comes beside it is new, whatever its name.
+    pub fn before(&self, new: &Entry, is_found: impl Fn(&str) -> bool) -> Option<&Entry> {
         let same_stage = |old: &&Entry| old.stage.is_some() && old.stage == new.stage;
         let same_place = |old: &&Entry| repository(old).is_some_and(|place| Some(place) == repository(new));
         let same_name = |old: &&Entry| old.name == new.name;
-        let all = || self.plugins.iter();
-        all().find(same_stage).or_else(|| all().find(same_place)).or_else(|| all().find(same_name))
+        let gone = || self.plugins.iter().filter(|old| !is_found(&old.source));
+        gone().find(same_stage).or_else(|| gone().find(same_place)).or_else(|| gone().find(same_name))
     }
 }
 
@@ -299,13 +305,22 @@ mod tests {
             of("c-1.wasm", None, "c"),
         ]);
         let check = |new: Entry, before: Option<&str>| {
-            assert_eq!(lock.before(&new).map(|old| old.source.as_str()), before, "{new:?}");
+            assert_eq!(lock.before(&new, |_| false).map(|old| old.source.as_str()), before, "{new:?}");
         };
         check(of("a-2.wasm", Some("first"), "renamed"), Some("a-1.wasm"));
         check(of("oci://ghcr.io/you/b:2", Some("x"), "renamed"), Some("oci://ghcr.io/you/b:1"));
         check(of("oci://ghcr.io/you/other:1", Some("x"), "c"), Some("c-1.wasm"));
         check(of("d.wasm", None, "d"), None);
         check(of("d.wasm", Some("fourth"), "d"), None);
+        // Of what is where it was, nothing has moved.
+        let check = |new: Entry, found: &str, before: Option<&str>| {
+            let before_it = lock.before(&new, |source| source == found).map(|old| old.source.as_str());
+            assert_eq!(before_it, before, "{new:?}");
+        };
+        check(of("a-2.wasm", Some("first"), "renamed"), "a-1.wasm", None);
+        check(of("a-2.wasm", Some("first"), "c"), "a-1.wasm", Some("c-1.wasm"));
+        check(of("oci://ghcr.io/you/b:2", None, "b"), "oci://ghcr.io/you/b:1", None);
+        check(of("d.wasm", None, "c"), "c-1.wasm", None);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use anyhow::{Context, bail};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-const OCI: &str = "oci://";
+/// What a reference to a registry begins with, always where it is written again.
+pub(super) const OCI: &str = "oci://";
 const FILE: &str = "file:";
 
 /// A reference, taken apart.

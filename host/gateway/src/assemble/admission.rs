@@ -6,10 +6,11 @@ use crate::artifact::digest::Digest;
 use crate::artifact::key::PublicKey;
 use crate::artifact::layout::Layout;
 use crate::artifact::lock::{Entry, Lock};
+use crate::artifact::reference::Reference;
 use crate::artifact::signature;
 use crate::config::{Config, StageConfig};
 use anyhow::{Context, bail};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The operator's conditions.
 pub(crate) struct Admission {
@@ -70,7 +71,7 @@ impl Admission {
 
     /// The component of a stage that names one; `None` where a shipped plugin is meant.
     pub(crate) fn component(&self, stage: &StageConfig) -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(source) = source(stage, self.config.as_deref()) else { return Ok(None) };
+        let Some(source) = source(stage) else { return Ok(None) };
         let found = self.find(stage, &source)?;
         let named = || format!("`{}` from {source}", stage.plugin);
         self.check_locked(&source, &found).with_context(named)?;
@@ -131,15 +132,51 @@ impl Admission {
     }
 }
 
-/// What the lock calls a stage's plugin: its reference, or its path as the config writes it.
-pub(crate) fn source(stage: &StageConfig, config: Option<&Path>) -> Option<String> {
+/// What the lock calls a stage's plugin: its reference in its one form, `oci://...`, or its path as the config writes it, in
+/// whatever way the config itself is named. No path begins with `oci://`: of several slashes one is left.
+pub(crate) fn source(stage: &StageConfig) -> Option<String> {
     if let Some(file) = &stage.file {
-        let folder = config.and_then(Path::parent).unwrap_or(Path::new(""));
-        return Some(file.strip_prefix(folder).unwrap_or(file).display().to_string());
+        let written = stage.written.as_ref().unwrap_or(file);
+        let parts = written.components().filter(|part| *part != Component::CurDir);
+        return Some(parts.collect::<PathBuf>().display().to_string());
     }
-    stage.source.clone()
+    let text = stage.source.as_ref()?;
+    Some(Reference::parse(text).map_or_else(|_| text.clone(), |reference| reference.to_string()))
 }
 
 fn remedy(config: &Path, option: &str) -> String {
     format!("tidegate plugin lock{option} {}", config.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stage(keys: &str) -> StageConfig {
+        toml::from_str(&format!("plugin = \"mine\"\n{keys}")).unwrap()
+    }
+
+    #[test]
+    fn a_source_has_one_form_however_it_is_written() {
+        let check = |keys: &str, expected: &str| assert_eq!(source(&stage(keys)).unwrap(), expected, "{keys}");
+        check("file = \"dist/mine.wasm\"", "dist/mine.wasm");
+        check("file = \"./dist/./mine.wasm\"", "dist/mine.wasm");
+        check("file = \"../mine.oci\"", "../mine.oci");
+        check("file = \"oci://mine.oci\"", "oci:/mine.oci");
+        check("source = \"oci://ghcr.io/you/hush:1\"", "oci://ghcr.io/you/hush:1");
+        check("source = \"ghcr.io/you/hush:1\"", "oci://ghcr.io/you/hush:1");
+        let digest = Digest::of(b"");
+        check(&format!("source = \"ghcr.io/you/hush@{digest}\""), &format!("oci://ghcr.io/you/hush@{digest}"));
+        assert_eq!(source(&stage("")), None);
+    }
+
+    #[test]
+    fn a_file_is_known_by_what_the_config_says_and_not_by_where_that_is() {
+        let resolved = StageConfig {
+            file: Some("/etc/tidegate/./mine.wasm".into()),
+            written: Some("./mine.wasm".into()),
+            ..stage("")
+        };
+        assert_eq!(source(&resolved).unwrap(), "mine.wasm");
+    }
 }

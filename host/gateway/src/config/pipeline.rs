@@ -41,6 +41,9 @@ pub struct StageConfig {
     pub plugin: String,
     /// A component of your own, or the folder of a packed plugin.
     pub file: Option<PathBuf>,
+    /// `file` as the config writes it, before it counts from the config's folder: what the lock knows it by.
+    #[serde(skip)]
+    pub written: Option<PathBuf>,
     /// A packed plugin in a registry, `oci://HOST/REPOSITORY:TAG`; `tidegate plugin lock` fetches and pins it.
     pub source: Option<String>,
     /// The stages that it runs in; default: all that the component exports.
@@ -197,7 +200,8 @@ impl PipelineConfig {
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
         for stage in &mut self.stage {
             if let Some(file) = &mut stage.file {
-                *file = folder.join(&*file);
+                let resolved = folder.join(&*file);
+                stage.written = Some(std::mem::replace(file, resolved));
             }
             for mount in stage.grants.documents.values_mut() {
                 *mount = folder.join(&*mount);

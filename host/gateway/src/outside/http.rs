@@ -14,16 +14,21 @@ pub struct PluginHttp {
 
 impl HttpClient for PluginHttp {
     fn open(&self, grant: &HttpGrant) -> Result<Arc<dyn HttpOrigins>, String> {
-        let networks = grant.networks.iter().map(|network| network.parse()).collect::<Result<_, String>>()?;
-        let outlet = Outlet::new(OutletConfig {
-            origins: grant.origins.clone(),
-            addresses: AddressPolicy::new(networks),
-            timeout: grant.timeout,
-            extra_roots: self.extra_roots.clone(),
-            resolve: None,
-        });
-        Ok(Arc::new(Granted(outlet.map_err(|error| error.to_string())?)))
+        Ok(Arc::new(Granted(outlet(grant, self.extra_roots.clone())?)))
     }
+}
+
+/// The way out that a grant names; opens no connection yet. An error is for the operator.
+pub(crate) fn outlet(grant: &HttpGrant, extra_roots: Vec<CertificateDer<'static>>) -> Result<Outlet, String> {
+    let networks = grant.networks.iter().map(|network| network.parse()).collect::<Result<_, String>>()?;
+    let outlet = Outlet::new(OutletConfig {
+        origins: grant.origins.clone(),
+        addresses: AddressPolicy::new(networks),
+        timeout: grant.timeout,
+        extra_roots,
+        resolve: None,
+    });
+    outlet.map_err(|error| error.to_string())
 }
 
 struct Granted(Outlet);
@@ -40,7 +45,7 @@ impl HttpOrigins for Granted {
 }
 
 /// What a guest reads: it names the origin that the guest itself asked for, and no address behind it.
-fn failure(error: EgressError) -> CapabilityError {
+pub(crate) fn failure(error: EgressError) -> CapabilityError {
     match error {
         EgressError::BadTarget { .. } => CapabilityError::Invalid(error.to_string()),
         EgressError::OriginDenied { .. } => CapabilityError::Denied(error.to_string()),

@@ -113,10 +113,11 @@ impl ModelService for KnownModels {
     }
 }
 
-fn chat(model: &str, messages: Vec<Message>, params: Map<String, Value>) -> Result<Chat, CapabilityError> {
+/// What a plugin asks of a model as a chat; refused is what no server takes.
+pub(crate) fn chat(model: &str, messages: Vec<Message>, params: Map<String, Value>) -> Result<Chat, CapabilityError> {
     let mut chat = Chat {
         tool_choice: ToolChoice::None,
-        parallel_tool_calls: false,
+        parallel_tool_calls: Some(false),
         max_tokens: Some(MAX_TOKENS),
         stream: true,
         ..Chat::new(model, messages)

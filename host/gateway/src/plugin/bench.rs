@@ -1,7 +1,7 @@
 //! `tidegate plugin bench`: what a component costs. Medians over batches on this machine; nothing is judged.
 
 use super::fixture::{Ask, Case, Stream};
-use super::{TestArgs, cases, test, workbench};
+use super::{TestArgs, cases, stream, test, workbench};
 use anyhow::Context;
 use std::io::Write;
 use std::sync::Arc;
@@ -94,7 +94,8 @@ async fn time(plugin: &Plugin, ask: &Ask, count: u32) -> anyhow::Result<Duration
     for _ in 0..count {
         match ask {
             Ask::Stream(Stream { channel, text }) => {
-                let window = Window { seq: 0, choice: 0, channel, text, settled: 0, ending: Some("stop") };
+                let ending = Some(stream::finish_reason(channel));
+                let window = Window { seq: 0, choice: 0, channel, text, settled: 0, ending };
                 plugin.inspect_window(&workbench::context(), &[], window).await?;
             }
             // A server asks for the list of tools once for many calls.

@@ -7,6 +7,7 @@ use crate::artifact::signature::{Verdict, verify};
 use crate::artifact::{Artifact, place};
 use crate::assemble::HOLDBACK_BYTES;
 use crate::assemble::admission::Found;
+use crate::terminal::shown;
 use anyhow::Context;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -30,29 +31,41 @@ pub(super) fn run(args: &InspectArgs, out: &mut dyn Write) -> anyhow::Result<()>
         writeln!(out, "{report:#}")?;
         return Ok(());
     }
-    let signers = found.artifact().map(signers).unwrap_or_default();
-    for line in lines(&report).iter().chain(&signers) {
-        writeln!(out, "{line}")?;
-    }
+    say(&report, &found.artifact().map(signers).unwrap_or_default(), out)
+}
+
+/// The report for people. Whoever made the plugin wrote most of it.
+fn say(report: &Value, signers: &[String], out: &mut dyn Write) -> anyhow::Result<()> {
+    lines(report).iter().chain(signers).try_for_each(|line| writeln!(out, "{}", shown(line)))?;
     Ok(())
 }
 
 /// A file, a folder, or what a reference leads to.
 fn find(args: &InspectArgs) -> anyhow::Result<Found> {
     let path = Path::new(&args.plugin);
-    if path.is_dir() {
+    if path.exists() {
         return Found::read(path);
     }
-    if path.exists() || !(args.plugin.contains("://") || args.plugin.starts_with("file:")) {
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", args.plugin))?;
+    let Some(reference) = reference(&args.plugin)? else {
+        let why = "a plugin elsewhere is named with its tag or digest, `oci://HOST/REPOSITORY:TAG`";
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read {}; {why}", args.plugin))?;
         return Ok(Found::Bare(bytes));
-    }
-    let reference = Reference::parse(&args.plugin)?;
+    };
     let pulled = workbench::runtime()?.block_on(async {
         let access = args.registry.access()?;
         place::pull(&reference, &access).await
     });
     Ok(Found::Packed(Box::new(pulled?)))
+}
+
+/// The reference that a text is. Paths look like some: without a mark, one has a tag or a digest.
+fn reference(text: &str) -> anyhow::Result<Option<Reference>> {
+    let is_marked = text.contains("://") || text.starts_with("file:");
+    match Reference::parse(text) {
+        Err(error) if is_marked => Err(error),
+        Ok(found) if is_marked || found.tag.is_some() || found.digest.is_some() => Ok(Some(found)),
+        _ => Ok(None),
+    }
 }
 
 fn verdict(artifact: &Artifact) -> Verdict {
@@ -148,4 +161,40 @@ fn words(list: &Value) -> String {
 fn short(interface: &Value) -> &str {
     let name = interface.as_str().unwrap_or_default();
     name.split('/').nth(1).and_then(|name| name.split('@').next()).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_plugin_says_of_itself_is_shown_and_not_obeyed() {
+        let hidden = "\u{1b}[2Jall is well\nsigned by      everybody";
+        let report = json!({
+            "name": "hush", "version": "1.0.0", "summary": hidden,
+            "needs": [{"capability": "kv", "grant": "kv_kib = 1", "reason": hidden}],
+            "config_schema": {"properties": {"word": {"description": hidden}, hidden: {}}},
+        });
+        let mut out = Vec::new();
+        say(&report, &["signed by      nobody".to_owned()], &mut out).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        assert_eq!(said.lines().filter(|line| line.starts_with("signed by")).count(), 1, "{said:?}");
+        assert_eq!(said.matches("\\u{1b}[2Jall is well\\nsigned by").count(), 4, "{said}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+    }
+
+    #[test]
+    fn a_text_is_a_reference_where_it_is_marked_or_has_a_tag_or_a_digest() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(reference(text).unwrap().map(|found| found.to_string()).as_deref(), expected, "{text}");
+        };
+        check("ghcr.io/you/hush:1", Some("oci://ghcr.io/you/hush:1"));
+        check("oci://ghcr.io/you/hush", Some("oci://ghcr.io/you/hush"));
+        check("file:mirror", Some("file:mirror"));
+        check("./mirror:1", Some("file:./mirror:1"));
+        check("my.dist/hush.wasm", None);
+        check("./mirror", None);
+        check("hush.wasm", None);
+        assert!(reference("oci://ghcr.io").is_err());
+    }
 }

@@ -27,7 +27,7 @@ pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         bail!("it asks for more than what was locked (`+`); if that is wanted, add --allow-more");
     }
     for (entry, found) in &found {
-        if let (Some(artifact), true) = (found.artifact(), entry.source.contains("://")) {
+        if let (Some(artifact), true) = (found.artifact(), entry.is_pulled()) {
             // One tag each: two of one component may differ in what they say of it.
             Layout::open_or_make(&Lock::store(&args.config))?.add(artifact, artifact.digest().hex())?;
         }
@@ -51,7 +51,7 @@ impl Bench<'_> {
         let access = self.args.registry.access()?;
         let mut all: Vec<(Entry, Found)> = Vec::new();
         for stage in self.config.pipeline.iter().flat_map(|pipeline| &pipeline.stage) {
-            let Some(source) = admission::source(stage, Some(&self.args.config)) else { continue };
+            let Some(source) = admission::source(stage) else { continue };
             if all.iter().any(|(entry, _)| entry.source == source) {
                 continue;
             }
@@ -99,13 +99,19 @@ impl Bench<'_> {
         let mut reference = Reference::parse(source)?;
         let pinned = locked.filter(|_| !self.args.upgrade).and_then(|entry| entry.artifact.as_ref());
         if let Some(digest) = pinned {
-            let store = Layout::open(&Lock::store(&self.args.config));
-            if let Ok(artifact) = store.and_then(|store| store.read(None, Some(digest))) {
-                return Ok(Found::Packed(Box::new(artifact)));
+            if let Some(found) = self.stored(digest) {
+                return Ok(found);
             }
             reference.digest = Some(digest.clone());
         }
         Ok(Found::Packed(Box::new(place::pull(&reference, access).await?)))
+    }
+
+    /// What was pulled before. Where no trusted key has signed that, there may be new signatures where it is from.
+    fn stored(&self, digest: &Digest) -> Option<Found> {
+        let store = Layout::open(&Lock::store(&self.args.config)).ok()?;
+        let found = Found::Packed(Box::new(store.read(None, Some(digest)).ok()?));
+        found.check_trusted(&self.config.plugins.trusted_keys).is_ok().then_some(found)
     }
 }
 
@@ -123,15 +129,16 @@ fn compare(
     out: &mut dyn Write,
 ) -> anyhow::Result<Report> {
     let mut report = Report::default();
+    let is_found = |source: &str| found.iter().any(|(entry, _)| entry.source == source);
     for (new, _) in found {
-        match (old.and_then(|old| old.entry(&new.source)), old.and_then(|old| old.before(new))) {
+        match (old.and_then(|old| old.entry(&new.source)), old.and_then(|old| old.before(new, is_found))) {
             (Some(locked), _) => report.same_source(locked, new, out)?,
             (None, Some(before)) => report.other_source(before, new, out)?,
             (None, None) => say("new     ", &about(new), &new.from_nothing(), out)?,
         }
     }
     for gone in old.iter().flat_map(|old| &old.plugins) {
-        if found.iter().all(|(entry, _)| entry.source != gone.source) {
+        if !is_found(&gone.source) {
             writeln!(out, "gone     {} is not in {} any more", gone.source, args.config.display())?;
         }
     }

@@ -65,6 +65,11 @@ fn component(path: &Path) -> anyhow::Result<PathBuf> {
     if path.is_dir() { Ok(Project::open(path)?.component()) } else { Ok(path.to_owned()) }
 }
 
+/// The folder of a packed plugin of that name, which may have dots.
+pub(super) fn folder(name: &str) -> PathBuf {
+    format!("{name}.{EXTENSION}").into()
+}
+
 /// The folder beside a component into which it is packed.
 pub(super) fn packed(component: &Path) -> PathBuf {
     component.with_extension(EXTENSION)

@@ -1,10 +1,14 @@
-//! The world of a plugin under test: HTTP and models that answer from the fixtures, and nothing from outside.
+//! The world of a plugin under test: HTTP and models that answer from the fixtures, and nothing from outside. What a server
+//! refuses before it asks anybody is refused here too, by the server's own checks.
 
 use super::fixture::{HttpAnswer, ModelAnswer};
+use crate::outside::http::{failure, outlet};
+use crate::outside::models::chat;
 use serde_json::{Map, Value};
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tidegate_egress::Outlet;
 use tidegate_sandbox::capability::{
     BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse, ModelAsk, ModelReply, ModelService,
 };
@@ -54,7 +58,7 @@ fn scripted_error(error: &str) -> CapabilityError {
     }
 }
 
-/// Answers requests; checks the origin as the server would.
+/// Answers requests.
 pub(super) struct ScriptedHttp(Arc<[Scripted]>);
 
 impl ScriptedHttp {
@@ -66,24 +70,19 @@ impl ScriptedHttp {
 
 impl HttpClient for ScriptedHttp {
     fn open(&self, grant: &HttpGrant) -> Result<Arc<dyn HttpOrigins>, String> {
-        Ok(Arc::new(Origins { allowed: grant.origins.clone(), answers: self.0.clone() }))
+        Ok(Arc::new(Origins { outlet: outlet(grant, Vec::new())?, answers: self.0.clone() }))
     }
 }
 
 struct Origins {
-    allowed: Vec<String>,
+    /// Sends nothing: it says what a server would send.
+    outlet: Outlet,
     answers: Arc<[Scripted]>,
 }
 
 impl Origins {
     fn answer(&self, request: &HttpRequest) -> Answer<HttpResponse> {
-        let within = |origin: &String| {
-            let rest = request.url.strip_prefix(origin.trim_end_matches('/'));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
-        };
-        if !self.allowed.iter().any(within) {
-            return Err(CapabilityError::Denied(format!("{} is of no granted origin", request.url)));
-        }
+        self.outlet.check(&request.method, &request.url, &request.headers).map_err(failure)?;
         let body = String::from_utf8_lossy(&request.body);
         let Some(scripted) = self.answers.iter().find(|scripted| scripted.fits(request, &body) && scripted.takes())
         else {
@@ -147,10 +146,12 @@ impl ModelService for ScriptedModels {
         &self,
         ask: ModelAsk,
         messages: Vec<Message>,
-        _: Map<String, Value>,
+        params: Map<String, Value>,
     ) -> BoxFuture<'_, Answer<ModelReply>> {
-        let question: String = messages.iter().map(Message::joined_text).collect();
-        let text = self.answer(&ask, &question, "text", |answer| answer.text.clone());
+        let text = chat(&ask.model, messages, params).and_then(|chat| {
+            let question: String = chat.messages.iter().map(Message::joined_text).collect();
+            self.answer(&ask, &question, "text", |answer| answer.text.clone())
+        });
         let reply = |text| ModelReply { text, finish_reason: "stop".into(), usage: Usage::default() };
         Box::pin(ready(text.map(reply)))
     }
@@ -165,4 +166,74 @@ fn sorted_labels(answer: &ModelAnswer) -> Option<Vec<(String, f32)>> {
     let mut labels: Vec<(String, f32)> = answer.labels.as_ref()?.iter().map(|(n, s)| (n.clone(), *s)).collect();
     labels.sort_by(|a, b| b.1.total_cmp(&a.1));
     Some(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::workbench;
+    use serde_json::json;
+    use std::time::{Duration, Instant};
+    use tidegate_types::{Caller, RequestId, Role};
+
+    fn sent(method: &str, url: &str, header: (&str, &str)) -> Answer<HttpResponse> {
+        let answer = toml::from_str(&format!("url = \"{url}\"\nbody = \"hi\"")).unwrap();
+        let grant = HttpGrant::new(["https://a.example".to_owned()]);
+        let origins = ScriptedHttp::new(vec![answer]).open(&grant).unwrap();
+        let request = HttpRequest {
+            method: method.into(),
+            url: url.into(),
+            headers: vec![(header.0.into(), header.1.into())],
+            body: Vec::new(),
+            timeout: Duration::from_secs(1),
+            response_bytes: 1024,
+        };
+        workbench::runtime().unwrap().block_on(origins.send(request))
+    }
+
+    #[test]
+    fn a_request_that_every_server_refuses_is_not_answered() {
+        let header = ("x-kind", "a");
+        assert_eq!(sent("GET", "https://a.example/x", header).unwrap().body, b"hi");
+        let denied = sent("GET", "https://a.example.b.example/x", header);
+        let words = "https://a.example.b.example is not a granted origin";
+        assert_eq!(denied, Err(CapabilityError::Denied(words.into())));
+        for (method, url, header) in [
+            ("TRACE", "https://a.example/x", header),
+            ("a b", "https://a.example/x", header),
+            ("GET", "https://a.example/x#y", header),
+            ("GET", "https://a.example/é", header),
+            ("GET", "https://a.example/x", ("x kind", "a")),
+            ("GET", "https://a.example/x", ("x-kind", "a\nb")),
+        ] {
+            let answer = sent(method, url, header);
+            assert!(matches!(answer, Err(CapabilityError::Invalid(_))), "{method} {url} {header:?}: {answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_grant_that_no_server_takes_is_refused() {
+        let why = |origin: &str| ScriptedHttp::new(Vec::new()).open(&HttpGrant::new([origin.to_owned()])).err();
+        assert_eq!(why("https://a.example"), None);
+        assert!(why("https://a.example/path").is_some_and(|why| why.contains("without a path")));
+    }
+
+    #[test]
+    fn a_question_that_every_server_refuses_is_not_answered() {
+        let answer = toml::from_str("model = \"tiny\"\ntext = \"yes\"").unwrap();
+        let models = ScriptedModels::new(vec![answer]);
+        let asked = |messages: Vec<Message>, params: Value| {
+            let (caller, request_id) = (Caller::local().into(), RequestId::new("test"));
+            let ask = ModelAsk { model: "tiny".into(), caller, request_id, until: Instant::now() };
+            let Value::Object(params) = params else { panic!("{params}") };
+            workbench::runtime().unwrap().block_on(models.complete(ask, messages, params))
+        };
+        let question = || vec![Message::text("m0", Role::User, "hi")];
+        assert_eq!(asked(question(), json!({"max_tokens": 5})).unwrap().text, "yes");
+        for (messages, params) in
+            [(question(), json!({"max_tokens": 0})), (question(), json!({"tools": []})), (Vec::new(), json!({}))]
+        {
+            assert!(matches!(asked(messages, params.clone()), Err(CapabilityError::Invalid(_))), "{params}");
+        }
+    }
 }

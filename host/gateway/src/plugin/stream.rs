@@ -1,193 +1,296 @@
 //! A stream guard under test: the gateway's own holdback hands it windows, in every chunking of a text, and the client
 //! must read the same each time.
 //!
-//! A text of up to [`ALL_OF`] characters comes in each of its 2^(n-1) chunkings. Of a longer one come: the whole, each
-//! cut in two, pieces of each length, and [`DRAWN`] chunkings drawn at random from a fixed seed. Each comes with an
-//! ending on its last piece and with an empty window that ends it. The guide says the number (`docs/plugins.md`).
+//! Each chunking comes with an ending on its last piece and with an empty window that ends it. Then two streams of the text
+//! come in turn, as two choices of one answer, so that what a guard remembers in its instance is not of the stream that it is
+//! asked about. Arguments of a
+//! tool call come once and whole, as in a server. The guide says the number (`docs/plugins.md`). Read next:
+//! `stream/chunkings.rs` for the chunkings, `stream/cap.rs` for what may be withheld.
+
+mod cap;
+mod chunkings;
 
 use super::cases::categories;
 use super::fixture::Stream;
 use super::workbench::context;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
+use cap::Cap;
+use chunkings::{chunkings, cut};
 use serde_json::{Value, json};
+use tidegate_pipeline::check_arguments;
 use tidegate_pipeline::holdback::{AtCap, Holdback};
 use tidegate_sandbox::Plugin;
-use tidegate_sandbox::stage::{Channel, Window, WindowAction};
+use tidegate_sandbox::stage::{CallError, Channel, Inspection, Window, WindowAction};
+use tidegate_types::FinishReason;
 
-/// With both endings that is 8,192 streams, about a second of the quickest guards.
-const ALL_OF: usize = 13;
-const DRAWN: usize = 64;
-/// Longer texts are cut in two at this many places, evenly spread, and into pieces of as many lengths.
-const CUTS: usize = 64;
+const IN_TURN: &str = "where two streams of it come in turn, a character of each: its instance sees other streams between, \
+                       so that what it remembers of one belongs in `carry`";
 
 /// What a client reads in every chunking.
 pub(super) struct Reading {
-    /// `text`, `halted`, `findings`.
+    /// `text`, `halted`, `findings`; or `error`, where the guard fails at the whole text.
     pub(super) outcome: Value,
     /// How many there were.
     pub(super) chunkings: usize,
 }
 
 /// Runs a text through the guard; fails where two chunkings differ.
-pub(super) async fn read(plugin: &Plugin, Stream { channel, text }: &Stream, most: usize) -> anyhow::Result<Reading> {
-    let guard = Guard { plugin, channel, cap: Cap::of(plugin, most) };
-    let whole = guard.one(&[text.as_str()], false).await.context("in one piece")?;
-    let mut count = 1;
-    for cuts in chunkings(text) {
-        let pieces = cut(text, &cuts);
-        for apart in [false, true] {
-            let outcome = guard.one(&pieces, apart).await.with_context(|| format!("in {pieces:?}"))?;
-            if (&outcome["text"], &outcome["halted"]) != (&whole["text"], &whole["halted"]) {
-                bail!("the client reads {outcome}\n  instead of       {whole}\n  in {pieces:?}, ending apart: {apart}");
-            }
-            count += 1;
-        }
-    }
-    Ok(Reading { outcome: whole, chunkings: count })
+pub(super) async fn read(plugin: &Plugin, stream: &Stream, most: usize) -> anyhow::Result<Reading> {
+    let (name, channel, cap) = (plugin.name(), &stream.channel, Cap::of(plugin, most));
+    Guard { judge: plugin, name, channel, cap }.read(&stream.text).await
 }
 
-/// How much the guard may withhold: what it promises, and no more than the server lets it.
-#[derive(Clone, Copy)]
-struct Cap {
-    promised: Option<u32>,
-    most: usize,
+/// Why a text of a channel ends.
+pub(super) fn finish_reason(channel: &Channel) -> &'static str {
+    let reason = if comes_whole(channel) { FinishReason::ToolCalls } else { FinishReason::Stop };
+    reason.as_str()
 }
 
-impl Cap {
-    fn of(plugin: &Plugin, most: usize) -> Self {
-        Self { promised: plugin.descriptor().holdback_bytes, most }
-    }
+/// A server holds arguments until it has all of them.
+fn comes_whole(channel: &Channel) -> bool {
+    matches!(channel, Channel::ToolArguments(_))
+}
 
-    fn bytes(self) -> usize {
-        self.promised.map_or(self.most, |promised| self.most.min(promised as usize))
-    }
+/// Who judges windows: a plugin, or in the tests of this file something else.
+trait Judge {
+    async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError>;
+}
 
-    /// What a server would end the answer for.
-    fn passed(self, withheld: usize) -> anyhow::Error {
-        match self.promised {
-            Some(promised) if (promised as usize) < self.most => {
-                anyhow!("it withholds {withheld} bytes, and its descriptor promises at most {promised}")
-            }
-            _ => anyhow!(
-                "it withholds {withheld} bytes, and a server ends the answer at more than {} (`limits.holdback_bytes` of the \
-                 stage); where operators are to allow more, say so here: `[limits] holdback_bytes = {withheld}`",
-                self.most
-            ),
-        }
+impl Judge for Plugin {
+    async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError> {
+        self.inspect_window(&context(), carry, window).await
     }
 }
 
 /// A guard and what it is asked about.
-struct Guard<'a> {
-    plugin: &'a Plugin,
+struct Guard<'a, J> {
+    judge: &'a J,
+    name: &'a str,
     channel: &'a Channel,
     cap: Cap,
 }
 
-impl Guard<'_> {
-    /// One generation in the given pieces.
-    async fn one(&self, pieces: &[&str], apart: bool) -> anyhow::Result<Value> {
-        let &Self { plugin, channel, cap } = self;
-        let mut held = Holdback::default();
-        let (mut text, mut findings) = (String::new(), Vec::new());
-        let ending_piece = pieces.iter().copied().chain(apart.then_some(""));
-        let count = pieces.len() + usize::from(apart);
-        for (idx, piece) in ending_piece.enumerate() {
-            held.push(piece, Vec::new());
-            let ends = idx + 1 == count;
-            let window = held.window();
-            let window = Window {
-                seq: held.seq(),
-                choice: 0,
-                channel,
-                text: window.text,
-                settled: window.settled,
-                ending: ends.then_some("stop"),
-            };
-            let inspection = plugin.inspect_window(&context(), held.carry(), window).await?;
-            findings.extend(categories(&inspection.findings).into_iter().map(str::to_owned));
-            if let WindowAction::Halt { refusal, farewell } = &inspection.action {
-                text.push_str(farewell.as_deref().unwrap_or_default());
-                return Ok(json!({"text": text, "halted": refusal.code, "findings": findings}));
+/// A text on its way past the guard.
+#[derive(Default)]
+struct Passage {
+    choice: u32,
+    held: Holdback,
+    text: String,
+    halted: Option<String>,
+    findings: Vec<String>,
+}
+
+impl Passage {
+    fn outcome(self) -> Value {
+        json!({"text": self.text, "halted": self.halted, "findings": self.findings})
+    }
+}
+
+impl<J: Judge> Guard<'_, J> {
+    /// What the guard fails with at the whole text is an outcome; what it fails with in some chunking only is a failure.
+    async fn read(&self, text: &str) -> anyhow::Result<Reading> {
+        let whole = match self.one(&[text], false).await {
+            Err(error) if error.is::<CallError>() => {
+                return Ok(Reading { outcome: json!({"error": format!("{error:#}")}), chunkings: 1 });
             }
-            let released = held.apply(inspection, ends, cap.bytes(), AtCap::Halt)?;
-            match released.over_cap {
-                Some(withheld) if ends => {
-                    bail!("it withholds {withheld} bytes at the end, for which a server ends the answer")
-                }
-                // Arguments come whole in a server: nothing of them waits for more.
-                Some(withheld) if !matches!(channel, Channel::ToolArguments(_)) => return Err(cap.passed(withheld)),
-                _ => text.push_str(&released.text),
+            whole => whole.context("in one piece")?,
+        };
+        if comes_whole(self.channel) {
+            return Ok(Reading { outcome: whole, chunkings: 1 });
+        }
+        let chunked = self.chunked(text, &whole).await?;
+        self.in_turn(text, &whole).await?;
+        Ok(Reading { outcome: whole, chunkings: 1 + chunked + 1 })
+    }
+
+    /// Compares each chunking with the whole; gives how many those were.
+    async fn chunked(&self, text: &str, whole: &Value) -> anyhow::Result<usize> {
+        let mut count = 0;
+        for cuts in chunkings(text) {
+            let pieces = cut(text, &cuts);
+            for apart in [false, true] {
+                let outcome = self.one(&pieces, apart).await.with_context(|| format!("in {pieces:?}"))?;
+                compare(&outcome, whole, || format!("in {pieces:?}, ending apart: {apart}"))?;
+                count += 1;
             }
         }
-        Ok(json!({"text": text, "halted": null, "findings": findings}))
+        Ok(count)
+    }
+
+    /// Compares two streams of the text, of which the guard sees a window each in turn, with the whole.
+    async fn in_turn(&self, text: &str, whole: &Value) -> anyhow::Result<()> {
+        let everywhere: Vec<usize> = (1..text.chars().count()).collect();
+        let pieces = cut(text, &everywhere);
+        let mut both = [0, 1].map(|choice| Passage { choice, ..Passage::default() });
+        for (idx, piece) in pieces.iter().enumerate() {
+            for passage in &mut both {
+                self.push(passage, piece, idx + 1 == pieces.len()).await.context(IN_TURN)?;
+            }
+        }
+        both.into_iter().try_for_each(|passage| compare(&passage.outcome(), whole, || IN_TURN.to_owned()))
+    }
+
+    /// One generation in the given pieces.
+    async fn one(&self, pieces: &[&str], apart: bool) -> anyhow::Result<Value> {
+        let mut passage = Passage::default();
+        let count = pieces.len() + usize::from(apart);
+        for (idx, piece) in pieces.iter().copied().chain(apart.then_some("")).enumerate() {
+            self.push(&mut passage, piece, idx + 1 == count).await?;
+        }
+        Ok(passage.outcome())
+    }
+
+    /// Has the guard judge the next piece. It is asked about nothing that follows a halt.
+    async fn push(&self, passage: &mut Passage, piece: &str, ends: bool) -> anyhow::Result<()> {
+        let Passage { choice, held, text, halted, findings } = passage;
+        if halted.is_some() {
+            return Ok(());
+        }
+        held.push(piece, Vec::new());
+        let (shown, ending) = (held.window(), ends.then(|| finish_reason(self.channel)));
+        let (seq, settled) = (held.seq(), shown.settled);
+        let window = Window { seq, choice: *choice, channel: self.channel, text: shown.text, settled, ending };
+        let inspection = self.judge.judge(held.carry(), window.clone()).await?;
+        check_arguments(self.name, &window, &inspection)?;
+        findings.extend(categories(&inspection.findings).into_iter().map(str::to_owned));
+        if let WindowAction::Halt { refusal, farewell } = &inspection.action {
+            // One for arguments is not said.
+            let farewell = farewell.as_deref().filter(|_| !comes_whole(self.channel));
+            text.push_str(farewell.unwrap_or_default());
+            *halted = Some(refusal.code.clone());
+            return Ok(());
+        }
+        let released = held.apply(inspection, ends, self.cap.bytes(), AtCap::Halt)?;
+        match released.over_cap {
+            Some(withheld) if ends => {
+                bail!("it withholds {withheld} bytes at the end, for which a server ends the answer")
+            }
+            Some(withheld) => Err(self.cap.passed(withheld)),
+            None => {
+                text.push_str(&released.text);
+                Ok(())
+            }
+        }
     }
 }
 
-/// Sets of places to cut at, counted in characters.
-fn chunkings(text: &str) -> Vec<Vec<usize>> {
-    let count = text.chars().count();
-    if count <= ALL_OF {
-        let borders = count.saturating_sub(1);
-        return (0..1_usize << borders)
-            .map(|set| (1..=borders).filter(|at| set >> (at - 1) & 1 == 1).collect())
-            .collect();
+fn compare(outcome: &Value, whole: &Value, how: impl Fn() -> String) -> anyhow::Result<()> {
+    if (&outcome["text"], &outcome["halted"]) != (&whole["text"], &whole["halted"]) {
+        bail!("the client reads {outcome}\n  instead of       {whole}\n  {}", how());
     }
-    let step = count.div_ceil(CUTS);
-    let mut chunkings = vec![(1..count).collect::<Vec<_>>()];
-    chunkings.extend((1..count).step_by(step).map(|at| vec![at]));
-    chunkings.extend((2..count).step_by(step).map(|len| (len..count).step_by(len).collect()));
-    let mut draw = blake3::Hasher::new().update(text.as_bytes()).finalize_xof();
-    for _ in 0..DRAWN {
-        let mut bits = vec![0_u8; count];
-        draw.fill(&mut bits);
-        chunkings.push((1..count).filter(|at| bits[*at] < 64).collect());
-    }
-    chunkings
-}
-
-fn cut<'a>(text: &'a str, cuts: &[usize]) -> Vec<&'a str> {
-    let borders: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
-    let mut pieces = Vec::new();
-    let mut from = 0;
-    for at in cuts.iter().filter_map(|cut| borders.get(*cut)).chain([&text.len()]) {
-        pieces.push(&text[from..*at]);
-        from = *at;
-    }
-    pieces
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
+    use crate::plugin::workbench;
+    use std::cell::{Cell, RefCell};
+    use tidegate_sandbox::stage::{Redaction, Refusal};
+    use tidegate_types::Span;
 
-    #[test]
-    fn a_short_text_comes_in_all_of_its_chunkings() {
-        let pieces: BTreeSet<Vec<&str>> = chunkings("añ€b").iter().map(|cuts| cut("añ€b", cuts)).collect();
-        assert_eq!(pieces.len(), 8);
-        assert!(pieces.contains(&vec!["añ€b"]) && pieces.contains(&vec!["a", "ñ", "€", "b"]));
-        assert_eq!(chunkings("").len(), 1);
-    }
+    type Said = Result<Inspection, CallError>;
 
-    #[test]
-    fn a_guard_withholds_what_it_promises_and_no_more_than_a_server_lets_it() {
-        for (promised, bytes, why) in [
-            (None, 512, "a server ends the answer at more than 512"),
-            (Some(64), 64, "its descriptor promises at most 64"),
-            (Some(4096), 512, "a server ends the answer at more than 512"),
-        ] {
-            let cap = Cap { promised, most: 512 };
-            assert_eq!(cap.bytes(), bytes);
-            assert!(cap.passed(9999).to_string().contains(why), "{}", cap.passed(9999));
+    /// A guard in this process.
+    struct Own<F>(F);
+
+    impl<F: Fn(&[u8], &Window<'_>) -> Said> Judge for Own<F> {
+        async fn judge(&self, carry: &[u8], window: Window<'_>) -> Said {
+            (self.0)(carry, &window)
         }
     }
 
+    /// Runs a text through it.
+    fn tried(channel: &Channel, text: &str, judge: impl Fn(&[u8], &Window<'_>) -> Said) -> anyhow::Result<Reading> {
+        let judge = Own(judge);
+        let guard = Guard { judge: &judge, name: "own", channel, cap: Cap { promised: None, most: 512 } };
+        workbench::runtime()?.block_on(guard.read(text))
+    }
+
+    /// All of a window may leave.
+    fn said(window: &Window<'_>, action: WindowAction) -> Said {
+        let safe_through = window.text.len() as u32;
+        Ok(Inspection { action, safe_through, carry: Vec::new(), findings: Vec::new() })
+    }
+
+    fn trap() -> Said {
+        Err(CallError::Trap { plugin: "own".into(), message: "as the test asked".into() })
+    }
+
+    fn redact(start: u32, end: u32) -> WindowAction {
+        WindowAction::Redact(vec![Redaction { span: Span { start, end }, text: String::new() }])
+    }
+
+    /// The window's own text is put behind what came before; where that is another text at the end, the guard says so.
+    fn told(before: &str, window: &Window<'_>) -> (String, WindowAction) {
+        let all = [before, &window.text[window.settled as usize..]].concat();
+        let is_other = window.ending.is_some() && all != "abab";
+        let action = if is_other { redact(window.settled, window.text.len() as u32) } else { WindowAction::Pass };
+        (all, action)
+    }
+
     #[test]
-    fn pieces_make_the_text_whatever_its_length() {
-        let text = "größe ".repeat(40);
-        let all = chunkings(&text);
-        assert!(all.len() > 150, "{}", all.len());
-        assert!(all.iter().all(|cuts| cut(&text, cuts).concat() == text));
+    fn what_a_guard_remembers_of_a_stream_in_its_instance_is_found() {
+        let memory = RefCell::new(String::new());
+        let error = tried(&Channel::Text, "abab", |_, window| {
+            let mut memory = memory.borrow_mut();
+            let before = if window.seq == 0 { "" } else { memory.as_str() };
+            let (all, action) = told(before, window);
+            *memory = all;
+            said(window, action)
+        });
+        let error = error.err().unwrap().to_string();
+        assert!(error.contains("instead of") && error.contains("belongs in `carry`"), "{error}");
+        let reading = tried(&Channel::Text, "abab", |carry, window| {
+            let (all, action) = told(std::str::from_utf8(carry).unwrap(), window);
+            said(window, action).map(|said| Inspection { carry: all.into_bytes(), ..said })
+        });
+        // The whole, its 8 chunkings with either ending, and two streams in turn.
+        assert_eq!(reading.unwrap().chunkings, 1 + 16 + 1);
+    }
+
+    #[test]
+    fn a_long_text_comes_whole_with_its_ending_behind_it() {
+        let text = "x".repeat(chunkings::ALL_OF + 1);
+        let error = tried(&Channel::Text, &text, |_, window| match (window.seq, window.ending) {
+            (1, Some(_)) if window.settled as usize == window.text.len() => trap(),
+            _ => said(window, WindowAction::Pass),
+        });
+        assert!(format!("{:#}", error.err().unwrap()).contains(&format!("in [{text:?}]: plugin `own` trapped")));
+    }
+
+    #[test]
+    fn what_a_guard_fails_with_at_the_whole_is_an_outcome_and_in_some_chunking_it_is_a_failure() {
+        let reading = tried(&Channel::Text, "abc", |_, _| trap()).unwrap();
+        let error = "plugin `own` trapped: as the test asked";
+        assert_eq!((reading.outcome, reading.chunkings), (json!({"error": error}), 1));
+        let failure = tried(&Channel::Text, "abc", |_, window| match window.text {
+            "ab" => trap(),
+            _ => said(window, WindowAction::Pass),
+        });
+        assert_eq!(format!("{:#}", failure.err().unwrap()), format!("in [\"ab\", \"c\"]: {error}"));
+    }
+
+    #[test]
+    fn arguments_come_once_and_whole_as_a_server_asks_about_them() {
+        let channel = Channel::ToolArguments("c1".into());
+        let json = r#"{"a":1234}"#;
+        let calls = Cell::new(0);
+        let tried = |action: WindowAction| {
+            tried(&channel, json, |_, window| {
+                calls.set(calls.get() + 1);
+                assert_eq!((window.text, window.ending), (json, Some("tool_calls")));
+                said(window, action.clone())
+            })
+            .unwrap()
+        };
+        let Reading { outcome, chunkings } = tried(WindowAction::Pass);
+        assert_eq!((&outcome["text"], chunkings, calls.get()), (&json.into(), 1, 1));
+        assert_eq!(tried(redact(6, 7)).outcome["text"], r#"{"a":134}"#);
+        let spoilt = tried(redact(5, 9)).outcome;
+        assert!(spoilt["error"].as_str().is_some_and(|error| error.contains("leave no JSON")), "{spoilt}");
+        let refusal = Refusal { code: "no".into(), public_message: "no".into(), private_reason: None };
+        let halted = tried(WindowAction::Halt { refusal, farewell: Some("bye".into()) }).outcome;
+        assert_eq!(halted, json!({"text": "", "halted": "no", "findings": []}));
     }
 }

@@ -48,5 +48,21 @@ fn default_folder(source: &Reference, name: &str) -> PathBuf {
         PlaceName::Registry { repository, .. } => repository.rsplit('/').next().unwrap_or(name),
         PlaceName::Folder(_) => name,
     };
-    pack::packed(Path::new(name))
+    pack::folder(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_the_whole_name_of_its_repository_or_plugin() {
+        let check = |reference: &str, expected: &str| {
+            let folder = default_folder(&Reference::parse(reference).unwrap(), "hush");
+            assert_eq!(folder, Path::new(expected), "{reference}");
+        };
+        check("oci://ghcr.io/you/mine:1.0", "mine.oci");
+        check("oci://ghcr.io/you/acme.filter:1.0", "acme.filter.oci");
+        check("file:mirror", "hush.oci");
+    }
 }

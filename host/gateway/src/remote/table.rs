@@ -1,11 +1,11 @@
 //! Tables for people: columns as wide as what is in them.
 
+use crate::terminal::shown;
 use std::io::Write;
 
-/// Writes rows below their heads. What a server sends is shown, never obeyed: control characters are escaped.
+/// Writes rows below their heads. What a server sends is shown, never obeyed.
 pub(super) fn write(out: &mut dyn Write, heads: &[&str], rows: &[Vec<String>]) -> std::io::Result<()> {
-    let shown = |cell: &String| cell.chars().flat_map(shown).collect::<String>();
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(shown).collect()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()).collect();
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let width = |i: usize| {
         let column = rows.iter().chain([&heads]).filter_map(|row| row.get(i));
@@ -17,10 +17,6 @@ pub(super) fn write(out: &mut dyn Write, heads: &[&str], rows: &[Vec<String>]) -
         writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())
-}
-
-fn shown(character: char) -> Vec<char> {
-    if character.is_control() { character.escape_default().collect() } else { vec![character] }
 }
 
 #[cfg(test)]

@@ -361,6 +361,52 @@ fn a_source_is_locked_by_digest_whatever_its_tag_leads_to_later() {
     desk.refused("plugin lock tidegate.toml", &["is not signed", &desk.key]);
 }
 
+#[test]
+fn a_source_without_its_scheme_is_inspected_locked_and_stored_as_with_it() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.push(&registry, ":1");
+    let whole = registry.reference(":1");
+    let short = whole.trim_start_matches("oci://");
+    assert!(desk.good(&format!("plugin inspect {short}")).contains(&desk.artifact()));
+    desk.refused(&format!("plugin inspect {}", short.trim_end_matches(":1")), &["cannot read", "tag or digest"]);
+    let config = |source: &str| {
+        let config = format!("[[pipeline.stage]]\nplugin = \"mine\"\nsource = \"{source}\"\n");
+        std::fs::write(desk.path("tidegate.toml"), config).unwrap();
+    };
+    config(short);
+    desk.good("plugin lock tidegate.toml");
+    for source in [short, &whole] {
+        config(source);
+        assert!(desk.good("check tidegate.toml").contains("is good"), "{source}");
+    }
+    assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains(&format!("source = \"{whole}\"")));
+}
+
+/// What is stored has the signatures of then.
+#[test]
+fn what_was_signed_after_it_was_stored_is_fetched_with_its_signature() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.good("plugin pack mine.wasm");
+    desk.push(&registry, ":1");
+    let source = registry.reference(":1");
+    let config = |plugins: &str| {
+        let config = format!("{plugins}[[pipeline.stage]]\nplugin = \"mine\"\nsource = \"{source}\"\n");
+        std::fs::write(desk.path("tidegate.toml"), config).unwrap();
+    };
+    config("");
+    desk.good("plugin lock tidegate.toml");
+    config(&format!("[plugins]\ntrusted_keys = [\"{}\"]\n", desk.key));
+    desk.refused("plugin lock tidegate.toml", &["is not signed"]);
+    desk.good(&format!("plugin sign {source} --key key.pem"));
+    desk.refused("check tidegate.toml", &["is not signed"]);
+    desk.good("plugin lock tidegate.toml");
+    assert!(desk.good("check tidegate.toml").contains("is good"));
+    // Now it is: nobody is asked.
+    registry.record();
+    desk.good("plugin lock tidegate.toml");
+    assert!(registry.record().is_empty());
+}
+
 fn pem(certificate: &[u8]) -> String {
     let text = base64::engine::general_purpose::STANDARD.encode(certificate);
     format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")

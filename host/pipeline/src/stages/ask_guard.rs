@@ -157,10 +157,7 @@ impl Asking<'_> {
                 let window =
                     Window { seq: text.seq(), choice, channel, text: window.text, settled: window.settled, ending };
                 let said = plugin.inspect_window_in(pool, call, text.carry(), window.clone()).await?;
-                if spoils_arguments(&window, &said) {
-                    let message = "its redactions leave no JSON of a tool call's arguments".into();
-                    return Err(CallError::BadResult { plugin: stage.name.to_string(), message });
-                }
+                check_arguments(&stage.name, &window, &said)?;
                 Ok(said)
             })
             .await;
@@ -233,6 +230,15 @@ impl Drop for Withheld {
     fn drop(&mut self) {
         self.let_go();
     }
+}
+
+/// Refuses what a guard says of a tool call's arguments where its redactions leave no JSON of what was JSON.
+pub fn check_arguments(plugin: &str, window: &Window<'_>, said: &Inspection) -> Result<(), CallError> {
+    if spoils_arguments(window, said) {
+        let message = "its redactions leave no JSON of a tool call's arguments".into();
+        return Err(CallError::BadResult { plugin: plugin.to_owned(), message });
+    }
+    Ok(())
 }
 
 /// Whether a guard makes no JSON of arguments that are JSON. Those are one window, the last of their text. What a model wrote
