@@ -37,7 +37,7 @@ TOOLS_SHARE = 0.30
 BUNDLED_SHARE = 0.06  # with nothing but the bundled calculator, as every request to a server without a config
 QUIZ_SHARE = 0.22  # of the dialogues: many short questions, for what is learned by heart takes few tokens
 PAIRS_SHARE = 0.08
-SHEETS_SHARE = 0.28  # of the dialogues: passages whose questions do not see each other
+SHEETS_SHARE = 0.25  # of the dialogues: passages whose questions do not see each other
 FIRST_SHARE = 0.10  # that ask before they bring the text
 ASKED_IN_THE_END = 0.7  # what was told and not asked for
 FOLLOW_UP = 0.6  # once something was told, how often the next segment asks for it
@@ -65,13 +65,18 @@ def some_sentences(rng):
     return rng.choice([talk.FACT_SENTENCES, TALES])
 
 
+def names_of(cast):
+    """Who is in a story, whether or not they were asked for: a name that is lost turns the story in a circle."""
+    return [cast["name"], cast["beside"]]
+
+
 def story(rng, split, state):
     ask, text, cast, must = stories.request(rng, split)
-    turns = [user(surface(rng, ask, loose=False)), says(text, kind="story", all=must)]
+    turns = [user(surface(rng, ask, loose=False)), says(text, kind="story", all=must, copied=names_of(cast))]
     follow = rng.random()
     if follow < 0.08:
-        _, more, _, _ = stories.request(rng, split)
-        turns += [user(surface(rng, expand_one(rng, stories.DATA["more"]))), says(more, kind="another", all=[])]
+        _, more, other, _ = stories.request(rng, split)
+        turns += [user(surface(rng, expand_one(rng, stories.DATA["more"]))), says(more, kind="another", all=[], copied=names_of(other))]
     elif follow < 0.45:
         ask, answer, must = stories.question(rng, cast)
         turns += [user(surface(rng, ask, loose=False)), says(answer, kind="story_recall", all=[must])]
@@ -102,7 +107,7 @@ def calculate(rng, split, state):
 # Shares of the segments early (first fifth), in the middle, and late (last two fifths).
 SEGMENTS = {
     talk.small_talk: (12, 18, 26), talk.fact: (16, 22, 28), talk.world: (3, 3, 5), talk.unknown: (5, 7, 7),
-    calculate: (4, 4, 3), grounded: (28, 34, 64), story: (8, 9, 14), recall.tell: (16, 18, 19),
+    calculate: (4, 4, 3), grounded: (28, 34, 64), story: (8, 9, 20), recall.tell: (16, 18, 19),
     recall.recall: (6, 6, 9), recall.about_chat: (4, 4, 4), echo: (24, 12, 16),
 }
 QUIZ = {talk.small_talk: (4, 4, 4), talk.fact: (4, 4, 4), talk.world: (1, 1, 1), talk.unknown: (2, 2, 2)}

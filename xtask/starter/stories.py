@@ -61,6 +61,7 @@ def story(rng, split, asked):
     friend = POOLS["name"].pick(rng, "train")
     while friend == cast["name"]:
         friend = POOLS["name"].pick(rng, "train")
+    cast["beside"] = friend
     he, his = pronouns(rng, cast["name"], kind)
     slots = {"n": cast["name"], "k": cast["kind"], "t": asked.get("trait") or POOLS["trait"].pick(rng, split),
              "p": cast["place"], "o": cast["object"], "f": friend, "g": asked.get("friend") or kind_of(rng, split),

@@ -39,7 +39,8 @@ async fn whatever_leaves_the_likeliest_token_alone_is_greedy_however_hot() {
 async fn each_penalty_changes_what_is_said_and_its_neutral_value_nothing() {
     let gateway = Gateway::start(BARE).await;
     // Without an end the model comes to repeat itself.
-    let endless = |name: &str, value: Value| json!({"temperature": 0, "logit_bias": {"2": -100}, name: value});
+    let endless =
+        |name: &str, value: Value| json!({"max_tokens": 160, "temperature": 0, "logit_bias": {"2": -100}, name: value});
     let plain = said(&gateway, &endless("n", json!(1))).await;
     for (name, neutral, strong) in [
         ("presence_penalty", json!(0), json!(2)),
