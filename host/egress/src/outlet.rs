@@ -103,8 +103,9 @@ impl Outlet {
         body: Vec<u8>,
         limit_bytes: usize,
     ) -> Result<Fetched, EgressError> {
-        let (connector, request) = self.checked(method, url, headers)?;
-        let mut response = connector.send(&Request { body: Bytes::from(body), ..request }).await?;
+        let (connector, mut request) = self.checked(method, url, headers)?;
+        request.body = Bytes::from(body);
+        let mut response = connector.send(&request).await?;
         let mut fetched = Fetched {
             status: response.status.as_u16(),
             headers: header_list(&response.headers),

@@ -9,9 +9,9 @@
 //! Nobody of a class is starved by others of it; a worse class is, for as long as a better one has work. Whoever cannot have
 //! that puts all into one class, as turns do (`tidegate-turns`).
 //!
-//! Invariant: no clock, no IO, no randomness; the same calls give the same order. The engine's scheduler and turns have the
-//! queue; whatever bounds what may be there at once has places. Read next: [`queue`], then [`lane`], which holds the counters,
-//! and [`places`].
+//! Invariant: no clock, no IO, no randomness; the same calls give the same order. The engine's scheduler, turns and calls that
+//! wait for a plugin's instances have the queue; whatever bounds what may be there at once has places. Read next: [`queue`],
+//! then [`lane`], which holds the counters, and [`places`].
 
 pub mod lane;
 pub mod places;

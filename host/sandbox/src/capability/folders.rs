@@ -340,7 +340,7 @@ mod tests {
         use futures_util::FutureExt;
         let folder = tree();
         let mounts = Arc::new(mounts(folder.path()));
-        let (let_go, gate) = std::sync::mpsc::channel::<()>();
+        let (let_go, gate) = std::sync::mpsc::sync_channel::<()>(1);
         let gate = Arc::new(std::sync::Mutex::new(gate));
         for _ in 0..MAX_READS {
             let gate = gate.clone();
