@@ -3,9 +3,8 @@
 //!
 //! Each chunking comes with an ending on its last piece and with an empty window that ends it. Then two streams of the text
 //! come in turn, as two choices of one answer, so that what a guard remembers in its instance is not of the stream that it is
-//! asked about. Arguments of a
-//! tool call come once and whole, as in a server. The guide says the number (`docs/plugins.md`). Read next:
-//! `stream/chunkings.rs` for the chunkings, `stream/cap.rs` for what may be withheld.
+//! asked about. Arguments of a tool call come once and whole, as in a server. The guide says the number (`docs/plugins.md`).
+//! Read next: `stream/chunkings.rs` for the chunkings, `stream/cap.rs` for what may be withheld.
 
 mod cap;
 mod chunkings;
