@@ -144,7 +144,9 @@ fn read_part(node: Node<'_>, at: &Path<'_>, role: &Role) -> Result<Part, Reject>
         ("image_url", &url, IMAGES),
         ("detail", &detail, IMAGES),
     ];
-    for (member, said, kinds) in of_kinds {
+    // What is no kind of a part has no members to be wrong.
+    let is_kind = of_kinds.iter().any(|(_, _, kinds)| kinds.contains(&kind.as_str()));
+    for (member, said, kinds) in of_kinds.into_iter().filter(|_| is_kind) {
         if said.as_ref().is_some_and(|said| !said.is_empty()) && !kinds.contains(&kind.as_str()) {
             return Err(unsupported(
                 &at.key(member),

@@ -77,6 +77,11 @@ fn a_wrong_item_is_refused_by_its_place() {
         (json!([{"type": "web_search_call"}]), "input[0].type", "invalid_value"),
         (json!([{"role": "user", "content": [{"type": "input_file"}]}]), "input[0].content[0].type", "invalid_value"),
         (
+            json!([{"role": "user", "content": [{"type": "input_note", "text": "x"}]}]),
+            "input[0].content[0].type",
+            "invalid_value",
+        ),
+        (
             json!([{"role": "user", "content": [{"type": "input_text", "text": "look", "image_url": "data:x"}]}]),
             "input[0].content[0].image_url",
             "unsupported_parameter",
