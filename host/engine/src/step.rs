@@ -62,7 +62,8 @@ impl Stepper {
     }
 
     /// Does one step. `announce` is told the jobs of steps that may kill the device, before they are queued: those with
-    /// jobs that are new, or over which one was lost before.
+    /// jobs that are new, or over which one was lost before. A report ends what was announced before it, so a step that
+    /// was queued behind another is announced again when its turn has come.
     pub fn step(
         &mut self,
         scheduler: &mut Scheduler,
@@ -94,14 +95,17 @@ impl Stepper {
         announce: &dyn Fn(Vec<JobId>),
     ) -> Result<Flight, Lost> {
         let plan = scheduler.plan();
+        if !self.ahead {
+            return Ok(Flight { plan, queued: false });
+        }
         if is_dangerous(scheduler, &plan) {
             announce(jobs_of(&[Some(&plan)]));
         }
-        let queued = self.ahead && queue_or_lose(scheduler, guides, executor, &plan, None)?;
+        let queued = queue_or_lose(scheduler, guides, executor, &plan, None)?;
         Ok(Flight { plan, queued })
     }
 
-    /// Plans and queues the step after `now`, if that is being computed.
+    /// Plans and queues the step after `now`, if that is being computed; announces both.
     fn begin_next(
         &self,
         scheduler: &mut Scheduler,
@@ -110,13 +114,12 @@ impl Stepper {
         announce: &dyn Fn(Vec<JobId>),
         now: &Flight,
     ) -> Result<Option<Flight>, Lost> {
-        if !now.queued {
-            return Ok(None);
+        let next = if now.queued { scheduler.plan_ahead() } else { None };
+        let plans = [Some(&now.plan), next.as_ref()];
+        if plans.iter().flatten().any(|plan| is_dangerous(scheduler, plan)) {
+            announce(jobs_of(&plans));
         }
-        let Some(plan) = scheduler.plan_ahead() else { return Ok(None) };
-        if is_dangerous(scheduler, &plan) || is_dangerous(scheduler, &now.plan) {
-            announce(jobs_of(&[Some(&now.plan), Some(&plan)]));
-        }
+        let Some(plan) = next else { return Ok(None) };
         let queued = queue_or_lose(scheduler, guides, executor, &plan, Some(&now.plan))?;
         Ok(Some(Flight { plan, queued }))
     }
@@ -173,4 +176,49 @@ fn jobs_of(plans: &[Option<&Plan>]) -> Vec<JobId> {
     ids.sort_unstable();
     ids.dedup();
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::run::new_scheduler;
+    use crate::scheduler::Rules;
+    use crate::sequence::Work;
+    use crate::toy::{self, Faults, ToyExecutor};
+    use std::cell::RefCell;
+    use tidegate_types::{Caller, Job, SamplingParams};
+
+    /// Else nobody knows over which job a process died: the others would be blamed for it.
+    #[test]
+    fn a_new_job_is_announced_in_the_step_that_waits_for_it() {
+        for ahead in [false, true] {
+            let (facts, config) =
+                (toy::facts(50, 256), EngineConfig { kv_cache_mib: Some(4), ..EngineConfig::default() });
+            let limits = config.limits(&facts).unwrap();
+            let mut scheduler = new_scheduler(Rules::new(&config, &facts, &limits), &facts).unwrap();
+            let (mut stepper, mut guides) = (Stepper::new(ahead), Guides::new(None, facts.vocab));
+            let mut executor = ToyExecutor::new(50, limits, Faults::default());
+            let (mut coming, mut admitted) = (0..2, Vec::new());
+            loop {
+                // The last is admitted while a step is computed, and has one token: nothing is planned behind it.
+                if let Some(id) = coming.next() {
+                    let (sampling, max_tokens) = (SamplingParams::greedy(), 2 - id);
+                    let job = Job::of(&Caller::local(), JobId(id.into()), vec![id + 1; 20]);
+                    scheduler.submit(Work::new(Job { sampling, max_tokens, ..job }));
+                }
+                if !scheduler.has_work() && !stepper.in_flight() {
+                    break;
+                }
+                let announced = RefCell::new(Vec::new());
+                let announce = |jobs: Vec<JobId>| announced.borrow_mut().extend(jobs);
+                let report = stepper.step(&mut scheduler, &mut guides, &mut executor, &announce).unwrap();
+                let announced = announced.into_inner();
+                let is_told = report.admitted.iter().all(|id| announced.contains(id));
+                assert!(is_told, "{:?} of {announced:?}, ahead: {ahead}", report.admitted);
+                admitted.extend(report.admitted);
+            }
+            assert_eq!(admitted, [JobId(0), JobId(1)]);
+        }
+    }
 }
