@@ -136,6 +136,9 @@ pub struct WorkerArgs {
     /// Bound on the context.
     #[arg(long)]
     pub context_tokens: Option<u32>,
+    /// Counts in place of the templates in the folder, which are not read then.
+    #[arg(long)]
+    pub chat_template: Option<PathBuf>,
 }
 
 impl WorkerArgs {
@@ -151,6 +154,9 @@ impl WorkerArgs {
         args.extend(["--folder".into(), self.folder.clone().into_os_string()]);
         if let Some(tokens) = self.context_tokens {
             args.extend(["--context-tokens".into(), tokens.to_string().into()]);
+        }
+        if let Some(template) = &self.chat_template {
+            args.extend(["--chat-template".into(), template.clone().into_os_string()]);
         }
         args
     }

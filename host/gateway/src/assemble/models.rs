@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tidegate_device::Backend;
 use tidegate_engine::{Ahead, EngineHandle, ExecutorFactory, Isolation, ModelFacts, WorkerCommand, worker};
 use tidegate_pipeline::{EngineModel, Makes, Model, ModelBackend, Models};
-use tidegate_text::{AddSpecial, TextModel};
+use tidegate_text::{AddSpecial, TextModel, TextOverrides};
 use tidegate_types::clock::unix_s;
 use tidegate_upstream::{ApiKey, Replicas, UpstreamConfig};
 
@@ -222,6 +222,7 @@ fn worker_command(
         deterministic: config.compute.deterministic,
         cache: config.cache_folder(),
         context_tokens: entry.context_tokens,
+        chat_template: entry.chat_template.clone(),
     };
     Ok(WorkerCommand { program, args: args.to_args() })
 }
@@ -237,10 +238,11 @@ pub fn run_worker(args: WorkerArgs) -> anyhow::Result<()> {
     let backends = Backends::open(&compute, &args.cache)?;
     let opened = tidegate_model::Model::open(&args.folder)?;
     let backend = backends.choose(&opened.program).backend;
-    let folder = args.folder.clone();
+    let (folder, chat_template) = (args.folder.clone(), args.chat_template);
+    let overrides = TextOverrides { chat_template, ..TextOverrides::default() };
     let entry = ModelConfig { context_tokens: args.context_tokens, ..ModelConfig::folder(args.name, args.folder) };
     let facts = model_facts(&entry, &opened, backend.as_ref());
-    let grammars = Some(Arc::new(grammars_in(folder, opened.program.dims.vocab)));
+    let grammars = Some(Arc::new(grammars_in(folder, overrides, opened.program.dims.vocab)));
     Ok(worker::run(std::io::stdin(), std::io::stdout(), &facts, grammars, factory(opened, &backend))?)
 }
 

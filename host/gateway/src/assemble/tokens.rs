@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use tidegate_grammar::{Grammars, Token};
-use tidegate_text::TextModel;
+use tidegate_text::{TextModel, TextOverrides};
 
 /// The grammars of a model with so many rows of logits.
 pub(super) fn grammars_of(text: &Arc<TextModel>, rows: usize) -> Grammars {
@@ -11,10 +11,11 @@ pub(super) fn grammars_of(text: &Arc<TextModel>, rows: usize) -> Grammars {
     Grammars::new(move || Ok(tokens(&text, rows)))
 }
 
-/// The same for a worker, which has no use for text but this: it is read when the first answer is to be held to something.
-pub(super) fn grammars_in(folder: PathBuf, rows: usize) -> Grammars {
+/// The same for a worker, which has no use for text but this: it is read when the first answer is to be held to something,
+/// as the server reads it. A template that the config puts another one in place of may be broken.
+pub(super) fn grammars_in(folder: PathBuf, overrides: TextOverrides, rows: usize) -> Grammars {
     Grammars::new(move || {
-        let text = TextModel::open(&folder).map_err(|error| error.to_string())?;
+        let text = TextModel::open_with(&folder, &overrides).map_err(|error| error.to_string())?;
         Ok(tokens(&text, rows))
     })
 }

@@ -71,6 +71,26 @@ fn a_chat_template_of_the_config_counts_beside_an_engine_process() {
     assert!(two.contains("400 Bad Request") && two.contains("one at most"), "{two}");
 }
 
+/// The folder's own is not read then, by neither of the two.
+#[test]
+fn an_engine_process_holds_answers_beside_a_template_that_is_put_in_place_of_a_broken_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(fixture("qwen2").join(name), model.join(name)).unwrap();
+    }
+    write(&model, "chat_template.jinja", "{% if %}");
+    write(folder.path(), "own.jinja", "a");
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\n[engine]\nisolation = \"process\"\n[pipeline]\n[[models]]\n\
+                name = \"tidegate-starter\"\npath = \"model\"\nchat_template = \"own.jinja\"\n";
+    let config = write(folder.path(), "tidegate.toml", text);
+    let server = Server::start(&["serve", "--config", config.to_str().unwrap()]);
+    let request = json!({"max_tokens": 3, "response_format": {"type": "json_object"}});
+    let answer = read_all(server.ask("Say something.", request));
+    assert!(answer.contains("200 OK") && answer.contains("\"content\":\"{"), "{answer}");
+}
+
 #[test]
 fn an_engine_process_that_dies_over_vectors_is_replaced_and_they_are_made_again() {
     let folder = tempfile::tempdir().unwrap();
