@@ -48,9 +48,17 @@ pub(super) fn strftime(now: SystemTime, format: &str) -> Result<String, Error> {
         let text = civil.field(field).ok_or_else(|| {
             Error::new(ErrorKind::InvalidOperation, format!("strftime_now does not know the field %{field}"))
         })?;
-        out.push_str(if is_padded { &text } else { text.trim_start_matches('0') });
+        out.push_str(if is_padded { &text } else { unpadded(&text) });
     }
     Ok(out)
+}
+
+/// A number without what fills it up; of zeros alone one is left.
+fn unpadded(text: &str) -> &str {
+    match text.trim_start_matches(['0', ' ']) {
+        "" => &text[text.len().saturating_sub(1)..],
+        number => number,
+    }
 }
 
 /// Days to a date by Howard Hinnant's `civil_from_days`: years begin in March, so that leap days come last.
@@ -123,6 +131,7 @@ mod tests {
             (1_735_689_599, "%F %T %j", "2024-12-31 23:59:59 366"),
             (4_107_542_400, "%F %A", "2100-03-01 Monday"),
             (1_704_412_800, "%-d/%-m 100%%", "5/1 100%"),
+            (1_704_412_800, "%-H:%-M:%-S %-I %-e|%e", "0:0:0 12 5| 5"),
         ];
         for (seconds, format, expected) in cases {
             let now = UNIX_EPOCH + Duration::from_secs(seconds);
