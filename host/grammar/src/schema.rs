@@ -232,7 +232,10 @@ mod tests {
         }
         assert!(refused(json!({"minProperties": 2, "required": ["a", "a"]})).contains("minProperties"));
         assert!(refused(json!({"patternProperties": {"^a": {}, "^b": {}}})).contains("second pattern"));
-        assert!(refused(json!({"enum": ["\u{1}"]})).contains("control character"));
+        for c in ["\u{1}", "\u{7f}"] {
+            assert!(refused(json!({"enum": [c]})).contains("control character"));
+            assert!(refused(json!({"const": {"b": ["a", c]}})).contains("control character"));
+        }
         for schema in
             [json!({"enum": [[9_007_199_254_740_993_u64]]}), json!({"maximum": u64::MAX}), json!({"const": i64::MIN})]
         {

@@ -116,7 +116,8 @@ pub(crate) fn check_count(
 
 /// Control characters have no spelling that a grammar takes, but for the short ones.
 pub(crate) fn check_written(value: &Value, at: &str) -> Result<(), GrammarError> {
-    let strange = |text: &str| text.chars().any(|c| c < ' ' && !matches!(c, '\n' | '\r' | '\t' | '\u{8}' | '\u{c}'));
+    let short = |c: char| matches!(c, '\n' | '\r' | '\t' | '\u{8}' | '\u{c}');
+    let strange = |text: &str| text.chars().any(|c| c.is_ascii_control() && !short(c));
     match value {
         Value::String(text) if strange(text) => {
             Err(refuse(format!("a value at `{at}` has a control character, which cannot be held")))
