@@ -5,6 +5,7 @@ mod shown;
 
 use crate::cli::ChatArgs;
 use crate::remote::{self, SERVER};
+use crate::terminal;
 use anyhow::{anyhow, bail};
 use shown::{Shown, Style};
 use std::io::{BufRead, IsTerminal, Write};
@@ -25,7 +26,7 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     messages.extend(args.system.map(|text| Message::text("m0", Role::System, text)));
     let mut out = std::io::stdout();
     let style = style(out.is_terminal());
-    writeln!(out, "{model} at {server}; an empty line or Ctrl-D ends.")?;
+    writeln!(out, "{} at {server}; an empty line or Ctrl-D ends.", terminal::shown(&model))?;
     while let Some(line) = read_line(&mut out)? {
         messages.push(Message::text(format!("m{}", messages.len()), Role::User, line));
         match answer(&upstream, &model, &messages, Shown::new(&mut out, style)).await {
@@ -53,7 +54,7 @@ async fn choose_model(server: &str, key: Option<&str>, key_env: &str) -> anyhow:
         return Ok(model.to_owned());
     }
     let ids: Vec<&str> = listed.iter().map(|model| &*model.id).collect();
-    let ids = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
+    let ids = if ids.is_empty() { "none".to_owned() } else { terminal::shown(&ids.join(", ")) };
     bail!("the server at {server} lists no model that answers chats; it lists: {ids}")
 }
 

@@ -1,5 +1,7 @@
 //! An answer as it is shown: what the model reasons dimmed, or between two lines that say so where there are no colours.
+//! What a model writes is text: it changes nothing of the terminal.
 
+use crate::terminal::shown_lines;
 use std::io::{self, Write};
 
 const DIM: &str = "\u{1b}[2m";
@@ -42,6 +44,7 @@ impl<'a, W: Write> Shown<'a, W> {
         if piece.is_empty() {
             return;
         }
+        let piece = shown_lines(piece);
         let _ = match (self.style, self.reasoning) {
             (Style::Dimmed, _) => write!(self.out, "{DIM}{piece}{NORMAL}"),
             (Style::Marked, None) => write!(self.out, "{OPENS}{piece}"),
@@ -55,6 +58,7 @@ impl<'a, W: Write> Shown<'a, W> {
         if piece.is_empty() {
             return;
         }
+        let piece = shown_lines(piece);
         let _ = self.close().and_then(|()| write!(self.out, "{piece}")).and_then(|()| self.out.flush());
     }
 
@@ -102,6 +106,15 @@ mod tests {
         assert_eq!(shown(Style::Marked, &pieces), "Thinking...\nA sum.\nOf 2.\n...done thinking.\n\n4.\n");
         assert_eq!(shown(Style::Marked, &[(true, "Hm.\n")]), "Thinking...\nHm.\n...done thinking.\n\n\n");
         assert_eq!(shown(Style::Marked, &[(false, "4.")]), "4.\n");
+    }
+
+    /// Whoever writes what a model reads may have it say what clears a screen, or names a window.
+    #[test]
+    fn what_a_model_writes_is_shown_and_not_obeyed() {
+        let pieces = [(true, "\u{1b}[2J"), (false, "a\tb\n\u{1b}]0;x\u{7}"), (false, "\rc")];
+        let expected = "Thinking...\n\\u{1b}[2J\n...done thinking.\n\na\tb\n\\u{1b}]0;x\\u{7}\\rc\n";
+        assert_eq!(shown(Style::Marked, &pieces), expected);
+        assert_eq!(shown(Style::Dimmed, &[(true, "\u{9b}1m"), (false, "4.")]), "\u{1b}[2m\\u{9b}1m\u{1b}[0m\n\n4.\n");
     }
 
     #[test]
