@@ -98,7 +98,14 @@ async fn answer(
     let mut stream = upstream.generate(&request(model, messages), &RequestId::new("chat"), 0).await?;
     let mut text = String::new();
     while let Some(event) = stream.next().await {
-        let UpstreamEvent::Delta(delta) = event? else { continue };
+        let event = match event {
+            Ok(event) => event,
+            Err(reject) => {
+                shown.cut();
+                return Err(reject);
+            }
+        };
+        let UpstreamEvent::Delta(delta) = event else { continue };
         match delta.kind {
             DeltaKind::Reasoning(piece) => shown.reason(&piece),
             DeltaKind::Text { text: piece, .. } | DeltaKind::Refusal(piece) => {

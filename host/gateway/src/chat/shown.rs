@@ -32,11 +32,13 @@ pub(super) struct Shown<'a, W> {
     style: Style,
     /// The model reasons, and what it wrote of that ends a line.
     reasoning: Option<bool>,
+    /// The last line goes on.
+    is_mid_line: bool,
 }
 
 impl<'a, W: Write> Shown<'a, W> {
     pub(super) fn new(out: &'a mut W, style: Style) -> Self {
-        Self { out, style, reasoning: None }
+        Self { out, style, reasoning: None, is_mid_line: false }
     }
 
     /// Each piece is dimmed by itself: whoever interrupts the program is not left with a dim terminal.
@@ -50,7 +52,8 @@ impl<'a, W: Write> Shown<'a, W> {
             (Style::Marked, None) => write!(self.out, "{OPENS}{piece}"),
             (Style::Marked, Some(_)) => write!(self.out, "{piece}"),
         };
-        self.reasoning = Some(piece.ends_with('\n'));
+        self.is_mid_line = !piece.ends_with('\n');
+        self.reasoning = Some(!self.is_mid_line);
         let _ = self.out.flush();
     }
 
@@ -59,12 +62,20 @@ impl<'a, W: Write> Shown<'a, W> {
             return;
         }
         let piece = shown_lines(piece);
+        self.is_mid_line = !piece.ends_with('\n');
         let _ = self.close().and_then(|()| write!(self.out, "{piece}")).and_then(|()| self.out.flush());
     }
 
     /// Ends the answer's last line.
     pub(super) fn end(mut self) {
         let _ = self.close().and_then(|()| writeln!(self.out));
+    }
+
+    /// Ends the line that a failure broke off, where one has begun: what is said of that stands on its own.
+    pub(super) fn cut(self) {
+        if self.is_mid_line {
+            let _ = writeln!(self.out);
+        }
     }
 
     fn close(&mut self) -> io::Result<()> {
@@ -115,6 +126,23 @@ mod tests {
         let expected = "Thinking...\n\\u{1b}[2J\n...done thinking.\n\na\tb\n\\u{1b}]0;x\\u{7}\\rc\n";
         assert_eq!(shown(Style::Marked, &pieces), expected);
         assert_eq!(shown(Style::Dimmed, &[(true, "\u{9b}1m"), (false, "4.")]), "\u{1b}[2m\\u{9b}1m\u{1b}[0m\n\n4.\n");
+    }
+
+    #[test]
+    fn a_line_that_a_failure_breaks_off_ends_and_no_other() {
+        let cut = |style: Style, pieces: &[(bool, &str)]| {
+            let mut out = Vec::new();
+            let mut shown = Shown::new(&mut out, style);
+            for (reasons, piece) in pieces {
+                if *reasons { shown.reason(piece) } else { shown.say(piece) }
+            }
+            shown.cut();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(cut(Style::Dimmed, &[(false, "One, ")]), "One, \n");
+        assert_eq!(cut(Style::Marked, &[(true, "Hm"), (false, "")]), "Thinking...\nHm\n");
+        assert_eq!(cut(Style::Marked, &[(false, "One.\n")]), "One.\n");
+        assert_eq!(cut(Style::Marked, &[]), "");
     }
 
     #[test]

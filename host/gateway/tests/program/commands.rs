@@ -39,6 +39,20 @@ fn chat_shows_each_piece_of_an_answer_when_it_comes() {
     assert!(chat.wait().unwrap().success());
 }
 
+#[test]
+fn chat_says_on_a_line_of_its_own_that_an_answer_broke_off() {
+    let model = Model::start("One, ", "two.");
+    let mut chat = tidegate(&["chat", "--server", &model.url, "--model", "m"]);
+    let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let shown = pieces(chat.stdout.take().unwrap());
+    chat.stdin.take().unwrap().write_all(b"Count.\n").unwrap();
+    let mut text = String::new();
+    read_until(&shown, &mut text, "One, ");
+    drop(model);
+    read_until(&shown, &mut text, "One, \n! the model's answer broke off");
+    assert!(chat.wait().unwrap().success());
+}
+
 /// What is no terminal has no colours.
 #[test]
 fn chat_shows_what_the_model_reasons_and_does_not_send_it_back() {
