@@ -27,6 +27,8 @@ pub struct Running {
     pub(crate) tidying: Option<AbortOnDropHandle<()>>,
     /// Look for changed files, where that is wanted, and for keys of others; tend the metrics.
     pub(crate) watchers: Vec<AbortOnDropHandle<()>>,
+    /// Tell other gateways that this one is there, and what it has set aside: as long as it makes answers.
+    pub(crate) signs: Vec<AbortOnDropHandle<()>>,
     /// Let go of at the very end.
     pub(crate) shared: Option<Shared>,
 }
@@ -48,9 +50,8 @@ impl Running {
                 engine.handle.shutdown(Duration::from_secs(1)).await;
             }
         }
-        if let Some(tidying) = &self.tidying {
-            tidying.abort();
-        }
+        // Until here: what a silent gateway has begun is made by another, and what it holds is given to others.
+        self.signs.iter().chain(&self.tidying).for_each(AbortOnDropHandle::abort);
         if let Some(books) = self.service.books() {
             books.close().await;
         }

@@ -43,9 +43,10 @@ async fn run(config: Config) -> anyhow::Result<Running> {
     let mut watchers = lasting.watch(&service);
     watchers.push(spawn(observe::upkeep(metrics)));
     watchers.extend(config.server.watch.then(|| spawn(Arc::clone(&reloader).watch())));
+    let mut signs: Vec<_> = lasting.tell().into_iter().collect();
     let tidying = match &keeping {
         Some(keeping) => {
-            watchers.extend(keeping.stay().await.map(AbortOnDropHandle::new));
+            signs.extend(keeping.stay().await.map(AbortOnDropHandle::new));
             Some(AbortOnDropHandle::new(keeping.tidy()))
         }
         None => None,
@@ -55,7 +56,7 @@ async fn run(config: Config) -> anyhow::Result<Running> {
     let (addr, admin_addr) = (bound.addr, bound.admin_addr);
     let (server, lanes) = answer(&config.server, bound, service.clone(), &lasting, keeping)?;
     let shared = lasting.shared;
-    Ok(Running { addr, admin_addr, facts, server, _lanes: lanes, service, reloader, tidying, watchers, shared })
+    Ok(Running { addr, admin_addr, facts, server, _lanes: lanes, service, reloader, tidying, watchers, signs, shared })
 }
 
 /// Begins to answer.
@@ -115,12 +116,15 @@ impl Lasting {
         assembling.await.context("assembling panicked")?
     }
 
+    /// Tells other gateways what is set aside here.
+    fn tell(&self) -> Option<AbortOnDropHandle<()>> {
+        let (shared, books) = self.shared.as_ref().zip(self.books.as_ref().filter(|books| books.is_shared))?;
+        Some(spawn(books::tell_set_aside(Arc::clone(&books.ledger), shared.board())))
+    }
+
     /// Follows what other gateways do, and sweeps what plugins have left.
     fn watch(&self, service: &PipelineService) -> Vec<AbortOnDropHandle<()>> {
         let mut watchers = Vec::new();
-        if let Some((shared, books)) = self.shared.as_ref().zip(self.books.as_ref().filter(|books| books.is_shared)) {
-            watchers.push(spawn(books::tell_set_aside(Arc::clone(&books.ledger), shared.board())));
-        }
         if let Some((desk, books)) = self.desk.clone().zip(self.books.clone()) {
             service.set_desk(Arc::clone(&desk));
             watchers.push(spawn(keys::watch(desk, books)));

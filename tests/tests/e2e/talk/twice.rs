@@ -55,6 +55,38 @@ async fn a_message_that_comes_to_two_gateways_is_answered_once_and_read_at_both(
     }
 }
 
+/// What it makes while it stops is its own until that has ended, however long that takes: it goes on saying that it is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_of_a_gateway_that_stops_is_made_by_no_other() {
+    let Some(database) = Database::new("stopping") else { return };
+    let (upstream, gate) = held().await;
+    let config = upstream.model("chat");
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (one, two) =
+        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
+    let id = one.post("/v1/conversations", &json!({})).await.json()["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/conversations/{id}/messages");
+    let message = json!({"message_id": "1", "content": "When?", "model": "chat"});
+    let accepted = one.post(&path, &message).await.json();
+    until("it is made", async || (upstream.asked("/v1/chat/completions").len() == 1).then_some(())).await;
+    let meanwhile = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        // As if it had said so some time ago; it does every five seconds.
+        let soon = "(extract(epoch from clock_timestamp()) * 1000)::bigint + 8000";
+        database.inside(&format!("UPDATE gateways SET until_ms = {soon}"));
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        let again = two.post(&path, &message).await.json();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        gate.add_permits(9);
+        again
+    };
+    let ((), again) = tokio::join!(one.running.stop(Duration::from_secs(60)), meanwhile);
+    assert_eq!(again, accepted);
+    assert_eq!(texts(&items(&two, &id, "").await), ["When?", "At noon."]);
+    assert_eq!(upstream.asked("/v1/chat/completions").len(), 1);
+    two.running.stop(Duration::from_secs(5)).await;
+}
+
 /// The first has not said for long enough that it is there, and goes on all the same: it ends its own log, not the one of
 /// whoever took over.
 #[tokio::test(flavor = "multi_thread")]
