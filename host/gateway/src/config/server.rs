@@ -67,6 +67,13 @@ impl ServerConfig {
         {
             bail!("server.tls.client_auth is required, but there is no `client_ca` to check certificates by");
         }
+        let times = [("header_timeout_ms", self.header_timeout_ms), ("body_timeout_ms", self.body_timeout_ms)];
+        if let Some((key, _)) = times.iter().find(|(_, value)| *value == 0) {
+            bail!(
+                "server.{key} is 0, in which nothing arrives; there is no value for no bound: write a long time, or leave it \
+                 out for the default"
+            );
+        }
         match bounds.iter().find(|(_, value)| *value == 0) {
             Some((key, _)) => bail!("server.{key} is 0, so that no request could be served; the smallest is 1"),
             None => self.streams.check(),
@@ -98,4 +105,19 @@ pub enum ClientAuthConfig {
     Optional,
     /// A connection without a certificate is refused.
     Required,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    #[test]
+    fn bounds_that_let_nothing_in_are_refused_by_name() {
+        for key in ["max_connections", "max_inflight", "max_body_bytes", "header_timeout_ms", "body_timeout_ms"] {
+            let why = Config::parse(&format!("[server]\n{key} = 0\n")).unwrap_err().to_string();
+            assert!(why.starts_with(&format!("server.{key} is 0, ")), "{why}");
+            Config::parse(&format!("[server]\n{key} = 1\n")).unwrap();
+        }
+        Config::parse("[server]\ndrain_timeout_ms = 0\n").unwrap();
+    }
 }
