@@ -114,6 +114,16 @@ impl EventsConfig {
         if self.webhook.is_none() && self.nats.is_none() && self.kafka.is_none() {
             bail!("store.events has no receiver; name `webhook`, `nats`, `kafka` or several");
         }
+        if self.secret_env.is_some() && self.webhook.is_none() {
+            bail!(
+                "store.events has `secret_env`, which signs what is posted, and no `webhook`; name one, or leave it out"
+            );
+        }
+        if self.token_env.is_some() && self.nats.is_none() {
+            bail!(
+                "store.events has `token_env`, which a NATS server asks for, and no `nats`; name one, or leave it out"
+            );
+        }
         self.kafka.as_ref().map_or(Ok(()), KafkaConfig::check)
     }
 }
@@ -240,6 +250,19 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_goes_with_a_receiver_that_is_not_there_is_refused() {
+        let parse = |more: &str| {
+            let events = "[store]\npath = \"data\"\n[store.events]\n";
+            Config::parse(&format!("{events}{more}")).map_err(|why| format!("{why:#}"))
+        };
+        let (webhook, nats) = ("webhook = \"https://b.example/\"\n", "nats = \"nats://127.0.0.1\"\n");
+        let (secret, token) = ("secret_env = \"S\"\n", "token_env = \"T\"\n");
+        assert!(parse(&format!("{nats}{secret}")).unwrap_err().contains("`secret_env`"));
+        assert!(parse(&format!("{webhook}{token}")).unwrap_err().contains("`token_env`"));
+        parse(&format!("{webhook}{secret}{nats}{token}")).unwrap();
+    }
 
     #[test]
     fn a_budget_needs_a_store_and_a_bound() {
