@@ -5,7 +5,10 @@
 //! A folder may hang, as one of another machine does that is away, and nothing ends a read in it. So a plugin has a few at
 //! once, each until it has ended, be its call gone long before: it takes no more threads than that from others.
 
+mod said;
+
 use super::{BoxFuture, CapabilityError, DocumentEntry, DocumentStore, Documents};
+use said::Said;
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -52,6 +55,7 @@ struct Mounts {
     roots: BTreeMap<String, PathBuf>,
     /// Reads that may begin.
     reads: Arc<Semaphore>,
+    said: Said,
 }
 
 impl Documents for Mounts {
@@ -81,7 +85,7 @@ impl Documents for Mounts {
 
 impl Mounts {
     fn new(roots: BTreeMap<String, PathBuf>) -> Self {
-        Self { roots, reads: Arc::new(Semaphore::new(MAX_READS)) }
+        Self { roots, reads: Arc::new(Semaphore::new(MAX_READS)), said: Said::default() }
     }
 
     /// Reads beside the calls' threads. The right to that goes with the work, and not with who waits for it.
@@ -107,7 +111,8 @@ impl Mounts {
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(offset))
             .and_then(|_| file.take(len.into()).read_to_end(&mut bytes))
-            .map_err(|error| unreadable(path, &error))?;
+            .map_err(|error| unreadable(path, &error, &self.said))?;
+        self.said.is_over(path);
         Ok(bytes)
     }
 
@@ -121,12 +126,12 @@ impl Mounts {
             }
             full.push(name);
         }
-        open_unlinked(&full).map_err(|error| unreadable(path, &error))
+        open_unlinked(&full).map_err(|error| unreadable(path, &error, &self.said))
     }
 
     fn list_now(&self, after: Option<&str>, limit: usize) -> Result<Vec<DocumentEntry>, CapabilityError> {
         let after: Vec<&str> = after.map_or_else(Vec::new, |path| path.split('/').collect());
-        let mut page = Page { entries: Vec::new(), limit };
+        let mut page = Page { entries: Vec::new(), limit, said: &self.said };
         for (name, root) in &self.roots {
             if let Some(below) = rest_of(&after, name) {
                 walk(root, name, below, MAX_DEPTH, &mut page)?;
@@ -162,9 +167,10 @@ fn is_same(a: &Metadata, b: &Metadata) -> bool {
     b.is_file() && a.len() == b.len()
 }
 
-struct Page {
+struct Page<'a> {
     entries: Vec<DocumentEntry>,
     limit: usize,
+    said: &'a Said,
 }
 
 /// What of `after` is left below `name`: nothing to skip when `name` sorts behind it, `None` when all of `name` is
@@ -181,8 +187,8 @@ fn rest_of<'a>(after: &'a [&'a str], name: &str) -> Option<&'a [&'a str]> {
 }
 
 /// Adds the documents of a folder and those below it, in order.
-fn walk(folder: &Path, shown: &str, after: &[&str], depth: usize, page: &mut Page) -> Result<(), CapabilityError> {
-    for name in names(folder, shown)? {
+fn walk(folder: &Path, shown: &str, after: &[&str], depth: usize, page: &mut Page<'_>) -> Result<(), CapabilityError> {
+    for name in names(folder, shown, depth < MAX_DEPTH, page.said)? {
         if page.entries.len() >= page.limit {
             break;
         }
@@ -200,13 +206,27 @@ fn walk(folder: &Path, shown: &str, after: &[&str], depth: usize, page: &mut Pag
     Ok(())
 }
 
-fn names(folder: &Path, shown: &str) -> Result<Vec<String>, CapabilityError> {
+/// What is in a folder. One below a mount that this server may not read, such as `lost+found` of a whole disk, or that has
+/// vanished meanwhile, keeps nobody from the others.
+fn names(folder: &Path, shown: &str, is_below: bool, said: &Said) -> Result<Vec<String>, CapabilityError> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(|error| unreadable(shown, &error))? {
-        let entry = entry.map_err(|error| unreadable(shown, &error))?;
+    let listed = match fs::read_dir(folder) {
+        Err(error) if is_below && is_left_out(error.kind()) => {
+            if error.kind() == ErrorKind::PermissionDenied && said.is_new(shown) {
+                tracing::warn!(folder = shown, "it is left out, since this server may not read it: {error}");
+            }
+            return Ok(names);
+        }
+        listed => listed.map_err(|error| unreadable(shown, &error, said))?,
+    };
+    for entry in listed {
+        let entry = entry.map_err(|error| unreadable(shown, &error, said))?;
         match entry.file_name().into_string() {
             Ok(name) if is_plain(&name) => names.push(name),
-            _ => tracing::warn!(folder = shown, "a file whose name is not UTF-8 cannot be shown to plugins"),
+            _ if said.is_new(shown) => {
+                tracing::warn!(folder = shown, "a file whose name is not UTF-8 cannot be shown to plugins");
+            }
+            _ => {}
         }
         if names.len() > MAX_NAMES {
             let message = format!("`{shown}` holds more than {MAX_NAMES} names; split it");
@@ -215,6 +235,12 @@ fn names(folder: &Path, shown: &str) -> Result<Vec<String>, CapabilityError> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// Whether a folder that fails so is as one that is not there. One that may be there again is not: what was known of it would
+/// be forgotten.
+fn is_left_out(why: ErrorKind) -> bool {
+    matches!(why, ErrorKind::PermissionDenied | ErrorKind::NotFound)
 }
 
 fn entry(path: String, about: &Metadata) -> DocumentEntry {
@@ -227,13 +253,15 @@ fn not_there(path: &str) -> CapabilityError {
 }
 
 /// The guest learns that a document is not there or cannot be read, never why: host paths stay here.
-fn unreadable(path: &str, error: &std::io::Error) -> CapabilityError {
+fn unreadable(path: &str, error: &std::io::Error, said: &Said) -> CapabilityError {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidInput | ErrorKind::InvalidFilename => {
             not_there(path)
         }
         kind => {
-            tracing::warn!(path, "a document cannot be read: {error}");
+            if said.is_new(path) {
+                tracing::warn!(path, "a document cannot be read: {error}");
+            }
             CapabilityError::Unavailable(format!("`{}` cannot be read: {kind}", path.escape_debug()))
         }
     }
@@ -319,6 +347,33 @@ mod tests {
             let refused = mounts.read_now(path, 0, 10);
             assert!(matches!(refused, Err(CapabilityError::Invalid(_))), "{path:?}: {refused:?}");
         }
+    }
+
+    #[test]
+    fn a_folder_below_that_cannot_be_listed_keeps_nobody_from_the_others() {
+        let (folder, said) = (tree(), Said::default());
+        let gone = folder.path().join("gone");
+        assert_eq!(names(&gone, "docs/gone", true, &said).unwrap(), [""; 0], "it has vanished");
+        assert!(names(&gone, "docs", false, &said).is_err(), "the mount itself");
+        assert!(is_left_out(ErrorKind::PermissionDenied) && !is_left_out(ErrorKind::TimedOut));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_cannot_be_read_or_shown_is_said_once() {
+        use std::os::unix::ffi::OsStrExt;
+        // A file that is there, and whose first bytes nobody may read.
+        let own = mounts(Path::new("/proc/self"));
+        for _ in 0..2 {
+            let failed = own.read_now("docs/mem", 0, 1);
+            assert!(matches!(failed, Err(CapabilityError::Unavailable(_))), "{failed:?}");
+            assert!(!own.said.is_new("docs/mem"));
+        }
+        let folder = tree();
+        fs::write(folder.path().join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
+        let mounts = mounts(folder.path());
+        assert_eq!(mounts.list_now(None, 100).unwrap().len(), 4);
+        assert!(!mounts.said.is_new("docs"));
     }
 
     #[cfg(unix)]
