@@ -22,6 +22,7 @@ mod sampling;
 mod screen_answer;
 mod screen_input;
 mod screen_output;
+mod screen_refusal;
 mod shorten;
 mod start;
 

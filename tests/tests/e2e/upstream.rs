@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use std::net::SocketAddr;
+use tidegate_tests::stand_in::{Said, StandIn};
 use tidegate_tests::{BARE, Gateway, ask, events, finish_reason, joined};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -102,6 +103,46 @@ async fn a_stream_that_is_cut_ends_in_an_error_event() {
     assert!(text.contains("Half an "), "{text}");
     let last = text.trim_end().rsplit("\n\n").find(|event| *event != "data: [DONE]").unwrap();
     assert!(last.contains("\"error\""), "{text}");
+}
+
+/// Some servers quote what their model has said, such as a call that they could not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_refusal_quotes_of_an_answer_passes_its_guards_too() {
+    const SAID: &str = "no call in 'Mail jane@example.com'";
+    let body = json!({"error": {"message": SAID, "param": "tools", "code": "no_call"}}).to_string();
+    let refusing = StandIn::start(move |_, _| Said::raw(400, body.clone())).await;
+    let json_guard = "[[pipeline.stage]]\nplugin = \"json-guard\"\nconfig = { schema = { type = \"object\" } }\n";
+    let withheld = "the model's server refuses the request; what it says of that is withheld by a guard of this server";
+    for (stages, expected) in [
+        (BARE, SAID),
+        ("[[pipeline.stage]]\nplugin = \"pii-guard\"\n", "no call in 'Mail [email]'"),
+        (json_guard, withheld),
+    ] {
+        let front = Gateway::start(&format!("{}{stages}", refusing.model("remote"))).await;
+        for stream in [false, true] {
+            let mut request = ask("Hello!");
+            (request["model"], request["stream"]) = ("remote".into(), stream.into());
+            let answer = front.post("/v1/chat/completions", &request).await;
+            assert_eq!(answer.status, 400, "{stages} {stream}: {:?}", answer.body);
+            assert_eq!(answer.error(), (expected.to_owned(), json!("tools"), json!("no_call")), "{stages} {stream}");
+        }
+    }
+}
+
+const QUOTES: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+    data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Half an \"},\"finish_reason\":null}]}\n\n\
+    data: {\"error\":{\"message\":\"no call in 'Mail jane@example.com'\",\"code\":400}}\n\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_end_of_a_stream_quotes_of_an_answer_passes_its_guards_too() {
+    let front = Gateway::start(&in_front_of(misbehaving(QUOTES).await)).await;
+    for stream in [false, true] {
+        let mut request = ask("Hello!");
+        (request["model"], request["stream"]) = ("remote".into(), stream.into());
+        let answer = front.post("/v1/chat/completions", &request).await;
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        assert!(text.contains("no call in 'Mail [email]'") && !text.contains("jane@"), "{text}");
+    }
 }
 
 /// A server that says "Hi." to everybody, and no more.

@@ -147,7 +147,7 @@ impl Conversation {
                 TurnEnd::Calls(calls) => self.run_tools(calls).await?,
             }
             turns += 1;
-            source = Box::pin(self.turn.go_on()).await?;
+            source = Box::pin(self.turn.go_on(&self.pipeline)).await?;
         }
     }
 
@@ -204,8 +204,14 @@ impl Conversation {
         self.turn.request.cx.note(|report| {
             report.model_version = source.version().or(self.turn.model.version()).unwrap_or_default().to_owned();
         });
+        let is_upstream = matches!(source, Source::Upstream(_));
         while let Some(event) = next {
-            match event? {
+            let event = match event {
+                Ok(event) => event,
+                Err(reject) if is_upstream => return Err(Box::pin(self.refusal(reject)).await),
+                Err(reject) => return Err(reject),
+            };
+            match event {
                 SourceEvent::Usage(latest) => heard.usage = Some(latest),
                 SourceEvent::Delta(delta) if heard.halted.contains(&delta.choice) => {}
                 SourceEvent::Delta(Delta { choice, kind }) => match kind {
@@ -233,6 +239,11 @@ impl Conversation {
             None => self.is_counted = false,
         }
         Ok(if heard.own_calls.is_empty() { TurnEnd::Answered } else { TurnEnd::Calls(heard.own_calls) })
+    }
+
+    /// A failure of the upstream in the middle of a turn, as the caller may read it.
+    async fn refusal(&mut self, reject: Reject) -> Reject {
+        self.pipeline.screen_refusal(&self.turn.request, &self.turn.model.name, reject).await
     }
 
     /// Ends a choice that a guard has halted, and lets no more of it be made. Whether nothing more is to be heard: no choice

@@ -84,7 +84,25 @@ impl Pipeline {
     ) -> Result<(Source, Hold), Reject> {
         let hold = self.gate.enter(model, &request.chat, defs(tools), &request.tally).await?;
         let kept = hold.kept();
-        Ok((generate(model, request, tools, seeds, kept).await?, hold))
+        Ok((self.generate(model, request, tools, seeds, kept).await?, hold))
+    }
+
+    /// One turn. A server that was asked and refuses says why as the guards leave it.
+    async fn generate(
+        &self,
+        model: &Arc<Model>,
+        request: &Request,
+        tools: &[ServerTool],
+        seeds: &[u64],
+        kept: Kept,
+    ) -> Result<Source, Reject> {
+        let sent = request.attempts.count();
+        match generate(model, request, tools, seeds, kept).await {
+            Err(reject) if request.attempts.count() > sent => {
+                Err(Box::pin(self.screen_refusal(request, &model.name, reject)).await)
+            }
+            source => source,
+        }
     }
 }
 
@@ -96,11 +114,11 @@ impl TurnPlan {
     }
 
     /// Starts the next turn on the same model.
-    pub(crate) async fn go_on(&mut self) -> Result<Source, Reject> {
+    pub(crate) async fn go_on(&mut self, pipeline: &Pipeline) -> Result<Source, Reject> {
         Arc::make_mut(&mut self.request.chat).max_tokens = self.tokens_left();
         let input = estimated_input(&self.request.chat, defs(&self.tools));
         self.request.held.go_on(input);
-        let source = generate(&self.model, &self.request, &self.tools, &self.seeds, Kept::new()).await;
+        let source = pipeline.generate(&self.model, &self.request, &self.tools, &self.seeds, Kept::new()).await;
         source.map_err(|reject| fit::refused_later(&self.model, reject, &self.request.cx))
     }
 }
