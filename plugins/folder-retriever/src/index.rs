@@ -147,8 +147,7 @@ impl Index {
                 self.files.push(file);
                 spent += stamp.size_bytes / LOADS_FOR_A_READ;
             } else if spent == 0 || spent + stamp.size_bytes <= self.bounds.read_bytes {
-                self.read(path, stamp);
-                spent += stamp.size_bytes.max(1);
+                spent += self.read(path, stamp);
             } else {
                 left += 1;
             }
@@ -166,21 +165,26 @@ impl Index {
         })
     }
 
-    fn read(&mut self, path: &str, stamp: &Stamp) {
-        metrics::count("files_read", 1);
+    /// Bytes that were read: none of a file that cannot be, which would keep those behind it out for ever.
+    fn read(&mut self, path: &str, stamp: &Stamp) -> u64 {
         let text = match read_all(path, stamp.size_bytes).map(String::from_utf8) {
             Ok(Ok(text)) => text,
             Ok(Err(_)) => {
                 self.say(format!("{path} is left out: it is not UTF-8"));
                 String::new()
             }
-            Err(error) => return self.say(format!("{path} is left out: {error}")),
+            Err(error) => {
+                self.say(format!("{path} is left out: {error}"));
+                return 0;
+            }
         };
+        metrics::count("files_read", 1);
         let file = FileIndex::new(path, stamp.clone(), &text);
         if let Err(error) = store::save(&file) {
             self.say(format!("the index is kept in memory only: {error}; grant more storage (`kv_kib`)"));
         }
         self.files.push(file);
+        stamp.size_bytes.max(1)
     }
 
     fn forget(&mut self, gone: &[String]) {
@@ -218,5 +222,31 @@ fn read_all(path: &str, size_bytes: u64) -> Result<Vec<u8>, Error> {
             return Ok(bytes);
         }
         bytes.extend(piece);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_plugin_sdk::host::fake;
+
+    #[test]
+    fn a_file_that_cannot_be_read_keeps_none_behind_it_out() {
+        fake::put_file("docs/b.txt", 1, &[b'x'; 1500]);
+        let mut index = Index::new(Bounds {
+            mount: None,
+            extensions: vec!["txt".into()],
+            passage_bytes: 800,
+            max_files: 10,
+            max_file_bytes: 1 << 20,
+            read_bytes: 2048,
+            refresh_ms: 0,
+        });
+        // The first was listed, and is not there any more.
+        let stamp = Stamp { size_bytes: 1500, modified_unix_ms: 1, passage_bytes: 800 };
+        let wanted = ["docs/a.txt", "docs/b.txt"].map(|path| (path.to_owned(), stamp.clone()));
+        assert!(index.add(&wanted), "nothing is left for the next question");
+        let paths: Vec<&str> = index.files().iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(paths, ["docs/b.txt"]);
     }
 }
