@@ -28,6 +28,7 @@ pub struct AuditObserver {
 }
 
 const SEVERITIES: [&str; 5] = ["info", "low", "medium", "high", "critical"];
+const OUTCOMES: [&str; 4] = ["answered", "failed", "refused", "client-gone"];
 
 impl Plugin for AuditObserver {
     type Config = Config;
@@ -35,7 +36,7 @@ impl Plugin for AuditObserver {
     fn describe() -> Descriptor {
         let details = ["each", "counts", "none"];
         Descriptor::new("audit-observer", env!("CARGO_PKG_VERSION"), "Writes one structured line for each request")
-            .setting(Setting::texts("outcomes", &[], "Only requests that ended so; empty: all"))
+            .setting(Setting::choices("outcomes", &OUTCOMES, &[], "Only requests that ended so; empty: all"))
             .setting(Setting::switch("only_findings", false, "Only requests in which a guard saw something"))
             .setting(Setting::choice("min_severity", &SEVERITIES, "info", "Findings below are left out"))
             .setting(Setting::choice("findings", &details, "counts", "How findings are written"))
@@ -44,6 +45,10 @@ impl Plugin for AuditObserver {
     }
 
     fn configure(config: Config) -> Result<Self, Error> {
+        if let Some(unknown) = config.outcomes.iter().find(|name| !OUTCOMES.contains(&name.as_str())) {
+            let known = OUTCOMES.join(", ");
+            return Err(Error::InvalidConfig(format!("no request ends as `{unknown}`; `outcomes` are: {known}")));
+        }
         let level = match config.level.as_str() {
             "debug" => log::Level::Debug,
             "warn" => log::Level::Warn,

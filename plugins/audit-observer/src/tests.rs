@@ -3,6 +3,7 @@
 use super::*;
 use serde_json::{Value, json};
 use tidegate_plugin_sdk::host::fake;
+use tidegate_plugin_sdk::plugin::configure;
 use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
 use tidegate_plugin_sdk::{Finding, Span, Usage};
 
@@ -71,6 +72,15 @@ fn what_nobody_asked_for_is_not_written() {
     assert_eq!(written(r#"{"only_findings":true}"#, &refused), None);
     assert_eq!(written(r#"{"only_findings":true,"min_severity":"critical"}"#, &summary()), None);
     assert!(written(r#"{"only_findings":true}"#, &summary()).is_some());
+}
+
+/// A word that is misspelt would match no request, and nobody would miss the lines.
+#[test]
+fn an_outcome_that_is_none_is_refused_by_name() {
+    let Err(Error::InvalidConfig(why)) = configure::<AuditObserver>(r#"{"outcomes":["refused","client_gone"]}"#) else {
+        panic!("it was taken")
+    };
+    assert!(why.contains("`client_gone`") && why.contains("client-gone"), "{why}");
 }
 
 #[test]
