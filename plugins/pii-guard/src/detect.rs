@@ -50,10 +50,11 @@ impl Kind {
     }
 }
 
-/// The rules of an open token with dots inside, and of a private key in lines; a scanner's other rules are positions in
-/// [`Kind::ALL`].
+/// The rules of an open token with dots inside, of a private key in lines, and of one within a header; a scanner's other rules
+/// are positions in [`Kind::ALL`].
 const DOTTED_KEY_RULE: usize = Kind::ALL.len();
 const PEM_RULE: usize = DOTTED_KEY_RULE + 1;
+const PEM_HEADER_RULE: usize = PEM_RULE + 1;
 
 /// Looks for the kinds that are switched on.
 #[derive(Debug)]

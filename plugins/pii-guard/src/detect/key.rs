@@ -151,8 +151,8 @@ fn prefixed(at: Place<'_>, rule: usize, prefix: usize, min: usize) -> Step {
 
 /// Behind the start of an open token: what still belongs to it.
 pub(super) fn go_on(at: Place<'_>, rule: usize) -> Step {
-    if rule == PEM_RULE {
-        return pem::go_on(at);
+    if rule >= PEM_RULE {
+        return pem::go_on(at, rule);
     }
     let has_dots = rule == DOTTED_KEY_RULE;
     let found = if has_dots { dotted(at.rest) } else { word(at.rest) };

@@ -1,10 +1,10 @@
 //! Private keys as files have them (RFC 7468, and the armour of OpenPGP): the line that begins one, lines of base64, the line that ends it. Also where
 //! line breaks are written as `\n`, as in JSON. Certificates and public keys are no secrets.
 //!
-//! A key is longer than a stream may hold back: once its first line of base64 is seen to begin, the rest is swallowed as it
-//! comes.
+//! A key is longer than a stream may hold back: once its first line of base64, or a header, is seen to begin, the rest is
+//! swallowed as it comes.
 
-use super::PEM_RULE;
+use super::{PEM_HEADER_RULE, PEM_RULE};
 use tidegate_plugin_sdk::scan::{Place, Step};
 
 const BEGIN: &str = "-----BEGIN ";
@@ -30,6 +30,8 @@ const HALF_BREAK: &str = "\\";
 enum Seen {
     /// So many bytes are it.
     Whole(usize),
+    /// So many bytes are a header's name, and its value goes on to the end of its line.
+    Header(usize),
     /// It may become it.
     Begun,
     No,
@@ -44,17 +46,26 @@ pub(super) fn step(at: Place<'_>) -> Step {
     };
     match body(&at.rest[len..], MIN_LINE_BYTES) {
         Seen::Whole(more) => Step::Open { len: len + more, rule: PEM_RULE },
+        Seen::Header(more) => Step::Open { len: len + more, rule: PEM_HEADER_RULE },
         Seen::Begun if !at.is_last => Step::More,
         _ => Step::No,
     }
 }
 
 /// Behind the start of a key: its next line, the rest of one, or its end.
-pub(super) fn go_on(at: Place<'_>) -> Step {
+pub(super) fn go_on(at: Place<'_>, rule: usize) -> Step {
+    if rule == PEM_HEADER_RULE {
+        match header_value(at.rest) {
+            0 if at.rest == HALF_BREAK && !at.is_last => return Step::More,
+            0 => {}
+            len => return Step::Open { len, rule },
+        }
+    }
     let min = if at.before.is_some_and(is_base64) && at.rest.starts_with(is_base64) { 1 } else { MIN_LINE_BYTES };
     match (ending(at.rest), body(at.rest, min)) {
         (Seen::Whole(len), _) => Step::Match { len, rule: PEM_RULE },
         (_, Seen::Whole(len)) => Step::Open { len, rule: PEM_RULE },
+        (_, Seen::Header(len)) => Step::Open { len, rule: PEM_HEADER_RULE },
         (Seen::Begun, _) | (_, Seen::Begun) if !at.is_last => Step::More,
         _ => Step::No,
     }
@@ -91,7 +102,7 @@ fn line(text: &str, begin: &str) -> Seen {
     }
 }
 
-/// A line of at least `min` bytes, or a header, with the gap before it.
+/// A line of at least `min` bytes, or the name of a header, with the gap before it.
 fn body(text: &str, min: usize) -> Seen {
     let gap = gap(text);
     let rest = &text[gap..];
@@ -101,10 +112,7 @@ fn body(text: &str, min: usize) -> Seen {
     // A header has a line of its own.
     let headers = if gap > 0 { &HEADERS[..] } else { &[] };
     if let Some(header) = headers.iter().find(|header| rest.starts_with(**header)) {
-        return match header_value(&rest[header.len()..]) {
-            Seen::Whole(len) => Seen::Whole(gap + header.len() + len),
-            other => other,
-        };
+        return Seen::Header(gap + header.len());
     }
     let len = rest.chars().take(MAX_LINE_BYTES).take_while(|c| is_base64(*c)).count();
     match len {
@@ -119,12 +127,12 @@ fn body(text: &str, min: usize) -> Seen {
     }
 }
 
-/// What stands in a header up to the end of its line, which has to be in sight: else what comes next could not be told from
-/// what ends a key.
-fn header_value(text: &str) -> Seen {
-    let fits = |b: &u8| *b == b' ' || b.is_ascii_graphic() && *b != b'\\';
-    let len = text.bytes().take(MAX_LINE_BYTES).take_while(fits).count();
-    if len < text.len() || len == MAX_LINE_BYTES { Seen::Whole(len) } else { Seen::Begun }
+/// Bytes of what stands in a header up to the end of its line, or to half of a break that may be that: people's names and words
+/// in any script, as long as they like.
+fn header_value(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let ends = |at: &usize| matches!(bytes[*at..], [b'\n' | b'\r', ..] | [b'\\'] | [b'\\', b'n' | b'r', ..]);
+    (0..bytes.len()).find(ends).unwrap_or(bytes.len())
 }
 
 fn is_base64(c: char) -> bool {
@@ -175,6 +183,19 @@ mod tests {
         let block = encrypted.replace("RSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK").replace("T=\n", "T=\n=aB3d\n");
         let block = block.replace(headers, "Version: GnuPG v2\nComment: of (no) one's\n\n");
         assert_eq!(whole(Kind::ApiKey, &format!("{block} it is")), [block.as_str()]);
+    }
+
+    /// A header has a name, an address or a sentence of anybody's, in a file or in a JSON string.
+    #[test]
+    fn a_key_is_found_whole_whatever_its_headers_say() {
+        for between in ["\n", "\r\n", "\\n"] {
+            let key = key("PGP PRIVATE KEY BLOCK", between);
+            for said in ["J\u{fc}rgen M\u{fc}ller", "J\\u00fcrgen", "\u{8c22}\u{8c22}", &"long and ".repeat(40), ""] {
+                let headers = format!("Version: GnuPG v2{between}Comment: {said}{between}{between}");
+                let block = key.replacen("MHc", &format!("{headers}MHc"), 1);
+                assert_eq!(whole(Kind::ApiKey, &format!("{block} it is")), [block.as_str()], "{said}");
+            }
+        }
     }
 
     /// The end of a line in a JSON string, or a file whose last line does not end.
