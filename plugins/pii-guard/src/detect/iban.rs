@@ -11,8 +11,8 @@ const LENGTHS: &[(u8, &str)] = &[
     (18, "DK FI FK FO GL NL SD"),
     (19, "MK SI"),
     (20, "AT BA EE KZ LT LU MN XK"),
-    (21, "CH CR HR LI LV"),
-    (22, "BG BH DE GB GE IE ME RS VA"),
+    (21, "CH HR LI LV"),
+    (22, "BG BH CR DE GB GE IE ME RS VA"),
     (23, "AE GI IL IQ OM SO TL"),
     (24, "AD CZ ES MD PK RO SA SE SK TN VG"),
     (25, "LY PT ST"),
@@ -104,6 +104,7 @@ mod tests {
             "gb29-nwbk-6016-1331-9268-19",
             "CH93 0076 2011 6238 5295 7",
             "BR1800360305000010009795493C1",
+            "CR05 0152 0200 1026 2840 66",
         ];
         for iban in ibans {
             assert_eq!(found(Kind::Iban, &format!("Account {iban}, please.")), [iban]);
