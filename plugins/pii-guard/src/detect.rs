@@ -11,9 +11,11 @@ mod iban;
 mod key;
 mod pem;
 mod phone;
+mod typeset;
 
 use serde::Deserialize;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
+use typeset::Typeset;
 
 /// The longest undecided stretch of any detector: an e-mail address of 128 + 1 + 255 bytes.
 pub const MAX_HELD_BYTES: u32 = 384;
@@ -73,13 +75,13 @@ impl Detector {
         Kind::ALL.get(rule).copied().unwrap_or(Kind::ApiKey)
     }
 
-    fn step_of(kind: Kind, at: Place<'_>) -> Step {
+    fn step_of(kind: Kind, at: Place<'_>, typeset: &Typeset<'_>) -> Step {
         let rule = Kind::ALL.iter().position(|k| *k == kind).unwrap_or_default();
         match kind {
             Kind::Email => email::step(at, rule),
-            Kind::Card => card::step(at, rule),
-            Kind::Phone => phone::step(at, rule),
-            Kind::Iban => iban::step(at, rule),
+            Kind::Card => typeset.look(|at| card::step(at, rule)),
+            Kind::Phone => typeset.look(|at| phone::step(at, rule)),
+            Kind::Iban => typeset.look(|at| iban::step(at, rule)),
             Kind::ApiKey => key::step(at, rule),
         }
     }
@@ -99,9 +101,9 @@ impl Scanner for Detector {
 
 impl Detector {
     fn look(&self, at: Place<'_>) -> Step {
-        let mut best = Step::No;
+        let (mut best, typeset) = (Step::No, Typeset::of(at));
         for kind in &self.kinds {
-            match (Self::step_of(*kind, at), best) {
+            match (Self::step_of(*kind, at, &typeset), best) {
                 (Step::More, _) if !at.is_last => return Step::More,
                 (open @ Step::Open { .. }, _) => return open,
                 (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => {}

@@ -243,6 +243,9 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "AAAAC3NzaC1lZDI1NTE5AAAAI",
         "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3h",
         "+",
+        "\u{a0}",
+        "\u{202f}1111",
+        "\u{2011}",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
 }

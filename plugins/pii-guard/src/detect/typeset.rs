@@ -1,0 +1,99 @@
+//! Numbers as typesetters write them: web pages and models group digits by spaces that do not break, and by hyphens of other kinds
+//! than the keyboard's. Detectors of numbers know the plain ones, so they look at a copy that has those.
+
+use std::borrow::Cow;
+use tidegate_plugin_sdk::scan::{Place, Step};
+
+/// Characters that are looked at: more than any number has, its separators included.
+const NEAR: usize = 96;
+
+/// A place as detectors of numbers see it.
+pub(super) struct Typeset<'a> {
+    at: Place<'a>,
+    plain: Cow<'a, str>,
+}
+
+impl<'a> Typeset<'a> {
+    pub(super) fn of(at: Place<'a>) -> Self {
+        let near = at.rest.char_indices().nth(NEAR).map_or(at.rest, |(end, _)| &at.rest[..end]);
+        let is_typeset = begins_number(at.rest) && near.chars().any(|c| plain(c) != c);
+        let plain = if is_typeset { near.chars().map(plain).collect() } else { Cow::Borrowed(at.rest) };
+        Self { at, plain }
+    }
+
+    /// What a detector sees in the plain copy, in bytes of the text itself.
+    pub(super) fn look(&self, detect: impl Fn(Place<'_>) -> Step) -> Step {
+        let step = detect(Place { rest: &self.plain, before: self.at.before.map(plain), ..self.at });
+        match step {
+            Step::Match { len, rule } => Step::Match { len: self.own(len), rule },
+            step => step,
+        }
+    }
+
+    /// Bytes of the text that the first `len` of the copy are.
+    fn own(&self, len: usize) -> usize {
+        match &self.plain {
+            Cow::Borrowed(_) => len,
+            Cow::Owned(plain) => {
+                let num_chars = plain[..len].chars().count();
+                self.at.rest.chars().take(num_chars).map(char::len_utf8).sum()
+            }
+        }
+    }
+}
+
+/// Whether a number may begin so: all others are spared the search.
+fn begins_number(text: &str) -> bool {
+    matches!(text.as_bytes(), [b'0'..=b'9' | b'+' | b'(', ..] | [b'A'..=b'Z' | b'a'..=b'z', _, b'0'..=b'9', ..])
+}
+
+fn plain(c: char) -> char {
+    match c {
+        // No-break, figure, thin and narrow no-break space.
+        '\u{a0}' | '\u{2007}' | '\u{2009}' | '\u{202f}' => ' ',
+        // Hyphen, non-breaking hyphen, figure dash, en dash.
+        '\u{2010}'..='\u{2013}' => '-',
+        c => c,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::detect::Kind;
+    use crate::detect::tests::found;
+
+    #[test]
+    fn numbers_are_found_however_their_groups_are_set() {
+        let numbers = [
+            (Kind::Card, "4111 1111 1111 1111"),
+            (Kind::Card, "4111-1111-1111-1111"),
+            (Kind::Iban, "DE89 3704 0044 0532 0130 00"),
+            (Kind::Iban, "MT84 MALT 0110 0001 2345 MTLC AST0 01S"),
+            (Kind::Phone, "+33 6 12 34 56 78"),
+            (Kind::Phone, "01 23 45 67 89"),
+            (Kind::Phone, "415-555-2671"),
+        ];
+        for (kind, number) in numbers {
+            for (space, hyphen) in [('\u{a0}', '\u{2011}'), ('\u{202f}', '\u{2013}'), ('\u{2009}', '\u{2010}')] {
+                let set = number.replace(' ', &space.to_string()).replace('-', &hyphen.to_string());
+                for text in [set.clone(), format!("Is it\u{a0}{set}?"), format!("{set}\u{a0}, {}", "é".repeat(200))] {
+                    assert_eq!(found(kind, &text), [&set], "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_numbers_are_left_alone_in_any_typeface() {
+        for text in [
+            "2019\u{2013}2024",
+            "4111\u{a0}1111\u{a0}1111\u{a0}1112",
+            "1\u{202f}000\u{202f}000\u{202f}000",
+            "12\u{2013}15 June",
+        ] {
+            for kind in [Kind::Card, Kind::Phone, Kind::Iban] {
+                assert_eq!(found(kind, text), [""; 0], "{text}");
+            }
+        }
+    }
+}
