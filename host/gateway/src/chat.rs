@@ -30,6 +30,8 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     while let Some(line) = read_line(&mut out)? {
         messages.push(Message::text(format!("m{}", messages.len()), Role::User, line));
         match answer(&upstream, &model, &messages, Shown::new(&mut out, style)).await {
+            // Not kept either: some servers refuse a conversation in which nothing is answered.
+            Ok(text) if text.is_empty() => drop(messages.pop()),
             Ok(text) => messages.push(Message::text(format!("m{}", messages.len()), Role::Assistant, text)),
             Err(reject) => {
                 messages.pop();
@@ -60,7 +62,7 @@ async fn choose_model(server: &str, key: Option<&str>, key_env: &str) -> anyhow:
 
 /// What went wrong, and what whoever chats can do about it.
 fn explain(reject: &Reject, server: &str, key_env: &str) -> String {
-    let said = &reject.message;
+    let said = terminal::shown_lines(&reject.message);
     match reject.kind {
         RejectKind::Unauthenticated | RejectKind::Forbidden => {
             let held =
@@ -70,7 +72,7 @@ fn explain(reject: &Reject, server: &str, key_env: &str) -> String {
         _ if reject.code.as_deref() == Some("upstream_unreachable") => {
             format!("no server answers at {server}; `tidegate serve` starts one, --server or {SERVER} names another")
         }
-        _ => said.clone(),
+        _ => said,
     }
 }
 
@@ -96,7 +98,7 @@ async fn answer(
     mut shown: Shown<'_, impl Write>,
 ) -> Result<String, Reject> {
     let mut stream = upstream.generate(&request(model, messages), &RequestId::new("chat"), 0).await?;
-    let mut text = String::new();
+    let (mut text, mut finish) = (String::new(), None);
     while let Some(event) = stream.next().await {
         let event = match event {
             Ok(event) => event,
@@ -112,10 +114,11 @@ async fn answer(
                 shown.say(&piece);
                 text.push_str(&piece);
             }
-            DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => {}
+            DeltaKind::ToolCall { .. } => {}
+            DeltaKind::Finish(reason) => finish = Some(reason),
         }
     }
-    shown.end();
+    shown.end(finish);
     Ok(text)
 }
 

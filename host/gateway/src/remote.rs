@@ -12,6 +12,7 @@ pub use usage::usage;
 
 use crate::cli::ServerArgs;
 use crate::config::variable;
+use crate::terminal::shown_lines;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::io::Write;
@@ -52,7 +53,7 @@ impl Remote {
         if !status.is_success() {
             let error: Value = serde_json::from_slice(&body).unwrap_or_default();
             match error["error"]["message"].as_str() {
-                Some(message) => bail!("{message}{}", remedy(status.as_u16(), message)),
+                Some(message) => bail!("{}{}", shown_lines(message), remedy(status.as_u16(), message)),
                 None => bail!("the server answers {status}"),
             }
         }

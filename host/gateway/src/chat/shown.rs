@@ -3,6 +3,7 @@
 
 use crate::terminal::shown_lines;
 use std::io::{self, Write};
+use tidegate_types::FinishReason;
 
 const DIM: &str = "\u{1b}[2m";
 const NORMAL: &str = "\u{1b}[0m";
@@ -66,9 +67,12 @@ impl<'a, W: Write> Shown<'a, W> {
         let _ = self.close().and_then(|()| write!(self.out, "{piece}")).and_then(|()| self.out.flush());
     }
 
-    /// Ends the answer's last line.
-    pub(super) fn end(mut self) {
+    /// Ends the answer's last line, and says on another one why there is no more of it where it is not whole.
+    pub(super) fn end(mut self, finish: Option<FinishReason>) {
         let _ = self.close().and_then(|()| writeln!(self.out));
+        if let Some(why) = finish.and_then(why_not_whole) {
+            let _ = writeln!(self.out, "! {why}");
+        }
     }
 
     /// Ends the line that a failure broke off, where one has begun: what is said of that stands on its own.
@@ -90,6 +94,15 @@ impl<'a, W: Write> Shown<'a, W> {
     }
 }
 
+fn why_not_whole(finish: FinishReason) -> Option<&'static str> {
+    match finish {
+        FinishReason::Stop => None,
+        FinishReason::Length => Some("the answer is cut off: it has as many tokens as it may have"),
+        FinishReason::ContentFilter => Some("a guard of the server has ended the answer"),
+        FinishReason::ToolCalls => Some("the model calls a tool, and this chat has none"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,7 +113,7 @@ mod tests {
         for (reasons, piece) in pieces {
             if *reasons { shown.reason(piece) } else { shown.say(piece) }
         }
-        shown.end();
+        shown.end(Some(FinishReason::Stop));
         String::from_utf8(out).unwrap()
     }
 

@@ -56,7 +56,7 @@ fn chat_says_on_a_line_of_its_own_that_an_answer_broke_off() {
 /// What is no terminal has no colours.
 #[test]
 fn chat_shows_what_the_model_reasons_and_does_not_send_it_back() {
-    let (url, asked) = thinker(2, "A product.", "It is 391.");
+    let (url, asked) = thinker(2, "A product.", "It is 391.", "stop");
     let mut chat = tidegate(&["chat", "--server", &url, "--model", "m"]);
     let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     chat.stdin.take().unwrap().write_all(b"What is 17*23?\nSure?\n").unwrap();
@@ -67,6 +67,26 @@ fn chat_shows_what_the_model_reasons_and_does_not_send_it_back() {
     let bodies: Vec<_> = asked.iter().collect();
     let kept = serde_json::json!({"role": "assistant", "content": "It is 391."});
     assert_eq!(bodies[1]["messages"][1], kept);
+}
+
+/// What was not answered is not sent again either: some servers refuse a conversation with an empty answer.
+#[test]
+fn chat_says_why_an_answer_is_not_whole_and_goes_on_without_one_that_is_none() {
+    for (text, finish, why, sent) in [
+        ("Up to", "length", "Up to\n! the answer is cut off", 3),
+        ("", "content_filter", "\n! a guard of the server has ended the answer", 1),
+        ("", "tool_calls", "\n! the model calls a tool", 1),
+    ] {
+        let (url, asked) = thinker(2, "", text, finish);
+        let mut chat = tidegate(&["chat", "--server", &url, "--model", "m"]);
+        let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        chat.stdin.take().unwrap().write_all(b"What?\nSure?\n").unwrap();
+        let output = chat.wait_with_output().unwrap();
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && shown.matches(why).count() == 2, "{finish}: {shown:?}");
+        let bodies: Vec<_> = asked.iter().collect();
+        assert_eq!(bodies[1]["messages"].as_array().unwrap().len(), sent, "{finish}");
+    }
 }
 
 /// What a program says, as it comes; read by another thread, since a program that says nothing must not hold the test up.

@@ -37,14 +37,14 @@ impl Model {
 }
 
 /// Answers each of so many requests with a thought and a text. Gives its origin, and the requests' bodies as they come.
-pub fn thinker(requests: usize, thought: &str, text: &str) -> (String, Receiver<Value>) {
+pub fn thinker(requests: usize, thought: &str, text: &str, finish: &str) -> (String, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (tell, told) = sync_channel(requests);
     let events = [
         event(json!({"reasoning_content": thought}), Value::Null),
         event(json!({"content": text}), Value::Null),
-        event(json!({}), "stop".into()),
+        event(json!({}), finish.into()),
     ];
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
     let answer = format!("{head}{}data: [DONE]\n\n", events.concat());
