@@ -40,7 +40,7 @@ impl Keys {
 
     /// Keeps a new key; says whether its name was free: no valid key has it.
     pub async fn add(&self, key: &KeptKey) -> Result<bool, StoreError> {
-        let mut tx = self.0.write().await?;
+        let mut tx = self.0.write_keys_alone().await?;
         let free = !is_taken(&mut tx, &key.name, key.created_ms).await?;
         if free {
             insert(&mut tx, key).await?;
@@ -52,7 +52,8 @@ impl Keys {
     /// Keeps a new key in the place of the valid ones of its name, which end at `old_end_ms` unless they end before;
     /// says whether there were some.
     pub async fn rotate(&self, key: &KeptKey, old_end_ms: u64) -> Result<bool, StoreError> {
-        let mut tx = self.0.write().await?;
+        // A key that is taken back meanwhile would else be followed by one that nobody has taken back.
+        let mut tx = self.0.write_keys_alone().await?;
         let known = is_taken(&mut tx, &key.name, key.created_ms).await?;
         if known {
             sqlx::query(

@@ -9,7 +9,7 @@ use sqlx::{Any, Executor, Row};
 use std::time::{Duration, Instant};
 use support::{Fresh, on_each};
 use tidegate_store::conversations::{Conversation, Conversations};
-use tidegate_store::{Db, Kv, KvError, Place, Space, StoreError};
+use tidegate_store::{Db, KeptKey, Keys, Kv, KvError, Place, Space, StoreError};
 use tidegate_types::TenantId;
 use tokio::task::JoinSet;
 
@@ -380,6 +380,53 @@ async fn what_was_purged_while_somebody_reads_is_counted_and_wiped_once_they_do_
         assert_eq!(conversations.purge(i64::MAX).await.unwrap(), Default::default());
         conversations.wipe().await.unwrap();
         assert!(!is_in_files(&fresh, WORD));
+        pool.close().await;
+    })
+    .await;
+}
+
+fn key(name: &str, hash: &str) -> KeptKey {
+    KeptKey {
+        name: name.into(),
+        tenant: "t".into(),
+        hash: hash.into(),
+        settings: "{}".into(),
+        created_ms: 5,
+        created_by: "root".into(),
+        expires_ms: None,
+        revoked_ms: None,
+    }
+}
+
+/// Whoever waits for it has looked before, if at all, and looks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_taken_back_is_not_made_anew_and_a_name_is_given_once() {
+    on_each(|fresh| async move {
+        if fresh.name != "postgres" {
+            return;
+        }
+        let (keys, pool) = (Keys::new(fresh.db.clone()), fresh.raw().await);
+        assert!(keys.add(&key("a", "h1")).await.unwrap());
+        let mut other = pool.begin().await.unwrap();
+        for statement in [
+            "LOCK TABLE api_keys, projects IN SHARE ROW EXCLUSIVE MODE",
+            "UPDATE api_keys SET revoked_ms = 7 WHERE name = 'a'",
+        ] {
+            sqlx::query(statement).execute(&mut *other).await.unwrap();
+        }
+        let (rotating, mut adding) = (keys.clone(), JoinSet::new());
+        let rotated = tokio::spawn(async move { rotating.rotate(&key("a", "h2"), 50).await });
+        for hash in ["h3", "h4"] {
+            let keys = keys.clone();
+            adding.spawn(async move { keys.add(&key("b", hash)).await.unwrap() });
+        }
+        until(&pool, WAITING, |waiting| waiting == 3).await;
+        other.commit().await.unwrap();
+        assert!(!rotated.await.unwrap().unwrap(), "there is none any more to take the place of");
+        let added = adding.join_all().await;
+        assert_eq!(added.iter().filter(|added| **added).count(), 1, "{added:?}");
+        let valid = keys.all().await.unwrap().into_iter().filter(|key| key.revoked_ms.is_none());
+        assert_eq!(valid.map(|key| key.name).collect::<Vec<_>>(), ["b"]);
         pool.close().await;
     })
     .await;
