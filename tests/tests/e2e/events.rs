@@ -11,6 +11,16 @@ use tokio::sync::Mutex;
 
 /// A receiver that refuses the first `failures` events; what it took.
 async fn receiver(failures: usize) -> (String, Arc<Mutex<Vec<(String, String)>>>) {
+    receiver_saying(failures, "204 No Content", "content-length: 0\r\n\r\n").await
+}
+
+/// The same, which says so of those that it takes: the status, and what follows in the head and behind it.
+async fn receiver_saying(
+    failures: usize,
+    taken_with: &'static str,
+    more: impl Into<String>,
+) -> (String, Arc<Mutex<Vec<(String, String)>>>) {
+    let more = more.into();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/events?from=tidegate", listener.local_addr().unwrap());
     let taken: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
@@ -26,12 +36,15 @@ async fn receiver(failures: usize) -> (String, Arc<Mutex<Vec<(String, String)>>>
                 text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
             }
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            let status = if failures > 0 { "500 Not Now" } else { "204 No Content" };
+            let (status, more) = match failures {
+                0 => (taken_with, more.as_str()),
+                _ => ("500 Not Now", "content-length: 0\r\n\r\n"),
+            };
             if failures == 0 {
                 kept.lock().await.push((head.to_owned(), body.to_owned()));
             }
             failures = failures.saturating_sub(1);
-            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\n{more}");
             let _ = socket.write_all(answer.as_bytes()).await;
         }
     });
@@ -90,6 +103,21 @@ async fn taken_until(taken: &Mutex<Vec<(String, String)>>, enough: impl Fn(&[Val
 async fn told_of_another(gateway: &Gateway, taken: &Mutex<Vec<(String, String)>>) -> Vec<Value> {
     let last = chat(gateway, "alpha", 5).await.json()["id"].as_str().unwrap().to_owned();
     taken_until(taken, |events| events.iter().any(|event| last.ends_with(event["id"].as_str().unwrap()))).await
+}
+
+/// A page that says more than anybody would read, and an answer that breaks off: neither is sent the event again and again,
+/// before all others.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_is_taken_by_its_status_whatever_else_the_receiver_says() {
+    let long = format!("content-length: 200000\r\n\r\n{}", "x".repeat(200_000));
+    for more in [long, "content-length: 9\r\n\r\nO".to_owned()] {
+        let folder = tempfile::tempdir().unwrap();
+        let (url, taken) = receiver_saying(0, "200 OK", more).await;
+        let gateway = Gateway::start(&config(folder.path(), &format!("events = {{ webhook = \"{url}\" }}"))).await;
+        chat(&gateway, "alpha", 5).await;
+        let events = told_of_another(&gateway, &taken).await;
+        assert_eq!(events.len(), 2, "{events:?}");
+    }
 }
 
 fn alerts(events: &[Value]) -> Vec<&Value> {
