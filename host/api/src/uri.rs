@@ -42,11 +42,12 @@ pub(crate) fn bad(name: &str, allowed: &str) -> Reject {
     Reject::invalid(name, format!("`{name}` must be {allowed}")).code("invalid_value")
 }
 
+/// The character 0 is in no text that a database keeps, and Postgres takes none to look for.
 fn param(query: &str, name: &str) -> Result<Option<String>, Reject> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
     let Some(value) = value else { return Ok(None) };
-    let decoded = percent_decoded(&value.replace('+', " "));
-    decoded.map(Some).ok_or_else(|| bad(name, "text, percent-encoded"))
+    let decoded = percent_decoded(&value.replace('+', " ")).filter(|text| !text.contains('\0'));
+    decoded.map(Some).ok_or_else(|| bad(name, "text, percent-encoded, without the character 0"))
 }
 
 #[cfg(test)]
@@ -60,5 +61,8 @@ mod tests {
         assert_eq!(of("reorder=asc", "order"), None);
         assert_eq!(of("q=two+words%21", "q").as_deref(), Some("two words!"));
         assert!(param("q=%ff", "q").is_err());
+        for wrong in ["after=%ff", "after=item%00", "after=%"] {
+            assert_eq!(param(wrong, "after").unwrap_err().param.as_deref(), Some("after"), "{wrong}");
+        }
     }
 }
