@@ -22,6 +22,7 @@ const STEPS: &[(&str, &str)] = &[
     ("answers_billed", include_str!("migrations/0014_answers_billed.sql")),
     ("lasting_keys", include_str!("migrations/0015_lasting_keys.sql")),
     ("plugin_values", include_str!("migrations/0016_plugin_values.sql")),
+    ("spent", include_str!("migrations/0017_spent.sql")),
 ];
 
 /// All steps, in order.
