@@ -206,6 +206,30 @@ async fn lists_go_on_where_a_page_ended_and_find_words() {
     .await;
 }
 
+/// It is deleted while its reader is at it, or never was: nothing comes a second time.
+#[tokio::test]
+async fn an_input_goes_on_where_a_page_ended_though_its_last_item_is_gone() {
+    on_each(|fresh| async move {
+        let (store, ann) = (Conversations::new(fresh.db.clone()), tenant("ann"));
+        store.create(&ann, &conversation("c", "", 1), &[]).await.unwrap();
+        let input = Vec::from(["i1", "i2", "i3"].map(user));
+        store.put(&ann, &Turn { input, ..turn("c", true, "r", "", At::Leaf) }).await.unwrap();
+        store.delete_message(&ann, "c", "i2", |body| body.to_owned()).await.unwrap().unwrap();
+        for (after, limit, order, expected) in [
+            ("", 9, Order::Ascending, vec!["i1", "i3"]),
+            ("", 1, Order::Descending, vec!["i3"]),
+            ("i2", 9, Order::Ascending, vec!["i3"]),
+            ("i2", 9, Order::Descending, vec!["i1"]),
+            ("i3", 9, Order::Ascending, vec![]),
+            ("other", 9, Order::Ascending, vec![]),
+        ] {
+            let read = store.input(&ann, "r", &page(after, limit, order)).await.unwrap();
+            assert_eq!(ids(&read), expected, "{}: {after} {order:?}", fresh.name);
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_history_is_the_recent_messages_and_the_pinned() {
     on_each(|fresh| async move {

@@ -16,7 +16,7 @@ use crate::kept::{not_found, store_failed};
 use crate::replay::{EVENTS_GONE, ReplayBody, away, gone};
 use crate::server::Api;
 use std::time::Duration;
-use tidegate_store::conversations::{Order, Origin, StoredResponse};
+use tidegate_store::conversations::{Page, StoredResponse};
 use tidegate_streams::{CUT, Found};
 use tidegate_types::{Fault, Reject, RejectKind, TenantId};
 use tidegate_wire::conversations::deleted;
@@ -142,14 +142,10 @@ pub(crate) async fn input_items(exchange: Exchange) -> Result<Response, Reject> 
     let (api, tenant, id) = (&exchange.api, exchange.caller.owner(), exchange.word(0));
     let page = exchange.page()?;
     find(api, tenant, id).await?;
-    let found = api.conversations()?.of_response(tenant, id, Origin::Input).await;
-    let mut items = found.map_err(store_failed)?;
+    let one_more = Page { limit: page.limit + 1, ..page.clone() };
+    let items = api.conversations()?.input(tenant, id, &one_more).await.map_err(store_failed)?;
     let currency = api.service.currency();
-    if page.order == Order::Descending {
-        items.reverse();
-    }
-    let behind = items.iter().position(|item| item.id == page.after).map_or(0, |at| at + 1);
-    Ok(json(limited(items[behind..].iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
+    Ok(json(limited(items.iter().map(|item| rendered(item, &currency)).collect(), page.limit)))
 }
 
 pub(super) async fn find(api: &Api, tenant: &TenantId, id: &str) -> Result<StoredResponse, Reject> {

@@ -146,6 +146,35 @@ impl Conversations {
         query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
     }
 
+    /// What was asked of a response, from the item that the page begins behind, be that there or deleted since.
+    pub async fn input(
+        &self,
+        tenant: &TenantId,
+        response: &str,
+        page: &Page,
+    ) -> Result<Vec<StoredMessage>, StoreError> {
+        const OLDEST: &str = concat!(
+            "SELECT ",
+            columns!(),
+            " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
+             AND ($4 = '' OR m.position > (SELECT a.position FROM messages a \
+                 WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
+             ORDER BY m.position LIMIT $5"
+        );
+        const NEWEST: &str = concat!(
+            "SELECT ",
+            columns!(),
+            " FROM messages m WHERE m.tenant = $1 AND m.response = $2 AND m.origin = $3 AND m.deleted_ms = 0 \
+             AND ($4 = '' OR m.position < (SELECT a.position FROM messages a \
+                 WHERE a.tenant = $1 AND a.response = $2 AND a.id = $4)) \
+             ORDER BY m.position DESC LIMIT $5"
+        );
+        let statement = if page.order == Order::Ascending { OLDEST } else { NEWEST };
+        let query = sqlx::query(statement).bind(tenant.as_str()).bind(response).bind(Origin::Input.as_str());
+        let query = query.bind(page.after.clone()).bind(i64::from(page.limit));
+        query.fetch_all(self.db.pool()).await?.iter().map(read).collect()
+    }
+
     /// All branches, in the order of their writing.
     pub async fn tree(
         &self,
