@@ -46,8 +46,8 @@ fn people(login: &LoginConfig, issuers: &Issuers, db: &Db, grants: &Arc<dyn Gran
         sessions: Sessions::new(db.clone()),
         grants: Arc::clone(grants),
         origin: login.origin().to_owned(),
-        idle: Duration::from_secs(login.idle_minutes * 60),
-        longest: Duration::from_secs(login.longest_minutes * 60),
+        idle: Duration::from_secs(login.idle_minutes.saturating_mul(60)),
+        longest: Duration::from_secs(login.longest_minutes.saturating_mul(60)),
     })
 }
 

@@ -46,7 +46,7 @@ pub use models::ModelConfig;
 pub use overrides::Overrides;
 pub use prices::{CallPriceConfig, PriceConfig};
 pub use projects::ProjectConfig;
-pub(crate) use projects::{check_member, id as project_id, is_tenant, member_id};
+pub(crate) use projects::{check_member, check_tenant, id as project_id, member_id};
 pub use quota::AdmissionConfig;
 pub use server::{ClientAuthConfig, ServerConfig, TlsConfig};
 pub use shared::SharedConfig;

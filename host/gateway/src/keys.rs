@@ -8,7 +8,7 @@ mod projects;
 
 use crate::books::Books;
 use crate::callers;
-use crate::config::{Config, Expiry, KeyConfig, is_tenant};
+use crate::config::{Config, Expiry, KeyConfig, check_tenant};
 use crate::key::secret;
 use serde_json::{Map, Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -191,9 +191,7 @@ impl KeyDesk {
         }
         bounds::check_new(by, &key)?;
         bounds::check_end(self.end_for(by), &key)?;
-        if !is_tenant(key.tenant()) {
-            return Err(invalid("a tenant's name must not look like the id of a project".into()).at("tenant"));
-        }
+        check_tenant(key.tenant()).map_err(|error| invalid(error.to_string()).at("tenant"))?;
         let taken = self.lock();
         let whole = taken.whole();
         if let Some(project) = &key.project {

@@ -244,4 +244,6 @@ fn a_certificates_entry_needs_an_authority_and_one_name() {
         let why = why(&format!("{tls}client_ca = \"x\"\n{entry}{names}"));
         assert!(why.contains(word), "{names}: {why}");
     }
+    let (one, two) = (format!("{entry}host = \"a.example\"\n"), format!("{entry}host = \"b.example\"\n"));
+    assert!(why(&format!("{tls}client_ca = \"x\"\n{one}{two}")).contains("two of [[auth.certificate]]"));
 }

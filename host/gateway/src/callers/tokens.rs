@@ -6,7 +6,7 @@
 //! project alone.
 
 use super::{Names, Own, Tenants, both, scope, set};
-use crate::config::{Config, IssuerConfig, ProjectConfig, is_tenant, member_id, project_id};
+use crate::config::{Config, IssuerConfig, ProjectConfig, check_tenant, member_id, project_id};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidegate_api::{Grant, GrantTokens, Group, ProjectChoice, no_project};
@@ -52,7 +52,7 @@ impl TokenTerms {
             let message = "this login is from before logins said their project; log in again at /auth/login";
             return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("session_over"));
         }
-        if !is_tenant(claimed.tenant.as_str()) {
+        if check_tenant(claimed.tenant.as_str()).is_err() {
             let message = "the token's tenant looks like the id of a project; its issuer must name it in another way";
             return Err(Reject::new(RejectKind::Unauthenticated, Fault::Client, message).code("invalid_token"));
         }

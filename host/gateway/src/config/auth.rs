@@ -134,9 +134,12 @@ impl AuthConfig {
                 bail!("two of [[auth.issuer]] have the name `{name}` or the same `issuer`");
             }
         }
-        for certificate in &self.certificate {
+        for (i, certificate) in self.certificate.iter().enumerate() {
             let name = &certificate.name;
             certificate.check(config).with_context(|| format!("auth.certificate `{name}`"))?;
+            if self.certificate[..i].iter().any(|other| other.name == *name) {
+                bail!("two of [[auth.certificate]] have the name `{name}`; limits and usage go by it");
+            }
             if self.issuer.iter().any(|issuer| issuer.name == *name) {
                 bail!("an issuer and a certificate have the name `{name}`");
             }

@@ -95,9 +95,7 @@ impl Config {
         let certificates = self.auth.certificate.iter().map(|known| known.tenant.as_ref().unwrap_or(&known.name));
         let issuers = self.auth.issuer.iter().flat_map(|issuer| issuer.tenant.iter().chain(&issuer.tenants));
         for tenant in self.tenants.keys().chain(keys).chain(certificates).chain(issuers) {
-            if tenant.starts_with(ProjectId::PREFIX) {
-                bail!("the tenant `{tenant}`: what begins with `{}` are ids of projects", ProjectId::PREFIX);
-            }
+            check_tenant(tenant)?;
         }
         for project in self.tenants.values().flat_map(|of| of.projects.values()) {
             for member in project.members.keys() {
@@ -120,9 +118,25 @@ impl Config {
     }
 }
 
-/// Whether a tenant may be named so; what a token names could look like a project.
-pub(crate) fn is_tenant(name: &str) -> bool {
-    !name.starts_with(ProjectId::PREFIX)
+/// Bytes of a tenant's name: it is in every line of usage, and databases find it by an index.
+const MAX_TENANT_BYTES: usize = 256;
+
+/// Checks what a tenant is named; what a token or a request names could look like a project.
+pub(crate) fn check_tenant(name: &str) -> anyhow::Result<()> {
+    if name.starts_with(ProjectId::PREFIX) {
+        bail!("the tenant `{name}`: what begins with `{}` are ids of projects", ProjectId::PREFIX);
+    }
+    if name.len() > MAX_TENANT_BYTES || name.chars().any(char::is_control) {
+        bail!(
+            "a tenant's name has at most {MAX_TENANT_BYTES} bytes and no control characters: {:?} is none",
+            shortened(name)
+        );
+    }
+    Ok(())
+}
+
+fn shortened(name: &str) -> &str {
+    &name[..name.floor_char_boundary(64)]
 }
 
 #[cfg(test)]
@@ -147,8 +161,11 @@ mod tests {
 
     #[test]
     fn what_makes_no_project_is_refused_by_name() {
+        let long = format!("[tenants.{}]\n", "x".repeat(257));
         for (text, word) in [
             ("[tenants.proj_x]\n", "`proj_x`"),
+            ("[tenants.\"a\\u0000b\"]\n", "no control characters"),
+            (long.as_str(), "at most 256 bytes"),
             ("[tenants.a.projects.\"x.y\"]\n", "`x.y`"),
             ("[tenants.a.projects.proj_x]\n", "`proj_x`"),
             ("[tenants.a.projects.web]\nmodels = [\"no-such\"]\n", "no-such"),

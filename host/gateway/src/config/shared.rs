@@ -61,7 +61,7 @@ impl SharedConfig {
         if self.deadline_ms == 0 {
             bail!("shared.deadline_ms is 0, so that no answer would come in time; the default is {}", a_moment());
         }
-        if self.lease_ms < SHORTEST_LEASE_MS.max(4 * self.deadline_ms) {
+        if self.lease_ms < SHORTEST_LEASE_MS.max(self.deadline_ms.saturating_mul(4)) {
             bail!(
                 "shared.lease_ms is {}; it must be at least {SHORTEST_LEASE_MS}, and four times `deadline_ms`, or a slow \
                  answer would end what a gateway holds",

@@ -3,7 +3,7 @@
 
 use super::{KeyDesk, Taken, invalid, last_administrator};
 use crate::books::Books;
-use crate::config::{Config, ProjectConfig, is_tenant, project_id};
+use crate::config::{Config, ProjectConfig, check_tenant, project_id};
 use serde_json::{Map, Value, json};
 use tidegate_api::{ProjectPage, store_failed};
 use tidegate_store::{Ended, KeptProject};
@@ -55,7 +55,10 @@ impl KeyDesk {
         let tenant = match settings.remove("tenant") {
             None => by.tenant.as_str().to_owned(),
             Some(Value::String(tenant)) if tenant == by.tenant.as_str() => tenant,
-            Some(Value::String(tenant)) if by.admin && !tenant.is_empty() && is_tenant(&tenant) => tenant,
+            Some(Value::String(tenant)) if by.admin && !tenant.is_empty() => {
+                check_tenant(&tenant).map_err(|error| invalid(error.to_string()).at("tenant"))?;
+                tenant
+            }
             Some(Value::String(_)) if !by.admin => {
                 let message = "only who administers the server makes projects of other tenants";
                 return Err(Reject::new(RejectKind::Forbidden, Fault::Client, message).at("tenant").code("not_admin"));
