@@ -85,8 +85,9 @@ fn condition(code: &str) -> Condition {
     if code.len() == 5 && !code.starts_with('1') {
         return match code {
             "53100" => Condition::Full,
-            // lock_not_available, and query_canceled, which is what a statement's timeout says.
-            "55P03" | "57014" => Condition::Held,
+            // lock_not_available, query_canceled, which is what a statement's timeout says, and whom the database gives up of
+            // several that wait for each other: deadlock_detected, serialization_failure.
+            "55P03" | "57014" | "40P01" | "40001" => Condition::Held,
             // The session is closed whose transaction was idle for too long.
             "25P03" => Condition::Away,
             _ if ["08", "53", "57P"].iter().any(|class| code.starts_with(class)) => Condition::Away,
@@ -139,6 +140,8 @@ mod tests {
             ("25P03", "away"),
             ("55P03", "held"),
             ("57014", "held"),
+            ("40P01", "held"),
+            ("40001", "held"),
             ("23505", "other"),
             ("42601", "other"),
         ] {
