@@ -125,6 +125,22 @@ async fn another_model_stands_in_and_is_the_one_that_is_named_and_billed() {
     assert_eq!(well.asked(CHAT).len(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_stands_in_whose_price_a_budget_has_room_for() {
+    clear_of_midnight().await;
+    let (dear, cheap) = (failing(0).await, failing(0).await);
+    let folder = tempfile::tempdir().unwrap();
+    let models = format!(
+        "{}fallbacks = [\"paid-cheap\"]\nprice = {{ input = 1000.0, output = 1000.0 }}\n{}",
+        dear.model("paid-dear"),
+        cheap.model("paid-cheap")
+    );
+    let gateway = Gateway::start(&crate::usage::config(folder.path(), &models)).await;
+    let answer = send(&gateway, "beta", &asked("paid-dear", false)).await;
+    assert_eq!((answer.text().as_str(), &answer.json()["model"]), ("Here I am.", &json!("paid-cheap")));
+    assert_eq!((dear.asked(CHAT).len(), cheap.asked(CHAT).len()), (0, 1));
+}
+
 /// From the first event on, not only in the last.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_event_of_a_response_names_the_model_that_stands_in() {
