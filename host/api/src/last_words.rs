@@ -50,14 +50,19 @@ impl Announced {
     const MOST_OF_LINE: usize = 128;
 
     fn hear(&mut self, bytes: &[u8]) {
-        for (i, part) in bytes.split(|byte| *byte == b'\n').enumerate() {
-            if i > 0 {
-                self.too_much |= check::announces_too_much(&self.line);
-                self.line.clear();
-            }
-            let room = Self::MOST_OF_LINE - self.line.len();
-            self.line.extend_from_slice(&part[..part.len().min(room)]);
+        let mut from = 0;
+        for end in memchr::memchr_iter(b'\n', bytes) {
+            self.go_on(&bytes[from..end]);
+            self.too_much |= check::announces_too_much(&self.line);
+            self.line.clear();
+            from = end + 1;
         }
+        self.go_on(&bytes[from..]);
+    }
+
+    fn go_on(&mut self, part: &[u8]) {
+        let room = Self::MOST_OF_LINE - self.line.len();
+        self.line.extend_from_slice(&part[..part.len().min(room)]);
     }
 
     fn forget(&mut self) {
