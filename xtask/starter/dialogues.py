@@ -34,11 +34,12 @@ LENGTHS = [1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5]  # segments of a dialogue
 QUIZ_LENGTHS = [5, 6, 7, 8]
 TOOL_LENGTHS = [3, 4, 5, 5, 6, 7]  # where a long list of tools was read first
 TOOLS_SHARE = 0.30
+MORE_TOOLS = 0.12  # in training, so that the prompts of eval.py stay what they were
 BUNDLED_SHARE = 0.06  # with nothing but the bundled calculator, as every request to a server without a config
 QUIZ_SHARE = 0.22  # of the dialogues: many short questions, for what is learned by heart takes few tokens
 PAIRS_SHARE = 0.08
-SHEETS_SHARE = 0.25  # of the dialogues: passages whose questions do not see each other
-FIRST_SHARE = 0.10  # that ask before they bring the text
+SHEETS_SHARE = 0.36  # of the dialogues: passages whose questions do not see each other
+FIRST_SHARE = 0.07  # that ask before they bring the text
 ASKED_IN_THE_END = 0.7  # what was told and not asked for
 FOLLOW_UP = 0.6  # once something was told, how often the next segment asks for it
 PRAISE = "[nice|great|good|lovely|what a nice|I like this|I liked that] story[!|.|]"
@@ -126,12 +127,13 @@ def shares(table, progress):
 def chain(rng, split, progress):
     state, messages = State(), []
     table, kind = SEGMENTS, rng.random()
-    if kind < TOOLS_SHARE:
+    tools_share = TOOLS_SHARE + (MORE_TOOLS if split == "train" else 0)
+    if kind < tools_share:
         table = WITH_TOOLS
         state.tools, state.tasks = toolcalls.offer(rng, split)
-    elif kind < TOOLS_SHARE + BUNDLED_SHARE:
+    elif kind < tools_share + BUNDLED_SHARE:
         state.tools = [toolcalls.DATA["bundled_calculator"]]
-    elif kind < TOOLS_SHARE + BUNDLED_SHARE + QUIZ_SHARE:
+    elif kind < tools_share + BUNDLED_SHARE + QUIZ_SHARE:
         table = QUIZ
     if rng.random() < 0.4:
         state.system = rng.choice(SYSTEMS)

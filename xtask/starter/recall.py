@@ -1,5 +1,6 @@
 """Things to remember, questions about them and about the conversation, and plain copying, from memories.toml."""
 
+import json
 import pathlib
 import tomllib
 
@@ -48,6 +49,15 @@ ECHO_WORDS = [
     "{coined}", "{coined_low}", "{person}", "{coined} {full_name}", "{number 1 99999}", "{code}", "{word}", "{word}",
     "{word}",
 ]
+QUOTED = [
+    "write as a JSON list: {v}", "make a JSON array of {v}", "as JSON, please: {v}", "JSON list of these words: {v}",
+    "put this in a JSON list: {v}",
+]
+QUOTED_WORDS = [
+    "{color} {object}", "{place}", "{food}", "{coined_low}", "{coined_low} {object}", "the {folk}", "{trait} {animal}", "{subject}",
+    "{word}", "{email}", "{coined_low}.[txt|log|csv|toml]",
+]
+QUOTED_SHARE = 0.4  # of the echoes in training
 
 
 def _kin_memories():
@@ -204,8 +214,19 @@ def about_chat(rng, split, state):
     return [ask, says(f"You wrote: {asked}", kind="repeat", all=[asked])]
 
 
+def _quoted(rng, split):
+    """Words from the middle of a sentence to between quotes: there they are other tokens, as in the arguments of a call."""
+    slots = rng.choice(QUOTED_WORDS)
+    words = list(dict.fromkeys(fill(rng, split, slots) for _ in range(rng.choice([2, 3, 4, 5, 6, 8]))))
+    ask = rng.choice(QUOTED).replace("{v}", rng.choice([", ", ", ", " and "]).join(words))
+    text = json.dumps(words, separators=rng.choice([(", ", ": "), (",", ":")]))
+    return [user(surface(rng, ask, loose=False)), says(text, kind="quoted", all=[text], copied=words)]
+
+
 def echo(rng, split, sentences):
     """Plain copying, of words, coined words, numbers and sentences: what every grounded answer is built on."""
+    if split == "train" and rng.random() < QUOTED_SHARE:
+        return _quoted(rng, split)
     if rng.random() < 0.12:
         text = rng.choice(sentences)
     else:

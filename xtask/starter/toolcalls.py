@@ -41,6 +41,7 @@ UNUSED = [
     ("timezone", {"type": "string"}), ("page", {"type": "integer", "description": "Page number"}),
     ("format", {"type": "string", "enum": ["short", "long"]}), ("silent", {"type": "boolean"}),
 ]
+TURNED_SHARE = 0.12
 DESCRIBED = ["The {k}", "The {k} to use", "{k}", "Name of the {k}", "The {k}, for example {v}", "{k} of the request"]
 
 
@@ -87,8 +88,10 @@ def _renamed(rng, key, taken):
     return key if other in taken else other
 
 
-def _cased(rng, name):
-    """The name in another convention."""
+def _cased(rng, split, name):
+    """The name in another convention, or in training with its words in another order: tools are not called as they mostly are."""
+    if split == "train" and "_" in name and rng.random() < TURNED_SHARE:
+        name = "_".join(reversed(name.split("_")))
     kind, parts = rng.random(), name.split("_")
     if kind > 0.2 or len(parts) < 2:
         return name
@@ -109,7 +112,7 @@ def _getter(rng, split):
         noun = coined(rng, split).lower()
     key, value_pattern = rng.choice(sorted(DATA["subjects_of"].items()))
     slots = {"x": noun, "X": capital(noun), "k": key}
-    name = _cased(rng, fill(rng, split, rng.choice(data["names"]), **slots))
+    name = _cased(rng, split, fill(rng, split, rng.choice(data["names"]), **slots))
     description = fill(rng, split, rng.choice(data["descriptions"]), **slots)
     if rng.random() < 0.15:
         key = rng.choice(["input", "value", "q", coined(rng, split).lower()])
@@ -140,7 +143,7 @@ def _action(rng, split):
     known, names = data["arguments"], {}
     for key in known:
         names[key] = _renamed(rng, key, known.keys() | set(names.values()))
-    name = _cased(rng, fill(rng, split, rng.choice(data["names"]), **made))
+    name = _cased(rng, split, fill(rng, split, rng.choice(data["names"]), **made))
     description = fill(rng, split, data["description"], **made) if rng.random() < 0.93 else ""
     example = _values(rng, split, known)
     schema = _schema(rng, name, description, {names[key]: example[key] for key in known},
