@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::time::Instant;
 use tidegate_api::{
     Administration, BoxFuture, Embedded, Events, ModelCard, ModelPricing, Reply, ReplyEvent, RequestContext, Service,
     store_failed,
@@ -222,7 +223,8 @@ impl Service for PipelineService {
 fn for_pipeline(cx: RequestContext) -> tidegate_pipeline::RequestContext {
     let RequestContext { request_id, generation, caller, retention, hops, history, notebook } = cx;
     let history = history.map(|history| tidegate_pipeline::History(history.0));
-    tidegate_pipeline::RequestContext { request_id, generation, caller, retention, hops, history, notebook }
+    let began = Instant::now();
+    tidegate_pipeline::RequestContext { request_id, generation, began, caller, retention, hops, history, notebook }
 }
 
 fn card(model: &Model) -> ModelCard {

@@ -6,7 +6,7 @@ use crate::figures::{self, IN_WORK, Outcome};
 use crate::reply::ReplyEvent;
 use crate::stages::Ending;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_ledger::{Charge, Tally};
 use tidegate_trace as trace;
 use tidegate_types::{DeltaKind, Finding, FinishReason, Reject, Usage};
@@ -19,7 +19,6 @@ pub(crate) struct Record {
     model: String,
     /// What was counted as it came: all there is to say where an answer has no usage, or no end.
     tally: Arc<Tally>,
-    started: Instant,
     first: Option<Duration>,
     usage: Option<Usage>,
     finish: Option<FinishReason>,
@@ -43,7 +42,6 @@ impl Record {
             cx: cx.clone(),
             model,
             tally: Arc::clone(tally),
-            started: Instant::now(),
             first: None,
             usage: None,
             finish: None,
@@ -78,7 +76,7 @@ impl Record {
 
     pub(crate) fn note(&mut self, event: &ReplyEvent) {
         if self.first.is_none() {
-            self.first = Some(self.started.elapsed());
+            self.first = Some(self.cx.began.elapsed());
         }
         match event {
             ReplyEvent::Usage(usage) => self.usage = Some(*usage),
@@ -114,7 +112,7 @@ impl Record {
             self.cx.note(|report| report.cost = charge.billed());
         }
         let usage = self.usage.unwrap_or_else(|| self.tally.tokens().into());
-        let total = self.started.elapsed();
+        let total = self.cx.began.elapsed();
         self.count(outcome, usage, total);
         tracing::info!(
             request = %self.cx.request_id,

@@ -90,6 +90,21 @@ async fn metrics_tell_attempts_retries_the_budget_and_the_breaker() {
     assert_eq!(upstream.asked(CHAT).len(), 3);
 }
 
+/// The whole answer of an upstream is there before a reply begins, and a pause goes before that.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_how_long_a_request_took_with_all_it_waited_for() {
+    let upstream = StandIn::start(|_, _| completion("Here I am.").after(Duration::from_millis(400))).await;
+    let gateway = Gateway::start(&(upstream.model("again-slow") + "[pipeline]\n")).await;
+    let answer = gateway.chat(asked("again-slow", false)).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
+    for name in ["tidegate_request_seconds", "tidegate_time_to_first_token_seconds"] {
+        let line = format!("{name}_sum{{model=\"again-slow\"");
+        let line = metric(&gateway, &line).await.unwrap();
+        let seconds: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((0.4..30.0).contains(&seconds), "{name}: {line}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_that_is_used_up_is_counted() {
     let upstream = failing(usize::MAX).await;

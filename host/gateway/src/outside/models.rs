@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 use tidegate_ledger::Ledger;
 use tidegate_pipeline::ask::{Asked, Asking};
 use tidegate_pipeline::{Gate, Models, RequestContext};
@@ -69,8 +70,12 @@ fn behalf(ask: ModelAsk) -> Result<(String, RequestContext), CapabilityError> {
     let ModelAsk { model, caller, request_id, .. } = ask;
     let generation = generation().ok_or_else(|| CapabilityError::Unavailable("no random numbers".into()))?;
     // Nothing follows it that could keep anything.
-    let retention = Retention::Nothing;
-    Ok((model, RequestContext { request_id, generation, caller, retention, hops: 0, history: None, notebook: None }))
+    let (retention, began) = (Retention::Nothing, Instant::now());
+    let hops = 0;
+    Ok((
+        model,
+        RequestContext { request_id, generation, began, caller, retention, hops, history: None, notebook: None },
+    ))
 }
 
 /// A name for one answer that no other has.

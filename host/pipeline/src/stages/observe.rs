@@ -4,7 +4,7 @@ use crate::account::Findings;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_sandbox::stage::{StageKind, Summary};
 use tidegate_types::{Fault, Finding, Reject, RejectKind, Usage};
 use tracing::Span;
@@ -25,7 +25,6 @@ pub(crate) struct Ending {
 /// A request that has no reply yet, of which observers are told if it never gets one.
 pub(crate) struct Unanswered {
     cx: RequestContext,
-    begun: Instant,
     /// What guards saw, once the request is over.
     findings: Findings,
 }
@@ -37,11 +36,10 @@ impl Unanswered {
 }
 
 impl Pipeline {
-    /// A request that begins now; nothing where nobody is told.
+    /// Nothing where nobody is told.
     pub(crate) fn unanswered(&self, cx: &RequestContext) -> Option<Unanswered> {
-        let begun = Instant::now();
         let is_told = !self.stages.observers.is_empty();
-        is_told.then(|| Unanswered { cx: cx.clone(), begun, findings: Findings::default() })
+        is_told.then(|| Unanswered { cx: cx.clone(), findings: Findings::default() })
     }
 
     /// Tells every observer, beside each other.
@@ -79,7 +77,7 @@ impl Pipeline {
 
     /// Tells of a request that ended before there was a reply.
     pub(crate) fn tell_refused(self: &Arc<Self>, request: Option<Unanswered>, stream: bool, reject: &Reject) {
-        let Some(Unanswered { cx, begun, findings }) = request else { return };
+        let Some(Unanswered { cx, findings }) = request else { return };
         let findings = std::mem::take(&mut *findings.lock().unwrap_or_else(PoisonError::into_inner));
         let ending = Ending {
             outcome: outcome(reject),
@@ -87,7 +85,7 @@ impl Pipeline {
             model: String::new(),
             usage: Usage::default(),
             first: None,
-            total: begun.elapsed(),
+            total: cx.began.elapsed(),
             findings,
             stream,
         };
