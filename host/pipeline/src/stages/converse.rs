@@ -147,7 +147,7 @@ impl Conversation {
                 TurnEnd::Calls(calls) => self.run_tools(calls).await?,
             }
             turns += 1;
-            source = Box::pin(self.turn.go_on(&self.pipeline)).await?;
+            source = Box::pin(self.turn.go_on(&self.pipeline, &mut self.screen.findings)).await?;
         }
     }
 
@@ -243,7 +243,8 @@ impl Conversation {
 
     /// A failure of the upstream in the middle of a turn, as the caller may read it.
     async fn refusal(&mut self, reject: Reject) -> Reject {
-        self.pipeline.screen_refusal(&self.turn.request, &self.turn.model.name, reject).await
+        let (request, model, findings) = (&self.turn.request, &self.turn.model.name, &mut self.screen.findings);
+        self.pipeline.screen_refusal(request, model, reject, findings).await
     }
 
     /// Ends a choice that a guard has halted, and lets no more of it be made. Whether nothing more is to be heard: no choice

@@ -16,7 +16,7 @@ use metrics::counter;
 use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
 use tidegate_turns::{Waiting, in_turn};
-use tidegate_types::{Chat, Fault, FieldNames, Reject, RejectKind, ToolDef};
+use tidegate_types::{Chat, Fault, FieldNames, Finding, Reject, RejectKind, ToolDef};
 use tidegate_upstream::Attempts;
 
 /// Text that takes longer than this to encode (about 1 us a byte) would hold up the other requests of its thread.
@@ -50,7 +50,10 @@ impl Pipeline {
             if request.may_shorten {
                 request = Box::pin(self.shortened(&model, request, &tools)).await?;
             }
-            match self.begin(&model, &request, &tools, &seeds).await {
+            let mut findings = Vec::new();
+            let begun = self.begin(&model, &request, &tools, &seeds, &mut findings).await;
+            request.findings.append(&mut findings);
+            match begun {
                 Ok((mut source, hold)) => {
                     request.held.model = hold;
                     if let Some(first) = asked.filter(|first| *first != model.name) {
@@ -81,13 +84,14 @@ impl Pipeline {
         request: &Request,
         tools: &[ServerTool],
         seeds: &[u64],
+        findings: &mut Vec<Finding>,
     ) -> Result<(Source, Hold), Reject> {
         let hold = self.gate.enter(model, &request.chat, defs(tools), &request.tally).await?;
         let kept = hold.kept();
-        Ok((self.generate(model, request, tools, seeds, kept).await?, hold))
+        Ok((self.generate(model, request, tools, seeds, kept, findings).await?, hold))
     }
 
-    /// One turn. A server that was asked and refuses says why as the guards leave it.
+    /// One turn. A server that was asked and refuses says why as the guards leave it; what they saw goes to `findings`.
     async fn generate(
         &self,
         model: &Arc<Model>,
@@ -95,11 +99,12 @@ impl Pipeline {
         tools: &[ServerTool],
         seeds: &[u64],
         kept: Kept,
+        findings: &mut Vec<Finding>,
     ) -> Result<Source, Reject> {
         let sent = request.attempts.count();
         match generate(model, request, tools, seeds, kept).await {
             Err(reject) if request.attempts.count() > sent => {
-                Err(Box::pin(self.screen_refusal(request, &model.name, reject)).await)
+                Err(Box::pin(self.screen_refusal(request, &model.name, reject, findings)).await)
             }
             source => source,
         }
@@ -114,12 +119,13 @@ impl TurnPlan {
     }
 
     /// Starts the next turn on the same model.
-    pub(crate) async fn go_on(&mut self, pipeline: &Pipeline) -> Result<Source, Reject> {
+    pub(crate) async fn go_on(&mut self, pipeline: &Pipeline, findings: &mut Vec<Finding>) -> Result<Source, Reject> {
         Arc::make_mut(&mut self.request.chat).max_tokens = self.tokens_left();
         let input = estimated_input(&self.request.chat, defs(&self.tools));
         self.request.held.go_on(input);
-        let source = pipeline.generate(&self.model, &self.request, &self.tools, &self.seeds, Kept::new()).await;
-        source.map_err(|reject| fit::refused_later(&self.model, reject, &self.request.cx))
+        let Self { request, tools, model, seeds, .. } = self;
+        let source = pipeline.generate(model, request, tools, seeds, Kept::new(), findings).await;
+        source.map_err(|reject| fit::refused_later(model, reject, &request.cx))
     }
 }
 

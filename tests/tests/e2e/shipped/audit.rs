@@ -115,3 +115,21 @@ async fn what_guards_saw_in_a_passage_is_recorded_beside_one_at_which_a_guard_fa
     counted(&gateway, "orders", "outside_texts", 1).await;
     counted(&gateway, "sees-passages", "requests_recorded", 1).await;
 }
+
+/// A server that refuses may quote what its model has said, at once or at the end of what it began.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_guard_saw_in_a_refusal_is_recorded() {
+    const QUOTED: &str = r#"{"error":{"message":"no call in 'Mail jane@example.com'","code":"no_call"}}"#;
+    let refusing = StandIn::start(|_, _| Said::raw(400, QUOTED)).await;
+    let gateway = Gateway::start(&format!(
+        "{}{}{}",
+        refusing.model("tidegate-starter"),
+        stage_as("redacts-refusals", "pii-guard", ""),
+        stage_as("sees-refusals", "audit-observer", "config = { only_findings = true }"),
+    ))
+    .await;
+    let refused = gateway.chat(ask("Hello!")).await;
+    assert_eq!((refused.status, refused.error().0.as_str()), (400, "no call in 'Mail [email]'"));
+    crate::stages::counted(&gateway, "tidegate_plugin_call_seconds_count{plugin=\"sees-refusals\"", 1).await;
+    counted(&gateway, "sees-refusals", "requests_recorded", 1).await;
+}
