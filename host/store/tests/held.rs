@@ -7,9 +7,9 @@ mod support;
 use futures_util::FutureExt;
 use sqlx::{Any, Executor, Row};
 use std::time::{Duration, Instant};
-use support::{Fresh, on_each};
+use support::{Fresh, key, on_each};
 use tidegate_store::conversations::{Conversation, Conversations};
-use tidegate_store::{Db, KeptKey, Keys, Kv, KvError, Place, Space, StoreError};
+use tidegate_store::{Db, Keys, Kv, KvError, Place, Space, StoreError};
 use tidegate_types::TenantId;
 use tokio::task::JoinSet;
 
@@ -383,19 +383,6 @@ async fn what_was_purged_while_somebody_reads_is_counted_and_wiped_once_they_do_
         pool.close().await;
     })
     .await;
-}
-
-fn key(name: &str, hash: &str) -> KeptKey {
-    KeptKey {
-        name: name.into(),
-        tenant: "t".into(),
-        hash: hash.into(),
-        settings: "{}".into(),
-        created_ms: 5,
-        created_by: "root".into(),
-        expires_ms: None,
-        revoked_ms: None,
-    }
 }
 
 /// Whoever waits for it has looked before, if at all, and looks again.

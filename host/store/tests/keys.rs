@@ -2,21 +2,8 @@
 
 mod support;
 
-use support::on_each;
+use support::{key, on_each};
 use tidegate_store::{Ended, KeptKey, KeptProject, Keys, Projects};
-
-fn key(name: &str, hash: &str) -> KeptKey {
-    KeptKey {
-        name: name.into(),
-        tenant: "t".into(),
-        hash: hash.into(),
-        settings: "{}".into(),
-        created_ms: 5,
-        created_by: "root".into(),
-        expires_ms: None,
-        revoked_ms: None,
-    }
-}
 
 #[tokio::test]
 async fn a_name_is_taken_while_its_key_is_valid() {

@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tidegate_store::{Db, Place};
+use tidegate_store::{Db, KeptKey, Place};
 
 /// A database for one test.
 #[allow(dead_code, reason = "each file of tests takes what it needs of it")]
@@ -28,6 +28,21 @@ impl Fresh {
             Place::Postgres(url) => url.clone(),
         };
         sqlx::AnyPool::connect(&url).await.unwrap()
+    }
+}
+
+/// A key of tenant `t`.
+#[allow(dead_code, reason = "as above")]
+pub fn key(name: &str, hash: &str) -> KeptKey {
+    KeptKey {
+        name: name.into(),
+        tenant: "t".into(),
+        hash: hash.into(),
+        settings: "{}".into(),
+        created_ms: 5,
+        created_by: "root".into(),
+        expires_ms: None,
+        revoked_ms: None,
     }
 }
 
