@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tempfile::TempDir;
 use tidegate_tests::postgres::Database;
 use tidegate_tests::redis::Redis;
 use tidegate_tests::stand_in::StandIn;
@@ -19,6 +20,26 @@ async fn held() -> (StandIn, Arc<Semaphore>) {
     (StandIn::start(move |_, body| said(body, "At noon.").held(&shut)).await, gate)
 }
 
+/// Two gateways with nothing between them but the store, and the folders of their own.
+async fn pair(database: &Database, config: &str) -> (Gateway, Gateway, [TempDir; 2]) {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let (one, two) = (&folders[0], &folders[1]);
+    (database.gateway(config, one.path()).await, database.gateway(config, two.path()).await, folders)
+}
+
+async fn stop(gateways: [Gateway; 2]) {
+    for gateway in gateways {
+        gateway.running.stop(Duration::from_secs(5)).await;
+    }
+}
+
+/// A conversation, where its messages go, and the first of them.
+async fn begun(gateway: &Gateway) -> (String, String, Value) {
+    let id = gateway.post("/v1/conversations", &json!({})).await.json()["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/conversations/{id}/messages");
+    (id, path, json!({"message_id": "1", "content": "When?", "model": "chat"}))
+}
+
 /// The client that does not know whether it got through sends its message again, and the balancer to another gateway; there
 /// is nothing between them but the store.
 #[tokio::test(flavor = "multi_thread")]
@@ -26,14 +47,10 @@ async fn a_message_that_comes_to_two_gateways_is_answered_once_and_read_at_both(
     let Some(database) = Database::new("message") else { return };
     let (upstream, gate) = held().await;
     let config = upstream.model("chat");
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let (one, two) =
-        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
-    let id = one.post("/v1/conversations", &json!({})).await.json()["id"].as_str().unwrap().to_owned();
+    let (one, two, _folders) = pair(&database, &config).await;
+    let (id, path, message) = begun(&one).await;
     // What one gateway has acknowledged is read at the other at once.
     assert_eq!(two.get(&format!("/v1/conversations/{id}")).await.status, 200);
-    let path = format!("/v1/conversations/{id}/messages");
-    let message = json!({"message_id": "1", "content": "When?", "model": "chat"});
     let (here, there) = tokio::join!(one.post(&path, &message), two.post(&path, &message));
     assert_eq!((here.status, there.status), (200, 200), "{:?} {:?}", here.body, there.body);
     assert_eq!(here.json(), there.json());
@@ -50,9 +67,7 @@ async fn a_message_that_comes_to_two_gateways_is_answered_once_and_read_at_both(
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(upstream.asked("/v1/chat/completions").len(), 1);
     assert_eq!(items(&one).await["data"].as_array().unwrap().len(), 2);
-    for gateway in [one, two] {
-        gateway.running.stop(Duration::from_secs(5)).await;
-    }
+    stop([one, two]).await;
 }
 
 /// What it makes while it stops is its own until that has ended, however long that takes: it goes on saying that it is there.
@@ -61,12 +76,8 @@ async fn an_answer_of_a_gateway_that_stops_is_made_by_no_other() {
     let Some(database) = Database::new("stopping") else { return };
     let (upstream, gate) = held().await;
     let config = upstream.model("chat");
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let (one, two) =
-        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
-    let id = one.post("/v1/conversations", &json!({})).await.json()["id"].as_str().unwrap().to_owned();
-    let path = format!("/v1/conversations/{id}/messages");
-    let message = json!({"message_id": "1", "content": "When?", "model": "chat"});
+    let (one, two, _folders) = pair(&database, &config).await;
+    let (id, path, message) = begun(&one).await;
     let accepted = one.post(&path, &message).await.json();
     until("it is made", async || (upstream.asked("/v1/chat/completions").len() == 1).then_some(())).await;
     let meanwhile = async {
@@ -102,12 +113,8 @@ async fn a_gateway_whose_answer_was_taken_over_leaves_the_others_alone() {
     .await;
     let config =
         format!("[shared]\nurl = \"{}\"\nlease_ms = 8000\ndeadline_ms = 2000\n{}", redis.url(), upstream.model("chat"));
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let (one, two) =
-        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
-    let id = one.post("/v1/conversations", &json!({})).await.json()["id"].as_str().unwrap().to_owned();
-    let path = format!("/v1/conversations/{id}/messages");
-    let message = json!({"message_id": "1", "content": "When?", "model": "chat"});
+    let (one, two, _folders) = pair(&database, &config).await;
+    let (id, path, message) = begun(&one).await;
     let accepted = one.post(&path, &message).await.json();
     until("the first asks", async || (upstream.asked("/v1/chat/completions").len() == 1).then_some(())).await;
     database.inside("UPDATE responses SET gateway = 'gone'");
@@ -117,9 +124,7 @@ async fn a_gateway_whose_answer_was_taken_over_leaves_the_others_alone() {
     assert_eq!((&done["finish_reason"], &done["stored"]), (&json!("stop"), &json!(true)), "{there:?}");
     assert_eq!(heard(&one, &accepted["stream_id"], 0).await, there, "the first reads what the second made");
     assert_eq!(texts(&items(&two, &id, "").await), ["When?", "At noon."]);
-    for gateway in [one, two] {
-        gateway.running.stop(Duration::from_secs(5)).await;
-    }
+    stop([one, two]).await;
 }
 
 /// A response that is asked for with a key.
@@ -137,9 +142,7 @@ async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone(
     let Some(database) = Database::new("claimed") else { return };
     let (upstream, gate) = held().await;
     let config = upstream.model("chat");
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let (one, two) =
-        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
+    let (one, two, _folders) = pair(&database, &config).await;
     let ends = [
         ("whole", json!({}), 200),
         ("streamed", json!({"stream": true}), 409),
@@ -169,9 +172,7 @@ async fn a_response_that_another_gateway_makes_for_a_key_is_not_said_to_be_gone(
         }
     }
     assert_eq!(upstream.asked("/v1/chat/completions").len(), 3);
-    for gateway in [one, two] {
-        gateway.running.stop(Duration::from_secs(5)).await;
-    }
+    stop([one, two]).await;
 }
 
 /// Nobody is to ask again and again for what nobody makes: the response is named, and read by its name.
@@ -180,9 +181,7 @@ async fn a_streamed_response_whose_gateway_was_killed_is_not_said_to_be_made() {
     let Some(database) = Database::new("killed") else { return };
     let (upstream, gate) = held().await;
     let config = upstream.model("chat");
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let (one, two) =
-        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
+    let (one, two, _folders) = pair(&database, &config).await;
     let more = json!({"background": true, "stream": true});
     let meanwhile = async {
         until("it is made", async || (upstream.asked("/v1/chat/completions").len() == 1).then_some(())).await;
@@ -199,9 +198,7 @@ async fn a_streamed_response_whose_gateway_was_killed_is_not_said_to_be_made() {
     let text = String::from_utf8_lossy(&made.body).into_owned();
     let id = text.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap();
     assert!(gone.error().0.contains(&format!("`{id}`, in_progress")), "{id}: {}", gone.error().0);
-    for gateway in [one, two] {
-        gateway.running.stop(Duration::from_secs(5)).await;
-    }
+    stop([one, two]).await;
 }
 
 /// The log that the other finds has lost most of it, which is nothing to who asks for the whole.
@@ -215,9 +212,7 @@ async fn a_response_that_is_larger_than_its_log_is_found_whole_by_its_key_at_ano
         redis.url(),
         upstream.model("chat")
     );
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let (one, two) =
-        (database.gateway(&config, folders[0].path()).await, database.gateway(&config, folders[1].path()).await);
+    let (one, two, _folders) = pair(&database, &config).await;
     let made = respond(&one, "k", &json!({})).await;
     assert_eq!(made.status, 200, "{:?}", made.body);
     let found = until("the log is there", async || {
@@ -228,7 +223,5 @@ async fn a_response_that_is_larger_than_its_log_is_found_whole_by_its_key_at_ano
     assert_eq!((found.status, found.json()["id"].clone()), (200, made.json()["id"].clone()), "{:?}", found.body);
     assert_eq!(found.json()["status"], "completed");
     assert_eq!(upstream.asked("/v1/chat/completions").len(), 1);
-    for gateway in [one, two] {
-        gateway.running.stop(Duration::from_secs(5)).await;
-    }
+    stop([one, two]).await;
 }
