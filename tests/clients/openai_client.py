@@ -1,4 +1,4 @@
-"""The `openai` package against a running gateway: chat, stream, tools, schemas, logprobs, errors, models.
+"""The `openai` package against a running gateway: chat, stream, tools, schemas, logprobs, errors, responses, models.
 
 Usage: openai_client.py BASE_URL BARE_URL MODEL   (the second gateway has no stages)
 """
@@ -134,12 +134,19 @@ def errors():
         assert error.code == "context_length_exceeded", error
 
 
+def response():
+    """What the server adds to a response has no name that the package reads as something else."""
+    answer = client.responses.create(model=model, input=QUESTION[0]["content"])
+    assert answer.guards[0]["stage"] == "pii-guard" and answer.moderation is None, answer
+    answer.model_dump_json(warnings="error")
+
+
 def models():
     names = [entry.id for entry in client.models.list()]
     assert model in names, names
     assert client.models.retrieve(model).id == model
 
 
-for check in (chat, stream, tools, schemas, logprobs, completions, errors, models):
+for check in (chat, stream, tools, schemas, logprobs, completions, errors, response, models):
     check()
     print("ok", check.__name__)

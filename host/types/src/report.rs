@@ -21,8 +21,9 @@ pub struct Report {
     pub model_version: String,
     /// What is billed, in billionths of the operator's currency; `None` where nobody writes that down.
     pub cost: Option<u64>,
-    /// What guards decided, one entry for each guard and kind of text.
-    pub moderation: Vec<GuardOutcome>,
+    /// What guards decided, one entry for each guard and kind of text; stores have it by its first name.
+    #[serde(rename = "moderation")]
+    pub guards: Vec<GuardOutcome>,
     /// Where the passages are from that the model was given.
     pub citations: Vec<Citation>,
     /// Tools of the server that the model called.
@@ -144,17 +145,17 @@ impl About {
 impl Report {
     /// Notes what a guard decided; of several decisions about one kind of text the furthest counts.
     pub fn judged(&mut self, stage: &str, about: About, action: GuardAction, code: Option<&str>, findings: &[Finding]) {
-        let known = self.moderation.iter().position(|outcome| outcome.stage == stage && outcome.about == about);
-        let at = known.unwrap_or(self.moderation.len());
+        let known = self.guards.iter().position(|outcome| outcome.stage == stage && outcome.about == about);
+        let at = known.unwrap_or(self.guards.len());
         if known.is_none() {
             if at >= MAX_ENTRIES {
                 self.omitted += 1;
                 return;
             }
             let stage = stage.to_owned();
-            self.moderation.push(GuardOutcome { stage, about, action, code: None, flags: Vec::new() });
+            self.guards.push(GuardOutcome { stage, about, action, code: None, flags: Vec::new() });
         }
-        let outcome = &mut self.moderation[at];
+        let outcome = &mut self.guards[at];
         if action > outcome.action || known.is_none() {
             (outcome.action, outcome.code) = (action, code.map(|code| cut(code, MAX_NAME_BYTES)));
         }
@@ -257,10 +258,10 @@ mod tests {
         report.judged("g", About::Answer, GuardAction::Refuse, Some("pii"), &mail(Severity::Info, Some(0.5)));
         report.judged("g", About::Prompt, GuardAction::Allow, None, &[]);
         let flags = vec![Flag { category: "pii:email".into(), severity: Severity::High, score: Some(0.5) }];
-        let about_answer = &report.moderation[0];
+        let about_answer = &report.guards[0];
         assert_eq!((about_answer.action, about_answer.code.as_deref()), (GuardAction::Refuse, Some("pii")));
         assert_eq!(about_answer.flags, flags);
-        assert_eq!((report.moderation[1].action, report.moderation.len()), (GuardAction::Allow, 2));
+        assert_eq!((report.guards[1].action, report.guards.len()), (GuardAction::Allow, 2));
     }
 
     #[test]
@@ -272,6 +273,6 @@ mod tests {
         (0..66).for_each(|i| report.judged(&i.to_string(), About::Prompt, GuardAction::Allow, None, &[]));
         let findings: Vec<Finding> = (0..33).map(|i| finding(&i.to_string(), Severity::Info, None)).collect();
         report.judged("0", About::Prompt, GuardAction::Allow, None, &findings);
-        assert_eq!((report.citations.len(), report.moderation.len(), report.omitted), (64, 64, 6 + 2 + 1));
+        assert_eq!((report.citations.len(), report.guards.len(), report.omitted), (64, 64, 6 + 2 + 1));
     }
 }

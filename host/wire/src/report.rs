@@ -47,8 +47,9 @@ pub(crate) fn annotate(item: &mut Value, citations: &[Citation]) -> bool {
     }
 }
 
-/// The members that tell a report, but for citations, which are where the text is. Reading an item skips them.
-pub(crate) const MEMBERS: [&str; 5] = ["cost", "model_version", "moderation", "tool_calls", "omitted"];
+/// The members that tell a report, but for citations, which are where the text is. Reading an item skips them. None has a
+/// name of OpenAI's with another shape, such as `moderation`, which clients read by theirs.
+pub(crate) const MEMBERS: [&str; 5] = ["cost", "model_version", "guards", "tool_calls", "omitted"];
 
 /// Those of [`MEMBERS`] that there is something to tell under.
 pub(crate) fn members(report: &Report, currency: &str) -> Map<String, Value> {
@@ -56,7 +57,7 @@ pub(crate) fn members(report: &Report, currency: &str) -> Map<String, Value> {
     let values = [
         report.cost.map(|billionths| cost(billionths, currency)),
         (!report.model_version.is_empty()).then(|| report.model_version.as_str().into()),
-        list(report.moderation.iter().map(outcome).collect()),
+        list(report.guards.iter().map(outcome).collect()),
         list(report.tool_runs.iter().map(tool_run).collect()),
         (report.omitted > 0).then(|| report.omitted.into()),
     ];
@@ -114,10 +115,10 @@ mod tests {
         assert!(members(&Report::default(), "usd").is_empty());
         let mut report = Report { cost: Some(1_500_000_000), model_version: "m-1".into(), ..Report::default() };
         report.judged("g", About::Answer, GuardAction::Refuse, Some("c"), &[]);
-        report.moderation[0].flags.push(Flag { category: "pii:email".into(), severity: Severity::High, score: None });
+        report.guards[0].flags.push(Flag { category: "pii:email".into(), severity: Severity::High, score: None });
         assert_eq!(
             Value::Object(members(&report, "eur")),
-            json!({"cost": {"value": 1.5, "currency": "eur"}, "model_version": "m-1", "moderation": [{"stage": "g",
+            json!({"cost": {"value": 1.5, "currency": "eur"}, "model_version": "m-1", "guards": [{"stage": "g",
                 "about": "answer", "action": "refuse", "code": "c",
                 "categories": [{"category": "pii:email", "severity": "high"}]}]})
         );

@@ -291,7 +291,7 @@ async fn a_summary_is_text_from_outside() {
         let done = talk(&again, &id, message(1000)).await;
         let prompt = asked(&upstream, "chat").pop().unwrap();
         assert!(prompt.contains("Card [card] was named") && !prompt.contains("4111"), "{prompt}");
-        let outcomes = done["moderation"].as_array().unwrap();
+        let outcomes = done["guards"].as_array().unwrap();
         assert!(outcomes.iter().any(|one| one["about"] == "context" && one["action"] == "rewrite"), "{done}");
         again.running.stop(Duration::from_secs(5)).await;
     })
