@@ -5,7 +5,7 @@
 use super::{Plugins, backends, load_all_stages, model_configs, models};
 use crate::books;
 use crate::callers;
-use crate::config::{Config, variable};
+use crate::config::{Config, ModelConfig, variable};
 use crate::outside::models::KnownModels;
 use anyhow::Context;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn unmakeable(folder: &Path) -> Option<String> {
     Some(format!("store     {folder} of store.path cannot be made here, and a server would not start: {part} {why}"))
 }
 
-/// A line for each variable that the config names and that is not set here; those of models and plugins aside.
+/// A line for each variable that the config names and that is not set here. Plugins do not load without theirs.
 fn unset(config: &Config) -> impl Iterator<Item = String> {
     let store = config.store.as_ref();
     let events = store.and_then(|store| store.events.as_ref());
@@ -63,6 +63,9 @@ fn unset(config: &Config) -> impl Iterator<Item = String> {
         ("shared.password_env", config.shared.as_ref().and_then(|shared| shared.password_env.as_ref())),
         ("auth.login.client_secret_env", config.auth.login.as_ref().and_then(|login| login.client_secret_env.as_ref())),
     ];
-    let unset = named.into_iter().filter_map(|(key, name)| Some((key, name.filter(|name| variable(name).is_err())?)));
+    let named = named.into_iter().filter_map(|(key, name)| Some((key.to_owned(), name?)));
+    let of_model = |model: &ModelConfig| format!("models.api_key_env (model `{}`)", model.name);
+    let models = config.models.iter().filter_map(move |model| Some((of_model(model), model.api_key_env.as_ref()?)));
+    let unset = named.chain(models).filter(|(_, name)| variable(name).is_err());
     unset.map(|(key, name)| format!("variable  ${name} of {key} is not set here, and a server would not start without"))
 }

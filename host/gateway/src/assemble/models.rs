@@ -58,9 +58,7 @@ pub(super) fn check_memory(config: &Config) -> anyhow::Result<()> {
 pub(super) fn check(config: &Config, entry: &ModelConfig, cache: &Path) -> anyhow::Result<String> {
     if entry.path.is_none() {
         replicas(config, entry, None)?;
-        let key = entry.api_key_env.as_ref().filter(|variable| crate::config::variable(variable).is_err());
-        let key = key.map_or(String::new(), |variable| format!(" (its key's variable ${variable} is not set here)"));
-        return Ok(format!("model     {}{key}", located(entry)));
+        return Ok(format!("model     {}", located(entry)));
     }
     let folder = folder(entry, cache)?;
     let opened = || -> anyhow::Result<String> {

@@ -103,12 +103,19 @@ fn check_says_which_variables_are_not_set() {
     let folder = tempfile::tempdir().unwrap();
     let text = "[store]\npath = \"data\"\npostgres_env = \"TIDEGATE_TEST_UNSET_A\"\n[store.events]\n\
                 webhook = \"https://billing.example/\"\nsecret_env = \"TIDEGATE_TEST_UNSET_B\"\n\
-                [shared]\nurl = \"redis://h\"\npassword_env = \"TIDEGATE_TEST_UNSET_C\"\n[pipeline]\n";
+                [shared]\nurl = \"redis://h\"\npassword_env = \"TIDEGATE_TEST_UNSET_C\"\n[pipeline]\n\
+                [[models]]\nname = \"far\"\nupstream = \"http://h\"\napi_key_env = \"TIDEGATE_TEST_UNSET_D\"\n";
     let file = write(folder.path(), "tidegate.toml", text);
     let (good, said) = run(&["check", file.to_str().unwrap()]);
     assert!(good, "{said}");
-    for part in ["A of store.postgres_env", "B of store.events.secret_env", "C of shared.password_env"] {
-        assert!(said.contains(&format!("$TIDEGATE_TEST_UNSET_{part} is not set here")), "{part} in {said}");
+    for part in [
+        "A of store.postgres_env",
+        "B of store.events.secret_env",
+        "C of shared.password_env",
+        "D of models.api_key_env (model `far`)",
+    ] {
+        let line = format!("$TIDEGATE_TEST_UNSET_{part} is not set here, and a server would not start without");
+        assert!(said.contains(&line), "{part} in {said}");
     }
 }
 
