@@ -5,6 +5,7 @@ mod shown;
 
 use crate::cli::ChatArgs;
 use crate::remote::{self, SERVER};
+use crate::stdout::stdout;
 use crate::terminal;
 use anyhow::{anyhow, bail};
 use shown::{Shown, Style};
@@ -24,8 +25,8 @@ pub async fn run(args: ChatArgs) -> anyhow::Result<()> {
     let upstream = connect(&server, key.as_deref(), &model)?;
     let mut messages: Vec<Message> = Vec::new();
     messages.extend(args.system.map(|text| Message::text("m0", Role::System, text)));
-    let mut out = std::io::stdout();
-    let style = style(out.is_terminal());
+    let mut out = stdout();
+    let style = style(std::io::stdout().is_terminal());
     writeln!(out, "{} at {server}; an empty line or Ctrl-D ends.", terminal::shown(&model))?;
     while let Some(line) = read_line(&mut out)? {
         messages.push(Message::text(format!("m{}", messages.len()), Role::User, line));

@@ -23,6 +23,7 @@ pub mod remote;
 mod serve;
 mod service;
 mod start;
+pub mod stdout;
 mod terminal;
 
 pub use assemble::check;

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command, KeyArgs, KeyCommand, ServeArgs};
 use tidegate::config::{Config, TracesConfig};
+use tidegate::stdout::{is_unread, stdout};
 use tidegate_trace::Traces;
 use tokio::signal::unix::Signal;
 use tracing::Subscriber;
@@ -32,13 +33,13 @@ fn main() -> ExitCode {
         Some(Command::Chat(args)) => runtime().and_then(|runtime| runtime.block_on(tidegate::chat::run(args))),
         Some(Command::Key(args)) => key(args),
         Some(Command::Project(command)) => {
-            runtime().and_then(|runtime| runtime.block_on(tidegate::remote::project(command, &mut std::io::stdout())))
+            runtime().and_then(|runtime| runtime.block_on(tidegate::remote::project(command, &mut stdout())))
         }
         Some(Command::Usage(args)) => {
-            runtime().and_then(|runtime| runtime.block_on(tidegate::remote::usage(args, &mut std::io::stdout())))
+            runtime().and_then(|runtime| runtime.block_on(tidegate::remote::usage(args, &mut stdout())))
         }
         Some(Command::Plugin(command)) => {
-            start_logging(None, "warn").and_then(|()| tidegate::plugin::run(command, &mut std::io::stdout()))
+            start_logging(None, "warn").and_then(|()| tidegate::plugin::run(command, &mut stdout()))
         }
         Some(Command::EngineWorker(args)) => {
             start_logging(None, LOGGED).and_then(|()| tidegate::assemble::run_worker(args))
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_unread(&error) => ExitCode::FAILURE,
         Err(error) => {
             say(&mut std::io::stderr(), &format!("tidegate: {error:#}"));
             ExitCode::FAILURE
@@ -121,7 +123,7 @@ fn key(args: KeyArgs) -> anyhow::Result<()> {
     let name = match (args.command, args.name) {
         // A key for the config needs no server.
         (Some(KeyCommand::New(new)), _) if new.at.server.is_none() => new.name,
-        (Some(command), _) => return runtime()?.block_on(tidegate::remote::key(command, &mut std::io::stdout())),
+        (Some(command), _) => return runtime()?.block_on(tidegate::remote::key(command, &mut stdout())),
         (None, name) => name.context("name the key: `tidegate key NAME`")?,
     };
     let (key, entry) = tidegate::key::make(&name)?;

@@ -1,4 +1,4 @@
-//! `tidegate chat` and `tidegate key`.
+//! `tidegate chat`, `tidegate key`, and what holds for all commands.
 
 use super::model::{Model, thinker};
 use super::{Server, fixture, run, tidegate, write};
@@ -174,6 +174,17 @@ fn keys_of_a_server_whose_administration_is_elsewhere_are_asked_for_there() {
     let server = Server::start(&["--config", file.to_str().unwrap()]);
     let (good, said) = run(&["key", "list", "--server", &format!("http://{}", server.addr)]);
     assert!(!good && said.contains("server.admin_listen") && said.contains("--server"), "{said}");
+}
+
+/// As `| head` does, once it has its lines.
+#[test]
+fn a_command_that_nobody_reads_any_more_ends_without_a_word() {
+    let plugin = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/dist/pii-guard.wasm");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut inspect = tidegate(&["plugin", "inspect", plugin.to_str().unwrap()]);
+    let output = inspect.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!((&*String::from_utf8_lossy(&output.stderr), output.status.success()), ("", false));
 }
 
 #[test]
