@@ -29,6 +29,7 @@ mod store;
 mod streams;
 mod traces;
 mod upstream;
+mod words;
 
 pub use auth::{AuthConfig, ClaimsConfig, IssuerConfig};
 pub(crate) use cache::variable;
@@ -273,6 +274,26 @@ mod tests {
     fn an_unknown_key_that_is_near_none_lists_those_that_are_known() {
         let why = why("[server]\nport = 3\n");
         assert!(why.contains("`port`") && why.contains("`listen`") && !why.contains("did you mean"), "{why}");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_is_told_without_rusts_names() {
+        for (text, expected) in [
+            ("[server]\nmax_inflight = \"x\"\n", "expected a whole number, 0 or more"),
+            ("[server]\nmax_inflight = -1\n", "integer `-1`, expected a whole number, 0 or more"),
+            ("[server]\nwatch = 1\n", "expected a boolean"),
+            ("[store]\nevents = 1\n", "expected a table"),
+            ("\n[models]\nname = \"m\"\n", "invalid type: table, expected a list"),
+        ] {
+            let why = why(text);
+            assert!(why.contains("line 2") && why.trim_end().ends_with(expected), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_meant_by_cuda_however_near_a_cpu_is() {
+        let why = why("[compute]\nbackend = \"gpu\"\n");
+        assert!(why.contains("`gpu`") && why.contains("did you mean `cuda`?") && why.contains("line 2"), "{why}");
     }
 
     #[test]

@@ -1,5 +1,10 @@
 //! Turns serde's "unknown field", which lists the known keys, and its "unknown variant", which lists the values that a key
-//! may have, into a message that names the nearest where one is near.
+//! may have, into a message that names the nearest where one is near. Next: `words.rs`, for values of the wrong kind.
+
+use super::words;
+
+/// Words for values that are called otherwise here, whatever they are near.
+const CALLED: [(&str, &str); 1] = [("gpu", "cuda")];
 
 /// The parser's message (which shows line and column), with what was meant where a key or a value was mistyped.
 pub(super) fn explain(error: &toml::de::Error) -> anyhow::Error {
@@ -7,13 +12,19 @@ pub(super) fn explain(error: &toml::de::Error) -> anyhow::Error {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let is_unknown = ["unknown field", "unknown variant"].iter().any(|what| message.starts_with(what));
     let suggestion = match (is_unknown, quoted.next()) {
-        (true, Some(unknown)) => nearest(unknown, quoted).map(|known| format!("did you mean `{known}`?")),
+        (true, Some(unknown)) => meant(unknown, quoted).map(|known| format!("did you mean `{known}`?")),
         _ => None,
     };
-    match suggestion {
-        Some(suggestion) => anyhow::anyhow!("{error}{suggestion}"),
-        None => anyhow::anyhow!("{error}"),
-    }
+    let shown = error.to_string();
+    // Above it are the line and what is in it.
+    let in_words = shown.trim_end().strip_suffix(message).map(|above| format!("{above}{}\n", words::plain(message)));
+    anyhow::anyhow!("{}{}", in_words.unwrap_or(shown), suggestion.unwrap_or_default())
+}
+
+fn meant<'a>(unknown: &str, known: impl Iterator<Item = &'a str> + Clone) -> Option<&'a str> {
+    let called = CALLED.iter().find(|(other, _)| *other == unknown);
+    let called = called.and_then(|(_, value)| known.clone().find(|known| known == value));
+    called.or_else(|| nearest(unknown, known))
 }
 
 /// The known word with the fewest edits, where those are few enough for a slip: of a short key two are most of it.
