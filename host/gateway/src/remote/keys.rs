@@ -77,5 +77,21 @@ fn show(out: &mut dyn Write, keys: &Value, all: bool) -> anyhow::Result<()> {
     };
     let keys = keys["data"].as_array().map(Vec::as_slice).unwrap_or_default();
     let rows: Vec<_> = keys.iter().filter(|key| all || key["revoked_at"].is_null()).map(row).collect();
-    Ok(table::write(out, &["NAME", "TENANT", "PROJECT", "ROLE", "MODELS", "MADE", "ENDS"], &rows)?)
+    Ok(table::write(out, &["NAME", "TENANT", "PROJECT", "ROLE", "MODELS", "CREATED", "EXPIRES"], &rows)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_the_words_that_the_servers_answer_has() {
+        let key = json!({"name": "k", "tenant": "t", "created_at": 0, "expires_at": 86_400, "revoked_at": null});
+        let mut out = Vec::new();
+        show(&mut out, &json!({"data": [key]}), false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["NAME", "TENANT", "PROJECT", "ROLE", "MODELS", "CREATED", "EXPIRES"]);
+        assert_eq!(lines[1], ["k", "t", "-", "-", "all", "1970-01-01", "1970-01-02"]);
+    }
 }

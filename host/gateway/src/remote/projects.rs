@@ -111,5 +111,5 @@ fn show(out: &mut dyn Write, projects: &[Value]) -> anyhow::Result<()> {
         vec![id, name, tenant, status, listed(&project["models"]), kept.into(), made]
     };
     let rows: Vec<_> = projects.iter().map(row).collect();
-    Ok(table::write(out, &["ID", "NAME", "TENANT", "STATUS", "MODELS", "KEPT", "MADE"], &rows)?)
+    Ok(table::write(out, &["ID", "NAME", "TENANT", "STATUS", "MODELS", "KEPT", "CREATED"], &rows)?)
 }
