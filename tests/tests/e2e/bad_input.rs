@@ -69,7 +69,13 @@ async fn a_wrong_type_or_range_names_its_field() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_model_cannot_do_is_refused_by_name() {
     let gateway = Gateway::start(BARE).await;
-    for (field, value) in [("reasoning_effort", json!("high")), ("some_new_field", json!(1))] {
+    for (field, value) in [
+        ("reasoning_effort", json!("high")),
+        ("verbosity", json!("low")),
+        ("service_tier", json!("flex")),
+        ("store", json!(true)),
+        ("some_new_field", json!(1)),
+    ] {
         let mut request = ask("Hello!");
         request["tools"] = json!([{"type": "function", "function": {"name": "t", "parameters": {}}}]);
         request[field] = value;

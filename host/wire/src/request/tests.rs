@@ -131,6 +131,7 @@ fn every_wrong_nested_field_is_named_by_its_path() {
         ("tools", json!([1]), "tools[0]", "an object"),
         ("tools", json!([{"function": {"name": "f"}}]), "tools[0].type", "required"),
         ("tools", json!([{"type": "web_search"}]), "tools[0].type", "one of function"),
+        ("tools", json!([{"type": "custom", "custom": {"name": "f"}}]), "tools[0].custom", "not supported"),
         ("tools", json!([{"type": "function"}]), "tools[0].function", "required"),
         ("tools", json!([{"type": "function", "id": "x", "function": {"name": "f"}}]), "tools[0].id", "leave it out"),
         ("tools", function(json!({})), "tools[0].function.name", "required"),
@@ -145,6 +146,12 @@ fn every_wrong_nested_field_is_named_by_its_path() {
         ("tools", function(json!({"name": "f", "strict": 1})), "tools[0].function.strict", "true or false"),
         ("tools", function(json!({"name": "f", "x": 1})), "tools[0].function.x", "not supported"),
         ("tool_choice", json!({"type": "function"}), "tool_choice.function", "required"),
+        (
+            "tool_choice",
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}),
+            "tool_choice.allowed_tools",
+            "not supported",
+        ),
         ("tool_choice", json!({"type": "function", "function": {}}), "tool_choice.function.name", "required"),
     ];
     for (key, value, param, words) in cases {
