@@ -312,6 +312,13 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn where_no_credential_is_asked_for_none_is_looked_at() {
+        for shown in [&["Bearer tg-1", "Bearer tg-2"][..], &["Basic tg-1"]] {
+            assert!(ask(&auth([]), chat(), shown).await.is_ok(), "{shown:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn an_administrator_is_a_key_that_was_named_or_this_machine() {
         let mut bob = key("bob", "tg-2");
         bob.caller.admin = true;
