@@ -54,7 +54,7 @@ pub enum PluginCommand {
 /// Options of `plugin inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// A component, the folder of a packed plugin, or `[oci://]HOST/REPOSITORY:TAG`.
+    /// A component, the folder of a packed plugin, `file:DIR[:TAG]`, or `[oci://]HOST/REPOSITORY:TAG`.
     #[arg(value_name = "FILE|DIR|REF")]
     pub plugin: String,
     /// Answer as JSON.

@@ -191,6 +191,7 @@ mod tests {
         check("ghcr.io/you/hush:1", Some("oci://ghcr.io/you/hush:1"));
         check("oci://ghcr.io/you/hush", Some("oci://ghcr.io/you/hush"));
         check("file:mirror", Some("file:mirror"));
+        check("file:mirror:1.0.0", Some("file:mirror:1.0.0"));
         check("./mirror:1", Some("file:./mirror:1"));
         check("my.dist/hush.wasm", None);
         check("./mirror", None);
