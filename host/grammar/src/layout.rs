@@ -1,7 +1,7 @@
 //! What the parts of an answer are, written down as a grammar: reasoning, then JSON, text or tool calls in the model's own
 //! format. The text is llguidance's dialect of Lark, with a schema where JSON stands.
 
-use crate::prepared::prepared;
+use crate::prepared::{WHITE_SPACE, prepared};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -108,7 +108,7 @@ impl Layout {
         };
         let reasoning = self.reasoning.as_ref().map_or_else(String::new, Reasoning::rule);
         rule(&mut out, "start", &format!("{reasoning}{body}"));
-        rule(&mut out, "WS", r"/[ \t\r\n]{1,4}/");
+        rule(&mut out, "WS", &format!(r"/[ \t\r\n]{{1,4}}|{WHITE_SPACE}/"));
         if let Some(reasoning) = &self.reasoning {
             reasoning.write(&mut out);
         }

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 const JOINING: &[&str] = &["const", "enum", "allOf", "anyOf", "oneOf", "$ref"];
 
 /// Between two tokens of JSON: a space, or the beginning of a line with what it is indented by. A small model goes on with more
-/// for as long as it may, since white space is likely behind white space.
-const WHITE_SPACE: &str = r"\x20|(\x0D?\x0A){1,2}[\x20\x09]{0,40}";
+/// for as long as it may, since white space is likely behind white space. Ten levels of four spaces, or twenty of two, are indented.
+pub(crate) const WHITE_SPACE: &str = r"\x20|(\x0D?\x0A){1,2}[\x20\x09]{0,40}";
 
 /// The schema with what llguidance is told of how to hold it, as JSON. What was read of `$schema` is done with.
 pub(crate) fn prepared(schema: &Value) -> String {

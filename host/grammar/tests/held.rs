@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which clippy does not take for tests.
 
+#[path = "held/bounds.rs"]
+mod bounds;
 #[path = "held/support.rs"]
 mod support;
 #[path = "held/values.rs"]

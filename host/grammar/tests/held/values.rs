@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tidegate_grammar::check_schema;
 
 /// What is said whole, of these texts.
-fn said_of<'t>(schema: Value, texts: &[&'t str]) -> Vec<&'t str> {
+pub fn said_of<'t>(schema: Value, texts: &[&'t str]) -> Vec<&'t str> {
     assert_eq!(check_schema(&schema), Ok(()), "{schema}");
     let compiled = grammars().compile(&tenant(), &layout(schema).source()).unwrap();
     let is_said = |text: &str| {
