@@ -1,6 +1,6 @@
 """One run from nothing: tokenizer, training, model folder, evaluation.
 
-    python build.py --work DIR --tokens 600M --device cuda --batch 64K --workers 12 --layers 8
+    python build.py --work DIR --tokens 600M --device cuda --batch 32768 --accumulate 1 --workers 12
 
 DIR/model is the result and DIR/eval.md its figures. The run can be stopped and started again with the same command:
 a tokenizer that is there is kept, and a state that is there is resumed. Other options go to train.py.

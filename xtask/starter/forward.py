@@ -1,12 +1,12 @@
-"""The forward pass for training on a CPU: what LlamaForCausalLM computes, and faster.
+"""The forward pass for training: what LlamaForCausalLM computes, and faster.
 
 One thread of a Zen 4 core gives 2,400 tokens/s with the model of transformers and 4,500 with this in bf16 with fp32
 sums. Not every CPU that has bf16 is faster with it (a virtual Xeon with AVX512-BF16: 1,700 against 2,800 tokens a second
 of CPU in fp32), so `fastest` tries both. What it does beside that:
 everything between two matrix products is one compiled loop; a layer has one product for q, k and v and one for gate
 and up; attention in bf16 is plain products over (rows, heads), because dialogues are short and the fused kernel's backward
-pass is slow in bf16, with torch's own softmax between them, because the compiled one is slower; and the last layer's
-feed-forward part sees only the positions that have to be predicted.
+pass is slow in bf16 on a CPU, with torch's own softmax between them, because the compiled one is slower; and the last
+layer's feed-forward part sees only the positions that have to be predicted.
 `python forward.py --model DIR` compares it with transformers.
 """
 
@@ -137,12 +137,13 @@ class Forward:
         theta, size = config.rope_parameters["rope_theta"], config.head_dim
         angles = torch.outer(torch.arange(config.max_position_embeddings).float(),
                              1 / theta ** (torch.arange(0, size, 2) / size))
-        self.cos, self.sin = angles.cos(), angles.sin()
+        self.cos, self.sin = angles.cos().to(model.device), angles.sin().to(model.device)
 
     def attend(self, q, k, v, rows, width, mask):
         heads, kv_heads, size = self.shape
         group = heads // kv_heads
-        if dtype == torch.float32 or mask is not None:  # in fp32 two to three times as fast as the products below
+        # In fp32 two to three times as fast as the products below.
+        if q.is_cuda or dtype == torch.float32 or mask is not None:
             q, k, v = (t.view(rows, width, -1, size).transpose(1, 2) for t in (q, k, v))
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
@@ -156,16 +157,18 @@ class Forward:
         """Of the token after each of `places`, which are positions in the flattened ids."""
         (rows, width), model, eps = ids.shape, self.model.model, self.config.rms_norm_eps
         x = F.embedding(ids.reshape(-1), model.embed_tokens.weight)
-        positions = torch.arange(width).repeat(rows) if positions is None else positions.flatten()
+        positions = torch.arange(width, device=x.device).repeat(rows) if positions is None else positions.flatten()
         cos, sin = self.cos[positions], self.sin[positions]
-        mask = None if branches is None else torch.zeros(1).where(pools.seen(branches), -torch.inf).to(dtype)
+        mask = None
+        if branches is not None:
+            mask = torch.zeros(1, dtype=dtype, device=x.device).where(pools.seen(branches), -torch.inf)
         for layer in model.layers:
             part, mlp = layer.self_attn, layer.mlp
             joined = torch.cat([part.q_proj.weight, part.k_proj.weight, part.v_proj.weight])
             q, k, v = self.before(x, layer.input_layernorm.weight, joined, cos, sin, self.shape, eps)
             attended = self.attend(q, k, v, rows, width, mask)
             if layer is model.layers[-1]:
-                x, attended = x[places], attended[places]
+                x, attended = x.index_select(0, places), attended.index_select(0, places)
             gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
             x = self.after(x, attended, part.o_proj.weight, layer.post_attention_layernorm.weight, gate_up,
                            mlp.down_proj.weight, eps)

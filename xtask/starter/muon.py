@@ -38,15 +38,15 @@ class Muon(torch.optim.Optimizer):
             for p in group["params"]:
                 shapes.setdefault(p.shape, []).append(p)
             for (rows, columns), same in shapes.items():
-                moves = orthogonal(torch.stack([self._momentum(p, group["momentum"]) for p in same]))
+                moves = orthogonal(torch.stack(self._momentum(same, group["momentum"])))
                 size = 0.2 * max(rows, columns) ** 0.5
-                for p, move in zip(same, moves):
-                    p.mul_(1 - group["lr"] * group["weight_decay"])
-                    p.add_(move, alpha=-group["lr"] * size)
+                torch._foreach_mul_(same, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(same, list(moves), alpha=-group["lr"] * size)
 
-    def _momentum(self, p, share):
-        state = self.state[p]
-        if "buffer" not in state:
-            state["buffer"] = torch.zeros_like(p)
-        state["buffer"].lerp_(p.grad, 1 - share)
-        return p.grad.lerp(state["buffer"], share)
+    def _momentum(self, matrices, share):
+        for p in matrices:
+            if "buffer" not in self.state[p]:
+                self.state[p]["buffer"] = torch.zeros_like(p)
+        buffers, grads = [self.state[p]["buffer"] for p in matrices], [p.grad for p in matrices]
+        torch._foreach_lerp_(buffers, grads, 1 - share)
+        return torch._foreach_lerp(grads, buffers, share)

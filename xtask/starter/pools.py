@@ -23,7 +23,7 @@ CONTEXT = 1024
 POOL = 2048  # dialogues; about 350 thousand tokens
 CUT_SHARE, CUT = 0.7, 7  # of the answers in a sheet, and the tokens that are left of them
 SHEET = 448  # tokens of a sheet at most, where one branch is shorter
-AHEAD = 2  # pools that each worker prepares before they are asked for
+AHEAD = 2  # tasks that each worker prepares before they are asked for
 WIDTHS = 32  # batches are as wide as a multiple of this: rows that vectors fill are worth 6 % of padding
 MERGE = 8192  # tokens of a batch for which one pool is enough: of fewer dialogues, few have like lengths
 
@@ -86,20 +86,25 @@ def groups(pool, batch, rng):
     return out
 
 
-def tensors(pool, group):
+def padded(pool, group):
+    """(ids, counts, positions, branches) of a batch; the last are None where no dialogue branches."""
     longest = max(len(pool[i][0]) for i in group)
     width = -(-(longest - 1) // WIDTHS) * WIDTHS + 1  # of the last token nothing is predicted, so no step reads it
-    ids = torch.zeros(len(group), width, dtype=torch.long)
-    counts = torch.zeros(len(group), width)
-    positions = torch.arange(width).repeat(len(group), 1)
-    branches = torch.zeros(len(group), width, dtype=torch.long)
+    shape = (len(group), width)
+    ids, branches = np.zeros(shape, np.int16), np.zeros(shape, np.int16)
+    counts, positions = np.zeros(shape, np.float32), np.tile(np.arange(width, dtype=np.int16), (len(group), 1))
     for row, i in enumerate(group):
         n = len(pool[i][0])
-        ids[row, :n] = torch.from_numpy(pool[i][0].astype(np.int64))
-        counts[row, :n] = torch.from_numpy(pool[i][1])
-        positions[row, :n] = torch.from_numpy(pool[i][2])
-        branches[row, :n] = torch.from_numpy(pool[i][3])
+        ids[row, :n], counts[row, :n], positions[row, :n], branches[row, :n] = pool[i]
     return ids, counts, positions, branches if branches.any() else None
+
+
+def write_batches(tokenizer, seed, number, progress, batch):
+    """The batches of the pools that belong to a number: several pools where a batch is large."""
+    merge, pool = max(1, batch // MERGE), []
+    for one in range(number * merge, (number + 1) * merge):
+        pool += write(tokenizer, seed, one, progress)
+    return [padded(pool, group) for group in groups(pool, batch, random.Random(number))]
 
 
 def seen(branches):
@@ -118,19 +123,18 @@ def _start(path):
 
 
 def _work(task):
-    return write(_tokenizer, *task)
+    return write_batches(_tokenizer, *task)
 
 
 class Source:
-    """Pools by number; with workers, the next ones are written while the current one is learned."""
+    """Batches by the number of their pools; with workers, the next ones are written while the current one is learned."""
 
     def __init__(self, tokenizer_file, seed, workers, batch):
         self.seed, self.batch, self.ready, self.workers = seed, batch, {}, None
-        self.merge = max(1, batch // MERGE)
         if workers:
             context = multiprocessing.get_context("spawn")  # a forked process must not inherit a CUDA context
             self.workers = context.Pool(workers, _start, (str(tokenizer_file),))
-            self.ahead = max(AHEAD * workers, 2 * self.merge)
+            self.ahead = AHEAD * workers
         else:
             self.tokenizer = Tokenizer.from_file(str(tokenizer_file))
             words.practise_pieces(self.tokenizer)
@@ -142,18 +146,15 @@ class Source:
         if self.workers:
             self.workers.terminate()
 
-    def _pool(self, number, progress):
+    def _written(self, number, progress):
         if not self.workers:
-            return write(self.tokenizer, self.seed, number, progress)
+            return write_batches(self.tokenizer, self.seed, number, progress, self.batch)
         for later in range(number, number + self.ahead):
             if later not in self.ready:
-                self.ready[later] = self.workers.apply_async(_work, ((self.seed, later, progress),))
+                self.ready[later] = self.workers.apply_async(_work, ((self.seed, later, progress, self.batch),))
         return self.ready.pop(number).get()
 
     def batches(self, number, progress):
-        """The batches of the pools that belong to a number."""
-        pool = []
-        for one in range(number * self.merge, (number + 1) * self.merge):
-            pool += self._pool(one, progress)
-        for group in groups(pool, self.batch, random.Random(number)):
-            yield tensors(pool, group)
+        """Small integers on the CPU; what computes with them widens them."""
+        for batch in self._written(number, progress):
+            yield [part if part is None else torch.from_numpy(part) for part in batch]

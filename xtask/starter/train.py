@@ -1,7 +1,7 @@
 """Trains the starter model on dialogues that are written while it runs.
 
     python train.py --model MODEL_DIR --state FILE --minutes 120                     # this machine, one thread
-    python train.py --model MODEL_DIR --state FILE --tokens 400M --device cuda --batch 65536 --workers 8
+    python train.py --model MODEL_DIR --state FILE --tokens 400M --device cuda --batch 32768 --accumulate 1 --workers 8
 
 MODEL_DIR holds the tokenizer; at the end the weights are written beside it (bf16 safetensors, config). The budget is
 time, tokens, or whichever of both is used up first; the mix of dialogues and the learning rate follow the part of the
@@ -13,7 +13,6 @@ The state file has everything needed to go on with --resume; it is replaced as a
 
 import argparse
 import datetime
-import functools
 import json
 import os
 import pathlib
@@ -21,7 +20,6 @@ import signal
 import time
 
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -52,23 +50,21 @@ def optimizers_of(model, lr):
     ]
 
 
-def logits_of(model, ids, places, positions, branches):
-    """Of the token after each of `places`, which are positions in the flattened ids."""
-    mask = None if branches is None else pools.seen(branches)
-    hidden = model.model(
-        input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False).last_hidden_state
-    return F.linear(hidden.flatten(0, 1)[places], model.lm_head.weight)
-
-
-def loss_of(logits, ids, counts, positions, branches):
-    """The mean loss, each token weighted by how much it counts; `logits` is called as logits_of without the model."""
+def loss_of(logits, device, ids, counts, positions, branches):
+    """The mean loss of a batch (on the CPU), each token weighted by how much it counts."""
     weights, wanted = counts[:, 1:].flatten(), ids[:, 1:].flatten()
-    places = weights.nonzero()[:, 0]  # logits only where they are needed
-    found = logits(ids[:, :-1], places, positions[:, :-1], None if branches is None else branches[:, :-1])
-    wanted, weights = wanted[places], weights[places] / weights.sum()
-    if found.device.type == "cpu":
-        return forward.CrossEntropy.apply(found, wanted, weights)
-    return (F.cross_entropy(found.float(), wanted, reduction="none") * weights).sum()
+    places = weights.nonzero()[:, 0]  # logits only where they are needed; of a GPU this would have to be waited for
+    wanted, weights = wanted[places].long(), weights[places] / weights.sum()
+    there = [part if part is None else moved(part, device)
+             for part in (ids[:, :-1], positions[:, :-1], branches if branches is None else branches[:, :-1])]
+    ids, positions, branches = (part if part is None else part.long() for part in there)
+    places, wanted, weights = (moved(part, device) for part in (places, wanted, weights))
+    return forward.CrossEntropy.apply(logits(ids, places, positions, branches), wanted, weights)
+
+
+def moved(part, device):
+    """On the device, without waiting for it."""
+    return part if device.type == "cpu" else part.contiguous().pin_memory().to(device, non_blocking=True)
 
 
 def start_from(model, folder, tokenizer):
@@ -112,11 +108,10 @@ class Run:
         self.args, self.device = args, torch.device(args.device)
         torch.manual_seed(args.seed)
         self.model = build(tokenizer.get_vocab_size(), args.layers).to(self.device)
-        self.logits = functools.partial(logits_of, self.model)
         if self.device.type == "cpu":
             forward.dtype = forward.fastest()
-            print(f"products in {forward.dtype}", flush=True)
-            self.logits = forward.Forward(self.model).logits
+        print(f"products in {forward.dtype}", flush=True)
+        self.logits = forward.Forward(self.model).logits
         self.optimizers = optimizers_of(self.model, args.lr)
         self.step, self.seen, self.pool, self.spent = 0, 0, 0, 0.0
         self.warm_from, self.warm_steps, self.stopped = 0, args.warm_up, False
@@ -166,9 +161,7 @@ class Run:
         """One step with the mean gradient of some batches; returns the mean loss."""
         loss = 0.0
         for batch in batches:
-            batch = [part if part is None else part.to(self.device, non_blocking=True) for part in batch]
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                part = loss_of(self.logits, *batch) / len(batches)
+            part = loss_of(self.logits, self.device, *batch) / len(batches)
             part.backward()
             loss += part.detach()
             self.seen += batch[0].numel()
@@ -246,7 +239,7 @@ def arguments():
     args.add_argument("--workers", type=int, default=0, help="processes that write dialogues; 0: the trainer does it")
     args.add_argument("--batch", type=count, default=4096, help="tokens in a batch, padding included")
     args.add_argument("--accumulate", type=int, default=2, help="batches for one step; small ones fit a CPU's caches")
-    args.add_argument("--layers", type=int, default=6)
+    args.add_argument("--layers", type=int, default=8)
     args.add_argument("--lr", type=float, default=5e-3, help="for the matrices; half of it for embeddings and norms")
     args.add_argument("--save", type=float, default=10, help="minutes between two writes of the state")
     args.add_argument("--show", type=int, default=50, help="steps between two lines of progress")
