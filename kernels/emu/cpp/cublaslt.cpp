@@ -27,6 +27,7 @@ int enter(const char* call) {
 struct Layout { int type; uint64_t rows, cols; int64_t stride; };
 // An algorithm: its number, the columns that it was proposed for, and how long it pretends to take.
 struct Algorithm { uint64_t number, cols, pause_us, rest[5]; };
+constexpr size_t RESULT_BYTES = 96;
 // For tests: how many algorithms are proposed, how often each was queued, and whether they round each in its way.
 int proposed = 1;
 std::map<uint64_t, int> queued;
@@ -145,7 +146,6 @@ API cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, size_t) {
 }
 API cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void* layout_d, void*, int most, void* results, int* count) {
   if (int error = enter("cublasLtMatmulAlgoGetHeuristic")) return error;
-  constexpr size_t RESULT_BYTES = 96;
   *count = std::min(most, proposed);
   memset(results, 0, RESULT_BYTES * *count);
   for (int i = 0; i < *count; i++) {
@@ -154,6 +154,16 @@ API cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void* layo
     memcpy(static_cast<char*>(results) + i * RESULT_BYTES, &algorithm, sizeof algorithm);
   }
   return OK;
+}
+// Whether the algorithm takes a shape, as cublasLtMatmul does.
+static bool takes(const Algorithm& algorithm, uint64_t cols) {
+  return proposed == 1 || (algorithm.number + 1 != uint64_t(proposed) && algorithm.cols == cols);
+}
+API cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, void* layout_d, const void* chosen, void* result) {
+  if (int error = enter("cublasLtMatmulAlgoCheck")) return error;
+  memset(result, 0, RESULT_BYTES);
+  memcpy(result, chosen, sizeof(Algorithm));
+  return takes(*static_cast<const Algorithm*>(chosen), static_cast<Layout*>(layout_d)->cols) ? OK : NOT_SUPPORTED;
 }
 // With several algorithms the last is refused, the one before it is fast, the others are slow, and each takes only
 // the columns that it was proposed for.
@@ -174,9 +184,10 @@ API cublasLtMatmul(void*, void* product, const void* alpha, const void* a, void*
   const Layout la = *static_cast<Layout*>(layout_a), lb = *static_cast<Layout*>(layout_b);
   const Layout ld = *static_cast<Layout*>(layout_d);
   const Algorithm algorithm = *static_cast<const Algorithm*>(chosen);
-  if (proposed > 1 && (algorithm.number + 1 == uint64_t(proposed) || algorithm.cols != ld.cols)) return NOT_SUPPORTED;
-  // As on a device: bytes only with their factors, and 8-bit operands only where the first one is transposed.
+  if (!takes(algorithm, ld.cols)) return NOT_SUPPORTED;
+  // As on a device: bytes only with their factors, those at addresses that 16 divides, and 8-bit operands only where the first one is transposed.
   if ((la.type == E4M3) != (p.scale_a && p.scale_b) || (la.type == E4M3 && !(p.transposed_a && !p.transposed_b))) return NOT_SUPPORTED;
+  if ((uintptr_t(p.scale_a) | uintptr_t(p.scale_b)) % 16) return NOT_SUPPORTED;
   if (la.type != lb.type) return NOT_SUPPORTED;
   queued[algorithm.number]++;
   const int64_t tile = rounding ? 1 + int64_t(algorithm.cols % 13) : 0;

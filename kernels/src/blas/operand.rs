@@ -48,7 +48,8 @@ impl Operand {
         Self { address: slice.ptr().address(), len: slice.len(), element, scale: None }
     }
 
-    /// FP8 elements with the factor of all of them, which the device reads when it multiplies.
+    /// FP8 elements with the factor of all of them, which the device reads when it multiplies: at an address that 16
+    /// divides, as the library asks for.
     pub fn scaled(slice: Slice<E4m3>, scale: Slice<f32>) -> Self {
         Self { scale: Some(scale.ptr()), ..Self::of(slice, Element::E4m3) }
     }

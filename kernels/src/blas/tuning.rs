@@ -5,7 +5,9 @@
 //! the file begins with a digest of itself. What is kept is opaque numbers of the library, which its documentation allows
 //! to store for the same version.
 
-use super::{Blas, Call, CudaError, Element, INVALID_VALUE, Key, Matrix, Operand, Product, Shape, is_refusal};
+use super::{
+    Blas, CANDIDATES, Call, CudaError, Element, INVALID_VALUE, Key, Matrix, Operand, Product, Shape, is_refusal,
+};
 use crate::driver::{Slice, Stream};
 use crate::kept;
 use cudarc::cublaslt::sys;
@@ -14,8 +16,6 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Algorithms that are tried for each; the heuristic's order is good, and the best is rarely further back.
-const CANDIDATES: usize = 6;
 /// Times that each is run; the least time counts.
 const REPEATS: usize = 3;
 /// Runs that are queued before the host waits, so that its own time does not count.

@@ -1,12 +1,13 @@
 //! Random models of many shapes against the reference, node for node the same program.
 
-use crate::backend;
 use crate::model::{Random, Shape, Weights, build};
+use crate::{backend, backend_with};
 use std::sync::Arc;
 use tidegate_device::{
     Activation, Backend, Batch, BlockId, DType, Dims, Executor, Limits, Program, ReferenceBackend, SampleError,
     SampleRow, Segment,
 };
+use tidegate_kernels::blas::Algorithms;
 use tidegate_types::SamplingParams;
 
 pub const LIMITS: Limits = Limits { num_blocks: 64, block_tokens: 16, max_batch_tokens: 400, max_seqs: 24 };
@@ -119,7 +120,8 @@ fn heads_of_many_shapes_and_windows_agree_with_the_reference() {
 
 #[test]
 fn chunks_and_neighbours_change_no_bit_of_the_logits() {
-    let Some(cuda) = backend() else { return };
+    // With the best algorithm for each number of rows they do: it sums in its own order.
+    let Some(cuda) = backend_with(Algorithms::Fixed) else { return };
     let model = build(&Shape { head_norm: true, qkv_bias: true, ..small() }, 9);
     let sequences = sequences(&[290, 70, 33], model.0.dims.vocab);
     let mut alone = load(&*cuda, &model);

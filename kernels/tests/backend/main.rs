@@ -14,12 +14,17 @@ mod vectors;
 use std::process::Command;
 use std::sync::Arc;
 use tidegate_emu::device;
+use tidegate_kernels::blas::Algorithms;
 use tidegate_kernels::{CudaBackend, CudaOptions};
 
 /// `None` where there is no compiler.
 fn backend() -> Option<Arc<CudaBackend>> {
+    backend_with(Algorithms::Best)
+}
+
+fn backend_with(algorithms: Algorithms) -> Option<Arc<CudaBackend>> {
     device()?;
-    Some(Arc::new(CudaBackend::open(CudaOptions::default()).unwrap()))
+    Some(Arc::new(CudaBackend::open(CudaOptions { algorithms, ..CudaOptions::default() }).unwrap()))
 }
 
 /// Whether this process runs nothing but the test of that name. If not, one is started that does: what it sets in the

@@ -3,7 +3,7 @@
 use crate::model::Random;
 use half::{bf16, f16};
 use std::sync::Arc;
-use tidegate_emu::device;
+use tidegate_emu::{Device, device};
 use tidegate_kernels::blas::{self, Algorithms, Blas, E4m3, Matrix, Operand, Product, WORKSPACE_BYTES};
 use tidegate_kernels::driver::{Arena, Context, Pinned, Slice, Stream};
 use tidegate_kernels::probe::probe;
@@ -25,12 +25,16 @@ struct Rig {
 
 impl Rig {
     fn new() -> Option<Self> {
+        Self::with(ROWS, Algorithms::Best)
+    }
+
+    fn with(max_rows: usize, algorithms: Algorithms) -> Option<Self> {
         device()?;
         probe().unwrap();
         blas::probe().unwrap();
         let context = Context::open(0).unwrap();
         let workspace = Arena::new(&context, WORKSPACE_BYTES).unwrap();
-        let blas = Blas::new(workspace.carver().take(WORKSPACE_BYTES).unwrap(), ROWS, Algorithms::Best).unwrap();
+        let blas = Blas::new(workspace.carver().take(WORKSPACE_BYTES).unwrap(), max_rows, algorithms).unwrap();
         Some(Self { stream: Stream::new(&context).unwrap(), memory: vec![workspace], blas, context })
     }
 
@@ -56,9 +60,10 @@ impl Rig {
         staging.bytes()[..slice.bytes()].as_chunks::<N>().0.iter().map(|bytes| number(*bytes)).collect()
     }
 
-    fn multiply(&mut self, weight: Operand, bias: Option<Operand>, input: Operand, out: Product) {
+    fn multiply(&mut self, what: &str, weight: Operand, bias: Option<Operand>, input: Operand, out: Product) {
         let matrix = Matrix { weight, bias, outs: OUTS, ins: INS };
-        self.blas.multiply(&self.stream, &matrix, ROWS, input, out).unwrap();
+        let done = self.blas.multiply(&self.stream, &matrix, ROWS, input, out);
+        done.unwrap_or_else(|error| panic!("{what}: {error}"));
     }
 }
 
@@ -104,14 +109,14 @@ fn products_of_every_type_are_those_of_f64() {
     let bits = |x| bf16::from_f32(x).to_le_bytes();
     let operands = [&weight, &input, &bias].map(|x| Operand::from(rig.upload::<bf16, 2>(x, bits)));
     let out = rig.buffer::<bf16>(ROWS * OUTS);
-    rig.multiply(operands[0], Some(operands[2]), operands[1], Product::Bf16(out));
+    rig.multiply("bf16", operands[0], Some(operands[2]), operands[1], Product::Bf16(out));
     let found = rig.download(out, |bytes| bf16::from_le_bytes(bytes).to_f32());
     assert_product(("bf16", BF16), &found, both, Some(&bias), 1.0);
 
     let bits = |x| f16::from_f32(x).to_le_bytes();
     let operands = [&weight, &input, &bias].map(|x| Operand::from(rig.upload::<f16, 2>(x, bits)));
     let out = rig.buffer::<f16>(ROWS * OUTS);
-    rig.multiply(operands[0], Some(operands[2]), operands[1], Product::F16(out));
+    rig.multiply("f16", operands[0], Some(operands[2]), operands[1], Product::F16(out));
     let found = rig.download(out, |bytes| f16::from_le_bytes(bytes).to_f32());
     assert_product(("f16", F16), &found, both, Some(&bias), 1.0);
 
@@ -119,13 +124,50 @@ fn products_of_every_type_are_those_of_f64() {
     if (major, minor) < (8, 9) {
         return println!("compute capability {major}.{minor} has no FP8");
     }
-    let factors = rig.upload::<f32, 4>(&[0.5, 0.25], f32::to_le_bytes);
-    let scaled = |rig: &mut Rig, x: &[f32], at| Operand::scaled(rig.upload::<E4m3, 1>(x, e4m3), factors.from(at));
-    let operands = [scaled(&mut rig, &weight, 0), scaled(&mut rig, &input, 1)];
+    let mut scaled = |x: &[f32], factor: f32| {
+        let factor = rig.upload::<f32, 4>(&[factor], f32::to_le_bytes);
+        Operand::scaled(rig.upload::<E4m3, 1>(x, e4m3), factor)
+    };
+    let operands = [scaled(&weight, 0.5), scaled(&input, 0.25)];
     let out = rig.buffer::<bf16>(ROWS * OUTS);
-    rig.multiply(operands[0], None, operands[1], Product::Bf16(out));
+    rig.multiply("FP8", operands[0], None, operands[1], Product::Bf16(out));
     let found = rig.download(out, |bytes| bf16::from_le_bytes(bytes).to_f32());
     assert_product(("FP8", BF16), &found, both, None, 0.125);
+}
+
+/// In the shapes of an 8B model where there is a device: what is proposed depends on them.
+#[test]
+fn a_fixed_algorithm_gives_a_row_the_same_bits_beside_any_others() {
+    let Some(device) = device() else { return };
+    let (shapes, rows): (&[(usize, usize)], &[usize]) = match device {
+        Device::Standin(_) => (&[(OUTS, INS)], &[1, 2, 17, 32]),
+        Device::Machine => {
+            let shapes = &[(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)];
+            (shapes, &[1, 2, 17, 64, 200, 256, 300, 1024, 2048])
+        }
+    };
+    let most = *rows.last().unwrap();
+    let Some(mut rig) = Rig::with(most, Algorithms::Fixed) else { return };
+    let mut random = Random(6);
+    for &(outs, ins) in shapes {
+        let bits = |x| bf16::from_f32(x).to_le_bytes();
+        let [weight, input] = [outs, most].map(|lines| {
+            let numbers: Vec<f32> = (0..lines * ins).map(|_| random.below(2001) as f32 / 1000.0 - 1.0).collect();
+            rig.upload::<bf16, 2>(&numbers, bits)
+        });
+        let matrix = Matrix { weight: weight.into(), bias: None, outs, ins };
+        let out = rig.buffer::<bf16>(most * outs);
+        let first = rows.iter().map(|&rows| {
+            rig.blas.multiply(&rig.stream, &matrix, rows, input, Product::Bf16(out)).unwrap();
+            let mut found = rig.download(out, |bytes| bf16::from_le_bytes(bytes).to_f32());
+            found.truncate(outs);
+            found
+        });
+        let first: Vec<Vec<f32>> = first.collect();
+        for (found, rows) in first.iter().zip(rows) {
+            assert!(found == &first[0], "{outs} x {ins}: beside {rows} rows it is another one");
+        }
+    }
 }
 
 #[test]
