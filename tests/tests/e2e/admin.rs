@@ -108,7 +108,6 @@ async fn what_makes_no_key_is_refused_by_name() {
         (json!({"name": "a", "models": ["no-such"]}), 400, "no-such"),
         (json!({"name": "a", "expires": "tomorrow"}), 400, "no moment"),
         (json!({"name": "a", "expires": "2020-01-01"}), 400, "is past"),
-        (json!({"name": "a", "expires": "1969-12-31T23:59:59Z"}), 400, "is past"),
         (json!({"name": "a", "budget": {"daily": -1.0}}), 400, "amount"),
         (json!([1]), 400, "object"),
         (json!({"name": "a", "models": vec!["tidegate-starter"; 1 << 14]}), 413, "at most 262144"),

@@ -45,7 +45,7 @@ async fn a_wrong_type_or_range_names_its_field() {
         ("presence_penalty", json!(3)),
         ("frequency_penalty", json!("x")),
         ("logit_bias.x", json!({"x": 1})),
-        ("logit_bias", json!({"4096": 1})),
+        ("logit_bias", json!({"5708": 1})),
         ("top_logprobs", json!(99)),
         ("stream", json!("yes")),
         ("tools", json!("x")),

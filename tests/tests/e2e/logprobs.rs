@@ -181,7 +181,7 @@ async fn special_tokens_of_the_own_engine_move_none_past_a_redaction() {
     let request = |stop: &[&str], seed: u64, stream: bool| {
         let mut request = with_model(ask("hi"));
         let more = json!({"max_tokens": 12, "temperature": 1.5, "seed": seed, "logprobs": true, "stream": stream,
-            "logit_bias": {"1293": 100, "0": 100}, "stop": stop});
+            "logit_bias": {"959": 100, "0": 100}, "stop": stop});
         request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         request
     };

@@ -46,12 +46,12 @@ fn a_model_is_shared_between_threads() {
 #[test]
 fn the_starter_has_its_names_and_sizes() {
     let model = starter();
-    assert_eq!(model.vocab_size(), 4096);
+    assert_eq!(model.vocab_size(), 5708);
     assert_eq!(model.eos(), Some(2));
     assert_eq!(model.bos(), None);
     assert_eq!(model.token_to_id("<tool_call>"), Some(3));
     assert_eq!(model.token_bytes(2), b"<|im_end|>");
-    assert_eq!(model.token_bytes(4095 + 1), b"");
+    assert_eq!(model.token_bytes(5708), b"");
     assert!(model.is_control(3) && !model.is_control(100));
 }
 
@@ -87,7 +87,7 @@ fn special_tokens_show_as_asked() {
 #[test]
 fn ids_without_a_token_are_no_text() {
     let model = starter();
-    assert_eq!(model.decode(&[4096, u32::MAX, 1 << 31], Specials::Show), "");
+    assert_eq!(model.decode(&[5708, u32::MAX, 1 << 31], Specials::Show), "");
 }
 
 #[test]

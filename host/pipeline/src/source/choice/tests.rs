@@ -129,7 +129,7 @@ fn tokens_of_reasoning_are_counted_where_it_is_told_from_the_rest() {
 /// The bundled model's tokens below this are special: they have bytes and no text.
 const SPECIAL: u32 = 3;
 /// Its ` water`.
-const WATER: u32 = 1293;
+const WATER: u32 = 959;
 
 /// The events of a model that draws these tokens, until a stop string ends them.
 fn drawn(ids: &[u32], stop: &[&str], reading: Reading) -> Vec<(String, Vec<TextLogprob>)> {
