@@ -150,8 +150,7 @@ fn what_facts_call_missing_is_missing_and_nothing_else_is_called_so() {
     let every_key = file("examples/full/tidegate.toml").to_lowercase();
     let denies = |fact: &Fact| fact.answers.iter().any(|answer| answer.contains(" not ") && answer.contains(" yet"));
     let denied: BTreeSet<String> = facts().into_iter().filter(denies).map(|fact| fact.id).collect();
-    // A GPU is denied its figures only: `docs/gpu.md` says whether there are any.
-    let known = MISSING.iter().map(|(id, _)| (*id).to_owned()).chain(["gpu".to_owned()]);
+    let known = MISSING.iter().map(|(id, _)| (*id).to_owned());
     assert_eq!(denied, known.collect(), "who changes this list looks whether it is true");
     for (id, names) in MISSING {
         assert!(!names.iter().any(|name| every_key.contains(name)), "the config has a key for {id}");

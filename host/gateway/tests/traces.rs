@@ -67,7 +67,7 @@ fn start(folder: &std::path::Path, config: &str) -> (Child, String) {
 
 fn ask(addr: &str, model: &str, stream: bool, more: &str) {
     let body = format!(
-        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":24,\"temperature\":0,\
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":48,\"temperature\":0,\
          \"messages\":[{{\"role\":\"user\",\"content\":\"What is Tidegate? {CANARY}\"}}]}}"
     );
     let mut socket = TcpStream::connect(addr).unwrap();
