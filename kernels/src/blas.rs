@@ -249,16 +249,18 @@ impl Blas {
         Ok(found)
     }
 
-    /// The first proposal for [`FIXED_ROWS`] that takes one row and the most; else that for the most.
+    /// The first proposal that takes one row and the most: of those for [`FIXED_ROWS`], for the most, and for one.
     fn fixed(&self, matrix: &Matrix, of: (Option<Ptr<f32>>, Element)) -> Result<sys::cublasLtMatmulAlgo_t, CudaError> {
         let shape = |rows| Shape::new(matrix, rows, of);
         let (one, most) = (shape(1)?, shape(self.max_rows)?);
-        for algorithm in self.propose(&shape(FIXED_ROWS.min(self.max_rows))?, CANDIDATES)? {
-            if self.takes(&one, &algorithm)? && self.takes(&most, &algorithm)? {
-                return Ok(algorithm);
+        for rows in [FIXED_ROWS.min(self.max_rows), self.max_rows, 1] {
+            for algorithm in self.propose(&shape(rows)?, CANDIDATES)? {
+                if self.takes(&one, &algorithm)? && self.takes(&most, &algorithm)? {
+                    return Ok(algorithm);
+                }
             }
         }
-        Ok(self.propose(&most, 1)?[0])
+        Err(CudaError { call: "cublasLtMatmulAlgoCheck", code: NOT_SUPPORTED })
     }
 
     /// Whether an algorithm does for a shape, with the workspace that there is.

@@ -21,7 +21,7 @@ SIZES = {
         "bytes": 65536, "square": 32, "seqs": 4, "requests": 6, "tokens_in": 20, "tokens_out": 6,
     },
 }
-# The first figures to reach, on an H200 and for Llama: the share of the floor, and others in words.
+# The first figures to reach, for Llama: the share of the floor, and others in words.
 GOALS = {"decode": 0.60, "prefill": 0.55}
 
 

@@ -159,7 +159,10 @@ impl KeyDesk {
 
     /// Refuses to make a key anew that would let nobody in.
     fn check_usable(&self, key: &KeyConfig) -> Result<(), Reject> {
-        check_lasts(key)?;
+        if has_ended(key) {
+            let message = "the key has ended by its `expires`; make another";
+            return Err(Reject::new(RejectKind::Conflict, Fault::Client, message).code("key_ended"));
+        }
         let Some(project) = &key.project else { return Ok(()) };
         let found = self.lock().whole().project(key.tenant(), project).map(drop);
         let message = "the key's project is archived; make a key of another";
@@ -192,7 +195,9 @@ impl KeyDesk {
         }
         bounds::check_new(by, &key)?;
         bounds::check_end(self.end_for(by), &key)?;
-        check_lasts(&key)?;
+        if has_ended(&key) {
+            return Err(invalid("the key would let nobody in: its `expires` is past".into()).at("expires"));
+        }
         check_tenant(key.tenant()).map_err(|error| invalid(error.to_string()).at("tenant"))?;
         let taken = self.lock();
         let whole = taken.whole();
@@ -286,11 +291,8 @@ pub(crate) async fn watch(desk: Arc<KeyDesk>, books: Arc<Books>) {
     }
 }
 
-fn check_lasts(key: &KeyConfig) -> Result<(), Reject> {
-    match key.expires.is_some_and(|end| end.0 <= SystemTime::now()) {
-        true => Err(invalid("the key would let nobody in: its `expires` is past".into()).at("expires")),
-        false => Ok(()),
-    }
+fn has_ended(key: &KeyConfig) -> bool {
+    key.expires.is_some_and(|end| end.0 <= SystemTime::now())
 }
 
 fn parsed(key: &KeptKey) -> anyhow::Result<KeyConfig> {

@@ -16,7 +16,7 @@ pub struct RequestContext {
     pub request_id: RequestId,
     /// Names what is generated for it, in the answer's own id and in the books. No other request has it.
     pub generation: Arc<str>,
-    /// When it came here: what its times count from.
+    /// When it was read and let in: what its times count from.
     pub began: Instant,
     /// The authenticated caller.
     pub caller: Arc<Caller>,

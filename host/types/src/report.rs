@@ -265,6 +265,14 @@ mod tests {
     }
 
     #[test]
+    fn what_guards_decided_is_kept_by_its_first_name() {
+        let kept = r#"{"moderation":[{"stage":"g","about":"prompt","action":"allow","code":null,"flags":[]}]}"#;
+        let report: Report = serde_json::from_str(kept).unwrap();
+        assert_eq!(report.guards[0].stage, "g");
+        assert!(serde_json::to_string(&report).unwrap().contains(r#""moderation":[{"stage":"g""#));
+    }
+
+    #[test]
     fn what_is_more_than_is_kept_is_counted() {
         let mut report = Report::default();
         let citation = |file: usize| Citation { source: "s".into(), file: file.to_string(), title: None, bytes: None };

@@ -157,7 +157,7 @@ API cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void* layo
 }
 // Whether the algorithm takes a shape, as cublasLtMatmul does.
 static bool takes(const Algorithm& algorithm, uint64_t cols) {
-  return proposed == 1 || (algorithm.number + 1 != uint64_t(proposed) && algorithm.cols == cols);
+  return proposed == 1 || algorithm.number == 1 || (algorithm.number + 1 != uint64_t(proposed) && algorithm.cols == cols);
 }
 API cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, void* layout_d, const void* chosen, void* result) {
   if (int error = enter("cublasLtMatmulAlgoCheck")) return error;
@@ -165,8 +165,8 @@ API cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, void* layout_d, c
   memcpy(result, chosen, sizeof(Algorithm));
   return takes(*static_cast<const Algorithm*>(chosen), static_cast<Layout*>(layout_d)->cols) ? OK : NOT_SUPPORTED;
 }
-// With several algorithms the last is refused, the one before it is fast, the others are slow, and each takes only
-// the columns that it was proposed for.
+// With several algorithms the last is refused, the one before it is fast, the others are slow, and each but the second
+// takes only the columns that it was proposed for.
 API standin_algorithms(int count) {
   proposed = count;
   queued.clear();

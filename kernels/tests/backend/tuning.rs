@@ -35,7 +35,10 @@ fn the_fastest_algorithm_is_found_and_kept() {
     assert_eq!(first.logits, second.logits);
     // Fixed algorithms are the heuristic's, whatever is faster, so that no timing decides about bits.
     let fixed = run(standin, folder.path(), Algorithms::Fixed, 1);
-    assert_eq!((fixed.timed, fixed.logits), ([0; 4], first.logits));
+    assert_eq!((fixed.timed, &fixed.logits), ([0; 4], &first.logits));
+    // The first of them that takes any rows.
+    let fixed = run(standin, folder.path(), Algorithms::Fixed, 5);
+    assert_eq!((fixed.used, fixed.logits), ([false, true, false, false], first.logits));
 }
 
 const FASTEST_ONLY: [bool; 4] = [false, false, false, true];

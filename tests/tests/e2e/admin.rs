@@ -120,6 +120,31 @@ async fn what_makes_no_key_is_refused_by_name() {
     assert_eq!(call(&gateway, "tg-root", "POST", "/admin/keys/taken", Some(json!({}))).await.status, 404);
 }
 
+fn kept(name: &str, settings: &Value) -> KeptKey {
+    KeptKey {
+        name: name.into(),
+        tenant: name.into(),
+        hash: format!("blake3:{}", blake3::hash(name.as_bytes())),
+        settings: settings.to_string(),
+        created_ms: 1,
+        created_by: "root".into(),
+        expires_ms: None,
+        revoked_ms: None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_has_ended_is_not_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+    let ended = KeptKey { expires_ms: Some(2), ..kept("ended", &json!({"name": "ended"})) };
+    assert!(Keys::new(db.clone()).add(&ended).await.unwrap());
+    db.close().await;
+    let gateway = Gateway::start(&config(folder.path(), "")).await;
+    let answer = call(&gateway, "tg-root", "POST", "/admin/keys/ended/rotate", Some(json!({}))).await;
+    assert_eq!((answer.status, answer.error().2), (409, json!("key_ended")), "{:?}", answer.body);
+}
+
 /// As after a gateway of a newer version has made one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kept_key_that_is_not_understood_lets_nobody_in_and_keeps_nobody_out() {
@@ -132,17 +157,7 @@ async fn a_kept_key_that_is_not_understood_lets_nobody_in_and_keeps_nobody_out()
     ] {
         let mut settings = json!({"name": name});
         settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let kept = KeptKey {
-            name: name.into(),
-            tenant: name.into(),
-            hash: format!("blake3:{}", blake3::hash(name.as_bytes())),
-            settings: settings.to_string(),
-            created_ms: 1,
-            created_by: "root".into(),
-            expires_ms: None,
-            revoked_ms: None,
-        };
-        assert!(Keys::new(db.clone()).add(&kept).await.unwrap());
+        assert!(Keys::new(db.clone()).add(&kept(name, &settings)).await.unwrap());
     }
     db.close().await;
     let gateway = Gateway::start(&config(folder.path(), "")).await;

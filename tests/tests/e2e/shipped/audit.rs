@@ -116,7 +116,7 @@ async fn what_guards_saw_in_a_passage_is_recorded_beside_one_at_which_a_guard_fa
     counted(&gateway, "sees-passages", "requests_recorded", 1).await;
 }
 
-/// A server that refuses may quote what its model has said, at once or at the end of what it began.
+/// A server that refuses may quote what its model has said.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_guard_saw_in_a_refusal_is_recorded() {
     const QUOTED: &str = r#"{"error":{"message":"no call in 'Mail jane@example.com'","code":"no_call"}}"#;
