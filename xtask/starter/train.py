@@ -55,11 +55,9 @@ def loss_of(logits, device, ids, counts, positions, branches):
     weights, wanted = counts[:, 1:].flatten(), ids[:, 1:].flatten()
     places = weights.nonzero()[:, 0]  # logits only where they are needed; of a GPU this would have to be waited for
     wanted, weights = wanted[places].long(), weights[places] / weights.sum()
-    there = [part if part is None else moved(part, device)
-             for part in (ids[:, :-1], positions[:, :-1], branches if branches is None else branches[:, :-1])]
-    ids, positions, branches = (part if part is None else part.long() for part in there)
+    read = [None if part is None else moved(part[:, :-1], device).long() for part in (ids, positions, branches)]
     places, wanted, weights = (moved(part, device) for part in (places, wanted, weights))
-    return forward.CrossEntropy.apply(logits(ids, places, positions, branches), wanted, weights)
+    return forward.CrossEntropy.apply(logits(read[0], places, *read[1:]), wanted, weights)
 
 
 def moved(part, device):
