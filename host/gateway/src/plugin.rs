@@ -165,7 +165,7 @@ pub struct LockArgs {
     /// Take what files and tags lead to now.
     #[arg(long)]
     pub upgrade: bool,
-    /// Take it even if it asks for more than before.
+    /// Take it even if it asks for more than before, or guards less.
     #[arg(long)]
     pub allow_more: bool,
     /// How registries are reached.

@@ -383,17 +383,20 @@ fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
     desk.refused("check tidegate.toml", &["`mine` from mine.wasm", &before, &after, remedy]);
     desk.refused("plugin lock tidegate.toml", &["changed  folder-retriever", "--upgrade"]);
     let more =
-        ["+ grant documents", "+ grant kv", "+ stage retriever", "without the stage stream-guard", "--allow-more"];
+        ["+ grant documents", "+ grant kv", "+ stage retriever", "+ no longer guards as stream-guard", "--allow-more"];
     desk.refused("plugin lock tidegate.toml --upgrade", &more);
     assert_eq!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap(), locked);
     desk.good("plugin lock tidegate.toml --upgrade --allow-more");
     assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains(&after));
 
-    // What asks for less is taken by an upgrade alone.
+    // What asks for no more is taken by an upgrade alone; what guards less is not.
     desk.component("pii-guard", "mine.wasm");
     desk.good("plugin lock tidegate.toml --upgrade --allow-more");
-    desk.component("injection-guard", "mine.wasm");
+    desk.component("word-guard", "mine.wasm");
     desk.good("plugin lock tidegate.toml --upgrade");
+    desk.component("injection-guard", "mine.wasm");
+    desk.refused("plugin lock tidegate.toml --upgrade", &["+ no longer guards as stream-guard", "--allow-more"]);
+    desk.good("plugin lock tidegate.toml --upgrade --allow-more");
     desk.config("file = \"mine.wasm\"", "");
     desk.good("check tidegate.toml");
 

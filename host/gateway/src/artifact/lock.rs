@@ -14,6 +14,8 @@ use tidegate_sandbox::stage::StageKind;
 const HEAD: &str =
     "# Written by `tidegate plugin lock`: what the plugins of the config beside it are. Keep it with the config.\n\n";
 const VERSION: u32 = 1;
+/// Where a config names no stages, one that is gone would be missed by nobody but whom it has guarded.
+const GUARDS: [StageKind; 3] = [StageKind::PromptGuard, StageKind::StreamGuard, StageKind::OutputGuard];
 
 /// The file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +95,7 @@ impl Asks {
 pub struct Difference {
     /// A line for each difference, with `+` where it is more than before.
     pub lines: Vec<String>,
-    /// Whether it asks for more, or is vouched for by fewer.
+    /// Whether it asks for more, guards less, or is vouched for by fewer.
     pub widens: bool,
 }
 
@@ -114,8 +116,8 @@ impl Entry {
     pub fn difference(&self, new: &Self) -> Difference {
         let mut found = Difference::default();
         let (old, asks) = (&self.asks, &new.asks);
-        found.sets("stage", &old.stages, &asks.stages);
-        found.sets("grant", &old.capabilities, &asks.capabilities);
+        found.stages(&old.stages, &asks.stages);
+        found.grants(&old.capabilities, &asks.capabilities);
         if old.mutates != asks.mutates {
             found.say(asks.mutates, &format!("may change what it sees: {} -> {}", old.mutates, asks.mutates));
         }
@@ -142,9 +144,20 @@ impl Entry {
 }
 
 impl Difference {
-    fn sets(&mut self, what: &str, old: &BTreeSet<String>, new: &BTreeSet<String>) {
-        new.difference(old).for_each(|added| self.say(true, &format!("{what} {added}")));
-        old.difference(new).for_each(|gone| self.say(false, &format!("without the {what} {gone}")));
+    fn stages(&mut self, old: &BTreeSet<String>, new: &BTreeSet<String>) {
+        new.difference(old).for_each(|added| self.say(true, &format!("stage {added}")));
+        for gone in old.difference(new) {
+            if GUARDS.iter().any(|guard| guard.as_str() == gone) {
+                self.say(true, &format!("no longer guards as {gone}"));
+            } else {
+                self.say(false, &format!("without the stage {gone}"));
+            }
+        }
+    }
+
+    fn grants(&mut self, old: &BTreeSet<String>, new: &BTreeSet<String>) {
+        new.difference(old).for_each(|added| self.say(true, &format!("grant {added}")));
+        old.difference(new).for_each(|gone| self.say(false, &format!("without the grant {gone}")));
     }
 
     fn say(&mut self, more: bool, what: &str) {
@@ -266,7 +279,8 @@ mod tests {
         };
         assert_eq!(entry().difference(&entry()), Difference::default());
         assert_eq!(widens(&|e| e.asks.capabilities.extend(["http".to_owned()])), (true, false));
-        assert_eq!(widens(&|e| e.asks.stages.extend(["prompt-guard".to_owned()])), (true, false));
+        assert_eq!(widens(&|e| e.asks.stages.extend(["observer".to_owned()])), (true, false));
+        assert_eq!(widens(&|e| e.asks.stages.extend(["prompt-guard".to_owned()])), (true, true), "it guards less then");
         assert_eq!(widens(&|e| e.asks.mutates = false), (false, true));
         assert_eq!(widens(&|e| e.asks.deterministic = Some(true)), (true, false));
         assert_eq!(widens(&|e| e.asks.holdback_bytes = Some(128)), (true, false));

@@ -24,7 +24,7 @@ pub(super) fn run(args: &LockArgs, out: &mut dyn Write) -> anyhow::Result<()> {
         bail!("what is there is not what is locked; if that is wanted, run this with --upgrade");
     }
     if report.widens && !args.allow_more {
-        bail!("it asks for more than what was locked (`+`); if that is wanted, add --allow-more");
+        bail!("it asks for more than what was locked, or guards less (`+`); if that is wanted, add --allow-more");
     }
     for (entry, found) in &found {
         if let (Some(artifact), true) = (found.artifact(), entry.is_pulled()) {
