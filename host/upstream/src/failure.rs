@@ -3,7 +3,7 @@
 
 use crate::config::{ApiKey, Reader};
 use std::fmt::Display;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tidegate_egress::{EgressError, HeaderMap, StatusCode};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tidegate_wire::client::{Failure, WireError};
@@ -155,7 +155,7 @@ impl Failures {
             503 | 529 => (Trouble::Overloaded, failing()),
             _ => (Trouble::Failed, failing()),
         };
-        reject.retry_after_s = retry_after(headers);
+        reject.retry_after_s = retry_after(headers, SystemTime::now());
         self.said(trouble, reject, &format!("status {}", status.as_u16()), &failure)
     }
 
@@ -215,7 +215,44 @@ fn cut() -> Reject {
     reject(RejectKind::BadUpstream, "the model's answer broke off before it was complete").code("upstream_cut")
 }
 
-/// Seconds; the form with a date is not used by any server of this protocol.
-fn retry_after(headers: &HeaderMap) -> Option<u32> {
-    headers.get("retry-after")?.to_str().ok()?.trim().parse().ok()
+/// Whole seconds from `now`, rounded up. Servers say seconds, some of them with a fraction; what stands before them may say a date.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<u32> {
+    let said = headers.get("retry-after")?.to_str().ok()?.trim();
+    let seconds = match said.parse::<f64>() {
+        Ok(seconds) => Some(seconds).filter(|seconds| *seconds >= 0.0)?,
+        Err(_) => httpdate::parse_http_date(said).ok()?.duration_since(now).unwrap_or_default().as_secs_f64(),
+    };
+    Some(seconds.ceil() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn when_to_come_back_is_said_in_seconds_or_as_a_date() {
+        // Sun, 06 Nov 1994 08:49:37 GMT, half a second earlier.
+        let now = UNIX_EPOCH + Duration::from_millis(784_111_776_500);
+        let cases = [
+            ("7", Some(7)),
+            (" 7 ", Some(7)),
+            ("0", Some(0)),
+            ("0.4", Some(1)),
+            ("99999999999", Some(u32::MAX)),
+            ("inf", Some(u32::MAX)),
+            ("-1", None),
+            ("NaN", None),
+            ("soon", None),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(1)),
+            ("Sun, 06 Nov 1994 08:50:37 GMT", Some(61)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", Some(1)),
+            ("Sun, 06 Nov 1994 08:49:30 GMT", Some(0)),
+        ];
+        for (said, seconds) in cases {
+            let headers = HeaderMap::from_iter([("retry-after".parse().unwrap(), said.parse().unwrap())]);
+            assert_eq!(retry_after(&headers, now), seconds, "{said}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
 }

@@ -75,7 +75,7 @@ async fn an_error_of_the_upstream_is_passed_on() {
 }
 
 /// A server that sends `answer` to each request and closes the connection.
-async fn misbehaving(answer: &'static str) -> SocketAddr {
+pub(crate) async fn misbehaving(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -129,7 +129,7 @@ async fn what_a_refusal_quotes_of_an_answer_passes_its_guards_too() {
     }
 }
 
-const QUOTES: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
+pub(crate) const QUOTES: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n\
     data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Half an \"},\"finish_reason\":null}]}\n\n\
     data: {\"error\":{\"message\":\"no call in 'Mail jane@example.com'\",\"code\":400}}\n\n";
 

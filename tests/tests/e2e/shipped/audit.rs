@@ -1,6 +1,7 @@
 //! `audit-observer` with `only_findings`: it records what guards saw, however the request ended.
 
 use super::{ATTACK, counted, stage_as};
+use crate::upstream::{QUOTES, misbehaving};
 use serde_json::json;
 use std::path::Path;
 use tidegate_tests::stand_in::{Said, StandIn, completion, last_text};
@@ -132,4 +133,24 @@ async fn what_a_guard_saw_in_a_refusal_is_recorded() {
     assert_eq!((refused.status, refused.error().0.as_str()), (400, "no call in 'Mail [email]'"));
     crate::stages::counted(&gateway, "tidegate_plugin_call_seconds_count{plugin=\"sees-refusals\"", 1).await;
     counted(&gateway, "sees-refusals", "requests_recorded", 1).await;
+}
+
+/// So may one whose stream has begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_guard_saw_in_an_error_that_ends_a_stream_is_recorded() {
+    let upstream = misbehaving(QUOTES).await;
+    let gateway = Gateway::start(&format!(
+        "[[models]]\nname = \"tidegate-starter\"\nupstream = \"http://{upstream}/v1\"\n{}{}",
+        stage_as("redacts-ends", "pii-guard", ""),
+        stage_as("sees-ends", "audit-observer", "config = { only_findings = true }"),
+    ))
+    .await;
+    for stream in [false, true] {
+        let mut request = ask("Hello!");
+        request["stream"] = stream.into();
+        let text = String::from_utf8(gateway.chat(request).await.body.to_vec()).unwrap();
+        assert!(text.contains("no call in 'Mail [email]'"), "{text}");
+    }
+    crate::stages::counted(&gateway, "tidegate_plugin_call_seconds_count{plugin=\"sees-ends\"", 2).await;
+    counted(&gateway, "sees-ends", "requests_recorded", 2).await;
 }
