@@ -16,7 +16,7 @@ use crate::config::{Config, ModelConfig, PipelineConfig};
 use crate::outside::http::PluginHttp;
 use crate::outside::models::PluginModels;
 use admission::Admission;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use std::sync::Arc;
 use tidegate_ledger::Ledger;
 use tidegate_limits::shared::SharedLimits;
@@ -105,8 +105,10 @@ pub(crate) fn load_all_stages(
     facts: &mut Vec<String>,
 ) -> anyhow::Result<(tidegate_pipeline::Stages, PipelineConfig)> {
     let (stages, pipeline) = load_stages(plugins, config, facts)?;
-    stages::refuse_failed(&stages)?;
-    Ok((stages, pipeline))
+    match stages::failed(&stages).into_iter().next() {
+        Some(why) => bail!(why),
+        None => Ok((stages, pipeline)),
+    }
 }
 
 /// The configured models; without any, the starter.

@@ -2,40 +2,72 @@
 //! Variables that are not set, a driver that is missing and a folder that cannot be made are facts and no errors, since the
 //! server may run elsewhere.
 
-use super::{Plugins, backends, load_all_stages, model_configs, models};
+use super::{Plugins, backends, load_stages, model_configs, models, stages};
 use crate::books;
 use crate::callers;
 use crate::config::{Config, ModelConfig, variable};
 use crate::outside::models::KnownModels;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Validates a config as a start would: reads the models' configs and loads the plugins. Gives one line for each thing
-/// that was checked.
+/// that was checked, or an error that has all that is wrong.
 pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     let cache = config.cache_folder();
-    let mut facts = Vec::new();
-    models::check_memory(config)?;
-    crate::listen::read_tls(&config.server)?;
-    callers::auth(config, &Arc::default(), None)?;
+    let mut found = Found::default();
+    found.note(models::check_memory(config));
+    found.note(crate::listen::read_tls(&config.server));
+    found.note(callers::auth(config, &Arc::default(), None));
     if let Some(events) = config.store.as_ref().and_then(|store| store.events.as_ref()) {
-        books::check_events(events, &config.egress)?;
+        found.note(books::check_events(events, &config.egress));
     }
     if let Some(shared) = &config.shared {
-        tidegate_shared::check_url(&shared.url).context("in shared.url")?;
+        found.note(tidegate_shared::check_url(&shared.url).context("in shared.url"));
     }
     for model in model_configs(config) {
-        facts.push(models::check(config, &model, &cache)?);
+        let fact = found.note(models::check(config, &model, &cache));
+        found.facts.extend(fact);
     }
-    let names = model_configs(config).into_iter().map(|model| model.name).collect();
-    // In memory, wherever a server keeps it: nobody asks the store.
-    load_all_stages(&Plugins::start(config, Arc::new(KnownModels(names)), None, None)?, config, &mut facts)?;
+    check_stages(config, &mut found);
+    let Found { mut facts, wrong } = found;
+    none_of(wrong)?;
     facts.extend(config.plugins.kv_fact());
     facts.extend(backends::missing(&config.compute));
     facts.extend(config.store.as_ref().and_then(|store| unmakeable(&store.path)));
     facts.extend(unset(config));
     Ok(facts)
+}
+
+/// A line for each thing that is right, and an error for each that is not.
+#[derive(Default)]
+struct Found {
+    facts: Vec<String>,
+    wrong: Vec<anyhow::Error>,
+}
+
+impl Found {
+    fn note<T>(&mut self, checked: anyhow::Result<T>) -> Option<T> {
+        checked.map_err(|why| self.wrong.push(why)).ok()
+    }
+}
+
+fn check_stages(config: &Config, found: &mut Found) {
+    let names = model_configs(config).into_iter().map(|model| model.name).collect();
+    // In memory, wherever a server keeps it: nobody asks the store.
+    let Some(plugins) = found.note(Plugins::start(config, Arc::new(KnownModels(names)), None, None)) else { return };
+    let loaded = load_stages(&plugins, config, &mut found.facts);
+    if let Some((stages, _)) = found.note(loaded) {
+        found.wrong.extend(stages::failed(&stages).into_iter().map(anyhow::Error::msg));
+    }
+}
+
+fn none_of(mut wrong: Vec<anyhow::Error>) -> anyhow::Result<()> {
+    if wrong.len() < 2 {
+        return wrong.pop().map_or(Ok(()), Err);
+    }
+    let lines: String = wrong.iter().map(|why| format!("\n- {why:#}")).collect();
+    bail!("{} things are wrong:{lines}", wrong.len())
 }
 
 /// A line for a folder that cannot be made here, or not be written. Nothing is made to find out.

@@ -66,8 +66,8 @@ pub(super) fn load(
     Ok(stages)
 }
 
-/// For `tidegate check`: a stage that did not load is an error there.
-pub(super) fn refuse_failed(stages: &Stages) -> anyhow::Result<()> {
+/// Why stages did not load, once for each.
+pub(super) fn failed(stages: &Stages) -> Vec<Arc<str>> {
     let retrievers = stages.retrievers.iter().map(|retriever| &retriever.stage);
     let memories = stages.memories.iter().map(|memory| &memory.stage);
     let outputs = stages.output_guards.iter().map(|guard| &guard.stage);
@@ -78,12 +78,14 @@ pub(super) fn refuse_failed(stages: &Stages) -> anyhow::Result<()> {
         .chain(&stages.stream_guards)
         .chain(&stages.routers)
         .chain(&stages.tools);
-    for stage in all.chain(&stages.observers).chain(retrievers).chain(memories).chain(outputs) {
-        if let Err(why) = &stage.plugin {
-            bail!("{why}");
+    let all = all.chain(&stages.observers).chain(retrievers).chain(memories).chain(outputs);
+    let mut failed: Vec<Arc<str>> = Vec::new();
+    for why in all.filter_map(|stage| stage.plugin.as_ref().err()) {
+        if !failed.contains(why) {
+            failed.push(Arc::clone(why));
         }
     }
-    Ok(())
+    failed
 }
 
 fn load_one(

@@ -73,6 +73,22 @@ fn check_says_what_is_wrong_and_where() {
     }
 }
 
+#[test]
+fn check_says_all_that_is_wrong_and_each_of_it_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "[[models]]\nname = \"here\"\npath = \"nowhere\"\n[[models]]\nname = \"there\"\npath = \"elsewhere\"\n\
+        [[pipeline.stage]]\nplugin = \"pii-guard\"\nconfig = { actoin = \"flag\" }\n\
+        [[pipeline.stage]]\nplugin = \"calculator\"\n\
+        [[pipeline.stage]]\nplugin = \"word-guard\"\nconfig = { action = 7 }\n";
+    let file = write(folder.path(), "tidegate.toml", text);
+    let (good, said) = run(&["check", file.to_str().unwrap()]);
+    assert!(!good && said.contains("4 things are wrong:"), "{said}");
+    for once in ["nowhere", "elsewhere", "pipeline.stage 1 (`pii-guard`)", "pipeline.stage 3 (`word-guard`)"] {
+        let lines = said.lines().filter(|line| line.starts_with("- ") && line.contains(once));
+        assert_eq!(lines.count(), 1, "{once} in {said}");
+    }
+}
+
 /// It means something to routers only.
 #[test]
 fn without_a_router_auto_is_a_name_as_any_other() {
