@@ -95,7 +95,9 @@ impl WebhookGuard {
             return Err(Error::Unavailable(format!("the service answered with status {}", response.status)));
         }
         if response.truncated {
-            return Err(Error::Other("the service's answer is longer than the grant allows".into()));
+            return Err(Error::Other(
+                "the service's answer is longer than the grant allows (`http.response_kib`)".into(),
+            ));
         }
         Answer::parse(&response.body)?.verdict(messages, message)
     }

@@ -15,8 +15,8 @@ pub(super) struct Typeset<'a> {
 
 impl<'a> Typeset<'a> {
     pub(super) fn of(at: Place<'a>) -> Self {
-        let near = at.rest.char_indices().nth(NEAR).map_or(at.rest, |(end, _)| &at.rest[..end]);
-        let is_typeset = begins_number(at.rest) && near.chars().any(|c| plain(c) != c);
+        let near = if begins_number(at.rest) { near(at.rest) } else { "" };
+        let is_typeset = near.chars().any(|c| plain(c) != c);
         let plain = if is_typeset { near.chars().map(plain).collect() } else { Cow::Borrowed(at.rest) };
         Self { at, plain }
     }
@@ -40,6 +40,10 @@ impl<'a> Typeset<'a> {
             }
         }
     }
+}
+
+fn near(text: &str) -> &str {
+    text.char_indices().nth(NEAR).map_or(text, |(end, _)| &text[..end])
 }
 
 /// Whether a number may begin so: all others are spared the search.
