@@ -3,6 +3,7 @@
 
 use crate::bindings::tidegate::plugin::types as wit;
 use crate::blueprint::Blueprint;
+use crate::engine::TABLE_ELEMENTS;
 use crate::meter::CpuSpent;
 use crate::stage::CallError;
 use crate::state::{Denied, HostState};
@@ -33,6 +34,10 @@ pub(crate) fn of_memory(denied: Denied, state: &HostState) -> CallError {
         Denied::Host => {
             let (what, key) = ("bytes of memory", "plugins.memory_mib");
             CallError::Full { plugin, what, key, limit: state.memory.host_limit() }
+        }
+        Denied::Table { asked } => {
+            let message = format!("it asked for a table of {asked} elements; none may have more than {TABLE_ELEMENTS}");
+            CallError::Trap { plugin, message }
         }
     }
 }

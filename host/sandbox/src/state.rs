@@ -124,7 +124,7 @@ impl HostState {
     }
 }
 
-/// Linear memory of one instance. A refusal is kept, so that it is not taken for the trap that follows from it.
+/// Linear memory of one instance. A refusal, of a table's growth too, is kept, so that it is not taken for the trap that follows from it.
 pub(crate) struct MemoryAccount {
     limit: usize,
     held: usize,
@@ -144,6 +144,11 @@ pub(crate) enum Denied {
     },
     /// All instances together are at the sandbox's limit.
     Host,
+    /// A table with more than [`TABLE_ELEMENTS`].
+    Table {
+        /// Elements that it would have had.
+        asked: usize,
+    },
 }
 
 /// The error with which a guest ends that was refused memory.
@@ -204,8 +209,15 @@ impl ResourceLimiter for HostState {
         Err(MemorySpent.into())
     }
 
-    fn table_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
-        Ok(desired <= TABLE_ELEMENTS)
+    fn table_growing(&mut self, _current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        if desired > TABLE_ELEMENTS {
+            self.memory.denied = Some(Denied::Table { asked: desired });
+            return Err(MemorySpent.into());
+        }
+        Ok(true)
     }
 
     fn instances(&self) -> usize {
@@ -218,5 +230,28 @@ impl ResourceLimiter for HostState {
 
     fn memories(&self) -> usize {
         MEMORIES as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure;
+    use crate::plugin::tests::{by, load};
+    use crate::sandbox::Snapshot;
+    use crate::stage::CallError;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_table_that_is_too_large_ends_its_guest_as_too_much_memory_does() {
+        let plugin = load(1, Snapshot::Never).unwrap();
+        let (pool, tenant) = (plugin.pool(&by("a")), TenantId::new("a"));
+        let mut lease = pool.lease(&tenant, Instant::now() + Duration::from_secs(60)).await.unwrap();
+        let state = lease.instance.store.data_mut();
+        assert!(state.table_growing(0, TABLE_ELEMENTS, None).unwrap());
+        assert!(!state.table_growing(0, 9, Some(8)).unwrap(), "of its own limit it is told, and goes on");
+        let error = state.table_growing(0, TABLE_ELEMENTS + 1, None).unwrap_err();
+        let failure = failure::of_call(&error, state, Duration::from_secs(1));
+        assert!(matches!(&failure, CallError::Trap { message, .. } if message.contains("20001")), "{failure}");
     }
 }
