@@ -71,11 +71,9 @@ fn behalf(ask: ModelAsk) -> Result<(String, RequestContext), CapabilityError> {
     let generation = generation().ok_or_else(|| CapabilityError::Unavailable("no random numbers".into()))?;
     // Nothing follows it that could keep anything.
     let (retention, began) = (Retention::Nothing, Instant::now());
-    let hops = 0;
-    Ok((
-        model,
-        RequestContext { request_id, generation, began, caller, retention, hops, history: None, notebook: None },
-    ))
+    let cx =
+        RequestContext { request_id, generation, began, caller, retention, hops: 0, history: None, notebook: None };
+    Ok((model, cx))
 }
 
 /// A name for one answer that no other has.
