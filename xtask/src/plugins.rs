@@ -235,6 +235,18 @@ pub(crate) fn read_toml(path: &Path) -> Result<toml::Table> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::process::Command;
+
+    /// They are a workspace of their own, whose profile is for wasm: `cargo test` runs them from here.
+    #[test]
+    fn the_plugins_own_tests_pass() {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/Cargo.toml");
+        let mut tests = Command::new(env!("CARGO"));
+        tests.args(["test", "--quiet", "--workspace", "--manifest-path", manifest]);
+        let ran = tests.output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stdout) + String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{said}");
+    }
 
     fn repository(name: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));

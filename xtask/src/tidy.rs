@@ -6,6 +6,7 @@
 mod contract;
 mod edges;
 mod files;
+mod invariants;
 mod sources;
 
 use crate::plugins;
@@ -31,6 +32,7 @@ pub fn check(root: &Path) -> Result<Report> {
     found.extend(files::contract(root)?);
     found.extend(files::sizes(root)?);
     found.extend(contract::check(root)?);
+    found.extend(invariants::check(root)?);
     found.extend(plugins::check(root)?);
     report.warnings = sources::long_files(root)?;
     Ok(report)

@@ -83,7 +83,7 @@ fn shipped(text: &str) -> &str {
 }
 
 /// Every Rust file of ours: path from the root, and text, in order.
-fn files(root: &Path) -> Result<Vec<(String, String)>> {
+pub(super) fn files(root: &Path) -> Result<Vec<(String, String)>> {
     let mut paths = Vec::new();
     for folder in FOLDERS {
         let folder = root.join(folder);
