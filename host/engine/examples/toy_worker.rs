@@ -3,7 +3,8 @@
 //!
 //! Arguments: `poison=TOKEN` dies whenever a step holds that token; `die=N` dies at the Nth forward, `hang=N` hangs there,
 //! `lose=N` loses its device there, each only if the file of `once=FILE` can be created; `vocab=N`; `vectors=mean` makes
-//! vectors; `slow=MS` takes so long to read its tokens. Its tokens are the printable characters of ASCII, from 1 on.
+//! vectors; `slow=MS` takes so long to read its tokens, `pace=MS` for each forward. Its tokens are the printable characters of
+//! ASCII, from 1 on.
 
 #![allow(clippy::unwrap_used)] // A test program.
 
@@ -60,6 +61,7 @@ impl Mortal {
 impl Executor for Mortal {
     fn forward(&mut self, batch: &Batch<'_>) -> Result<(), DeviceError> {
         self.num_forwards += 1;
+        std::thread::sleep(Duration::from_millis(number("pace").unwrap_or(0)));
         let poison = number("poison").map(|token| token as u32);
         if self.is_time("die") || batch.segments.iter().any(|s| s.tokens.iter().any(|token| Some(*token) == poison)) {
             // Without a word, as by a signal.

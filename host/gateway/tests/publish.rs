@@ -390,9 +390,9 @@ fn a_lock_pins_and_an_upgrade_shows_what_more_it_asks_for() {
     assert!(std::fs::read_to_string(desk.path("tidegate.lock")).unwrap().contains(&after));
 
     // What asks for no more is taken by an upgrade alone; what guards less is not.
-    desk.component("pii-guard", "mine.wasm");
-    desk.good("plugin lock tidegate.toml --upgrade --allow-more");
     desk.component("word-guard", "mine.wasm");
+    desk.good("plugin lock tidegate.toml --upgrade --allow-more");
+    desk.component("pii-guard", "mine.wasm");
     desk.good("plugin lock tidegate.toml --upgrade");
     desk.component("injection-guard", "mine.wasm");
     desk.refused("plugin lock tidegate.toml --upgrade", &["+ no longer guards as stream-guard", "--allow-more"]);

@@ -156,6 +156,39 @@ fn what_fails_behind_an_answer_is_in_the_log_where_it_is_closed_too() {
     assert_eq!(lines(&log), [1, 1], "{log}");
 }
 
+/// One that is skipped is expected to fail: whoever alerts on the log hears of others only.
+#[test]
+fn what_an_open_stage_fails_at_is_in_the_log_and_what_a_skipped_one_does_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let guest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guests/dist/honest.wasm");
+    let stage = |name: &str, on_error: &str| {
+        format!(
+            "[[pipeline.stage]]\nplugin = \"{name}\"\nfile = {guest:?}\nstages = [\"retriever\"]\n\
+             on_error = \"{on_error}\"\nconfig = {{ trap = \"retriever\" }}\n\
+             limits = {{ wall_ms = 20000, cpu_ms = 5000 }}\n"
+        )
+    };
+    let (mut program, addr) = start(folder.path(), &(stage("loud", "open") + &stage("hushed", "skip")), None);
+    let body = "{\"model\":\"tidegate-starter\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}";
+    let answer = send(&addr, "/v1/chat/completions", "asked", body);
+    let figures = send_as(&addr, "GET", "/metrics", "figures", "", "");
+    program.kill().unwrap();
+    program.wait().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let without = |name: &str| {
+        log.lines()
+            .filter(|line| line.contains("going on without it") && line.contains(&format!("plugin={name}")))
+            .count()
+    };
+    assert_eq!((without("loud"), without("hushed")), (1, 0), "{log}");
+    for name in ["loud", "hushed"] {
+        let counted =
+            format!("tidegate_plugin_failures_total{{plugin=\"{name}\",stage=\"retriever\",case=\"trap\"}} 1");
+        assert!(figures.contains(&counted), "{name}: {figures}");
+    }
+}
+
 /// As much as one call may write, and one line of the host's own that says what is missing.
 #[test]
 fn a_flood_of_lines_is_cut_off_in_the_log() {

@@ -114,6 +114,13 @@ fn a_config_that_does_not_fit_is_refused_at_load() {
     assert_eq!(by_plugin.to_string(), "`configure` failed: invalid-config: as the test asked");
 }
 
+/// `configure` would not end.
+#[test]
+fn a_config_is_held_to_the_plugins_schema_before_the_plugin_sees_it() {
+    let cause = refused(PluginSpec { config: json!({"refuse": "yes", "spin": true}), ..spec("honest") });
+    assert!(matches!(&cause, LoadCause::Config { path, .. } if path.contains("refuse")), "{cause}");
+}
+
 #[test]
 fn limits_out_of_bounds_are_refused() {
     for (limits, name) in [

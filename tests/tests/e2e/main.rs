@@ -61,6 +61,7 @@ mod sampling;
 mod several_gateways;
 mod shipped;
 mod stages;
+mod starter_facts;
 mod structured;
 mod talk;
 mod tenants_apart;

@@ -6,6 +6,7 @@ mod moderation;
 mod redaction;
 mod semantic_cache;
 mod semantic_router;
+mod tier_router;
 mod webhook;
 
 use crate::stages::metrics;

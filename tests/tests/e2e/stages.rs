@@ -1,7 +1,10 @@
 //! Stages that come after generation, and plugins that keep failing, on the path of real requests.
 
 use crate::talk::until;
+use http_body_util::BodyExt;
+use serde_json::json;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tidegate_tests::{Gateway, ask, finish_reason, joined};
 
 /// A stage of a guest from `tests/guests`, with patient limits and one instance.
@@ -104,6 +107,57 @@ async fn an_observer_is_told_of_every_end_and_delays_none() {
     counted(&gateway, told, 3).await;
 }
 
+/// Neither function ends before its limit of a minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_an_observer_nor_for_what_a_memory_makes_of_an_answer() {
+    for (kind, function) in [("observer", "observer"), ("memory", "remember")] {
+        let name = format!("lingers-{function}");
+        let more = format!("config = {{ linger = \"{function}\" }}");
+        let config = stage_as(&name, "honest", &format!("[\"{kind}\"]"), &more)
+            .replace("wall_ms = 20000\ninstances = 1", "wall_ms = 60000\ncpu_ms = 60000\ninstances = 4");
+        let gateway = Gateway::start(&config).await;
+        let begun = Instant::now();
+        assert_eq!(gateway.chat(ask("Hello!")).await.status, 200);
+        let events = gateway.stream(ask("Hello!")).await;
+        assert_eq!(finish_reason(&events, 0), "stop", "{events:?}");
+        assert!(begun.elapsed() < Duration::from_secs(50), "both were answered while it lingers");
+        let ended = format!("tidegate_plugin_call_seconds_count{{plugin=\"{name}\",stage=\"{kind}\"}} ");
+        let calls = metrics(&gateway).await.lines().find_map(|line| line.strip_prefix(&ended)?.parse::<u32>().ok());
+        // Of the memory both `recall`s have ended.
+        assert_eq!(calls.unwrap_or_default(), if kind == "memory" { 2 } else { 0 }, "{name}");
+    }
+}
+
+/// The client leaves; what it asks then is the one thing that is remembered.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_was_not_read_to_its_end_is_not_remembered() {
+    let models = "[[models]]\nname = \"leaves\"\npath = \"bundled\"\n";
+    let memory = stage_as("of-readers", "remembers", "[\"memory\"]", "[pipeline.stage.grants]\nkv_kib = 64");
+    let gateway = Gateway::start(&format!("{models}{memory}")).await;
+    let mut request = ask("The harbour of Leith opens at ten.");
+    (request["model"], request["stream"]) = ("leaves".into(), true.into());
+    let mut long = request.clone();
+    (long["max_tokens"], long["logit_bias"]) = (900.into(), json!({"2": -100}));
+    let mut left = gateway.send(gateway.json_request("/v1/chat/completions", &long)).await.into_body();
+    assert!(left.frame().await.is_some_and(|frame| frame.is_ok()));
+    drop(left);
+    let gone = "tidegate_requests_total{model=\"leaves\"";
+    until("it is recorded that the client left", async || {
+        let metrics = metrics(&gateway).await;
+        metrics
+            .lines()
+            .any(|line| line.starts_with(gone) && line.contains("client-gone") && line.ends_with(" 1"))
+            .then_some(())
+    })
+    .await;
+    let known = async || gateway.get("/v1/memories?q=When+does+the+harbour+open").await.json()["data"].clone();
+    request["messages"][0]["content"] = "The harbour of Kelso opens at nine.".into();
+    gateway.stream(request).await;
+    let found = until("it is remembered", async || Some(known().await).filter(|found| found[0].is_object())).await;
+    let texts: Vec<&str> = found.as_array().unwrap().iter().filter_map(|item| item["text"].as_str()).collect();
+    assert_eq!(texts[0], "The harbour of Kelso opens at nine.", "it has nothing of who left: {texts:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_that_traps_changes_no_answer() {
     let gateway = Gateway::start(&stage("honest", "[\"observer\"]", "config = { trap = \"observer\" }")).await;
@@ -121,11 +175,25 @@ async fn a_memory_that_traps_is_passed_over_unless_it_is_closed() {
     }
 }
 
+/// It would trap in each of the others, which would end the request: guards, tools, retriever and memory are closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_runs_only_in_the_stages_that_the_config_names() {
-    // As a prompt guard it would refuse, as a memory it would trap.
-    let gateway = Gateway::start(&stage("honest", "[\"observer\"]", "config = { trap = \"memory\" }")).await;
-    assert_eq!(gateway.chat(ask("refuse")).await.status, 200);
+    let others = ["prompt-guard", "stream-guard", "router", "tool-list", "retriever", "output-guard", "memory"];
+    for other in others {
+        let more = format!("on_error = \"closed\"\nconfig = {{ trap = \"{other}\" }}");
+        let gateway = Gateway::start(&stage("honest", "[\"observer\"]", &more)).await;
+        assert_eq!(gateway.chat(ask("refuse")).await.status, 200, "{other}");
+        // Without a router this is a name as any other.
+        let mut routed = ask("Hello!");
+        routed["model"] = "auto".into();
+        assert_eq!(gateway.chat(routed).await.status, 404, "{other}");
+    }
+    for named in others.into_iter().filter(|kind| *kind != "router") {
+        let kind = if named == "tool-list" { "tool-provider" } else { named };
+        let more = format!("on_error = \"closed\"\nconfig = {{ trap = \"{named}\" }}");
+        let gateway = Gateway::start(&stage("honest", &format!("[\"{kind}\"]"), &more)).await;
+        assert_eq!(gateway.chat(ask("Hello!")).await.status, 503, "{named}");
+    }
 }
 
 /// Three failures, as its breaker says, then the guard is not asked for a while, not even about what it would allow.

@@ -93,14 +93,19 @@ async fn a_guard_during_prefill_lets_generation_begin_and_nothing_leave_and_its_
     let gate = gate("403 Forbidden").await;
     let gateway = Arc::new(Gateway::start(&asks(&gate, "late", "during-prefill")).await);
     let asking = Arc::clone(&gateway);
-    let answer = tokio::spawn(async move { asking.chat(ask("Tell me a story about a fox.")).await });
+    let mut request = ask("Tell me a story about a fox.");
+    // None ends by itself: what ends early was cancelled.
+    (request["max_tokens"], request["n"], request["logit_bias"]) = (900.into(), 4.into(), json!({"2": -100}));
+    let answer = tokio::spawn(async move { asking.chat(request).await });
     until("the guard is asked", || gate.waiting.load(Ordering::SeqCst) == 1).await;
     until("the engine generates meanwhile", || engine(&gateway).1 > 0).await;
     assert!(!answer.is_finished(), "nothing leaves before the verdict");
     gate.open.add_permits(1);
     let answer = answer.await.unwrap();
     assert_eq!((answer.status, answer.error().2), (400, "content_filter".into()));
-    until("the sequence is cancelled", || engine(&gateway).0 == 0).await;
+    until("no sequence is left", || engine(&gateway).0 == 0).await;
+    let (generated, wanted) = (engine(&gateway).1, 4 * 900);
+    assert!(generated < wanted / 2, "{generated} of {wanted} tokens were generated");
 }
 
 #[tokio::test(flavor = "multi_thread")]

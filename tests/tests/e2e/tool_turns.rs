@@ -242,6 +242,40 @@ async fn the_models_mistakes_in_calls_of_the_servers_tools_are_told_to_it() {
     assert!(messages[2]["content"].as_str().unwrap().contains("the arguments are no JSON"), "{messages}");
 }
 
+/// `word-guard` on answers alone.
+fn guarded(more: &str) -> String {
+    format!(
+        "{STAGES}[[pipeline.stage]]\nplugin = \"word-guard\"\nstages = [\"stream-guard\"]\n\
+         config = {{ words = [\"999\"], {more} }}\n"
+    )
+}
+
+/// A call of the server's own tool is words of the model as any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_of_the_server_runs_on_what_guards_leave_of_its_arguments_and_not_before() {
+    let upstream = StandIn::start(|_, body| match is_told(body) {
+        true => says("So it is."),
+        false => whole(&calls("calculator", "{\"expression\": \"17*999\"}"), "tool_calls", 10, 8),
+    })
+    .await;
+    for stream in [false, true] {
+        let request = with(ask("What is it?"), json!({ "stream": stream }));
+        let asked_before = upstream.asked(CHAT).len();
+        let blocking = gateway(&upstream, &guarded("action = \"block\"")).await;
+        let answer = blocking.chat(request.clone()).await;
+        let said = String::from_utf8_lossy(&answer.body);
+        assert!(said.contains("\"finish_reason\":\"content_filter\"") && !said.contains("999"), "{said}");
+        assert_eq!(upstream.asked(CHAT).len(), asked_before + 1, "no tool ran");
+
+        let redacting = gateway(&upstream, &guarded("replacement = \"2\"")).await;
+        let answer = redacting.chat(request).await;
+        assert!(String::from_utf8_lossy(&answer.body).contains("So it is."), "{:?}", answer.body);
+        let messages = upstream.asked(CHAT).pop().unwrap()["messages"].clone();
+        assert_eq!(messages[1]["tool_calls"][0]["function"]["arguments"], "{\"expression\": \"17*2\"}");
+        assert_eq!(messages[2]["content"], "34", "{messages}");
+    }
+}
+
 /// The answer ends where it was cut: what the tool says could not be told any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_of_the_server_is_not_run_for_a_turn_that_was_cut_off() {

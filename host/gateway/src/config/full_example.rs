@@ -1,7 +1,7 @@
 //! `examples/full/tidegate.toml` shows every key, and none that is no key. What the keys are, the parser itself says: a table
 //! with a key that cannot be is refused with those that it may have.
 
-use super::Config;
+use super::{BreakerConfig, Config, UpstreamBreakerConfig, UpstreamRetryConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
@@ -23,10 +23,10 @@ fn uncommented() -> String {
 }
 
 /// The text below each header, by its name; what is above the first has none.
-fn sections() -> BTreeMap<String, String> {
+fn sections(text: &str) -> BTreeMap<String, String> {
     let mut sections = BTreeMap::<String, String>::new();
     let mut name = String::new();
-    for line in uncommented().lines() {
+    for line in text.lines() {
         if line.starts_with('[') {
             let header = line.split(" #").next().unwrap_or_default();
             name = header.trim().trim_matches(['[', ']']).to_owned();
@@ -83,7 +83,7 @@ fn every_key_of_the_full_example_is_a_key() {
 
 #[test]
 fn every_key_is_in_the_full_example() {
-    let (whole, sections) = (uncommented().parse::<Table>().unwrap(), sections());
+    let (whole, sections) = (uncommented().parse::<Table>().unwrap(), sections(&uncommented()));
     let mut ways = Vec::new();
     tables(&whole, &Way::new(), &mut ways);
     let (mut num_keys, mut missing) = (0, BTreeSet::new());
@@ -100,4 +100,29 @@ fn every_key_is_in_the_full_example() {
     }
     assert!(missing.is_empty(), "not in examples/full/tidegate.toml: {missing:?}");
     assert!(num_keys > 200, "only {num_keys} keys were looked for");
+}
+
+/// Keys that stand in comments have no default, or one that their comment tells.
+#[test]
+fn what_the_full_example_says_of_keys_is_what_counts_without_them() {
+    let sections = sections(&EXAMPLE);
+    let parse = |start: &str, names: &[&str]| {
+        let text: String = names.iter().map(|name| sections[*name].as_str()).collect();
+        Config::parse(&(start.to_owned() + &text)).unwrap()
+    };
+    let mut said = parse("", &["server", "server.streams", "limits", "egress", "compute", "engine", "plugins"]);
+    let default = Config::default();
+    // It depends on the device.
+    assert_eq!(said.engine.cache_mib(), default.engine.cache_mib());
+    said.engine.kv_cache_mib = default.engine.kv_cache_mib;
+    assert_eq!(said.server, default.server);
+    assert_eq!(said.limits, default.limits);
+    assert_eq!(said.compute, default.compute);
+    assert_eq!(said.engine, default.engine);
+    assert_eq!(said.plugins, default.plugins);
+    let said = parse("[[models]]\nname = \"m\"\nupstream = \"http://h\"\n", &["models.retry", "models.breaker"]);
+    assert_eq!(said.models[0].retry, Some(UpstreamRetryConfig::default()));
+    assert_eq!(said.models[0].breaker, Some(UpstreamBreakerConfig::default()));
+    let said = parse("[[pipeline.stage]]\nplugin = \"pii-guard\"\n", &["pipeline.stage.breaker"]);
+    assert_eq!(said.pipeline.unwrap().stage[0].breaker, BreakerConfig::default());
 }

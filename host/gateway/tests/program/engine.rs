@@ -6,6 +6,8 @@ use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+const RESTARTS: &str = "tidegate_engine_restarts_total";
+
 #[test]
 fn an_engine_process_that_dies_is_replaced_and_its_answer_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -22,6 +24,7 @@ fn an_engine_process_that_dies_is_replaced_and_its_answer_goes_on() {
     signal::send(worker_of(&server), "KILL");
     let answer = String::from_utf8_lossy(&first[..read]).into_owned() + &read_all(socket);
     assert_eq!(streamed_text(&answer), undisturbed);
+    assert_eq!(figure_of(&server, RESTARTS, "tidegate-starter"), 1.0, "it was killed over its answer");
     let again = read_all(server.ask("What is Tidegate?", json!({})));
     assert!(again.contains("200 OK"), "{again}");
 }
@@ -48,6 +51,7 @@ fn an_engine_process_holds_answers_to_a_schema_and_so_does_the_next() {
     signal::send(worker_of(&server), "KILL");
     let answer = String::from_utf8_lossy(&first[..read]).into_owned() + &read_all(socket);
     assert_eq!(streamed_text(&answer), undisturbed);
+    assert_eq!(figure_of(&server, RESTARTS, "tidegate-starter"), 1.0, "it was killed over its answer");
     let figures = read_all(server.get("/metrics"));
     for figure in ["tidegate_grammar_compile_seconds_count", "tidegate_engine_mask_seconds_count"] {
         let line = figures.lines().find(|line| line.starts_with(figure)).unwrap_or_else(|| panic!("{figures}"));
@@ -131,7 +135,7 @@ fn an_engine_process_that_dies_over_vectors_is_replaced_and_they_are_made_again(
         let has_waited = waits(&socket);
         assert_eq!(vectors(read_all(socket)), undisturbed);
         if has_waited {
-            assert_eq!(figure(&server, "tidegate_engine_restarts_total"), f64::from(restarts));
+            assert_eq!(figure(&server, RESTARTS), f64::from(restarts));
         }
         has_waited
     });
@@ -148,8 +152,12 @@ fn waits(socket: &TcpStream) -> bool {
 
 /// A figure of the model.
 fn figure(server: &Server, name: &str) -> f64 {
+    figure_of(server, name, "embedding")
+}
+
+fn figure_of(server: &Server, name: &str, model: &str) -> f64 {
     let answer = read_all(server.get("/metrics"));
-    let line = answer.lines().find_map(|line| line.strip_prefix(&format!("{name}{{model=\"embedding\"}} ")));
+    let line = answer.lines().find_map(|line| line.strip_prefix(&format!("{name}{{model=\"{model}\"}} ")));
     line.unwrap_or_else(|| panic!("no {name} in {answer}")).parse().unwrap()
 }
 

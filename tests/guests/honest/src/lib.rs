@@ -2,7 +2,8 @@
 //! its calls, so that a test sees whether an instance was reused, and its carry counts the windows of a stream. As a prompt
 //! guard it ends badly where it is told to (`trap`, `loop`, `hoard`), for tests of what becomes of its instance then.
 //!
-//! Config: `{"refuse": true}` is refused by `configure`, `{"spin": true}` makes `configure` never end;
+//! Config: `{"refuse": true}` is refused by `configure`, and `refuse` that is no boolean by the schema; `{"spin": true}` makes
+//! `configure` never end, `{"linger": "observer"}` (or `remember`) that function;
 //! `{"output": "refuse"}` (or `respond`, `shout`) is what it does to answers, `{"trap": "memory"}` the stage in which it
 //! traps; `tool-list` is a tool provider that is asked what it brings.
 
@@ -50,11 +51,10 @@ struct Component;
 
 impl meta::Guest for Component {
     fn describe() -> String {
-        kit::descriptor_with(
-            "honest",
-            true,
-            ",\"stream\":{\"holdback-bytes\":64},\"metrics\":[{\"name\":\"told\",\"summary\":\"summaries\"}]",
-        )
+        let more = ",\"stream\":{\"holdback-bytes\":64},\"metrics\":[{\"name\":\"told\",\"summary\":\"summaries\"}]";
+        let any = "\"additionalProperties\":true";
+        let with_refuse = format!("{any},\"properties\":{{\"refuse\":{{\"type\":\"boolean\"}}}}");
+        kit::descriptor_with("honest", true, more).replace(any, &with_refuse)
     }
 
     fn configure(config: String) -> Result<(), Error> {
@@ -210,6 +210,7 @@ impl memory::Guest for Component {
     }
 
     fn remember(_: Context, exchange: Exchange) -> Result<Vec<Item>, Error> {
+        linger_if("remember");
         let item = |message: &Message| Item {
             id: message.id.clone(),
             text: message.parts.iter().filter_map(text_of).collect(),
@@ -227,6 +228,7 @@ impl memory::Guest for Component {
 impl observer::Guest for Component {
     fn on_complete(_: Context, summary: Summary) -> Result<(), Error> {
         trap_if("observer");
+        linger_if("observer");
         tidegate::plugin::metrics::count("told", 1);
         tidegate::plugin::log::write(tidegate::plugin::log::Level::Info, &format!("{summary:?}"), &[]);
         Ok(())
@@ -239,6 +241,12 @@ fn is_configured(key: &str, value: &str) -> bool {
 
 fn trap_if(stage: &str) {
     assert!(!is_configured("trap", stage), "as the test asked");
+}
+
+fn linger_if(function: &str) {
+    while is_configured("linger", function) {
+        std::hint::spin_loop();
+    }
 }
 
 fn count() -> u32 {
