@@ -1,6 +1,6 @@
 //! A guest's allocator: that of Rust's standard library (dlmalloc), but for two things.
 //!
-//! Its first 64 KiB are in the component's own memory. The standard library's asks the host for them at the first
+//! Its first region, of 64 KiB, is in the component's own memory. The standard library's asks the host for them at the first
 //! allocation, and for a small guest, which needs no more, most of what it costs to make and drop it is that its memory
 //! grows and is cut back (`docs/decisions/0021`).
 //!
@@ -28,18 +28,28 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What dlmalloc asks for at least, and a page of WebAssembly.
 const REGION_BYTES: usize = 64 << 10;
+/// What the host's kernel gives memory by.
+const HOST_PAGE: usize = 4 << 10;
+/// Within so many bytes before a region's end dlmalloc writes a word when it is handed the region.
+const FOOT: usize = 128;
 
+/// Both regions: dlmalloc's, and behind the border the scratch.
 #[repr(C, align(16))]
-pub(crate) struct Region<const BYTES: usize>([u8; BYTES]);
+pub(crate) struct Area([u8; AREA_BYTES]);
+const AREA_BYTES: usize = REGION_BYTES + HOST_PAGE + FOOT + scratch::BYTES;
+
+/// Bytes of an area before the border. It lies where dlmalloc's last word and what calls write first are on one page of the
+/// host's: an instance has one page less of its own, and a call finds one more in the caches (`docs/decisions/0021`).
+fn border(area: *mut u8) -> usize {
+    (area.addr() + REGION_BYTES).next_multiple_of(HOST_PAGE) + FOOT - area.addr()
+}
 
 #[cfg(target_arch = "wasm32")]
-static mut REGION: Region<REGION_BYTES> = Region([0; REGION_BYTES]);
-#[cfg(target_arch = "wasm32")]
-static mut SCRATCH: Region<{ scratch::BYTES }> = Region([0; scratch::BYTES]);
+static mut AREA: Area = Area([0; AREA_BYTES]);
 
 #[cfg(target_arch = "wasm32")]
 #[global_allocator]
-static ALLOCATOR: Heap = Heap::over(&raw mut REGION, &raw mut SCRATCH, grow);
+static ALLOCATOR: Heap = Heap::over(&raw mut AREA, grow);
 
 /// From now on what is allocated is thought to live for a call: the plugin is configured.
 #[cfg(target_arch = "wasm32")]
@@ -65,31 +75,29 @@ fn grow(bytes: usize) -> (*mut u8, usize) {
 pub(crate) struct Heap(UnsafeCell<Parts>);
 
 struct Parts {
+    area: *mut u8,
     scratch: Scratch,
     lasting: Dlmalloc<Memory>,
 }
 
 /// Where dlmalloc's memory comes from.
 struct Memory {
-    /// The region, until it is handed out.
+    /// The area with the first region, until that is handed out.
     first: AtomicPtr<u8>,
     behind: fn(usize) -> (*mut u8, usize),
 }
 
 impl Heap {
-    const fn over(
-        region: *mut Region<REGION_BYTES>,
-        scratch: *mut Region<{ scratch::BYTES }>,
-        behind: fn(usize) -> (*mut u8, usize),
-    ) -> Self {
-        let memory = Memory { first: AtomicPtr::new(region.cast()), behind };
-        let scratch = Scratch::over(scratch.cast());
-        Self(UnsafeCell::new(Parts { scratch, lasting: Dlmalloc::new_with_allocator(memory) }))
+    const fn over(area: *mut Area, behind: fn(usize) -> (*mut u8, usize)) -> Self {
+        let area: *mut u8 = area.cast();
+        let lasting = Dlmalloc::new_with_allocator(Memory { first: AtomicPtr::new(area), behind });
+        Self(UnsafeCell::new(Parts { area, scratch: Scratch::closed(), lasting }))
     }
 
     fn calls_begin(&self) {
         // SAFETY: as for the allocator's own functions.
-        unsafe { (*self.0.get()).scratch.open() };
+        let parts = unsafe { &mut *self.0.get() };
+        parts.scratch.open(parts.area.wrapping_add(border(parts.area)));
     }
 }
 
@@ -166,7 +174,7 @@ unsafe impl Allocator for Memory {
         if bytes <= REGION_BYTES {
             let first = self.first.swap(ptr::null_mut(), Ordering::Relaxed);
             if !first.is_null() {
-                return (first, REGION_BYTES, 0);
+                return (first, border(first), 0);
             }
         }
         let (base, bytes) = (self.behind)(bytes);

@@ -24,20 +24,21 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Over a region of [`BYTES`] that is aligned to 16.
-    pub(super) const fn over(region: *mut u8) -> Self {
-        Self { region, room: 0, next: 0, live: 0 }
+    /// Without a region. No object is at the beginning of memory, where it seems to be.
+    pub(super) const fn closed() -> Self {
+        Self { region: ptr::null_mut(), room: 0, next: 0, live: 0 }
     }
 
-    /// From now on there is room.
-    pub(super) fn open(&mut self) {
-        self.room = BYTES;
+    /// From now on there is room, in a region of [`BYTES`] that is aligned to 16.
+    pub(super) fn open(&mut self, region: *mut u8) {
+        (self.region, self.room) = (region, BYTES);
     }
 
     /// A place for an object, null where there is no room.
     #[inline]
     pub(super) fn take(&mut self, layout: Layout) -> *mut u8 {
-        let begin = self.next.next_multiple_of(layout.align());
+        // An alignment is a power of two: no division.
+        let begin = (self.next + (layout.align() - 1)) & !(layout.align() - 1);
         if layout.align() > ALIGN || layout.size() > self.room.saturating_sub(begin) {
             return ptr::null_mut();
         }

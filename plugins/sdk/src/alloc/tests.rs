@@ -20,22 +20,27 @@ fn leak(bytes: usize) -> (*mut u8, usize) {
     (unsafe { System.alloc_zeroed(layout) }, bytes)
 }
 
+/// Its scratch is not zero: what is asked for as zeros is to be made so.
+fn area() -> *mut Area {
+    let mut area = Box::new(Area([0; AREA_BYTES]));
+    let border = border(area.0.as_mut_ptr());
+    area.0[border..].fill(0xaa);
+    Box::leak(area)
+}
+
+/// With dlmalloc's region.
 fn heap() -> (Heap, Range<usize>) {
-    let region: *mut Region<REGION_BYTES> = Box::leak(Box::new(Region([0; REGION_BYTES])));
-    (Heap::over(region, scratch(), leak), region.addr()..region.addr() + REGION_BYTES)
+    let area = area();
+    (Heap::over(area, leak), area.addr()..area.addr() + border(area.cast()))
 }
 
-/// It is not zero: what is asked for as zeros is to be made so.
-fn scratch() -> *mut Region<BYTES> {
-    Box::leak(Box::new(Region([0xaa; BYTES])))
-}
-
+/// With the scratch.
 fn configured() -> (Heap, Range<usize>) {
-    let scratch = scratch();
-    let region: *mut Region<REGION_BYTES> = Box::leak(Box::new(Region([0; REGION_BYTES])));
-    let heap = Heap::over(region, scratch, leak);
+    let area = area();
+    let heap = Heap::over(area, leak);
     heap.calls_begin();
-    (heap, scratch.addr()..scratch.addr() + BYTES)
+    let begin = area.addr() + border(area.cast());
+    (heap, begin..begin + BYTES)
 }
 
 /// Something that lives: where, and what its bytes are.
@@ -140,6 +145,23 @@ proptest! {
             prop_assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "two share a byte");
         }
     }
+}
+
+/// dlmalloc's last word lies before the scratch, on the same page, and nothing else of it that is written does.
+#[test]
+fn the_end_of_the_region_and_the_scratch_are_one_page() {
+    let area = area();
+    let heap = Heap::over(area, leak);
+    let kept = take(&heap, Layout::from_size_align(100, 8).unwrap());
+    heap.calls_begin();
+    let call = take(&heap, Layout::from_size_align(100, 8).unwrap());
+    let border = border(area.cast());
+    assert_eq!((call.addr() - area.addr(), call.addr() % HOST_PAGE), (border, FOOT));
+    assert!(border + BYTES <= AREA_BYTES && kept.addr() - area.addr() < HOST_PAGE);
+    // SAFETY: what was handed out of it is not used any more.
+    let bytes = unsafe { &(*area).0 };
+    assert!(bytes[border - FOOT..border].iter().any(|byte| *byte != 0), "its last word");
+    assert!(bytes[HOST_PAGE..border - FOOT].iter().all(|byte| *byte == 0), "and nothing between");
 }
 
 #[test]
