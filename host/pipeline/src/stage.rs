@@ -4,14 +4,15 @@ use crate::breaker::{Breaker, Outcome};
 use crate::figures::StageFigures;
 use metrics::counter;
 use serde::Deserialize;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind, Verdict};
 use tidegate_types::{Fault, Reject, RejectKind};
+use tracing::Span;
 use tracing::field::Empty;
-use tracing::{Instrument, Span};
 
 /// What a failure of the plugin means for the request; load failure included.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -134,7 +135,7 @@ impl Stage {
             return self.not_called(kind, "paused", "it failed too often and is left out for a while");
         };
         let span = self.span(kind);
-        let outcome = call(plugin).instrument(span.clone()).await;
+        let outcome = in_span(&span, pin!(call(plugin))).await;
         let failure = outcome.as_ref().err().map(case);
         span.record("outcome", failure.unwrap_or("ok"));
         let took = started.elapsed();
@@ -238,6 +239,15 @@ impl Stage {
             OnError::Skip => Ok(None),
         }
     }
+}
+
+/// As `instrument` does it, where the work is: what a call of a guard needs is large, and moving it costs more than the span.
+async fn in_span<F: Future>(span: &Span, mut work: Pin<&mut F>) -> F::Output {
+    poll_fn(|cx| {
+        let _entered = span.enter();
+        work.as_mut().poll(cx)
+    })
+    .await
 }
 
 fn name_of(action: &Action) -> &'static str {

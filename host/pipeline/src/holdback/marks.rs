@@ -61,6 +61,9 @@ impl Marks {
         left: u64,
         borders: &mut [(usize, Border)],
     ) -> Vec<TextLogprob> {
+        if self.marks.is_empty() {
+            return Vec::new();
+        }
         let (mut walk, mut released) = (Walk::of(cuts), Vec::new());
         let mut borders = borders.iter_mut().peekable();
         let mut popped = 0;
