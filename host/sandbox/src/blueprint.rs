@@ -67,6 +67,11 @@ impl Blueprint {
         self.limits.stage_cpu.get(&stage).copied().unwrap_or(self.limits.cpu)
     }
 
+    /// The least CPU time that a call of one of its stages may take.
+    pub(crate) fn least_cpu(&self) -> Duration {
+        self.stages.kinds().into_iter().map(|stage| self.call_cpu(stage)).min().unwrap_or(Duration::MAX)
+    }
+
     /// Live instances of one tenant.
     pub(crate) fn max_instances(&self) -> usize {
         match self.work {

@@ -65,7 +65,7 @@ impl Instance {
         store.limiter(|state| state);
         store.set_hostcall_fuel(blueprint.limits.output_bytes);
         store.epoch_deadline_callback(|mut context| context.data_mut().meter.tick());
-        restart(&mut store, blueprint.configure_cpu);
+        restart(&mut store, blueprint.configure_cpu, Instant::now());
         let instance = match blueprint.pre.instantiate_async(&mut store).await {
             Ok(instance) => instance,
             // The state knows why, when the guest was too large to begin with.
@@ -116,15 +116,15 @@ impl Instance {
         said
     }
 
-    /// Gives the next stage call its CPU time.
-    pub(crate) fn restart(&mut self, cpu: Duration) {
+    /// Gives the next stage call, which enters the guest at `now`, its CPU time.
+    pub(crate) fn restart(&mut self, cpu: Duration, now: Instant) {
         self.calls += 1;
-        restart(&mut self.store, cpu);
+        restart(&mut self.store, cpu, now);
     }
 }
 
-fn restart(store: &mut Store<HostState>, cpu: Duration) {
-    store.data_mut().meter.restart(cpu);
+fn restart(store: &mut Store<HostState>, cpu: Duration, now: Instant) {
+    store.data_mut().meter.restart(cpu, now);
     store.set_epoch_deadline(1);
 }
 

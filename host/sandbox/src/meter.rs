@@ -1,16 +1,17 @@
 //! CPU time of one call: what the kernel charged the guest's thread while the guest had it. That clock costs a call of
 //! the kernel, so it is read only where an epoch ends while the guest runs, where the guest gets its thread back after it
-//! has yielded there, and before and after a wait for the host; a call that is over before reads none. So one stretch is
-//! free: from a call's begin to the first of these. What others do while it yields is theirs, but for [`SWITCH`]; what the
+//! has yielded there, and before and after a wait for the host; a call that is over before reads none. Of one stretch,
+//! from a call's begin to the first of these, the wall time counts, as far as it is that of a look ([`LONGEST_LOOK`]); where it
+//! ends with a wait for the host it is free. What others do while it yields is theirs, but for [`SWITCH`]; what the
 //! host does for it is the guest's until that waits for the first time, or all of it ([`CpuMeter::working`]).
 
-use crate::ticker::TICK;
+use crate::ticker::{LONGEST_LOOK, TICK};
 use cpu_time::ThreadTime;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wasmtime::UpdateDeadline;
 
 /// The most that counts of a yield: that is what leaving and coming back takes. It would add up: a long call yields often.
@@ -18,6 +19,8 @@ const SWITCH: Duration = Duration::from_micros(50);
 
 /// CPU time of one call, and what is left of it.
 pub(crate) struct CpuMeter {
+    /// When the call began, as long as no stretch of it was counted.
+    began: Option<Instant>,
     used: Duration,
     limit: Duration,
     waited: bool,
@@ -39,12 +42,12 @@ pub(crate) struct CpuSpent;
 impl CpuMeter {
     /// Without any time.
     pub(crate) fn new() -> Self {
-        Self { used: Duration::ZERO, limit: Duration::ZERO, waited: false, since: Arc::default() }
+        Self { began: None, used: Duration::ZERO, limit: Duration::ZERO, waited: false, since: Arc::default() }
     }
 
-    /// Starts a call with this much time.
-    pub(crate) fn restart(&mut self, limit: Duration) {
-        (self.used, self.limit, self.waited) = (Duration::ZERO, limit, false);
+    /// Starts a call at `now` with this much time.
+    pub(crate) fn restart(&mut self, limit: Duration, now: Instant) {
+        (self.began, self.used, self.limit, self.waited) = (Some(now), Duration::ZERO, limit, false);
         self.since.forget();
     }
 
@@ -53,6 +56,7 @@ impl CpuMeter {
     pub(crate) fn tick(&mut self) -> wasmtime::Result<UpdateDeadline> {
         let now = thread_time();
         let has_waited = std::mem::take(&mut self.waited);
+        self.used += self.began.take().map_or(Duration::ZERO, |began| began.elapsed().min(LONGEST_LOOK));
         self.used += self.since.passed(now, if has_waited { Duration::ZERO } else { TICK });
         if self.used >= self.limit {
             return Err(CpuSpent.into());
@@ -121,6 +125,7 @@ impl CpuMeter {
 
     /// The guest leaves its thread to others.
     fn leave(&mut self) {
+        self.began = None;
         self.used += self.since.passed(thread_time(), Duration::ZERO);
         self.since.forget();
         self.waited = true;
@@ -155,7 +160,6 @@ fn thread_time() -> Duration {
 mod tests {
     use super::*;
     use std::task::Poll;
-    use std::time::Instant;
 
     /// An epoch ends, and what the guest does then is done; says whether it may go on.
     async fn goes_on(meter: &mut CpuMeter) -> bool {
@@ -177,7 +181,7 @@ mod tests {
 
     fn metered(limit: Duration) -> CpuMeter {
         let mut meter = CpuMeter::new();
-        meter.restart(limit);
+        meter.restart(limit, Instant::now());
         meter
     }
 
@@ -189,8 +193,23 @@ mod tests {
         }
         spin(Duration::from_millis(400));
         assert!(!goes_on(&mut meter).await, "one epoch, whose end came late");
-        meter.restart(Duration::from_millis(400));
+        meter.restart(Duration::from_millis(400), Instant::now());
         assert!(goes_on(&mut meter).await, "a call has its own");
+    }
+
+    #[tokio::test]
+    async fn what_passes_until_somebody_looks_counts_and_no_more_than_a_look_takes() {
+        let begun = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        let mut meter = CpuMeter::new();
+        meter.restart(LONGEST_LOOK * 2, begun);
+        assert!(goes_on(&mut meter).await, "it may have lacked a processor");
+        assert_eq!(meter.used(), LONGEST_LOOK);
+        assert!(goes_on(&mut meter).await, "once");
+        meter.restart(LONGEST_LOOK, begun);
+        assert!(!goes_on(&mut meter).await);
+        meter.restart(LONGEST_LOOK, begun);
+        wait(&mut meter).await;
+        assert!(goes_on(&mut meter).await, "it waited for others");
     }
 
     #[tokio::test]

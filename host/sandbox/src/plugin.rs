@@ -21,6 +21,7 @@ use crate::stages::{
 };
 use crate::within::{Within, within};
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -61,6 +62,7 @@ impl Plugin {
         let stages = blueprint.stages.kinds();
         let pools = Arc::default();
         core.registry.enroll(&pools);
+        core.ticker.clock().look_in_time_for(blueprint.least_cpu());
         let makings = Arc::new(Makings::new(core.ticker.clock().clone()));
         let (everyone, most_cpu_ns) = (TenantId::new("*"), AtomicU64::new(0));
         Self { core, blueprint, descriptor, stages, capabilities, pools, makings, everyone, most_cpu_ns }
@@ -237,7 +239,9 @@ impl Plugin {
         let retention = retention::<C>(ctx);
         let mut lease = pool.lease(&ctx.caller.tenant, until).await?;
         let until = until + lease.made_in;
-        let left = if lease.is_late { until.saturating_duration_since(Instant::now()) } else { wall };
+        let entered = if lease.is_late { Instant::now() } else { began };
+        let left = if lease.is_late { until.saturating_duration_since(entered) } else { wall };
+        lease.instance.restart(self.blueprint.call_cpu(C::STAGE), entered);
         let Within { answer, waited } = self.enter(&mut lease.instance, ctx, &call, until, left).await;
         self.note_cpu(lease.instance.store.data().meter.used());
         let answer =
@@ -277,7 +281,6 @@ impl Plugin {
         until: Instant,
         left: Duration,
     ) -> Within<Answer<C::Raw>> {
-        instance.restart(self.blueprint.call_cpu(C::STAGE));
         let Instance { store, guests, caller, .. } = instance;
         let state = store.data_mut();
         // Mostly those of the call before: what is counted by several threads is left alone then.
@@ -299,7 +302,7 @@ impl Plugin {
             streaming: ctx.streaming,
             attrs: &[],
         };
-        within(until, call.enter(store, guests, context)).await
+        within(until, pin!(call.enter(store, guests, context))).await
     }
 
     /// Whose instances serve a call: the caller's own, or everyone's.

@@ -16,7 +16,7 @@ use crate::stage::{CallError, StageKind};
 use crate::state::HostState;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wasmtime::Error;
 use wasmtime::component::{Lift, WasmList};
 use wasmtime_wizer::{ComponentInstanceState, Wizer};
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         // What is read are its memories, whole.
         instance.store.set_hostcall_fuel(held.saturating_mul(2).saturating_add(1 << 20));
         instance.store.data_mut().memory.allow_more(MEMORIES as usize * PAGE, most);
-        instance.restart(Duration::MAX);
+        instance.restart(Duration::MAX, Instant::now());
         Ok(Self { instance, failed: None, memories: HashMap::new() })
     }
 

@@ -3,20 +3,23 @@
 //! for too long.
 
 use crate::registry::Registry;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use wasmtime::Engine;
 
 /// Length of an epoch: how often a guest's CPU time is looked at, and the longest that it holds a thread before it yields,
-/// once it was seen. Until then it is up to [`LOOK`] more (`docs/decisions/0017`).
+/// once it was seen. Until then it is up to [`LONGEST_LOOK`] more (`docs/decisions/0017`).
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// How often it is looked whether a guest runs while none was seen: most calls are over within microseconds, and a thread
-/// that wakes costs as much as some of them (`docs/decisions/0004`). A guest that goes on may be seen so much later.
+/// When it is looked for the first time whether a guest still runs, and after looks that saw none up to [`LONGEST_LOOK`]: most
+/// calls are over within microseconds, and a thread that wakes costs as much as several of them (`docs/decisions/0026`). A guest
+/// that goes on may be seen so much later; where others are seen as well that is soon.
 const LOOK: Duration = Duration::from_millis(4);
+/// The longest between two looks, where no plugin has a CPU limit of less than four times as much.
+pub(crate) const LONGEST_LOOK: Duration = Duration::from_millis(16);
 /// Looks without a guest before the thread parks: calls in a burst never pay for waking it.
-const LINGER: u32 = 25;
+const LINGER: u32 = 10;
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// Owns the thread; dropping it ends the thread.
@@ -29,12 +32,26 @@ pub(crate) struct Ticker {
 #[derive(Clone)]
 pub(crate) struct Clock(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
     running: AtomicUsize,
     parked: AtomicBool,
     stop: AtomicBool,
+    /// Milliseconds between two looks, at most.
+    longest_look: AtomicU64,
     thread: OnceLock<Thread>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let longest_look = AtomicU64::new(LONGEST_LOOK.as_millis() as u64);
+        Self {
+            running: AtomicUsize::new(0),
+            parked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            longest_look,
+            thread: OnceLock::new(),
+        }
+    }
 }
 
 /// A guest runs while this lives.
@@ -64,6 +81,12 @@ impl Ticker {
 }
 
 impl Clock {
+    /// From now on it is looked often enough for a limit of so much CPU time.
+    pub(crate) fn look_in_time_for(&self, cpu: Duration) {
+        let longest = u64::try_from(cpu.as_millis() / 4).unwrap_or(u64::MAX).max(LOOK.as_millis() as u64);
+        self.0.longest_look.fetch_min(longest, Ordering::Relaxed);
+    }
+
     /// To be held around each entry into a guest: without it no epoch ends, and no CPU limit holds.
     pub(crate) fn running(&self) -> Running<'_> {
         // SeqCst, here and where the thread parks: either this sees `parked`, or the thread sees `running`.
@@ -98,7 +121,8 @@ fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
     let mut swept = Instant::now();
     let mut woke = swept;
     while !shared.stop.load(Ordering::SeqCst) {
-        if let Some(wait) = pace.wait() {
+        let longest = Duration::from_millis(shared.longest_look.load(Ordering::Relaxed));
+        if let Some(wait) = pace.wait(longest) {
             woke = sleep_after(woke, wait);
             let runs = shared.running.load(Ordering::SeqCst) != 0;
             if runs {
@@ -131,10 +155,10 @@ impl Default for Pace {
 
 impl Pace {
     /// `None` where only a call is worth waking for.
-    fn wait(&self) -> Option<Duration> {
+    fn wait(&self, longest: Duration) -> Option<Duration> {
         match self.quiet {
             0 => Some(TICK),
-            quiet => (quiet < LINGER).then_some(LOOK),
+            quiet => (quiet < LINGER).then(|| (LOOK * 2_u32.pow(quiet - 1)).min(longest)),
         }
     }
 
@@ -172,21 +196,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ticks_while_a_guest_is_seen_and_sleeps_when_none_is_called() {
-        let mut pace = Pace::default();
-        assert_eq!(pace.wait(), None, "nobody was called");
+    fn it_ticks_while_a_guest_is_seen_looks_less_often_while_none_is_and_sleeps_when_none_is_called() {
+        let (mut pace, longest) = (Pace::default(), Duration::from_millis(10));
+        assert_eq!(pace.wait(longest), None, "nobody was called");
         pace.called();
-        for _ in 1..LINGER {
-            assert_eq!(pace.wait(), Some(LOOK), "short calls are not looked at each millisecond");
+        for ms in [4, 8, 10].into_iter().chain((4..LINGER).map(|_| 10)) {
+            assert_eq!(pace.wait(longest), Some(Duration::from_millis(ms)));
             pace.saw(false);
         }
-        assert_eq!(pace.wait(), None);
+        assert_eq!(pace.wait(longest), None);
         pace.called();
         for _ in 0..1_000 {
             pace.saw(true);
-            assert_eq!(pace.wait(), Some(TICK), "it goes on");
+            assert_eq!(pace.wait(longest), Some(TICK), "it goes on");
         }
         pace.saw(false);
-        assert_eq!(pace.wait(), Some(LOOK));
+        assert_eq!(pace.wait(longest), Some(LOOK));
+    }
+
+    #[test]
+    fn the_shortest_limit_says_how_often_it_is_looked_and_no_later_one_less_often() {
+        let clock = Clock(Arc::default());
+        let looks = |ms| {
+            clock.look_in_time_for(Duration::from_millis(ms));
+            clock.0.longest_look.load(Ordering::Relaxed)
+        };
+        assert_eq!([1_000, 100, 40, 100, 1].map(looks), [16, 16, 10, 10, 4]);
+        assert_eq!(looks(u64::MAX), 4);
     }
 }
