@@ -98,6 +98,27 @@ async fn a_changed_config_is_taken_whole_and_a_bad_one_not_at_all() {
     assert!(metrics.contains("tidegate_reloads_total{outcome=\"refused\"}"), "{metrics}");
 }
 
+/// What is there is no component any more, be it other bytes or a part of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugins_file_that_was_spoilt_is_refused_and_what_was_read_of_it_goes_on() {
+    let files = Files::new();
+    let good = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm")).unwrap();
+    std::fs::write(files.path("guard.wasm"), &good).unwrap();
+    files.write(
+        "[[pipeline.stage]]\nplugin = \"guard\"\nfile = \"guard.wasm\"\nstages = [\"prompt-guard\"]\n\
+         limits = { wall_ms = 20000, cpu_ms = 5000 }\n",
+    );
+    let gateway = files.start().await;
+    for spoilt in [b"no component".as_slice(), &good[..good.len() / 2], &[]] {
+        std::fs::write(files.path("guard.wasm"), spoilt).unwrap();
+        let (refused, body) = reload(&gateway).await;
+        assert!(refused == 400 && body.contains("guard"), "{} bytes: {body}", spoilt.len());
+        assert_eq!((status(&gateway, "refuse").await, status(&gateway, "Hello!").await), (400, 200));
+    }
+    std::fs::write(files.path("guard.wasm"), &good).unwrap();
+    assert_eq!(reload(&gateway).await.0, 200);
+}
+
 /// The model says the words that the old guard replaces and the new one blocks only when the reload has been answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_answer_finishes_on_what_it_began_with() {
