@@ -1,8 +1,8 @@
 //! CPU time of one call: what the kernel charged the guest's thread while the guest had it. That clock costs a call of
 //! the kernel, so it is read only where an epoch ends while the guest runs, where the guest gets its thread back after it
 //! has yielded there, and before and after a wait for the host; a call that is over before reads none. Of one stretch,
-//! from a call's begin to the first of these, the wall time counts, as far as it is that of a look ([`LONGEST_LOOK`]); where it
-//! ends with a wait for the host it is free. What others do while it yields is theirs, but for [`SWITCH`]; what the
+//! from a call's begin to the first of these, the wall time counts, as far as it is that of a look ([`LONGEST_LOOK`]) and no more
+//! than half of the limit, for who lacked a processor has used none; where it ends with a wait for the host it is free. What others do while it yields is theirs, but for [`SWITCH`]; what the
 //! host does for it is the guest's until that waits for the first time, or all of it ([`CpuMeter::working`]).
 
 use crate::ticker::{LONGEST_LOOK, TICK};
@@ -56,7 +56,8 @@ impl CpuMeter {
     pub(crate) fn tick(&mut self) -> wasmtime::Result<UpdateDeadline> {
         let now = thread_time();
         let has_waited = std::mem::take(&mut self.waited);
-        self.used += self.began.take().map_or(Duration::ZERO, |began| began.elapsed().min(LONGEST_LOOK));
+        let until_now = |began: Instant| began.elapsed().min(LONGEST_LOOK).min(self.limit / 2);
+        self.used += self.began.take().map_or(Duration::ZERO, until_now);
         self.used += self.since.passed(now, if has_waited { Duration::ZERO } else { TICK });
         if self.used >= self.limit {
             return Err(CpuSpent.into());
@@ -201,15 +202,14 @@ mod tests {
     async fn what_passes_until_somebody_looks_counts_and_no_more_than_a_look_takes() {
         let begun = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         let mut meter = CpuMeter::new();
-        meter.restart(LONGEST_LOOK * 2, begun);
-        assert!(goes_on(&mut meter).await, "it may have lacked a processor");
-        assert_eq!(meter.used(), LONGEST_LOOK);
-        assert!(goes_on(&mut meter).await, "once");
-        meter.restart(LONGEST_LOOK, begun);
-        assert!(!goes_on(&mut meter).await);
+        for (limit, counted) in [(4, LONGEST_LOOK), (1, LONGEST_LOOK / 2)] {
+            meter.restart(LONGEST_LOOK * limit, begun);
+            assert!(goes_on(&mut meter).await, "it may have lacked a processor");
+            assert_eq!(meter.used(), counted);
+        }
         meter.restart(LONGEST_LOOK, begun);
         wait(&mut meter).await;
-        assert!(goes_on(&mut meter).await, "it waited for others");
+        assert!(goes_on(&mut meter).await && meter.used() < LONGEST_LOOK / 2, "it waited for others");
     }
 
     #[tokio::test]

@@ -124,7 +124,8 @@ impl HostState {
     }
 }
 
-/// Linear memory of one instance. A refusal, of a table's growth too, is kept, so that it is not taken for the trap that follows from it.
+/// Linear memory of one instance. A refusal, of a table's growth too, is kept, so that it is not taken for the trap that
+/// follows from it.
 pub(crate) struct MemoryAccount {
     limit: usize,
     held: usize,
