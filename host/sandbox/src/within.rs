@@ -41,7 +41,8 @@ mod tests {
     /// Without a runtime, where no timer can be made.
     #[test]
     fn a_call_that_answers_at_once_needs_no_timer() {
-        let mut call = pin!(within(Instant::now(), pin!(async { 1 })));
+        let answers = pin!(async { 1 });
+        let mut call = pin!(within(Instant::now(), answers));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         let Poll::Ready(Within { answer, waited }) = call.as_mut().poll(&mut cx) else { panic!("it waits") };
         assert_eq!((answer, waited), (Some(1), false));
