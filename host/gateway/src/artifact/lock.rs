@@ -93,7 +93,7 @@ impl Asks {
 /// How one plugin differs from its entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// A line for each difference, with `+` where it is more than before.
+    /// A line for each difference, with `+` where it is one that widens.
     pub lines: Vec<String>,
     /// Whether it asks for more, guards less, or is vouched for by fewer.
     pub widens: bool,
