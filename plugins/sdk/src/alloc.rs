@@ -39,7 +39,7 @@ pub(crate) struct Area([u8; AREA_BYTES]);
 const AREA_BYTES: usize = REGION_BYTES + HOST_PAGE + FOOT + scratch::BYTES;
 
 /// Bytes of an area before the border. It lies where dlmalloc's last word and what calls write first are on one page of the
-/// host's: an instance has one page less of its own, and a call finds one more in the caches (`docs/decisions/0021`).
+/// host's, wherever the linker puts the area: an instance has as few pages of its own as can be (`docs/decisions/0021`).
 fn border(area: *mut u8) -> usize {
     (area.addr() + REGION_BYTES).next_multiple_of(HOST_PAGE) + FOOT - area.addr()
 }
