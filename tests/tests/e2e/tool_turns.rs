@@ -45,6 +45,15 @@ pub(crate) fn is_told(body: &Value) -> bool {
     body["messages"].as_array().unwrap().iter().any(|message| message["role"] == "tool")
 }
 
+/// Calls the calculator with these arguments, and says that once it was told what comes of it.
+async fn calculates(arguments: &'static str, said: &'static str) -> StandIn {
+    StandIn::start(move |_, body| match is_told(body) {
+        true => says(said),
+        false => whole(&calls("calculator", arguments), "tool_calls", 10, 8),
+    })
+    .await
+}
+
 async fn gateway(upstream: &StandIn, more: &str) -> Gateway {
     Gateway::start(&format!("{}{more}", upstream.model("tidegate-starter"))).await
 }
@@ -230,11 +239,7 @@ async fn arguments_that_are_no_json_leave_as_the_model_wrote_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_models_mistakes_in_calls_of_the_servers_tools_are_told_to_it() {
-    let upstream = StandIn::start(|_, body| match is_told(body) {
-        true => says("I cannot."),
-        false => whole(&calls("calculator", "{'expression': "), "tool_calls", 10, 8),
-    })
-    .await;
+    let upstream = calculates("{'expression': ", "I cannot.").await;
     let gateway = gateway(&upstream, &format!("{STAGES}{GUARD}")).await;
     assert_eq!(gateway.chat(ask("What is 17*23?")).await.text(), "I cannot.");
     let messages = upstream.asked(CHAT)[1]["messages"].clone();
@@ -253,11 +258,7 @@ fn guarded(more: &str) -> String {
 /// A call of the server's own tool is words of the model as any other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_of_the_server_runs_on_what_guards_leave_of_its_arguments_and_not_before() {
-    let upstream = StandIn::start(|_, body| match is_told(body) {
-        true => says("So it is."),
-        false => whole(&calls("calculator", "{\"expression\": \"17*999\"}"), "tool_calls", 10, 8),
-    })
-    .await;
+    let upstream = calculates("{\"expression\": \"17*999\"}", "So it is.").await;
     for stream in [false, true] {
         let request = with(ask("What is it?"), json!({ "stream": stream }));
         let asked_before = upstream.asked(CHAT).len();
