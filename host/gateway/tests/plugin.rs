@@ -80,6 +80,10 @@ fn inspect_says_in_words_what_it_says_in_json() {
     for (component, parts) in [
         (guest("watches"), ["at most 4096 bytes of a stream; a server gives 512, more needs", "metrics        none"]),
         (guest("honest"), ["withholds      at most 64 bytes of a stream\n", "metrics        told\n"]),
+        (
+            shipped("pii-guard"),
+            ["not asked      about runs of \"%+.ABC", "yz\", at most 19 bytes each, that end with \""],
+        ),
         (shipped("semantic-router"), ["metrics        embedded, routed, unsure\n", "needs a grant  models: "]),
     ] {
         let (good, said) = plugin(folder.path(), &["inspect", &component]);

@@ -17,6 +17,7 @@ pub struct StageFigures(Arc<StageHandles>);
 struct StageHandles {
     calls: [OnceLock<Histogram>; StageKind::ALL.len()],
     holdback: OnceLock<Histogram>,
+    prefiltered: OnceLock<Counter>,
 }
 
 impl StageFigures {
@@ -30,6 +31,12 @@ impl StageFigures {
     /// For how long text is kept back.
     pub(crate) fn holdback(&self, plugin: &Arc<str>) -> &Histogram {
         self.0.holdback.get_or_init(|| histogram!("tidegate_plugin_holdback_seconds", "plugin" => Arc::clone(plugin)))
+    }
+
+    /// Windows that it was not asked about.
+    pub(crate) fn prefiltered(&self, plugin: &Arc<str>) -> &Counter {
+        let counted = || counter!("tidegate_plugin_prefiltered_total", "plugin" => Arc::clone(plugin));
+        self.0.prefiltered.get_or_init(counted)
     }
 }
 

@@ -12,6 +12,7 @@ mod marks;
 
 use cuts::{Cut, Walk, redacted};
 use marks::Marks;
+use tidegate_sandbox::Prefilter;
 use tidegate_sandbox::stage::{Inspection, Redaction, WindowAction};
 use tidegate_types::TextLogprob;
 
@@ -148,6 +149,17 @@ impl Holdback {
     /// Number of the next window.
     pub fn seq(&self) -> u32 {
         self.seq
+    }
+
+    /// What the guard has declared that it says of this window, while it remembers nothing; `None` where it has to be asked.
+    pub fn prefiltered(&self, prefilter: &Prefilter) -> Option<Inspection> {
+        let through = prefilter.through(self.pending()).filter(|_| self.carry.is_empty())?;
+        Some(Inspection {
+            action: WindowAction::Pass,
+            safe_through: u32::try_from(self.settled() + through).ok()?,
+            carry: Vec::new(),
+            findings: Vec::new(),
+        })
     }
 
     /// Follows an inspection of the window that [`Self::window`] gave. `last` says that no text follows: then

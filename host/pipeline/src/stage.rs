@@ -8,8 +8,8 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind, Verdict};
+use tidegate_sandbox::{Plugin, Prefilter};
 use tidegate_types::{Fault, Reject, RejectKind};
 use tracing::Span;
 use tracing::field::Empty;
@@ -197,6 +197,11 @@ impl Stage {
     /// Whether it changes what it sees, so that others must wait for it.
     pub(crate) fn mutates(&self) -> bool {
         self.plugin.as_ref().is_ok_and(|plugin| plugin.descriptor().mutates)
+    }
+
+    /// Text of a stream that it need not be asked about.
+    pub(crate) fn prefilter(&self) -> Option<&Prefilter> {
+        self.plugin.as_ref().ok()?.descriptor().prefilter.as_ref()
     }
 
     /// Whether its calls may wait for others.

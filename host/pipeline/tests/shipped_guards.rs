@@ -71,7 +71,11 @@ async fn reads(guard: &Plugin, pieces: &[String]) -> Read {
         let text = held.window();
         let (text, settled) = (text.text, text.settled);
         let window = Window { seq: held.seq(), choice: 0, channel: &Channel::Text, text, settled, ending };
-        let inspection = guard.inspect_window(&context, held.carry(), window).await.unwrap();
+        let prefilter = guard.descriptor().prefilter.as_ref().filter(|_| ending.is_none());
+        let inspection = match prefilter.and_then(|prefilter| held.prefiltered(prefilter)) {
+            Some(passed) => passed,
+            None => guard.inspect_window(&context, held.carry(), window).await.unwrap(),
+        };
         if let WindowAction::Halt { farewell, .. } = inspection.action {
             return Read::halted(&(read.text + &farewell.unwrap_or_default()));
         }
@@ -171,4 +175,15 @@ fn the_guards_find_what_they_are_for() {
     assert_eq!(listed("redact"), Read::whole("Write to john@example.com about [redacted].", 1));
     assert_eq!(listed("block"), Read::halted("Write to john@example.com about "));
     assert_eq!(listed("flag"), Read::whole(SAID, 1));
+}
+
+/// What a guard remembers may be the beginning of something: then it is asked about plain words too.
+#[test]
+fn words_that_go_on_with_a_key_do_not_pass_for_words() {
+    let pieces = [format!("Key: sk-{}", "a1B2".repeat(70)), "abcdefgh".into(), " and ".into(), "words ".into()];
+    let guard = load("pii-guard", Value::Null);
+    let prefilter = guard.descriptor().prefilter.as_ref().unwrap();
+    assert!(pieces[1..].iter().all(|piece| prefilter.through(piece).is_some()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(runtime.block_on(reads(&guard, &pieces)), Read::whole("Key: [api-key] and words ", 1));
 }

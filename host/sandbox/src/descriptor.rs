@@ -2,6 +2,7 @@
 //! plugin may be newer than its host. What the host knows it checks.
 
 use crate::error::LoadCause;
+use crate::prefilter::Prefilter;
 use crate::stage::Descriptor;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -31,20 +32,22 @@ pub(crate) fn parse(json: &str) -> Result<Descriptor, LoadCause> {
     for unknown in said.keys().filter(|key| !KEYS.contains(&key.as_str())) {
         tracing::info!(plugin = name, key = unknown.as_str(), "the descriptor has a key that this host does not know");
     }
+    let (holdback_bytes, prefilter) = stream(&said)?;
     Ok(Descriptor {
         config_schema: schema(&said)?,
         mutates: flag(&said, "mutates")?,
         deterministic: flag(&said, "deterministic")?,
         capabilities: pairs(&said, "capabilities", "reason")?,
         metrics: metrics(&said)?,
-        holdback_bytes: holdback(&said)?,
+        holdback_bytes,
+        prefilter,
         name,
         version,
         summary,
     })
 }
 
-fn wrong(key: &str, message: impl Into<String>) -> LoadCause {
+pub(crate) fn wrong(key: &str, message: impl Into<String>) -> LoadCause {
     LoadCause::Descriptor { key: key.into(), message: message.into() }
 }
 
@@ -80,12 +83,15 @@ fn metrics(said: &Map<String, Value>) -> Result<Vec<String>, LoadCause> {
     }
 }
 
-fn holdback(said: &Map<String, Value>) -> Result<Option<u32>, LoadCause> {
-    let Some(stream) = said.get("stream") else { return Ok(None) };
+/// What it says of its work on streams: the most that it withholds, and what it need not be asked about.
+fn stream(said: &Map<String, Value>) -> Result<(Option<u32>, Option<Prefilter>), LoadCause> {
+    let Some(stream) = said.get("stream") else { return Ok((None, None)) };
     let stream = stream.as_object().ok_or_else(|| wrong("stream", "it is not an object"))?;
-    let Some(bytes) = stream.get("holdback-bytes") else { return Ok(None) };
-    let bytes = bytes.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
-    bytes.map(Some).ok_or_else(|| wrong("stream.holdback-bytes", "it is not a number of bytes"))
+    let number = |bytes: &Value| bytes.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
+    let number = |bytes| number(bytes).ok_or_else(|| wrong("stream.holdback-bytes", "it is not a number of bytes"));
+    let holdback_bytes = stream.get("holdback-bytes").map(number).transpose()?;
+    let prefilter = stream.get("prefilter").map(|said| Prefilter::parse(said, holdback_bytes)).transpose()?;
+    Ok((holdback_bytes, prefilter))
 }
 
 /// An array of objects with a unique `name` and a text.
@@ -131,7 +137,7 @@ mod tests {
             "mutates": true, "deterministic": true,
             "capabilities": [{"name": "kv", "reason": "keeps the index"}],
             "metrics": [{"name": "redactions", "summary": "what was redacted"}],
-            "stream": {"holdback-bytes": 64},
+            "stream": {"holdback-bytes": 64, "prefilter": {"within": "ab", "ends": " ", "run-bytes": 8}},
         })
     }
 
@@ -142,6 +148,7 @@ mod tests {
         assert_eq!(parsed.metrics, ["redactions"]);
         assert_eq!(parsed.capabilities["kv"], "keeps the index");
         assert_eq!(parsed.holdback_bytes, Some(64));
+        assert_eq!(parsed.prefilter.unwrap().through("ba a"), Some(3));
         assert!(parsed.mutates && parsed.deterministic);
     }
 
@@ -199,6 +206,14 @@ mod tests {
             assert_eq!(says(&without), parse(&without.to_string()).is_ok(), "without {key}");
             assert!(!says(&wrong) && parse(&wrong.to_string()).is_err(), "{key} = 3");
         }
+        for key in ["within", "ends", "run-bytes"] {
+            let (mut without, mut wrong) = (good(), good());
+            without["stream"]["prefilter"].as_object_mut().unwrap().remove(key);
+            wrong["stream"]["prefilter"][key] = json!([]);
+            for said in [without, wrong] {
+                assert!(!says(&said) && parse(&said.to_string()).is_err(), "{said}");
+            }
+        }
     }
 
     #[test]
@@ -223,6 +238,8 @@ mod tests {
             ("capabilities", json!({})),
             ("metrics", json!([{"name": "Bad-Name", "summary": ""}])),
             ("stream", json!(3)),
+            ("stream", json!({"holdback-bytes": -1})),
+            ("stream", json!({"prefilter": {"within": "ab", "ends": " ", "run-bytes": 8}})),
         ] {
             let mut bad = good();
             bad[key] = value.clone();

@@ -13,6 +13,7 @@ pub use grants::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
 pub use kind::StageKind;
 pub use window::{Channel, Inspection, Redaction, Window, WindowAction};
 
+use crate::prefilter::Prefilter;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -230,4 +231,6 @@ pub struct Descriptor {
     pub metrics: Vec<String>,
     /// Bytes that its stream guard would like to withhold at most; the config decides.
     pub holdback_bytes: Option<u32>,
+    /// Text of a stream that it need not be asked about.
+    pub prefilter: Option<Prefilter>,
 }

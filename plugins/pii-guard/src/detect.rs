@@ -14,6 +14,7 @@ mod phone;
 mod typeset;
 
 use serde::Deserialize;
+use tidegate_plugin_sdk::Prefilter;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use typeset::Typeset;
 
@@ -114,6 +115,20 @@ impl Detector {
         }
         best
     }
+}
+
+/// Text that no kind is in and none begins in, whatever follows: short words without digits, as [`glance`] takes them but for
+/// those with hyphens.
+pub fn words() -> Prefilter {
+    let (mut within, mut ends) = (String::new(), String::new());
+    for (byte, class) in CLASSES.iter().enumerate() {
+        match class {
+            Class::Word => within.push(char::from(byte as u8)),
+            Class::Between => ends.push(char::from(byte as u8)),
+            Class::Hyphen | Class::Other => {}
+        }
+    }
+    Prefilter { within, ends, run_bytes: key::MIN_BYTES as u32 - 1 }
 }
 
 /// Bytes at a place within which no kind begins, at a glance; most text is that. A hint only: where it says 0, the

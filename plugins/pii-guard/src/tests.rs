@@ -264,6 +264,17 @@ proptest! {
         }
     }
 
+    /// Words before and behind, which the host does not ask about.
+    #[test]
+    fn what_words_are_around_is_found_all_the_same(
+        text in awkward(),
+        words in "([a-zA-Z_.+%]{1,24}[ ,;:\n]{0,2}){0,8}",
+        at in proptest::collection::vec(0usize..300, 0..8),
+    ) {
+        let text = format!("{words}{text}{words}{text}");
+        assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), &text, &at);
+    }
+
     #[test]
     fn what_a_prompt_loses_a_stream_loses_too(text in awkward()) {
         let guard = plugin::<PiiGuard>("");

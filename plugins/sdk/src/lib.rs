@@ -62,7 +62,7 @@ pub mod types;
 pub mod wasm;
 
 pub use changes::Changes;
-pub use descriptor::{Capability, Descriptor, Setting};
+pub use descriptor::{Capability, Descriptor, Prefilter, Setting};
 pub use findings::Findings;
 pub use plugin::{Error, Plugin};
 pub use stages::{

@@ -61,8 +61,20 @@ pub trait Scanner {
 /// What must be remembered between pieces of a text: a few bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
-    before: Option<char>,
+    before: Before,
     open: Option<u16>,
+}
+
+/// What stands before the place where a scan goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+enum Before {
+    /// What the text has there: of a stream, its look-behind.
+    #[default]
+    AsRead,
+    /// Nothing: the scan begins anew.
+    Nothing,
+    /// This, of a match: the client may read something else.
+    Matched(char),
 }
 
 /// A match, or the next piece of an open one.
@@ -86,40 +98,44 @@ pub struct Scanned {
 }
 
 /// Scans `text` from byte `from`, and moves `resume` to the place where it stopped. `is_last` says that no text
-/// follows, so that nothing is left waiting.
+/// follows, so that nothing is left waiting. What stands before `from` is what the scan's earlier text ended with, as the
+/// client reads it.
 pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize, is_last: bool) -> Scanned {
     let mut hits = Vec::new();
     let mut at = from;
     while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
         let open = resume.open.map(usize::from);
-        let step = scanner.step(Place { rest, before: resume.before, open, is_last });
+        let before = match resume.before {
+            Before::AsRead => last_char(text.get(..at)),
+            Before::Nothing => None,
+            Before::Matched(last) => Some(last),
+        };
+        let step = scanner.step(Place { rest, before, open, is_last });
         resume.open = None;
         let behind = |len: usize| text.ceil_char_boundary(at + len.max(1));
-        let next = match step {
+        (at, resume.before) = match step {
             Step::More if !is_last => {
                 resume.open = open.and_then(|rule| u16::try_from(rule).ok());
                 break;
             }
             Step::No | Step::Pass(_) | Step::More if open.is_some() => continue,
-            Step::No | Step::More => behind(1),
-            Step::Pass(len) => behind(len),
-            Step::Skip(len) => {
-                resume.before = None;
-                at = behind(len);
-                continue;
-            }
+            Step::No | Step::More => (behind(1), Before::AsRead),
+            Step::Pass(len) => (behind(len), Before::AsRead),
+            Step::Skip(len) => (behind(len), Before::Nothing),
             Step::Match { len, rule } | Step::Open { len, rule } => {
                 hits.push(Hit { range: at..behind(len), rule, continues: open.is_some() });
                 if matches!(step, Step::Open { .. }) {
                     resume.open = u16::try_from(rule).ok();
                 }
-                behind(len)
+                (behind(len), last_char(text.get(at..behind(len))).map_or(Before::Nothing, Before::Matched))
             }
         };
-        resume.before = text.get(at..next).and_then(|passed| passed.chars().next_back());
-        at = next;
     }
     Scanned { hits, safe: at }
+}
+
+fn last_char(text: Option<&str>) -> Option<char> {
+    text?.chars().next_back()
 }
 
 /// Everything that a scanner finds in a whole text.
@@ -156,11 +172,23 @@ mod tests {
     fn a_possible_match_waits_for_more_text() {
         let mut resume = Resume::default();
         assert_eq!(scan(&Abc, &mut resume, "xxa", 0, false), Scanned { hits: vec![], safe: 2 });
-        assert_eq!(resume.before, Some('x'));
+        assert_eq!(resume, Resume::default(), "the text has what is before");
         assert_eq!(scan(&Abc, &mut resume, "xxabc", 2, false), Scanned { hits: vec![], safe: 2 });
         let hit = Hit { range: 2..5, rule: 0, continues: false };
         assert_eq!(scan(&Abc, &mut resume, "xxabcé", 2, false), Scanned { hits: vec![hit], safe: 7 });
         assert_eq!(scan(&Abc, &mut resume, "xxabcéa", 7, true), Scanned { hits: vec![], safe: 8 });
+    }
+
+    /// What was matched may be redacted, so that the text has something else there.
+    #[test]
+    fn what_was_matched_is_remembered_until_more_was_read() {
+        let mut resume = Resume::default();
+        scan(&Abc, &mut resume, "abx", 0, false);
+        assert_eq!(resume, Resume::default());
+        scan(&Abc, &mut resume, "xabé", 1, false);
+        assert_eq!(resume, Resume::default());
+        scan(&Abc, &mut resume, "abcccc", 0, false);
+        assert_eq!(resume, Resume { before: Before::Matched('c'), open: Some(0) });
     }
 
     #[test]

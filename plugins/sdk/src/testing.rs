@@ -1,9 +1,10 @@
 //! A host in miniature for tests of stream guards: it hands out windows as the real one does, follows what the
-//! guard says, and checks the contract on the way.
+//! guard says, and checks the contract on the way, what the guard declares of itself included.
 //!
 //! [`assert_same_for_any_chunking`] is the test that every guard on streams should have: whatever the pieces in
 //! which a text arrives, the client reads the same.
 
+use crate::descriptor::Prefilter;
 use crate::plugin::{Error, Plugin, configure};
 use crate::stages::{Action, Channel, Edit, Inspection, StreamGuard, Window, WindowAction, inspect_with_carry};
 use crate::types::{Context, Finding, Message, Part, Role};
@@ -13,7 +14,7 @@ use crate::types::{Context, Finding, Message, Part, Role};
 pub struct Host {
     /// Which text.
     pub channel: Channel,
-    /// Bytes of look-behind at most.
+    /// Bytes of look-behind at most, but for its last character, which is always there.
     pub look_behind: usize,
     /// Gives the guard an empty last window of its own instead of ending with the last piece.
     pub ends_apart: bool,
@@ -53,7 +54,11 @@ impl Host {
     /// # Errors
     /// What the guard says, or how it broke the contract.
     pub fn stream<G: StreamGuard>(&self, guard: &G, pieces: &[&str]) -> Result<Outcome, Error> {
-        let mut stream = Stream { host: self, guard, carry: Vec::new(), seq: 0, settled: 0, text: String::new() };
+        // Arguments of a tool call are more than words.
+        let is_text = !matches!(self.channel, Channel::ToolArguments(_));
+        let prefilter = G::describe().declared_prefilter().cloned().filter(|_| is_text);
+        let (carry, text) = (Vec::new(), String::new());
+        let mut stream = Stream { host: self, guard, prefilter, carry, seq: 0, settled: 0, text };
         let mut outcome = Outcome::default();
         let ends_with = pieces.len().checked_sub(1).filter(|_| !self.ends_apart);
         for (idx, piece) in pieces.iter().enumerate() {
@@ -71,6 +76,7 @@ impl Host {
 struct Stream<'a, G> {
     host: &'a Host,
     guard: &'a G,
+    prefilter: Option<Prefilter>,
     carry: Vec<u8>,
     seq: u32,
     /// Look-behind, then pending text.
@@ -91,8 +97,7 @@ impl<G: StreamGuard> Stream<'_, G> {
             ending: is_last.then(|| "stop".to_owned()),
             attrs: Vec::new(),
         };
-        let (inspection, carry) = inspect_with_carry(self.guard, &Context::default(), &self.carry, &window)?;
-        self.carry = carry;
+        let inspection = self.judged(&window)?;
         self.seq += 1;
         outcome.findings.extend(inspection.findings.iter().cloned());
         if let WindowAction::Halt { refusal, farewell } = &inspection.action {
@@ -113,6 +118,23 @@ impl<G: StreamGuard> Stream<'_, G> {
         }
         self.settle(&released);
         Ok(true)
+    }
+
+    /// What the guard says; where it has declared that, what it has declared.
+    fn judged(&mut self, window: &Window) -> Result<Inspection, Error> {
+        let prefilter = self.prefilter.as_ref().filter(|_| self.carry.is_empty() && !window.is_last());
+        let declared = prefilter.and_then(|prefilter| prefilter.through(window.pending()));
+        let (said, carry) = inspect_with_carry(self.guard, &Context::default(), &self.carry, window)?;
+        self.carry = carry;
+        let Some(through) = declared.map(|through| window.start() + through) else { return Ok(said) };
+        let lets_go = said.action == WindowAction::Pass && said.safe_through as usize >= through;
+        if !lets_go || !said.findings.is_empty() || !self.carry.is_empty() {
+            return Err(broken(&format!(
+                "its prefilter lets {:?} through, of which it says {said:?}",
+                window.pending()
+            )));
+        }
+        Ok(Inspection::pass(through))
     }
 
     fn release(&self, inspection: &Inspection) -> Result<Released, Error> {
@@ -138,8 +160,9 @@ impl<G: StreamGuard> Stream<'_, G> {
     /// Look-behind is what the client has, redactions included, as with the real host.
     fn settle(&mut self, released: &Released) {
         let mut look_behind = format!("{}{}", &self.text[..self.settled], released.text);
+        let last = look_behind.floor_char_boundary(look_behind.len().saturating_sub(1));
         let excess = look_behind.len().saturating_sub(self.host.look_behind);
-        look_behind.drain(..look_behind.ceil_char_boundary(excess));
+        look_behind.drain(..look_behind.ceil_char_boundary(excess).min(last));
         self.settled = look_behind.len();
         self.text = look_behind + &self.text[released.through..];
     }
@@ -256,5 +279,42 @@ pub fn assert_readme_is_true<P: Plugin>(readme: &str) {
         let default = setting.default().map_or("required".to_owned(), |value| format!("`{value}`"));
         let stated = row.contains(&default) || (setting.default().is_none() && row.contains("none"));
         assert!(stated, "the README has no row for {name} with its default {default}: {row:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::Descriptor;
+
+    /// Lets all go but an `x`, of which it tells; declares that it need not be asked about letters.
+    struct Careless;
+
+    impl Plugin for Careless {
+        type Config = ();
+        fn describe() -> Descriptor {
+            let words = Prefilter { within: ('a'..='z').collect(), ends: " ".into(), run_bytes: 8 };
+            Descriptor::new("careless", "0.1.0", "Promises too much").holdback(8).prefilter(words)
+        }
+        fn configure(_: Self::Config) -> Result<Self, Error> {
+            Ok(Self)
+        }
+    }
+
+    impl StreamGuard for Careless {
+        type State = ();
+        fn inspect_window(&self, _: &Context, _: &mut (), window: &Window) -> Result<Inspection, Error> {
+            let found = Finding::new("x-careless:x", crate::types::Severity::Low);
+            let findings = window.pending().contains('x').then_some(found);
+            Ok(Inspection::pass(window.text.len()).with(findings.into_iter().collect()))
+        }
+    }
+
+    #[test]
+    fn a_prefilter_that_promises_too_much_is_found() {
+        let streamed = |pieces: &[&str]| Host::default().stream(&Careless, pieces).map(|outcome| outcome.text);
+        assert_eq!(streamed(&["ab c", "d 1 x", "e"]).unwrap(), "ab cd 1 xe");
+        let error = streamed(&["ab ", "xy z", "!"]).unwrap_err().to_string();
+        assert!(error.contains(r#"its prefilter lets "xy z" through"#), "{error}");
     }
 }

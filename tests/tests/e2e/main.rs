@@ -48,6 +48,7 @@ mod pasted;
 mod pipeline;
 mod plugin_host;
 mod plugin_scopes;
+mod prefilter;
 mod prices;
 mod projects;
 mod prompts;

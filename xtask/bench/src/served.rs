@@ -4,6 +4,7 @@
 use crate::gateway::{Gateway, Stages};
 use crate::load::{KEY, Load};
 use crate::report::Report;
+use crate::standin::Said;
 use crate::{cores, median, stamp, standin};
 use anyhow::Context;
 use std::io::ErrorKind;
@@ -43,8 +44,10 @@ pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Resu
     }
     report.add("p50 that a plugin of SMG 1.13.0 adds to a request, measured elsewhere", SMG_P50_US, "us", None);
     report.add("CPU that it adds, measured elsewhere", SMG_CPU_US, "us", None);
-    for pace in PACES_MS {
-        guarded_streams(program, Duration::from_millis(pace), report).await?;
+    for said in [Said::Words, Said::Numbers] {
+        for pace in PACES_MS {
+            guarded_streams(program, Duration::from_millis(pace), said, report).await?;
+        }
     }
     Ok(())
 }
@@ -71,9 +74,13 @@ async fn delays(program: &Path, upstream: SocketAddr, apart: Option<&str>, repor
 
 /// What a stream guard adds where the events of each stream come `pace` apart, or as fast as they can. Where they do not
 /// pause, an event waits for all that were sent before it, however long each takes: its delay says no more than CPU does.
-async fn guarded_streams(program: &Path, pace: Duration, report: &mut Report) -> anyhow::Result<()> {
-    let upstream = standin::stamped(EVENTS, pace).await?;
+async fn guarded_streams(program: &Path, pace: Duration, said: Said, report: &mut Report) -> anyhow::Result<()> {
+    let upstream = standin::stamped(EVENTS, pace, said).await?;
     let how = if pace.is_zero() { "without a pause".into() } else { format!("every {} ms", pace.as_millis()) };
+    let how = match said {
+        Said::Words => format!("{how}, words"),
+        Said::Numbers => format!("{how}, a number in each"),
+    };
     let stages = [Stages::None, Stages::StreamGuard];
     let gateways = [start(program, upstream, stages[0]).await?, start(program, upstream, stages[1]).await?];
     let mut seen = [const { (Vec::new(), Vec::new()) }; 2];

@@ -19,9 +19,22 @@ pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
     answering(events, streamed(events, |i| format!("word{i} ")), Duration::ZERO).await
 }
 
+/// What stands in each event.
+#[derive(Clone, Copy)]
+pub(crate) enum Said {
+    /// A word of small letters, which `pii-guard` has declared that it lets through.
+    Words,
+    /// One with a number behind it: the guard is asked.
+    Numbers,
+}
+
 /// The same at a model's pace, with words that say when they were sent.
-pub(crate) async fn stamped(events: usize, pace: Duration) -> anyhow::Result<SocketAddr> {
-    answering(events, streamed(events, |_| format!("word{} ", stamp::BLANK)), pace).await
+pub(crate) async fn stamped(events: usize, pace: Duration, said: Said) -> anyhow::Result<SocketAddr> {
+    let behind = match said {
+        Said::Words => " ",
+        Said::Numbers => " 7, ",
+    };
+    answering(events, streamed(events, |_| format!("word{}{behind}", stamp::BLANK)), pace).await
 }
 
 async fn answering(events: usize, streamed: Vec<Vec<u8>>, pace: Duration) -> anyhow::Result<SocketAddr> {

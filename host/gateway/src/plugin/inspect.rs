@@ -112,6 +112,9 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "deterministic": about.deterministic,
         "metrics": about.metrics,
         "holdback_bytes": about.holdback_bytes,
+        "prefilter": about.prefilter.as_ref().map(|prefilter| json!({
+            "within": prefilter.within(), "ends": prefilter.ends(), "run_bytes": prefilter.run_bytes(),
+        })),
         "config_schema": about.config_schema,
     })
 }
@@ -146,6 +149,10 @@ fn lines(report: &Value) -> Vec<String> {
             String::new()
         };
         lines.push(format!("withholds      at most {bytes} bytes of a stream{more}"));
+    }
+    if let prefilter @ Value::Object(_) = &report["prefilter"] {
+        let (within, ends, run) = (&prefilter["within"], &prefilter["ends"], &prefilter["run_bytes"]);
+        lines.push(format!("not asked      about runs of {within}, at most {run} bytes each, that end with {ends}"));
     }
     let metrics = words(&report["metrics"]);
     lines.push(format!("metrics        {}", if metrics.is_empty() { "none" } else { &metrics }));

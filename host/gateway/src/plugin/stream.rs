@@ -18,8 +18,8 @@ use chunkings::{chunkings, cut};
 use serde_json::{Value, json};
 use tidegate_pipeline::check_arguments;
 use tidegate_pipeline::holdback::{AtCap, Holdback};
-use tidegate_sandbox::Plugin;
 use tidegate_sandbox::stage::{CallError, Channel, Inspection, Window, WindowAction};
+use tidegate_sandbox::{Plugin, Prefilter};
 use tidegate_types::FinishReason;
 
 const IN_TURN: &str = "where two streams of it come in turn, a character of each: its instance sees other streams between, \
@@ -52,10 +52,19 @@ fn comes_whole(channel: &Channel) -> bool {
 
 /// Who judges windows: a plugin, or in the tests of this file something else.
 trait Judge {
+    /// What it need not be asked about.
+    fn prefilter(&self) -> Option<&Prefilter> {
+        None
+    }
+
     async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError>;
 }
 
 impl Judge for Plugin {
+    fn prefilter(&self) -> Option<&Prefilter> {
+        self.descriptor().prefilter.as_ref()
+    }
+
     async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError> {
         self.inspect_window(&context(), carry, window).await
     }
@@ -146,11 +155,7 @@ impl<J: Judge> Guard<'_, J> {
             return Ok(());
         }
         held.push(piece, Vec::new());
-        let (shown, ending) = (held.window(), ends.then(|| finish_reason(self.channel)));
-        let (seq, settled) = (held.seq(), shown.settled);
-        let window = Window { seq, choice: *choice, channel: self.channel, text: shown.text, settled, ending };
-        let inspection = self.judge.judge(held.carry(), window.clone()).await?;
-        check_arguments(self.name, &window, &inspection)?;
+        let inspection = self.judged(*choice, held, ends).await?;
         findings.extend(categories(&inspection.findings).into_iter().map(str::to_owned));
         if let WindowAction::Halt { refusal, farewell } = &inspection.action {
             // One for arguments is not said.
@@ -170,6 +175,20 @@ impl<J: Judge> Guard<'_, J> {
                 Ok(())
             }
         }
+    }
+
+    /// What the guard says of what waits, or has declared that it says.
+    async fn judged(&self, choice: u32, held: &Holdback, ends: bool) -> anyhow::Result<Inspection> {
+        let prefilter = self.judge.prefilter().filter(|_| !ends);
+        if let Some(passed) = prefilter.and_then(|prefilter| held.prefiltered(prefilter)) {
+            return Ok(passed);
+        }
+        let (shown, ending) = (held.window(), ends.then(|| finish_reason(self.channel)));
+        let (seq, settled) = (held.seq(), shown.settled);
+        let window = Window { seq, choice, channel: self.channel, text: shown.text, settled, ending };
+        let inspection = self.judge.judge(held.carry(), window.clone()).await?;
+        check_arguments(self.name, &window, &inspection)?;
+        Ok(inspection)
     }
 }
 

@@ -142,8 +142,16 @@ impl Asking<'_> {
         held.is_empty() || nothing_new || (!self.streaming && held.pending_bytes() < BUFFERED_WINDOW_BYTES)
     }
 
-    /// Asks `stage` about what waits in `held`.
+    /// Asks `stage` about what waits in `held`, but where its descriptor has the answer. It is asked about the last window
+    /// of each text.
     pub(super) async fn ask(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
+        let prefilter = stage.prefilter().filter(|_| self.ending.is_none());
+        if let Some(passed) = prefilter.and_then(|prefilter| held.text.prefiltered(prefilter)) {
+            stage.figures.prefiltered(&stage.name).increment(1);
+            let judged = self.follow(stage, &mut held.text, passed)?;
+            held.note_waiting(stage, Instant::now());
+            return Ok(Asked { judged, ..Asked::default() });
+        }
         let Self { cx, streaming, choice, channel, ending } = self;
         let Withheld { text, call, pool, watched, .. } = &mut *held;
         let window = text.window();

@@ -201,7 +201,12 @@ pub fn inspect_with_carry<G: StreamGuard>(
         bytes => postcard::from_bytes(bytes).map_err(|e| Error::Other(format!("carry is not this guard's: {e}")))?,
     };
     let inspection = guard.inspect_window(ctx, &mut state, window)?;
-    let carry = postcard::to_allocvec(&state).map_err(|e| Error::Other(format!("state has no wire form: {e}")))?;
+    let wire = |state| postcard::to_allocvec(state).map_err(|e| Error::Other(format!("state has no wire form: {e}")));
+    let mut carry = wire(&state)?;
+    // Nothing carried is the state of a beginning, and the host can see that it is.
+    if carry == wire(&G::State::default())? {
+        carry.clear();
+    }
     if carry.len() > MAX_CARRY_BYTES {
         return Err(Error::Other(format!("state has {} bytes; a stream may carry {MAX_CARRY_BYTES}", carry.len())));
     }

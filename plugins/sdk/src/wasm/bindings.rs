@@ -10,6 +10,7 @@ pub mod base {
         world: "tidegate:plugin/base",
         pub_export_macro: true,
         export_macro_name: "export_meta",
+        disable_run_ctors_once_workaround: true,
         default_bindings_module: "tidegate_plugin_sdk::wasm::bindings::base",
         runtime_path: "::tidegate_plugin_sdk::wasm::rt",
     });
@@ -41,6 +42,7 @@ macro_rules! stage {
                 world: $world,
                 pub_export_macro: true,
                 export_macro_name: $export,
+                disable_run_ctors_once_workaround: true,
                 default_bindings_module: $path,
                 runtime_path: "::tidegate_plugin_sdk::wasm::rt",
                 with: { "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types $(, $used: $at)* },
@@ -156,3 +158,19 @@ stage!(
     "tidegate_plugin_sdk::wasm::bindings::observer",
     "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting::tidegate::plugin::accounting
 );
+
+/// Runs the constructors of what is linked in, of a library in C say, once: an instance begins with `describe` or
+/// `configure`. What is generated would look at each call whether that was done, in a byte that costs each instance a page
+/// of memory (`docs/decisions/0021`). This one begins as true, and so lies among what is written anyway.
+#[cfg(target_arch = "wasm32")]
+pub fn run_constructors() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    static TO_BE_RUN: AtomicBool = AtomicBool::new(true);
+    unsafe extern "C" {
+        fn __wasm_call_ctors();
+    }
+    if TO_BE_RUN.swap(false, Ordering::Relaxed) {
+        // SAFETY: the linker makes it, of this type, for whoever calls it himself.
+        unsafe { __wasm_call_ctors() }
+    }
+}

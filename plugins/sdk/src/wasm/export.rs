@@ -191,13 +191,13 @@ macro_rules! __stage {
 
 /// `meta.describe`
 pub fn describe<P: Plugin>() -> String {
-    report_panics();
+    begin();
     P::describe().to_json()
 }
 
 /// `meta.configure`
 pub fn configure<P: Plugin>(slot: &'static Slot<P>, json: &str) -> Result<(), w::Error> {
-    report_panics();
+    begin();
     let made = plugin::configure::<P>(json)?;
     let twice = |_| w::Error::Unsupported("an instance is configured once; make another one".into());
     slot.with(|cell| cell.set(made)).map_err(twice)?;
@@ -316,7 +316,10 @@ fn run<P: Plugin, T>(slot: &'static Slot<P>, call: impl FnOnce(&P) -> Result<T, 
     })
 }
 
-fn report_panics() {
+/// Before all else that an instance does.
+fn begin() {
+    #[cfg(target_arch = "wasm32")]
+    super::bindings::run_constructors();
     static ONCE: Once = Once::new();
     ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| log::error(&format!("the plugin panicked: {panic}")))));
 }

@@ -24,6 +24,7 @@ wit_bindgen::generate!({
     ",
     world: "guests:honest/honest",
     generate_all,
+    disable_run_ctors_once_workaround: true,
 });
 
 use exports::tidegate::plugin::{

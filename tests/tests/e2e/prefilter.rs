@@ -1,0 +1,53 @@
+//! A guard whose descriptor has the answer is not asked; about all else, and the end, it is.
+
+use crate::halts::stage;
+use crate::one_read::{model, texts};
+use http_body_util::BodyExt;
+use std::sync::Arc;
+use tidegate_tests::{Gateway, ask, with_model};
+use tokio::sync::Semaphore;
+
+/// What the server has counted under a name.
+async fn counted(gateway: &Gateway, name: &str) -> u64 {
+    let metrics = String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap();
+    let value = |line: &str| line.strip_prefix(name)?.rsplit_once(' ')?.1.parse().ok();
+    metrics.lines().find_map(value).unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_words_are_not_asked_about_and_what_is_among_them_is_found() {
+    // Each with what the client has read then.
+    let pieces = [
+        ("Words ", "Words "),
+        ("and ", "Words and "),
+        ("more", "Words and "),
+        (" words, ", "Words and more words, "),
+        ("to ", "Words and more words, to "),
+        ("john@", "Words and more words, to "),
+        ("example.com ", "Words and more words, to [email] "),
+        ("and ", "Words and more words, to [email] and "),
+        ("some", "Words and more words, to [email] and "),
+        ("!", "Words and more words, to [email] and some!"),
+    ];
+    let let_go = Arc::new(Semaphore::new(0));
+    let reads = pieces.map(|(piece, _)| vec![piece.to_owned()]).to_vec();
+    let model = model("tidegate-starter", reads, &let_go).await;
+    let gateway = Gateway::start(&format!("{model}{}", stage("pii-guard", ""))).await;
+    let mut request = with_model(ask("Hello!"));
+    request["stream"] = true.into();
+    let mut body = gateway.send(gateway.json_request("/v1/chat/completions", &request)).await.into_body();
+    let mut seen = Vec::new();
+    for (_, read) in pieces {
+        while texts(&seen).concat() != read {
+            seen.extend_from_slice(&body.frame().await.unwrap().unwrap().into_data().unwrap());
+        }
+        let_go.add_permits(1);
+    }
+    body.collect().await.unwrap();
+    // A piece of which nothing left may have come together with the next.
+    let spared = counted(&gateway, "tidegate_plugin_prefiltered_total{plugin=\"pii-guard\"").await;
+    assert!((6..=8).contains(&spared), "{spared}");
+    let calls = "tidegate_plugin_call_seconds_count{plugin=\"pii-guard\",stage=\"stream-guard\"";
+    let calls = counted(&gateway, calls).await;
+    assert!((2..=3).contains(&calls), "the address and the end: {calls}");
+}
