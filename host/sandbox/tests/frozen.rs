@@ -13,7 +13,7 @@ use tidegate_sandbox::stage::{
     Action, CallError, Candidate, Edit, Exchange, Grants, MemoryItem, Output, Query, Question, RouteRequest, StageKind,
     Summary, WindowAction,
 };
-use tidegate_sandbox::{Plugin, PluginSpec, Sandbox};
+use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, Snapshot};
 use tidegate_types::{Finding, Message, Part, Role, Severity, Span, ToolCall, Usage};
 
 fn folder() -> PathBuf {
@@ -47,8 +47,21 @@ fn frozen_with(name: &str, grants: Grants, config: Value) -> Arc<Plugin> {
 }
 
 fn load(sandbox: &Sandbox, name: &str, grants: Grants, config: Value) -> Arc<Plugin> {
+    sandbox.load(PluginSpec { grants, ..of(name, config) }).unwrap()
+}
+
+fn of(name: &str, config: Value) -> PluginSpec {
     let limits = crate::support::spec("honest").limits;
-    sandbox.load(PluginSpec { grants, limits, config, ..PluginSpec::new(name, component(name)) }).unwrap()
+    PluginSpec { limits, config, ..PluginSpec::new(name, component(name)) }
+}
+
+/// Configured in each instance, and once for all of them.
+fn with_and_without_a_snapshot(name: &str, config: &Value) -> [Arc<Plugin>; 2] {
+    [Snapshot::Never, Snapshot::Asked].map(|snapshot| {
+        let plugin = shared().load(PluginSpec { snapshot, ..of(name, config.clone()) }).unwrap();
+        assert_eq!(plugin.starts_configured(), matches!(snapshot, Snapshot::Asked));
+        plugin
+    })
 }
 
 /// A component; those of some languages are large, and kept compressed.
@@ -169,7 +182,7 @@ async fn a_plugin_of_the_sdk_of_0_1_0_goes_on() {
 /// Built by clang 14 and wit-bindgen 0.63 from `plugins/languages/c-router`.
 #[tokio::test]
 async fn a_router_in_c_goes_on() {
-    let plugin = frozen_with("length-router-c", Grants::default(), json!({"long_tokens": 100}));
+    let plugins = with_and_without_a_snapshot("length-router-c", &json!({"long_tokens": 100}));
     let candidate = |id: &str, context_tokens| Candidate {
         id: id.into(),
         model: id.into(),
@@ -180,8 +193,10 @@ async fn a_router_in_c_goes_on() {
     let candidates = [candidate("small", 1000), candidate("large", 9000)];
     let messages = [Message::text("m0", Role::User, "größe")];
     for (prompt_tokens, expected) in [(5, ["small", "large"]), (500, ["large", "small"])] {
-        let request = RouteRequest { messages: &messages, prompt_tokens, findings: &[], attrs: &[] };
-        assert_eq!(plugin.route(&ctx(), request, &candidates).await.unwrap().order, expected);
+        for plugin in &plugins {
+            let request = RouteRequest { messages: &messages, prompt_tokens, findings: &[], attrs: &[] };
+            assert_eq!(plugin.route(&ctx(), request, &candidates).await.unwrap().order, expected);
+        }
     }
 }
 
@@ -189,12 +204,14 @@ async fn a_router_in_c_goes_on() {
 #[tokio::test]
 async fn a_guard_in_javascript_goes_on() {
     let config = json!({"required": {"name": "string"}});
-    let plugin = frozen_with("json-guard-javascript", Grants::default(), config);
+    let plugins = with_and_without_a_snapshot("json-guard-javascript", &config);
     for (text, passes) in [(r#"{"name": "größe"}"#, true), (r#"{"name": 3}"#, false), ("hello", false)] {
         let choices = [Message::text("choice-0", Role::Assistant, text)];
-        let output = Output { choices: &choices, finish_reasons: &["stop"], usage: None, attrs: &[] };
-        let verdict = plugin.inspect_output(&ctx(), output).await.unwrap();
-        assert_eq!(verdict.action == Action::Allow, passes, "{text}: {verdict:?}");
+        for plugin in &plugins {
+            let output = Output { choices: &choices, finish_reasons: &["stop"], usage: None, attrs: &[] };
+            let verdict = plugin.inspect_output(&ctx(), output).await.unwrap();
+            assert_eq!(verdict.action == Action::Allow, passes, "{text}: {verdict:?}");
+        }
     }
 }
 
@@ -203,9 +220,10 @@ async fn a_guard_in_javascript_goes_on() {
 async fn a_retriever_in_python_goes_on() {
     let config =
         json!({"passages": [{"id": "a", "text": "The ferry leaves."}, {"id": "b", "text": "Granite, at größe."}]});
-    let plugin = frozen_with("word-retriever-python", Grants::default(), config);
-    let found = plugin.retrieve(&ctx(), &Query { text: "größe of granite".into(), top_k: 2 }).await.unwrap();
-    assert_eq!(found.iter().map(|chunk| chunk.id.as_str()).collect::<Vec<_>>(), ["b"]);
+    for plugin in with_and_without_a_snapshot("word-retriever-python", &config) {
+        let found = plugin.retrieve(&ctx(), &Query { text: "größe of granite".into(), top_k: 2 }).await.unwrap();
+        assert_eq!(found.iter().map(|chunk| chunk.id.as_str()).collect::<Vec<_>>(), ["b"]);
+    }
 }
 
 /// Today's `honest`: every kind of stage of the line, those after generation included.

@@ -4,14 +4,17 @@ use crate::one_read;
 use base64::Engine;
 use bytes::Bytes;
 use clap::Parser;
+use futures_util::future::join_all;
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tidegate::config::Config;
+use tidegate_tests::stand_in::{StandIn, completion};
 use tidegate_tests::{Gateway, ask, collect, finish_reason, joined, with_model};
 use tokio::sync::Semaphore;
 
@@ -143,6 +146,57 @@ async fn a_running_answer_finishes_on_what_it_began_with() {
     let_go.add_permits(3);
     let new = gateway.stream(ask("Tell me a story.")).await;
     assert_eq!((joined(&new, 0).as_str(), finish_reason(&new, 0)), ("The fox met a ", "content_filter".into()));
+}
+
+/// In either config the second guard lets pass what the first leaves of a heron; of a stage of each it would not.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_load_each_request_has_all_stages_of_one_config() {
+    const CHAT: &str = "/v1/chat/completions";
+    let upstream = StandIn::start(|_, asked| {
+        let seen = asked["messages"][0]["content"].as_str().unwrap_or_default();
+        completion(&format!("{seen}, you say; but a heron"))
+    })
+    .await;
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dist/word-guard.wasm");
+    let config = |leaves: &str, blocked: &str| {
+        let first = redacts("heron").replace("[x]", leaves);
+        let second = blocks(blocked).replace("\"word-guard\"", &format!("\"second\"\nfile = {file:?}"));
+        format!("{}{first}{second}", upstream.model("tidegate-starter"))
+    };
+    let configs = [config("amber", "birch"), config("birch", "amber")];
+    let files = Files::new();
+    files.write(&configs[0]);
+    let gateway = files.start().await;
+    let reloading = AtomicBool::new(true);
+    let asking = || async {
+        let mut said = Vec::new();
+        while reloading.load(Ordering::Relaxed) {
+            let answer = gateway.chat(ask("a heron")).await;
+            assert_eq!(answer.status, 200, "{:?}", answer.body);
+            said.push(answer.text());
+        }
+        said
+    };
+    let reloads = async {
+        for config in configs.iter().rev().cycle().take(20) {
+            files.write(config);
+            assert_eq!(reload(&gateway).await.0, 200);
+            // So that some are asked with each.
+            let asked = upstream.asked(CHAT).len();
+            while upstream.asked(CHAT).len() < asked + 4 {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+        reloading.store(false, Ordering::Relaxed);
+    };
+    let (said, ()) = tokio::join!(join_all((0..4).map(|_| asking())), reloads);
+    let said = said.concat();
+    for word in ["amber", "birch"] {
+        let whole = format!("a {word}, you say; but a {word}");
+        assert!(said.contains(&whole), "none was asked with {word}: {said:?}");
+    }
+    let mixed: Vec<&String> = said.iter().filter(|said| said.contains("amber") == said.contains("birch")).collect();
+    assert!(mixed.is_empty(), "{mixed:?}");
 }
 
 /// The plugin's file is replaced, nothing else: the watcher sees it.
