@@ -55,7 +55,10 @@ fn templates(lang: &str, kinds: &[StageKind]) {
                 tells_what_it_throws(&project, lang);
                 is_given_its_log(&project, lang);
             }
-            ("rust", StageKind::StreamGuard) => passes_its_own_tests(&project),
+            ("rust", StageKind::StreamGuard) => {
+                passes_its_own_tests(&project);
+                constructs_once(&project);
+            }
             ("js" | "python", StageKind::StreamGuard) => guards_the_first_stream_of_each_tenant(&project),
             _ => {}
         }
@@ -96,6 +99,31 @@ fn passes_its_own_tests(project: &Path) {
     let tested = cargo.arg("test").current_dir(project).env_remove("CARGO_TARGET_DIR").output().unwrap();
     let said = String::from_utf8_lossy(&tested.stdout);
     assert!(tested.status.success() && said.contains(" 1 passed"), "{said}{}", String::from_utf8_lossy(&tested.stderr));
+}
+
+/// What libraries have run before all else is run once in each instance, and not again at each call.
+fn constructs_once(project: &Path) {
+    const CONSTRUCTOR: &str = r#"
+static RUNS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+extern "C" fn construct() {
+    RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+}
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;
+"#;
+    const LOOK: &str = "assert_eq!(RUNS.load(std::sync::atomic::Ordering::Relaxed), 1);\n";
+    let source = project.join("src/lib.rs");
+    let mut looking = std::fs::read_to_string(&source).unwrap() + CONSTRUCTOR;
+    for place in ["Descriptor::new(", "if config.word", "let Config {"] {
+        looking = looking.replacen(place, &format!("{LOOK}{place}"), 1);
+    }
+    assert_eq!(looking.matches(LOOK).count(), 3);
+    std::fs::write(&source, looking).unwrap();
+    let (built, said) = plugin(project, &["build"]);
+    assert!(built, "{said}");
+    let (passed, said) = plugin(project, &["test"]);
+    assert!(passed && said.matches("ok      ").count() == 3, "{said}");
 }
 
 /// In a server with its default limits, of which the shortest is that of a stream guard. An interpreter takes longer than
