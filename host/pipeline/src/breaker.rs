@@ -80,9 +80,18 @@ impl Breaker {
         Self { config, troubled: AtomicBool::new(false), tenants: Mutex::default() }
     }
 
+    /// Whether a tenant's calls have failed of late.
+    pub(crate) fn has_failures(&self, tenant: &TenantId) -> bool {
+        self.is_troubled() && self.lock().contains_key(tenant)
+    }
+
+    fn is_troubled(&self) -> bool {
+        self.troubled.load(Ordering::Relaxed)
+    }
+
     /// Whether a call may be made. After the pause one call goes through, and the others wait for what it says.
     fn admits(&self, tenant: &TenantId, now: Instant) -> Admission {
-        if !self.troubled.load(Ordering::Relaxed) {
+        if !self.is_troubled() {
             return Admission::Usual;
         }
         let mut tenants = self.lock();
@@ -112,7 +121,7 @@ impl Breaker {
                 }
                 false
             }
-            Outcome::Fine if !self.troubled.load(Ordering::Relaxed) => false,
+            Outcome::Fine if !self.is_troubled() => false,
             Outcome::Fine => {
                 self.recover(tenant, admission, now);
                 false
@@ -212,7 +221,7 @@ mod tests {
         assert_eq!(breaker.admits(&a, now + s(17)), Refused, "and only one");
         breaker.note(&a, Trial, Outcome::Fine, now + s(18));
         assert_eq!([breaker.admits(&a, now + s(18)), breaker.admits(&a, now + s(18))], [Usual, Usual]);
-        assert!(!breaker.troubled.load(Ordering::Relaxed));
+        assert!(!breaker.is_troubled());
     }
 
     #[test]

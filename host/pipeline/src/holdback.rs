@@ -151,9 +151,11 @@ impl Holdback {
         self.seq
     }
 
-    /// What the guard has declared that it says of this window, while it remembers nothing; `None` where it has to be asked.
-    pub fn prefiltered(&self, prefilter: &Prefilter) -> Option<Inspection> {
+    /// What the guard has declared that it says of this window, while it remembers nothing; `None` where it has to be asked. So
+    /// it has where more than `cap` would wait: it may let that go.
+    pub fn prefiltered(&self, prefilter: &Prefilter, cap: usize) -> Option<Inspection> {
         let through = prefilter.through(self.pending()).filter(|_| self.carry.is_empty())?;
+        (self.pending_bytes() - through <= cap).then_some(())?;
         Some(Inspection {
             action: WindowAction::Pass,
             safe_through: u32::try_from(self.settled() + through).ok()?,
@@ -238,6 +240,10 @@ impl Holdback {
         let mut borders = self.release_borders(through, cuts);
         let logprobs = self.marks.release(through, cuts, self.left, &mut borders);
         self.settle(text.len());
+        if unjudged_bytes > 0 {
+            // What the guard has not judged is nothing that it knows: a word may have begun there.
+            self.seen_from = self.pending_from;
+        }
         let borders = borders.into_iter().map(|(_, border)| border).collect();
         Released { text, logprobs, unjudged_bytes, over_cap: None, borders }
     }

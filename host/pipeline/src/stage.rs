@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind, Verdict};
 use tidegate_sandbox::{Plugin, Prefilter};
-use tidegate_types::{Fault, Reject, RejectKind};
+use tidegate_types::{Fault, Reject, RejectKind, TenantId};
 use tracing::Span;
 use tracing::field::Empty;
 
@@ -199,9 +199,11 @@ impl Stage {
         self.plugin.as_ref().is_ok_and(|plugin| plugin.descriptor().mutates)
     }
 
-    /// Text of a stream that it need not be asked about.
-    pub(crate) fn prefilter(&self) -> Option<&Prefilter> {
-        self.plugin.as_ref().ok()?.descriptor().prefilter.as_ref()
+    /// Text of a tenant's streams that it need not be asked about; none where it has failed of late, so that a pause is
+    /// seen at once.
+    pub(crate) fn prefilter(&self, tenant: &TenantId) -> Option<&Prefilter> {
+        let declared = self.plugin.as_ref().ok()?.descriptor().prefilter.as_ref()?;
+        (!self.breaker.has_failures(tenant)).then_some(declared)
     }
 
     /// Whether its calls may wait for others.
@@ -328,6 +330,30 @@ fn case(error: &CallError) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::breaker::BreakerConfig;
+    use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig};
+
+    #[test]
+    fn a_guard_that_has_failed_of_late_is_asked_about_everything() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/pii-guard.wasm");
+        let config = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
+        let sandbox = Sandbox::new(config).unwrap();
+        let stage = Stage {
+            name: "pii-guard".into(),
+            plugin: Ok(sandbox.load(PluginSpec::new("pii-guard", std::fs::read(path).unwrap())).unwrap()),
+            on_error: OnError::Closed,
+            wall: Duration::from_secs(1),
+            holdback_bytes: 512,
+            breaker: Arc::new(Breaker::new(BreakerConfig::default())),
+            figures: StageFigures::default(),
+        };
+        let (tenant, other, now) = (TenantId::new("a"), TenantId::new("b"), Instant::now());
+        assert!(stage.prefilter(&tenant).is_some());
+        stage.breaker.begin(&tenant, now).unwrap().end(Outcome::Failed, now);
+        assert!(stage.prefilter(&tenant).is_none() && stage.prefilter(&other).is_some());
+        stage.breaker.begin(&tenant, now).unwrap().end(Outcome::Fine, now + Duration::from_secs(60));
+        assert!(stage.prefilter(&tenant).is_some());
+    }
 
     #[test]
     fn only_what_the_plugin_did_tells_of_its_health() {

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use tidegate_pipeline::holdback::{AtCap, Border, Holdback, Released};
+use tidegate_sandbox::Prefilter;
 use tidegate_sandbox::stage::{Inspection, Redaction, Refusal, WindowAction};
 use tidegate_types::{Span, TextLogprob, TopLogprob};
 
@@ -290,4 +291,38 @@ fn what_the_guard_lets_go_leaves_however_the_cap_is_passed() {
     for together in 1..=3 {
         assert_eq!(read(together), ("line\n".to_owned(), true), "{together} at once");
     }
+}
+
+#[test]
+fn what_a_guard_has_declared_stands_for_its_answer_while_it_remembers_nothing() {
+    let words = Prefilter::new("abc", " ", 4).unwrap();
+    let mut held = Holdback::default();
+    held.push("ab cab", Vec::new());
+    assert_eq!(held.prefiltered(&words, 2), None, "more would wait than the stage may withhold");
+    assert_eq!(held.prefiltered(&words, 3), Some(inspection(3, Vec::new())));
+    let passed = held.prefiltered(&words, 3).unwrap();
+    assert_eq!(held.apply(passed, false, 3, AtCap::Halt).unwrap().text, "ab ");
+    held.push(" a", Vec::new());
+    let passed = held.prefiltered(&words, 3).unwrap();
+    assert_eq!(passed.safe_through, 7, "it counts in the window, which has what was settled");
+    held.apply(Inspection { carry: vec![1], ..passed }, false, 3, AtCap::Halt).unwrap();
+    assert_eq!((held.pending(), held.seq()), ("a", 2));
+    assert_eq!(held.prefiltered(&words, 3), None, "it remembers something");
+    held.apply(inspection(7, Vec::new()), false, 3, AtCap::Halt).unwrap();
+    held.push("1", Vec::new());
+    assert_eq!(held.prefiltered(&words, 3), None, "it has to look");
+}
+
+/// Else a guard would take what follows for the rest of a word that it has judged.
+#[test]
+fn behind_what_left_unjudged_a_text_begins_anew() {
+    let mut held = Holdback::default();
+    held.push("to joh", Vec::new());
+    held.apply(inspection(3, Vec::new()), false, 512, AtCap::Release).unwrap();
+    assert_eq!(held.release_unjudged().text, "joh");
+    held.push("ndoe@example.com to", Vec::new());
+    assert_eq!((held.window().text, held.window().settled), ("ndoe@example.com to", 0));
+    let forced = held.apply(inspection(0, Vec::new()), false, 2, AtCap::Release).unwrap();
+    assert_eq!((forced.text.as_str(), forced.unjudged_bytes), ("ndoe@example.com ", 17));
+    assert_eq!((held.window().text, held.window().settled), ("to", 0));
 }

@@ -72,7 +72,7 @@ async fn reads(guard: &Plugin, pieces: &[String]) -> Read {
         let (text, settled) = (text.text, text.settled);
         let window = Window { seq: held.seq(), choice: 0, channel: &Channel::Text, text, settled, ending };
         let prefilter = guard.descriptor().prefilter.as_ref().filter(|_| ending.is_none());
-        let inspection = match prefilter.and_then(|prefilter| held.prefiltered(prefilter)) {
+        let inspection = match prefilter.and_then(|prefilter| held.prefiltered(prefilter, CAP)) {
             Some(passed) => passed,
             None => guard.inspect_window(&context, held.carry(), window).await.unwrap(),
         };

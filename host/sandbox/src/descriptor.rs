@@ -91,7 +91,7 @@ fn stream(said: &Map<String, Value>) -> Result<(Option<u32>, Option<Prefilter>),
     let number = |bytes| number(bytes).ok_or_else(|| wrong("stream.holdback-bytes", "it is not a number of bytes"));
     let holdback_bytes = stream.get("holdback-bytes").map(number).transpose()?;
     let prefilter = stream.get("prefilter").map(|said| Prefilter::parse(said, holdback_bytes)).transpose()?;
-    Ok((holdback_bytes, prefilter))
+    Ok((holdback_bytes, prefilter.flatten()))
 }
 
 /// An array of objects with a unique `name` and a text.
@@ -206,14 +206,17 @@ mod tests {
             assert_eq!(says(&without), parse(&without.to_string()).is_ok(), "without {key}");
             assert!(!says(&wrong) && parse(&wrong.to_string()).is_err(), "{key} = 3");
         }
-        for key in ["within", "ends", "run-bytes"] {
-            let (mut without, mut wrong) = (good(), good());
+        for (key, wrong) in [("within", json!("")), ("ends", json!("é")), ("run-bytes", json!(0))] {
+            let (mut without, mut with) = (good(), good());
             without["stream"]["prefilter"].as_object_mut().unwrap().remove(key);
-            wrong["stream"]["prefilter"][key] = json!([]);
-            for said in [without, wrong] {
+            with["stream"]["prefilter"][key] = wrong;
+            for said in [without, with] {
                 assert!(!says(&said) && parse(&said.to_string()).is_err(), "{said}");
             }
         }
+        let mut unbounded = good();
+        unbounded["stream"].as_object_mut().unwrap().remove("holdback-bytes");
+        assert!(!says(&unbounded) && parse(&unbounded.to_string()).is_err());
     }
 
     #[test]

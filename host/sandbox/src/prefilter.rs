@@ -55,31 +55,51 @@ impl Prefilter {
         self.classes.iter().zip('\0'..).filter(|(of, _)| **of == class).map(|(_, character)| character).collect()
     }
 
-    /// Of `stream.prefilter` in a descriptor whose guard withholds at most `holdback_bytes`.
-    pub(crate) fn parse(said: &Value, holdback_bytes: Option<u32>) -> Result<Self, LoadCause> {
-        let said = said.as_object().ok_or_else(|| wrong("stream.prefilter", "it is not an object"))?;
+    /// Runs of at most `run_bytes` of the characters `within`, each ended by one of `ends`.
+    ///
+    /// # Errors
+    /// Which of the three is wrong, by its key in a descriptor, and why.
+    pub fn new(within: &str, ends: &str, run_bytes: usize) -> Result<Self, (&'static str, String)> {
         let mut classes = [Class::Other; 128];
-        for (key, class) in [("within", Class::Within), ("ends", Class::Ends)] {
-            let name = format!("stream.prefilter.{key}");
-            let characters = said.get(key).and_then(Value::as_str).unwrap_or_default();
+        for (key, characters, class) in [("within", within, Class::Within), ("ends", ends, Class::Ends)] {
             if characters.is_empty() {
-                return Err(wrong(&name, "it is not a text of one character or more"));
+                return Err((key, "it has no character".into()));
             }
             for character in characters.chars() {
                 match classes.get_mut(character as usize) {
                     Some(place @ Class::Other) => *place = class,
-                    Some(_) => return Err(wrong(&name, format!("{character:?} is in it, or in the other, already"))),
-                    None => return Err(wrong(&name, format!("{character:?} is not ASCII"))),
+                    Some(_) => return Err((key, format!("{character:?} is in it, or in the other, already"))),
+                    None => return Err((key, format!("{character:?} is not ASCII"))),
                 }
             }
         }
-        let most = holdback_bytes.ok_or_else(|| {
-            wrong("stream.prefilter", "a run waits for its end: say in `holdback-bytes` how much may wait")
-        })?;
-        let run_bytes =
-            said.get("run-bytes").and_then(Value::as_u64).filter(|bytes| (1..=u64::from(most)).contains(bytes));
-        let problem = || wrong("stream.prefilter.run-bytes", format!("it is not from 1 to `holdback-bytes`, {most}"));
-        Ok(Self { classes, run_bytes: run_bytes.ok_or_else(problem)? as usize })
+        if run_bytes == 0 {
+            return Err(("run-bytes", "it is 0".into()));
+        }
+        Ok(Self { classes, run_bytes })
+    }
+
+    /// Of `stream.prefilter` in a descriptor whose guard withholds at most `holdback_bytes`. `None` where it has keys that
+    /// this host does not know: they may take back some of the promise.
+    pub(crate) fn parse(said: &Value, holdback_bytes: Option<u32>) -> Result<Option<Self>, LoadCause> {
+        let at = |key: &str, problem: &str| wrong(&format!("stream.prefilter.{key}"), problem);
+        let said = said.as_object().ok_or_else(|| wrong("stream.prefilter", "it is not an object"))?;
+        let text = |key: &str| said.get(key).and_then(Value::as_str).ok_or_else(|| at(key, "it is not a string"));
+        let number = said.get("run-bytes").and_then(Value::as_u64).and_then(|bytes| u32::try_from(bytes).ok());
+        let run_bytes = number.ok_or_else(|| at("run-bytes", "it is not a number of bytes"))?;
+        let prefilter = Self::new(text("within")?, text("ends")?, run_bytes as usize);
+        let prefilter = prefilter.map_err(|(key, problem)| at(key, &problem))?;
+        if holdback_bytes.is_none_or(|most| run_bytes > most) {
+            return Err(at("run-bytes", "it is more than `stream.holdback-bytes`, and a run waits for its end"));
+        }
+        let unknown = said.keys().find(|key| !["within", "ends", "run-bytes"].contains(&key.as_str()));
+        if let Some(key) = unknown {
+            tracing::info!(
+                key,
+                "the prefilter has a key that this host does not know: the guard is asked about all text"
+            );
+        }
+        Ok(unknown.is_none().then_some(prefilter))
     }
 }
 
@@ -98,13 +118,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn parsed(said: &Value) -> Result<Prefilter, String> {
-        Prefilter::parse(said, Some(64)).map_err(|error| error.to_string())
-    }
-
     #[test]
     fn short_runs_leave_up_to_the_last_end() {
-        let prefilter = parsed(&json!({"within": "abc", "ends": " ,", "run-bytes": 3})).unwrap();
+        let prefilter = Prefilter::new("abc", " ,", 3).unwrap();
         for (text, through) in [
             ("", Some(0)),
             ("abc", Some(0)),
@@ -125,6 +141,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
+        let parsed = |said: &Value, most| Prefilter::parse(said, most).map_err(|error| error.to_string());
         for (said, named) in [
             (json!(true), "`stream.prefilter`"),
             (json!({"ends": " ", "run-bytes": 1}), "`stream.prefilter.within`"),
@@ -137,11 +154,18 @@ mod tests {
             (json!({"within": "a", "ends": " ", "run-bytes": 0}), "`stream.prefilter.run-bytes`"),
             (json!({"within": "a", "ends": " ", "run-bytes": 65}), "`stream.prefilter.run-bytes`"),
         ] {
-            let error = parsed(&said).unwrap_err();
+            let error = parsed(&said, Some(64)).unwrap_err();
             assert!(error.contains(named), "{said}: {error}");
         }
         let good = json!({"within": "a", "ends": " ", "run-bytes": 64});
-        assert!(parsed(&good).is_ok());
-        assert!(Prefilter::parse(&good, None).unwrap_err().to_string().contains("holdback-bytes"));
+        assert!(parsed(&good, Some(64)).unwrap().is_some());
+        assert!(parsed(&good, None).unwrap_err().contains("`stream.holdback-bytes`"));
+    }
+
+    /// It may say of which text the promise does not hold.
+    #[test]
+    fn with_a_key_that_is_not_known_there_is_none() {
+        let said = json!({"within": "a", "ends": " ", "run-bytes": 64, "not-behind": "0123456789"});
+        assert_eq!(Prefilter::parse(&said, Some(64)), Ok(None));
     }
 }

@@ -272,7 +272,15 @@ proptest! {
         at in proptest::collection::vec(0usize..300, 0..8),
     ) {
         let text = format!("{words}{text}{words}{text}");
-        assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), &text, &at);
+        for config in [
+            "",
+            r#"{"action":"flag"}"#,
+            r#"{"action":"block","kinds":["card","phone"]}"#,
+            r#"{"kinds":["api-key"],"replacement":""}"#,
+            r#"{"kinds":["email","iban"],"replacement":"x@y"}"#,
+        ] {
+            assert_same_for_any_chunking(&plugin::<PiiGuard>(config), &Host::default(), &text, &at);
+        }
     }
 
     #[test]

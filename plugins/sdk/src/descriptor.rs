@@ -115,10 +115,10 @@ impl Descriptor {
         self
     }
 
-    /// A stream guard's promise, beside [`Self::holdback`]: whatever its config, text that is nothing but runs of these
-    /// characters it lets through as far as a run has ended, finds nothing in it and remembers nothing of it, provided
-    /// that it remembered nothing before. The host then need not ask, which spares most of what a guard costs. The
-    /// last window of a text always comes. [`crate::testing`] checks that the promise is kept.
+    /// A stream guard's promise, beside [`Self::holdback`]: where what waits is nothing but runs of these characters, it
+    /// lets that go as far as a run has ended, finds nothing in it and remembers nothing of it, whatever its config,
+    /// whatever was before and whatever follows, provided that it remembered nothing before. The host then need not ask,
+    /// which spares most of what a guard costs. [`crate::testing`] asks all the same, and fails where the promise is not kept.
     pub fn prefilter(mut self, prefilter: Prefilter) -> Self {
         self.prefilter = Some(prefilter);
         self
@@ -161,9 +161,10 @@ impl Descriptor {
     pub fn to_json(&self) -> String {
         let named =
             |name: &str, key: &str, text: &str| format!("{{\"name\":{},\"{key}\":{}}}", quote(name), quote(text));
-        let prefilter = self.prefilter.as_ref().map(|prefilter| format!(",\"prefilter\":{}", prefilter.to_json()));
-        let prefilter = prefilter.unwrap_or_default();
-        let stream = self.holdback_bytes.map(|bytes| format!(",\"stream\":{{\"holdback-bytes\":{bytes}{prefilter}}}"));
+        let holdback = self.holdback_bytes.map(|bytes| format!("\"holdback-bytes\":{bytes}"));
+        let prefilter = self.prefilter.as_ref().map(|prefilter| format!("\"prefilter\":{}", prefilter.to_json()));
+        let stream: Vec<String> = holdback.into_iter().chain(prefilter).collect();
+        let stream = if stream.is_empty() { String::new() } else { format!(",\"stream\":{{{}}}", stream.join(",")) };
         format!(
             "{{\"name\":{},\"version\":{},\"summary\":{},\"config-schema\":{},\"capabilities\":{},\"metrics\":{},\
              \"mutates\":{},\"deterministic\":{}{}}}",
@@ -175,7 +176,7 @@ impl Descriptor {
             list(self.metrics.iter().map(|(name, summary)| named(name, "summary", summary))),
             self.mutates,
             self.deterministic,
-            stream.unwrap_or_default(),
+            stream,
         )
     }
 }

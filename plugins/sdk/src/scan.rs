@@ -15,8 +15,8 @@ use std::ops::Range;
 pub struct Place<'a> {
     /// The text from this place on; never empty.
     pub rest: &'a str,
-    /// The character before this place, also where it left in an earlier window; `None` at the very start and
-    /// behind [`Step::Skip`].
+    /// The character before this place, as it was before it was redacted; `None` at the very start, behind
+    /// [`Step::Skip`] and behind what left unjudged.
     pub before: Option<char>,
     /// The rule whose match is open here: see [`Step::Open`].
     pub open: Option<usize>,
@@ -98,8 +98,8 @@ pub struct Scanned {
 }
 
 /// Scans `text` from byte `from`, and moves `resume` to the place where it stopped. `is_last` says that no text
-/// follows, so that nothing is left waiting. What stands before `from` is what the scan's earlier text ended with, as the
-/// client reads it.
+/// follows, so that nothing is left waiting. Of a stream, `text` is the whole window and `from` where pending text begins:
+/// what stands before `from` is looked at too, as what the client has read last.
 pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize, is_last: bool) -> Scanned {
     let mut hits = Vec::new();
     let mut at = from;

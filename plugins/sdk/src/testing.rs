@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use crate::descriptor::Descriptor;
 
-    /// Lets all go but an `x`, of which it tells; declares that it need not be asked about letters.
+    /// Declares that it need not be asked about small letters, and breaks that at some of them.
     struct Careless;
 
     impl Plugin for Careless {
@@ -302,19 +302,23 @@ mod tests {
     }
 
     impl StreamGuard for Careless {
-        type State = ();
-        fn inspect_window(&self, _: &Context, _: &mut (), window: &Window) -> Result<Inspection, Error> {
-            let found = Finding::new("x-careless:x", crate::types::Severity::Low);
-            let findings = window.pending().contains('x').then_some(found);
-            Ok(Inspection::pass(window.text.len()).with(findings.into_iter().collect()))
+        type State = u8;
+        fn inspect_window(&self, _: &Context, state: &mut u8, window: &Window) -> Result<Inspection, Error> {
+            let has = |letter: char| window.pending().contains(letter);
+            *state = u8::from(has('s'));
+            let through = if has('h') { window.start() } else { window.text.len() };
+            let found = has('f').then(|| Finding::new("x-careless:f", crate::types::Severity::Low));
+            Ok(Inspection::pass(through).with(found.into_iter().collect()))
         }
     }
 
     #[test]
     fn a_prefilter_that_promises_too_much_is_found() {
         let streamed = |pieces: &[&str]| Host::default().stream(&Careless, pieces).map(|outcome| outcome.text);
-        assert_eq!(streamed(&["ab c", "d 1 x", "e"]).unwrap(), "ab cd 1 xe");
-        let error = streamed(&["ab ", "xy z", "!"]).unwrap_err().to_string();
-        assert!(error.contains(r#"its prefilter lets "xy z" through"#), "{error}");
+        assert_eq!(streamed(&["ab c", "d 1 f", "e"]).unwrap(), "ab cd 1 fe", "it is asked about what has a digit");
+        for broken in ["af z", "as z", "ah z"] {
+            let error = streamed(&["ab ", broken, "!"]).unwrap_err().to_string();
+            assert!(error.contains(&format!("its prefilter lets {broken:?} through")), "{error}");
+        }
     }
 }

@@ -19,15 +19,11 @@ async fn plain_words_are_not_asked_about_and_what_is_among_them_is_found() {
     // Each with what the client has read then.
     let pieces = [
         ("Words ", "Words "),
-        ("and ", "Words and "),
-        ("more", "Words and "),
-        (" words, ", "Words and more words, "),
-        ("to ", "Words and more words, to "),
-        ("john@", "Words and more words, to "),
-        ("example.com ", "Words and more words, to [email] "),
+        ("and more", "Words and "),
+        (" words, to ", "Words and more words, to "),
+        ("john@example.com ", "Words and more words, to [email] "),
         ("and ", "Words and more words, to [email] and "),
-        ("some", "Words and more words, to [email] and "),
-        ("!", "Words and more words, to [email] and some!"),
+        ("some!", "Words and more words, to [email] and some!"),
     ];
     let let_go = Arc::new(Semaphore::new(0));
     let reads = pieces.map(|(piece, _)| vec![piece.to_owned()]).to_vec();
@@ -44,10 +40,7 @@ async fn plain_words_are_not_asked_about_and_what_is_among_them_is_found() {
         let_go.add_permits(1);
     }
     body.collect().await.unwrap();
-    // A piece of which nothing left may have come together with the next.
-    let spared = counted(&gateway, "tidegate_plugin_prefiltered_total{plugin=\"pii-guard\"").await;
-    assert!((6..=8).contains(&spared), "{spared}");
+    assert_eq!(counted(&gateway, "tidegate_plugin_prefiltered_total{plugin=\"pii-guard\"").await, 5);
     let calls = "tidegate_plugin_call_seconds_count{plugin=\"pii-guard\",stage=\"stream-guard\"";
-    let calls = counted(&gateway, calls).await;
-    assert!((2..=3).contains(&calls), "the address and the end: {calls}");
+    assert_eq!(counted(&gateway, calls).await, 2, "the address and the end");
 }

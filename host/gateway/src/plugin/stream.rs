@@ -177,18 +177,25 @@ impl<J: Judge> Guard<'_, J> {
         }
     }
 
-    /// What the guard says of what waits, or has declared that it says.
+    /// What the guard says of what waits; where its descriptor has the answer, that, provided that the guard says so too.
     async fn judged(&self, choice: u32, held: &Holdback, ends: bool) -> anyhow::Result<Inspection> {
-        let prefilter = self.judge.prefilter().filter(|_| !ends);
-        if let Some(passed) = prefilter.and_then(|prefilter| held.prefiltered(prefilter)) {
-            return Ok(passed);
-        }
         let (shown, ending) = (held.window(), ends.then(|| finish_reason(self.channel)));
         let (seq, settled) = (held.seq(), shown.settled);
         let window = Window { seq, choice, channel: self.channel, text: shown.text, settled, ending };
-        let inspection = self.judge.judge(held.carry(), window.clone()).await?;
-        check_arguments(self.name, &window, &inspection)?;
-        Ok(inspection)
+        let said = self.judge.judge(held.carry(), window.clone()).await?;
+        check_arguments(self.name, &window, &said)?;
+        let prefilter = self.judge.prefilter().filter(|_| !ends);
+        let Some(declared) = prefilter.and_then(|prefilter| held.prefiltered(prefilter, self.cap.bytes())) else {
+            return Ok(said);
+        };
+        let keeps = said.safe_through >= declared.safe_through;
+        if !keeps || (&said.action, said.carry.len(), said.findings.len()) != (&declared.action, 0, 0) {
+            bail!(
+                "its prefilter has a server let {:?} through without asking, of which it says {said:?}",
+                held.pending()
+            );
+        }
+        Ok(declared)
     }
 }
 
@@ -205,14 +212,18 @@ mod tests {
     use crate::plugin::workbench;
     use std::cell::{Cell, RefCell};
     use tidegate_sandbox::stage::{Redaction, Refusal};
-    use tidegate_types::Span;
+    use tidegate_types::{Finding, Severity, Span};
 
     type Said = Result<Inspection, CallError>;
 
     /// A guard in this process.
-    struct Own<F>(F);
+    struct Own<F>(F, Option<Prefilter>);
 
     impl<F: Fn(&[u8], &Window<'_>) -> Said> Judge for Own<F> {
+        fn prefilter(&self) -> Option<&Prefilter> {
+            self.1.as_ref()
+        }
+
         async fn judge(&self, carry: &[u8], window: Window<'_>) -> Said {
             (self.0)(carry, &window)
         }
@@ -220,7 +231,17 @@ mod tests {
 
     /// Runs a text through it.
     fn tried(channel: &Channel, text: &str, judge: impl Fn(&[u8], &Window<'_>) -> Said) -> anyhow::Result<Reading> {
-        let judge = Own(judge);
+        declared(None, channel, text, judge)
+    }
+
+    /// The same of one that declares what it need not be asked about.
+    fn declared(
+        prefilter: Option<Prefilter>,
+        channel: &Channel,
+        text: &str,
+        judge: impl Fn(&[u8], &Window<'_>) -> Said,
+    ) -> anyhow::Result<Reading> {
+        let judge = Own(judge, prefilter);
         let guard = Guard { judge: &judge, name: "own", channel, cap: Cap { promised: None, most: 512 } };
         workbench::runtime()?.block_on(guard.read(text))
     }
@@ -265,6 +286,34 @@ mod tests {
         });
         // The whole, its 8 chunkings with either ending, and two streams in turn.
         assert_eq!(reading.unwrap().chunkings, 1 + 16 + 1);
+    }
+
+    #[test]
+    fn a_prefilter_that_promises_too_much_is_found() {
+        let tried = |said: &dyn Fn(&Window<'_>) -> Said| {
+            let words = Prefilter::new("abx", " ", 4).unwrap();
+            let reading = declared(Some(words), &Channel::Text, "ab a!x", |_, window| said(window));
+            reading.map(|reading| reading.outcome["text"].clone()).map_err(|error| format!("{error:#}"))
+        };
+        let passes = |window: &Window<'_>| said(window, WindowAction::Pass).unwrap();
+        assert_eq!(tried(&|window| Ok(passes(window))), Ok("ab a!x".into()));
+        let finding =
+            Finding { category: "x".into(), severity: Severity::Low, score: None, message_id: None, span: None };
+        let found = |window: &Window<'_>| if window.ending.is_none() { vec![finding.clone()] } else { Vec::new() };
+        for broken in [
+            tried(&|window| Ok(Inspection { findings: found(window), ..passes(window) })),
+            tried(&|window| Ok(Inspection { carry: vec![1], ..passes(window) })),
+            tried(&|window| match window.ending {
+                None => Ok(Inspection { safe_through: window.settled, ..passes(window) }),
+                Some(_) => Ok(passes(window)),
+            }),
+        ] {
+            let error = broken.unwrap_err();
+            assert!(
+                error.contains("its prefilter has a server let \"") && error.contains("of which it says"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -142,12 +142,9 @@ impl Asking<'_> {
         held.is_empty() || nothing_new || (!self.streaming && held.pending_bytes() < BUFFERED_WINDOW_BYTES)
     }
 
-    /// Asks `stage` about what waits in `held`, but where its descriptor has the answer. It is asked about the last window
-    /// of each text.
+    /// Asks `stage` about what waits in `held`, but where its descriptor has the answer.
     pub(super) async fn ask(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
-        let prefilter = stage.prefilter().filter(|_| self.ending.is_none());
-        if let Some(passed) = prefilter.and_then(|prefilter| held.text.prefiltered(prefilter)) {
-            stage.figures.prefiltered(&stage.name).increment(1);
+        if let Some(passed) = self.prefiltered(stage, held) {
             let judged = self.follow(stage, &mut held.text, passed)?;
             held.note_waiting(stage, Instant::now());
             return Ok(Asked { judged, ..Asked::default() });
@@ -189,6 +186,16 @@ impl Asking<'_> {
         let judged = self.follow(stage, &mut held.text, inspection)?;
         held.note_waiting(stage, started);
         Ok(Asked { judged, findings, slow })
+    }
+
+    /// What the guard has declared that it says. It is asked about the last window, and about all where it has failed.
+    fn prefiltered(self, stage: &Stage, held: &mut Withheld) -> Option<Inspection> {
+        let prefilter = stage.prefilter(&self.cx.caller.tenant).filter(|_| self.ending.is_none())?;
+        let passed = held.text.prefiltered(prefilter, stage.holdback_bytes)?;
+        held.watched.get_or_insert_with(|| Watched::begin(stage));
+        self.cx.inspected(stage, Some(&passed));
+        stage.figures.prefiltered(&stage.name).increment(1);
+        Some(passed)
     }
 
     fn follow(self, stage: &Stage, held: &mut Holdback, inspection: Inspection) -> Result<Judged, Reject> {
