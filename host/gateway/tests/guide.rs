@@ -62,7 +62,7 @@ fn every_command_of_the_guide_does_what_it_says() {
     let script = commands(&guide()).replace(":8080", &server).replace(":5000", &registry);
     let script = script.replace("/tmp/registry", &folder.path().join("registry").display().to_string());
     let has_registry = script.contains(REGISTRY[0]);
-    assert_eq!(script.matches("tidegate plugin ").count(), if has_registry { 15 } else { 12 }, "{script}");
+    assert_eq!(script.matches("tidegate plugin ").count(), if has_registry { 16 } else { 13 }, "{script}");
 
     let program = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
@@ -83,7 +83,9 @@ fn every_command_of_the_guide_does_what_it_says() {
     }
     assert!(status.success(), "{said}\n{wrong}");
     assert!(took < MINUTES, "the guide's commands took {took:.0?}");
-    assert!(said.contains("ok      the word is replaced") && said.contains("stages         stream-guard"), "{said}");
+    // As a project, and as a component with a file of cases.
+    assert_eq!(said.matches("ok      the word is replaced (").count(), 2, "{said}");
+    assert!(said.contains("stages         stream-guard"), "{said}");
     assert_eq!(said.matches("tidegate.toml is good").count(), 2, "{said}");
     assert!(said.contains("signed by      ed25519:") && said.contains("tidegate.lock: 1 plugin\n"), "{said}");
     assert_eq!(said.contains("/plugins/hush:1@sha256:"), has_registry, "{said}");
