@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 const MAX_METRICS: usize = 32;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_SUMMARY_BYTES: usize = 200;
+const STREAM_KEYS: [&str; 2] = ["holdback-bytes", "prefilter"];
 const KEYS: [&str; 9] =
     ["name", "version", "summary", "config-schema", "capabilities", "metrics", "mutates", "deterministic", "stream"];
 
@@ -29,8 +30,9 @@ pub(crate) fn parse(json: &str) -> Result<Descriptor, LoadCause> {
     if summary.is_empty() || summary.len() > MAX_SUMMARY_BYTES || summary.contains(char::is_control) {
         return Err(wrong("summary", format!("it is not one line of at most {MAX_SUMMARY_BYTES} bytes")));
     }
-    for unknown in said.keys().filter(|key| !KEYS.contains(&key.as_str())) {
-        tracing::info!(plugin = name, key = unknown.as_str(), "the descriptor has a key that this host does not know");
+    let unknown_keys = unknown_keys(&said);
+    for key in &unknown_keys {
+        tracing::info!(plugin = name, key, "the descriptor has a key that this host does not know");
     }
     let (holdback_bytes, prefilter) = stream(&said)?;
     Ok(Descriptor {
@@ -41,6 +43,7 @@ pub(crate) fn parse(json: &str) -> Result<Descriptor, LoadCause> {
         metrics: metrics(&said)?,
         holdback_bytes,
         prefilter,
+        unknown_keys,
         name,
         version,
         summary,
@@ -81,6 +84,21 @@ fn metrics(said: &Map<String, Value>) -> Result<Vec<String>, LoadCause> {
         }
         None => Ok(names),
     }
+}
+
+/// Keys that this host does not know, as paths.
+fn unknown_keys(said: &Map<String, Value>) -> Vec<String> {
+    let stream = said.get("stream");
+    let parts = [
+        ("", Some(said), KEYS.as_slice()),
+        ("stream.", stream.and_then(Value::as_object), &STREAM_KEYS),
+        ("stream.prefilter.", stream.and_then(|stream| stream.get("prefilter")?.as_object()), &Prefilter::KEYS),
+    ];
+    let unknown = parts.into_iter().flat_map(|(path, part, known)| {
+        let keys = part.into_iter().flat_map(Map::keys).filter(|key| !known.contains(&key.as_str()));
+        keys.map(move |key| format!("{path}{key}"))
+    });
+    unknown.collect()
 }
 
 /// What it says of its work on streams: the most that it withholds, and what it need not be asked about.
@@ -223,7 +241,15 @@ mod tests {
     fn a_newer_descriptor_is_read_all_the_same() {
         let mut newer = good();
         newer["view"] = json!("none");
-        assert!(parse(&newer.to_string()).is_ok());
+        newer["stream"]["pre-filter"] = json!({});
+        let parsed = parse(&newer.to_string()).unwrap();
+        assert_eq!(parsed.unknown_keys, ["view", "stream.pre-filter"]);
+        assert!(parsed.prefilter.is_some());
+        // It may say of which text the promise does not hold.
+        newer["stream"]["prefilter"]["not-behind"] = json!("0123456789");
+        let parsed = parse(&newer.to_string()).unwrap();
+        assert_eq!(parsed.unknown_keys, ["view", "stream.pre-filter", "stream.prefilter.not-behind"]);
+        assert_eq!(parsed.prefilter, None);
     }
 
     #[test]

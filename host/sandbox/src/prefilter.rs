@@ -68,7 +68,12 @@ impl Prefilter {
             for character in characters.chars() {
                 match classes.get_mut(character as usize) {
                     Some(place @ Class::Other) => *place = class,
-                    Some(_) => return Err((key, format!("{character:?} is in it, or in the other, already"))),
+                    Some(_) if key == "ends" && within.contains(character) => {
+                        return Err((key, format!("{character:?} is in `within` too")));
+                    }
+                    Some(_) => {
+                        return Err((key, format!("{character:?} is twice in it; each character is listed once")));
+                    }
                     None => return Err((key, format!("{character:?} is not ASCII"))),
                 }
             }
@@ -79,27 +84,28 @@ impl Prefilter {
         Ok(Self { classes, run_bytes })
     }
 
+    pub(crate) const KEYS: [&str; 3] = ["within", "ends", "run-bytes"];
+
     /// Of `stream.prefilter` in a descriptor whose guard withholds at most `holdback_bytes`. `None` where it has keys that
     /// this host does not know: they may take back some of the promise.
     pub(crate) fn parse(said: &Value, holdback_bytes: Option<u32>) -> Result<Option<Self>, LoadCause> {
-        let at = |key: &str, problem: &str| wrong(&format!("stream.prefilter.{key}"), problem);
+        let at = |key: &str, problem: String| wrong(&format!("stream.prefilter.{key}"), problem);
         let said = said.as_object().ok_or_else(|| wrong("stream.prefilter", "it is not an object"))?;
-        let text = |key: &str| said.get(key).and_then(Value::as_str).ok_or_else(|| at(key, "it is not a string"));
-        let number = said.get("run-bytes").and_then(Value::as_u64).and_then(|bytes| u32::try_from(bytes).ok());
-        let run_bytes = number.ok_or_else(|| at("run-bytes", "it is not a number of bytes"))?;
+        let get = |key: &str| said.get(key).ok_or_else(|| at(key, "it is missing".into()));
+        let text = |key: &str| get(key)?.as_str().ok_or_else(|| at(key, "it is not a string".into()));
+        let run_bytes = get("run-bytes")?.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
+        let run_bytes = run_bytes.ok_or_else(|| at("run-bytes", "it is not a number of bytes".into()))?;
         let prefilter = Self::new(text("within")?, text("ends")?, run_bytes as usize);
-        let prefilter = prefilter.map_err(|(key, problem)| at(key, &problem))?;
-        if holdback_bytes.is_none_or(|most| run_bytes > most) {
-            return Err(at("run-bytes", "it is more than `stream.holdback-bytes`, and a run waits for its end"));
+        let prefilter = prefilter.map_err(|(key, problem)| at(key, problem))?;
+        let waits = format!("a run of {run_bytes} bytes waits for its end");
+        match holdback_bytes {
+            None => Err(wrong("stream.holdback-bytes", format!("it is missing, and {waits}"))),
+            Some(most) if run_bytes > most => {
+                Err(at("run-bytes", format!("{waits}, which is more than `stream.holdback-bytes`, {most}")))
+            }
+            Some(_) if said.keys().any(|key| !Self::KEYS.contains(&key.as_str())) => Ok(None),
+            Some(_) => Ok(Some(prefilter)),
         }
-        let unknown = said.keys().find(|key| !["within", "ends", "run-bytes"].contains(&key.as_str()));
-        if let Some(key) = unknown {
-            tracing::info!(
-                key,
-                "the prefilter has a key that this host does not know: the guard is asked about all text"
-            );
-        }
-        Ok(unknown.is_none().then_some(prefilter))
     }
 }
 
@@ -144,12 +150,12 @@ mod tests {
         let parsed = |said: &Value, most| Prefilter::parse(said, most).map_err(|error| error.to_string());
         for (said, named) in [
             (json!(true), "`stream.prefilter`"),
-            (json!({"ends": " ", "run-bytes": 1}), "`stream.prefilter.within`"),
+            (json!({"ends": " ", "run-bytes": 1}), "`stream.prefilter.within`: it is missing"),
             (json!({"within": "", "ends": " ", "run-bytes": 1}), "`stream.prefilter.within`"),
-            (json!({"within": "aba", "ends": " ", "run-bytes": 1}), "`stream.prefilter.within`"),
+            (json!({"within": "a-zA-Z", "ends": " ", "run-bytes": 1}), "`stream.prefilter.within`: '-' is twice in it"),
             (json!({"within": "aé", "ends": " ", "run-bytes": 1}), "`stream.prefilter.within`"),
             (json!({"within": "a", "ends": [" "], "run-bytes": 1}), "`stream.prefilter.ends`"),
-            (json!({"within": "a", "ends": " a", "run-bytes": 1}), "`stream.prefilter.ends`"),
+            (json!({"within": "a", "ends": " a", "run-bytes": 1}), "`stream.prefilter.ends`: 'a' is in `within` too"),
             (json!({"within": "a", "ends": " "}), "`stream.prefilter.run-bytes`"),
             (json!({"within": "a", "ends": " ", "run-bytes": 0}), "`stream.prefilter.run-bytes`"),
             (json!({"within": "a", "ends": " ", "run-bytes": 65}), "`stream.prefilter.run-bytes`"),
@@ -160,12 +166,5 @@ mod tests {
         let good = json!({"within": "a", "ends": " ", "run-bytes": 64});
         assert!(parsed(&good, Some(64)).unwrap().is_some());
         assert!(parsed(&good, None).unwrap_err().contains("`stream.holdback-bytes`"));
-    }
-
-    /// It may say of which text the promise does not hold.
-    #[test]
-    fn with_a_key_that_is_not_known_there_is_none() {
-        let said = json!({"within": "a", "ends": " ", "run-bytes": 64, "not-behind": "0123456789"});
-        assert_eq!(Prefilter::parse(&said, Some(64)), Ok(None));
     }
 }

@@ -233,4 +233,6 @@ pub struct Descriptor {
     pub holdback_bytes: Option<u32>,
     /// Text of a stream that it need not be asked about.
     pub prefilter: Option<Prefilter>,
+    /// Keys, as paths, that this host does not know: a misspelt one is seldom what a newer plugin has.
+    pub unknown_keys: Vec<String>,
 }

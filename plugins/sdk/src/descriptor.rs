@@ -182,6 +182,15 @@ impl Descriptor {
 }
 
 /// Text that a stream guard lets through whatever its config: runs of ASCII characters, each ended by one of others.
+///
+/// ```
+/// use tidegate_plugin_sdk::{Descriptor, Prefilter};
+/// let letters = ('a'..='z').chain('A'..='Z').collect();
+/// let words = Prefilter { within: letters, ends: " ,;:!?\n".into(), run_bytes: 19 };
+/// assert_eq!(words.through("The cat sa"), Some(8));
+/// assert_eq!(words.through("The cat 9"), None);
+/// Descriptor::new("guard", "0.1.0", "Finds numbers").holdback(19).prefilter(words);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefilter {
     /// What a run is made of.

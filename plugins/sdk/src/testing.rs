@@ -130,7 +130,7 @@ impl<G: StreamGuard> Stream<'_, G> {
         let lets_go = said.action == WindowAction::Pass && said.safe_through as usize >= through;
         if !lets_go || !said.findings.is_empty() || !self.carry.is_empty() {
             return Err(broken(&format!(
-                "its prefilter lets {:?} through, of which it says {said:?}",
+                "its descriptor says that it need not be asked about {:?}, of which it says {said:?}",
                 window.pending()
             )));
         }
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(streamed(&["ab c", "d 1 f", "e"]).unwrap(), "ab cd 1 fe", "it is asked about what has a digit");
         for broken in ["af z", "as z", "ah z"] {
             let error = streamed(&["ab ", broken, "!"]).unwrap_err().to_string();
-            assert!(error.contains(&format!("its prefilter lets {broken:?} through")), "{error}");
+            assert!(error.contains(&format!("need not be asked about {broken:?}, of which it says")), "{error}");
         }
     }
 }

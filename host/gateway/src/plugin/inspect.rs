@@ -115,6 +115,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "prefilter": about.prefilter.as_ref().map(|prefilter| json!({
             "within": prefilter.within(), "ends": prefilter.ends(), "run_bytes": prefilter.run_bytes(),
         })),
+        "unknown_keys": about.unknown_keys,
         "config_schema": about.config_schema,
     })
 }
@@ -153,6 +154,10 @@ fn lines(report: &Value) -> Vec<String> {
     if let prefilter @ Value::Object(_) = &report["prefilter"] {
         let (within, ends, run) = (&prefilter["within"], &prefilter["ends"], &prefilter["run_bytes"]);
         lines.push(format!("not asked      about runs of {within}, at most {run} bytes each, that end with {ends}"));
+    }
+    let unknown = words(&report["unknown_keys"]);
+    if !unknown.is_empty() {
+        lines.push(format!("unknown keys   {unknown}: this version does nothing with them"));
     }
     let metrics = words(&report["metrics"]);
     lines.push(format!("metrics        {}", if metrics.is_empty() { "none" } else { &metrics }));

@@ -188,15 +188,31 @@ impl<J: Judge> Guard<'_, J> {
         let Some(declared) = prefilter.and_then(|prefilter| held.prefiltered(prefilter, self.cap.bytes())) else {
             return Ok(said);
         };
-        let keeps = said.safe_through >= declared.safe_through;
-        if !keeps || (&said.action, said.carry.len(), said.findings.len()) != (&declared.action, 0, 0) {
-            bail!(
-                "its prefilter has a server let {:?} through without asking, of which it says {said:?}",
+        match breach(&said, &declared) {
+            Some(breach) => bail!(
+                "its descriptor says (`stream.prefilter`) that it need not be asked about {:?}; of that it {breach}",
                 held.pending()
-            );
+            ),
+            None => Ok(declared),
         }
-        Ok(declared)
     }
+}
+
+/// What a guard says that it has promised not to.
+fn breach(said: &Inspection, declared: &Inspection) -> Option<String> {
+    match &said.action {
+        WindowAction::Halt { .. } => return Some("halts the answer".into()),
+        WindowAction::Redact(_) => return Some("redacts some: take what that is made of out of `within`".into()),
+        WindowAction::Pass => {}
+    }
+    if let [finding, ..] = said.findings.as_slice() {
+        return Some(format!("finds `{}`: take what that is made of out of `within`", finding.category));
+    }
+    if !said.carry.is_empty() {
+        return Some(format!("remembers something: its `carry` has {} bytes", said.carry.len()));
+    }
+    let kept = declared.safe_through.checked_sub(said.safe_through).filter(|kept| *kept > 0)?;
+    Some(format!("keeps the last {kept} bytes of what it would let go: take their ends out of `ends`"))
 }
 
 fn compare(outcome: &Value, whole: &Value, how: impl Fn() -> String) -> anyhow::Result<()> {
@@ -300,19 +316,29 @@ mod tests {
         let finding =
             Finding { category: "x".into(), severity: Severity::Low, score: None, message_id: None, span: None };
         let found = |window: &Window<'_>| if window.ending.is_none() { vec![finding.clone()] } else { Vec::new() };
-        for broken in [
-            tried(&|window| Ok(Inspection { findings: found(window), ..passes(window) })),
-            tried(&|window| Ok(Inspection { carry: vec![1], ..passes(window) })),
-            tried(&|window| match window.ending {
-                None => Ok(Inspection { safe_through: window.settled, ..passes(window) }),
-                Some(_) => Ok(passes(window)),
-            }),
+        let open = |window: &Window<'_>, action: WindowAction| match window.ending {
+            None => Ok(Inspection { action, ..passes(window) }),
+            Some(_) => Ok(passes(window)),
+        };
+        let refusal = || Refusal { code: "no".into(), public_message: "no".into(), private_reason: None };
+        for (broken, how) in [
+            (tried(&|window| Ok(Inspection { findings: found(window), ..passes(window) })), "finds `x`"),
+            (tried(&|window| Ok(Inspection { carry: vec![1], ..passes(window) })), "remembers something"),
+            (tried(&|window| open(window, redact(window.settled, window.settled))), "redacts some"),
+            (
+                tried(&|window| open(window, WindowAction::Halt { refusal: refusal(), farewell: None })),
+                "halts the answer",
+            ),
+            (
+                tried(&|window| match window.ending {
+                    None => Ok(Inspection { safe_through: window.settled, ..passes(window) }),
+                    Some(_) => Ok(passes(window)),
+                }),
+                "keeps the last 3 bytes",
+            ),
         ] {
             let error = broken.unwrap_err();
-            assert!(
-                error.contains("its prefilter has a server let \"") && error.contains("of which it says"),
-                "{error}"
-            );
+            assert!(error.contains("need not be asked about \"") && error.contains(how), "{how}: {error}");
         }
     }
 

@@ -70,6 +70,7 @@ mod tests {
             metrics: Vec::new(),
             holdback_bytes: None,
             prefilter: None,
+            unknown_keys: Vec::new(),
         }
     }
 
