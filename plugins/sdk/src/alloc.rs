@@ -8,7 +8,7 @@
 //! handed back. Once the plugin is configured such things are laid end to end in a region of their own, `scratch.rs`, which
 //! begins anew whenever nothing lives in it; dlmalloc has what finds no room there (`docs/decisions/0026`).
 //!
-//! Invariant: each region is handed out once. Beside its tests this is the one file of the SDK with `unsafe` of its own: a
+//! Invariant: each region is handed out once. Beside its tests and the bindings this is the one file of the SDK with `unsafe`: a
 //! guest reaches nothing but its own memory, whatever is wrong here.
 #![allow(unsafe_code)]
 

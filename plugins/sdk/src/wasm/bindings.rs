@@ -1,5 +1,6 @@
 //! Generated from `wit/`: one world per stage, so that a component exports what its author names and nothing
-//! else, and imports only the capabilities that it uses. All of them share one set of types.
+//! else, and imports only the capabilities that it uses. All of them share one set of types. What is not generated is
+//! [`run_constructors`].
 
 #![allow(missing_docs, unsafe_code, clippy::all, clippy::undocumented_unsafe_blocks)]
 
