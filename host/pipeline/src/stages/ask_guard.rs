@@ -65,6 +65,8 @@ impl Drop for Waiting {
 struct Watched {
     span: Span,
     calls: u64,
+    /// Windows that it was not asked about.
+    prefiltered: u64,
     /// The case of the first failure.
     failure: Option<&'static str>,
     /// The gravest so far.
@@ -79,11 +81,12 @@ impl Watched {
     fn begin(stage: &Stage) -> Self {
         let (name, kind) = (&stage.name, StageKind::StreamGuard.as_str());
         let span = tracing::debug_span!(
-            "plugin", %name, stage = kind, outcome = Empty, verdict = Empty, calls = Empty, us = Empty, held_ms = Empty
+            "plugin", %name, stage = kind, outcome = Empty, verdict = Empty,
+            calls = Empty, prefiltered = Empty, us = Empty, held_ms = Empty
         );
         let times = CallTimes::of(stage.figures.calls(&stage.name, StageKind::StreamGuard));
         let (took, held) = (Duration::ZERO, Duration::ZERO);
-        Self { span, calls: 0, failure: None, verdict: None, took, held, times }
+        Self { span, calls: 0, prefiltered: 0, failure: None, verdict: None, took, held, times }
     }
 
     /// Of a call that began then.
@@ -113,6 +116,7 @@ impl Drop for Watched {
             self.span.record("verdict", verdict);
         }
         self.span.record("calls", self.calls);
+        self.span.record("prefiltered", self.prefiltered);
         self.span.record("us", self.took.as_micros() as u64);
         self.span.record("held_ms", self.held.as_millis() as u64);
         // A span that nothing is said in is not seen in a log.
@@ -192,7 +196,7 @@ impl Asking<'_> {
     fn prefiltered(self, stage: &Stage, held: &mut Withheld) -> Option<Inspection> {
         let prefilter = stage.prefilter(&self.cx.caller.tenant).filter(|_| self.ending.is_none())?;
         let passed = held.text.prefiltered(prefilter, stage.holdback_bytes)?;
-        held.watched.get_or_insert_with(|| Watched::begin(stage));
+        held.watched.get_or_insert_with(|| Watched::begin(stage)).prefiltered += 1;
         self.cx.inspected(stage, Some(&passed));
         stage.figures.prefiltered(&stage.name).increment(1);
         Some(passed)
