@@ -3,6 +3,7 @@
 use crate::halts::stage;
 use crate::one_read::{model, texts};
 use http_body_util::BodyExt;
+use std::path::Path;
 use std::sync::Arc;
 use tidegate_tests::{Gateway, ask, with_model};
 use tokio::sync::Semaphore;
@@ -28,7 +29,9 @@ async fn plain_words_are_not_asked_about_and_what_is_among_them_is_found() {
     let let_go = Arc::new(Semaphore::new(0));
     let reads = pieces.map(|(piece, _)| vec![piece.to_owned()]).to_vec();
     let model = model("tidegate-starter", reads, &let_go).await;
-    let gateway = Gateway::start(&format!("{model}{}", stage("pii-guard", ""))).await;
+    // Under a name of its own: the figures are of all gateways of this process.
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dist/pii-guard.wasm");
+    let gateway = Gateway::start(&format!("{model}{}", stage("prefiltered", &format!("file = {file:?}")))).await;
     let mut request = with_model(ask("Hello!"));
     request["stream"] = true.into();
     let mut body = gateway.send(gateway.json_request("/v1/chat/completions", &request)).await.into_body();
@@ -40,7 +43,7 @@ async fn plain_words_are_not_asked_about_and_what_is_among_them_is_found() {
         let_go.add_permits(1);
     }
     body.collect().await.unwrap();
-    assert_eq!(counted(&gateway, "tidegate_plugin_prefiltered_total{plugin=\"pii-guard\"").await, 5);
-    let calls = "tidegate_plugin_call_seconds_count{plugin=\"pii-guard\",stage=\"stream-guard\"";
+    assert_eq!(counted(&gateway, "tidegate_plugin_prefiltered_total{plugin=\"prefiltered\"").await, 5);
+    let calls = "tidegate_plugin_call_seconds_count{plugin=\"prefiltered\",stage=\"stream-guard\"";
     assert_eq!(counted(&gateway, calls).await, 2, "the address and the end");
 }
