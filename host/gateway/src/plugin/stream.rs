@@ -316,17 +316,18 @@ mod tests {
         let finding =
             Finding { category: "x".into(), severity: Severity::Low, score: None, message_id: None, span: None };
         let found = |window: &Window<'_>| if window.ending.is_none() { vec![finding.clone()] } else { Vec::new() };
-        let open = |window: &Window<'_>, action: WindowAction| match window.ending {
-            None => Ok(Inspection { action, ..passes(window) }),
-            Some(_) => Ok(passes(window)),
+        // Of what it is asked about it lets all go.
+        let breaks = |window: &Window<'_>, action: WindowAction| match window.ending {
+            None if !window.text.contains('!') => Ok(Inspection { action, ..passes(window) }),
+            _ => Ok(passes(window)),
         };
         let refusal = || Refusal { code: "no".into(), public_message: "no".into(), private_reason: None };
         for (broken, how) in [
             (tried(&|window| Ok(Inspection { findings: found(window), ..passes(window) })), "finds `x`"),
             (tried(&|window| Ok(Inspection { carry: vec![1], ..passes(window) })), "remembers something"),
-            (tried(&|window| open(window, redact(window.settled, window.settled))), "redacts some"),
+            (tried(&|window| breaks(window, redact(window.settled, window.settled))), "redacts some"),
             (
-                tried(&|window| open(window, WindowAction::Halt { refusal: refusal(), farewell: None })),
+                tried(&|window| breaks(window, WindowAction::Halt { refusal: refusal(), farewell: None })),
                 "halts the answer",
             ),
             (
