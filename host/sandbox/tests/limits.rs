@@ -52,13 +52,15 @@ async fn an_endless_loop_ends_within_10_ms_of_its_deadline_at_best_and_seldom_pa
 
 /// How long after its limit each of so many loops ended, the shortest first.
 async fn past(limit: Duration, plugin: &Plugin, rounds: usize) -> Vec<Duration> {
+    // Of a call's first stretch the wall time counts, as far as one look goes (`meter.rs`): others may have had the processor.
+    let lacked = Duration::from_millis(16).min(limit / 2);
     let mut over = Vec::new();
     for _ in 0..rounds {
         let before = spent();
         inspect(plugin, &ctx(), "loop").await.unwrap_err();
         let spent = spent() - before;
-        assert!(spent >= limit, "{spent:?} of {limit:?}");
-        over.push(spent - limit);
+        assert!(spent + lacked >= limit, "{spent:?} of {limit:?}");
+        over.push(spent.saturating_sub(limit));
     }
     over.sort();
     over
