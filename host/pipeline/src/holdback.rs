@@ -154,14 +154,9 @@ impl Holdback {
     /// What the guard has declared that it says of this window, while it remembers nothing; `None` where it has to be asked. So
     /// it has where more than `cap` would wait: it may let that go.
     pub fn prefiltered(&self, prefilter: &Prefilter, cap: usize) -> Option<Inspection> {
-        let through = prefilter.through(self.pending()).filter(|_| self.carry.is_empty())?;
-        (self.pending_bytes() - through <= cap).then_some(())?;
-        Some(Inspection {
-            action: WindowAction::Pass,
-            safe_through: u32::try_from(self.settled() + through).ok()?,
-            carry: Vec::new(),
-            findings: Vec::new(),
-        })
+        let through = prefilter.through(self.pending())?;
+        let may_wait = self.carry.is_empty() && self.pending_bytes() - through <= cap;
+        may_wait.then(|| Inspection::pass(self.settled() + through))
     }
 
     /// Follows an inspection of the window that [`Self::window`] gave. `last` says that no text follows: then

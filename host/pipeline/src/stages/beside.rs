@@ -7,7 +7,7 @@ use crate::holdback::{AtCap, Holdback};
 use crate::stage::Stage;
 use crate::stages::ask_guard::{Asked, Asking, Withheld};
 use crate::stages::screen_output::Judged;
-use tidegate_sandbox::stage::{Inspection, WindowAction};
+use tidegate_sandbox::stage::Inspection;
 use tidegate_types::{Fault, Finding, Reject};
 
 /// One text on its way past several guards.
@@ -89,13 +89,7 @@ impl Beside {
     fn let_go(&mut self) -> Result<Judged, Reject> {
         let common = self.each.iter().map(|place| place.ahead).min().unwrap_or(self.all.pending_bytes());
         self.each.iter_mut().for_each(|place| place.ahead -= common);
-        let through = self.all.window().settled as usize + common;
-        let pass = Inspection {
-            action: WindowAction::Pass,
-            safe_through: u32::try_from(through).unwrap_or(u32::MAX),
-            carry: Vec::new(),
-            findings: Vec::new(),
-        };
+        let pass = Inspection::pass(self.all.window().settled as usize + common);
         let released = self.all.apply(pass, false, usize::MAX, AtCap::Halt);
         let released = released.map_err(|error| Reject::internal(Fault::Plugin, error.to_string()))?;
         Ok(Judged { text: released.text, logprobs: released.logprobs, ..Judged::default() })
