@@ -150,7 +150,7 @@ impl Asking<'_> {
     pub(super) async fn ask(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         if let Some(passed) = self.prefiltered(stage, held) {
             let judged = self.follow(stage, &mut held.text, passed)?;
-            held.note_waiting(stage, Instant::now());
+            held.note_waiting(stage, Instant::now);
             return Ok(Asked { judged, ..Asked::default() });
         }
         let Self { cx, streaming, choice, channel, ending } = self;
@@ -188,7 +188,7 @@ impl Asking<'_> {
             stage.count_verdict(StageKind::StreamGuard, "redact");
         }
         let judged = self.follow(stage, &mut held.text, inspection)?;
-        held.note_waiting(stage, started);
+        held.note_waiting(stage, || started);
         Ok(Asked { judged, findings, slow })
     }
 
@@ -235,11 +235,11 @@ impl Withheld {
     }
 
     /// Text waits since the guard was asked about it, until it lets all of it go.
-    fn note_waiting(&mut self, stage: &Stage, asked: Instant) {
+    fn note_waiting(&mut self, stage: &Stage, asked: impl FnOnce() -> Instant) {
         if self.text.is_empty() {
             self.let_go();
         } else if self.waiting.is_none() {
-            self.waiting = Some(Waiting { since: asked, figure: stage.figures.holdback(&stage.name).clone() });
+            self.waiting = Some(Waiting { since: asked(), figure: stage.figures.holdback(&stage.name).clone() });
         }
     }
 }
