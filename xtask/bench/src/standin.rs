@@ -14,11 +14,6 @@ struct Answers {
     pace: Duration,
 }
 
-/// Serves on a free port: a whole answer, or one of `events` text events, each in a write of its own, with numbered words.
-pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
-    answering(events, streamed(events, |i| format!("word{i} ")), Duration::ZERO).await
-}
-
 /// What stands in each event.
 #[derive(Clone, Copy)]
 pub(crate) enum Said {
@@ -26,6 +21,11 @@ pub(crate) enum Said {
     Words,
     /// One with a number behind it: the guard is asked.
     Numbers,
+}
+
+/// Serves on a free port: a whole answer, or one of `events` text events, each in a write of its own, with numbered words.
+pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
+    answering(events, streamed(events, |i| format!("word{i} ")), Duration::ZERO).await
 }
 
 /// The same at a model's pace, with words that say when they were sent.
