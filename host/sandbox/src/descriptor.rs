@@ -105,9 +105,11 @@ fn unknown_keys(said: &Map<String, Value>) -> Vec<String> {
 fn stream(said: &Map<String, Value>) -> Result<(Option<u32>, Option<Prefilter>), LoadCause> {
     let Some(stream) = said.get("stream") else { return Ok((None, None)) };
     let stream = stream.as_object().ok_or_else(|| wrong("stream", "it is not an object"))?;
-    let number = |bytes: &Value| bytes.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
-    let number = |bytes| number(bytes).ok_or_else(|| wrong("stream.holdback-bytes", "it is not a number of bytes"));
-    let holdback_bytes = stream.get("holdback-bytes").map(number).transpose()?;
+    let bytes = |bytes: &Value| {
+        let bytes = bytes.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
+        bytes.ok_or_else(|| wrong("stream.holdback-bytes", "it is not a number of bytes"))
+    };
+    let holdback_bytes = stream.get("holdback-bytes").map(bytes).transpose()?;
     let prefilter = stream.get("prefilter").map(|said| Prefilter::parse(said, holdback_bytes)).transpose()?;
     Ok((holdback_bytes, prefilter.flatten()))
 }
