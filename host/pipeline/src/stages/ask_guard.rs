@@ -148,11 +148,22 @@ impl Asking<'_> {
 
     /// Asks `stage` about what waits in `held`, but where its descriptor has the answer.
     pub(super) async fn ask(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
-        if let Some(passed) = self.prefiltered(stage, held) {
-            let judged = self.follow(stage, &mut held.text, passed)?;
-            held.note_waiting(stage, Instant::now);
-            return Ok(Asked { judged, ..Asked::default() });
+        match self.declared(stage, held)? {
+            Some(judged) => Ok(Asked { judged, ..Asked::default() }),
+            None => self.call(stage, held).await,
         }
+    }
+
+    /// What leaves of what waits in `held`, where the descriptor of `stage` has the answer.
+    pub(super) fn declared(self, stage: &Stage, held: &mut Withheld) -> Result<Option<Judged>, Reject> {
+        let Some(passed) = self.prefiltered(stage, held) else { return Ok(None) };
+        let judged = self.follow(stage, &mut held.text, passed)?;
+        held.note_waiting(stage, Instant::now);
+        Ok(Some(judged))
+    }
+
+    /// Asks `stage` about what waits in `held`.
+    pub(super) async fn call(self, stage: &Stage, held: &mut Withheld) -> Result<Asked, Reject> {
         let Self { cx, streaming, choice, channel, ending } = self;
         let Withheld { text, call, pool, watched, .. } = &mut *held;
         let window = text.window();

@@ -27,22 +27,26 @@ struct Place {
 }
 
 impl Beside {
-    /// Judges new text of the channel; what all guards let go leaves. What each of them saw goes to `findings`, whatever
-    /// becomes of the others.
-    pub(super) async fn judge(
-        &mut self,
-        stages: &[Stage],
-        asking: Asking<'_>,
-        new: Judged,
-        findings: &mut Vec<Finding>,
-    ) -> Result<Asked, Reject> {
+    /// Takes new text of the channel, and says what leaves where the guards need not be asked yet.
+    pub(super) fn take(&mut self, stages: &[Stage], asking: Asking<'_>, new: Judged) -> Result<Option<Judged>, Reject> {
         self.each.resize_with(stages.len(), Place::default);
         let nothing_new = new.text.is_empty();
         self.each.iter_mut().for_each(|place| place.held.text.push(&new.text, Vec::new()));
         self.all.push(&new.text, new.logprobs);
-        if !stages.is_empty() && asking.may_wait(&self.all, nothing_new) {
-            return Ok(Asked::default());
+        if stages.is_empty() {
+            return self.let_go().map(Some);
         }
+        Ok(asking.may_wait(&self.all, nothing_new).then(Judged::default))
+    }
+
+    /// Asks each guard about what it has not let go; what all let go leaves. What each of them saw goes to `findings`, whatever
+    /// becomes of the others.
+    pub(super) async fn ask(
+        &mut self,
+        stages: &[Stage],
+        asking: Asking<'_>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Asked, Reject> {
         let asks = stages.iter().zip(&mut self.each).map(|(stage, place)| place.ask(stage, asking));
         let answers = all(futures_util::future::join_all(asks).await, findings)?;
         let slow = answers.iter().any(|asked| asked.slow);

@@ -125,10 +125,15 @@ impl OutputScreen {
         });
         for (batch, link) in batches(guards).zip(&mut self.held[at].chain) {
             let was_halted = judged.halted;
-            let passing = link.pass(batch, asking, judged, std::mem::take(&mut more), &mut self.findings);
-            let Asked { judged: next, slow, .. } = passing.await?;
-            self.slow |= slow;
-            judged = Judged { halted: next.halted || was_halted, ..next };
+            judged = match link.take(batch, asking, judged, std::mem::take(&mut more))? {
+                Some(let_go) => let_go,
+                None => {
+                    let Asked { judged, slow, .. } = link.ask(batch, asking, &mut self.findings).await?;
+                    self.slow |= slow;
+                    judged
+                }
+            };
+            judged.halted |= was_halted;
             // The farewell may have the model's words before it: the guards behind judge it, as the last of the text.
             if judged.halted {
                 asking = asking.of_the_last();
@@ -164,29 +169,49 @@ impl Link {
         if batch.len() == 1 { Self::Alone(Box::default()) } else { Self::Beside(Beside::default()) }
     }
 
-    /// What the guards of this batch let go of what they hold and what is new. What they saw goes to `findings`.
-    async fn pass(
+    /// Takes what is new, and says what leaves where no guard of this batch has to be asked. That is most events of a stream: no
+    /// future of a call is made for them.
+    fn take(
         &mut self,
         stages: &[Stage],
         asking: Asking<'_>,
         new: Judged,
         more: Vec<Piece>,
-        findings: &mut Vec<Finding>,
-    ) -> Result<Asked, Reject> {
+    ) -> Result<Option<Judged>, Reject> {
         match (self, stages) {
             (Self::Alone(held), [stage]) => {
                 let nothing_new = new.text.is_empty() && more.iter().all(|piece| piece.text.is_empty());
                 held.text.push(&new.text, new.logprobs);
                 more.into_iter().for_each(|piece| held.text.push_next(&piece.text, piece.logprobs));
                 if asking.may_wait(&held.text, nothing_new) {
-                    return Ok(Asked::default());
+                    return Ok(Some(Judged::default()));
                 }
-                let mut asked = asking.ask(stage, held).await?;
+                asking.declared(stage, held)
+            }
+            (Self::Beside(several), stages) => several.take(stages, asking, new.joined(more)),
+            (Self::Alone(_), _) => Err(without_a_place()),
+        }
+    }
+
+    /// What the guards of this batch let go of what they hold. What they saw goes to `findings`.
+    async fn ask(
+        &mut self,
+        stages: &[Stage],
+        asking: Asking<'_>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<Asked, Reject> {
+        match (self, stages) {
+            (Self::Alone(held), [stage]) => {
+                let mut asked = asking.call(stage, held).await?;
                 findings.append(&mut asked.findings);
                 Ok(asked)
             }
-            (Self::Beside(several), stages) => several.judge(stages, asking, new.joined(more), findings).await,
-            (Self::Alone(_), _) => Err(Reject::internal(Fault::Plugin, "a guard without a place")),
+            (Self::Beside(several), stages) => several.ask(stages, asking, findings).await,
+            (Self::Alone(_), _) => Err(without_a_place()),
         }
     }
+}
+
+fn without_a_place() -> Reject {
+    Reject::internal(Fault::Plugin, "a guard without a place")
 }
