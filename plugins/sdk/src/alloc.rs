@@ -28,24 +28,24 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What dlmalloc asks for at least, and a page of WebAssembly.
 const REGION_BYTES: usize = 64 << 10;
-/// What the host's kernel gives memory by.
-const HOST_PAGE: usize = 4 << 10;
-/// Within so many bytes before a region's end dlmalloc writes a word when it is handed the region.
-const FOOT: usize = 128;
 
-/// Both regions: dlmalloc's, and behind the border the scratch.
+/// The scratch, and behind it dlmalloc's region. A call writes the beginning of the one, and the component's own statics, which
+/// the linker puts before it; dlmalloc the end of the other, and what is linked behind that is written at calls as well. So an
+/// instance has as few pages of its own as can be (`docs/decisions/0021`).
 #[repr(C, align(16))]
-pub(crate) struct Area([u8; AREA_BYTES]);
-const AREA_BYTES: usize = REGION_BYTES + HOST_PAGE + FOOT + scratch::BYTES;
+pub(crate) struct Area {
+    scratch: [u8; scratch::BYTES],
+    lasting: [u8; REGION_BYTES],
+}
 
-/// Bytes of an area before the border. It lies where dlmalloc's last word and what calls write first are on one page of the
-/// host's, wherever the linker puts the area: an instance has as few pages of its own as can be (`docs/decisions/0021`).
-fn border(area: *mut u8) -> usize {
-    (area.addr() + REGION_BYTES).next_multiple_of(HOST_PAGE) + FOOT - area.addr()
+impl Area {
+    const fn new() -> Self {
+        Self { scratch: [0; scratch::BYTES], lasting: [0; REGION_BYTES] }
+    }
 }
 
 #[cfg(target_arch = "wasm32")]
-static mut AREA: Area = Area([0; AREA_BYTES]);
+static mut AREA: Area = Area::new();
 
 #[cfg(target_arch = "wasm32")]
 #[global_allocator]
@@ -82,7 +82,7 @@ struct Parts {
 
 /// Where dlmalloc's memory comes from.
 struct Memory {
-    /// The area with the first region, until that is handed out.
+    /// The first region, until that is handed out.
     first: AtomicPtr<u8>,
     behind: fn(usize) -> (*mut u8, usize),
 }
@@ -90,14 +90,15 @@ struct Memory {
 impl Heap {
     const fn over(area: *mut Area, behind: fn(usize) -> (*mut u8, usize)) -> Self {
         let area: *mut u8 = area.cast();
-        let lasting = Dlmalloc::new_with_allocator(Memory { first: AtomicPtr::new(area), behind });
+        let first = AtomicPtr::new(area.wrapping_add(scratch::BYTES));
+        let lasting = Dlmalloc::new_with_allocator(Memory { first, behind });
         Self(UnsafeCell::new(Parts { area, scratch: Scratch::closed(), lasting }))
     }
 
     fn calls_begin(&self) {
         // SAFETY: as for the allocator's own functions.
         let parts = unsafe { &mut *self.0.get() };
-        parts.scratch.open(parts.area.wrapping_add(border(parts.area)));
+        parts.scratch.open(parts.area);
     }
 }
 
@@ -174,7 +175,7 @@ unsafe impl Allocator for Memory {
         if bytes <= REGION_BYTES {
             let first = self.first.swap(ptr::null_mut(), Ordering::Relaxed);
             if !first.is_null() {
-                return (first, border(first), 0);
+                return (first, REGION_BYTES, 0);
             }
         }
         let (base, bytes) = (self.behind)(bytes);

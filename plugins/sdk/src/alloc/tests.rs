@@ -22,16 +22,16 @@ fn leak(bytes: usize) -> (*mut u8, usize) {
 
 /// Its scratch is not zero: what is asked for as zeros is to be made so.
 fn area() -> *mut Area {
-    let mut area = Box::new(Area([0; AREA_BYTES]));
-    let border = border(area.0.as_mut_ptr());
-    area.0[border..].fill(0xaa);
+    let mut area = Box::new(Area::new());
+    area.scratch.fill(0xaa);
     Box::leak(area)
 }
 
 /// With dlmalloc's region.
 fn heap() -> (Heap, Range<usize>) {
     let area = area();
-    (Heap::over(area, leak), area.addr()..area.addr() + border(area.cast()))
+    let begin = area.addr() + BYTES;
+    (Heap::over(area, leak), begin..begin + REGION_BYTES)
 }
 
 /// With the scratch.
@@ -39,8 +39,7 @@ fn configured() -> (Heap, Range<usize>) {
     let area = area();
     let heap = Heap::over(area, leak);
     heap.calls_begin();
-    let begin = area.addr() + border(area.cast());
-    (heap, begin..begin + BYTES)
+    (heap, area.addr()..area.addr() + BYTES)
 }
 
 /// Something that lives: where, and what its bytes are.
@@ -147,21 +146,21 @@ proptest! {
     }
 }
 
-/// dlmalloc's last word lies before the scratch, on the same page, and nothing else of it that is written does.
+/// What is written lies at both ends of the area, and of dlmalloc's region where that begins.
 #[test]
-fn the_end_of_the_region_and_the_scratch_are_one_page() {
+fn what_calls_write_begins_the_area_and_the_last_word_of_the_region_ends_it() {
     let area = area();
     let heap = Heap::over(area, leak);
-    let kept = take(&heap, Layout::from_size_align(100, 8).unwrap());
+    let kept = take(&heap, layout(100));
     heap.calls_begin();
-    let call = take(&heap, Layout::from_size_align(100, 8).unwrap());
-    let border = border(area.cast());
-    assert_eq!((call.addr() - area.addr(), call.addr() % HOST_PAGE), (border, FOOT));
-    assert!(border + BYTES <= AREA_BYTES && kept.addr() - area.addr() < HOST_PAGE);
+    let call = take(&heap, layout(100));
+    assert_eq!(call.addr(), area.addr());
+    assert!((0..256).contains(&(kept.addr() - area.addr() - BYTES)), "it begins the region");
     // SAFETY: what was handed out of it is not used any more.
-    let bytes = unsafe { &(*area).0 };
-    assert!(bytes[border - FOOT..border].iter().any(|byte| *byte != 0), "its last word");
-    assert!(bytes[HOST_PAGE..border - FOOT].iter().all(|byte| *byte == 0), "and nothing between");
+    let region = unsafe { &(*area).lasting };
+    let (between, end) = region[256..].split_at(REGION_BYTES - 256 - 128);
+    assert!(between.iter().all(|byte| *byte == 0), "nothing between is written");
+    assert!(end.iter().any(|byte| *byte != 0), "its last word");
 }
 
 #[test]
@@ -190,6 +189,7 @@ fn what_is_larger_comes_from_behind_and_leaves_the_region_to_others() {
     assert!(places.iter().any(|place| region.contains(&place.addr())));
     assert_eq!(GROWN.get(), before + 1);
 }
+
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
 }

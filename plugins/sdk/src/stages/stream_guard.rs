@@ -8,6 +8,7 @@
 
 use crate::plugin::{Error, Plugin};
 use crate::types::{Attrs, Context, Finding, Refusal, Span};
+use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::ops::Range;
@@ -201,14 +202,59 @@ pub fn inspect_with_carry<G: StreamGuard>(
         bytes => postcard::from_bytes(bytes).map_err(|e| Error::Other(format!("carry is not this guard's: {e}")))?,
     };
     let inspection = guard.inspect_window(ctx, &mut state, window)?;
-    let wire = |state| postcard::to_allocvec(state).map_err(|e| Error::Other(format!("state has no wire form: {e}")));
-    let mut carry = wire(&state)?;
+    let wire = postcard::to_extend(&state, Vec::with_capacity(SMALL_STATE_BYTES));
+    let mut carry = wire.map_err(|e| Error::Other(format!("state has no wire form: {e}")))?;
     // Nothing carried is the state of a beginning, and the host can see that it is.
-    if carry == wire(&G::State::default())? {
-        carry.clear();
+    if is_wire_form(&carry, &G::State::default()) {
+        carry = Vec::new();
     }
     if carry.len() > MAX_CARRY_BYTES {
         return Err(Error::Other(format!("state has {} bytes; a stream may carry {MAX_CARRY_BYTES}", carry.len())));
     }
     Ok((inspection, carry))
+}
+
+/// Most states have fewer: their wire form is written without growing.
+const SMALL_STATE_BYTES: usize = 16;
+
+/// Whether `bytes` are the wire form of `value`, which is not written for that.
+fn is_wire_form(bytes: &[u8], value: &impl Serialize) -> bool {
+    postcard::serialize_with_flavor(value, Same(bytes)).unwrap_or(false)
+}
+
+/// Takes bytes that are the same as these.
+struct Same<'a>(&'a [u8]);
+
+impl Flavor for Same<'_> {
+    type Output = bool;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        match self.0.split_first() {
+            Some((same, rest)) if *same == byte => {
+                self.0 = rest;
+                Ok(())
+            }
+            _ => Err(postcard::Error::SerializeBufferFull),
+        }
+    }
+
+    fn finalize(self) -> postcard::Result<bool> {
+        Ok(self.0.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_wire_form_of_a_value_is_it() {
+        let value = (7_u16, Some("ab"));
+        let bytes = postcard::to_allocvec(&value).unwrap();
+        assert!(is_wire_form(&bytes, &value));
+        assert!(!is_wire_form(&bytes[..bytes.len() - 1], &value), "it goes on");
+        assert!(!is_wire_form(&[&bytes[..], &[0]].concat(), &value), "it has ended");
+        assert!(!is_wire_form(&bytes, &(7_u16, Some("ac"))));
+        assert!(is_wire_form(&[], &()));
+    }
 }
