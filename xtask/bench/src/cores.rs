@@ -13,12 +13,17 @@ pub(crate) fn allowed() -> anyhow::Result<String> {
 
 /// The first two of them; none where there are fewer.
 pub(crate) fn two_of(allowed: &str) -> Option<[String; 2]> {
+    let mut cores = each_of(allowed);
+    Some([cores.next()?.to_string(), cores.next()?.to_string()])
+}
+
+/// Each core of such a list.
+pub(crate) fn each_of(allowed: &str) -> impl Iterator<Item = u32> {
     let ends = |range: &str| -> Option<(u32, u32)> {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         Some((first.parse().ok()?, last.parse().ok()?))
     };
-    let mut cores = allowed.split(',').filter_map(ends).flat_map(|(first, last)| first..=last);
-    Some([cores.next()?.to_string(), cores.next()?.to_string()])
+    allowed.split(',').filter_map(ends).flat_map(|(first, last)| first..=last)
 }
 
 /// Keeps all threads of a process on `cores`, and what they start.

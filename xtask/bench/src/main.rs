@@ -4,6 +4,7 @@
 //! charged the gateway's process; latencies are medians of interleaved rounds.
 #![allow(clippy::print_stdout)]
 
+mod awake;
 mod chaos_ledger;
 mod chaos_streams;
 mod cores;
@@ -42,6 +43,9 @@ fn main() -> anyhow::Result<()> {
     {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         return runtime.block_on(floor::run(listen.parse()?, upstream.parse()?));
+    }
+    if arguments == ["awake"] {
+        return awake::run();
     }
     let program = PathBuf::from(arguments.first().context(USAGE)?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

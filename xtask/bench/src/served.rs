@@ -1,6 +1,7 @@
 //! `cargo xtask bench plugins`, second half: what a stage adds end to end. Gateways with and without it run beside each
 //! other and are asked in turn, in short rounds, so that what else the machine does meets both.
 
+use crate::awake::Awake;
 use crate::gateway::{Gateway, Stages};
 use crate::load::{KEY, Load};
 use crate::report::Report;
@@ -22,39 +23,63 @@ const REQUESTS: usize = 50;
 const STREAMS: usize = 1_000;
 /// Times that each gateway serves them, in turns.
 const STREAM_ROUNDS: usize = 5;
-/// Events of each, and the time between two: of a model that is slow, of one that many read, and none.
+/// Events of each, and the time between two: of a model that is slow, and of one that many read.
 const EVENTS: usize = 40;
-const PACES_MS: [u64; 3] = [200, 50, 0];
+const PAUSES_MS: [u64; 2] = [200, 50];
 /// What one plugin that reads the request adds to p50 and CPU at SMG 1.13.0 (the model gateway of SGLang): measured in one
 /// round on two shared cores of an AMD EPYC, the gateway on one of them, and not here.
 const SMG_P50_US: f64 = 108.0;
 const SMG_CPU_US: f64 = 63.0;
 
+/// What is measured while no core sleeps.
+const AWAKE: &str = ", cores kept awake";
+
 pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Result<()> {
-    let upstream = standin::start(4).await?;
-    delays(program, upstream, None, report).await?;
     let all = cores::allowed()?;
-    match cores::two_of(&all) {
-        Some([gateways, callers]) => {
-            cores::keep_on(std::process::id(), &callers)?;
-            delays(program, upstream, Some(&gateways), report).await?;
-            cores::keep_on(std::process::id(), &all)?;
-        }
-        None => eprintln!("p50 with gateways and callers each on a core: not measured, there is one core"),
-    }
+    delays(program, &all, "", report).await?;
     report.add("p50 that a plugin of SMG 1.13.0 adds to a request, measured elsewhere", SMG_P50_US, "us", None);
     report.add("CPU that it adds, measured elsewhere", SMG_CPU_US, "us", None);
     for said in [Said::Words, Said::Numbers] {
-        for pace in PACES_MS {
-            guarded_streams(program, Duration::from_millis(pace), said, report).await?;
+        for pace in PAUSES_MS.into_iter().chain([0]) {
+            guarded_streams(program, Duration::from_millis(pace), said, "", report).await?;
+        }
+    }
+    let _awake = Awake::keep(&all)?;
+    delays(program, &all, AWAKE, report).await?;
+    for said in [Said::Words, Said::Numbers] {
+        for pace in PAUSES_MS {
+            guarded_streams(program, Duration::from_millis(pace), said, AWAKE, report).await?;
         }
     }
     Ok(())
 }
 
-/// What guards add to p50. `apart`: the gateways' core, where who calls them is on another, as on two machines. Left to itself the
-/// kernel puts both on one core or on two, as it likes, and a core that sleeps may take longer to wake than a guard takes.
-async fn delays(program: &Path, upstream: SocketAddr, apart: Option<&str>, report: &mut Report) -> anyhow::Result<()> {
+/// What guards add to p50: where the kernel puts gateways and callers, and where each are on a core, as on two machines.
+async fn delays(program: &Path, all: &str, how: &str, report: &mut Report) -> anyhow::Result<()> {
+    let upstream = standin::start(4).await?;
+    delays_on(program, upstream, None, how, report).await?;
+    match cores::two_of(all) {
+        Some([gateways, callers]) => {
+            cores::keep_on(std::process::id(), &callers)?;
+            delays_on(program, upstream, Some(&gateways), how, report).await?;
+            cores::keep_on(std::process::id(), all)
+        }
+        None => {
+            eprintln!("p50 with gateways and callers each on a core: not measured, there is one core");
+            Ok(())
+        }
+    }
+}
+
+/// `apart`: the gateways' core, where who calls them is on another. Left to itself the kernel puts both on one core or on two,
+/// as it likes, and a core that sleeps may take longer to wake than a guard takes.
+async fn delays_on(
+    program: &Path,
+    upstream: SocketAddr,
+    apart: Option<&str>,
+    how: &str,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let started = async |stages| {
         let gateway = start(program, upstream, stages).await?;
         if let Some(core) = apart {
@@ -67,19 +92,25 @@ async fn delays(program: &Path, upstream: SocketAddr, apart: Option<&str>, repor
     for (stages, goal) in [(Stages::NoOp, Some(15.0)), (Stages::PromptGuard, None)] {
         let guarded = started(stages).await?;
         let added = added_us(bare.addr, guarded.addr).await?;
-        report.add(&format!("p50 added to a request, {stages}{place}"), added, "us", goal);
+        report.add(&format!("p50 added to a request, {stages}{place}{how}"), added, "us", goal);
     }
     Ok(())
 }
 
 /// What a stream guard adds where the events of each stream come `pace` apart, or as fast as they can. Where they do not
 /// pause, an event waits for all that were sent before it, however long each takes: its delay says no more than CPU does.
-async fn guarded_streams(program: &Path, pace: Duration, said: Said, report: &mut Report) -> anyhow::Result<()> {
+async fn guarded_streams(
+    program: &Path,
+    pace: Duration,
+    said: Said,
+    how: &str,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let upstream = standin::stamped(EVENTS, pace, said).await?;
-    let how = if pace.is_zero() { "without a pause".into() } else { format!("every {} ms", pace.as_millis()) };
+    let often = if pace.is_zero() { "without a pause".into() } else { format!("every {} ms", pace.as_millis()) };
     let how = match said {
-        Said::Words => format!("{how}, words"),
-        Said::Numbers => format!("{how}, a number in each"),
+        Said::Words => format!("{often}, words{how}"),
+        Said::Numbers => format!("{often}, a number in each{how}"),
     };
     let stages = [Stages::None, Stages::StreamGuard];
     let gateways = [start(program, upstream, stages[0]).await?, start(program, upstream, stages[1]).await?];
