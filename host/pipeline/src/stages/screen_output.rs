@@ -169,8 +169,8 @@ impl Link {
         if batch.len() == 1 { Self::Alone(Box::default()) } else { Self::Beside(Beside::default()) }
     }
 
-    /// Takes what is new, and says what leaves where no guard of this batch has to be asked. That is most events of a stream: no
-    /// future of a call is made for them.
+    /// Takes what is new, and says what leaves where no guard has to be asked. With one guard that is most events of a stream, and
+    /// no future of a call is made for them; several are looked at each in its turn.
     fn take(
         &mut self,
         stages: &[Stage],
