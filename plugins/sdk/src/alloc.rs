@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// What dlmalloc asks for at least, and a page of WebAssembly.
 const REGION_BYTES: usize = 64 << 10;
 
-/// The scratch, and behind it dlmalloc's region. A call writes the beginning of the one, and the component's own statics, which
-/// the linker puts before it; dlmalloc the end of the other, and what is linked behind that is written at calls as well. So an
+/// The scratch, and behind it dlmalloc's region. The linker puts it between statics that are written at calls as well: a call
+/// of which little is laid begins to write on the page of those before, and dlmalloc's last word is on that of those behind. So an
 /// instance has as few pages of its own as can be (`docs/decisions/0021`).
 #[repr(C, align(16))]
 pub(crate) struct Area {

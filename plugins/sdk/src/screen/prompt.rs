@@ -143,15 +143,32 @@ pub(super) fn whole_matches(scanner: &impl Scanner, text: &str) -> Vec<Hit> {
 }
 
 /// Matches in order, those that overlap as one.
-fn apart(mut hits: Vec<Hit>) -> Vec<Hit> {
-    // A sort that keeps the order of equals has 4 KiB of stack for it: a page of each instance's memory.
-    hits.sort_unstable_by_key(|hit| (hit.range.start, usize::MAX - hit.range.end, hit.rule));
+fn apart(hits: Vec<Hit>) -> Vec<Hit> {
+    // Equals keep their order by their number: a sort that does it by itself has 4 KiB of stack for that, a page of each
+    // instance's memory.
+    let mut hits: Vec<(usize, Hit)> = hits.into_iter().enumerate().collect();
+    hits.sort_unstable_by_key(|(number, hit)| (hit.range.start, usize::MAX - hit.range.end, *number));
     let mut kept: Vec<Hit> = Vec::new();
-    for hit in hits {
+    for (_, hit) in hits {
         match kept.last_mut().filter(|last| hit.range.start < last.range.end) {
             Some(last) => last.range.end = last.range.end.max(hit.range.end),
             None => kept.push(hit),
         }
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_that_overlap_are_one_and_of_equals_it_is_the_first() {
+        let hit = |range, rule| Hit { range, rule, continues: false };
+        let many = (0..40).rev().map(|at| hit(10 * at..10 * at + 5, at));
+        let kept = apart(many.chain([hit(10..15, 99), hit(12..17, 98), hit(10..12, 97)]).collect());
+        assert_eq!(kept.len(), 40);
+        assert!(kept.iter().enumerate().all(|(at, hit)| (hit.rule, hit.range.start) == (at, 10 * at)));
+        assert_eq!(kept[1].range, 10..17);
+    }
 }
