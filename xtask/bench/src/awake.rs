@@ -1,12 +1,14 @@
 //! Cores that do not sleep while something is measured. A core that has nothing to do sleeps; that of a virtual machine is given
 //! back to the host, and who wakes it waits for the host, for longer than a stage takes. Here each core has a loop of the lowest
-//! priority, which yields to whatever else there is.
+//! priority, which yields to whatever else there is. It is not for machines where that costs others: whose cores are two threads
+//! of one, or that may use a part of their time only.
 
-use crate::cores;
+use crate::{cores, gateway};
 use anyhow::Context;
-use std::hint::black_box;
+use std::hint::spin_loop;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// The loops; they end with it.
 pub(crate) struct Awake(Vec<Child>);
@@ -19,10 +21,21 @@ impl Awake {
             let mut chrt = Command::new("chrt");
             chrt.args(["--idle", "0"]).arg(std::env::current_exe()?).args(["awake"]).stdin(Stdio::piped());
             let child = chrt.spawn().context("cannot run `chrt`, of util-linux")?;
-            cores::keep_on(child.id(), &core.to_string())?;
             awake.0.push(child);
+            cores::keep_on(awake.0[awake.0.len() - 1].id(), &core.to_string())?;
         }
+        std::thread::sleep(Duration::from_millis(100));
+        awake.check()?;
         Ok(awake)
+    }
+
+    /// Whether the loops run: `chrt` may have been refused.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        for child in &mut self.0 {
+            anyhow::ensure!(child.try_wait()?.is_none(), "a loop that was to keep a core awake has ended");
+            anyhow::ensure!(gateway::cpu_us(child.id())? > 10_000.0, "a loop that was to keep a core awake does not run");
+        }
+        Ok(())
     }
 }
 
@@ -39,7 +52,7 @@ impl Drop for Awake {
 pub(crate) fn run() -> anyhow::Result<()> {
     std::thread::spawn(|| {
         loop {
-            black_box(());
+            spin_loop();
         }
     });
     let _ = std::io::stdin().read_to_end(&mut Vec::new())?;

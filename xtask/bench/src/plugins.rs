@@ -15,6 +15,8 @@ use tidegate_types::{Caller, Message, RequestId, Retention, Role, TenantId};
 const BATCHES: usize = 21;
 /// Live instances whose memory is measured.
 const INSTANCES: usize = 1_000;
+/// How instances begin: where that is sound, as gateways have them; as those do of plugins that keep or ask for something.
+const SNAPSHOTS: [Snapshot; 2] = [Snapshot::WhereSound, Snapshot::Never];
 /// The guest that does next to nothing, whatever it is asked.
 const NO_OP: &str = "honest";
 /// What an event of a stream says.
@@ -42,7 +44,11 @@ fn sandbox() -> anyhow::Result<Sandbox> {
 }
 
 pub(crate) async fn measure(native: &Native, report: &mut Report) -> anyhow::Result<()> {
-    let live = [memory(NO_OP, report).await?, memory("pii-guard", report).await?];
+    let mut live = Vec::new();
+    for (name, snapshot) in [NO_OP, "pii-guard"].into_iter().flat_map(|name| SNAPSHOTS.map(|snapshot| (name, snapshot)))
+    {
+        live.push(memory(name, snapshot, report).await?);
+    }
     drop(live);
     let sandbox = sandbox()?;
     let (no_op, guard) = (load(&sandbox, NO_OP)?, load(&sandbox, "pii-guard")?);
@@ -167,11 +173,12 @@ async fn many_words(sandbox: &Sandbox, report: &mut Report) -> anyhow::Result<()
     Ok(())
 }
 
-/// What each takes of as many as are measured, beside as many that have filled what room the heap had; each tenant has one of its
-/// own, which begins as a gateway's do. What it gives is what they live in: they go on to take what room there is.
-async fn memory(name: &str, report: &mut Report) -> anyhow::Result<(Sandbox, Arc<Plugin>)> {
+/// What each of as many instances takes that come after as many others, which fill what room the heap had. Each tenant has one of
+/// its own. What it gives is what they live in: they go on to take what room there is.
+async fn memory(name: &str, snapshot: Snapshot, report: &mut Report) -> anyhow::Result<(Sandbox, Arc<Plugin>)> {
     let (sandbox, prompt) = (sandbox()?, prompt(64));
-    let plugin = sandbox.load(PluginSpec { snapshot: Snapshot::WhereSound, ..spec(name)? })?;
+    let plugin = sandbox.load(PluginSpec { snapshot, ..spec(name)? })?;
+    let how = if plugin.starts_configured() { "from a snapshot" } else { "configured" };
     for tenant in 0..INSTANCES {
         inspect(&plugin, &context(tenant), &prompt).await?;
     }
@@ -182,7 +189,7 @@ async fn memory(name: &str, report: &mut Report) -> anyhow::Result<(Sandbox, Arc
     let usage = sandbox.usage();
     anyhow::ensure!(usage.instances >= 2 * INSTANCES, "only {} instances are live", usage.instances);
     let each = |before: f64, after: f64| (after - before) / INSTANCES as f64;
-    let what = format!("a live instance of `{name}`, one of {}", usage.instances);
+    let what = format!("a live instance of `{name}`, {how}, each of {INSTANCES} more");
     report.add(
         &format!("{what}: memory, pages that they share counted once"),
         each(own, own_kib()?),
