@@ -33,7 +33,10 @@ impl Awake {
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         for child in &mut self.0 {
             anyhow::ensure!(child.try_wait()?.is_none(), "a loop that was to keep a core awake has ended");
-            anyhow::ensure!(gateway::cpu_us(child.id())? > 10_000.0, "a loop that was to keep a core awake does not run");
+            anyhow::ensure!(
+                gateway::cpu_us(child.id())? > 10_000.0,
+                "a loop that was to keep a core awake does not run"
+            );
         }
         Ok(())
     }
