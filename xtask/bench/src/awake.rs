@@ -21,8 +21,9 @@ impl Awake {
             let mut chrt = Command::new("chrt");
             chrt.args(["--idle", "0"]).arg(std::env::current_exe()?).args(["awake"]).stdin(Stdio::piped());
             let child = chrt.spawn().context("cannot run `chrt`, of util-linux")?;
+            let process = child.id();
             awake.0.push(child);
-            cores::keep_on(awake.0[awake.0.len() - 1].id(), &core.to_string())?;
+            cores::keep_on(process, &core.to_string())?;
         }
         std::thread::sleep(Duration::from_millis(100));
         awake.check()?;
