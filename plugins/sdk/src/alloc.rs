@@ -1,15 +1,16 @@
 //! A guest's allocator: that of Rust's standard library (dlmalloc), but for two things.
 //!
-//! Its first region, of 64 KiB, is in the component's own memory. The standard library's asks the host for them at the first
-//! allocation, and for a small guest, which needs no more, most of what it costs to make and drop it is that its memory
-//! grows and is cut back (`docs/decisions/0021`).
+//! Its first region, of some 64 KiB, is in the component's own memory. The standard library's asks the host for them at the
+//! first allocation, and for a small guest, which needs no more, most of what it costs to make and drop it is that its memory
+//! grows and is cut back. It is handed out in two parts, the small last one first, so that what a small guest keeps is on one
+//! page of the host's with all else that it writes there (`docs/decisions/0021`).
 //!
 //! And what a call allocates is mostly gone when the call ends: each string that the host hands over, and each that is
 //! handed back. Once the plugin is configured such things are laid end to end in a region of their own, `scratch.rs`, which
 //! begins anew whenever nothing lives in it; dlmalloc has what finds no room there (`docs/decisions/0026`).
 //!
-//! Invariant: each region is handed out once. Beside its tests and the bindings this is the one file of the SDK with `unsafe`: a
-//! guest reaches nothing but its own memory, whatever is wrong here.
+//! Invariant: each part of a region is handed out once. Beside its tests and the bindings this is the one file of the SDK with
+//! `unsafe`: a guest reaches nothing but its own memory, whatever is wrong here.
 #![allow(unsafe_code)]
 
 // By their paths: the guests of the tests take this file without the SDK.
@@ -23,15 +24,22 @@ use dlmalloc::{Allocator, Dlmalloc};
 use scratch::Scratch;
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// What dlmalloc asks for at least, and a page of WebAssembly.
-const REGION_BYTES: usize = 64 << 10;
+const WASM_PAGE: usize = 64 << 10;
+/// A page of the host's: what an instance has written to is counted in these.
+const HOST_PAGE: usize = 4 << 10;
+/// What a small guest keeps, and dlmalloc's own words beside it.
+const SMALL: usize = 1 << 10;
+/// dlmalloc's region, of which the last part is on one page of the host's.
+const REGION_BYTES: usize = WASM_PAGE + SMALL + HOST_PAGE;
 
 /// The scratch, and behind it dlmalloc's region. The linker puts it between statics that are written at calls as well: a call
-/// of which little is laid begins to write on the page of those before, and dlmalloc's last word is on that of those behind. So an
-/// instance has as few pages of its own as can be (`docs/decisions/0021`).
+/// of which little is laid begins to write on the page of those before, and what the region begins with is on that of those
+/// behind. So an instance has as few pages of its own as can be (`docs/decisions/0021`).
 #[repr(C, align(16))]
 pub(crate) struct Area {
     scratch: [u8; scratch::BYTES],
@@ -60,12 +68,12 @@ pub(crate) fn calls_begin() {
 /// Memory behind the component's own: where it begins, and how large it is; null for none.
 #[cfg(target_arch = "wasm32")]
 fn grow(bytes: usize) -> (*mut u8, usize) {
-    let pages = bytes.div_ceil(REGION_BYTES);
+    let pages = bytes.div_ceil(WASM_PAGE);
     let before = core::arch::wasm32::memory_grow::<0>(pages);
     if before == usize::MAX {
         return (ptr::null_mut(), 0);
     }
-    let (base, bytes) = (before * REGION_BYTES, pages * REGION_BYTES);
+    let (base, bytes) = (before * WASM_PAGE, pages * WASM_PAGE);
     // No object ends at the end of the address space: a pointer behind it would be null.
     let at_the_end = base.wrapping_add(bytes) == 0;
     (ptr::with_exposed_provenance_mut(base), if at_the_end { bytes - 16 } else { bytes })
@@ -82,16 +90,31 @@ struct Parts {
 
 /// Where dlmalloc's memory comes from.
 struct Memory {
-    /// The first region, until that is handed out.
-    first: AtomicPtr<u8>,
+    /// Its region.
+    region: AtomicPtr<u8>,
+    /// Bytes at the region's beginning that are not handed out.
+    left: AtomicUsize,
     behind: fn(usize) -> (*mut u8, usize),
+}
+
+impl Memory {
+    /// The region's last part: what is on the last page of which the region has as much as a small guest needs.
+    fn last_part(region: *mut u8) -> Range<usize> {
+        let on_last_page = region.addr().wrapping_add(REGION_BYTES) % HOST_PAGE;
+        if on_last_page < SMALL {
+            let end = REGION_BYTES - on_last_page;
+            end - HOST_PAGE..end
+        } else {
+            REGION_BYTES - on_last_page..REGION_BYTES
+        }
+    }
 }
 
 impl Heap {
     const fn over(area: *mut Area, behind: fn(usize) -> (*mut u8, usize)) -> Self {
         let area: *mut u8 = area.cast();
-        let first = AtomicPtr::new(area.wrapping_add(scratch::BYTES));
-        let lasting = Dlmalloc::new_with_allocator(Memory { first, behind });
+        let region = AtomicPtr::new(area.wrapping_add(scratch::BYTES));
+        let lasting = Dlmalloc::new_with_allocator(Memory { region, left: AtomicUsize::new(REGION_BYTES), behind });
         Self(UnsafeCell::new(Parts { area, scratch: Scratch::closed(), lasting }))
     }
 
@@ -99,6 +122,15 @@ impl Heap {
         // SAFETY: as for the allocator's own functions.
         let parts = unsafe { &mut *self.0.get() };
         parts.scratch.open(parts.area);
+    }
+}
+
+impl Parts {
+    /// Asks dlmalloc, and once more where it has nothing: the region's last part, which it is given first, may have been too
+    /// small.
+    fn lasting(&mut self, ask: impl Fn(&mut Dlmalloc<Memory>) -> *mut u8) -> *mut u8 {
+        let place = ask(&mut self.lasting);
+        if place.is_null() { ask(&mut self.lasting) } else { place }
     }
 }
 
@@ -118,7 +150,7 @@ unsafe impl GlobalAlloc for Heap {
             return place;
         }
         // SAFETY: dlmalloc asks for no more than `GlobalAlloc` does: a size that is not zero, an alignment of two's powers.
-        unsafe { parts.lasting.malloc(layout.size(), layout.align()) }
+        parts.lasting(|dlmalloc| unsafe { dlmalloc.malloc(layout.size(), layout.align()) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -131,7 +163,7 @@ unsafe impl GlobalAlloc for Heap {
             return place;
         }
         // SAFETY: as for `malloc` in `alloc`.
-        unsafe { parts.lasting.calloc(layout.size(), layout.align()) }
+        parts.lasting(|dlmalloc| unsafe { dlmalloc.calloc(layout.size(), layout.align()) })
     }
 
     #[inline]
@@ -149,8 +181,8 @@ unsafe impl GlobalAlloc for Heap {
         // SAFETY: as in `alloc`; it is not used any more where `self.alloc` takes the parts below.
         let parts = unsafe { &mut *self.0.get() };
         let Some(offset) = parts.scratch.offset_of(place) else {
-            // SAFETY: as in `dealloc`, and the caller's new size is not zero.
-            return unsafe { parts.lasting.realloc(place, layout.size(), layout.align(), size) };
+            // SAFETY: as in `dealloc`, and the caller's new size is not zero. Where there is no room the old place stays as it was.
+            return parts.lasting(|dlmalloc| unsafe { dlmalloc.realloc(place, layout.size(), layout.align(), size) });
         };
         if parts.scratch.resize(offset, layout.size(), size) {
             return place;
@@ -168,18 +200,23 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-// SAFETY: what is handed out is nobody else's: the region once, then what `behind` gives; all of it begins as zeros, and
-// nothing is taken back.
+// SAFETY: what is handed out is nobody else's: both parts of the region once, then what `behind` gives; all of it begins as
+// zeros, and nothing is taken back. It is less than was asked for where dlmalloc has nothing yet, and at the end of the address
+// space: places where dlmalloc 0.2.11, of which no other version is taken, looks whether it is enough. What it joins to the
+// beginning of what it has, which is the region's first part, is as much as was asked for.
 unsafe impl Allocator for Memory {
     fn alloc(&self, bytes: usize) -> (*mut u8, usize, u32) {
-        if bytes <= REGION_BYTES {
-            let first = self.first.swap(ptr::null_mut(), Ordering::Relaxed);
-            if !first.is_null() {
-                return (first, REGION_BYTES, 0);
+        let (region, left) = (self.region.load(Ordering::Relaxed), self.left.load(Ordering::Relaxed));
+        let part = match left {
+            REGION_BYTES => Self::last_part(region),
+            _ if bytes <= left => 0..left,
+            _ => {
+                let (base, bytes) = (self.behind)(bytes);
+                return (base, bytes, 0);
             }
-        }
-        let (base, bytes) = (self.behind)(bytes);
-        (base, bytes, 0)
+        };
+        self.left.store(part.start, Ordering::Relaxed);
+        (region.wrapping_add(part.start), part.len(), 0)
     }
 
     fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
@@ -203,6 +240,6 @@ unsafe impl Allocator for Memory {
     }
 
     fn page_size(&self) -> usize {
-        REGION_BYTES
+        WASM_PAGE
     }
 }

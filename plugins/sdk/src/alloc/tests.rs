@@ -146,21 +146,58 @@ proptest! {
     }
 }
 
-/// What is written lies at both ends of the area, and of dlmalloc's region where that begins.
+/// An area whose end is so far from the border of a page.
+fn area_that_ends(on_last_page: usize) -> *mut Area {
+    let bytes = size_of::<Area>();
+    let layout = Layout::from_size_align(bytes + 2 * HOST_PAGE, HOST_PAGE).unwrap();
+    // SAFETY: it has a size.
+    let place = unsafe { System.alloc_zeroed(layout) };
+    let gap = (on_last_page + HOST_PAGE - (place.addr() + bytes) % HOST_PAGE) % HOST_PAGE;
+    place.wrapping_add(gap).cast()
+}
+
+/// What is written lies at both ends of the area, at its end on one page.
 #[test]
-fn what_calls_write_begins_the_area_and_the_last_word_of_the_region_ends_it() {
-    let area = area();
-    let heap = Heap::over(area, leak);
-    let kept = take(&heap, layout(100));
-    heap.calls_begin();
-    let call = take(&heap, layout(100));
-    assert_eq!(call.addr(), area.addr());
-    assert!((0..256).contains(&(kept.addr() - area.addr() - BYTES)), "it begins the region");
-    // SAFETY: what was handed out of it is not used any more.
-    let region = unsafe { &(*area).lasting };
-    let (between, end) = region[256..].split_at(REGION_BYTES - 256 - 128);
-    assert!(between.iter().all(|byte| *byte == 0), "nothing between is written");
-    assert!(end.iter().any(|byte| *byte != 0), "its last word");
+fn what_calls_write_begins_the_area_and_what_is_kept_ends_it() {
+    for on_last_page in [0, 16, SMALL - 16, SMALL, 2 * SMALL, HOST_PAGE - 16] {
+        let area = area_that_ends(on_last_page);
+        let heap = Heap::over(area, leak);
+        let kept = [100, 300, 200].map(|size| (take(&heap, layout(size)), layout(size)));
+        give_back(&heap, kept[1].0, kept[1].1);
+        heap.calls_begin();
+        let call = take(&heap, layout(100));
+        assert_eq!(call.addr(), area.addr());
+        // SAFETY: what was handed out of it is not used any more.
+        let region = unsafe { &(*area).lasting };
+        let page = kept[0].0.addr() / HOST_PAGE;
+        let is_written = |(at, byte): (usize, &u8)| (*byte != 0).then_some((region.as_ptr().addr() + at) / HOST_PAGE);
+        assert!(region.iter().enumerate().filter_map(is_written).all(|written| written == page), "{on_last_page}");
+        assert!(kept.iter().all(|(place, _)| place.addr() / HOST_PAGE == page), "{on_last_page}");
+        let last = (area.addr() + size_of::<Area>() - 1) / HOST_PAGE;
+        assert_eq!(
+            page == last,
+            on_last_page == 0 || on_last_page >= SMALL,
+            "{on_last_page}: it is the last where it can be"
+        );
+    }
+}
+
+/// The whole region is used, whatever is asked for first.
+#[test]
+fn what_is_too_large_for_the_last_part_has_the_rest() {
+    for size in [SMALL, HOST_PAGE, 3 * HOST_PAGE, WASM_PAGE - 256] {
+        let (heap, region) = heap();
+        let before = GROWN.get();
+        for zeroed in [false, true] {
+            // SAFETY: as for `take`.
+            let one = if zeroed { unsafe { heap.alloc_zeroed(layout(size)) } } else { take(&heap, layout(size)) };
+            assert!(region.contains(&one.addr()), "{size}");
+            let one = resize(&heap, one, layout(size), size + 8);
+            assert!(region.contains(&one.addr()), "{size}");
+            give_back(&heap, one, layout(size + 8));
+        }
+        assert_eq!(GROWN.get(), before, "{size}");
+    }
 }
 
 #[test]
