@@ -295,7 +295,7 @@ fn what_the_guard_lets_go_leaves_however_the_cap_is_passed() {
 
 #[test]
 fn what_a_guard_has_declared_stands_for_its_answer_while_it_remembers_nothing() {
-    let words = Prefilter::new("abc", " ", 4).unwrap();
+    let words = Prefilter::new("abc", None, " ", 4).unwrap();
     let mut held = Holdback::default();
     held.push("ab cab", Vec::new());
     assert_eq!(held.prefiltered(&words, 2), None, "more would wait than the stage may withhold");

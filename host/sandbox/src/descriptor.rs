@@ -234,6 +234,11 @@ mod tests {
                 assert!(!says(&said) && parse(&said.to_string()).is_err(), "{said}");
             }
         }
+        for (joins, is_right) in [("-", true), ("", false), ("é", false)] {
+            let mut said = good();
+            said["stream"]["prefilter"]["joins"] = json!(joins);
+            assert_eq!((says(&said), parse(&said.to_string()).is_ok()), (is_right, is_right), "{said}");
+        }
         let mut unbounded = good();
         unbounded["stream"].as_object_mut().unwrap().remove("holdback-bytes");
         assert!(!says(&unbounded) && parse(&unbounded.to_string()).is_err());

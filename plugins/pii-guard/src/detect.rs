@@ -117,8 +117,9 @@ impl Detector {
     }
 }
 
-/// Text that no kind is in and none begins in, whatever follows: short words without digits, as [`glance`] takes them but for
-/// those with hyphens.
+/// Text that no kind is in and none begins in, whatever follows: short words without digits, as [`glance`] takes them, also with
+/// a `-` or a `(` right before one of their characters. Private keys begin with five dashes, phone numbers with `(` and a digit
+/// or a `+`.
 pub fn words() -> Prefilter {
     let (mut within, mut ends) = (String::new(), String::new());
     for (byte, class) in CLASSES.iter().enumerate() {
@@ -128,7 +129,7 @@ pub fn words() -> Prefilter {
             Class::Hyphen | Class::Other => {}
         }
     }
-    Prefilter { within, ends, run_bytes: key::MIN_BYTES as u32 - 1 }
+    Prefilter { within, joins: "-(".into(), ends, run_bytes: key::MIN_BYTES as u32 - 1 }
 }
 
 /// Bytes at a place within which no kind begins, at a glance; most text is that. A hint only: where it says 0, the

@@ -186,8 +186,10 @@ impl Descriptor {
 /// ```
 /// use tidegate_plugin_sdk::{Descriptor, Prefilter};
 /// let letters = ('a'..='z').chain('A'..='Z').collect();
-/// let words = Prefilter { within: letters, ends: " ,;:!?\n".into(), run_bytes: 19 };
+/// let words = Prefilter { within: letters, joins: "-".into(), ends: " ,;:!?\n".into(), run_bytes: 19 };
 /// assert_eq!(words.through("The cat sa"), Some(8));
+/// assert_eq!(words.through("A well-fed cat "), Some(15));
+/// assert_eq!(words.through("The cat - "), None);
 /// assert_eq!(words.through("The cat 9"), None);
 /// Descriptor::new("guard", "0.1.0", "Finds numbers").holdback(19).prefilter(words);
 /// ```
@@ -195,7 +197,9 @@ impl Descriptor {
 pub struct Prefilter {
     /// What a run is made of.
     pub within: String,
-    /// What ends one. No character is in both.
+    /// What may stand in one too, right before a character of `within`: a hyphen, say. Often nothing.
+    pub joins: String,
+    /// What ends one. No character is in two of the three.
     pub ends: String,
     /// Bytes of the longest run, at most what the guard withholds: a run waits for its end.
     pub run_bytes: u32,
@@ -204,12 +208,14 @@ pub struct Prefilter {
 impl Prefilter {
     /// Bytes of a text that the host lets through without asking; `None` where it asks.
     pub fn through(&self, text: &str) -> Option<usize> {
-        let (mut through, mut run) = (0, 0);
+        let (mut through, mut run, mut joins) = (0, 0, false);
         for (at, c) in text.char_indices() {
-            if self.ends.contains(c) {
+            if self.ends.contains(c) && !joins {
                 (through, run) = (at + 1, 0);
             } else if self.within.contains(c) && run < self.run_bytes {
-                run += 1;
+                (run, joins) = (run + 1, false);
+            } else if self.joins.contains(c) && run < self.run_bytes && !joins {
+                (run, joins) = (run + 1, true);
             } else {
                 return None;
             }
@@ -218,8 +224,9 @@ impl Prefilter {
     }
 
     fn to_json(&self) -> String {
-        let Self { within, ends, run_bytes } = self;
-        format!("{{\"within\":{},\"ends\":{},\"run-bytes\":{run_bytes}}}", quote(within), quote(ends))
+        let Self { within, joins, ends, run_bytes } = self;
+        let joins = if joins.is_empty() { String::new() } else { format!("\"joins\":{},", quote(joins)) };
+        format!("{{\"within\":{},{joins}\"ends\":{},\"run-bytes\":{run_bytes}}}", quote(within), quote(ends))
     }
 }
 
@@ -329,7 +336,7 @@ mod tests {
             .needs(Capability::Kv, "keeps its index")
             .metric("hits", "Things found")
             .holdback(64)
-            .prefilter(Prefilter { within: "ab\"".into(), ends: " \n".into(), run_bytes: 9 })
+            .prefilter(Prefilter { within: "ab\"".into(), joins: "\\".into(), ends: " \n".into(), run_bytes: 9 })
             .mutates();
         let said: Value = serde_json::from_str(&descriptor.to_json()).unwrap();
         let expected = json!({
@@ -353,7 +360,7 @@ mod tests {
             "metrics": [{"name": "hits", "summary": "Things found"}],
             "stream": {
                 "holdback-bytes": 64,
-                "prefilter": {"within": "ab\"", "ends": " \n", "run-bytes": 9},
+                "prefilter": {"within": "ab\"", "joins": "\\", "ends": " \n", "run-bytes": 9},
             },
             "mutates": true,
             "deterministic": false,

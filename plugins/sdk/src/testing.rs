@@ -293,7 +293,8 @@ mod tests {
     impl Plugin for Careless {
         type Config = ();
         fn describe() -> Descriptor {
-            let words = Prefilter { within: ('a'..='z').collect(), ends: " ".into(), run_bytes: 8 };
+            let letters = ('a'..='z').collect();
+            let words = Prefilter { within: letters, joins: String::new(), ends: " ".into(), run_bytes: 8 };
             Descriptor::new("careless", "0.1.0", "Promises too much").holdback(8).prefilter(words)
         }
         fn configure(_: Self::Config) -> Result<Self, Error> {

@@ -15,10 +15,10 @@ async fn plain_words_are_not_asked_about_and_what_is_among_them_is_found() {
     let pieces = [
         ("Words ", "Words "),
         ("and more", "Words and "),
-        (" words, to ", "Words and more words, to "),
-        ("john@example.com ", "Words and more words, to [email] "),
-        ("and ", "Words and more words, to [email] and "),
-        ("some!", "Words and more words, to [email] and some!"),
+        (" words (well-fed), to ", "Words and more words (well-fed), to "),
+        ("john@example.com ", "Words and more words (well-fed), to [email] "),
+        ("and ", "Words and more words (well-fed), to [email] and "),
+        ("some!", "Words and more words (well-fed), to [email] and some!"),
     ];
     let let_go = Arc::new(Semaphore::new(0));
     let reads = pieces.map(|(piece, _)| vec![piece.to_owned()]).to_vec();

@@ -113,7 +113,8 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "metrics": about.metrics,
         "holdback_bytes": about.holdback_bytes,
         "prefilter": about.prefilter.as_ref().map(|prefilter| json!({
-            "within": prefilter.within(), "ends": prefilter.ends(), "run_bytes": prefilter.run_bytes(),
+            "within": prefilter.within(), "joins": prefilter.joins(), "ends": prefilter.ends(),
+            "run_bytes": prefilter.run_bytes(),
         })),
         "unknown_keys": about.unknown_keys,
         "config_schema": about.config_schema,
@@ -153,7 +154,11 @@ fn lines(report: &Value) -> Vec<String> {
     }
     if let prefilter @ Value::Object(_) = &report["prefilter"] {
         let (within, ends, run) = (&prefilter["within"], &prefilter["ends"], &prefilter["run_bytes"]);
-        lines.push(format!("not asked      about runs of {within}, at most {run} bytes each, that end with {ends}"));
+        let joins = Some(&prefilter["joins"]).filter(|joins| *joins != "");
+        let joins = joins.map_or_else(String::new, |joins| format!(" (and of {joins} before one of them)"));
+        lines.push(format!(
+            "not asked      about runs of {within}{joins}, at most {run} bytes each, that end with {ends}"
+        ));
     }
     let unknown = words(&report["unknown_keys"]);
     if !unknown.is_empty() {

@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_prefilter_that_promises_too_much_is_found() {
         let tried = |said: &dyn Fn(&Window<'_>) -> Said| {
-            let words = Prefilter::new("abx", " ", 4).unwrap();
+            let words = Prefilter::new("abx", None, " ", 4).unwrap();
             let reading = declared(Some(words), &Channel::Text, "ab a!x", |_, window| said(window));
             reading.map(|reading| reading.outcome["text"].clone()).map_err(|error| format!("{error:#}"))
         };
