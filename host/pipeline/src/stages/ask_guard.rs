@@ -38,26 +38,13 @@ pub(super) struct Asking<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Withheld {
     pub(super) text: Holdback,
-    /// While the guard keeps some of it back.
-    waiting: Option<Waiting>,
+    /// Since when the guard keeps some of it back, while it does.
+    waiting: Option<Instant>,
     /// What every call about it carries, made once: what it counts references of, other threads count too.
     call: Option<CallContext>,
     /// Whose instances judge it.
     pool: StreamPool,
     watched: Option<Watched>,
-}
-
-/// Text that a guard keeps back since then; recorded however that ends.
-#[derive(Debug)]
-struct Waiting {
-    since: Instant,
-    figure: Histogram,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.figure.record(self.since.elapsed());
-    }
 }
 
 /// The calls about one text, as one span: a call for each token would fill any trace.
@@ -74,6 +61,7 @@ struct Watched {
     took: Duration,
     /// For how long the guard kept text back.
     held: Duration,
+    holdback: Histogram,
     times: CallTimes,
 }
 
@@ -85,8 +73,9 @@ impl Watched {
             calls = Empty, prefiltered = Empty, us = Empty, held_ms = Empty
         );
         let times = CallTimes::of(stage.figures.calls(&stage.name, StageKind::StreamGuard));
+        let holdback = stage.figures.holdback(&stage.name).clone();
         let (took, held) = (Duration::ZERO, Duration::ZERO);
-        Self { span, calls: 0, prefiltered: 0, failure: None, verdict: None, took, held, times }
+        Self { span, calls: 0, prefiltered: 0, failure: None, verdict: None, took, held, holdback, times }
     }
 
     /// Of a call that began then.
@@ -138,6 +127,12 @@ impl Asking<'_> {
         Self { ending: Some(FinishReason::ContentFilter.as_str()), ..self }
     }
 
+    /// The same where a guard has halted the answer. Its farewell may have the model's words before it: the guards behind judge
+    /// it, as the last of the text.
+    pub(super) fn or_of_the_last(self, is_halted: bool) -> Self {
+        if is_halted { self.of_the_last() } else { self }
+    }
+
     /// Whether the guard need not be asked yet.
     pub(super) fn may_wait(self, held: &Holdback, nothing_new: bool) -> bool {
         if self.ending.is_some() {
@@ -158,7 +153,7 @@ impl Asking<'_> {
     pub(super) fn declared(self, stage: &Stage, held: &mut Withheld) -> Result<Option<Judged>, Reject> {
         let Some(passed) = self.prefiltered(stage, held) else { return Ok(None) };
         let judged = self.follow(stage, &mut held.text, passed)?;
-        held.note_waiting(stage, Instant::now);
+        held.note_waiting(Instant::now);
         Ok(Some(judged))
     }
 
@@ -199,7 +194,7 @@ impl Asking<'_> {
             stage.count_verdict(StageKind::StreamGuard, "redact");
         }
         let judged = self.follow(stage, &mut held.text, inspection)?;
-        held.note_waiting(stage, || started);
+        held.note_waiting(|| started);
         Ok(Asked { judged, findings, slow })
     }
 
@@ -240,17 +235,19 @@ impl Asking<'_> {
 impl Withheld {
     /// None of it waits any more.
     fn let_go(&mut self) {
-        if let (Some(waiting), Some(watched)) = (self.waiting.take(), &mut self.watched) {
-            watched.held += waiting.since.elapsed();
+        if let (Some(since), Some(watched)) = (self.waiting.take(), &mut self.watched) {
+            let held = since.elapsed();
+            watched.held += held;
+            watched.holdback.record(held);
         }
     }
 
     /// Text waits since the guard was asked about it, until it lets all of it go.
-    fn note_waiting(&mut self, stage: &Stage, asked: impl FnOnce() -> Instant) {
+    fn note_waiting(&mut self, asked: impl FnOnce() -> Instant) {
         if self.text.is_empty() {
             self.let_go();
-        } else if self.waiting.is_none() {
-            self.waiting = Some(Waiting { since: asked(), figure: stage.figures.holdback(&stage.name).clone() });
+        } else {
+            self.waiting.get_or_insert_with(asked);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::stages::ask_guard::Asking;
 use crate::stages::echo::Echo;
 use crate::stages::reads::Reads;
 use crate::stages::screen_answer::{self, HeldAnswer};
-use crate::stages::screen_output::{OutputScreen, Piece};
+use crate::stages::screen_output::{OutputScreen, Piece, Taken};
 use crate::stages::start::TurnPlan;
 use crate::states::Request;
 use std::collections::BTreeMap;
@@ -287,7 +287,15 @@ impl Conversation {
             DeltaKind::ToolCall { .. } | DeltaKind::Finish(_) => return Ok(false),
         };
         let (guards, asking) = (&self.pipeline.stages.stream_guards, asking(&self.turn, choice, &channel, ending));
-        let judged = self.screen.judge(guards, asking, Piece { text, logprobs }, more).await?;
+        let judged = match self.screen.take(guards, asking, Piece { text, logprobs }, more)? {
+            Taken::Judged(judged) => judged,
+            // What a call needs is made where that of the last call of any stream was, and not among what this answer keeps,
+            // which is cold whenever its events pause. `Box::pin` would make it on the stack and copy it (`docs/decisions/0026`).
+            Taken::Waits(place) => {
+                let called = Box::write(Box::new_uninit(), self.screen.ask(guards, asking, place));
+                Box::into_pin(called).await?
+            }
+        };
         let halted = judged.halted;
         for Piece { text, logprobs } in judged.pieces() {
             self.emit_text(choice, &channel, text, logprobs).await;

@@ -108,42 +108,102 @@ impl OutputScreen {
     pub(super) async fn judge(
         &mut self,
         guards: &[Stage],
-        mut asking: Asking<'_>,
-        Piece { text, logprobs }: Piece,
-        mut more: Vec<Piece>,
+        asking: Asking<'_>,
+        new: Piece,
+        more: Vec<Piece>,
     ) -> Result<Judged, Reject> {
-        let mut judged = Judged { text, logprobs, ..Judged::default() };
+        match self.take(guards, asking, new, more)? {
+            Taken::Judged(judged) => Ok(judged),
+            Taken::Waits(place) => self.ask(guards, asking, place).await,
+        }
+    }
+
+    /// As [`Self::judge`], as far as no guard has to be asked. With one guard that is most events of a stream: they need no
+    /// future, which would be among what the answer keeps, and cold whenever its events pause (`docs/decisions/0026`).
+    pub(super) fn take(
+        &mut self,
+        guards: &[Stage],
+        asking: Asking<'_>,
+        Piece { text, logprobs }: Piece,
+        more: Vec<Piece>,
+    ) -> Result<Taken, Reject> {
+        let new = Judged { text, logprobs, ..Judged::default() };
         if self.is_open(guards) {
-            return Ok(judged.joined(more));
+            return Ok(Taken::Judged(new.joined(more)));
         }
         let Asking { choice, channel, .. } = asking;
         let known = self.held.iter().position(|held| held.choice == choice && held.channel == *channel);
-        let at = known.unwrap_or_else(|| {
+        let held = known.unwrap_or_else(|| {
             let chain = batches(guards).map(Link::new).collect();
             self.held.push(Held { choice, channel: channel.clone(), chain });
             self.held.len() - 1
         });
-        for (batch, link) in batches(guards).zip(&mut self.held[at].chain) {
-            let was_halted = judged.halted;
-            judged = match link.take(batch, asking, judged, std::mem::take(&mut more))? {
-                Some(let_go) => let_go,
-                None => {
-                    let Asked { judged, slow, .. } = link.ask(batch, asking, &mut self.findings).await?;
-                    self.slow |= slow;
-                    judged
-                }
-            };
+        self.hand_on(guards, asking, Place { held, link: 0, was_halted: false }, new, more)
+    }
+
+    /// Asks the guards at `place`, and has those behind it judge what they let go.
+    pub(super) async fn ask(
+        &mut self,
+        guards: &[Stage],
+        asking: Asking<'_>,
+        mut place: Place,
+    ) -> Result<Judged, Reject> {
+        loop {
+            let Place { held, link, was_halted } = place;
+            let asked = batches(guards).zip(&mut self.held[held].chain).nth(link);
+            let (batch, asked) = asked.ok_or_else(without_a_place)?;
+            let Asked { mut judged, slow, .. } =
+                asked.ask(batch, asking.or_of_the_last(was_halted), &mut self.findings).await?;
+            self.slow |= slow;
             judged.halted |= was_halted;
-            // The farewell may have the model's words before it: the guards behind judge it, as the last of the text.
-            if judged.halted {
-                asking = asking.of_the_last();
+            let behind = Place { held, link: link + 1, was_halted: judged.halted };
+            match self.hand_on(guards, asking, behind, judged, Vec::new())? {
+                Taken::Judged(judged) => return Ok(judged),
+                Taken::Waits(next) => place = next,
             }
         }
-        if judged.halted || asking.ending.is_some() {
-            self.held.swap_remove(at);
-        }
-        Ok(judged)
     }
+
+    /// Has the guards from `place` on take what is new, until some have to be asked.
+    fn hand_on(
+        &mut self,
+        guards: &[Stage],
+        asking: Asking<'_>,
+        mut place: Place,
+        mut judged: Judged,
+        mut more: Vec<Piece>,
+    ) -> Result<Taken, Reject> {
+        for (batch, link) in batches(guards).zip(&mut self.held[place.held].chain).skip(place.link) {
+            let asking = asking.or_of_the_last(place.was_halted);
+            let Some(let_go) = link.take(batch, asking, judged, std::mem::take(&mut more))? else {
+                return Ok(Taken::Waits(place));
+            };
+            judged = let_go;
+            judged.halted |= place.was_halted;
+            place = Place { link: place.link + 1, was_halted: judged.halted, ..place };
+        }
+        if judged.halted || asking.ending.is_some() {
+            self.held.swap_remove(place.held);
+        }
+        Ok(Taken::Judged(judged))
+    }
+}
+
+/// What came of text that guards were to judge.
+pub(super) enum Taken {
+    /// None had to be asked.
+    Judged(Judged),
+    /// These have to be.
+    Waits(Place),
+}
+
+/// Guards that wait to be asked about what they hold.
+pub(super) struct Place {
+    held: usize,
+    /// Which batch of guards.
+    link: usize,
+    /// A guard before them has halted the answer.
+    was_halted: bool,
 }
 
 /// Guards that do not mutate run beside each other; one that does sees what the ones before it let go. None are one batch.
@@ -169,8 +229,7 @@ impl Link {
         if batch.len() == 1 { Self::Alone(Box::default()) } else { Self::Beside(Beside::default()) }
     }
 
-    /// Takes what is new, and says what leaves where no guard has to be asked. With one guard that is most events of a stream, and
-    /// no future of a call is made for them; several are looked at each in its turn.
+    /// Takes what is new, and says what leaves where no guard has to be asked. Of several each is looked at in its turn.
     fn take(
         &mut self,
         stages: &[Stage],
