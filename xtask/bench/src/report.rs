@@ -16,7 +16,9 @@ struct Row {
 }
 
 impl Report {
+    /// Adds a figure, and says it: a run takes minutes.
     pub(crate) fn add(&mut self, name: &str, value: f64, unit: &'static str, goal: Option<f64>) {
+        eprintln!("{name}: {value:.2} {unit}");
         self.rows.push(Row { name: name.to_owned(), value, unit, goal });
     }
 

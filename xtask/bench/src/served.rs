@@ -31,6 +31,7 @@ const PAUSES_MS: [u64; 2] = [200, 50];
 const SMG_P50_US: f64 = 108.0;
 const SMG_CPU_US: f64 = 63.0;
 
+const SAID: [Said; 3] = [Said::Words, Said::Prose, Said::Numbers];
 /// What is measured while no core sleeps.
 const AWAKE: &str = ", cores kept awake";
 
@@ -39,7 +40,7 @@ pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Resu
     delays(program, &all, "", report).await?;
     report.add("p50 that a plugin of SMG 1.13.0 adds to a request, measured elsewhere", SMG_P50_US, "us", None);
     report.add("CPU that it adds, measured elsewhere", SMG_CPU_US, "us", None);
-    for said in [Said::Words, Said::Numbers] {
+    for said in SAID {
         for pace in PAUSES_MS.into_iter().chain([0]) {
             guarded_streams(program, Duration::from_millis(pace), said, "", report).await?;
         }
@@ -52,7 +53,7 @@ pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Resu
         }
     };
     delays(program, &all, AWAKE, report).await?;
-    for said in [Said::Words, Said::Numbers] {
+    for said in SAID {
         for pace in PAUSES_MS {
             guarded_streams(program, Duration::from_millis(pace), said, AWAKE, report).await?;
         }
@@ -116,6 +117,7 @@ async fn guarded_streams(
     let often = if pace.is_zero() { "without a pause".into() } else { format!("every {} ms", pace.as_millis()) };
     let how = match said {
         Said::Words => format!("{often}, words{how}"),
+        Said::Prose => format!("{often}, prose{how}"),
         Said::Numbers => format!("{often}, a number in each{how}"),
     };
     let stages = [Stages::None, Stages::StreamGuard];

@@ -3,13 +3,16 @@
 use crate::stamp;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 struct Answers {
     whole: Vec<u8>,
-    streamed: Vec<Vec<u8>>,
+    /// Of which each stream has the next.
+    streamed: Vec<Vec<Vec<u8>>>,
+    begun: AtomicUsize,
     /// Between two events.
     pace: Duration,
 }
@@ -19,28 +22,51 @@ struct Answers {
 pub(crate) enum Said {
     /// A word of small letters, which `pii-guard` has declared that it lets through.
     Words,
+    /// One with the next piece of [`PROSE`] behind it: about some of them the guard is asked.
+    Prose,
     /// One with a number behind it: the guard is asked.
     Numbers,
 }
 
+/// Prose with code and figures in it, as models write it (an earlier README of this repository), and how many characters of it
+/// an event has: as many as a token has on average. It does not say "word", which is what stamps are behind.
+const PROSE: &str = include_str!("../prose.txt");
+const PIECE: usize = 4;
+/// Streams that begin at different places of it, after which the first is said again.
+const PROSE_STREAMS: usize = 50;
+
 /// Serves on a free port: a whole answer, or one of `events` text events, each in a write of its own, with numbered words.
 pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
-    answering(events, streamed(events, |i| format!("word{i} ")), Duration::ZERO).await
+    answering(events, vec![streamed(events, |i| format!("word{i} "))], Duration::ZERO).await
 }
 
 /// The same at a model's pace, with words that say when they were sent.
 pub(crate) async fn stamped(events: usize, pace: Duration, said: Said) -> anyhow::Result<SocketAddr> {
-    let behind = match said {
-        Said::Words => " ",
-        Said::Numbers => " 7, ",
+    let word = stamp::BLANK;
+    let streams = match said {
+        Said::Words => vec![streamed(events, |_| format!("word{word} "))],
+        Said::Numbers => vec![streamed(events, |_| format!("word{word} 7, "))],
+        Said::Prose => {
+            let pieces = prose();
+            let nth = |stream, i| &pieces[(stream * pieces.len() / PROSE_STREAMS + i) % pieces.len()];
+            let of = |stream| streamed(events, |i| format!(" word{word} {}", nth(stream, i)));
+            (0..PROSE_STREAMS).map(of).collect()
+        }
     };
-    answering(events, streamed(events, |_| format!("word{}{behind}", stamp::BLANK)), pace).await
+    answering(events, streams, pace).await
 }
 
-async fn answering(events: usize, streamed: Vec<Vec<u8>>, pace: Duration) -> anyhow::Result<SocketAddr> {
+/// The pieces of [`PROSE`], as they stand within strings of JSON.
+fn prose() -> Vec<String> {
+    let text: Vec<char> = PROSE.chars().collect();
+    let quoted = text.chunks(PIECE).map(|piece| serde_json::Value::from(String::from_iter(piece)).to_string());
+    quoted.map(|quoted| quoted[1..quoted.len() - 1].to_owned()).collect()
+}
+
+async fn answering(events: usize, streamed: Vec<Vec<Vec<u8>>>, pace: Duration) -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let addr = listener.local_addr()?;
-    let answers = Arc::new(Answers { whole: whole(events), streamed, pace });
+    let answers = Arc::new(Answers { whole: whole(events), streamed, begun: AtomicUsize::new(0), pace });
     tokio::task::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let answers = Arc::clone(&answers);
@@ -75,7 +101,8 @@ async fn serve(mut socket: TcpStream, answers: &Answers) -> anyhow::Result<()> {
     let mut buffer = Vec::new();
     while let Some(stream) = next_request(&mut socket, &mut buffer).await? {
         if stream {
-            for piece in &answers.streamed {
+            let next = answers.begun.fetch_add(1, Ordering::Relaxed) % answers.streamed.len();
+            for piece in &answers.streamed[next] {
                 socket.write_all(&sent_now(piece)).await?;
                 if !answers.pace.is_zero() {
                     tokio::time::sleep(answers.pace).await;
