@@ -21,15 +21,21 @@ const ROUNDS: usize = 60;
 const REQUESTS: usize = 50;
 /// Streams at once.
 const STREAMS: usize = 1_000;
-/// Times that each gateway serves them, in turns.
-const STREAM_ROUNDS: usize = 5;
-/// Events of each, and the time between two: of a model that is slow, and of one that many read.
+/// Events of each.
 const EVENTS: usize = 40;
-const PAUSES_MS: [u64; 2] = [200, 50];
+/// The time between two, of a model that is slow, of one that many read, and of none; and how often each gateway serves them,
+/// in turns. One round differs from the next by more than a guard takes, and those of the last are over in a moment.
+const PACES: [Pace; 3] = [Pace { ms: 200, rounds: 7 }, Pace { ms: 50, rounds: 15 }, Pace { ms: 0, rounds: 31 }];
 /// What one plugin that reads the request adds to p50 and CPU at SMG 1.13.0 (the model gateway of SGLang): measured in one
 /// round on two shared cores of an AMD EPYC, the gateway on one of them, and not here.
 const SMG_P50_US: f64 = 108.0;
 const SMG_CPU_US: f64 = 63.0;
+
+#[derive(Clone, Copy)]
+struct Pace {
+    ms: u64,
+    rounds: usize,
+}
 
 const SAID: [Said; 3] = [Said::Words, Said::Prose, Said::Numbers];
 /// What is measured while no core sleeps.
@@ -41,8 +47,8 @@ pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Resu
     report.add("p50 that a plugin of SMG 1.13.0 adds to a request, measured elsewhere", SMG_P50_US, "us", None);
     report.add("CPU that it adds, measured elsewhere", SMG_CPU_US, "us", None);
     for said in SAID {
-        for pace in PAUSES_MS.into_iter().chain([0]) {
-            guarded_streams(program, Duration::from_millis(pace), said, "", report).await?;
+        for pace in PACES {
+            guarded_streams(program, pace, said, "", report).await?;
         }
     }
     let mut awake = match Awake::keep(&all) {
@@ -54,8 +60,8 @@ pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Resu
     };
     delays(program, &all, AWAKE, report).await?;
     for said in SAID {
-        for pace in PAUSES_MS {
-            guarded_streams(program, Duration::from_millis(pace), said, AWAKE, report).await?;
+        for pace in PACES.into_iter().filter(|pace| pace.ms > 0) {
+            guarded_streams(program, pace, said, AWAKE, report).await?;
         }
     }
     awake.check()
@@ -108,13 +114,14 @@ async fn delays_on(
 /// pause, an event waits for all that were sent before it, however long each takes: its delay says no more than CPU does.
 async fn guarded_streams(
     program: &Path,
-    pace: Duration,
+    Pace { ms, rounds }: Pace,
     said: Said,
     how: &str,
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    let pace = Duration::from_millis(ms);
     let upstream = standin::stamped(EVENTS, pace, said).await?;
-    let often = if pace.is_zero() { "without a pause".into() } else { format!("every {} ms", pace.as_millis()) };
+    let often = if ms == 0 { "without a pause".into() } else { format!("every {ms} ms") };
     let how = match said {
         Said::Words => format!("{often}, words{how}"),
         Said::Prose => format!("{often}, prose{how}"),
@@ -123,7 +130,7 @@ async fn guarded_streams(
     let stages = [Stages::None, Stages::StreamGuard];
     let gateways = [start(program, upstream, stages[0]).await?, start(program, upstream, stages[1]).await?];
     let mut seen = [const { (Vec::new(), Vec::new()) }; 2];
-    for round in 0..STREAM_ROUNDS {
+    for round in 0..rounds {
         // Each goes first as often as the other.
         for which in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
             let (cpu_us, p99_ms) = streams(&gateways[which], pace).await?;
