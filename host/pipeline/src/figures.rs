@@ -5,7 +5,6 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};
-use std::time::{Duration, Instant};
 use tidegate_sandbox::stage::StageKind;
 use tidegate_types::{Caller, Class, TenantId};
 
@@ -37,47 +36,6 @@ impl StageFigures {
     pub(crate) fn prefiltered(&self, plugin: &Arc<str>) -> &Counter {
         let counted = || counter!("tidegate_plugin_prefiltered_total", "plugin" => Arc::clone(plugin));
         self.0.prefiltered.get_or_init(counted)
-    }
-}
-
-/// As many calls about one text are recorded together.
-const CALLS_TOGETHER: usize = 64;
-/// ... or what there is at a call after this time, so that the figures of a slow stream are not missed.
-const CALLS_WITHIN: Duration = Duration::from_secs(1);
-
-/// How long the calls about one text take. All streams record into one histogram, and whoever does fetches it from another
-/// core each time: so they are recorded some at a time, and the rest at the text's end.
-#[derive(Debug)]
-pub(crate) struct CallTimes {
-    histogram: Histogram,
-    /// Seconds, not recorded yet.
-    waiting: Vec<f32>,
-    /// When some were recorded last; at first when the first call began.
-    since: Option<Instant>,
-}
-
-impl CallTimes {
-    pub(crate) fn of(histogram: &Histogram) -> Self {
-        Self { histogram: histogram.clone(), waiting: Vec::new(), since: None }
-    }
-
-    pub(crate) fn note(&mut self, began: Instant, took: Duration) {
-        self.waiting.push(took.as_secs_f32());
-        let (since, now) = (*self.since.get_or_insert(began), began + took);
-        if self.waiting.len() >= CALLS_TOGETHER || now.saturating_duration_since(since) >= CALLS_WITHIN {
-            self.since = Some(now);
-            self.record();
-        }
-    }
-
-    fn record(&mut self) {
-        self.waiting.drain(..).for_each(|seconds| self.histogram.record(seconds));
-    }
-}
-
-impl Drop for CallTimes {
-    fn drop(&mut self) {
-        self.record();
     }
 }
 
@@ -153,39 +111,4 @@ pub(crate) fn of_requests(model: &str, caller: &Caller) -> Arc<RequestFigures> {
     };
     // A thread that ends knows nothing any more.
     KNOWN.try_with(find).unwrap_or_else(|_| make())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use metrics::HistogramFn;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    #[derive(Default)]
-    struct Recorded(AtomicUsize);
-
-    impl HistogramFn for Recorded {
-        fn record(&self, _: f64) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    #[test]
-    fn times_of_calls_are_recorded_some_at_a_time_and_soon_and_all_of_them() {
-        let recorded = Arc::new(Recorded::default());
-        let seen = || recorded.0.load(Ordering::Relaxed);
-        let mut times = CallTimes::of(&Histogram::from_arc(Arc::clone(&recorded)));
-        let (began, took) = (Instant::now(), Duration::from_micros(5));
-        (1..CALLS_TOGETHER).for_each(|_| times.note(began, took));
-        assert_eq!(seen(), 0);
-        times.note(began, took);
-        assert_eq!(seen(), CALLS_TOGETHER);
-        times.note(began, took);
-        assert_eq!(seen(), CALLS_TOGETHER, "the next some");
-        times.note(began + CALLS_WITHIN + took, took);
-        assert_eq!(seen(), CALLS_TOGETHER + 2, "it is a second ago");
-        times.note(began + CALLS_WITHIN + took, took);
-        drop(times);
-        assert_eq!(seen(), CALLS_TOGETHER + 3, "the text has ended");
-    }
 }

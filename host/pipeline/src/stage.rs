@@ -88,11 +88,7 @@ impl Stage {
         F: FnOnce(&'a Plugin) -> Fut,
         Fut: Future<Output = Result<T, CallError>>,
     {
-        let Timed { opinion, took, .. } = self.timed(num_bytes, kind, cx, call).await;
-        if let Some(took) = took {
-            self.figures.calls(&self.name, kind).record(took.as_secs_f64());
-        }
-        opinion
+        self.timed(num_bytes, kind, cx, call).await.opinion
     }
 
     /// As [`Self::call_about`], where the answer has left: what would end the request of a closed stage is logged, as it is of an
@@ -112,7 +108,7 @@ impl Stage {
         }
     }
 
-    /// As [`Self::call_about`], for one who counts the calls.
+    /// As [`Self::call_about`], for one who asks how long it took.
     pub(crate) async fn timed<'a, T, F, Fut>(
         &'a self,
         num_bytes: usize,
@@ -139,6 +135,7 @@ impl Stage {
         let failure = outcome.as_ref().err().map(case);
         span.record("outcome", failure.unwrap_or("ok"));
         let took = started.elapsed();
+        self.figures.calls(&self.name, kind).record(took.as_secs_f64());
         // A span that nothing is said in is not seen in a log.
         span.in_scope(|| tracing::debug!(us = took.as_micros(), "called"));
         let opinion = match outcome {

@@ -1,7 +1,6 @@
 //! Asks one stream guard about what waits for it, and follows its answer.
 
 use crate::context::RequestContext;
-use crate::figures::CallTimes;
 use crate::holdback::{AtCap, Holdback, Released};
 use crate::stage::{OnError, Stage, Timed};
 use crate::stages::run_tools::is_json;
@@ -47,9 +46,17 @@ pub(super) struct Withheld {
     watched: Option<Watched>,
 }
 
-/// The calls about one text, as one span: a call for each token would fill any trace.
+/// What is counted and told of one text at its guard.
 #[derive(Debug)]
 struct Watched {
+    holdback: Histogram,
+    /// Where somebody sees spans of this level: else it would be a few lines of the cache more for each event.
+    told: Option<Box<Told>>,
+}
+
+/// The calls about one text, as one span: a call for each token would fill any trace.
+#[derive(Debug)]
+struct Told {
     span: Span,
     calls: u64,
     /// Windows that it was not asked about.
@@ -61,8 +68,6 @@ struct Watched {
     took: Duration,
     /// For how long the guard kept text back.
     held: Duration,
-    holdback: Histogram,
-    times: CallTimes,
 }
 
 impl Watched {
@@ -72,14 +77,26 @@ impl Watched {
             "plugin", %name, stage = kind, outcome = Empty, verdict = Empty,
             calls = Empty, prefiltered = Empty, us = Empty, held_ms = Empty
         );
-        let times = CallTimes::of(stage.figures.calls(&stage.name, StageKind::StreamGuard));
-        let holdback = stage.figures.holdback(&stage.name).clone();
-        let (took, held) = (Duration::ZERO, Duration::ZERO);
-        Self { span, calls: 0, prefiltered: 0, failure: None, verdict: None, took, held, holdback, times }
+        let told = (!span.is_disabled()).then(|| Box::new(Told::begin(span)));
+        Self { holdback: stage.figures.holdback(&stage.name).clone(), told }
     }
 
-    /// Of a call that began then.
-    fn note(&mut self, began: Instant, call: &Timed<Inspection>) {
+    fn held(&mut self, since: Instant) {
+        let held = since.elapsed();
+        self.holdback.record(held);
+        if let Some(told) = &mut self.told {
+            told.held += held;
+        }
+    }
+}
+
+impl Told {
+    fn begin(span: Span) -> Self {
+        let (took, held) = (Duration::ZERO, Duration::ZERO);
+        Self { span, calls: 0, prefiltered: 0, failure: None, verdict: None, took, held }
+    }
+
+    fn note(&mut self, call: &Timed<Inspection>) {
         self.calls += 1;
         self.failure = self.failure.or(call.failure);
         match call.opinion.as_ref().ok().and_then(Option::as_ref).map(|said| &said.action) {
@@ -88,18 +105,12 @@ impl Watched {
             Some(WindowAction::Pass) => self.verdict = self.verdict.or(Some("pass")),
             None => {}
         }
-        if let Some(took) = call.took {
-            self.took += took;
-            self.times.note(began, took);
-        }
+        self.took += call.took.unwrap_or_default();
     }
 }
 
-impl Drop for Watched {
+impl Drop for Told {
     fn drop(&mut self) {
-        if self.span.is_disabled() {
-            return;
-        }
         self.span.record("outcome", self.failure.unwrap_or("ok"));
         if let Some(verdict) = self.verdict {
             self.span.record("verdict", verdict);
@@ -176,7 +187,9 @@ impl Asking<'_> {
                 Ok(said)
             })
             .await;
-        watched.note(started, &asked);
+        if let Some(told) = &mut watched.told {
+            told.note(&asked);
+        }
         let (opinion, slow) = (asked.opinion?, asked.took.is_some_and(|took| took > SLOW_GUARD));
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
@@ -202,7 +215,10 @@ impl Asking<'_> {
     fn prefiltered(self, stage: &Stage, held: &mut Withheld) -> Option<Inspection> {
         let prefilter = stage.prefilter(&self.cx.caller.tenant).filter(|_| self.ending.is_none())?;
         let passed = held.text.prefiltered(prefilter, stage.holdback_bytes)?;
-        held.watched.get_or_insert_with(|| Watched::begin(stage)).prefiltered += 1;
+        let watched = held.watched.get_or_insert_with(|| Watched::begin(stage));
+        if let Some(told) = &mut watched.told {
+            told.prefiltered += 1;
+        }
         self.cx.inspected(stage, Some(&passed));
         stage.figures.prefiltered(&stage.name).increment(1);
         Some(passed)
@@ -236,9 +252,7 @@ impl Withheld {
     /// None of it waits any more.
     fn let_go(&mut self) {
         if let (Some(since), Some(watched)) = (self.waiting.take(), &mut self.watched) {
-            let held = since.elapsed();
-            watched.held += held;
-            watched.holdback.record(held);
+            watched.held(since);
         }
     }
 

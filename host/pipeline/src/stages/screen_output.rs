@@ -8,6 +8,7 @@ use crate::holdback::Border;
 use crate::stage::Stage;
 use crate::stages::ask_guard::{Asked, Asking, Withheld};
 use crate::stages::beside::Beside;
+use smallvec::SmallVec;
 use tidegate_sandbox::stage::Channel;
 use tidegate_types::{Fault, Finding, Reject, TextLogprob};
 
@@ -135,6 +136,8 @@ impl OutputScreen {
         let known = self.held.iter().position(|held| held.choice == choice && held.channel == *channel);
         let held = known.unwrap_or_else(|| {
             let chain = batches(guards).map(Link::new).collect();
+            // Most answers have one text, and they are large.
+            self.held.reserve_exact(1);
             self.held.push(Held { choice, channel: channel.clone(), chain });
             self.held.len() - 1
         });
@@ -211,22 +214,23 @@ fn batches(stages: &[Stage]) -> impl Iterator<Item = &[Stage]> {
     stages.chunk_by(|a, b| !a.mutates() && !b.mutates()).chain(stages.is_empty().then_some(stages))
 }
 
-/// A text on its way past the guards.
+/// A text on its way past the guards. With one guard all of it but the text lies together: each place apart would be one more
+/// wait for memory, one after the other, whenever events pause (`docs/decisions/0026`).
 struct Held {
     choice: u32,
     channel: Channel,
-    chain: Vec<Link>,
+    chain: SmallVec<[Link; 1]>,
 }
 
 /// The text of one channel at one batch of guards.
 enum Link {
-    Alone(Box<Withheld>),
+    Alone(Withheld),
     Beside(Beside),
 }
 
 impl Link {
     fn new(batch: &[Stage]) -> Self {
-        if batch.len() == 1 { Self::Alone(Box::default()) } else { Self::Beside(Beside::default()) }
+        if batch.len() == 1 { Self::Alone(Withheld::default()) } else { Self::Beside(Beside::default()) }
     }
 
     /// Takes what is new, and says what leaves where no guard has to be asked. Of several each is looked at in its turn.
