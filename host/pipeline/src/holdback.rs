@@ -16,11 +16,12 @@ use tidegate_sandbox::Prefilter;
 use tidegate_sandbox::stage::{Inspection, Redaction, WindowAction};
 use tidegate_types::TextLogprob;
 
-/// Bytes of released text that a guard sees again as context.
+/// Bytes of released text that a guard sees again as context, at most.
 const LOOK_BEHIND_BYTES: usize = 256;
 
-/// Bytes that nobody sees any more before they are taken out.
-const STALE_BYTES: usize = 512;
+/// Bytes that nobody sees any more before they are taken out, where there are twice as many as of look-behind: what is moved
+/// then is little, and the text stays within a line or two of the cache where a guard looks at none.
+const STALE_BYTES: usize = 64;
 
 /// What happens when a guard withholds more than the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,10 +74,12 @@ pub enum HoldbackError {
 }
 
 /// Text of one channel between generation and client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Holdback {
     /// What has left, look-behind last, and what waits: a window is a part of it.
     text: String,
+    /// Bytes of look-behind, its last character aside.
+    look_behind: usize,
     /// Where in `text` the look-behind begins.
     seen_from: usize,
     /// Where in `text` begins what waits.
@@ -93,7 +96,30 @@ pub struct Holdback {
     seq: u32,
 }
 
+impl Default for Holdback {
+    fn default() -> Self {
+        Self::with_look_behind(None)
+    }
+}
+
 impl Holdback {
+    /// For a guard that sees at most so many bytes of what has left again, and its last character; without a number, and at
+    /// most, 256.
+    pub fn with_look_behind(bytes: Option<u32>) -> Self {
+        Self {
+            text: String::new(),
+            look_behind: bytes.map_or(LOOK_BEHIND_BYTES, |bytes| LOOK_BEHIND_BYTES.min(bytes as usize)),
+            seen_from: 0,
+            pending_from: 0,
+            marks: Marks::default(),
+            came: 0,
+            left: 0,
+            borders: Vec::new(),
+            carry: Vec::new(),
+            seq: 0,
+        }
+    }
+
     /// Adds generated text.
     pub fn push(&mut self, text: &str, logprobs: Vec<TextLogprob>) {
         self.text.push_str(text);
@@ -255,9 +281,10 @@ impl Holdback {
     fn settle(&mut self, bytes: usize) {
         self.left += bytes as u64;
         self.pending_from += bytes;
-        let oldest = self.pending_from.saturating_sub(LOOK_BEHIND_BYTES).max(self.seen_from);
-        self.seen_from = self.text.ceil_char_boundary(oldest);
-        if self.seen_from >= STALE_BYTES {
+        let oldest = self.text.ceil_char_boundary(self.pending_from.saturating_sub(self.look_behind));
+        let last = self.text.floor_char_boundary(self.pending_from.saturating_sub(1));
+        self.seen_from = oldest.min(last).max(self.seen_from);
+        if self.seen_from >= STALE_BYTES.max(2 * self.look_behind) {
             self.text.drain(..self.seen_from);
             self.pending_from -= self.seen_from;
             self.seen_from = 0;

@@ -2,6 +2,7 @@
 
 use crate::breaker::{Breaker, Outcome};
 use crate::figures::StageFigures;
+use crate::holdback::Holdback;
 use metrics::counter;
 use serde::Deserialize;
 use std::future::{Future, poll_fn};
@@ -201,6 +202,11 @@ impl Stage {
     pub(crate) fn prefilter(&self, tenant: &TenantId) -> Option<&Prefilter> {
         let declared = self.plugin.as_ref().ok()?.descriptor().prefilter.as_ref()?;
         (!self.breaker.has_failures(tenant)).then_some(declared)
+    }
+
+    /// For text that waits for it: with as much of what has left as it wants to see again.
+    pub(crate) fn holdback(&self) -> Holdback {
+        Holdback::with_look_behind(self.plugin.as_ref().ok().and_then(|plugin| plugin.descriptor().look_behind_bytes))
     }
 
     /// Whether its calls may wait for others.

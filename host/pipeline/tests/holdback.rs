@@ -313,6 +313,26 @@ fn what_a_guard_has_declared_stands_for_its_answer_while_it_remembers_nothing() 
     assert_eq!(held.prefiltered(&words, 3), None, "it has to look");
 }
 
+#[test]
+fn a_guard_sees_as_much_of_what_has_left_again_as_it_wants_and_the_last_character() {
+    let long = "x".repeat(997) + "abc€";
+    for (wanted, seen) in [(0, "€"), (2, "€"), (4, "c€"), (6, "abc€"), (u32::MAX, &long[long.len() - 256..])] {
+        let mut held = Holdback::with_look_behind(Some(wanted));
+        assert_eq!(held.window().settled, 0, "nothing has left");
+        for char in long.chars() {
+            held.push(char.encode_utf8(&mut [0; 4]), Vec::new());
+            let all = held.window().text.len();
+            held.apply(inspection(all, Vec::new()), false, 0, AtCap::Halt).unwrap();
+        }
+        held.push("d", Vec::new());
+        assert_eq!(
+            (held.window().text, held.window().settled as usize),
+            (&*format!("{seen}d"), seen.len()),
+            "{wanted}"
+        );
+    }
+}
+
 /// Else a guard would take what follows for the rest of a word that it has judged.
 #[test]
 fn behind_what_left_unjudged_a_text_begins_anew() {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 const MAX_METRICS: usize = 32;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_SUMMARY_BYTES: usize = 200;
-const STREAM_KEYS: [&str; 2] = ["holdback-bytes", "prefilter"];
+const STREAM_KEYS: [&str; 3] = ["holdback-bytes", "look-behind-bytes", "prefilter"];
 const KEYS: [&str; 9] =
     ["name", "version", "summary", "config-schema", "capabilities", "metrics", "mutates", "deterministic", "stream"];
 
@@ -34,7 +34,7 @@ pub(crate) fn parse(json: &str) -> Result<Descriptor, LoadCause> {
     for key in &unknown_keys {
         tracing::info!(plugin = name, key, "the descriptor has a key that this host does not know");
     }
-    let (holdback_bytes, prefilter) = stream(&said)?;
+    let Stream { holdback_bytes, look_behind_bytes, prefilter } = stream(&said)?;
     Ok(Descriptor {
         config_schema: schema(&said)?,
         mutates: flag(&said, "mutates")?,
@@ -42,6 +42,7 @@ pub(crate) fn parse(json: &str) -> Result<Descriptor, LoadCause> {
         capabilities: pairs(&said, "capabilities", "reason")?,
         metrics: metrics(&said)?,
         holdback_bytes,
+        look_behind_bytes,
         prefilter,
         unknown_keys,
         name,
@@ -101,17 +102,27 @@ fn unknown_keys(said: &Map<String, Value>) -> Vec<String> {
     unknown.collect()
 }
 
-/// What it says of its work on streams: the most that it withholds, and what it need not be asked about.
-fn stream(said: &Map<String, Value>) -> Result<(Option<u32>, Option<Prefilter>), LoadCause> {
-    let Some(stream) = said.get("stream") else { return Ok((None, None)) };
+/// What it says of its work on streams: the most that it withholds and sees again, and what it need not be asked about.
+#[derive(Default)]
+struct Stream {
+    holdback_bytes: Option<u32>,
+    look_behind_bytes: Option<u32>,
+    prefilter: Option<Prefilter>,
+}
+
+fn stream(said: &Map<String, Value>) -> Result<Stream, LoadCause> {
+    let Some(stream) = said.get("stream") else { return Ok(Stream::default()) };
     let stream = stream.as_object().ok_or_else(|| wrong("stream", "it is not an object"))?;
-    let bytes = |bytes: &Value| {
-        let bytes = bytes.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
-        bytes.ok_or_else(|| wrong("stream.holdback-bytes", "it is not a number of bytes"))
+    let bytes = |key: &str| {
+        let bytes = |bytes: &Value| {
+            let bytes = bytes.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
+            bytes.ok_or_else(|| wrong(&format!("stream.{key}"), "it is not a number of bytes"))
+        };
+        stream.get(key).map(bytes).transpose()
     };
-    let holdback_bytes = stream.get("holdback-bytes").map(bytes).transpose()?;
+    let (holdback_bytes, look_behind_bytes) = (bytes("holdback-bytes")?, bytes("look-behind-bytes")?);
     let prefilter = stream.get("prefilter").map(|said| Prefilter::parse(said, holdback_bytes)).transpose()?;
-    Ok((holdback_bytes, prefilter.flatten()))
+    Ok(Stream { holdback_bytes, look_behind_bytes, prefilter: prefilter.flatten() })
 }
 
 /// An array of objects with a unique `name` and a text.
@@ -157,7 +168,10 @@ mod tests {
             "mutates": true, "deterministic": true,
             "capabilities": [{"name": "kv", "reason": "keeps the index"}],
             "metrics": [{"name": "redactions", "summary": "what was redacted"}],
-            "stream": {"holdback-bytes": 64, "prefilter": {"within": "ab", "ends": " ", "run-bytes": 8}},
+            "stream": {
+                "holdback-bytes": 64, "look-behind-bytes": 0,
+                "prefilter": {"within": "ab", "ends": " ", "run-bytes": 8},
+            },
         })
     }
 
@@ -167,7 +181,7 @@ mod tests {
         assert_eq!((parsed.name.as_str(), parsed.version.as_str()), ("pii-guard", "0.1.0"));
         assert_eq!(parsed.metrics, ["redactions"]);
         assert_eq!(parsed.capabilities["kv"], "keeps the index");
-        assert_eq!(parsed.holdback_bytes, Some(64));
+        assert_eq!((parsed.holdback_bytes, parsed.look_behind_bytes), (Some(64), Some(0)));
         assert_eq!(parsed.prefilter.unwrap().through("ba a"), Some(3));
         assert!(parsed.mutates && parsed.deterministic);
     }
@@ -275,6 +289,7 @@ mod tests {
             ("metrics", json!([{"name": "Bad-Name", "summary": ""}])),
             ("stream", json!(3)),
             ("stream", json!({"holdback-bytes": -1})),
+            ("stream", json!({"look-behind-bytes": 0.5})),
             ("stream", json!({"prefilter": {"within": "ab", "ends": " ", "run-bytes": 8}})),
         ] {
             let mut bad = good();

@@ -231,6 +231,8 @@ pub struct Descriptor {
     pub metrics: Vec<String>,
     /// Bytes that its stream guard would like to withhold at most; the config decides.
     pub holdback_bytes: Option<u32>,
+    /// Bytes of text that has left that its stream guard sees again at most, its last character aside.
+    pub look_behind_bytes: Option<u32>,
     /// Text of a stream that it need not be asked about.
     pub prefilter: Option<Prefilter>,
     /// Keys, as paths, that this host does not know: a misspelt one is seldom what a newer plugin has.

@@ -51,6 +51,7 @@ impl Plugin for PiiGuard {
             .settings(ScreenConfig::settings())
             .metric("pii_found", "pieces of personal data")
             .holdback(MAX_HELD_BYTES)
+            .look_behind(ScreenConfig::LOOK_BEHIND_BYTES)
             .prefilter(detect::words())
             .mutates()
             .deterministic()

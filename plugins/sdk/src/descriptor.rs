@@ -16,6 +16,7 @@ pub struct Descriptor {
     capabilities: Vec<(Capability, String)>,
     metrics: Vec<(String, String)>,
     holdback_bytes: Option<u32>,
+    look_behind_bytes: Option<u32>,
     prefilter: Option<Prefilter>,
     mutates: bool,
     deterministic: bool,
@@ -66,6 +67,7 @@ impl Descriptor {
             capabilities: Vec::new(),
             metrics: Vec::new(),
             holdback_bytes: None,
+            look_behind_bytes: None,
             prefilter: None,
             mutates: false,
             deterministic: false,
@@ -115,6 +117,14 @@ impl Descriptor {
         self
     }
 
+    /// Of text that has left, a stream guard sees at most so many bytes again, and always the last character. Without
+    /// this it is as many as the host has, 256: they are handed over with each window, and one that looks at none of them
+    /// is asked for less without them.
+    pub fn look_behind(mut self, bytes: u32) -> Self {
+        self.look_behind_bytes = Some(bytes);
+        self
+    }
+
     /// A stream guard's promise, beside [`Self::holdback`]: where what waits is nothing but runs of these characters, it
     /// lets that go as far as a run has ended, finds nothing in it and remembers nothing of it, whatever its config,
     /// whatever was before and whatever follows, provided that it remembered nothing before. The host then need not ask,
@@ -139,6 +149,11 @@ impl Descriptor {
         self.holdback_bytes
     }
 
+    /// Bytes of text that has left that a stream guard sees again, where it says how many.
+    pub fn look_behind_bytes(&self) -> Option<u32> {
+        self.look_behind_bytes
+    }
+
     /// Text that a stream guard need not be asked about, where it declares that.
     pub fn declared_prefilter(&self) -> Option<&Prefilter> {
         self.prefilter.as_ref()
@@ -161,9 +176,11 @@ impl Descriptor {
     pub fn to_json(&self) -> String {
         let named =
             |name: &str, key: &str, text: &str| format!("{{\"name\":{},\"{key}\":{}}}", quote(name), quote(text));
-        let holdback = self.holdback_bytes.map(|bytes| format!("\"holdback-bytes\":{bytes}"));
+        let bytes = |key: &str, bytes: Option<u32>| bytes.map(|bytes| format!("\"{key}\":{bytes}"));
+        let holdback = bytes("holdback-bytes", self.holdback_bytes);
+        let look_behind = bytes("look-behind-bytes", self.look_behind_bytes);
         let prefilter = self.prefilter.as_ref().map(|prefilter| format!("\"prefilter\":{}", prefilter.to_json()));
-        let stream: Vec<String> = holdback.into_iter().chain(prefilter).collect();
+        let stream: Vec<String> = [holdback, look_behind, prefilter].into_iter().flatten().collect();
         let stream = if stream.is_empty() { String::new() } else { format!(",\"stream\":{{{}}}", stream.join(",")) };
         format!(
             "{{\"name\":{},\"version\":{},\"summary\":{},\"config-schema\":{},\"capabilities\":{},\"metrics\":{},\
@@ -336,6 +353,7 @@ mod tests {
             .needs(Capability::Kv, "keeps its index")
             .metric("hits", "Things found")
             .holdback(64)
+            .look_behind(7)
             .prefilter(Prefilter { within: "ab\"".into(), joins: "\\".into(), ends: " \n".into(), run_bytes: 9 })
             .mutates();
         let said: Value = serde_json::from_str(&descriptor.to_json()).unwrap();
@@ -360,6 +378,7 @@ mod tests {
             "metrics": [{"name": "hits", "summary": "Things found"}],
             "stream": {
                 "holdback-bytes": 64,
+                "look-behind-bytes": 7,
                 "prefilter": {"within": "ab\"", "joins": "\\", "ends": " \n", "run-bytes": 9},
             },
             "mutates": true,

@@ -70,6 +70,7 @@ impl Plugin for WordGuard {
             .settings(ScreenConfig::settings())
             .metric("words_found", "listed words and matches of patterns")
             .holdback(MAX_MATCH_BYTES as u32 + 4)
+            .look_behind(ScreenConfig::LOOK_BEHIND_BYTES)
             .mutates()
             .deterministic()
     }

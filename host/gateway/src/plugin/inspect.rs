@@ -112,6 +112,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "deterministic": about.deterministic,
         "metrics": about.metrics,
         "holdback_bytes": about.holdback_bytes,
+        "look_behind_bytes": about.look_behind_bytes,
         "prefilter": about.prefilter.as_ref().map(|prefilter| json!({
             "within": prefilter.within(), "joins": prefilter.joins(), "ends": prefilter.ends(),
             "run_bytes": prefilter.run_bytes(),
@@ -151,6 +152,9 @@ fn lines(report: &Value) -> Vec<String> {
             String::new()
         };
         lines.push(format!("withholds      at most {bytes} bytes of a stream{more}"));
+    }
+    if let Some(bytes) = report["look_behind_bytes"].as_u64() {
+        lines.push(format!("sees again     of what has left {bytes} bytes, and its last character"));
     }
     if let prefilter @ Value::Object(_) = &report["prefilter"] {
         let (within, ends, run) = (&prefilter["within"], &prefilter["ends"], &prefilter["run_bytes"]);

@@ -57,12 +57,21 @@ trait Judge {
         None
     }
 
+    /// Bytes of what has left that it sees again, where it says how many.
+    fn look_behind_bytes(&self) -> Option<u32> {
+        None
+    }
+
     async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError>;
 }
 
 impl Judge for Plugin {
     fn prefilter(&self) -> Option<&Prefilter> {
         self.descriptor().prefilter.as_ref()
+    }
+
+    fn look_behind_bytes(&self) -> Option<u32> {
+        self.descriptor().look_behind_bytes
     }
 
     async fn judge(&self, carry: &[u8], window: Window<'_>) -> Result<Inspection, CallError> {
@@ -129,7 +138,7 @@ impl<J: Judge> Guard<'_, J> {
     async fn in_turn(&self, text: &str, whole: &Value) -> anyhow::Result<()> {
         let everywhere: Vec<usize> = (1..text.chars().count()).collect();
         let pieces = cut(text, &everywhere);
-        let mut both = [0, 1].map(|choice| Passage { choice, ..Passage::default() });
+        let mut both = [0, 1].map(|choice| Passage { choice, ..self.passage() });
         for (idx, piece) in pieces.iter().enumerate() {
             for passage in &mut both {
                 self.push(passage, piece, idx + 1 == pieces.len()).await.context(IN_TURN)?;
@@ -140,12 +149,18 @@ impl<J: Judge> Guard<'_, J> {
 
     /// One generation in the given pieces.
     async fn one(&self, pieces: &[&str], apart: bool) -> anyhow::Result<Value> {
-        let mut passage = Passage::default();
+        let mut passage = self.passage();
         let count = pieces.len() + usize::from(apart);
         for (idx, piece) in pieces.iter().copied().chain(apart.then_some("")).enumerate() {
             self.push(&mut passage, piece, idx + 1 == count).await?;
         }
         Ok(passage.outcome())
+    }
+
+    /// One that begins. The guard sees as much again as in a server.
+    fn passage(&self) -> Passage {
+        let held = Holdback::with_look_behind(self.judge.look_behind_bytes());
+        Passage { held, ..Passage::default() }
     }
 
     /// Has the guard judge the next piece. It is asked about nothing that follows a halt.

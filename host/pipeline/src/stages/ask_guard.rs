@@ -34,7 +34,7 @@ pub(super) struct Asking<'a> {
 }
 
 /// Text that waits for one guard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Withheld {
     pub(super) text: Holdback,
     /// Since when the guard keeps some of it back, while it does.
@@ -249,6 +249,11 @@ impl Asking<'_> {
 }
 
 impl Withheld {
+    /// None yet, for the guard of `stage`.
+    pub(super) fn by(stage: &Stage) -> Self {
+        Self { text: stage.holdback(), waiting: None, call: None, pool: StreamPool::default(), watched: None }
+    }
+
     /// None of it waits any more.
     fn let_go(&mut self) {
         if let (Some(since), Some(watched)) = (self.waiting.take(), &mut self.watched) {

@@ -19,7 +19,7 @@ pub(super) struct Beside {
 }
 
 /// How far one guard is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
     held: Withheld,
     /// Bytes that it has let go and `all` still has.
@@ -29,7 +29,7 @@ struct Place {
 impl Beside {
     /// Takes new text of the channel, and says what leaves where the guards need not be asked yet.
     pub(super) fn take(&mut self, stages: &[Stage], asking: Asking<'_>, new: Judged) -> Result<Option<Judged>, Reject> {
-        self.each.resize_with(stages.len(), Place::default);
+        self.each.extend(stages.iter().skip(self.each.len()).map(Place::of));
         let nothing_new = new.text.is_empty();
         self.each.iter_mut().for_each(|place| place.held.text.push(&new.text, Vec::new()));
         self.all.push(&new.text, new.logprobs);
@@ -115,6 +115,10 @@ fn common_len(a: &str, b: &str) -> usize {
 }
 
 impl Place {
+    fn of(stage: &Stage) -> Self {
+        Self { held: Withheld::by(stage), ahead: 0 }
+    }
+
     async fn ask(&mut self, stage: &Stage, asking: Asking<'_>) -> Result<Asked, Reject> {
         if self.held.text.is_empty() && asking.ending.is_none() {
             return Ok(Asked::default());

@@ -230,7 +230,7 @@ enum Link {
 
 impl Link {
     fn new(batch: &[Stage]) -> Self {
-        if batch.len() == 1 { Self::Alone(Withheld::default()) } else { Self::Beside(Beside::default()) }
+        if let [stage] = batch { Self::Alone(Withheld::by(stage)) } else { Self::Beside(Beside::default()) }
     }
 
     /// Takes what is new, and says what leaves where no guard has to be asked. Of several each is looked at in its turn.

@@ -69,6 +69,7 @@ mod tests {
             capabilities: Default::default(),
             metrics: Vec::new(),
             holdback_bytes: None,
+            look_behind_bytes: None,
             prefilter: None,
             unknown_keys: Vec::new(),
         }
