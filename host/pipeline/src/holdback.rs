@@ -17,10 +17,10 @@ use tidegate_sandbox::stage::{Inspection, Redaction, WindowAction};
 use tidegate_types::TextLogprob;
 
 /// Bytes of released text that a guard sees again as context, at most.
-const LOOK_BEHIND_BYTES: usize = 256;
+pub const LOOK_BEHIND_BYTES: usize = 256;
 
-/// Bytes that nobody sees any more before they are taken out, where there are twice as many as of look-behind: what is moved
-/// then is little, and the text stays within a line or two of the cache where a guard looks at none.
+/// Bytes that nobody needs any more before they are taken out, where there are twice as many as of those that stay: what is
+/// moved then is little, and the text stays within a line or two of the cache where a guard looks at none.
 const STALE_BYTES: usize = 64;
 
 /// What happens when a guard withholds more than the cap.
@@ -86,6 +86,8 @@ pub struct Holdback {
     pending_from: usize,
     /// Tokens of what waits.
     marks: Marks,
+    /// Tokens come with the text.
+    has_tokens: bool,
     /// Bytes of text that came.
     came: u64,
     /// Bytes of text that have left.
@@ -112,6 +114,7 @@ impl Holdback {
             seen_from: 0,
             pending_from: 0,
             marks: Marks::default(),
+            has_tokens: false,
             came: 0,
             left: 0,
             borders: Vec::new(),
@@ -124,6 +127,7 @@ impl Holdback {
     pub fn push(&mut self, text: &str, logprobs: Vec<TextLogprob>) {
         self.text.push_str(text);
         self.came += text.len() as u64;
+        self.has_tokens |= !logprobs.is_empty();
         for logprob in logprobs {
             self.marks.add(logprob, &self.text, self.pending_from, self.came);
         }
@@ -284,10 +288,17 @@ impl Holdback {
         let oldest = self.text.ceil_char_boundary(self.pending_from.saturating_sub(self.look_behind));
         let last = self.text.floor_char_boundary(self.pending_from.saturating_sub(1));
         self.seen_from = oldest.min(last).max(self.seen_from);
-        if self.seen_from >= STALE_BYTES.max(2 * self.look_behind) {
-            self.text.drain(..self.seen_from);
-            self.pending_from -= self.seen_from;
-            self.seen_from = 0;
+        self.forget_stale();
+    }
+
+    /// A token is compared with all of its text, of which more may have left than the guard sees again.
+    fn forget_stale(&mut self) {
+        let kept = if self.has_tokens { LOOK_BEHIND_BYTES } else { self.look_behind };
+        let stale = self.text.floor_char_boundary(self.seen_from.min(self.pending_from.saturating_sub(kept)));
+        if stale >= STALE_BYTES.max(2 * kept) {
+            self.text.drain(..stale);
+            self.pending_from -= stale;
+            self.seen_from -= stale;
         }
     }
 }

@@ -334,14 +334,16 @@ fn case(error: &CallError) -> &'static str {
 mod tests {
     use super::*;
     use crate::breaker::BreakerConfig;
+    use crate::holdback::AtCap;
+    use tidegate_sandbox::stage::Inspection;
     use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig};
 
-    #[test]
-    fn a_guard_that_has_failed_of_late_is_asked_about_everything() {
+    /// A stage of a shipped guard.
+    fn shipped() -> Stage {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/pii-guard.wasm");
         let config = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
         let sandbox = Sandbox::new(config).unwrap();
-        let stage = Stage {
+        Stage {
             name: "pii-guard".into(),
             plugin: Ok(sandbox.load(PluginSpec::new("pii-guard", std::fs::read(path).unwrap())).unwrap()),
             on_error: OnError::Closed,
@@ -349,7 +351,20 @@ mod tests {
             holdback_bytes: 512,
             breaker: Arc::new(Breaker::new(BreakerConfig::default())),
             figures: StageFigures::default(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_guard_sees_as_much_of_what_has_left_as_its_descriptor_says() {
+        let mut held = shipped().holdback();
+        held.push("to whom", Vec::new());
+        held.apply(Inspection::pass(3), false, 512, AtCap::Halt).unwrap();
+        assert_eq!(held.window().text, " whom");
+    }
+
+    #[test]
+    fn a_guard_that_has_failed_of_late_is_asked_about_everything() {
+        let stage = shipped();
         let (tenant, other, now) = (TenantId::new("a"), TenantId::new("b"), Instant::now());
         assert!(stage.prefilter(&tenant).is_some());
         stage.breaker.begin(&tenant, now).unwrap().end(Outcome::Failed, now);

@@ -95,9 +95,14 @@ fn inspect(held: &Holdback, share: u8, last: bool) -> Inspection {
     Inspection { action, safe_through: (settled + through) as u32, carry: Vec::new(), findings: Vec::new() }
 }
 
-/// What leaves of events that come one by one: the text, and each token with the length of the text at the end of its event.
-fn left(events: Vec<(String, Vec<TextLogprob>)>, shares: &[u8]) -> (String, Vec<(TextLogprob, usize)>) {
-    let (mut held, mut text, mut tokens) = (Holdback::default(), String::new(), Vec::new());
+/// What leaves of events that come one by one, where the guard sees so much of it again: the text, and each token with the length
+/// of the text at the end of its event.
+fn left(
+    look_behind: Option<u32>,
+    events: Vec<(String, Vec<TextLogprob>)>,
+    shares: &[u8],
+) -> (String, Vec<(TextLogprob, usize)>) {
+    let (mut held, mut text, mut tokens) = (Holdback::with_look_behind(look_behind), String::new(), Vec::new());
     let mut take = |released: Released| {
         text.push_str(&released.text);
         tokens.extend(released.logprobs.into_iter().map(|token| (token, text.len())));
@@ -130,9 +135,10 @@ proptest! {
         tokens in tokens(),
         sizes in prop::collection::vec(1_usize..9, 1..6),
         shares in prop::collection::vec(any::<u8>(), 1..6),
+        look_behind in prop::option::of(0_u32..9),
     ) {
         let (text, tokens) = spelled(&tokens);
-        let (read, got) = left(events(&text, tokens.clone(), &sizes), &shares);
+        let (read, got) = left(look_behind, events(&text, tokens.clone(), &sizes), &shares);
         prop_assert!(!read.contains(WORD) || shares.iter().any(|share| share % 2 == 1), "{read}");
         for (token, event_end) in &got {
             let end = token.end.unwrap() as usize;
@@ -150,13 +156,14 @@ proptest! {
         tokens in tokens(),
         sizes in prop::collection::vec(1_usize..9, 1..6),
         shares in prop::collection::vec(any::<u8>(), 1..6),
+        look_behind in prop::option::of(0_u32..9),
         wrong in prop::collection::vec(-9_i64..9, 1..6),
     ) {
         let (text, mut tokens) = spelled(&tokens);
         for (token, by) in tokens.iter_mut().zip(wrong.iter().cycle()) {
             token.end = token.end.unwrap_or(3).checked_add_signed(*by);
         }
-        let (read, got) = left(events(&text, tokens, &sizes), &shares);
+        let (read, got) = left(look_behind, events(&text, tokens, &sizes), &shares);
         for (token, _) in got {
             let end = token.end.unwrap() as usize;
             let at = end.checked_sub(token.chosen.bytes.len()).unwrap();
@@ -170,9 +177,10 @@ proptest! {
         tokens in tokens(),
         sizes in prop::collection::vec(1_usize..9, 1..6),
         shares in prop::collection::vec(any::<u8>(), 1..6),
+        look_behind in prop::option::of(0_u32..9),
     ) {
         let (text, tokens) = spelled(&tokens);
-        let (read, got) = left(events(&text, tokens, &sizes), &shares);
+        let (read, got) = left(look_behind, events(&text, tokens, &sizes), &shares);
         let names = |tokens: &[TextLogprob]| tokens.iter().map(|token| token.chosen.logprob).collect::<Vec<f32>>();
         let mut second = Holdback::default();
         let got: Vec<TextLogprob> = got.into_iter().map(|(token, _)| token).collect();

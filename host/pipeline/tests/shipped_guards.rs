@@ -69,7 +69,8 @@ async fn asked(guard: &Plugin, pieces: &[String]) -> (Read, usize) {
         began: None,
         streaming: true,
     };
-    let (mut held, mut read, mut asked) = (Holdback::default(), Read::whole("", 0), 0);
+    let (mut held, mut read, mut asked) =
+        (Holdback::with_look_behind(guard.descriptor().look_behind_bytes), Read::whole("", 0), 0);
     for piece in pieces.iter().map(Some).chain([None]) {
         let ending = if piece.is_none() { Some("stop") } else { None };
         held.push(piece.map_or("", String::as_str), Vec::new());

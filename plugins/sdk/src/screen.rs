@@ -50,8 +50,7 @@ pub struct ScreenConfig {
 }
 
 impl ScreenConfig {
-    /// What such a guard's descriptor says of look-behind: of what has left a scan looks at the last character alone, which
-    /// is always there.
+    /// What such a guard's descriptor says of look-behind: of what has left a scan looks at the last character alone.
     pub const LOOK_BEHIND_BYTES: u32 = 0;
 
     /// The settings' part of a descriptor.

@@ -14,8 +14,8 @@ use crate::types::{Context, Finding, Message, Part, Role};
 pub struct Host {
     /// Which text.
     pub channel: Channel,
-    /// Bytes of look-behind at most, but for its last character, which is always there; fewer where the guard's descriptor
-    /// says so.
+    /// Bytes of look-behind at most, but for its last character, which is always there. A host that does not know
+    /// [`crate::Descriptor::look_behind`] gives as many whatever that says.
     pub look_behind: usize,
     /// Gives the guard an empty last window of its own instead of ending with the last piece.
     pub ends_apart: bool,
@@ -57,12 +57,9 @@ impl Host {
     pub fn stream<G: StreamGuard>(&self, guard: &G, pieces: &[&str]) -> Result<Outcome, Error> {
         // Arguments of a tool call are more than words.
         let is_text = !matches!(self.channel, Channel::ToolArguments(_));
-        let about = G::describe();
-        let prefilter = about.declared_prefilter().cloned().filter(|_| is_text);
-        let look_behind =
-            about.look_behind_bytes().map_or(self.look_behind, |most| self.look_behind.min(most as usize));
+        let prefilter = G::describe().declared_prefilter().cloned().filter(|_| is_text);
         let (carry, text) = (Vec::new(), String::new());
-        let mut stream = Stream { host: self, guard, prefilter, look_behind, carry, seq: 0, settled: 0, text };
+        let mut stream = Stream { host: self, guard, prefilter, carry, seq: 0, settled: 0, text };
         let mut outcome = Outcome::default();
         let ends_with = pieces.len().checked_sub(1).filter(|_| !self.ends_apart);
         for (idx, piece) in pieces.iter().enumerate() {
@@ -81,7 +78,6 @@ struct Stream<'a, G> {
     host: &'a Host,
     guard: &'a G,
     prefilter: Option<Prefilter>,
-    look_behind: usize,
     carry: Vec<u8>,
     seq: u32,
     /// Look-behind, then pending text.
@@ -166,7 +162,7 @@ impl<G: StreamGuard> Stream<'_, G> {
     fn settle(&mut self, released: &Released) {
         let mut look_behind = format!("{}{}", &self.text[..self.settled], released.text);
         let last = look_behind.floor_char_boundary(look_behind.len().saturating_sub(1));
-        let excess = look_behind.len().saturating_sub(self.look_behind);
+        let excess = look_behind.len().saturating_sub(self.host.look_behind);
         look_behind.drain(..look_behind.ceil_char_boundary(excess).min(last));
         self.settled = look_behind.len();
         self.text = look_behind + &self.text[released.through..];
@@ -204,7 +200,9 @@ pub fn assert_same_for_any_chunking<G: StreamGuard>(guard: &G, host: &Host, text
     };
     let whole = run(host, &[text]);
     let everywhere: Vec<usize> = (0..text.len()).collect();
-    let apart = Host { ends_apart: !host.ends_apart, look_behind: host.look_behind / 7, ..host.clone() };
+    let declared = G::describe().look_behind_bytes().map_or(usize::MAX, |bytes| bytes as usize);
+    let look_behind = declared.min(host.look_behind / 7);
+    let apart = Host { ends_apart: !host.ends_apart, look_behind, ..host.clone() };
     for (host, pieces) in [(host, cut(text, &everywhere)), (host, cut(text, at)), (&apart, cut(text, at))] {
         let outcome = run(host, &pieces);
         let same = outcome.text == whole.text && outcome.halted == whole.halted;

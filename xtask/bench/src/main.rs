@@ -167,5 +167,5 @@ async fn streams(
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }

@@ -25,7 +25,7 @@ const STREAMS: usize = 1_000;
 const EVENTS: usize = 40;
 /// The time between two, of a model that is slow, of one that many read, and of none; and how often each gateway serves them,
 /// in turns. One round differs from the next by more than a guard takes, and those of the last are over in a moment.
-const PACES: [Pace; 3] = [Pace { ms: 200, rounds: 7 }, Pace { ms: 50, rounds: 15 }, Pace { ms: 0, rounds: 31 }];
+const PACES: [Pace; 3] = [Pace { ms: 200, rounds: 8 }, Pace { ms: 50, rounds: 16 }, Pace { ms: 0, rounds: 32 }];
 /// What one plugin that reads the request adds to p50 and CPU at SMG 1.13.0 (the model gateway of SGLang): measured in one
 /// round on two shared cores of an AMD EPYC, the gateway on one of them, and not here.
 const SMG_P50_US: f64 = 108.0;

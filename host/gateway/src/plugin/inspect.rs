@@ -12,6 +12,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
+use tidegate_pipeline::holdback::LOOK_BEHIND_BYTES;
 use tidegate_sandbox::Anatomy;
 
 pub(super) fn run(args: &InspectArgs, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -154,7 +155,8 @@ fn lines(report: &Value) -> Vec<String> {
         lines.push(format!("withholds      at most {bytes} bytes of a stream{more}"));
     }
     if let Some(bytes) = report["look_behind_bytes"].as_u64() {
-        lines.push(format!("sees again     of what has left {bytes} bytes, and its last character"));
+        let most = bytes.min(LOOK_BEHIND_BYTES as u64);
+        lines.push(format!("sees again     at most {most} bytes of what has left, and its last character"));
     }
     if let prefilter @ Value::Object(_) = &report["prefilter"] {
         let (within, ends, run) = (&prefilter["within"], &prefilter["ends"], &prefilter["run_bytes"]);

@@ -247,12 +247,16 @@ mod tests {
 
     type Said = Result<Inspection, CallError>;
 
-    /// A guard in this process.
-    struct Own<F>(F, Option<Prefilter>);
+    /// A guard in this process, and what its descriptor says: what it need not be asked about, and how much it sees again.
+    struct Own<F>(F, Option<Prefilter>, Option<u32>);
 
     impl<F: Fn(&[u8], &Window<'_>) -> Said> Judge for Own<F> {
         fn prefilter(&self) -> Option<&Prefilter> {
             self.1.as_ref()
+        }
+
+        fn look_behind_bytes(&self) -> Option<u32> {
+            self.2
         }
 
         async fn judge(&self, carry: &[u8], window: Window<'_>) -> Said {
@@ -262,17 +266,18 @@ mod tests {
 
     /// Runs a text through it.
     fn tried(channel: &Channel, text: &str, judge: impl Fn(&[u8], &Window<'_>) -> Said) -> anyhow::Result<Reading> {
-        declared(None, channel, text, judge)
+        declared(None, None, channel, text, judge)
     }
 
-    /// The same of one that declares what it need not be asked about.
+    /// The same of one that declares something.
     fn declared(
         prefilter: Option<Prefilter>,
+        look_behind_bytes: Option<u32>,
         channel: &Channel,
         text: &str,
         judge: impl Fn(&[u8], &Window<'_>) -> Said,
     ) -> anyhow::Result<Reading> {
-        let judge = Own(judge, prefilter);
+        let judge = Own(judge, prefilter, look_behind_bytes);
         let guard = Guard { judge: &judge, name: "own", channel, cap: Cap { promised: None, most: 512 } };
         workbench::runtime()?.block_on(guard.read(text))
     }
@@ -320,10 +325,23 @@ mod tests {
     }
 
     #[test]
+    fn a_guard_that_needs_more_of_what_has_left_than_it_says_is_found() {
+        let tried = |look_behind_bytes| {
+            let reading = declared(None, look_behind_bytes, &Channel::Text, "aab", |_, window| {
+                let at = window.text.find("aab").map_or(window.text.len() as u32, |at| at as u32 + 2);
+                said(window, redact(at.max(window.settled), window.text.len() as u32))
+            });
+            reading.map(|reading| reading.outcome["text"].clone()).map_err(|error| error.to_string())
+        };
+        assert_eq!([None, Some(2)].map(tried), [Ok("aa".into()), Ok("aa".into())]);
+        assert!(tried(Some(1)).unwrap_err().contains("instead of"));
+    }
+
+    #[test]
     fn a_prefilter_that_promises_too_much_is_found() {
         let tried = |said: &dyn Fn(&Window<'_>) -> Said| {
             let words = Prefilter::new("abx", None, " ", 4).unwrap();
-            let reading = declared(Some(words), &Channel::Text, "ab a!x", |_, window| said(window));
+            let reading = declared(Some(words), None, &Channel::Text, "ab a!x", |_, window| said(window));
             reading.map(|reading| reading.outcome["text"].clone()).map_err(|error| format!("{error:#}"))
         };
         let passes = |window: &Window<'_>| said(window, WindowAction::Pass).unwrap();

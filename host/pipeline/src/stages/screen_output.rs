@@ -136,8 +136,10 @@ impl OutputScreen {
         let known = self.held.iter().position(|held| held.choice == choice && held.channel == *channel);
         let held = known.unwrap_or_else(|| {
             let chain = batches(guards).map(Link::new).collect();
-            // Most answers have one text, and they are large.
-            self.held.reserve_exact(1);
+            if self.held.is_empty() {
+                // Most answers have one text, and they are large.
+                self.held.reserve_exact(1);
+            }
             self.held.push(Held { choice, channel: channel.clone(), chain });
             self.held.len() - 1
         });
