@@ -189,6 +189,16 @@ proptest! {
     }
 }
 
+/// By far more than the guard sees again.
+#[test]
+fn a_token_leaves_with_its_last_bytes_though_its_first_ones_have_left() {
+    let (text, tokens) = spelled(&[(b"word " as &[u8], true); 60]);
+    for look_behind in [None, Some(0), Some(2)] {
+        let (read, got) = left(look_behind, events(&text, tokens.clone(), &[3]), &[255]);
+        assert_eq!((read.len(), got.len()), (text.len(), tokens.len()), "{look_behind:?}");
+    }
+}
+
 #[test]
 fn a_token_whose_first_half_was_redacted_does_not_leave_with_its_second() {
     let mut held = Holdback::default();
