@@ -47,6 +47,11 @@ impl Judged {
         pieces.filter(|piece| *piece != Piece::default())
     }
 
+    /// Whether it has no text, nor have the events that came together with it.
+    fn is_empty_with(&self, more: &[Piece]) -> bool {
+        self.text.is_empty() && more.iter().all(|piece| piece.text.is_empty())
+    }
+
     /// With the events that came together with it, as one text.
     fn joined(mut self, more: Vec<Piece>) -> Self {
         for Piece { text, mut logprobs } in more {
@@ -134,6 +139,10 @@ impl OutputScreen {
         }
         let Asking { choice, channel, .. } = asking;
         let known = self.held.iter().position(|held| held.choice == choice && held.channel == *channel);
+        if known.is_none() && new.is_empty_with(&more) {
+            // A channel that had no text ends, as two of three do with each choice.
+            return Ok(Taken::Judged(Judged::default()));
+        }
         let held = known.unwrap_or_else(|| {
             let chain = batches(guards).map(Link::new).collect();
             if self.held.is_empty() {
@@ -245,7 +254,7 @@ impl Link {
     ) -> Result<Option<Judged>, Reject> {
         match (self, stages) {
             (Self::Alone(held), [stage]) => {
-                let nothing_new = new.text.is_empty() && more.iter().all(|piece| piece.text.is_empty());
+                let nothing_new = new.is_empty_with(&more);
                 held.text.push(&new.text, new.logprobs);
                 more.into_iter().for_each(|piece| held.text.push_next(&piece.text, piece.logprobs));
                 if asking.may_wait(&held.text, nothing_new) {
