@@ -84,8 +84,12 @@ impl Watched {
     fn held(&mut self, since: Instant) {
         let held = since.elapsed();
         self.holdback.record(held);
+        self.tell(|told| told.held += held);
+    }
+
+    fn tell(&mut self, what: impl FnOnce(&mut Told)) {
         if let Some(told) = &mut self.told {
-            told.held += held;
+            what(told);
         }
     }
 }
@@ -187,9 +191,7 @@ impl Asking<'_> {
                 Ok(said)
             })
             .await;
-        if let Some(told) = &mut watched.told {
-            told.note(&asked);
-        }
+        watched.tell(|told| told.note(&asked));
         let (opinion, slow) = (asked.opinion?, asked.took.is_some_and(|took| took > SLOW_GUARD));
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
@@ -215,10 +217,7 @@ impl Asking<'_> {
     fn prefiltered(self, stage: &Stage, held: &mut Withheld) -> Option<Inspection> {
         let prefilter = stage.prefilter(&self.cx.caller.tenant).filter(|_| self.ending.is_none())?;
         let passed = held.text.prefiltered(prefilter, stage.holdback_bytes)?;
-        let watched = held.watched.get_or_insert_with(|| Watched::begin(stage));
-        if let Some(told) = &mut watched.told {
-            told.prefiltered += 1;
-        }
+        held.watched.get_or_insert_with(|| Watched::begin(stage)).tell(|told| told.prefiltered += 1);
         self.cx.inspected(stage, Some(&passed));
         stage.figures.prefiltered(&stage.name).increment(1);
         Some(passed)
