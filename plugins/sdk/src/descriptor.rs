@@ -117,10 +117,9 @@ impl Descriptor {
         self
     }
 
-    /// Of text that has left, a stream guard sees at most so many bytes again, and its last character all the same,
-    /// unless that left unjudged. Without
-    /// this it is as many as the host has, 256: they are handed over with each window, and one that looks at none of them
-    /// is asked for less without them.
+    /// Of text that has left, a stream guard sees at most so many bytes again, and its last character all the same, unless
+    /// that left unjudged. Without this it is as many as the host has, 256: they are copied into the guest with each window,
+    /// which a guard that looks at none of them is spared.
     pub fn look_behind(mut self, bytes: u32) -> Self {
         self.look_behind_bytes = Some(bytes);
         self
