@@ -65,6 +65,34 @@ pub(crate) fn calls_begin() {
     ALLOCATOR.calls_begin();
 }
 
+/// Where the host puts each string and list that it hands over: the canonical ABI's allocator. It stands in for wit-bindgen's,
+/// which the linker takes only where there is no other, and which reaches [`ALLOCATOR`] through three functions more at each call.
+///
+/// # Safety
+/// As for [`GlobalAlloc::realloc`], but that nothing may become something, and something nothing.
+#[cfg(target_arch = "wasm32")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cabi_realloc(place: *mut u8, from: usize, align: usize, to: usize) -> *mut u8 {
+    // SAFETY: the host names an alignment of its types, and what it was given before.
+    let layout = |bytes| unsafe { Layout::from_size_align_unchecked(bytes, align) };
+    if to == 0 {
+        if from > 0 {
+            // SAFETY: it was given that place, for so many bytes.
+            unsafe { ALLOCATOR.dealloc(place, layout(from)) };
+        }
+        // Nobody looks at what is at such a place.
+        return ptr::without_provenance_mut(align);
+    }
+    // SAFETY: the size is not zero, and the place is as above.
+    let place =
+        unsafe { if from == 0 { ALLOCATOR.alloc(layout(to)) } else { ALLOCATOR.realloc(place, layout(from), to) } };
+    if place.is_null() {
+        // The host has denied the memory, and knows why the guest ends here.
+        core::arch::wasm32::unreachable();
+    }
+    place
+}
+
 /// Memory behind the component's own: where it begins, and how large it is; null for none.
 #[cfg(target_arch = "wasm32")]
 fn grow(bytes: usize) -> (*mut u8, usize) {
