@@ -5,9 +5,12 @@ use crate::load::KEY;
 use anyhow::{Context, bail};
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// Which guard is on the path.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,11 +73,14 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
+/// May reload the config of the measured gateway.
+const OPERATOR: &str = "tg-operator";
+
 /// A gateway in front of the stand-in upstream; killed when dropped.
 pub(crate) struct Gateway {
     pub(crate) addr: SocketAddr,
     child: Child,
-    _folder: tempfile::TempDir,
+    folder: TempDir,
 }
 
 impl Gateway {
@@ -85,7 +91,22 @@ impl Gateway {
             floor.args(["floor", &addr.to_string(), &upstream.to_string()]);
             return Self::spawn(addr, floor, tempfile::tempdir()?);
         }
-        Self::serving(program, &format!("upstream = \"http://{upstream}/v1\"\n{}", stages.config()))
+        Self::serving(program, &of_upstream(upstream, stages))
+    }
+
+    /// Goes over to other stages, in the same process.
+    pub(crate) async fn reload(&self, upstream: SocketAddr, stages: Stages) -> anyhow::Result<()> {
+        configure(&self.folder, self.addr, &of_upstream(upstream, stages))?;
+        let request = format!(
+            "POST /admin/reload HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {OPERATOR}\r\nconnection: close\r\n\
+             content-length: 0\r\n\r\n"
+        );
+        let mut socket = TcpStream::connect(self.addr).await?;
+        socket.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await?;
+        anyhow::ensure!(answer.starts_with("HTTP/1.1 200"), "the reload was answered {answer}");
+        Ok(())
     }
 
     /// One that has the bundled model.
@@ -96,27 +117,21 @@ impl Gateway {
     /// With the rest of a config, of which the model's name is the last before.
     fn serving(program: &Path, rest: &str) -> anyhow::Result<Self> {
         let (folder, addr) = (tempfile::tempdir()?, free_address()?);
-        let config = format!(
-            "[server]\nlisten = \"{addr}\"\nmax_connections = 25000\n[[keys]]\nname = \"bench\"\nhash = \"blake3:{}\"\n\
-             [[models]]\nname = \"m\"\n{rest}",
-            blake3::hash(KEY.as_bytes()),
-        );
-        let file = folder.path().join("tidegate.toml");
-        std::fs::write(&file, config)?;
+        configure(&folder, addr, rest)?;
         let mut gateway = Command::new(program);
-        gateway.args(["serve", "--config"]).arg(&file);
+        gateway.args(["serve", "--config"]).arg(config_in(&folder));
         Self::spawn(addr, gateway, folder)
     }
 
-    fn spawn(addr: SocketAddr, mut command: Command, folder: tempfile::TempDir) -> anyhow::Result<Self> {
+    fn spawn(addr: SocketAddr, mut command: Command, folder: TempDir) -> anyhow::Result<Self> {
         let child = command.env("RUST_LOG", "error").stdout(Stdio::null()).spawn();
         let child = child.with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        Ok(Self { addr, child, _folder: folder })
+        Ok(Self { addr, child, folder })
     }
 
     pub(crate) async fn wait_ready(&self) -> anyhow::Result<()> {
         for _ in 0..300 {
-            if tokio::net::TcpStream::connect(self.addr).await.is_ok() {
+            if TcpStream::connect(self.addr).await.is_ok() {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -150,6 +165,27 @@ impl Gateway {
         let kib: f64 = line.split_whitespace().nth(1).context(name)?.parse()?;
         Ok(kib / 1024.0)
     }
+}
+
+fn of_upstream(upstream: SocketAddr, stages: Stages) -> String {
+    format!("upstream = \"http://{upstream}/v1\"\n{}", stages.config())
+}
+
+fn configure(folder: &TempDir, addr: SocketAddr, rest: &str) -> anyhow::Result<()> {
+    let hash = |key: &str| blake3::hash(key.as_bytes());
+    let config = format!(
+        "[server]\nlisten = \"{addr}\"\nmax_connections = 25000\n\
+         [[keys]]\nname = \"bench\"\nhash = \"blake3:{}\"\n\
+         [[keys]]\nname = \"operator\"\nadmin = true\nhash = \"blake3:{}\"\n\
+         [[models]]\nname = \"m\"\n{rest}",
+        hash(KEY),
+        hash(OPERATOR),
+    );
+    Ok(std::fs::write(config_in(folder), config)?)
+}
+
+fn config_in(folder: &TempDir) -> PathBuf {
+    folder.path().join("tidegate.toml")
 }
 
 /// What a process has used so far.

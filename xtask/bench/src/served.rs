@@ -1,5 +1,6 @@
-//! `cargo xtask bench plugins`, second half: what a stage adds end to end. Gateways with and without it run beside each
-//! other and are asked in turn, in short rounds, so that what else the machine does meets both.
+//! `cargo xtask bench plugins`, second half: what a stage adds end to end. One gateway is reloaded with and without it, in turn
+//! and in short rounds, so that what else the machine does meets both, and so does where the kernel puts the gateway's threads:
+//! of two processes one may have the better place for as long as both run.
 
 use crate::awake::Awake;
 use crate::gateway::{Gateway, Stages};
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// Rounds in which each gateway is asked once.
+/// Rounds in which a gateway is asked with a stage and without.
 const ROUNDS: usize = 60;
 /// Requests of a round, one after the other.
 const REQUESTS: usize = 50;
@@ -23,8 +24,8 @@ const REQUESTS: usize = 50;
 const STREAMS: usize = 1_000;
 /// Events of each.
 const EVENTS: usize = 40;
-/// The time between two, of a model that is slow, of one that many read, and of none; and how often each gateway serves them,
-/// in turns. One round differs from the next by more than a guard takes, and those of the last are over in a moment.
+/// The time between two, of a model that is slow, of one that many read, and of none; and how often a gateway serves them with
+/// a guard and without, in turns. One round differs from the next by more than a guard takes, and those of the last are over in a moment.
 const PACES: [Pace; 3] = [Pace { ms: 200, rounds: 8 }, Pace { ms: 50, rounds: 16 }, Pace { ms: 0, rounds: 32 }];
 /// What one plugin that reads the request adds to p50 and CPU at SMG 1.13.0 (the model gateway of SGLang): measured in one
 /// round on two shared cores of an AMD EPYC, the gateway on one of them, and not here.
@@ -67,25 +68,25 @@ pub(crate) async fn measure(program: &Path, report: &mut Report) -> anyhow::Resu
     awake.check()
 }
 
-/// What guards add to p50: where the kernel puts gateways and callers, and where each are on a core, as on two machines.
+/// What guards add to p50: where the kernel puts gateway and callers, and where each are on a core, as on two machines.
 async fn delays(program: &Path, all: &str, how: &str, report: &mut Report) -> anyhow::Result<()> {
     let upstream = standin::start(4).await?;
     delays_on(program, upstream, None, how, report).await?;
     match cores::two_of(all) {
-        Some([gateways, callers]) => {
+        Some([gateway, callers]) => {
             cores::keep_on(std::process::id(), &callers)?;
-            delays_on(program, upstream, Some(&gateways), how, report).await?;
+            delays_on(program, upstream, Some(&gateway), how, report).await?;
             cores::keep_on(std::process::id(), all)
         }
         None => {
-            eprintln!("p50 with gateways and callers each on a core: not measured, there is one core");
+            eprintln!("p50 with gateway and callers each on a core: not measured, there is one core");
             Ok(())
         }
     }
 }
 
-/// `apart`: the gateways' core, where who calls them is on another. Left to itself the kernel puts both on one core or on two,
-/// as it likes, and a core that sleeps may take longer to wake than a guard takes.
+/// `apart`: the gateway's core, where who calls it is on another. Left to itself the kernel puts both on one core or on two, as
+/// it likes, and a core that sleeps may take longer to wake than a guard takes.
 async fn delays_on(
     program: &Path,
     upstream: SocketAddr,
@@ -93,18 +94,13 @@ async fn delays_on(
     how: &str,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let started = async |stages| {
+    let place = if apart.is_some() { ", gateway and callers each on a core" } else { "" };
+    for (stages, goal) in [(Stages::NoOp, Some(15.0)), (Stages::PromptGuard, None)] {
         let gateway = start(program, upstream, stages).await?;
         if let Some(core) = apart {
             gateway.keep_on(core)?;
         }
-        anyhow::Ok(gateway)
-    };
-    let place = if apart.is_some() { ", gateways and callers each on a core" } else { "" };
-    let bare = started(Stages::None).await?;
-    for (stages, goal) in [(Stages::NoOp, Some(15.0)), (Stages::PromptGuard, None)] {
-        let guarded = started(stages).await?;
-        let added = added_us(bare.addr, guarded.addr).await?;
+        let added = added_us(&gateway, upstream, stages).await?;
         report.add(&format!("p50 added to a request, {stages}{place}{how}"), added, "us", goal);
     }
     Ok(())
@@ -128,12 +124,13 @@ async fn guarded_streams(
         Said::Numbers => format!("{often}, a number in each{how}"),
     };
     let stages = [Stages::None, Stages::StreamGuard];
-    let gateways = [start(program, upstream, stages[0]).await?, start(program, upstream, stages[1]).await?];
+    let gateway = start(program, upstream, stages[0]).await?;
     let mut seen = [const { (Vec::new(), Vec::new()) }; 2];
     for round in 0..rounds {
         // Each goes first as often as the other.
         for which in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
-            let (cpu_us, p99_ms) = streams(&gateways[which], pace).await?;
+            turn_to(&gateway, upstream, stages[which]).await?;
+            let (cpu_us, p99_ms) = streams(&gateway, pace).await?;
             seen[which].0.push(cpu_us);
             seen[which].1.push(p99_ms);
         }
@@ -158,20 +155,38 @@ async fn guarded_streams(
 async fn start(program: &Path, upstream: SocketAddr, stages: Stages) -> anyhow::Result<Gateway> {
     let gateway = Gateway::start(program, upstream, stages)?;
     gateway.wait_ready().await?;
-    Load::to(gateway.addr, false).run(1, REQUESTS * 4).await?;
+    warm(&gateway).await?;
     Ok(gateway)
 }
 
+async fn turn_to(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> anyhow::Result<()> {
+    gateway.reload(upstream, stages).await?;
+    warm(gateway).await
+}
+
+async fn warm(gateway: &Gateway) -> anyhow::Result<()> {
+    Load::to(gateway.addr, false).run(1, REQUESTS * 4).await?;
+    Ok(())
+}
+
 /// The median, over rounds, of the difference of a round's two medians.
-async fn added_us(bare: SocketAddr, guarded: SocketAddr) -> anyhow::Result<f64> {
-    let (bare, guarded) = (Load::to(bare, false), Load::to(guarded, false));
+async fn added_us(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> anyhow::Result<f64> {
+    let load = Load::to(gateway.addr, false);
+    let asked = async |stages| {
+        turn_to(gateway, upstream, stages).await?;
+        anyhow::Ok(load.run(1, REQUESTS).await?.median_us())
+    };
     let mut differences = Vec::with_capacity(ROUNDS);
     for round in 0..ROUNDS {
         // Each goes first as often as the other.
-        let (first, second) = if round % 2 == 0 { (&bare, &guarded) } else { (&guarded, &bare) };
-        let first = first.run(1, REQUESTS).await?.median_us();
-        let second = second.run(1, REQUESTS).await?.median_us();
-        differences.push(if round % 2 == 0 { second - first } else { first - second });
+        let (without, with) = if round % 2 == 0 {
+            let without = asked(Stages::None).await?;
+            (without, asked(stages).await?)
+        } else {
+            let with = asked(stages).await?;
+            (asked(Stages::None).await?, with)
+        };
+        differences.push(with - without);
     }
     Ok(median(differences))
 }
