@@ -7,14 +7,17 @@
 
 mod card;
 mod email;
+mod glance;
 mod iban;
 mod key;
 mod pem;
 mod phone;
 mod typeset;
 
+pub use glance::words;
+
+use glance::glance;
 use serde::Deserialize;
-use tidegate_plugin_sdk::Prefilter;
 use tidegate_plugin_sdk::scan::{Place, Scanner, Step};
 use typeset::Typeset;
 
@@ -117,21 +120,6 @@ impl Detector {
     }
 }
 
-/// Text that no kind is in and none begins in, whatever follows: short words without digits, as [`glance`] takes them, also with
-/// a `-` or a `(` right before one of their characters. Private keys begin with five dashes, phone numbers with `(` and a digit
-/// or a `+`.
-pub fn words() -> Prefilter {
-    let (mut within, mut ends) = (String::new(), String::new());
-    for (byte, class) in CLASSES.iter().enumerate() {
-        match class {
-            Class::Word => within.push(char::from(byte as u8)),
-            Class::Between => ends.push(char::from(byte as u8)),
-            Class::Hyphen | Class::Other => {}
-        }
-    }
-    Prefilter { within, joins: "-(".into(), ends, run_bytes: key::MIN_BYTES as u32 - 1 }
-}
-
 /// Bytes at a place within which no kind begins, at a glance; most text is that. A hint only: where it says 0, the
 /// detectors look.
 fn plain(at: Place<'_>) -> usize {
@@ -158,140 +146,28 @@ fn plain(at: Place<'_>) -> usize {
     }
 }
 
-/// What a byte is to [`glance`].
-#[derive(Clone, Copy)]
-enum Class {
-    /// Part of a word, and no digit.
-    Word,
-    /// The same alone within a word. To be looked at closely at the beginning of one, or beside another: so do private keys begin.
-    Hyphen,
-    /// Between words.
-    Between,
-    /// To be looked at closely: digits, other scripts, what numbers and addresses have.
-    Other,
-}
-
-/// One look-up for each byte: most of a guard's work is this loop.
-const CLASSES: [Class; 256] = {
-    let mut classes = [Class::Other; 256];
-    let mut byte = 0;
-    while byte < 128 {
-        let it = byte as u8;
-        if it.is_ascii_alphabetic() || matches!(it, b'_' | b'.' | b'+' | b'%') {
-            classes[byte] = Class::Word;
-        } else if it == b'-' {
-            classes[byte] = Class::Hyphen;
-        } else if is_between(it) {
-            classes[byte] = Class::Between;
-        }
-        byte += 1;
-    }
-    classes
-};
-
-/// Bytes of short words without digits, each with what follows it: the part of [`plain_word`] that most text is. Eight
-/// bytes are looked at together where they are what most text is made of.
-fn glance(bytes: &[u8]) -> usize {
-    let (chunks, last) = bytes.as_chunks::<8>();
-    let mut words = Words::default();
-    for eight in chunks {
-        let goes_on = match between_letters(u64::from_le_bytes(*eight)) {
-            Some(between) => words.eight(between),
-            None => eight.iter().all(|byte| words.one(*byte)),
-        };
-        if !goes_on {
-            return words.border;
-        }
-    }
-    // Where it goes on no further, there is no more to be seen.
-    let _ = last.iter().all(|byte| words.one(*byte));
-    words.border
-}
-
-/// Words as far as they were looked at.
-#[derive(Default)]
-struct Words {
-    /// Bytes so far.
-    at: usize,
-    /// Up to the last byte between words.
-    border: usize,
-    /// Behind that.
-    run: usize,
-    /// Up to the last hyphen.
-    hyphen: usize,
-}
-
-impl Words {
-    /// Whether a byte is part of a short word, or between two.
-    fn one(&mut self, byte: u8) -> bool {
-        self.at += 1;
-        let class = CLASSES[usize::from(byte)];
-        match class {
-            Class::Hyphen if self.run == 0 || self.hyphen + 1 == self.at => return false,
-            Class::Word | Class::Hyphen if self.run + 1 < key::MIN_BYTES => self.run += 1,
-            Class::Between => (self.run, self.border) = (0, self.at),
-            Class::Word | Class::Hyphen | Class::Other => return false,
-        }
-        if matches!(class, Class::Hyphen) {
-            self.hyphen = self.at;
-        }
-        true
-    }
-
-    /// The same of eight, which are parts of words but for those `between`.
-    fn eight(&mut self, between: u64) -> bool {
-        self.at += 8;
-        self.run += between.trailing_zeros() as usize / 8;
-        if self.run >= key::MIN_BYTES {
-            return false;
-        }
-        if between != 0 {
-            self.run = between.leading_zeros() as usize / 8;
-            self.border = self.at - self.run;
-        }
-        true
-    }
-}
-
-/// Each byte's highest bit.
-const HIGHEST: u64 = every(0x80);
-
-const fn every(byte: u8) -> u64 {
-    u64::from_ne_bytes([byte; 8])
-}
-
-/// The highest bits of those among eight bytes that are spaces or commas; `None` where others are no letters and full
-/// stops. Below 128 a byte's highest bit is free to hold what an addition says of it.
-fn between_letters(eight: u64) -> Option<u64> {
-    if eight & HIGHEST != 0 {
-        return None;
-    }
-    let is = |byte: u8| !((eight ^ every(byte)) + every(0x7f));
-    let between = (is(b' ') | is(b',')) & HIGHEST;
-    let small = eight | every(0x20);
-    let letters = (small + every(0x80 - b'a')) & !(small + every(0x7f - b'z'));
-    ((between | letters | is(b'.')) & HIGHEST == HIGHEST).then_some(between)
-}
-
 /// Bytes of a word or number with what follows it, when it is none of what is looked for: short, no address and no
 /// other number behind it.
 fn plain_word(text: &str) -> usize {
-    let (len, bytes) = (word(text), text.as_bytes());
-    let (Some(first), Some(next)) = (bytes.first(), bytes.get(len)) else { return 0 };
-    let is_plain = if first.is_ascii_digit() {
+    let (word, behind) = text.as_bytes().split_at(word(text));
+    let ends = behind.first().is_some_and(|next| is_between(*next));
+    if ends && is_plain(word, behind) { word.len() + 1 } else { 0 }
+}
+
+/// Whether a word or number is none of what is looked for, whatever comes after what is `behind` it.
+fn is_plain(word: &[u8], behind: &[u8]) -> bool {
+    if word.first().is_some_and(u8::is_ascii_digit) {
         // What a phone number may have between two groups: one of these, and a second one behind it.
-        let goes_on = match bytes[len..] {
+        let goes_on = match behind {
             [b' ' | b'/' | b')'] => true,
-            [b' ' | b'/' | b')', next, ..] => next.is_ascii_digit() || b" ()/-.".contains(&next),
+            [b' ' | b'/' | b')', next, ..] => next.is_ascii_digit() || b" ()/-.".contains(next),
             _ => false,
         };
-        len <= MAX_PLAIN_DIGITS && !goes_on
-    } else {
-        let has_check_digits = matches!(bytes, [_, _, b'0'..=b'9', b'0'..=b'9', ..]);
-        // Of a checksum the first word may be short, and what follows belongs to it.
-        (1..key::MIN_BYTES).contains(&len) && !has_check_digits && !text.starts_with("sha")
-    };
-    if is_plain && is_between(*next) { len + 1 } else { 0 }
+        return word.len() <= MAX_PLAIN_DIGITS && !goes_on;
+    }
+    let has_check_digits = matches!(word, [_, _, b'0'..=b'9', b'0'..=b'9', ..]);
+    // Of a checksum the first word may be short, and what follows belongs to it.
+    (1..key::MIN_BYTES).contains(&word.len()) && !has_check_digits && !word.starts_with(b"sha")
 }
 
 /// Phone numbers have more digits.
@@ -375,30 +251,7 @@ pub(crate) mod tests {
         }
     }
 
-    #[test]
-    fn eight_bytes_together_are_what_each_is() {
-        for (byte, at) in (0..=255_u8).flat_map(|byte| (0..8).map(move |at| (byte, at))) {
-            for other in [b'a', b' '] {
-                let mut eight = [other; 8];
-                eight[at] = byte;
-                let is_between = |byte: u8| matches!(byte, b' ' | b',');
-                let bits = eight.map(|byte| if is_between(byte) { 0x80 } else { 0 });
-                let known = byte.is_ascii_alphabetic() || byte == b'.' || is_between(byte);
-                let expected = known.then(|| u64::from_le_bytes(bits));
-                assert_eq!(between_letters(u64::from_le_bytes(eight)), expected, "{byte} at {at}");
-            }
-        }
-    }
-
     proptest::proptest! {
-        /// Eight bytes at once, or one after the other.
-        #[test]
-        fn a_glance_goes_as_far_as_byte_by_byte(text in "([a-zA-Z,. ]{0,30}|[a-z]{15,25}|[0-9é_]){0,6}") {
-            let mut words = Words::default();
-            let _ = text.bytes().all(|byte| words.one(byte));
-            proptest::prop_assert_eq!(glance(text.as_bytes()), words.border);
-        }
-
         #[test]
         fn a_glance_misses_nothing(text in crate::tests::awkward(), more in "[a-zA-Z0-9 _.,:;+%@(/é谢-]{0,60}") {
             let text = format!("{text}{more}{text}");

@@ -19,6 +19,9 @@ impl<R: Rules> Screen<R> {
 
     fn text(&self, state: &mut ScreenState, window: &Window) -> Inspection {
         let scanned = scan(&self.rules, &mut state.resume, &window.text, window.start(), window.is_last());
+        if scanned.hits.is_empty() {
+            return Inspection::pass(scanned.safe);
+        }
         let inspection = match (self.config.action, scanned.hits.first()) {
             (OnMatch::Block, Some(hit)) => {
                 Inspection::halt_at(window, hit.range.start, &[], self.rules.refusal(hit.rule), "")

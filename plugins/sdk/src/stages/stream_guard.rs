@@ -202,20 +202,25 @@ pub fn inspect_with_carry<G: StreamGuard>(
         bytes => postcard::from_bytes(bytes).map_err(|e| Error::Other(format!("carry is not this guard's: {e}")))?,
     };
     let inspection = guard.inspect_window(ctx, &mut state, window)?;
-    let wire = postcard::to_extend(&state, Vec::with_capacity(SMALL_STATE_BYTES));
-    let mut carry = wire.map_err(|e| Error::Other(format!("state has no wire form: {e}")))?;
     // Nothing carried is the state of a beginning, and the host can see that it is.
-    if is_wire_form(&carry, &G::State::default()) {
-        carry = Vec::new();
+    if is_default(&state) {
+        return Ok((inspection, Vec::new()));
     }
+    let carry = postcard::to_allocvec(&state).map_err(|e| Error::Other(format!("state has no wire form: {e}")))?;
     if carry.len() > MAX_CARRY_BYTES {
         return Err(Error::Other(format!("state has {} bytes; a stream may carry {MAX_CARRY_BYTES}", carry.len())));
     }
     Ok((inspection, carry))
 }
 
-/// Most states have fewer: their wire form is written without growing.
-const SMALL_STATE_BYTES: usize = 16;
+/// A default state with more is carried as others are.
+const SMALL_STATE_BYTES: usize = 64;
+
+/// Whether a state has the wire form of the default one.
+fn is_default<S: Serialize + Default>(state: &S) -> bool {
+    let mut room = [0; SMALL_STATE_BYTES];
+    postcard::to_slice(&S::default(), &mut room).is_ok_and(|bytes| is_wire_form(bytes, state))
+}
 
 /// Whether `bytes` are the wire form of `value`, which is not written for that.
 fn is_wire_form(bytes: &[u8], value: &impl Serialize) -> bool {

@@ -14,10 +14,35 @@ pub mod base {
         disable_run_ctors_once_workaround: true,
         default_bindings_module: "tidegate_plugin_sdk::wasm::bindings::base",
         runtime_path: "::tidegate_plugin_sdk::wasm::rt",
+        with: {
+            "tidegate:plugin/types@0.1.0/context": crate::types::Context,
+            "tidegate:plugin/types@0.1.0/role": crate::types::Role,
+            "tidegate:plugin/types@0.1.0/span": crate::types::Span,
+            "tidegate:plugin/types@0.1.0/media-source": crate::types::MediaSource,
+            "tidegate:plugin/types@0.1.0/media": crate::types::Media,
+            "tidegate:plugin/types@0.1.0/tool-call": crate::types::ToolCall,
+            "tidegate:plugin/types@0.1.0/tool-outcome": crate::types::ToolOutcome,
+            "tidegate:plugin/types@0.1.0/tool-hints": crate::types::ToolHints,
+            "tidegate:plugin/types@0.1.0/tool-def": crate::types::ToolDef,
+            "tidegate:plugin/types@0.1.0/refusal": crate::types::Refusal,
+            "tidegate:plugin/types@0.1.0/error": crate::Error,
+        },
     });
 }
 
-pub use base::tidegate::plugin::types;
+/// The contract's types: the SDK's own where theirs are the same, else generated.
+pub mod types {
+    pub use super::base::tidegate::plugin::types::*;
+    pub use crate::Error;
+    pub use crate::types::{
+        Context, Media, MediaSource, Refusal, Role, Span, ToolCall, ToolDef, ToolHints, ToolOutcome,
+    };
+}
+
+/// The contract's, all of them the SDK's own.
+pub mod accounting {
+    pub use crate::types::{Attrs, Usage};
+}
 
 macro_rules! capability {
     ($module:ident, $world:literal, $inline:literal $(, $used:literal: $at:path)*) => {
@@ -65,12 +90,6 @@ capability!(
     "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types
 );
 capability!(
-    accounting,
-    "with-accounting",
-    "package sdk:accounting; world with-accounting { import tidegate:plugin/accounting@0.1.0; }",
-    "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types
-);
-capability!(
     secrets,
     "with-secrets",
     "package sdk:secrets; world with-secrets { import tidegate:plugin/secrets@0.1.0; }"
@@ -86,7 +105,7 @@ capability!(
     "with-models",
     "package sdk:models; world with-models { import tidegate:plugin/models@0.1.0; }",
     "tidegate:plugin/types@0.1.0": crate::wasm::bindings::types,
-    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting::tidegate::plugin::accounting
+    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting
 );
 capability!(
     vectors,
@@ -113,14 +132,19 @@ stage!(
     "stream-guard-stage",
     "package sdk:stream-guard; world stream-guard-stage { export tidegate:plugin/stream-guard@0.1.0; }",
     "export_stream_guard",
-    "tidegate_plugin_sdk::wasm::bindings::stream_guard"
+    "tidegate_plugin_sdk::wasm::bindings::stream_guard",
+    "tidegate:plugin/stream-guard@0.1.0/channel": crate::stages::Channel,
+    "tidegate:plugin/stream-guard@0.1.0/window": crate::stages::Window,
+    "tidegate:plugin/stream-guard@0.1.0/redaction": crate::stages::Redaction
 );
 stage!(
     router,
     "router-stage",
     "package sdk:router; world router-stage { export tidegate:plugin/router@0.1.0; }",
     "export_router",
-    "tidegate_plugin_sdk::wasm::bindings::router"
+    "tidegate_plugin_sdk::wasm::bindings::router",
+    "tidegate:plugin/router@0.1.0/candidate": crate::stages::Candidate,
+    "tidegate:plugin/router@0.1.0/decision": crate::stages::Decision
 );
 stage!(
     tool_provider,
@@ -134,7 +158,8 @@ stage!(
     "retriever-stage",
     "package sdk:retriever; world retriever-stage { export tidegate:plugin/retriever@0.1.0; }",
     "export_retriever",
-    "tidegate_plugin_sdk::wasm::bindings::retriever"
+    "tidegate_plugin_sdk::wasm::bindings::retriever",
+    "tidegate:plugin/retriever@0.1.0/query": crate::stages::Query
 );
 stage!(
     output_guard,
@@ -142,14 +167,16 @@ stage!(
     "package sdk:output-guard; world output-guard-stage { export tidegate:plugin/output-guard@0.1.0; }",
     "export_output_guard",
     "tidegate_plugin_sdk::wasm::bindings::output_guard",
-    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting::tidegate::plugin::accounting
+    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting
 );
 stage!(
     memory,
     "memory-stage",
     "package sdk:memory; world memory-stage { export tidegate:plugin/memory@0.1.0; }",
     "export_memory",
-    "tidegate_plugin_sdk::wasm::bindings::memory"
+    "tidegate_plugin_sdk::wasm::bindings::memory",
+    "tidegate:plugin/memory@0.1.0/question": crate::stages::Question,
+    "tidegate:plugin/memory@0.1.0/item": crate::stages::Item
 );
 stage!(
     observer,
@@ -157,7 +184,7 @@ stage!(
     "package sdk:observer; world observer-stage { export tidegate:plugin/observer@0.1.0; }",
     "export_observer",
     "tidegate_plugin_sdk::wasm::bindings::observer",
-    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting::tidegate::plugin::accounting
+    "tidegate:plugin/accounting@0.1.0": crate::wasm::bindings::accounting
 );
 
 /// Runs the constructors of what is linked in, of a library in C say, once: an instance begins with `describe` or

@@ -1,7 +1,6 @@
 //! Between generated types and the SDK's own, both ways, without copying text.
 
 use super::bindings as b;
-use super::bindings::accounting::tidegate::plugin::accounting;
 use super::bindings::http::tidegate::plugin::http as web;
 use super::bindings::memory::exports::tidegate::plugin::memory as remembering;
 use super::bindings::models::tidegate::plugin::models as asked;
@@ -12,9 +11,9 @@ use super::bindings::retriever::exports::tidegate::plugin::retriever as retrieva
 use super::bindings::router::exports::tidegate::plugin::router as routing;
 use super::bindings::stream_guard::exports::tidegate::plugin::stream_guard as stream;
 use super::bindings::types as w;
+use crate::host;
 use crate::stages::*;
 use crate::types::*;
-use crate::{Error, host};
 
 /// Implements `From` between two records with the same fields; `into` marks those that need a conversion.
 macro_rules! records {
@@ -32,67 +31,15 @@ macro_rules! records {
 }
 
 records! {
-    w::Context => Context { request_id, caller, deadline_ms, streaming, attrs; ; }
-    w::Message => Message { id, name, attrs; role; parts }
-    Message => w::Message { id, name, attrs; role; parts }
-    w::Media => Media { mime; source; }
-    Media => w::Media { mime; source; }
-    w::ToolCall => ToolCall { id, name, arguments; ; }
-    ToolCall => w::ToolCall { id, name, arguments; ; }
-    w::ToolOutcome => ToolOutcome { call_id, content, structured, is_error; ; }
-    ToolOutcome => w::ToolOutcome { call_id, content, structured, is_error; ; }
-    w::ToolHints => ToolHints { read_only, destructive, idempotent, open_world; ; }
-    ToolHints => w::ToolHints { read_only, destructive, idempotent, open_world; ; }
-    w::ToolDef => ToolDef { name, description, input_schema, attrs; hints; }
-    ToolDef => w::ToolDef { name, description, input_schema, attrs; hints; }
-    w::Span => Span { start, end; ; }
-    Span => w::Span { start, end; ; }
-    Refusal => w::Refusal { code, public_message, private_reason; ; }
+    w::Message => Message { id, role, name, attrs; ; parts }
+    Message => w::Message { id, role, name, attrs; ; parts }
     Verdict => w::Verdict { attrs; action; findings }
-    prompt::Prompt => Prompt { params, truncated; ; messages, tools }
+    prompt::Prompt => Prompt { tools, params, truncated; ; messages }
     routing::Request => RouteRequest { prompt_tokens, attrs; ; messages, findings }
-    routing::Candidate => Candidate { id, model, healthy, context_tokens, attrs; ; }
-    Decision => routing::Decision { order, reason, attrs; ; }
-    retrieval::Query => Query { text, top_k, attrs; ; }
-    stream::Window => Window { seq, choice, text, settled, ending, attrs; channel; }
-    Redaction => stream::Redaction { text; span; }
-    accounting::Usage => Usage { input, input_cached, output, attrs; ; }
-    remembering::Question => Question { text, limit, attrs; ; }
     remembering::Exchange => Exchange { attrs; ; messages }
-    Item => remembering::Item { id, text, score, attrs; ; }
-    observing::Summary => Summary { outcome, detail, model, first_ms, total_ms, attrs; usage; findings }
-    asked::Reply => host::models::Reply { finish_reason; message, usage; }
+    observing::Summary => Summary { outcome, detail, model, first_ms, total_ms, usage, attrs; ; findings }
+    asked::Reply => host::models::Reply { finish_reason, usage; message; }
     host::http::SecretHeader => web::SecretHeader { name, prefix, secret; ; }
-}
-
-/// Implements `From` both ways between an enum of the contract and its namesake; the first list has no payload.
-macro_rules! variants {
-    ($($theirs:ident :: $name:ident { $($unit:ident),* ; $($one:ident),* })*) => {
-        $(impl From<$theirs::$name> for $name {
-            fn from(v: $theirs::$name) -> Self {
-                match v {
-                    $($theirs::$name::$unit => Self::$unit,)*
-                    $($theirs::$name::$one(inner) => Self::$one(inner.into()),)*
-                }
-            }
-        }
-        impl From<$name> for $theirs::$name {
-            fn from(v: $name) -> Self {
-                match v {
-                    $($name::$unit => Self::$unit,)*
-                    $($name::$one(inner) => Self::$one(inner.into()),)*
-                }
-            }
-        })*
-    };
-}
-
-variants! {
-    w::Role { System, Developer, User, Assistant, Tool; Other }
-    w::Severity { Info, Low, Medium, High, Critical; }
-    w::MediaSource { Withheld; Url, Inline }
-    stream::Channel { Text, Reasoning, Refusal; ToolArguments }
-    w::Error { ; InvalidConfig, InvalidInput, Denied, Unavailable, Timeout, Unsupported, Other }
 }
 
 impl From<w::Part> for Part {
@@ -101,11 +48,11 @@ impl From<w::Part> for Part {
             w::Part::Text(text) => Self::Text(text),
             w::Part::Reasoning(text) => Self::Reasoning(text),
             w::Part::Refusal(text) => Self::Refusal(text),
-            w::Part::Image(media) => Self::Image(media.into()),
-            w::Part::Audio(media) => Self::Audio(media.into()),
-            w::Part::File(media) => Self::File(media.into()),
-            w::Part::ToolCall(call) => Self::ToolCall(call.into()),
-            w::Part::ToolOutcome(outcome) => Self::ToolOutcome(outcome.into()),
+            w::Part::Image(media) => Self::Image(media),
+            w::Part::Audio(media) => Self::Audio(media),
+            w::Part::File(media) => Self::File(media),
+            w::Part::ToolCall(call) => Self::ToolCall(call),
+            w::Part::ToolOutcome(outcome) => Self::ToolOutcome(outcome),
             w::Part::Opaque(part) => Self::Opaque { kind: part.kind, body: part.body },
         }
     }
@@ -117,14 +64,32 @@ impl From<Part> for w::Part {
             Part::Text(text) => Self::Text(text),
             Part::Reasoning(text) => Self::Reasoning(text),
             Part::Refusal(text) => Self::Refusal(text),
-            Part::Image(media) => Self::Image(media.into()),
-            Part::Audio(media) => Self::Audio(media.into()),
-            Part::File(media) => Self::File(media.into()),
-            Part::ToolCall(call) => Self::ToolCall(call.into()),
-            Part::ToolOutcome(outcome) => Self::ToolOutcome(outcome.into()),
+            Part::Image(media) => Self::Image(media),
+            Part::Audio(media) => Self::Audio(media),
+            Part::File(media) => Self::File(media),
+            Part::ToolCall(call) => Self::ToolCall(call),
+            Part::ToolOutcome(outcome) => Self::ToolOutcome(outcome),
             Part::Opaque { kind, body } => Self::Opaque(w::OpaquePart { kind, body }),
         }
     }
+}
+
+/// Implements `From` between two enums with the same names.
+macro_rules! names {
+    ($($from:ty => $to:ty { $($name:ident),* })*) => {
+        $(impl From<$from> for $to {
+            fn from(v: $from) -> Self {
+                match v {
+                    $(<$from>::$name => Self::$name,)*
+                }
+            }
+        })*
+    };
+}
+
+names! {
+    w::Severity => Severity { Info, Low, Medium, High, Critical }
+    Severity => w::Severity { Info, Low, Medium, High, Critical }
 }
 
 impl From<w::Finding> for Finding {
@@ -134,7 +99,7 @@ impl From<w::Finding> for Finding {
             severity: f.severity.into(),
             score: f.score,
             message_id: f.message_id,
-            span: f.span.map(Into::into),
+            span: f.span,
             attrs: f.attrs,
         }
     }
@@ -147,7 +112,7 @@ impl From<Finding> for w::Finding {
             severity: f.severity.into(),
             score: f.score,
             message_id: f.message_id,
-            span: f.span.map(Into::into),
+            span: f.span,
             attrs: f.attrs,
         }
     }
@@ -159,7 +124,7 @@ impl From<Action> for w::Action {
             Action::Allow => Self::Allow,
             Action::Rewrite(edits) => Self::Rewrite(edits.into_iter().map(Into::into).collect()),
             Action::Respond(parts) => Self::Respond(parts.into_iter().map(Into::into).collect()),
-            Action::Refuse(refusal) => Self::Refuse(refusal.into()),
+            Action::Refuse(refusal) => Self::Refuse(refusal),
         }
     }
 }
@@ -168,7 +133,7 @@ impl From<Edit> for w::Edit {
     fn from(edit: Edit) -> Self {
         match edit {
             Edit::ReplaceText { message_id, part, span, text } => {
-                Self::ReplaceText(w::TextEdit { message_id, part, span: span.into(), text })
+                Self::ReplaceText(w::TextEdit { message_id, part, span, text })
             }
             Edit::PutMessage { after, message } => Self::PutMessage(w::Insertion { after, message: message.into() }),
             Edit::DropMessage(id) => Self::DropMessage(id),
@@ -182,25 +147,15 @@ impl From<WindowAction> for stream::WindowAction {
     fn from(action: WindowAction) -> Self {
         match action {
             WindowAction::Pass => Self::Pass,
-            WindowAction::Redact(redactions) => Self::Redact(redactions.into_iter().map(Into::into).collect()),
-            WindowAction::Halt { refusal, farewell } => {
-                Self::Halt(stream::Halting { refusal: refusal.into(), farewell })
-            }
+            WindowAction::Redact(redactions) => Self::Redact(redactions),
+            WindowAction::Halt { refusal, farewell } => Self::Halt(stream::Halting { refusal, farewell }),
         }
     }
 }
 
 impl From<Chunk> for retrieval::Chunk {
     fn from(c: Chunk) -> Self {
-        Self {
-            id: c.id,
-            text: c.text,
-            uri: c.uri,
-            title: c.title,
-            score: c.score,
-            origin: c.origin.map(Into::into),
-            attrs: c.attrs,
-        }
+        Self { id: c.id, text: c.text, uri: c.uri, title: c.title, score: c.score, origin: c.origin, attrs: c.attrs }
     }
 }
 
@@ -209,7 +164,7 @@ impl From<output::Output> for Output {
         Self {
             choices: o.choices.into_iter().map(Into::into).collect(),
             finish_reasons: o.finish_reasons,
-            usage: o.usage.map(Into::into),
+            usage: o.usage,
             attrs: o.attrs,
         }
     }

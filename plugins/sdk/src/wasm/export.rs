@@ -67,7 +67,7 @@ macro_rules! __stage {
             fn inspect_window(
                 ctx: $crate::wasm::bindings::types::Context,
                 carry: ::std::vec::Vec<u8>,
-                window: $crate::wasm::bindings::stream_guard::exports::tidegate::plugin::stream_guard::Window,
+                window: $crate::Window,
             ) -> ::std::result::Result<
                 $crate::wasm::bindings::stream_guard::exports::tidegate::plugin::stream_guard::Inspection,
                 $crate::wasm::bindings::types::Error,
@@ -85,10 +85,10 @@ macro_rules! __stage {
                 ctx: $crate::wasm::bindings::types::Context,
                 request: $crate::wasm::bindings::router::exports::tidegate::plugin::router::Request,
                 candidates: ::std::vec::Vec<
-                    $crate::wasm::bindings::router::exports::tidegate::plugin::router::Candidate,
+                    $crate::Candidate,
                 >,
             ) -> ::std::result::Result<
-                $crate::wasm::bindings::router::exports::tidegate::plugin::router::Decision,
+                $crate::Decision,
                 $crate::wasm::bindings::types::Error,
             > {
                 $crate::wasm::route(&PLUGIN, ctx, request, candidates)
@@ -137,14 +137,14 @@ macro_rules! __stage {
         impl $crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Guest for Component {
             fn recall(
                 ctx: $crate::wasm::bindings::types::Context,
-                question: $crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Question,
-            ) -> ::std::result::Result<::std::vec::Vec<$crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Item>, $crate::wasm::bindings::types::Error> {
+                question: $crate::Question,
+            ) -> ::std::result::Result<::std::vec::Vec<$crate::Item>, $crate::wasm::bindings::types::Error> {
                 $crate::wasm::recall(&PLUGIN, ctx, question)
             }
             fn remember(
                 ctx: $crate::wasm::bindings::types::Context,
                 exchange: $crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Exchange,
-            ) -> ::std::result::Result<::std::vec::Vec<$crate::wasm::bindings::memory::exports::tidegate::plugin::memory::Item>, $crate::wasm::bindings::types::Error> {
+            ) -> ::std::result::Result<::std::vec::Vec<$crate::Item>, $crate::wasm::bindings::types::Error> {
                 $crate::wasm::remember(&PLUGIN, ctx, exchange)
             }
             fn forget(
@@ -175,7 +175,7 @@ macro_rules! __stage {
         impl $crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Guest for Component {
             fn retrieve(
                 ctx: $crate::wasm::bindings::types::Context,
-                query: $crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Query,
+                query: $crate::Query,
             ) -> ::std::result::Result<
                 ::std::vec::Vec<$crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Chunk>,
                 $crate::wasm::bindings::types::Error,
@@ -212,7 +212,7 @@ pub fn inspect_prompt<P: PromptGuard>(
     ctx: w::Context,
     asked: prompt::Prompt,
 ) -> Result<w::Verdict, w::Error> {
-    run(slot, |plugin| Ok(plugin.inspect_prompt(&ctx.into(), &asked.into())?.into()))
+    run(slot, |plugin| Ok(plugin.inspect_prompt(&ctx, &asked.into())?.into()))
 }
 
 /// `stream-guard.inspect-window`
@@ -220,10 +220,10 @@ pub fn inspect_window<P: StreamGuard>(
     slot: &'static Slot<P>,
     ctx: w::Context,
     carry: Vec<u8>,
-    window: stream::Window,
+    window: Window,
 ) -> Result<stream::Inspection, w::Error> {
     run(slot, |plugin| {
-        let (inspection, carry) = inspect_with_carry(plugin, &ctx.into(), &carry, &window.into())?;
+        let (inspection, carry) = inspect_with_carry(plugin, &ctx, &carry, &window)?;
         Ok(stream::Inspection {
             action: inspection.action.into(),
             safe_through: inspection.safe_through,
@@ -239,15 +239,14 @@ pub fn route<P: Router>(
     slot: &'static Slot<P>,
     ctx: w::Context,
     request: routing::Request,
-    candidates: Vec<routing::Candidate>,
-) -> Result<routing::Decision, w::Error> {
-    let candidates: Vec<Candidate> = candidates.into_iter().map(Into::into).collect();
-    run(slot, |plugin| Ok(plugin.route(&ctx.into(), &request.into(), &candidates)?.into()))
+    candidates: Vec<Candidate>,
+) -> Result<Decision, w::Error> {
+    run(slot, |plugin| plugin.route(&ctx, &request.into(), &candidates))
 }
 
 /// `tool-provider.list-tools`
 pub fn list_tools<P: ToolProvider>(slot: &'static Slot<P>, ctx: w::Context) -> Result<Vec<w::ToolDef>, w::Error> {
-    run(slot, |plugin| Ok(plugin.list_tools(&ctx.into())?.into_iter().map(Into::into).collect()))
+    run(slot, |plugin| plugin.list_tools(&ctx))
 }
 
 /// `tool-provider.call-tool`
@@ -256,16 +255,16 @@ pub fn call_tool<P: ToolProvider>(
     ctx: w::Context,
     call: w::ToolCall,
 ) -> Result<w::ToolOutcome, w::Error> {
-    run(slot, |plugin| Ok(plugin.call_tool(&ctx.into(), &call.into())?.into()))
+    run(slot, |plugin| plugin.call_tool(&ctx, &call))
 }
 
 /// `retriever.retrieve`
 pub fn retrieve<P: Retriever>(
     slot: &'static Slot<P>,
     ctx: w::Context,
-    query: retrieval::Query,
+    query: Query,
 ) -> Result<Vec<retrieval::Chunk>, w::Error> {
-    run(slot, |plugin| Ok(plugin.retrieve(&ctx.into(), &query.into())?.into_iter().map(Into::into).collect()))
+    run(slot, |plugin| Ok(plugin.retrieve(&ctx, &query)?.into_iter().map(Into::into).collect()))
 }
 
 /// `output-guard.inspect-output`
@@ -274,16 +273,12 @@ pub fn inspect_output<P: OutputGuard>(
     ctx: w::Context,
     answer: output::Output,
 ) -> Result<w::Verdict, w::Error> {
-    run(slot, |plugin| Ok(plugin.inspect_output(&ctx.into(), &answer.into())?.into()))
+    run(slot, |plugin| Ok(plugin.inspect_output(&ctx, &answer.into())?.into()))
 }
 
 /// `memory.recall`
-pub fn recall<P: Memory>(
-    slot: &'static Slot<P>,
-    ctx: w::Context,
-    question: remembering::Question,
-) -> Result<Vec<remembering::Item>, w::Error> {
-    run(slot, |plugin| Ok(plugin.recall(&ctx.into(), &question.into())?.into_iter().map(Into::into).collect()))
+pub fn recall<P: Memory>(slot: &'static Slot<P>, ctx: w::Context, question: Question) -> Result<Vec<Item>, w::Error> {
+    run(slot, |plugin| plugin.recall(&ctx, &question))
 }
 
 /// `memory.remember`
@@ -291,13 +286,13 @@ pub fn remember<P: Memory>(
     slot: &'static Slot<P>,
     ctx: w::Context,
     exchange: remembering::Exchange,
-) -> Result<Vec<remembering::Item>, w::Error> {
-    run(slot, |plugin| Ok(plugin.remember(&ctx.into(), &exchange.into())?.into_iter().map(Into::into).collect()))
+) -> Result<Vec<Item>, w::Error> {
+    run(slot, |plugin| plugin.remember(&ctx, &exchange.into()))
 }
 
 /// `memory.forget`
 pub fn forget<P: Memory>(slot: &'static Slot<P>, ctx: w::Context, ids: Vec<String>) -> Result<u32, w::Error> {
-    run(slot, |plugin| Ok(plugin.forget(&ctx.into(), &ids)?))
+    run(slot, |plugin| plugin.forget(&ctx, &ids))
 }
 
 /// `observer.on-complete`
@@ -306,7 +301,7 @@ pub fn on_complete<P: Observer>(
     ctx: w::Context,
     summary: observing::Summary,
 ) -> Result<(), w::Error> {
-    run(slot, |plugin| Ok(plugin.on_complete(&ctx.into(), &summary.into())?))
+    run(slot, |plugin| plugin.on_complete(&ctx, &summary.into()))
 }
 
 fn run<P: Plugin, T>(slot: &'static Slot<P>, call: impl FnOnce(&P) -> Result<T, w::Error>) -> Result<T, w::Error> {

@@ -1,0 +1,183 @@
+//! What most text is, told byte by byte from one table: short words and numbers that are no part of what is looked for. A hint:
+//! where it stops, the detectors look.
+
+use super::{is_between, is_plain, key};
+use tidegate_plugin_sdk::Prefilter;
+
+/// What a byte is: one bit each, so that those of a word are told together.
+type Class = u8;
+
+/// Part of a word.
+const LETTER: Class = 0;
+/// The same, where the word has no digits.
+const SIGN: Class = 1;
+/// The same alone within a word. To be looked at closely at the beginning of one, or beside another: so do private keys begin.
+const HYPHEN: Class = 1 << 1;
+/// Part of a number, or of a word without signs.
+const DIGIT: Class = 1 << 2;
+/// Between words.
+const BETWEEN: Class = 1 << 3;
+/// To be looked at closely: other scripts, what numbers and addresses have.
+const OTHER: Class = 1 << 4;
+
+/// One look-up for each byte: most of a guard's work is that.
+const CLASSES: [Class; 256] = {
+    let mut classes = [OTHER; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        let it = byte as u8;
+        if it.is_ascii_digit() {
+            classes[byte] = DIGIT;
+        } else if it.is_ascii_alphabetic() || it == b'_' {
+            classes[byte] = LETTER;
+        } else if matches!(it, b'.' | b'+' | b'%') {
+            classes[byte] = SIGN;
+        } else if it == b'-' {
+            classes[byte] = HYPHEN;
+        } else if is_between(it) {
+            classes[byte] = BETWEEN;
+        }
+        byte += 1;
+    }
+    classes
+};
+
+/// Text that no kind is in and none begins in, whatever follows: short words without digits, as [`glance`] takes them, also with
+/// a `-` or a `(` right before one of their characters. Private keys begin with five dashes, phone numbers with `(` and a digit
+/// or a `+`.
+pub fn words() -> Prefilter {
+    let (mut within, mut ends) = (String::new(), String::new());
+    for (byte, class) in CLASSES.iter().enumerate() {
+        match *class {
+            LETTER | SIGN => within.push(char::from(byte as u8)),
+            BETWEEN => ends.push(char::from(byte as u8)),
+            _ => {}
+        }
+    }
+    Prefilter { within, joins: "-(".into(), ends, run_bytes: key::MIN_BYTES as u32 - 1 }
+}
+
+/// Bytes of short words and numbers, each with what follows it. Eight are looked at together where they are what most text is
+/// made of.
+pub(super) fn glance(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        at += letters(&bytes[at..]);
+        match word(&bytes[at..]) {
+            0 => return at,
+            len => at += len,
+        }
+    }
+}
+
+/// Bytes of short words of letters and full stops, each with what follows it, as far as whole eights go.
+fn letters(bytes: &[u8]) -> usize {
+    let (mut run, mut border) = (0, 0);
+    for (eight, end) in bytes.as_chunks().0.iter().zip((8..).step_by(8)) {
+        let Some(between) = between_letters(u64::from_le_bytes(*eight)) else { break };
+        run += between.trailing_zeros() as usize / 8;
+        if run >= key::MIN_BYTES {
+            break;
+        }
+        if between != 0 {
+            run = between.leading_zeros() as usize / 8;
+            border = end - run;
+        }
+    }
+    border
+}
+
+/// Bytes of a word or number with what follows it, where it is short and none of what is looked for; else 0.
+fn word(bytes: &[u8]) -> usize {
+    let (mut seen, mut len) = (LETTER, 0);
+    for byte in bytes.iter().take(key::MIN_BYTES) {
+        let class = CLASSES[usize::from(*byte)];
+        seen |= class;
+        if class >= BETWEEN {
+            break;
+        }
+        len += 1;
+    }
+    let (word, behind) = bytes.split_at(len);
+    let is_plain = match seen.checked_sub(BETWEEN) {
+        Some(LETTER | SIGN) => true,
+        Some(seen) if seen < DIGIT => !word.starts_with(b"-") && !word.windows(2).any(|two| two == b"--"),
+        Some(DIGIT) => is_plain(word, behind),
+        _ => false,
+    };
+    if is_plain { len + 1 } else { 0 }
+}
+
+/// Each byte's highest bit.
+const HIGHEST: u64 = every(0x80);
+
+const fn every(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
+}
+
+/// The highest bits of those among eight bytes that are spaces or commas; `None` where others are no letters and full
+/// stops. Below 128 a byte's highest bit is free to hold what an addition says of it.
+fn between_letters(eight: u64) -> Option<u64> {
+    if eight & HIGHEST != 0 {
+        return None;
+    }
+    let is = |byte: u8| !((eight ^ every(byte)) + every(0x7f));
+    let between = (is(b' ') | is(b',')) & HIGHEST;
+    let small = eight | every(0x20);
+    let letters = (small + every(0x80 - b'a')) & !(small + every(0x7f - b'z'));
+    ((between | letters | is(b'.')) & HIGHEST == HIGHEST).then_some(between)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_bytes_together_are_what_each_is() {
+        for (byte, at) in (0..=255_u8).flat_map(|byte| (0..8).map(move |at| (byte, at))) {
+            for other in [b'a', b' '] {
+                let mut eight = [other; 8];
+                eight[at] = byte;
+                let is_between = |byte: u8| matches!(byte, b' ' | b',');
+                let bits = eight.map(|byte| if is_between(byte) { 0x80 } else { 0 });
+                let known = byte.is_ascii_alphabetic() || byte == b'.' || is_between(byte);
+                let expected = known.then(|| u64::from_le_bytes(bits));
+                assert_eq!(between_letters(u64::from_le_bytes(eight)), expected, "{byte} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_and_words_with_digits_are_passed_where_nothing_can_come_of_them() {
+        for (text, passed) in [
+            ("word24543 7, ", 13),
+            ("a 1234567, b", 11),
+            ("a 12345678, ", 2),
+            ("a 7 b ", 6),
+            ("a 7 8, ", 2),
+            ("a 7 ", 2),
+            ("a 7/(", 2),
+            ("de44 ", 0),
+            ("sha1 ", 0),
+            ("v1.2 ", 0),
+            ("a.1 ", 0),
+            ("good a.b c1, ", 13),
+            ("letters. c1, ", 13),
+            ("a-1 ", 0),
+        ] {
+            assert_eq!(glance(text.as_bytes()), passed, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Eight bytes at once, or one word after the other.
+        #[test]
+        fn a_glance_goes_as_far_as_word_by_word(text in "([a-zA-Z,. ]{0,30}|[a-z]{15,25}|[0-9é_]{0,3}){0,6}") {
+            let (bytes, mut at) = (text.as_bytes(), 0);
+            while let len @ 1.. = word(&bytes[at..]) {
+                at += len;
+            }
+            proptest::prop_assert_eq!(glance(bytes), at);
+        }
+    }
+}
