@@ -154,13 +154,13 @@ fn plain_word(text: &str) -> usize {
     if ends && is_plain(word, behind) { word.len() + 1 } else { 0 }
 }
 
-/// Whether a word or number is none of what is looked for, whatever comes after what is `behind` it.
+/// Whether a word or number is none of what is looked for. `behind`: all that follows, as far as it is there.
 fn is_plain(word: &[u8], behind: &[u8]) -> bool {
     if word.first().is_some_and(u8::is_ascii_digit) {
-        // What a phone number may have between two groups: one of these, and a second one behind it.
+        // What a phone number may have between two groups: one of these, and a second one behind it, which may be set as no ASCII.
         let goes_on = match behind {
             [b' ' | b'/' | b')'] => true,
-            [b' ' | b'/' | b')', next, ..] => next.is_ascii_digit() || b" ()/-.".contains(next),
+            [b' ' | b'/' | b')', next, ..] => !next.is_ascii() || next.is_ascii_digit() || b" ()/-.".contains(next),
             _ => false,
         };
         return word.len() <= MAX_PLAIN_DIGITS && !goes_on;
@@ -253,7 +253,7 @@ pub(crate) mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_glance_misses_nothing(text in crate::tests::awkward(), more in "[a-zA-Z0-9 _.,:;+%@(/é谢-]{0,60}") {
+        fn a_glance_misses_nothing(text in crate::tests::awkward(), more in "[a-zA-Z0-9 _.,:;+%@()/é谢-]{0,60}") {
             let text = format!("{text}{more}{text}");
             let detector = || Detector::new(Kind::ALL.to_vec());
             proptest::prop_assert_eq!(find_all(&detector(), &text), find_all(&Slow(detector()), &text));
@@ -281,6 +281,15 @@ pub(crate) mod tests {
             }
         }
         assert_eq!(found(Kind::Card, "é4111111111111111"), [""; 0], "a word");
+    }
+
+    #[test]
+    fn a_number_whose_groups_are_apart_in_another_typeface_is_no_plain_one() {
+        for text in ["030 \u{a0}(1234567", "030 \u{2011}(1234567", "030/\u{2011}(1234567", "415)\u{a0}555-2671"] {
+            let all = find_all(&Detector::new(Kind::ALL.to_vec()), text);
+            assert_eq!(all, find_all(&Slow(Detector::new(Kind::ALL.to_vec())), text), "{text}");
+            assert_eq!(all.len(), 1, "{text}");
+        }
     }
 
     #[test]

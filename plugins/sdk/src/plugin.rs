@@ -24,7 +24,8 @@ pub trait Plugin: Sized + 'static {
     fn configure(config: Self::Config) -> Result<Self, Error>;
 }
 
-/// What a plugin says when it cannot do its work. Not found, no opinion, pass and refuse are results.
+/// What a plugin says when it cannot do its work. Not found, no opinion, pass and refuse are results. The contract's (see
+/// [`crate::types`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The operator must change the config.

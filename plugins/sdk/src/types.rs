@@ -1,4 +1,5 @@
-//! The vocabulary of the contract, as plain Rust: what `wit/types.wit` says, without generated code.
+//! The vocabulary of the contract, as plain Rust: what `wit/types.wit` says, without generated code. In a component most of it is
+//! made by generated code (`with` in `wasm/bindings.rs`), so names of fields and cases are the contract's.
 
 /// Open bag: key and JSON value. Keys of a plugin's own start with its name and a slash.
 pub type Attrs = Vec<(String, String)>;

@@ -89,21 +89,25 @@ fn letters(bytes: &[u8]) -> usize {
 
 /// Bytes of a word or number with what follows it, where it is short and none of what is looked for; else 0.
 fn word(bytes: &[u8]) -> usize {
-    let (mut seen, mut len) = (LETTER, 0);
+    let (mut seen, mut len, mut end) = (LETTER, 0, OTHER);
     for byte in bytes.iter().take(key::MIN_BYTES) {
         let class = CLASSES[usize::from(*byte)];
-        seen |= class;
-        if class >= BETWEEN {
+        if class & (BETWEEN | OTHER) != 0 {
+            end = class;
             break;
         }
+        seen |= class;
         len += 1;
     }
+    if end != BETWEEN {
+        return 0;
+    }
     let (word, behind) = bytes.split_at(len);
-    let is_plain = match seen.checked_sub(BETWEEN) {
-        Some(LETTER | SIGN) => true,
-        Some(seen) if seen < DIGIT => !word.starts_with(b"-") && !word.windows(2).any(|two| two == b"--"),
-        Some(DIGIT) => is_plain(word, behind),
-        _ => false,
+    let has = |classes: Class| seen & classes != 0;
+    let is_plain = if has(DIGIT) {
+        !has(SIGN | HYPHEN) && is_plain(word, behind)
+    } else {
+        !has(HYPHEN) || !(word.starts_with(b"-") || word.windows(2).any(|two| two == b"--"))
     };
     if is_plain { len + 1 } else { 0 }
 }

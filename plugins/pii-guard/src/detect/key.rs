@@ -6,7 +6,8 @@
 use super::{DOTTED_KEY_RULE, PEM_RULE, is_word, pem};
 use tidegate_plugin_sdk::scan::{Place, Step};
 
-/// Shorter words are no keys, nor are shorter web tokens: a signature alone has 43 bytes.
+/// Shorter words are no keys, but for those of prefixes with a `-`, which have digits behind it; nor are shorter web tokens: a
+/// signature alone has 43 bytes.
 pub(super) const MIN_BYTES: usize = 20;
 /// A word that is longer is decided on what is there.
 const MAX_WORD_BYTES: usize = 256;
@@ -259,12 +260,23 @@ fn is_mixed(word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::{MIN_BYTES, PREFIXES};
     use crate::detect::Kind;
     use crate::detect::tests::found;
 
     // Put together at run time, so that no scanner takes this file for a leak.
     fn key(prefix: &str, tail: &str) -> String {
         format!("{prefix}{tail}")
+    }
+
+    /// What [`crate::detect::glance`] hangs on.
+    #[test]
+    fn shorter_keys_have_a_hyphen_and_digits() {
+        for (prefix, min) in PREFIXES.iter().filter(|(prefix, min)| prefix.len() + min < MIN_BYTES) {
+            assert!(prefix.contains('-'), "{prefix}");
+            assert_eq!(found(Kind::ApiKey, &format!("{prefix}{} ", "a".repeat(*min))), [""; 0]);
+            assert_eq!(found(Kind::ApiKey, &format!("{prefix}{}1 ", "a".repeat(*min))).len(), 1, "{prefix}");
+        }
     }
 
     #[test]

@@ -177,12 +177,15 @@ impl Number {
     }
 }
 
-/// Bytes between two groups: one of ` -./`, or parentheses around a group with spaces beside them.
+/// Bytes between two groups: one of ` -./`, or parentheses around a group with spaces beside them. All of a text that has no
+/// others and no parenthesis yet.
 fn separator(text: &[u8]) -> usize {
+    const MOST: usize = 3;
     let fits = |b: &&u8| matches!(b, b' ' | b'-' | b'.' | b'/' | b'(' | b')');
-    let len = text.iter().take(3).take_while(fits).count();
+    let len = text.iter().take(MOST).take_while(fits).count();
     let has_parenthesis = text[..len].iter().any(|b| matches!(b, b'(' | b')'));
-    if has_parenthesis { len } else { len.min(1) }
+    let may_have = len == text.len() && len < MOST;
+    if has_parenthesis || may_have { len } else { len.min(1) }
 }
 
 #[cfg(test)]

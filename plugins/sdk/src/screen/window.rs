@@ -19,15 +19,11 @@ impl<R: Rules> Screen<R> {
 
     fn text(&self, state: &mut ScreenState, window: &Window) -> Inspection {
         let scanned = scan(&self.rules, &mut state.resume, &window.text, window.start(), window.is_last());
-        if scanned.hits.is_empty() {
-            return Inspection::pass(scanned.safe);
-        }
-        let inspection = match (self.config.action, scanned.hits.first()) {
-            (OnMatch::Block, Some(hit)) => {
-                Inspection::halt_at(window, hit.range.start, &[], self.rules.refusal(hit.rule), "")
-            }
-            (OnMatch::Redact, Some(_)) => Inspection::redact(scanned.safe, self.replaced(&scanned.hits)),
-            _ => Inspection::pass(scanned.safe),
+        let Some(first) = scanned.hits.first() else { return Inspection::pass(scanned.safe) };
+        let inspection = match self.config.action {
+            OnMatch::Block => Inspection::halt_at(window, first.range.start, &[], self.rules.refusal(first.rule), ""),
+            OnMatch::Redact => Inspection::redact(scanned.safe, self.replaced(&scanned.hits)),
+            OnMatch::Flag => Inspection::pass(scanned.safe),
         };
         let begun = scanned.hits.iter().filter(|hit| !hit.continues);
         inspection.with(self.findings(begun.map(|hit| (hit.rule, hit.range.clone()))))

@@ -213,13 +213,16 @@ pub fn inspect_with_carry<G: StreamGuard>(
     Ok((inspection, carry))
 }
 
-/// A default state with more is carried as others are.
+/// Most default states have fewer.
 const SMALL_STATE_BYTES: usize = 64;
 
 /// Whether a state has the wire form of the default one.
 fn is_default<S: Serialize + Default>(state: &S) -> bool {
-    let mut room = [0; SMALL_STATE_BYTES];
-    postcard::to_slice(&S::default(), &mut room).is_ok_and(|bytes| is_wire_form(bytes, state))
+    let (default, mut room) = (S::default(), [0; SMALL_STATE_BYTES]);
+    match postcard::to_slice(&default, &mut room) {
+        Ok(bytes) => is_wire_form(bytes, state),
+        Err(_) => postcard::to_allocvec(&default).is_ok_and(|bytes| is_wire_form(&bytes, state)),
+    }
 }
 
 /// Whether `bytes` are the wire form of `value`, which is not written for that.
@@ -251,6 +254,25 @@ impl Flavor for Same<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_state_is_the_default_one_by_its_wire_form_however_long_that_is() {
+        let long = |bytes| vec!['a'; bytes];
+        #[derive(Serialize)]
+        struct Long(Vec<char>);
+        impl Default for Long {
+            fn default() -> Self {
+                Self(vec!['a'; 2 * SMALL_STATE_BYTES])
+            }
+        }
+        assert!(is_default(&0_u16) && !is_default(&1_u16));
+        assert!(is_default(&String::new()) && !is_default(&String::from("a")));
+        assert!(
+            is_default(&Long::default())
+                && !is_default(&Long(long(3)))
+                && !is_default(&Long(long(3 * SMALL_STATE_BYTES)))
+        );
+    }
 
     #[test]
     fn only_the_whole_wire_form_of_a_value_is_it() {

@@ -1,6 +1,7 @@
 //! Generated from `wit/`: one world per stage, so that a component exports what its author names and nothing
-//! else, and imports only the capabilities that it uses. All of them share one set of types. What is not generated is
-//! [`run_constructors`].
+//! else, and imports only the capabilities that it uses. All of them share one set of types: the SDK's own where those are the same
+//! as the contract's, which what is generated then makes by the names of their fields and cases; else generated ones. Enums
+//! without payloads are generated always. What is not generated beside is [`run_constructors`].
 
 #![allow(missing_docs, unsafe_code, clippy::all, clippy::undocumented_unsafe_blocks)]
 

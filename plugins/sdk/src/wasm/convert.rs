@@ -74,8 +74,8 @@ impl From<Part> for w::Part {
     }
 }
 
-/// Implements `From` between two enums with the same names.
-macro_rules! names {
+/// Implements `From` between two enums without payloads and with the same names.
+macro_rules! enums {
     ($($from:ty => $to:ty { $($name:ident),* })*) => {
         $(impl From<$from> for $to {
             fn from(v: $from) -> Self {
@@ -87,7 +87,7 @@ macro_rules! names {
     };
 }
 
-names! {
+enums! {
     w::Severity => Severity { Info, Low, Medium, High, Critical }
     Severity => w::Severity { Info, Low, Medium, High, Critical }
 }
