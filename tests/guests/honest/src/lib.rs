@@ -236,8 +236,12 @@ impl observer::Guest for Component {
     }
 }
 
+/// Costs nothing where nothing is: benchmarks take this guest for one that does nothing.
 fn is_configured(key: &str, value: &str) -> bool {
-    CONFIG.with(|config| config.borrow().contains(&format!("\"{key}\":\"{value}\"")))
+    CONFIG.with(|config| {
+        let config = config.borrow();
+        *config != "{}" && config.contains(&format!("\"{key}\":\"{value}\""))
+    })
 }
 
 fn trap_if(stage: &str) {
