@@ -127,8 +127,7 @@ async fn guarded_streams(
     let gateway = start(program, upstream, stages[0]).await?;
     let mut seen = [const { (Vec::new(), Vec::new()) }; 2];
     for round in 0..rounds {
-        // Each goes first as often as the other.
-        for which in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+        for which in order(round) {
             turn_to(&gateway, upstream, stages[which]).await?;
             let (cpu_us, p99_ms) = streams(&gateway, pace).await?;
             seen[which].0.push(cpu_us);
@@ -172,23 +171,21 @@ async fn warm(gateway: &Gateway) -> anyhow::Result<()> {
 /// The median, over rounds, of the difference of a round's two medians.
 async fn added_us(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> anyhow::Result<f64> {
     let load = Load::to(gateway.addr, false);
-    let asked = async |stages| {
-        turn_to(gateway, upstream, stages).await?;
-        anyhow::Ok(load.run(1, REQUESTS).await?.median_us())
-    };
     let mut differences = Vec::with_capacity(ROUNDS);
     for round in 0..ROUNDS {
-        // Each goes first as often as the other.
-        let (without, with) = if round % 2 == 0 {
-            let without = asked(Stages::None).await?;
-            (without, asked(stages).await?)
-        } else {
-            let with = asked(stages).await?;
-            (asked(Stages::None).await?, with)
-        };
-        differences.push(with - without);
+        let mut seen = [0.0; 2];
+        for which in order(round) {
+            turn_to(gateway, upstream, [Stages::None, stages][which]).await?;
+            seen[which] = load.run(1, REQUESTS).await?.median_us();
+        }
+        differences.push(seen[1] - seen[0]);
     }
     Ok(median(differences))
+}
+
+/// Without a stage and with it: each goes first as often as the other.
+fn order(round: usize) -> [usize; 2] {
+    if round % 2 == 0 { [0, 1] } else { [1, 0] }
 }
 
 /// CPU of the gateway for an event, and the 99th percentile of the time from the stand-in to the reader.
