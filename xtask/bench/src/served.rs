@@ -185,7 +185,7 @@ async fn added_us(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> an
 
 /// Without a stage and with it: each goes first as often as the other.
 fn order(round: usize) -> [usize; 2] {
-    if round % 2 == 0 { [0, 1] } else { [1, 0] }
+    if round.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
 
 /// CPU of the gateway for an event, and the 99th percentile of the time from the stand-in to the reader.
