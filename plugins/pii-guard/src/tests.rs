@@ -256,6 +256,14 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
 }
 
+#[test]
+fn a_number_whose_groups_are_two_separators_apart_is_found_wherever_pieces_end() {
+    for text in ["call 030  (1234567 now", "call 030 \u{a0}(1234567 now", "call 030/\u{2011}(1234567 now"] {
+        let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[]);
+        assert_eq!(outcome.text, "call [phone] now");
+    }
+}
+
 proptest! {
     #[test]
     fn the_client_reads_the_same_for_any_chunking(

@@ -104,12 +104,12 @@ fn word(bytes: &[u8]) -> usize {
     }
     let (word, behind) = bytes.split_at(len);
     let has = |classes: Class| seen & classes != 0;
-    let is_plain = if has(DIGIT) {
+    let passes = if has(DIGIT) {
         !has(SIGN | HYPHEN) && is_plain(word, behind)
     } else {
         !has(HYPHEN) || !(word.starts_with(b"-") || word.windows(2).any(|two| two == b"--"))
     };
-    if is_plain { len + 1 } else { 0 }
+    if passes { len + 1 } else { 0 }
 }
 
 /// Each byte's highest bit.
