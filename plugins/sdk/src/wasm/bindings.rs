@@ -160,7 +160,8 @@ stage!(
     "package sdk:retriever; world retriever-stage { export tidegate:plugin/retriever@0.1.0; }",
     "export_retriever",
     "tidegate_plugin_sdk::wasm::bindings::retriever",
-    "tidegate:plugin/retriever@0.1.0/query": crate::stages::Query
+    "tidegate:plugin/retriever@0.1.0/query": crate::stages::Query,
+    "tidegate:plugin/retriever@0.1.0/chunk": crate::stages::Chunk
 );
 stage!(
     output_guard,

@@ -7,7 +7,6 @@ use super::bindings::models::tidegate::plugin::models as asked;
 use super::bindings::observer::exports::tidegate::plugin::observer as observing;
 use super::bindings::output_guard::exports::tidegate::plugin::output_guard as output;
 use super::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard as prompt;
-use super::bindings::retriever::exports::tidegate::plugin::retriever as retrieval;
 use super::bindings::router::exports::tidegate::plugin::router as routing;
 use super::bindings::stream_guard::exports::tidegate::plugin::stream_guard as stream;
 use super::bindings::types as w;
@@ -150,12 +149,6 @@ impl From<WindowAction> for stream::WindowAction {
             WindowAction::Redact(redactions) => Self::Redact(redactions),
             WindowAction::Halt { refusal, farewell } => Self::Halt(stream::Halting { refusal, farewell }),
         }
-    }
-}
-
-impl From<Chunk> for retrieval::Chunk {
-    fn from(c: Chunk) -> Self {
-        Self { id: c.id, text: c.text, uri: c.uri, title: c.title, score: c.score, origin: c.origin, attrs: c.attrs }
     }
 }
 

@@ -5,7 +5,6 @@ use super::bindings::memory::exports::tidegate::plugin::memory as remembering;
 use super::bindings::observer::exports::tidegate::plugin::observer as observing;
 use super::bindings::output_guard::exports::tidegate::plugin::output_guard as output;
 use super::bindings::prompt_guard::exports::tidegate::plugin::prompt_guard as prompt;
-use super::bindings::retriever::exports::tidegate::plugin::retriever as retrieval;
 use super::bindings::router::exports::tidegate::plugin::router as routing;
 use super::bindings::stream_guard::exports::tidegate::plugin::stream_guard as stream;
 use super::bindings::types as w;
@@ -177,7 +176,7 @@ macro_rules! __stage {
                 ctx: $crate::wasm::bindings::types::Context,
                 query: $crate::Query,
             ) -> ::std::result::Result<
-                ::std::vec::Vec<$crate::wasm::bindings::retriever::exports::tidegate::plugin::retriever::Chunk>,
+                ::std::vec::Vec<$crate::Chunk>,
                 $crate::wasm::bindings::types::Error,
             > {
                 $crate::wasm::retrieve(&PLUGIN, ctx, query)
@@ -259,12 +258,8 @@ pub fn call_tool<P: ToolProvider>(
 }
 
 /// `retriever.retrieve`
-pub fn retrieve<P: Retriever>(
-    slot: &'static Slot<P>,
-    ctx: w::Context,
-    query: Query,
-) -> Result<Vec<retrieval::Chunk>, w::Error> {
-    run(slot, |plugin| Ok(plugin.retrieve(&ctx, &query)?.into_iter().map(Into::into).collect()))
+pub fn retrieve<P: Retriever>(slot: &'static Slot<P>, ctx: w::Context, query: Query) -> Result<Vec<Chunk>, w::Error> {
+    run(slot, |plugin| plugin.retrieve(&ctx, &query))
 }
 
 /// `output-guard.inspect-output`
