@@ -289,7 +289,7 @@ fn refusal(denial: &Denial) -> Reject {
     let retry_after = denial.retry_after.map(jittered);
     let mut reject = Reject::new(RejectKind::RateLimited, Fault::Client, message(denial));
     reject.code = Some("rate_limit_exceeded".into());
-    reject.retry_after_s = retry_after.map(|time| time.as_millis().div_ceil(1000) as u32);
+    reject.retry_after_s = retry_after.map(whole_seconds);
     let exceeded = Some(Exceeded { counted: denial.counted, retry_after });
     reject.limited = Some(Box::new(Limited { exceeded, allowances: denial.allowances }));
     reject
@@ -333,6 +333,12 @@ fn jittered(time: Duration) -> Duration {
     time + (time / 4).max(LEAST_JITTER).mul_f64(share)
 }
 
+/// Rounded up from what is left of a second, however little: nobody comes back early, nor at once.
+fn whole_seconds(time: Duration) -> u32 {
+    let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
+    u32::try_from(seconds).unwrap_or(u32::MAX).max(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,5 +365,13 @@ mod tests {
         let spread = *times.iter().max().unwrap() - *times.iter().min().unwrap();
         assert!(spread > Duration::from_millis(500), "{spread:?}");
         assert!((0..100).any(|_| jittered(Duration::ZERO) > Duration::from_millis(50)));
+    }
+
+    #[test]
+    fn no_time_is_told_as_less_than_it_is() {
+        for (nanos, seconds) in [(0, 1), (1, 1), (1_000_000_000, 1), (1_000_000_001, 2)] {
+            assert_eq!(whole_seconds(Duration::from_nanos(nanos)), seconds, "{nanos}");
+        }
+        assert_eq!(whole_seconds(Duration::MAX), u32::MAX);
     }
 }
