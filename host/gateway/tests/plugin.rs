@@ -82,7 +82,10 @@ fn inspect_says_in_words_what_it_says_in_json() {
         (guest("honest"), ["withholds      at most 64 bytes of a stream\n", "metrics        told\n"]),
         (
             shipped("pii-guard"),
-            ["not asked      about runs of \"%+.ABC", "yz\" (and of \"(-\" before one of them), at most 19 bytes"],
+            [
+                "not asked      about text of letters, other letters, digits, ",
+                ", as its 17 states say, of which at most 19 bytes wait",
+            ],
         ),
         (shipped("semantic-router"), ["metrics        embedded, routed, unsure\n", "needs a grant  models: "]),
     ] {

@@ -1,6 +1,7 @@
 //! The promises of the stream guard's host side, for any text, any chunking and any guard.
 
 use proptest::prelude::*;
+use serde_json::json;
 use tidegate_pipeline::holdback::{AtCap, Border, Holdback, Released};
 use tidegate_sandbox::Prefilter;
 use tidegate_sandbox::stage::{Inspection, Redaction, Refusal, WindowAction};
@@ -295,7 +296,10 @@ fn what_the_guard_lets_go_leaves_however_the_cap_is_passed() {
 
 #[test]
 fn what_a_guard_has_declared_stands_for_its_answer_while_it_remembers_nothing() {
-    let words = Prefilter::new("abc", None, " ", 4).unwrap();
+    let next = json!({"letters": "word", "ends": "start"});
+    let classes = json!({"letters": ["ac"], "ends": [" "]});
+    let words = json!({"classes": classes, "states": {"start": next, "word": next}, "run-bytes": 4});
+    let words = Prefilter::new(&words).unwrap();
     let mut held = Holdback::default();
     held.push("ab cab", Vec::new());
     assert_eq!(held.prefiltered(&words, 2), None, "more would wait than the stage may withhold");

@@ -200,14 +200,24 @@ fn words_that_go_on_with_a_key_do_not_pass_for_words() {
     assert_eq!(runtime.block_on(reads(&guard, &pieces)), Read::whole("Key: [api-key] and words ", 1));
 }
 
-/// Cut into pieces as long as a token is on average. `-- --nocapture` prints how many of them the guard is asked about.
+/// Cut into pieces as long as a token is on average. `-- --nocapture` prints how many of them the guard is asked about, the
+/// last aside.
 #[test]
 fn about_most_of_prose_with_code_and_figures_no_guard_is_asked() {
     const PROSE: &str = include_str!("../../../xtask/bench/prose.txt");
-    let (guard, pieces) = (load("pii-guard", Value::Null), cut(PROSE, &[4]));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (read, asked) = runtime.block_on(asked(&guard, &pieces));
-    println!("asked about {asked} of {} pieces", pieces.len());
-    assert_eq!(read, Read::whole(PROSE, 0));
-    assert!(asked > 0 && asked * 12 < pieces.len(), "{asked} of {}", pieces.len());
+    const LANGUAGES: [&str; 4] = [
+        "Die Fähre fährt um 10:30 Uhr; im Jahr 2024 waren es über 300 Gäste – „so viele wie nie“, sagt er. ",
+        "Le prix a baissé de 10\u{a0}%, à 3,50 € l’unité : c’est « presque » donné. Où est-il passé en 2023 ? ",
+        "В 2024 году их было 17, а теперь — больше; «это хорошо», сказала она. Ёлка стоит у окна. ",
+        "2024年有17个人参加了会议，他们讨论了3个问题。结果如何？大家都很满意！",
+    ];
+    let (guard, runtime) =
+        (load("pii-guard", Value::Null), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+    for (text, one_in) in [(PROSE, 25)].into_iter().chain(LANGUAGES.map(|text| (text, usize::MAX))) {
+        let pieces = cut(text, &[4]);
+        let (read, asked) = runtime.block_on(asked(&guard, &pieces));
+        println!("asked about {} of {} pieces: {:.30}...", asked - 1, pieces.len(), text);
+        assert_eq!(read, Read::whole(text, 0));
+        assert!(asked - 1 <= pieces.len() / one_in, "{asked} of {}: {text}", pieces.len());
+    }
 }

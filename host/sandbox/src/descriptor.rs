@@ -170,7 +170,11 @@ mod tests {
             "metrics": [{"name": "redactions", "summary": "what was redacted"}],
             "stream": {
                 "holdback-bytes": 64, "look-behind-bytes": 0,
-                "prefilter": {"within": "ab", "ends": " ", "run-bytes": 8},
+                "prefilter": {
+                    "classes": {"letters": ["ab"], "ends": [" "]},
+                    "states": {"start": {"letters": "start", "ends": "start"}},
+                    "run-bytes": 8,
+                },
             },
         })
     }
@@ -182,7 +186,7 @@ mod tests {
         assert_eq!(parsed.metrics, ["redactions"]);
         assert_eq!(parsed.capabilities["kv"], "keeps the index");
         assert_eq!((parsed.holdback_bytes, parsed.look_behind_bytes), (Some(64), Some(0)));
-        assert_eq!(parsed.prefilter.unwrap().through("ba a"), Some(3));
+        assert_eq!(parsed.prefilter.unwrap().through("ba a"), Some(4));
         assert!(parsed.mutates && parsed.deterministic);
     }
 
@@ -240,7 +244,12 @@ mod tests {
             assert_eq!(says(&without), parse(&without.to_string()).is_ok(), "without {key}");
             assert!(!says(&wrong) && parse(&wrong.to_string()).is_err(), "{key} = 3");
         }
-        for (key, wrong) in [("within", json!("")), ("ends", json!("é")), ("run-bytes", json!(0))] {
+        let wrong = [
+            ("classes", json!({"letters": ["a-b"]})),
+            ("states", json!({"start": {"letters": 3}})),
+            ("run-bytes", json!(0)),
+        ];
+        for (key, wrong) in wrong {
             let (mut without, mut with) = (good(), good());
             without["stream"]["prefilter"].as_object_mut().unwrap().remove(key);
             with["stream"]["prefilter"][key] = wrong;
@@ -248,9 +257,9 @@ mod tests {
                 assert!(!says(&said) && parse(&said.to_string()).is_err(), "{said}");
             }
         }
-        for (joins, is_right) in [("-", true), ("", false), ("é", false)] {
+        for (entry, is_right) in [("-", true), ("éü", true), ("", false), ("c-z", false)] {
             let mut said = good();
-            said["stream"]["prefilter"]["joins"] = json!(joins);
+            said["stream"]["prefilter"]["classes"]["more"] = json!([entry]);
             assert_eq!((says(&said), parse(&said.to_string()).is_ok()), (is_right, is_right), "{said}");
         }
         let mut unbounded = good();
@@ -290,7 +299,7 @@ mod tests {
             ("stream", json!(3)),
             ("stream", json!({"holdback-bytes": -1})),
             ("stream", json!({"look-behind-bytes": 0.5})),
-            ("stream", json!({"prefilter": {"within": "ab", "ends": " ", "run-bytes": 8}})),
+            ("stream", json!({"prefilter": {"classes": {"all": ["az"]}, "states": {"start": {}}, "run-bytes": 8}})),
         ] {
             let mut bad = good();
             bad[key] = value.clone();

@@ -1,141 +1,77 @@
 //! What a stream guard lets through whatever its config: the host then decides such text in its place and spares the call.
 
-use crate::descriptor::wrong;
-use crate::error::LoadCause;
+mod parse;
+
 use serde_json::Value;
 
-/// Text that is nothing but short runs of some characters, each ended by one of others; the last run may be open. Some more
-/// characters may stand in a run where one of the former follows at once. A stream guard that declares it promises that it
-/// would let such text through up to and with the last end, without findings, and remember nothing.
-#[derive(Clone, PartialEq)]
+/// Text that an automaton of a guard's descriptor accepts, character by character. A stream guard that declares it promises
+/// that it would let such text through as far as the automaton was in its first state last, without findings, and remember
+/// nothing.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Prefilter {
-    classes: [Class; 128],
+    /// The class of each ASCII character.
+    ascii: [u8; 128],
+    /// Those of others, in order.
+    others: Vec<Range>,
+    /// For each state and class the next state.
+    next: Vec<u8>,
+    num_classes: usize,
     run_bytes: usize,
+    said: Value,
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Class {
-    /// Part of a run.
-    Within,
-    /// The same where [`Self::Within`] follows.
-    Joins,
-    /// Ends a run.
-    Ends,
-    /// The guard looks.
-    Other,
+/// Characters of one class.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Range {
+    from: char,
+    to: char,
+    class: u8,
 }
+
+/// Nothing waits.
+const START: u8 = 0;
+/// No class, and no next state: the guard looks.
+const NONE: u8 = u8::MAX;
 
 impl Prefilter {
     /// Bytes of `text` that may leave, where it is of this kind; `None` where the guard has to look.
     pub fn through(&self, text: &str) -> Option<usize> {
-        let (mut through, mut run, mut joins) = (0, 0, false);
-        for (at, byte) in text.bytes().enumerate() {
-            match self.classes.get(usize::from(byte)) {
-                Some(Class::Within) if run < self.run_bytes => (run, joins) = (run + 1, false),
-                Some(Class::Joins) if run < self.run_bytes && !joins => (run, joins) = (run + 1, true),
-                Some(Class::Ends) if !joins => (through, run) = (at + 1, 0),
-                _ => return None,
+        let (mut through, mut state) = (0, START);
+        for (at, c) in text.char_indices() {
+            state = self.next(state, c)?;
+            let end = at + c.len_utf8();
+            if state == START {
+                through = end;
+            } else if end - through > self.run_bytes {
+                return None;
             }
         }
         Some(through)
     }
 
-    /// What runs are made of, in the order of ASCII.
-    pub fn within(&self) -> String {
-        self.of(Class::Within)
+    fn next(&self, state: u8, c: char) -> Option<u8> {
+        let class = match self.ascii.get(c as usize) {
+            Some(class) => *class,
+            None => self.class_of(c),
+        };
+        let next = self.next.get(usize::from(state) * self.num_classes + usize::from(class));
+        next.copied().filter(|next| class != NONE && *next != NONE)
     }
 
-    /// What may stand in them before one of those, in the order of ASCII. Often nothing.
-    pub fn joins(&self) -> String {
-        self.of(Class::Joins)
+    fn class_of(&self, c: char) -> u8 {
+        let behind = self.others.partition_point(|range| range.from <= c);
+        let range = behind.checked_sub(1).and_then(|at| self.others.get(at));
+        range.filter(|range| c <= range.to).map_or(NONE, |range| range.class)
     }
 
-    /// What ends them, in the order of ASCII.
-    pub fn ends(&self) -> String {
-        self.of(Class::Ends)
+    /// As it was declared.
+    pub fn said(&self) -> &Value {
+        &self.said
     }
 
-    /// Bytes of the longest run, which waits for its end.
+    /// Bytes that may wait.
     pub fn run_bytes(&self) -> usize {
         self.run_bytes
-    }
-
-    fn of(&self, class: Class) -> String {
-        self.classes.iter().zip('\0'..).filter(|(of, _)| **of == class).map(|(_, character)| character).collect()
-    }
-
-    /// Runs of at most `run_bytes` of the characters `within`, and of `joins` before one of those, each ended by one of `ends`.
-    ///
-    /// # Errors
-    /// Which of the four is wrong, by its key in a descriptor, and why.
-    pub fn new(
-        within: &str,
-        joins: Option<&str>,
-        ends: &str,
-        run_bytes: usize,
-    ) -> Result<Self, (&'static str, String)> {
-        let mut classes = [Class::Other; 128];
-        let lists = [
-            ("within", Some(within), Class::Within),
-            ("joins", joins, Class::Joins),
-            ("ends", Some(ends), Class::Ends),
-        ];
-        for (key, characters, class) in lists {
-            if characters == Some("") {
-                return Err((key, "it has no character".into()));
-            }
-            for character in characters.unwrap_or_default().chars() {
-                let place = classes.get_mut(character as usize);
-                let place = place.ok_or_else(|| (key, format!("{character:?} is not ASCII")))?;
-                match lists.iter().find(|(.., taken)| taken == place) {
-                    None => *place = class,
-                    Some((other, ..)) if *other == key => {
-                        return Err((key, format!("{character:?} is twice in it; each character is listed once")));
-                    }
-                    Some((other, ..)) => return Err((key, format!("{character:?} is in `{other}` too"))),
-                }
-            }
-        }
-        if run_bytes == 0 {
-            return Err(("run-bytes", "it is 0".into()));
-        }
-        Ok(Self { classes, run_bytes })
-    }
-
-    pub(crate) const KEYS: [&str; 4] = ["within", "joins", "ends", "run-bytes"];
-
-    /// Of `stream.prefilter` in a descriptor whose guard withholds at most `holdback_bytes`. `None` where it has keys that
-    /// this host does not know: they may take back some of the promise.
-    pub(crate) fn parse(said: &Value, holdback_bytes: Option<u32>) -> Result<Option<Self>, LoadCause> {
-        let at = |key: &str, problem: String| wrong(&format!("stream.prefilter.{key}"), problem);
-        let said = said.as_object().ok_or_else(|| wrong("stream.prefilter", "it is not an object"))?;
-        let get = |key: &str| said.get(key).ok_or_else(|| at(key, "it is missing".into()));
-        let text = |key: &str| get(key)?.as_str().ok_or_else(|| at(key, "it is not a string".into()));
-        let joins = said.get("joins").map(|_| text("joins")).transpose()?;
-        let run_bytes = get("run-bytes")?.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
-        let run_bytes = run_bytes.ok_or_else(|| at("run-bytes", "it is not a number of bytes".into()))?;
-        let prefilter = Self::new(text("within")?, joins, text("ends")?, run_bytes as usize);
-        let prefilter = prefilter.map_err(|(key, problem)| at(key, problem))?;
-        let waits = format!("a run of {run_bytes} bytes waits for its end");
-        match holdback_bytes {
-            None => Err(wrong("stream.holdback-bytes", format!("it is missing, and {waits}"))),
-            Some(most) if run_bytes > most => {
-                Err(at("run-bytes", format!("{waits}, which is more than `stream.holdback-bytes`, {most}")))
-            }
-            Some(_) if said.keys().any(|key| !Self::KEYS.contains(&key.as_str())) => Ok(None),
-            Some(_) => Ok(Some(prefilter)),
-        }
-    }
-}
-
-impl std::fmt::Debug for Prefilter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prefilter")
-            .field("within", &self.within())
-            .field("joins", &self.joins())
-            .field("ends", &self.ends())
-            .field("run_bytes", &self.run_bytes)
-            .finish()
     }
 }
 
@@ -144,86 +80,77 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// Words of a few letters, also with a sign within, and numbers behind which no other stands.
+    fn words() -> Prefilter {
+        Prefilter::new(&json!({
+            "classes": {"letters": ["ac", "é", "αω"], "joins": ["-", "("], "digits": ["09"], "ends": [" ", ","]},
+            "states": {
+                "start": {"letters": "word", "joins": "joined", "digits": "number", "ends": "start"},
+                "word": {"letters": "word", "joins": "joined", "ends": "start"},
+                "joined": {"letters": "word"},
+                "number": {"digits": "number", "ends": "behind"},
+                "behind": {"letters": "word"},
+            },
+            "run-bytes": 4,
+        }))
+        .unwrap()
+    }
+
     #[test]
-    fn short_runs_leave_up_to_the_last_end() {
-        let prefilter = Prefilter::new("abc", None, " ,", 3).unwrap();
+    fn text_leaves_as_far_as_nothing_waits() {
         for (text, through) in [
             ("", Some(0)),
             ("abc", Some(0)),
             ("ab ", Some(3)),
             ("ab ,, ca", Some(6)),
-            (" abc abc abc", Some(9)),
-            ("abca", None),
-            ("ab abca ", None),
-            ("ab 1", None),
+            (" abca abca abca", Some(11)),
+            ("abcab", None),
+            ("ab abcab ", None),
             ("ab d ", None),
-            ("ab é ", None),
             ("ab \u{0} ", None),
-        ] {
-            assert_eq!(prefilter.through(text), through, "{text:?}");
-        }
-        assert_eq!((prefilter.within(), prefilter.ends(), prefilter.run_bytes()), ("abc".into(), " ,".into(), 3));
-        assert_eq!(prefilter.joins(), "");
-    }
-
-    #[test]
-    fn what_joins_stands_before_what_runs_are_made_of() {
-        let prefilter = Prefilter::new("abc", Some("-("), " ,", 4).unwrap();
-        for (text, through) in [
+            ("ab é ", Some(6)),
+            ("αω ", Some(5)),
+            ("αωα", None),
+            ("ab è ", None),
+            ("ab \u{10ffff}", None),
             ("a-b ", Some(4)),
             ("a, (b ", Some(6)),
-            ("a -b-c ", Some(7)),
             ("c a-", Some(2)),
-            ("c -", Some(2)),
             ("a- ", None),
             ("a--b ", None),
-            ("a(-b ", None),
-            ("c (, ", None),
             ("a-1", None),
-            ("ab-c ", Some(5)),
-            ("ab-cc ", None),
-            ("abcc-", None),
+            ("12", Some(0)),
+            ("a 12 ", Some(2)),
+            ("1 ab ", Some(5)),
+            ("1 ab", Some(0)),
+            ("1 2", None),
+            ("1  ", None),
+            ("12 abc ", None),
         ] {
-            assert_eq!(prefilter.through(text), through, "{text:?}");
+            assert_eq!(words().through(text), through, "{text:?}");
         }
-        assert_eq!((prefilter.joins(), prefilter.within()), ("(-".into(), "abc".into()));
+        assert_eq!(words().run_bytes(), 4);
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        let parsed = |said: &Value, most| Prefilter::parse(said, most).map_err(|error| error.to_string());
-        for (said, named) in [
-            (json!(true), "`stream.prefilter`"),
-            (json!({"ends": " ", "run-bytes": 1}), "`stream.prefilter.within`: it is missing"),
-            (json!({"within": "", "ends": " ", "run-bytes": 1}), "`stream.prefilter.within`"),
-            (json!({"within": "a-zA-Z", "ends": " ", "run-bytes": 1}), "`stream.prefilter.within`: '-' is twice in it"),
-            (json!({"within": "aé", "ends": " ", "run-bytes": 1}), "`stream.prefilter.within`"),
-            (json!({"within": "a", "ends": [" "], "run-bytes": 1}), "`stream.prefilter.ends`"),
-            (json!({"within": "a", "ends": " a", "run-bytes": 1}), "`stream.prefilter.ends`: 'a' is in `within` too"),
-            (json!({"within": "a", "joins": 3, "ends": " ", "run-bytes": 1}), "`stream.prefilter.joins`"),
-            (json!({"within": "a", "joins": "", "ends": " ", "run-bytes": 1}), "`stream.prefilter.joins`"),
-            (
-                json!({"within": "a", "joins": "--", "ends": " ", "run-bytes": 1}),
-                "`stream.prefilter.joins`: '-' is twice",
-            ),
-            (json!({"within": "a", "joins": "-a", "ends": " ", "run-bytes": 1}), "'a' is in `within` too"),
-            (
-                json!({"within": "a", "joins": "-", "ends": "-", "run-bytes": 1}),
-                "`stream.prefilter.ends`: '-' is in `joins`",
-            ),
-            (json!({"within": "a", "ends": " "}), "`stream.prefilter.run-bytes`"),
-            (json!({"within": "a", "ends": " ", "run-bytes": 0}), "`stream.prefilter.run-bytes`"),
-            (json!({"within": "a", "ends": " ", "run-bytes": 65}), "`stream.prefilter.run-bytes`"),
-        ] {
-            let error = parsed(&said, Some(64)).unwrap_err();
-            assert!(error.contains(named), "{said}: {error}");
-        }
-        for good in [
-            json!({"within": "a", "ends": " ", "run-bytes": 64}),
-            json!({"within": "a", "joins": "-", "ends": " ", "run-bytes": 64}),
-        ] {
-            assert!(parsed(&good, Some(64)).unwrap().is_some());
-            assert!(parsed(&good, None).unwrap_err().contains("`stream.holdback-bytes`"));
+    fn the_contracts_example_does_what_is_said_of_it() {
+        let contract = include_str!("../../../wit/README.md");
+        let (_, example) = contract.split_once("character by character:\n\n```json\n").unwrap();
+        let said: Value = serde_json::from_str(example.split_once("```").unwrap().0).unwrap();
+        assert_eq!(Prefilter::new(&said).unwrap().through("a well-fed ca"), Some("a well-fed ".len()));
+    }
+
+    proptest::proptest! {
+        /// What is let through is so whatever else the same words are cut into.
+        #[test]
+        fn what_has_left_once_is_not_looked_at_again(text in "[ab1 ,(é-]{0,20}") {
+            let whole = words().through(&text);
+            let ends = text.char_indices().map(|(at, _)| at);
+            let halves = ends.filter_map(|at| words().through(&text[..at]).map(|through| (at, through)));
+            for (_, through) in halves {
+                let rest = words().through(&text[through..]);
+                proptest::prop_assert_eq!(rest.map(|rest| through + rest), whole);
+            }
         }
     }
 }

@@ -12,9 +12,10 @@ mod iban;
 mod key;
 mod pem;
 mod phone;
+mod prefilter;
 mod typeset;
 
-pub use glance::words;
+pub use prefilter::prefilter;
 
 use glance::glance;
 use serde::Deserialize;

@@ -52,7 +52,7 @@ impl Plugin for PiiGuard {
             .metric("pii_found", "pieces of personal data")
             .holdback(MAX_HELD_BYTES)
             .look_behind(ScreenConfig::LOOK_BEHIND_BYTES)
-            .prefilter(detect::words())
+            .prefilter(detect::prefilter())
             .mutates()
             .deterministic()
     }

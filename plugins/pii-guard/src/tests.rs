@@ -252,6 +252,11 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "\u{a0}",
         "\u{202f}1111",
         "\u{2011}",
+        "7",
+        " 2024 the ",
+        "3.14",
+        "ab1",
+        "年",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
 }
@@ -278,11 +283,11 @@ proptest! {
         }
     }
 
-    /// Words before and behind, which the host does not ask about.
+    /// Words and numbers before and behind, which the host does not ask about.
     #[test]
     fn what_words_are_around_is_found_all_the_same(
         text in awkward(),
-        words in "([a-zA-Z_.+%(-]{1,24}[ ,;:)\n]{0,2}){0,8}",
+        words in "([a-zA-Z_.+%(éя-]{1,24}[ ,;:)\n年\u{2013}]{0,2}|[0-9]{1,4}[a-z.%+]?[ ,:/)年\u{a0}-]{1,2}){0,8}",
         at in proptest::collection::vec(0usize..300, 0..8),
     ) {
         let text = format!("{words}{text}{words}{text}");

@@ -198,42 +198,61 @@ impl Descriptor {
     }
 }
 
-/// Text that a stream guard lets through whatever its config: runs of ASCII characters, each ended by one of others.
+/// Text that a stream guard lets through whatever its config, by an automaton: text leaves as far as it was in `start` last,
+/// and the guard is asked where a state has none behind it for a character.
 ///
 /// ```
 /// use tidegate_plugin_sdk::{Descriptor, Prefilter};
-/// let letters = ('a'..='z').chain('A'..='Z').collect();
-/// let words = Prefilter { within: letters, joins: "-".into(), ends: " ,;:!?\n".into(), run_bytes: 19 };
-/// assert_eq!(words.through("The cat sa"), Some(8));
+/// let words = Prefilter::new(19)
+///     .class("letters", ["az", "AZ", "é"])
+///     .class("joins", ["-"])
+///     .class("ends", [" ", ",", "\n"])
+///     .state("start", &[("letters", "word"), ("ends", "start")])
+///     .state("word", &[("letters", "word"), ("joins", "joined"), ("ends", "start")])
+///     .state("joined", &[("letters", "word")]);
+/// assert_eq!(words.through("The café wa"), Some(10));
 /// assert_eq!(words.through("A well-fed cat "), Some(15));
-/// assert_eq!(words.through("The cat - "), None);
+/// assert_eq!(words.through("The cat- "), None);
 /// assert_eq!(words.through("The cat 9"), None);
 /// Descriptor::new("guard", "0.1.0", "Finds numbers").holdback(19).prefilter(words);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefilter {
-    /// What a run is made of.
-    pub within: String,
-    /// What may stand in one too, right before a character of `within`: a hyphen, say. Often nothing.
-    pub joins: String,
-    /// What ends one. No character is in two of the three.
-    pub ends: String,
-    /// Bytes of the longest run, at most what the guard withholds: a run waits for its end.
-    pub run_bytes: u32,
+    run_bytes: u32,
+    classes: Vec<(String, Vec<String>)>,
+    states: Vec<(String, Vec<(String, String)>)>,
 }
 
 impl Prefilter {
+    /// Of text of which at most so many bytes wait for what ends them; no more than the guard withholds.
+    pub fn new(run_bytes: u32) -> Self {
+        Self { run_bytes, classes: Vec::new(), states: Vec::new() }
+    }
+
+    /// A class of characters: each text is one of them, or the first and the last of several. No character is in two classes.
+    pub fn class<T: Into<String>>(mut self, name: &str, characters: impl IntoIterator<Item = T>) -> Self {
+        self.classes.push((name.into(), characters.into_iter().map(Into::into).collect()));
+        self
+    }
+
+    /// A state: behind a character of a class the next one. There is one with the name `start`.
+    pub fn state(mut self, name: &str, next: &[(&str, &str)]) -> Self {
+        let next = next.iter().map(|(class, state)| ((*class).into(), (*state).into())).collect();
+        self.states.push((name.into(), next));
+        self
+    }
+
     /// Bytes of a text that the host lets through without asking; `None` where it asks.
     pub fn through(&self, text: &str) -> Option<usize> {
-        let (mut through, mut run, mut joins) = (0, 0, false);
+        let (mut through, mut state) = (0, "start");
         for (at, c) in text.char_indices() {
-            if self.ends.contains(c) && !joins {
-                (through, run) = (at + 1, 0);
-            } else if self.within.contains(c) && run < self.run_bytes {
-                (run, joins) = (run + 1, false);
-            } else if self.joins.contains(c) && run < self.run_bytes && !joins {
-                (run, joins) = (run + 1, true);
-            } else {
+            let class = self.classes.iter().find(|(_, entries)| entries.iter().any(|entry| has(entry, c)))?;
+            let (_, next) = self.states.iter().find(|(name, _)| name == state)?;
+            state = &next.iter().find(|(name, _)| *name == class.0)?.1;
+            let end = at + c.len_utf8();
+            if state == "start" {
+                through = end;
+            } else if end - through > self.run_bytes as usize {
                 return None;
             }
         }
@@ -241,10 +260,22 @@ impl Prefilter {
     }
 
     fn to_json(&self) -> String {
-        let Self { within, joins, ends, run_bytes } = self;
-        let joins = if joins.is_empty() { String::new() } else { format!("\"joins\":{},", quote(joins)) };
-        format!("{{\"within\":{},{joins}\"ends\":{},\"run-bytes\":{run_bytes}}}", quote(within), quote(ends))
+        let classes = self.classes.iter().map(|(name, entries)| {
+            let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
+            format!("{}:{}", quote(name), quoted(&entries))
+        });
+        let states = self.states.iter().map(|(name, next)| {
+            let next = next.iter().map(|(class, state)| format!("{}:{}", quote(class), quote(state)));
+            format!("{}:{{{}}}", quote(name), next.collect::<Vec<_>>().join(","))
+        });
+        let [classes, states] = [classes.collect::<Vec<_>>(), states.collect()].map(|parts| parts.join(","));
+        format!("{{\"classes\":{{{classes}}},\"states\":{{{states}}},\"run-bytes\":{}}}", self.run_bytes)
     }
+}
+
+/// Whether a character is the entry's only one, or none before its first and behind its last.
+fn has(entry: &str, c: char) -> bool {
+    entry.chars().next().is_some_and(|from| from <= c) && entry.chars().last().is_some_and(|to| c <= to)
 }
 
 /// One key of a plugin's config. Shapes and defaults are JSON texts.
@@ -354,7 +385,13 @@ mod tests {
             .metric("hits", "Things found")
             .holdback(64)
             .look_behind(7)
-            .prefilter(Prefilter { within: "ab\"".into(), joins: "\\".into(), ends: " \n".into(), run_bytes: 9 })
+            .prefilter(
+                Prefilter::new(9)
+                    .class("letters", ["ab", "\""])
+                    .class("ends", [" ", "\n"])
+                    .state("start", &[("letters", "word"), ("ends", "start")])
+                    .state("word", &[("letters", "word")]),
+            )
             .mutates();
         let said: Value = serde_json::from_str(&descriptor.to_json()).unwrap();
         let expected = json!({
@@ -379,7 +416,11 @@ mod tests {
             "stream": {
                 "holdback-bytes": 64,
                 "look-behind-bytes": 7,
-                "prefilter": {"within": "ab\"", "joins": "\\", "ends": " \n", "run-bytes": 9},
+                "prefilter": {
+                    "classes": {"letters": ["ab", "\""], "ends": [" ", "\n"]},
+                    "states": {"start": {"letters": "word", "ends": "start"}, "word": {"letters": "word"}},
+                    "run-bytes": 9,
+                },
             },
             "mutates": true,
             "deterministic": false,

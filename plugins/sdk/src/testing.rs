@@ -296,8 +296,9 @@ mod tests {
     impl Plugin for Careless {
         type Config = ();
         fn describe() -> Descriptor {
-            let letters = ('a'..='z').collect();
-            let words = Prefilter { within: letters, joins: String::new(), ends: " ".into(), run_bytes: 8 };
+            let next = [("letters", "word"), ("ends", "start")];
+            let words = Prefilter::new(8).class("letters", ["az"]).class("ends", [" "]);
+            let words = words.state("start", &next).state("word", &next);
             Descriptor::new("careless", "0.1.0", "Promises too much").holdback(8).prefilter(words)
         }
         fn configure(_: Self::Config) -> Result<Self, Error> {

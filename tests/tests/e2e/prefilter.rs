@@ -10,15 +10,16 @@ use tidegate_tests::{Gateway, ask, with_model};
 use tokio::sync::Semaphore;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plain_words_are_not_asked_about_and_what_is_among_them_is_found() {
+async fn plain_words_and_numbers_are_not_asked_about_and_what_is_among_them_is_found() {
     // Each with what the client has read then.
     let pieces = [
         ("Words ", "Words "),
         ("and more", "Words and "),
         (" words (well-fed), to ", "Words and more words (well-fed), to "),
         ("john@example.com ", "Words and more words (well-fed), to [email] "),
-        ("and ", "Words and more words (well-fed), to [email] and "),
-        ("some!", "Words and more words (well-fed), to [email] and some!"),
+        ("в 2024 ", "Words and more words (well-fed), to [email] в "),
+        ("году, 你好", "Words and more words (well-fed), to [email] в 2024 году, 你好"),
+        ("some!", "Words and more words (well-fed), to [email] в 2024 году, 你好some!"),
     ];
     let let_go = Arc::new(Semaphore::new(0));
     let reads = pieces.map(|(piece, _)| vec![piece.to_owned()]).to_vec();
@@ -37,7 +38,7 @@ async fn plain_words_are_not_asked_about_and_what_is_among_them_is_found() {
         let_go.add_permits(1);
     }
     body.collect().await.unwrap();
-    counted(&gateway, "tidegate_plugin_prefiltered_total{plugin=\"prefiltered\"", 5).await;
+    counted(&gateway, "tidegate_plugin_prefiltered_total{plugin=\"prefiltered\"", 6).await;
     // The address and the end.
     let calls = "tidegate_plugin_call_seconds_count{plugin=\"prefiltered\",stage=\"stream-guard\"";
     counted(&gateway, calls, 2).await;

@@ -38,7 +38,7 @@ struct Pace {
     rounds: usize,
 }
 
-const SAID: [Said; 3] = [Said::Words, Said::Prose, Said::Numbers];
+const SAID: [Said; 3] = [Said::Words, Said::Prose, Said::Dates];
 /// What is measured while no core sleeps.
 const AWAKE: &str = ", cores kept awake";
 
@@ -119,9 +119,9 @@ async fn guarded_streams(
     let upstream = standin::stamped(EVENTS, pace, said).await?;
     let often = if ms == 0 { "without a pause".into() } else { format!("every {ms} ms") };
     let how = match said {
-        Said::Words => format!("{often}, words{how}"),
+        Said::Words => format!("{often}, words and numbers{how}"),
         Said::Prose => format!("{often}, prose{how}"),
-        Said::Numbers => format!("{often}, a number in each{how}"),
+        Said::Dates => format!("{often}, a date in each{how}"),
     };
     let stages = [Stages::None, Stages::StreamGuard];
     let gateway = start(program, upstream, stages[0]).await?;

@@ -20,12 +20,12 @@ struct Answers {
 /// What stands in each event.
 #[derive(Clone, Copy)]
 pub(crate) enum Said {
-    /// A word of small letters, which `pii-guard` has declared that it lets through.
+    /// A word and a short number, which `pii-guard` has declared that it lets through.
     Words,
-    /// One with the next piece of [`PROSE`] behind it: about some of them the guard is asked.
+    /// A word and the next piece of [`PROSE`]: about few of them the guard is asked.
     Prose,
-    /// One with a number behind it: the guard is asked.
-    Numbers,
+    /// A word and a date: about each of them the guard is asked.
+    Dates,
 }
 
 /// Prose with code and figures in it, as models write it (an earlier README of this repository), and how many characters of it
@@ -44,8 +44,8 @@ pub(crate) async fn start(events: usize) -> anyhow::Result<SocketAddr> {
 pub(crate) async fn stamped(events: usize, pace: Duration, said: Said) -> anyhow::Result<SocketAddr> {
     let word = stamp::BLANK;
     let streams = match said {
-        Said::Words => vec![streamed(events, |_| format!("word{word} "))],
-        Said::Numbers => vec![streamed(events, |_| format!("word{word} 7, "))],
+        Said::Words => vec![streamed(events, |_| format!("word{word} 7, "))],
+        Said::Dates => vec![streamed(events, |_| format!("word{word} 2026-11-27, "))],
         Said::Prose => {
             let pieces = prose();
             let nth = |stream, i| &pieces[(stream * pieces.len() / PROSE_STREAMS + i) % pieces.len()];

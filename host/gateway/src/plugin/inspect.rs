@@ -9,11 +9,11 @@ use crate::assemble::HOLDBACK_BYTES;
 use crate::assemble::admission::Found;
 use crate::terminal::shown;
 use anyhow::Context;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::Path;
 use tidegate_pipeline::holdback::LOOK_BEHIND_BYTES;
-use tidegate_sandbox::Anatomy;
+use tidegate_sandbox::{Anatomy, Prefilter};
 
 pub(super) fn run(args: &InspectArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let found = find(args)?;
@@ -114,10 +114,7 @@ pub fn report(bytes: &[u8], anatomy: &Anatomy) -> Value {
         "metrics": about.metrics,
         "holdback_bytes": about.holdback_bytes,
         "look_behind_bytes": about.look_behind_bytes,
-        "prefilter": about.prefilter.as_ref().map(|prefilter| json!({
-            "within": prefilter.within(), "joins": prefilter.joins(), "ends": prefilter.ends(),
-            "run_bytes": prefilter.run_bytes(),
-        })),
+        "prefilter": about.prefilter.as_ref().map(Prefilter::said),
         "unknown_keys": about.unknown_keys,
         "config_schema": about.config_schema,
     })
@@ -159,11 +156,13 @@ fn lines(report: &Value) -> Vec<String> {
         lines.push(format!("sees again     at most {most} bytes of what has left, and its last character"));
     }
     if let prefilter @ Value::Object(_) = &report["prefilter"] {
-        let (within, ends, run) = (&prefilter["within"], &prefilter["ends"], &prefilter["run_bytes"]);
-        let joins = Some(&prefilter["joins"]).filter(|joins| *joins != "");
-        let joins = joins.map_or_else(String::new, |joins| format!(" (and of {joins} before one of them)"));
+        let classes = prefilter["classes"].as_object().into_iter().flat_map(|classes| classes.keys());
+        let classes: Vec<&str> = classes.map(String::as_str).collect();
         lines.push(format!(
-            "not asked      about runs of {within}{joins}, at most {run} bytes each, that end with {ends}"
+            "not asked      about text of {}, as its {} states say, of which at most {} bytes wait",
+            classes.join(", "),
+            prefilter["states"].as_object().map_or(0, Map::len),
+            prefilter["run-bytes"]
         ));
     }
     let unknown = words(&report["unknown_keys"]);

@@ -217,17 +217,19 @@ impl<J: Judge> Guard<'_, J> {
 fn breach(said: &Inspection, declared: &Inspection) -> Option<String> {
     match &said.action {
         WindowAction::Halt { .. } => return Some("halts the answer".into()),
-        WindowAction::Redact(_) => return Some("redacts some: take what that is made of out of `within`".into()),
+        WindowAction::Redact(_) => return Some("redacts some: let that lead to no state".into()),
         WindowAction::Pass => {}
     }
     if let [finding, ..] = said.findings.as_slice() {
-        return Some(format!("finds `{}`: take what that is made of out of `within`", finding.category));
+        return Some(format!("finds `{}`: let that lead to no state", finding.category));
     }
     if !said.carry.is_empty() {
         return Some(format!("remembers something: its `carry` has {} bytes", said.carry.len()));
     }
     let kept = declared.safe_through.checked_sub(said.safe_through).filter(|kept| *kept > 0)?;
-    Some(format!("keeps the last {kept} bytes of what it would let go: take their ends out of `ends`"))
+    Some(format!(
+        "keeps the last {kept} bytes of what it would let go: let their ends lead to another state than `start`"
+    ))
 }
 
 fn compare(outcome: &Value, whole: &Value, how: impl Fn() -> String) -> anyhow::Result<()> {
@@ -340,7 +342,11 @@ mod tests {
     #[test]
     fn a_prefilter_that_promises_too_much_is_found() {
         let tried = |said: &dyn Fn(&Window<'_>) -> Said| {
-            let words = Prefilter::new("abx", None, " ", 4).unwrap();
+            let classes = json!({"letters": ["ab", "x"], "ends": [" "]});
+            let next = json!({"letters": "word", "ends": "start"});
+            let states = json!({"start": next, "word": next});
+            let words = json!({"classes": classes, "states": states, "run-bytes": 4});
+            let words = Prefilter::new(&words).unwrap();
             let reading = declared(Some(words), None, &Channel::Text, "ab a!x", |_, window| said(window));
             reading.map(|reading| reading.outcome["text"].clone()).map_err(|error| format!("{error:#}"))
         };

@@ -2,7 +2,6 @@
 //! where it stops, the detectors look.
 
 use super::{is_between, is_plain, key};
-use tidegate_plugin_sdk::Prefilter;
 
 /// What a byte is: one bit each, so that those of a word are told together.
 type Class = u8;
@@ -41,21 +40,6 @@ const CLASSES: [Class; 256] = {
     }
     classes
 };
-
-/// Text that no kind is in and none begins in, whatever follows: short words without digits, as [`glance`] takes them, also with
-/// a `-` or a `(` right before one of their characters. Private keys begin with five dashes, phone numbers with `(` and a digit
-/// or a `+`.
-pub fn words() -> Prefilter {
-    let (mut within, mut ends) = (String::new(), String::new());
-    for (byte, class) in CLASSES.iter().enumerate() {
-        match *class {
-            LETTER | SIGN => within.push(char::from(byte as u8)),
-            BETWEEN => ends.push(char::from(byte as u8)),
-            _ => {}
-        }
-    }
-    Prefilter { within, joins: "-(".into(), ends, run_bytes: key::MIN_BYTES as u32 - 1 }
-}
 
 /// Bytes of short words and numbers, each with what follows it. Eight are looked at together where they are what most text is
 /// made of.

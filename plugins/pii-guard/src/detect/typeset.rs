@@ -51,7 +51,8 @@ fn begins_number(text: &str) -> bool {
     matches!(text.as_bytes(), [b'0'..=b'9' | b'+' | b'(', ..] | [b'A'..=b'Z' | b'a'..=b'z', _, b'0'..=b'9', ..])
 }
 
-fn plain(c: char) -> char {
+/// The keyboard's character for one of typesetters.
+pub(super) fn plain(c: char) -> char {
     match c {
         // No-break, figure, thin and narrow no-break space.
         '\u{a0}' | '\u{2007}' | '\u{2009}' | '\u{202f}' => ' ',
