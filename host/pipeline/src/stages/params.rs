@@ -23,7 +23,9 @@ pub(super) fn of(chat: &Chat, scope: &Scope, stages: &Stages, stage: &Stage) -> 
 
 /// Names and JSON: `model` and `form` always, of the others what the caller gave; names are OpenAI's.
 fn of_chat(chat: &Chat) -> Vec<(String, String)> {
-    let mut params = vec![("model".to_owned(), Value::from(chat.model.as_str()).to_string())];
+    // A name needs no `Value` to become JSON.
+    let model = serde_json::to_string(chat.model.as_str()).unwrap_or_default();
+    let mut params = vec![("model".to_owned(), model)];
     match chat.form {
         Form::Chat => params.push(("form".into(), "\"chat\"".into())),
         Form::Completion { echo } => {
