@@ -10,7 +10,7 @@ use crate::stages::fit::check_template_args;
 use crate::stages::{edits, params};
 use crate::states::{Ended, Loaded, Notes, Request, Screened};
 use futures_util::future::join_all;
-use futures_util::{FutureExt, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_sandbox::Plugin;
@@ -54,11 +54,14 @@ impl Pipeline {
         }
         // Guards that follow each other and change nothing are asked beside each other.
         for batch in self.stages.prompt_guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
-            let asked = batch.iter().map(|stage| {
-                let asked = inspect(&self.stages, stage, &request.cx, &request.chat);
-                asked.map(move |opinion| followed(stage, rewrites, opinion?))
-            });
-            let verdicts = join_all(asked).await;
+            let ask = async |stage: &Stage| {
+                followed(stage, rewrites, inspect(&self.stages, stage, &request.cx, &request.chat).await?)
+            };
+            let verdicts = match batch {
+                // What is asked alone needs no box.
+                [stage] => vec![ask(stage).await],
+                _ => join_all(batch.iter().map(&ask)).await,
+            };
             // Also of those behind the one that ends the request.
             request.findings.extend(verdicts.iter().flat_map(seen));
             for (stage, verdict) in batch.iter().zip(verdicts) {
