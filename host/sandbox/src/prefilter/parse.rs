@@ -67,17 +67,18 @@ impl Prefilter {
 
 /// The characters of all classes, in order.
 fn ranges(classes: &Map<String, Value>) -> Result<Vec<Range>, Wrong> {
-    count("classes", classes.len(), MAX_CLASSES)?;
+    count("classes", classes.len(), MAX_CLASSES, "classes")?;
     let mut ranges = Vec::new();
     for ((name, entries), class) in classes.iter().zip(0_u8..) {
         let at = |problem: String| (format!("classes.{name}"), problem);
-        let entries = entries.as_array().ok_or_else(|| at("it is not an array".into()))?;
+        let entries = entries.as_array().filter(|entries| !entries.is_empty());
+        let entries = entries.ok_or_else(|| at("it is not an array of characters".into()))?;
         for entry in entries {
             let (from, to) = range(entry).map_err(at)?;
             ranges.push(Range { from, to, class });
         }
     }
-    count("classes", ranges.len(), MAX_RANGES)?;
+    count("classes", ranges.len(), MAX_RANGES, "texts in all of them")?;
     ranges.sort_by_key(|range| range.from);
     match ranges.windows(2).find_map(|two| matches!(two, [one, next] if next.from <= one.to).then(|| two.to_vec())) {
         Some(two) => {
@@ -101,7 +102,7 @@ fn range(entry: &Value) -> Result<(char, char), String> {
 
 /// For each state and class the next state.
 fn transitions(states: &Map<String, Value>, classes: &Map<String, Value>) -> Result<Vec<u8>, Wrong> {
-    count("states", states.len(), MAX_STATES)?;
+    count("states", states.len(), MAX_STATES, "states")?;
     if !states.contains_key("start") {
         return Err(("states".into(), "it has no `start`".into()));
     }
@@ -124,10 +125,10 @@ fn transitions(states: &Map<String, Value>, classes: &Map<String, Value>) -> Res
     Ok(table)
 }
 
-fn count(key: &str, found: usize, most: usize) -> Result<(), Wrong> {
+fn count(key: &str, found: usize, most: usize, what: &str) -> Result<(), Wrong> {
     match found {
         0 => Err((key.into(), "it is empty".into())),
-        found if found > most => Err((key.into(), format!("{found} are more than {most}"))),
+        found if found > most => Err((key.into(), format!("it has {found} {what}, of {most} at most"))),
         _ => Ok(()),
     }
 }
@@ -156,8 +157,9 @@ mod tests {
             ("", json!(true), "`stream.prefilter`: it is not an object"),
             ("/classes", json!([]), "`stream.prefilter.classes`: it is not an object"),
             ("/classes", json!({}), "`stream.prefilter.classes`: it is empty"),
-            ("/classes", json!(many(33)), "`stream.prefilter.classes`: 33 are more than 32"),
+            ("/classes", json!(many(33)), "`stream.prefilter.classes`: it has 33 classes, of 32"),
             ("/classes/ends", json!(" "), "`stream.prefilter.classes.ends`: it is not an array"),
+            ("/classes/ends", json!([]), "`stream.prefilter.classes.ends`: it is not an array"),
             ("/classes/ends", json!([3]), "`stream.prefilter.classes.ends`: 3 is neither"),
             ("/classes/ends", json!([""]), "`stream.prefilter.classes.ends`: \"\" is neither"),
             ("/classes/ends", json!(["a-z"]), "`stream.prefilter.classes.ends`: \"a-z\" is neither"),
@@ -165,9 +167,9 @@ mod tests {
             ("/classes/ends", json!(["b"]), "`stream.prefilter.classes.ends`: 'b' is in `letters` too"),
             ("/classes/ends", json!(["Ba"]), "`stream.prefilter.classes.letters`: '_' is in `ends` too"),
             ("/classes/ends", json!([" ", " "]), "`stream.prefilter.classes.ends`: ' ' is in `ends` too"),
-            ("/classes/ends", json!(vec!["x"; 1025]), "`stream.prefilter.classes`: 1027 are more than 1024"),
+            ("/classes/ends", json!(vec!["x"; 1025]), "`stream.prefilter.classes`: it has 1027 texts"),
             ("/states", json!({}), "`stream.prefilter.states`: it is empty"),
-            ("/states", json!(many(65)), "`stream.prefilter.states`: 65 are more than 64"),
+            ("/states", json!(many(65)), "`stream.prefilter.states`: it has 65 states, of 64"),
             ("/states", json!({"word": {}}), "`stream.prefilter.states`: it has no `start`"),
             ("/states/word", json!("start"), "`stream.prefilter.states.word`: it is not an object"),
             ("/states/word/digits", json!("start"), "`stream.prefilter.states.word.digits`: there is no such class"),

@@ -1,7 +1,7 @@
 //! Text that the guard need not be asked about: words and short numbers in which no kind is and none begins, whatever is before
 //! them and follows.
 
-use super::{MAX_PLAIN_DIGITS, email, is_between, key, typeset};
+use super::{MAX_PLAIN_DIGITS, key};
 use tidegate_plugin_sdk::Prefilter;
 
 /// The states of a number, by its bytes.
@@ -53,42 +53,73 @@ pub fn prefilter() -> Prefilter {
     })
 }
 
-/// Of all characters but the `@`.
+/// Letters that may be in a name, of most scripts that have some.
+const OTHER_LETTERS: [&str; 13] = [
+    "\u{c0}\u{d6}",
+    "\u{d8}\u{f6}",
+    "\u{f8}\u{2c1}",
+    "\u{370}\u{373}",
+    "\u{386}",
+    "\u{388}\u{38a}",
+    "\u{38c}",
+    "\u{38e}\u{3a1}",
+    "\u{3a3}\u{3f5}",
+    "\u{3f7}\u{481}",
+    "\u{48a}\u{52f}",
+    "\u{531}\u{556}",
+    "\u{560}\u{588}",
+];
+/// What groups of numbers may have between them in print.
+const TYPESET: [&str; 5] = ["\u{a0}", "\u{2007}", "\u{2009}", "\u{2010}\u{2013}", "\u{202f}"];
+/// Scripts without spaces, signs and pictures.
+const OTHERS: [&str; 10] = [
+    "\u{a1}\u{bf}",
+    "\u{d7}",
+    "\u{f7}",
+    "\u{300}\u{344}",
+    "\u{346}\u{362}",
+    "\u{590}\u{2006}",
+    "\u{2008}",
+    "\u{200a}\u{200f}",
+    "\u{2014}\u{202e}",
+    "\u{2030}\u{10ffff}",
+];
+/// ASCII that is part of nothing and begins nothing, but the separators.
+const ENDS: [&str; 9] = ["\0\u{1f}", "!$", "&'", "*", ",", ":?", "[^", "`", "{\u{7f}"];
+const SEPARATORS: [&str; 3] = [" ", "/", ")"];
+
+/// Written down and not looked for: each instance that is configured describes itself.
 fn classes(prefilter: Prefilter) -> Prefilter {
-    let is_separator = |c: char| " /)".contains(c);
-    let is_typeset = |c: char| typeset::plain(c) != c;
-    let is_end = |c: char| c.is_ascii() && is_between(c as u8) && !is_separator(c);
-    let is_other = |c: char| !c.is_ascii() && !is_typeset(c) && !email::is_name(c);
     prefilter
         .class("letters", ["az", "AZ", "_"])
-        .class("other letters", ranges(|c| !c.is_ascii() && email::is_name(c)))
+        .class("other letters", OTHER_LETTERS)
         .class("digits", ["09"])
         .class("signs", [".", "+", "%"])
         .class("joins", ["-", "("])
-        .class("separators", ranges(is_separator))
-        .class("typeset", ranges(is_typeset))
-        .class("ends", ranges(is_end))
-        .class("others", ranges(is_other).into_iter().chain([String::from_iter([FAR, char::MAX])]))
-}
-
-/// Behind it all characters are of scripts without spaces, signs and pictures.
-const FAR: char = '\u{2100}';
-
-/// The characters before [`FAR`] that fit, each range by its first and last.
-fn ranges(fits: impl Fn(char) -> bool) -> Vec<String> {
-    let mut ranges: Vec<(char, char)> = Vec::new();
-    for c in ('\0'..FAR).filter(|c| fits(*c)) {
-        match ranges.last_mut() {
-            Some((_, last)) if *last as u32 + 1 == c as u32 => *last = c,
-            _ => ranges.push((c, c)),
-        }
-    }
-    ranges.iter().map(|(from, to)| [from, to].into_iter().take(1 + usize::from(from != to)).collect()).collect()
+        .class("separators", SEPARATORS)
+        .class("typeset", TYPESET)
+        .class("ends", ENDS)
+        .class("others", OTHERS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::detect::{email, is_between, typeset};
+
+    #[test]
+    fn characters_are_what_the_detectors_take_them_for() {
+        for c in '\0'..=char::MAX {
+            let is_of = |class: &[&str]| {
+                class.iter().any(|range| range.chars().next() <= Some(c) && Some(c) <= range.chars().next_back())
+            };
+            let (is_typeset, is_name) = (typeset::plain(c) != c, email::is_name(c));
+            assert_eq!(is_of(&TYPESET), is_typeset, "{c:?}");
+            assert_eq!(is_of(&ENDS) || is_of(&SEPARATORS), c.is_ascii() && is_between(c as u8), "{c:?}");
+            assert!(!is_of(&OTHER_LETTERS) || !c.is_ascii() && is_name, "{c:?}");
+            assert!(!is_of(&OTHERS) || !c.is_ascii() && !is_name && !is_typeset, "{c:?}");
+        }
+    }
 
     #[test]
     fn most_text_is_let_through() {
