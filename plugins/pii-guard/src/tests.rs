@@ -257,8 +257,32 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "3.14",
         "ab1",
         "年",
+        "1.",
+        "50%",
+        "3+",
+        "GB29 NWBK",
+        " 6016 1331 9268 19",
+        "NL91 ABNA 0417 1643 00",
+        "xoxb-",
+        "abcdefghij1",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
+}
+
+/// Where no space is behind the dot of a list, say.
+#[test]
+fn what_begins_behind_a_number_and_a_sign_is_found_wherever_pieces_end() {
+    for (text, read) in [
+        ("1.GB29 NWBK 6016 1331 9268 19 x", "1.[iban] x"),
+        ("50%GB29\u{a0}NWBK\u{a0}6016\u{a0}1331\u{a0}9268\u{a0}19 x", "50%[iban] x"),
+        ("1.GB29-NWBK 6016 1331 9268 19 x", "1.[iban] x"),
+        ("1.NL91 ABNA 0417 1643 00 x", "1.[iban] x"),
+        ("2.MT84 MALT 0110 0001 2345 MTLC AST0 01S.", "2.[iban]."),
+        ("2.xoxp-a1bcdefghijk, ", "2.[api-key], "),
+    ] {
+        let outcome = assert_same_for_any_chunking(&plugin::<PiiGuard>(""), &Host::default(), text, &[]);
+        assert_eq!(outcome.text, read);
+    }
 }
 
 #[test]

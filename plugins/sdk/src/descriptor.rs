@@ -125,8 +125,8 @@ impl Descriptor {
         self
     }
 
-    /// A stream guard's promise, beside [`Self::holdback`]: where what waits is nothing but runs of these characters, it
-    /// lets that go as far as a run has ended, finds nothing in it and remembers nothing of it, whatever its config,
+    /// A stream guard's promise, beside [`Self::holdback`]: where the prefilter goes through all that waits, it lets that go as
+    /// far as the prefilter was in `start` last, finds nothing in it and remembers nothing of it, whatever its config,
     /// whatever was before and whatever follows, provided that it remembered nothing before. The host then need not ask,
     /// which spares most of what a guard costs. [`crate::testing`] asks all the same, and fails where the promise is not kept.
     pub fn prefilter(mut self, prefilter: Prefilter) -> Self {
@@ -229,7 +229,7 @@ impl Prefilter {
         Self { run_bytes, classes: Vec::new(), states: Vec::new() }
     }
 
-    /// A class of characters: each text is one of them, or the first and the last of several. No character is in two classes.
+    /// A class of characters: each text is one of them, or the first and the last of several. None is listed twice.
     pub fn class<T: Into<String>>(mut self, name: &str, characters: impl IntoIterator<Item = T>) -> Self {
         self.classes.push((name.into(), characters.into_iter().map(Into::into).collect()));
         self
@@ -240,6 +240,36 @@ impl Prefilter {
         let next = next.iter().map(|(class, state)| ((*class).into(), (*state).into())).collect();
         self.states.push((name.into(), next));
         self
+    }
+
+    /// What a host would refuse in it.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let twice = |names: &mut dyn Iterator<Item = &String>| {
+            let names: Vec<&String> = names.collect();
+            names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)).map(|(_, name)| (*name).clone())
+        };
+        let again = |name: Option<String>| name.map_or(Ok(()), |name| Err(format!("{name:?} is in it twice")));
+        again(twice(&mut self.classes.iter().map(|(name, _)| name)))?;
+        again(twice(&mut self.states.iter().map(|(name, _)| name)))?;
+        let is_state = |state: &str| self.states.iter().any(|(name, _)| name == state);
+        if !is_state("start") {
+            return Err("it has no state `start`".into());
+        }
+        for (class, state) in self.states.iter().flat_map(|(_, next)| next) {
+            if !is_state(state) || !self.classes.iter().any(|(name, _)| name == class) {
+                return Err(format!("{class:?} to {state:?}: one of them is not declared"));
+            }
+        }
+        self.states.iter().try_for_each(|(_, next)| again(twice(&mut next.iter().map(|(class, _)| class))))?;
+        let mut ranges = Vec::new();
+        for entry in self.classes.iter().flat_map(|(_, entries)| entries) {
+            ranges.push(range(entry).ok_or_else(|| format!("{entry:?} is neither a character nor a range"))?);
+        }
+        ranges.sort_unstable();
+        match ranges.windows(2).find(|two| two[1].0 <= two[0].1) {
+            Some(two) => Err(format!("{:?} is in it twice", two[1].0)),
+            None => Ok(()),
+        }
     }
 
     /// Bytes of a text that the host lets through without asking; `None` where it asks.
@@ -273,9 +303,16 @@ impl Prefilter {
     }
 }
 
-/// Whether a character is the entry's only one, or none before its first and behind its last.
 fn has(entry: &str, c: char) -> bool {
-    entry.chars().next().is_some_and(|from| from <= c) && entry.chars().last().is_some_and(|to| c <= to)
+    range(entry).is_some_and(|(from, to)| (from..=to).contains(&c))
+}
+
+/// The first and the last character of a class's text. A letter with a mark of its own behind it is two characters and no range.
+fn range(entry: &str) -> Option<(char, char)> {
+    let mut characters = entry.chars();
+    let from = characters.next()?;
+    let to = characters.next().unwrap_or(from);
+    (from <= to && from.is_ascii() == to.is_ascii() && characters.next().is_none()).then_some((from, to))
 }
 
 /// One key of a plugin's config. Shapes and defaults are JSON texts.

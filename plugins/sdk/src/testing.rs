@@ -58,6 +58,8 @@ impl Host {
         // Arguments of a tool call are more than words.
         let is_text = !matches!(self.channel, Channel::ToolArguments(_));
         let prefilter = G::describe().declared_prefilter().cloned().filter(|_| is_text);
+        let checked = prefilter.as_ref().map_or(Ok(()), Prefilter::check);
+        checked.map_err(|problem| broken(&format!("its descriptor's prefilter is refused: {problem}")))?;
         let (carry, text) = (Vec::new(), String::new());
         let mut stream = Stream { host: self, guard, prefilter, carry, seq: 0, settled: 0, text };
         let mut outcome = Outcome::default();

@@ -11,6 +11,8 @@ type Wrong = (String, String);
 const MAX_CLASSES: usize = 32;
 const MAX_STATES: usize = 64;
 const MAX_RANGES: usize = 1024;
+/// Characters of a message.
+const MAX_SHOWN: usize = 200;
 
 impl Prefilter {
     pub(crate) const KEYS: [&str; 3] = ["classes", "states", "run-bytes"];
@@ -28,7 +30,9 @@ impl Prefilter {
         let ranges = ranges(classes)?;
         let run_bytes = said.get("run-bytes").and_then(Value::as_u64).and_then(|bytes| u32::try_from(bytes).ok());
         let run_bytes = run_bytes.filter(|bytes| *bytes > 0);
-        let run_bytes = run_bytes.ok_or_else(|| ("run-bytes".to_owned(), "it is no number of bytes".to_owned()))?;
+        let run_bytes = run_bytes.ok_or_else(|| {
+            ("run-bytes".to_owned(), "it is no whole number of bytes from 1 to 4294967295".to_owned())
+        })?;
         let mut ascii = [NONE; 128];
         for range in &ranges {
             for c in (range.from..=range.to).take_while(char::is_ascii) {
@@ -52,7 +56,8 @@ impl Prefilter {
         if keys.keys().any(|key| !Self::KEYS.contains(&key.as_str())) {
             return Ok(None);
         }
-        let prefilter = Self::new(said).map_err(|(key, problem)| wrong(&format!("stream.prefilter.{key}"), problem))?;
+        let prefilter = Self::new(said)
+            .map_err(|(key, problem)| wrong(&format!("stream.prefilter.{}", short(&key)), short(&problem)))?;
         let waits = format!("up to {} bytes wait for what ends them", prefilter.run_bytes);
         match holdback_bytes {
             None => Err(wrong("stream.holdback-bytes", format!("it is missing, and {waits}"))),
@@ -65,24 +70,32 @@ impl Prefilter {
     }
 }
 
+/// What is said of a descriptor's own words, however long those are.
+fn short(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
+}
+
 /// The characters of all classes, in order.
 fn ranges(classes: &Map<String, Value>) -> Result<Vec<Range>, Wrong> {
     count("classes", classes.len(), MAX_CLASSES, "classes")?;
     let mut ranges = Vec::new();
     for ((name, entries), class) in classes.iter().zip(0_u8..) {
-        let at = |problem: String| (format!("classes.{name}"), problem);
+        let at = |problem: String| (format!("classes.{}", name.escape_debug()), problem);
         let entries = entries.as_array().filter(|entries| !entries.is_empty());
         let entries = entries.ok_or_else(|| at("it is not an array of characters".into()))?;
+        count("classes", ranges.len() + entries.len(), MAX_RANGES, "texts in all of them")?;
         for entry in entries {
             let (from, to) = range(entry).map_err(at)?;
             ranges.push(Range { from, to, class });
         }
     }
-    count("classes", ranges.len(), MAX_RANGES, "texts in all of them")?;
     ranges.sort_by_key(|range| range.from);
     match ranges.windows(2).find_map(|two| matches!(two, [one, next] if next.from <= one.to).then(|| two.to_vec())) {
         Some(two) => {
-            let name = |range: &Range| classes.keys().nth(usize::from(range.class)).map_or("", String::as_str);
+            let name = |range: &Range| {
+                classes.keys().nth(usize::from(range.class)).map(|name| name.escape_debug().to_string())
+            };
+            let name = |range: &Range| name(range).unwrap_or_default();
             let problem = format!("{:?} is in `{}` too; a character is listed once", two[1].from, name(&two[0]));
             Err((format!("classes.{}", name(&two[1])), problem))
         }
@@ -95,7 +108,8 @@ fn range(entry: &Value) -> Result<(char, char), String> {
     let mut characters = entry.as_str().unwrap_or_default().chars();
     match (characters.next(), characters.next(), characters.next()) {
         (Some(one), None, _) => Ok((one, one)),
-        (Some(from), Some(to), None) if from <= to => Ok((from, to)),
+        // A letter with a mark of its own behind it is two characters, and no range.
+        (Some(from), Some(to), None) if from <= to && from.is_ascii() == to.is_ascii() => Ok((from, to)),
         _ => Err(format!("{entry} is neither a character nor two, the first and the last of several")),
     }
 }
@@ -111,11 +125,11 @@ fn transitions(states: &Map<String, Value>, classes: &Map<String, Value>) -> Res
         ["start"].into_iter().chain(states.keys().map(String::as_str).filter(|name| *name != "start")).collect();
     let mut table = vec![NONE; names.len() * classes.len()];
     for (name, row) in names.iter().zip(table.chunks_mut(classes.len())) {
-        let at = |key: &str| format!("states.{name}{key}");
+        let at = |key: &str| format!("states.{}{key}", name.escape_debug());
         let nexts = states.get(*name).and_then(Value::as_object);
         let nexts = nexts.ok_or_else(|| (at(""), "it is not an object".to_owned()))?;
         for (class, next) in nexts {
-            let at = || at(&format!(".{class}"));
+            let at = || at(&format!(".{}", class.escape_debug()));
             let place = classes.keys().position(|known| known == class).and_then(|class| row.get_mut(class));
             let place = place.ok_or_else(|| (at(), "there is no such class".to_owned()))?;
             let next_index = next.as_str().and_then(|next| (START..).zip(&names).find(|(_, known)| **known == next));
@@ -163,6 +177,7 @@ mod tests {
             ("/classes/ends", json!([3]), "`stream.prefilter.classes.ends`: 3 is neither"),
             ("/classes/ends", json!([""]), "`stream.prefilter.classes.ends`: \"\" is neither"),
             ("/classes/ends", json!(["a-z"]), "`stream.prefilter.classes.ends`: \"a-z\" is neither"),
+            ("/classes/ends", json!(["e\u{301}"]), "`stream.prefilter.classes.ends`: \"e\u{301}\" is neither"),
             ("/classes/ends", json!(["za"]), "`stream.prefilter.classes.ends`: \"za\" is neither"),
             ("/classes/ends", json!(["b"]), "`stream.prefilter.classes.ends`: 'b' is in `letters` too"),
             ("/classes/ends", json!(["Ba"]), "`stream.prefilter.classes.letters`: '_' is in `ends` too"),
@@ -175,8 +190,8 @@ mod tests {
             ("/states/word/digits", json!("start"), "`stream.prefilter.states.word.digits`: there is no such class"),
             ("/states/word/ends", json!("end"), "`stream.prefilter.states.word.ends`: \"end\" is no state"),
             ("/states/word/ends", json!(0), "`stream.prefilter.states.word.ends`: 0 is no state"),
-            ("/run-bytes", json!(0), "`stream.prefilter.run-bytes`: it is no number of bytes"),
-            ("/run-bytes", json!("8"), "`stream.prefilter.run-bytes`: it is no number of bytes"),
+            ("/run-bytes", json!(0), "`stream.prefilter.run-bytes`: it is no whole number of bytes"),
+            ("/run-bytes", json!("8"), "`stream.prefilter.run-bytes`: it is no whole number of bytes"),
             ("/run-bytes", json!(65), "`stream.prefilter.run-bytes`: up to 65 bytes wait"),
         ] {
             let mut said = good();
@@ -192,6 +207,10 @@ mod tests {
             said.as_object_mut().unwrap().remove(key);
             assert!(parsed(&said, Some(64)).unwrap_err().contains(&format!("`stream.prefilter.{key}`")));
         }
+        let mut strange = good();
+        strange["classes"] = json!({ "\n".repeat(1000): 3 });
+        let error = parsed(&strange, Some(64)).unwrap_err();
+        assert!(error.contains("\\n\\n") && !error.contains('\n') && error.len() < 400, "{error}");
         assert!(parsed(&good(), None).unwrap_err().contains("`stream.holdback-bytes`"));
         assert_eq!(parsed(&good(), Some(64)).unwrap().unwrap().said(), &good());
     }

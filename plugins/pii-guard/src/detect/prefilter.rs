@@ -1,59 +1,58 @@
 //! Text that the guard need not be asked about: words and short numbers in which no kind is and none begins, whatever is before
-//! them and follows.
+//! them and follows. At each step the question is whether something may begin here.
 
 use super::{MAX_PLAIN_DIGITS, key};
 use tidegate_plugin_sdk::Prefilter;
 
-/// The states of a number, by its bytes.
-const NUMBERS: [&str; MAX_PLAIN_DIGITS] = ["1", "2", "3", "4", "5", "6", "7"];
-
-/// An automaton of ten words and numbers:
+/// An automaton of words and numbers:
 ///
-/// - A word has letters of any script that separates words by spaces, full stops and such signs, and a `-` or a `(` right before
-///   one of those: private keys begin with five dashes, phone numbers with `(` and a digit or a `+`.
+/// - A word has letters and signs, and a `-` or a `(` right before one of those: private keys begin with five dashes, phone
+///   numbers with `(` and a digit or a `+`.
 /// - Digits are only in words of ASCII letters, and not as in the beginning of an IBAN, two of them behind two others.
-/// - A number has at most seven digits, letters and signs. Behind what may stand between two groups of a longer one a word follows.
+/// - A number has at most seven digits and signs. Behind what may stand between two groups of a longer one a word follows.
+/// - Letters are right behind the digits of a number, and not behind a sign, where an IBAN or a key may begin.
 pub fn prefilter() -> Prefilter {
-    let word = [("letters", "word"), ("other letters", "word"), ("signs", "word")];
+    let word = ["letters", "other letters", "signs", "dots"].map(|class| (class, "word"));
     let ends = ["ends", "separators", "typeset", "others"].map(|class| (class, "start"));
-    let mixed = [("letters", "mixed"), ("digits", "mixed")];
     let letters = |next: &'static str, digit: &'static str| {
-        let next =
-            [("letters", next), ("digits", digit), ("other letters", "word"), ("signs", "word"), ("joins", "joined")];
-        [&next[..], &ends].concat()
+        [&[("letters", next), ("digits", digit), ("joins", "joined")], &word[1..], &ends].concat()
     };
-    let prefilter = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
+    let words = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
         .state("start", &letters("a letter", NUMBERS[0]))
         .state("a letter", &letters("two letters", "a digit"))
         .state("two letters", &letters("letters", "check digit"))
         .state("letters", &letters("letters", "mixed"))
         .state("word", &[&word[..], &[("joins", "joined")], &ends].concat())
         .state("joined", &word)
-        .state("mixed", &[&mixed[..], &ends].concat())
+        .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &ends[..]].concat())
         // A letter and a digit; two such, and a digit.
         .state("a digit", &[&[("letters", "mixed"), ("digits", "check digit")], &ends[..]].concat())
         .state("check digit", &[&[("letters", "mixed")], &ends[..]].concat())
-        .state(
-            "behind",
-            &[
-                ("letters", "a letter"),
-                ("other letters", "word"),
-                ("signs", "word"),
-                ("joins", "joined"),
-                ("ends", "start"),
-                ("others", "start"),
-            ],
-        );
-    let next = NUMBERS[1..].iter().map(|next| Some(*next)).chain([None]);
-    NUMBERS.iter().zip(next).fold(prefilter, |prefilter, (number, next)| {
-        let longer = ["letters", "digits", "signs"].map(|class| next.map(|next| (class, next)));
-        let apart = ["separators", "joins", "typeset"].map(|class| (class, "behind"));
-        let next = longer.into_iter().flatten().chain([("ends", "start"), ("others", "start")]).chain(apart);
-        prefilter.state(number, &next.collect::<Vec<_>>())
+        .state("ordinal", &letters("ordinal", "ordinal"));
+    numbers(words)
+}
+
+/// The states of a number by its bytes, and behind a sign in it.
+const NUMBERS: [&str; MAX_PLAIN_DIGITS] = ["1", "2", "3", "4", "5", "6", "7"];
+const SIGNED: [&str; MAX_PLAIN_DIGITS] = ["1.", "2.", "3.", "4.", "5.", "6.", "7."];
+
+fn numbers(words: Prefilter) -> Prefilter {
+    let apart = ["separators", "joins", "typeset"].map(|class| (class, "behind"));
+    let ends = [&apart[..], &[("ends", "start"), ("others", "start")]].concat();
+    // A dot may be one of several characters between two groups.
+    let behind = [("letters", "a letter"), ("other letters", "word"), ("signs", "word"), ("joins", "joined")];
+    let behind = words.state("behind", &[&behind[..], &[("ends", "start"), ("others", "start")]].concat());
+    (0..MAX_PLAIN_DIGITS).fold(behind, |prefilter, at| {
+        let digits = |states: &[&'static str]| states.get(at + 1).map(|next| ("digits", *next));
+        let signs = ["signs", "dots"].into_iter().filter_map(|class| Some((class, *SIGNED.get(at + 1)?)));
+        let number: Vec<_> =
+            digits(&NUMBERS).into_iter().chain(signs.clone()).chain([("letters", "ordinal")]).collect();
+        let signed: Vec<_> = digits(&SIGNED).into_iter().chain(signs).collect();
+        prefilter.state(NUMBERS[at], &[&number[..], &ends].concat()).state(SIGNED[at], &[&signed[..], &ends].concat())
     })
 }
 
-/// Letters that may be in a name, of most scripts that have some.
+/// Letters of names, as [`super::email::is_name`] has them: Latin, Greek, Cyrillic, Armenian.
 const OTHER_LETTERS: [&str; 13] = [
     "\u{c0}\u{d6}",
     "\u{d8}\u{f6}",
@@ -71,7 +70,7 @@ const OTHER_LETTERS: [&str; 13] = [
 ];
 /// What groups of numbers may have between them in print.
 const TYPESET: [&str; 5] = ["\u{a0}", "\u{2007}", "\u{2009}", "\u{2010}\u{2013}", "\u{202f}"];
-/// Scripts without spaces, signs and pictures.
+/// Of the rest what is no letter of a name: most other scripts, signs, pictures.
 const OTHERS: [&str; 10] = [
     "\u{a1}\u{bf}",
     "\u{d7}",
@@ -94,7 +93,8 @@ fn classes(prefilter: Prefilter) -> Prefilter {
         .class("letters", ["az", "AZ", "_"])
         .class("other letters", OTHER_LETTERS)
         .class("digits", ["09"])
-        .class("signs", [".", "+", "%"])
+        .class("signs", ["+", "%"])
+        .class("dots", ["."])
         .class("joins", ["-", "("])
         .class("separators", SEPARATORS)
         .class("typeset", TYPESET)
@@ -158,13 +158,17 @@ mod tests {
             "1/2",
             "1 (5",
             "1) 5",
-            "1 .5",
+            "1 .",
+            "1\u{2011}.)",
             "1 +4",
             "1\u{a0}5",
             "1\u{2011}5",
             "1 \u{a0}",
             "12345678",
-            "1234567a",
+            "1.G",
+            "50%G",
+            "1+a",
+            "12.5k",
             "DE89",
             "é8",
             "a.1",
