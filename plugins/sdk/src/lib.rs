@@ -51,6 +51,7 @@ pub mod findings;
 pub mod host;
 pub mod json;
 pub mod plugin;
+pub mod prefilter;
 pub mod scan;
 pub mod screen;
 pub mod stages;
@@ -62,9 +63,10 @@ pub mod types;
 pub mod wasm;
 
 pub use changes::Changes;
-pub use descriptor::{Capability, Descriptor, Prefilter, Setting};
+pub use descriptor::{Capability, Descriptor, Setting};
 pub use findings::Findings;
 pub use plugin::{Error, Plugin};
+pub use prefilter::Prefilter;
 pub use stages::{
     Action, Candidate, Channel, Chunk, Decision, Edit, Exchange, Inspection, Item, Memory, Observer, Output,
     OutputGuard, Prompt, PromptGuard, Query, Question, Redaction, Retriever, RouteRequest, Router, StreamGuard,

@@ -4,8 +4,8 @@
 //! [`assert_same_for_any_chunking`] is the test that every guard on streams should have: whatever the pieces in
 //! which a text arrives, the client reads the same.
 
-use crate::descriptor::Prefilter;
 use crate::plugin::{Error, Plugin, configure};
+use crate::prefilter::Prefilter;
 use crate::stages::{Action, Channel, Edit, Inspection, StreamGuard, Window, WindowAction, inspect_with_carry};
 use crate::types::{Context, Finding, Message, Part, Role};
 
@@ -317,6 +317,33 @@ mod tests {
             let found = has('f').then(|| Finding::new("x-careless:f", crate::types::Severity::Low));
             Ok(Inspection::pass(through).with(found.into_iter().collect()))
         }
+    }
+
+    /// Declares a state twice.
+    struct Twice;
+
+    impl Plugin for Twice {
+        type Config = ();
+        fn describe() -> Descriptor {
+            Descriptor::new("twice", "0.1.0", "Says two things")
+                .prefilter(Prefilter::new(1).state("start", &[]).state("start", &[]))
+        }
+        fn configure(_: Self::Config) -> Result<Self, Error> {
+            Ok(Self)
+        }
+    }
+
+    impl StreamGuard for Twice {
+        type State = ();
+        fn inspect_window(&self, _: &Context, _: &mut (), window: &Window) -> Result<Inspection, Error> {
+            Ok(Inspection::pass(window.text.len()))
+        }
+    }
+
+    #[test]
+    fn a_prefilter_that_a_host_refuses_is_named() {
+        let error = Host::default().stream(&Twice, &["a"]).unwrap_err().to_string();
+        assert!(error.contains("prefilter is refused: \"start\" is in it twice"), "{error}");
     }
 
     #[test]
