@@ -47,7 +47,7 @@ impl Prefilter {
         self
     }
 
-    /// What a host would refuse in it.
+    /// What of its names and characters a host would refuse.
     pub(crate) fn check(&self) -> Result<(), String> {
         let twice = |names: &mut dyn Iterator<Item = &String>| {
             let names: Vec<&String> = names.collect();
