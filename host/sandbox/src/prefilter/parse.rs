@@ -92,10 +92,8 @@ fn ranges(classes: &Map<String, Value>) -> Result<Vec<Range>, Wrong> {
     ranges.sort_by_key(|range| range.from);
     match ranges.windows(2).find_map(|two| matches!(two, [one, next] if next.from <= one.to).then(|| two.to_vec())) {
         Some(two) => {
-            let name = |range: &Range| {
-                classes.keys().nth(usize::from(range.class)).map(|name| name.escape_debug().to_string())
-            };
-            let name = |range: &Range| name(range).unwrap_or_default();
+            let name =
+                |range: &Range| classes.keys().nth(usize::from(range.class)).map_or("", String::as_str).escape_debug();
             let problem = format!("{:?} is in `{}` too; a character is listed once", two[1].from, name(&two[0]));
             Err((format!("classes.{}", name(&two[1])), problem))
         }
