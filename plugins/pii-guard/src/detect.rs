@@ -158,21 +158,25 @@ fn plain_word(text: &str) -> usize {
 /// Whether a word or number is none of what is looked for. `behind`: all that follows, as far as it is there.
 fn is_plain(word: &[u8], behind: &[u8]) -> bool {
     if word.first().is_some_and(u8::is_ascii_digit) {
-        // What a phone number may have between two groups: one of these, and a second one behind it, which may be set as no ASCII.
-        let goes_on = match behind {
-            [b' ' | b'/' | b')'] => true,
-            [b' ' | b'/' | b')', next, ..] => !next.is_ascii() || next.is_ascii_digit() || b" ()/-.".contains(next),
-            _ => false,
-        };
-        return word.len() <= MAX_PLAIN_DIGITS && !goes_on;
+        return word.len() <= MAX_PLAIN_DIGITS && !goes_on(behind);
     }
     let has_check_digits = matches!(word, [_, _, b'0'..=b'9', b'0'..=b'9', ..]);
     // Of a checksum the first word may be short, and what follows belongs to it.
     (1..key::MIN_BYTES).contains(&word.len()) && !has_check_digits && !word.starts_with(b"sha")
 }
 
-/// Phone numbers have more digits.
-const MAX_PLAIN_DIGITS: usize = 7;
+/// In one piece: a phone number of that has a `+`, and cards have more digits.
+const MAX_PLAIN_DIGITS: usize = card::MIN_DIGITS - 1;
+
+/// Whether a number may go on in what is behind it: what a phone number may have between two groups is one of these, and a second
+/// one behind it, which may be set as no ASCII.
+fn goes_on(behind: &[u8]) -> bool {
+    match behind {
+        [b' ' | b'/' | b')'] => true,
+        [b' ' | b'/' | b')', next, ..] => !next.is_ascii() || next.is_ascii_digit() || b" ()/-.".contains(next),
+        _ => false,
+    }
+}
 
 /// ASCII that is part of nothing and begins nothing.
 const fn is_between(byte: u8) -> bool {

@@ -4,7 +4,7 @@
 use super::{Follower, follower, is_word};
 use tidegate_plugin_sdk::scan::{Place, Step};
 
-const MIN_DIGITS: usize = 13;
+pub(super) const MIN_DIGITS: usize = 13;
 const MAX_DIGITS: usize = 19;
 /// Shorter groups are lists of numbers, but for the last one, which holds what is left.
 const MIN_GROUP: usize = 3;

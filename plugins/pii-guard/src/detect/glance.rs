@@ -1,7 +1,7 @@
 //! What most text is, told byte by byte from one table: short words and numbers that are no part of what is looked for. A hint:
 //! where it stops, the detectors look.
 
-use super::{is_between, is_plain, key};
+use super::{goes_on, is_between, is_plain, key, phone};
 
 /// What a byte is: one bit each, so that those of a word are told together.
 type Class = u8;
@@ -88,12 +88,20 @@ fn word(bytes: &[u8]) -> usize {
     }
     let (word, behind) = bytes.split_at(len);
     let has = |classes: Class| seen & classes != 0;
-    let passes = if has(DIGIT) {
-        !has(SIGN | HYPHEN) && is_plain(word, behind)
-    } else {
-        !has(HYPHEN) || !(word.starts_with(b"-") || word.windows(2).any(|two| two == b"--"))
+    let passes = match (has(DIGIT), has(SIGN | HYPHEN)) {
+        (true, false) => is_plain(word, behind),
+        (true, true) => is_short_number(word) && !goes_on(behind),
+        (false, _) => !has(HYPHEN) || !(word.starts_with(b"-") || word.windows(2).any(|two| two == b"--")),
     };
     if passes { len + 1 } else { 0 }
+}
+
+/// Whether a word is a date, a version or another number of fewer digits than phone and card numbers have in all their groups.
+fn is_short_number(word: &[u8]) -> bool {
+    let num_digits = word.iter().filter(|byte| byte.is_ascii_digit()).count();
+    word.first().is_some_and(u8::is_ascii_digit)
+        && num_digits < phone::MIN_PLAIN_DIGITS
+        && word.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'-'))
 }
 
 /// Each byte's highest bit.
@@ -140,7 +148,17 @@ mod tests {
         for (text, passed) in [
             ("word24543 7, ", 13),
             ("a 1234567, b", 11),
-            ("a 12345678, ", 2),
+            ("a 12345678, ", 12),
+            ("a 1234567890 b, ", 16),
+            ("a 123456789012, ", 16),
+            ("a 1234567890123, ", 2),
+            ("a 1234567890 1", 2),
+            ("2026-11-27, 3.14 is 192.168.1.1, ", 33),
+            ("27.11.2026. It ", 15),
+            ("2026-11-27 1", 0),
+            ("030-123456, ", 0),
+            ("1-a ", 0),
+            ("1+2 ", 0),
             ("a 7 b ", 6),
             ("a 7 8, ", 2),
             ("a 7 ", 2),

@@ -6,6 +6,8 @@ use super::is_word;
 use tidegate_plugin_sdk::scan::{Place, Step};
 
 const MAX_DIGITS: usize = 15;
+/// Of a number without `+` in front.
+pub(super) const MIN_PLAIN_DIGITS: usize = 9;
 /// A space starts another group only while fewer digits are taken: what follows is another number.
 const FULL_DIGITS: usize = 10;
 
@@ -138,7 +140,7 @@ impl Number {
     fn is_national(&self) -> bool {
         let Some((first, rest)) = self.groups.split_first() else { return false };
         let is_even = self.separators.iter().skip(1).all(|s| s == self.separators.last().unwrap_or(s));
-        (9..=12).contains(&self.digits.len())
+        (MIN_PLAIN_DIGITS..=12).contains(&self.digits.len())
             && (2..=5).contains(first)
             && !rest.is_empty()
             && is_even

@@ -1,7 +1,7 @@
 //! Text that the guard need not be asked about: words and short numbers in which no kind is and none begins, whatever is before
 //! them and follows. At each step the question is whether something may begin here.
 
-use super::{MAX_PLAIN_DIGITS, key};
+use super::{key, phone};
 use tidegate_plugin_sdk::Prefilter;
 
 /// An automaton of words and numbers:
@@ -9,48 +9,48 @@ use tidegate_plugin_sdk::Prefilter;
 /// - A word has letters and signs, and a `-` or a `(` right before one of those: private keys begin with five dashes, phone
 ///   numbers with `(` and a digit or a `+`.
 /// - Digits are only in words of ASCII letters, and not as in the beginning of an IBAN, two of them behind two others.
-/// - A number has at most seven digits and signs. Behind what may stand between two groups of a longer one a word follows.
-/// - Letters are right behind the digits of a number, and not behind a sign, where an IBAN or a key may begin.
+/// - A number has fewer digits than any phone or card number, with all that may stand between groups of one counted as such:
+///   `2026-11-27 10`. What comes behind that is either more digits of it, or a word, which begins there.
+/// - Letters right behind a digit belong to one word with it, in which nothing begins.
 pub fn prefilter() -> Prefilter {
     let word = ["letters", "other letters", "signs", "dots"].map(|class| (class, "word"));
     let ends = ["ends", "separators", "typeset", "others"].map(|class| (class, "start"));
-    let letters = |next: &'static str, digit: &'static str| {
-        [&[("letters", next), ("digits", digit), ("joins", "joined")], &word[1..], &ends].concat()
+    let letters = |next: &'static str, digit: &'static str, joined: &'static str| {
+        [&[("letters", next), ("digits", digit), ("joins", joined)], &word[1..], &ends].concat()
     };
     let words = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
-        .state("start", &letters("a letter", NUMBERS[0]))
-        .state("a letter", &letters("two letters", "a digit"))
-        .state("two letters", &letters("letters", "check digit"))
-        .state("letters", &letters("letters", "mixed"))
+        .state("start", &letters("a letter", NUMBERS[0], "opened"))
+        .state("a letter", &letters("two letters", "a digit", "joined"))
+        .state("two letters", &letters("letters", "check digit", "joined"))
+        .state("letters", &letters("letters", "mixed", "joined"))
         .state("word", &[&word[..], &[("joins", "joined")], &ends].concat())
         .state("joined", &word)
+        .state("opened", &[&word[..], &[("digits", NUMBERS[0])]].concat())
         .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &ends[..]].concat())
         // A letter and a digit; two such, and a digit.
         .state("a digit", &[&[("letters", "mixed"), ("digits", "check digit")], &ends[..]].concat())
         .state("check digit", &[&[("letters", "mixed")], &ends[..]].concat())
-        .state("ordinal", &letters("ordinal", "ordinal"));
+        .state("ordinal", &letters("ordinal", "ordinal", "joined"));
     numbers(words)
 }
 
-/// The states of a number by its bytes, and behind a sign in it.
-const NUMBERS: [&str; MAX_PLAIN_DIGITS] = ["1", "2", "3", "4", "5", "6", "7"];
-const SIGNED: [&str; MAX_PLAIN_DIGITS] = ["1.", "2.", "3.", "4.", "5.", "6.", "7."];
+/// The states of a number by its digits, and behind each what may stand between two groups.
+const NUMBERS: [&str; phone::MIN_PLAIN_DIGITS - 1] = ["1", "2", "3", "4", "5", "6", "7", "8"];
+const BEHIND: [&str; NUMBERS.len()] = ["1 ", "2 ", "3 ", "4 ", "5 ", "6 ", "7 ", "8 "];
 
 fn numbers(words: Prefilter) -> Prefilter {
-    let apart = ["separators", "joins", "typeset"].map(|class| (class, "behind"));
-    let ends = [&apart[..], &[("ends", "start"), ("others", "start")]].concat();
-    // A dot may be one of several characters between two groups.
-    let behind = [("letters", "a letter"), ("other letters", "word"), ("signs", "word"), ("joins", "joined")];
-    let behind = words.state("behind", &[&behind[..], &[("ends", "start"), ("others", "start")]].concat());
-    (0..MAX_PLAIN_DIGITS).fold(behind, |prefilter, at| {
-        let digits = |states: &[&'static str]| states.get(at + 1).map(|next| ("digits", *next));
-        let signs = ["signs", "dots"].into_iter().filter_map(|class| Some((class, *SIGNED.get(at + 1)?)));
-        let number: Vec<_> =
-            digits(&NUMBERS).into_iter().chain(signs.clone()).chain([("letters", "ordinal")]).collect();
-        let signed: Vec<_> = digits(&SIGNED).into_iter().chain(signs).collect();
-        prefilter.state(NUMBERS[at], &[&number[..], &ends].concat()).state(SIGNED[at], &[&signed[..], &ends].concat())
+    NUMBERS.into_iter().zip(BEHIND).zip(1..).fold(words, |prefilter, ((number, behind), num_digits)| {
+        let digit = NUMBERS.get(num_digits).map(|next| ("digits", *next));
+        let between = ["dots", "separators", "typeset"].map(|class| (class, behind));
+        let goes_on = [digit.as_slice(), &between, &OVER].concat();
+        prefilter
+            .state(number, &[&goes_on[..], &[("letters", "ordinal"), ("joins", behind)]].concat())
+            .state(behind, &[&goes_on[..], &[("letters", "a letter"), ("joins", "joined")]].concat())
     })
 }
+
+/// Behind a number, and what follows is none of it.
+const OVER: [(&str, &str); 4] = [("other letters", "word"), ("signs", "word"), ("ends", "start"), ("others", "start")];
 
 /// Letters of names, as [`super::email::is_name`] has them: Latin, Greek, Cyrillic, Armenian.
 const OTHER_LETTERS: [&str; 13] = [
@@ -138,6 +138,12 @@ mod tests {
             ("a 4-bit number, 10\u{a0}km, 10\u{a0}% ", "a 4-bit number, 10\u{a0}km, 10\u{a0}% "),
             ("7 (see ", "7 (see "),
             ("a (", "a "),
+            ("on 2026-11-27 at 10, ", "on 2026-11-27 at 10, "),
+            ("27.11.2026, 11/27/2026; 2026-11-27T10:30:00Z ", "27.11.2026, 11/27/2026; 2026-11-27T10:30:00Z "),
+            ("(2024), -5, 10-12 days, 12.5k, 10км ", "(2024), -5, 10-12 days, 12.5k, 10км "),
+            ("1) one\n2) two\n", "1) one\n2) two\n"),
+            ("1 234 567, 192.168.1.1, ", "1 234 567, 192.168.1.1, "),
+            ("a 1 2 3 ", "a "),
         ] {
             assert_eq!(prefilter().through(text), Some(through.len()), "{text}");
         }
@@ -150,25 +156,24 @@ mod tests {
             "john.doe@",
             "--",
             "+4",
-            "(0",
-            "-1",
-            "1-2",
-            "1 2",
-            "1  ",
-            "1/2",
+            "--1",
+            "1--2",
+            "1 -2",
             "1 (5",
-            "1) 5",
-            "1 .",
-            "1\u{2011}.)",
-            "1 +4",
-            "1\u{a0}5",
-            "1\u{2011}5",
-            "1 \u{a0}",
-            "12345678",
-            "1.G",
-            "50%G",
-            "1+a",
-            "12.5k",
+            "1\u{2011}.(5",
+            "123456789",
+            "1 234 567 89",
+            "1234567.89",
+            "12345678-9",
+            "1+23456789",
+            "030 \u{a0}1234567",
+            "12345678)\u{2011}9",
+            "1.GB29",
+            "12345678.GB29",
+            "1+GB29",
+            "1-GB29",
+            "a-1",
+            "+1",
             "DE89",
             "é8",
             "a.1",
