@@ -13,9 +13,10 @@ pub struct Prefilter {
     ascii: [u8; 128],
     /// Those of others, in order.
     others: Vec<Range>,
-    /// For each state and class the next state.
+    /// For each state the next one by class, and behind them that of characters without a class.
     next: Vec<u8>,
-    num_classes: usize,
+    /// Classes, and with it the place of characters that have none.
+    num_classes: u8,
     run_bytes: usize,
     said: Value,
 }
@@ -30,7 +31,7 @@ struct Range {
 
 /// Nothing waits.
 const START: u8 = 0;
-/// No class, and no next state: the guard looks.
+/// No next state: the guard looks.
 const NONE: u8 = u8::MAX;
 
 impl Prefilter {
@@ -50,18 +51,15 @@ impl Prefilter {
     }
 
     fn next(&self, state: u8, c: char) -> Option<u8> {
-        let class = match self.ascii.get(c as usize) {
-            Some(class) => *class,
-            None => self.class_of(c),
-        };
-        let next = self.next.get(usize::from(state) * self.num_classes + usize::from(class));
-        next.copied().filter(|next| class != NONE && *next != NONE)
+        let class = self.ascii.get(c as usize).copied().unwrap_or_else(|| self.class_of(c));
+        let row = usize::from(state) * (usize::from(self.num_classes) + 1);
+        self.next.get(row + usize::from(class)).copied().filter(|next| *next != NONE)
     }
 
     fn class_of(&self, c: char) -> u8 {
         let behind = self.others.partition_point(|range| range.from <= c);
         let range = behind.checked_sub(1).and_then(|at| self.others.get(at));
-        range.filter(|range| c <= range.to).map_or(NONE, |range| range.class)
+        range.filter(|range| c <= range.to).map_or(self.num_classes, |range| range.class)
     }
 
     /// As it was declared.

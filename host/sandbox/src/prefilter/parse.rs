@@ -33,7 +33,9 @@ impl Prefilter {
         let run_bytes = run_bytes.ok_or_else(|| {
             ("run-bytes".to_owned(), "it is no whole number of bytes from 1 to 4294967295".to_owned())
         })?;
-        let mut ascii = [NONE; 128];
+        // At most MAX_CLASSES.
+        let num_classes = classes.len() as u8;
+        let mut ascii = [num_classes; 128];
         for range in &ranges {
             for c in (range.from..=range.to).take_while(char::is_ascii) {
                 ascii[c as usize] = range.class;
@@ -43,7 +45,7 @@ impl Prefilter {
             ascii,
             others: ranges.into_iter().filter(|range| !range.to.is_ascii()).collect(),
             next: transitions(states, classes)?,
-            num_classes: classes.len(),
+            num_classes,
             run_bytes: run_bytes as usize,
             said: said.clone(),
         })
@@ -112,7 +114,7 @@ fn range(entry: &Value) -> Result<(char, char), String> {
     }
 }
 
-/// For each state and class the next state.
+/// For each state the next one by class, and behind them `NONE` for characters without a class.
 fn transitions(states: &Map<String, Value>, classes: &Map<String, Value>) -> Result<Vec<u8>, Wrong> {
     count("states", states.len(), MAX_STATES, "states")?;
     if !states.contains_key("start") {
@@ -121,8 +123,8 @@ fn transitions(states: &Map<String, Value>, classes: &Map<String, Value>) -> Res
     // `start` first, so that it is 0.
     let names: Vec<&str> =
         ["start"].into_iter().chain(states.keys().map(String::as_str).filter(|name| *name != "start")).collect();
-    let mut table = vec![NONE; names.len() * classes.len()];
-    for (name, row) in names.iter().zip(table.chunks_mut(classes.len())) {
+    let mut table = vec![NONE; names.len() * (classes.len() + 1)];
+    for (name, row) in names.iter().zip(table.chunks_mut(classes.len() + 1)) {
         let at = |key: &str| format!("states.{}{key}", name.escape_debug());
         let nexts = states.get(*name).and_then(Value::as_object);
         let nexts = nexts.ok_or_else(|| (at(""), "it is not an object".to_owned()))?;
