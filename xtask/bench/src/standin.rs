@@ -20,12 +20,12 @@ struct Answers {
 /// What stands in each event.
 #[derive(Clone, Copy)]
 pub(crate) enum Said {
-    /// A word and a short number, which `pii-guard` has declared that it lets through.
+    /// A word and a short number, which `pii-guard` has declared that it lets through, as it has dates.
     Words,
     /// A word and the next piece of [`PROSE`]: about few of them the guard is asked.
     Prose,
-    /// A word and a date: about each of them the guard is asked.
-    Dates,
+    /// A word and a version: about each of them the guard is asked, and all its detectors look.
+    Versions,
 }
 
 /// Prose with code and figures in it, as models write it (an earlier README of this repository), and how many characters of it
@@ -45,7 +45,7 @@ pub(crate) async fn stamped(events: usize, pace: Duration, said: Said) -> anyhow
     let word = stamp::BLANK;
     let streams = match said {
         Said::Words => vec![streamed(events, |_| format!("word{word} 7, "))],
-        Said::Dates => vec![streamed(events, |_| format!("word{word} 2026-11-27, "))],
+        Said::Versions => vec![streamed(events, |_| format!("word{word} v2.1.0, "))],
         Said::Prose => {
             let pieces = prose();
             let nth = |stream, i| &pieces[(stream * pieces.len() / PROSE_STREAMS + i) % pieces.len()];
