@@ -269,6 +269,9 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "12345678",
         "0049",
         "(0",
+        "- ",
+        "--",
+        "|---|",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
 }

@@ -8,9 +8,10 @@ type Class = u8;
 
 /// Part of a word.
 const LETTER: Class = 0;
-/// The same, where the word has no digits.
+/// The same, where the word has no digits. Of a number a dot is part.
 const SIGN: Class = 1;
-/// The same alone within a word. To be looked at closely at the beginning of one, or beside another: so do private keys begin.
+/// The same alone within a word, or within a number. To be looked at closely at the beginning of a word, or beside another: so
+/// do private keys begin.
 const HYPHEN: Class = 1 << 1;
 /// Part of a number, or of a word without signs.
 const DIGIT: Class = 1 << 2;

@@ -9,9 +9,10 @@ use tidegate_plugin_sdk::Prefilter;
 /// - A word has letters and signs, and a `-` or a `(` right before one of those: private keys begin with five dashes, phone
 ///   numbers with `(` and a digit or a `+`.
 /// - Digits are only in words of ASCII letters, and not as in the beginning of an IBAN, two of them behind two others.
-/// - A number has fewer digits than any phone or card number, with all that may stand between groups of one counted as such:
-///   `2026-11-27 10`. What comes behind that is either more digits of it, or a word, which begins there.
+/// - A number, which may have a `-` or a `(` before it, has fewer digits than any phone or card number, with all that may stand between
+///   groups of one counted as such: `2026-11-27 10`. Behind that come more digits of it, what ends it, or a word, which begins there.
 /// - Letters right behind a digit belong to one word with it, in which nothing begins.
+/// - Dashes, of a list or a table, begin no private key where no letter is behind them.
 pub fn prefilter() -> Prefilter {
     let word = ["letters", "other letters", "signs", "dots"].map(|class| (class, "word"));
     let ends = ["ends", "separators", "typeset", "others"].map(|class| (class, "start"));
@@ -25,7 +26,9 @@ pub fn prefilter() -> Prefilter {
         .state("letters", &letters("letters", "mixed", "joined"))
         .state("word", &[&word[..], &[("joins", "joined")], &ends].concat())
         .state("joined", &word)
-        .state("opened", &[&word[..], &[("digits", NUMBERS[0])]].concat())
+        // One `-` or `(`, which nothing is before; several.
+        .state("opened", &[&word[..], &[("digits", NUMBERS[0]), ("joins", "dashes")], &ends].concat())
+        .state("dashes", &[&[("joins", "dashes")], &ends[..]].concat())
         .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &ends[..]].concat())
         // A letter and a digit; two such, and a digit.
         .state("a digit", &[&[("letters", "mixed"), ("digits", "check digit")], &ends[..]].concat())
@@ -105,7 +108,7 @@ fn classes(prefilter: Prefilter) -> Prefilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detect::{email, is_between, typeset};
+    use crate::detect::{email, goes_on, is_between, typeset};
 
     #[test]
     fn characters_are_what_the_detectors_take_them_for() {
@@ -116,6 +119,7 @@ mod tests {
             let (is_typeset, is_name) = (typeset::plain(c) != c, email::is_name(c));
             assert_eq!(is_of(&TYPESET), is_typeset, "{c:?}");
             assert_eq!(is_of(&ENDS) || is_of(&SEPARATORS), c.is_ascii() && is_between(c as u8), "{c:?}");
+            assert_eq!(is_of(&SEPARATORS), c.is_ascii() && goes_on(&[c as u8]), "{c:?}");
             assert!(!is_of(&OTHER_LETTERS) || !c.is_ascii() && is_name, "{c:?}");
             assert!(!is_of(&OTHERS) || !c.is_ascii() && !is_name && !is_typeset, "{c:?}");
         }
@@ -141,6 +145,7 @@ mod tests {
             ("on 2026-11-27 at 10, ", "on 2026-11-27 at 10, "),
             ("27.11.2026, 11/27/2026; 2026-11-27T10:30:00Z ", "27.11.2026, 11/27/2026; 2026-11-27T10:30:00Z "),
             ("(2024), -5, 10-12 days, 12.5k, 10км ", "(2024), -5, 10-12 days, 12.5k, 10км "),
+            ("- one\n- 2, -- and (你好)\n|---|---:|\n-----\n", "- one\n- 2, -- and (你好)\n|---|---:|\n-----\n"),
             ("1) one\n2) two\n", "1) one\n2) two\n"),
             ("1 234 567, 192.168.1.1, ", "1 234 567, 192.168.1.1, "),
             ("a 1 2 3 ", "a "),
@@ -154,9 +159,12 @@ mod tests {
         for text in [
             "a@",
             "john.doe@",
-            "--",
-            "+4",
+            "--a",
             "--1",
+            "-----B",
+            "1---",
+            "1 (--",
+            "(+4",
             "1--2",
             "1 -2",
             "1 (5",
@@ -174,6 +182,7 @@ mod tests {
             "1-GB29",
             "a-1",
             "+1",
+            "( +1",
             "DE89",
             "é8",
             "a.1",
