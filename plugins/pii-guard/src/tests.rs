@@ -272,6 +272,10 @@ pub(crate) fn awkward() -> impl Strategy<Value = String> {
         "- ",
         "--",
         "|---|",
+        " (.",
+        "gpt-4",
+        "v2.1",
+        "f(",
     ];
     proptest::collection::vec(proptest::sample::select(PIECES), 0..40).prop_map(|pieces| pieces.concat())
 }
@@ -318,7 +322,7 @@ proptest! {
     #[test]
     fn what_words_are_around_is_found_all_the_same(
         text in awkward(),
-        words in "([a-zA-Z_.+%(éя-]{1,24}[ ,;:)\n年\u{2013}]{0,2}|[(-]?[0-9]{1,4}[a-z.%+]?[ ,:/)年\u{a0}-]{0,2}){0,8}",
+        words in "([a-zA-Z_.+%(éя-]{1,24}[ ,;:)\n年\u{2013}]{0,2}|[(.-]{0,2}[a-z]{0,2}[0-9]{1,4}[a-z.%+-]?[ ,:/)年\u{a0}-]{0,2}){0,8}",
         at in proptest::collection::vec(0usize..300, 0..8),
     ) {
         let text = format!("{words}{text}{words}{text}");

@@ -38,7 +38,7 @@ struct Pace {
     rounds: usize,
 }
 
-const SAID: [Said; 3] = [Said::Words, Said::Prose, Said::Versions];
+const SAID: [Said; 3] = [Said::Words, Said::Prose, Said::Names];
 /// What is measured while no core sleeps.
 const AWAKE: &str = ", cores kept awake";
 
@@ -121,7 +121,7 @@ async fn guarded_streams(
     let how = match said {
         Said::Words => format!("{often}, words and numbers{how}"),
         Said::Prose => format!("{often}, prose{how}"),
-        Said::Versions => format!("{often}, a version in each{how}"),
+        Said::Names => format!("{often}, a name with a digit in each{how}"),
     };
     let stages = [Stages::None, Stages::StreamGuard];
     let gateway = start(program, upstream, stages[0]).await?;

@@ -20,12 +20,12 @@ struct Answers {
 /// What stands in each event.
 #[derive(Clone, Copy)]
 pub(crate) enum Said {
-    /// A word and a short number, which `pii-guard` has declared that it lets through, as it has dates.
+    /// A word and a short number, which `pii-guard` has declared that it lets through, as it has dates and versions.
     Words,
     /// A word and the next piece of [`PROSE`]: about few of them the guard is asked.
     Prose,
-    /// A word and a version: about each of them the guard is asked, and all its detectors look.
-    Versions,
+    /// A word and a name with a digit behind its hyphen: about each of them the guard is asked, and all its detectors look.
+    Names,
 }
 
 /// Prose with code and figures in it, as models write it (an earlier README of this repository), and how many characters of it
@@ -45,7 +45,7 @@ pub(crate) async fn stamped(events: usize, pace: Duration, said: Said) -> anyhow
     let word = stamp::BLANK;
     let streams = match said {
         Said::Words => vec![streamed(events, |_| format!("word{word} 7, "))],
-        Said::Versions => vec![streamed(events, |_| format!("word{word} v2.1.0, "))],
+        Said::Names => vec![streamed(events, |_| format!("word{word} gpt-4o, "))],
         Said::Prose => {
             let pieces = prose();
             let nth = |stream, i| &pieces[(stream * pieces.len() / PROSE_STREAMS + i) % pieces.len()];

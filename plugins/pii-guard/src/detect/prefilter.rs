@@ -6,34 +6,45 @@ use tidegate_plugin_sdk::Prefilter;
 
 /// An automaton of words and numbers:
 ///
-/// - A word has letters and signs, and a `-` or a `(` right before one of those: private keys begin with five dashes, phone
-///   numbers with `(` and a digit or a `+`.
-/// - Digits are only in words of ASCII letters, and not as in the beginning of an IBAN, two of them behind two others.
-/// - A number, which may have a `-` or a `(` before it, has fewer digits than any phone or card number, with all that may stand between
-///   groups of one counted as such: `2026-11-27 10`. Behind that come more digits of it, what ends it, or a word, which begins there.
+/// - Words begin at the start, behind dots, parentheses and numbers. There private keys begin with five dashes, and phone numbers with a
+///   `+`, which has no digit behind it.
+/// - Digits are in words of ASCII letters, and not as in the beginning of an IBAN, two of them behind two letters. Behind a `-` there
+///   are one or two: card numbers have three in a group, and the shortest keys, which have a `-` before them, letters behind them.
+/// - A number has fewer digits than any phone or card number, with all that may stand between groups of one counted as such: `2026-11-27 10`.
+///   Behind that come more digits of it, what ends it, or a word.
 /// - Letters right behind a digit belong to one word with it, in which nothing begins.
-/// - Dashes, of a list or a table, begin no private key where no letter is behind them.
+/// - Several dashes, of a list or a table, begin no private key where no letter is behind them, nor does an address an `@` at the start.
 pub fn prefilter() -> Prefilter {
-    let word = ["letters", "other letters", "signs", "dots"].map(|class| (class, "word"));
+    let word = [
+        ("letters", "word"),
+        ("other letters", "word"),
+        ("signs", "sign"),
+        ("dots", "dotted"),
+        ("parentheses", "opened"),
+    ];
     let ends = ["ends", "separators", "typeset", "others"].map(|class| (class, "start"));
-    let letters = |next: &'static str, digit: &'static str, joined: &'static str| {
-        [&[("letters", next), ("digits", digit), ("joins", joined)], &word[1..], &ends].concat()
+    let letters = |next: &'static str, digit: &'static str, hyphen: &'static str| {
+        [&[("letters", next), ("digits", digit), ("hyphens", hyphen)], &word[1..], &ends].concat()
     };
+    let over = [&word[3..], &ends].concat();
     let words = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
-        .state("start", &letters("a letter", NUMBERS[0], "opened"))
-        .state("a letter", &letters("two letters", "a digit", "joined"))
-        .state("two letters", &letters("letters", "check digit", "joined"))
-        .state("letters", &letters("letters", "mixed", "joined"))
-        .state("word", &[&word[..], &[("joins", "joined")], &ends].concat())
-        .state("joined", &word)
-        // One `-` or `(`, which nothing is before; several.
-        .state("opened", &[&word[..], &[("digits", NUMBERS[0]), ("joins", "dashes")], &ends].concat())
-        .state("dashes", &[&[("joins", "dashes")], &ends[..]].concat())
-        .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &ends[..]].concat())
-        // A letter and a digit; two such, and a digit.
-        .state("a digit", &[&[("letters", "mixed"), ("digits", "check digit")], &ends[..]].concat())
-        .state("check digit", &[&[("letters", "mixed")], &ends[..]].concat())
-        .state("ordinal", &letters("ordinal", "ordinal", "joined"));
+        .state("start", &[&letters("a letter", NUMBERS[0], "opened")[..], &[("ats", "word")]].concat())
+        .state("opened", &letters("a letter", NUMBERS[0], "dashes"))
+        .state("dashes", &[&[("hyphens", "dashes")], &ends[..]].concat())
+        .state("dotted", &letters("a letter", NUMBERS[0], "hyphen"))
+        .state("a letter", &letters("two letters", "mixed", "hyphen"))
+        .state("two letters", &letters("letters", "check digit", "hyphen"))
+        .state("letters", &letters("letters", "mixed", "hyphen"))
+        .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &over[..]].concat())
+        .state("check digit", &[&[("letters", "mixed")], &over[..]].concat())
+        .state("ordinal", &letters("ordinal", "ordinal", "hyphen"))
+        .state("hyphen", &[&word[..], &[("digits", "-1")], &ends].concat())
+        .state("-1", &[&[("digits", "-12")], &over[..]].concat())
+        .state("-12", &over)
+        .state("word", &[&word[..], &[("hyphens", "joined")], &ends].concat())
+        // A number in parentheses may follow a `+`.
+        .state("sign", &[&word[..4], &[("hyphens", "joined")], &ends].concat())
+        .state("joined", &word[..3]);
     numbers(words)
 }
 
@@ -46,14 +57,15 @@ fn numbers(words: Prefilter) -> Prefilter {
         let digit = NUMBERS.get(num_digits).map(|next| ("digits", *next));
         let between = ["dots", "separators", "typeset"].map(|class| (class, behind));
         let goes_on = [digit.as_slice(), &between, &OVER].concat();
+        let [joins, joined] = [behind, "joined"].map(|next| [("hyphens", next), ("parentheses", next)]);
         prefilter
-            .state(number, &[&goes_on[..], &[("letters", "ordinal"), ("joins", behind)]].concat())
-            .state(behind, &[&goes_on[..], &[("letters", "a letter"), ("joins", "joined")]].concat())
+            .state(number, &[&goes_on[..], &joins, &[("letters", "ordinal")]].concat())
+            .state(behind, &[&goes_on[..], &joined, &[("letters", "a letter")]].concat())
     })
 }
 
 /// Behind a number, and what follows is none of it.
-const OVER: [(&str, &str); 4] = [("other letters", "word"), ("signs", "word"), ("ends", "start"), ("others", "start")];
+const OVER: [(&str, &str); 4] = [("other letters", "word"), ("signs", "sign"), ("ends", "start"), ("others", "start")];
 
 /// Letters of names, as [`super::email::is_name`] has them: Latin, Greek, Cyrillic, Armenian.
 const OTHER_LETTERS: [&str; 13] = [
@@ -98,7 +110,9 @@ fn classes(prefilter: Prefilter) -> Prefilter {
         .class("digits", ["09"])
         .class("signs", ["+", "%"])
         .class("dots", ["."])
-        .class("joins", ["-", "("])
+        .class("ats", ["@"])
+        .class("hyphens", ["-"])
+        .class("parentheses", ["("])
         .class("separators", SEPARATORS)
         .class("typeset", TYPESET)
         .class("ends", ENDS)
@@ -146,6 +160,12 @@ mod tests {
             ("27.11.2026, 11/27/2026; 2026-11-27T10:30:00Z ", "27.11.2026, 11/27/2026; 2026-11-27T10:30:00Z "),
             ("(2024), -5, 10-12 days, 12.5k, 10км ", "(2024), -5, 10-12 days, 12.5k, 10км "),
             ("- one\n- 2, -- and (你好)\n|---|---:|\n-----\n", "- one\n- 2, -- and (你好)\n|---|---:|\n-----\n"),
+            ("v2.1.0, gpt-4, covid-19, step-2.5, a1.b2, B200, ", "v2.1.0, gpt-4, covid-19, step-2.5, a1.b2, B200, "),
+            (
+                "f(), f(1, x2), (see f(x)), pre- and post-, @dataclass ",
+                "f(), f(1, x2), (see f(x)), pre- and post-, @dataclass ",
+            ),
+            ("main.rs:10, 1.0rc1, .5, e.g. 3... ok ", "main.rs:10, 1.0rc1, .5, e.g. 3... ok "),
             ("1) one\n2) two\n", "1) one\n2) two\n"),
             ("1 234 567, 192.168.1.1, ", "1 234 567, 192.168.1.1, "),
             ("a 1 2 3 ", "a "),
@@ -180,12 +200,21 @@ mod tests {
             "12345678.GB29",
             "1+GB29",
             "1-GB29",
-            "a-1",
+            "a-123",
+            "a-1b",
+            "a-b-1",
+            "xoxb-abcdefg-1",
+            "1 (.5",
+            "1 ((5",
+            "1 (-",
+            "a--",
+            "a@",
+            "f(+4",
             "+1",
+            "+(2",
             "( +1",
             "DE89",
             "é8",
-            "a.1",
             "abcdefghijklmnopqrst",
         ] {
             assert_eq!(prefilter().through(text), None, "{text}");
