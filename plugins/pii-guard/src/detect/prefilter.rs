@@ -6,14 +6,15 @@ use tidegate_plugin_sdk::Prefilter;
 
 /// An automaton of words and numbers:
 ///
-/// - Words begin at the start, behind dots, parentheses and numbers. There private keys begin with five dashes, and phone numbers with a
-///   `+`, which has no digit behind it.
-/// - Digits are in words of ASCII letters, and not as in the beginning of an IBAN, two of them behind two letters. Behind a `-` there
-///   are one or two: card numbers have three in a group, and the shortest keys, which have a `-` before them, letters behind them.
-/// - A number has fewer digits than any phone or card number, with all that may stand between groups of one counted as such: `2026-11-27 10`.
-///   Behind that come more digits of it, what ends it, or a word.
+/// - Words begin at the start and behind all that is no part of them. There phone numbers may begin with a `+` or a `(`, so a `+` leads to
+///   neither a digit nor a `(`, and private keys with five dashes, so several dashes lead to no letter.
+/// - Digits are in words of ASCII letters, and not as in the beginning of an IBAN, two of them behind two letters.
+/// - Behind a `-` that follows a letter or a dot there are one or two digits, and then an end: no phone number begins behind a `-`,
+///   groups of a card number that go on have three digits, and the shortest keys have more letters and digits there.
+/// - A number has at most eight digits, fewer than a card number or a phone number without a `+` has. Groups count together, with
+///   all that may stand between them: `2026-11-27` leaves, and about `2026-11-27 10` the guard is asked.
 /// - Letters right behind a digit belong to one word with it, in which nothing begins.
-/// - Several dashes, of a list or a table, begin no private key where no letter is behind them, nor does an address an `@` at the start.
+/// - An `@` at the start is part of no address.
 pub fn prefilter() -> Prefilter {
     let word = [
         ("letters", "word"),
@@ -29,6 +30,7 @@ pub fn prefilter() -> Prefilter {
     let over = [&word[3..], &ends].concat();
     let words = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
         .state("start", &[&letters("a letter", NUMBERS[0], "opened")[..], &[("ats", "word")]].concat())
+        // Behind a `(`, or one `-` at the start.
         .state("opened", &letters("a letter", NUMBERS[0], "dashes"))
         .state("dashes", &[&[("hyphens", "dashes")], &ends[..]].concat())
         .state("dotted", &letters("a letter", NUMBERS[0], "hyphen"))
@@ -42,8 +44,9 @@ pub fn prefilter() -> Prefilter {
         .state("-1", &[&[("digits", "-12")], &over[..]].concat())
         .state("-12", &over)
         .state("word", &[&word[..], &[("hyphens", "joined")], &ends].concat())
-        // A number in parentheses may follow a `+`.
+        // No parenthesis: `+(49) ...` may be a phone number.
         .state("sign", &[&word[..4], &[("hyphens", "joined")], &ends].concat())
+        // Behind a sign after which a digit or another such sign may belong to what was before.
         .state("joined", &word[..3]);
     numbers(words)
 }
@@ -122,7 +125,8 @@ fn classes(prefilter: Prefilter) -> Prefilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::detect::{email, goes_on, is_between, typeset};
+    use crate::detect::{Detector, Kind, email, goes_on, is_between, typeset};
+    use tidegate_plugin_sdk::scan::find_all;
 
     #[test]
     fn characters_are_what_the_detectors_take_them_for() {
@@ -190,6 +194,7 @@ mod tests {
             "1 (5",
             "1\u{2011}.(5",
             "123456789",
+            "2026-11-27 1",
             "1 234 567 89",
             "1234567.89",
             "12345678-9",
@@ -218,6 +223,23 @@ mod tests {
             "abcdefghijklmnopqrst",
         ] {
             assert_eq!(prefilter().through(text), None, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(20_000))]
+
+        /// Numbers in groups of all kinds, with what may make more or less of them before, between and behind.
+        #[test]
+        fn nothing_that_is_found_begins_in_what_leaves(
+            text in "((DE89|GB29 NWBK|xoxb-|sk-|--|[a-zé年]{1,4}|v1|@)?(\\+?\\(?|[(. %-]{0,2})0?[0-9]{1,3}([ ()]?[ ./()\u{a0}-]{1,2}[0-9]{2,7}){0,3}\
+                     [-a-z,: \n@]{0,3}){1,3}",
+        ) {
+            let (found, prefilter) = (find_all(&Detector::new(Kind::ALL.to_vec()), &text), prefilter());
+            let first = found.first().map_or(text.len(), |find| find.range.start);
+            let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+            let through = ends.map_while(|end| prefilter.through(&text[..end])).max();
+            proptest::prop_assert!(through <= Some(first), "{found:?}");
         }
     }
 }
