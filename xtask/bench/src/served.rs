@@ -100,7 +100,8 @@ async fn delays_on(
         if let Some(core) = apart {
             gateway.keep_on(core)?;
         }
-        let added = added_us(&gateway, upstream, stages).await?;
+        let [without, added] = delays_us(&gateway, upstream, stages).await?;
+        report.add(&format!("p50 of a request without it, {stages}{place}{how}"), without, "us", None);
         report.add(&format!("p50 added to a request, {stages}{place}{how}"), added, "us", goal);
     }
     Ok(())
@@ -168,19 +169,20 @@ async fn warm(gateway: &Gateway) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The median, over rounds, of the difference of a round's two medians.
-async fn added_us(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> anyhow::Result<f64> {
+/// Of a request without a stage, and what that adds: medians, over rounds, of a round's median and of the difference of its two.
+async fn delays_us(gateway: &Gateway, upstream: SocketAddr, stages: Stages) -> anyhow::Result<[f64; 2]> {
     let load = Load::to(gateway.addr, false);
-    let mut differences = Vec::with_capacity(ROUNDS);
+    let [mut without, mut differences] = [const { Vec::new() }; 2];
     for round in 0..ROUNDS {
         let mut seen = [0.0; 2];
         for which in order(round) {
             turn_to(gateway, upstream, [Stages::None, stages][which]).await?;
             seen[which] = load.run(1, REQUESTS).await?.median_us();
         }
+        without.push(seen[0]);
         differences.push(seen[1] - seen[0]);
     }
-    Ok(median(differences))
+    Ok([median(without), median(differences)])
 }
 
 /// Without a stage and with it: each goes first as often as the other.
