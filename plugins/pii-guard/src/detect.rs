@@ -165,11 +165,11 @@ fn is_plain(word: &[u8], behind: &[u8]) -> bool {
     (1..key::MIN_BYTES).contains(&word.len()) && !has_check_digits && !word.starts_with(b"sha")
 }
 
-/// In one piece: a phone number of that has a `+`, and cards have more digits.
+/// In one piece: phone numbers without a `+` have several, and card numbers more digits.
 const MAX_PLAIN_DIGITS: usize = card::MIN_DIGITS - 1;
 
-/// Whether a number may go on in what is behind it: what a phone number may have between two groups is one of these, and a second
-/// one behind it, which may be set as no ASCII.
+/// Whether a number may go on in what is behind it: between two groups a phone number has one of these, and perhaps a second one
+/// behind it, which may be set as no ASCII.
 fn goes_on(behind: &[u8]) -> bool {
     match behind {
         [b' ' | b'/' | b')'] => true,

@@ -91,18 +91,27 @@ fn word(bytes: &[u8]) -> usize {
     let has = |classes: Class| seen & classes != 0;
     let passes = match (has(DIGIT), has(SIGN | HYPHEN)) {
         (true, false) => is_plain(word, behind),
-        (true, true) => is_short_number(word) && !goes_on(behind),
+        (true, true) => is_short(word) && !goes_on(behind),
         (false, _) => !has(HYPHEN) || !(word.starts_with(b"-") || word.windows(2).any(|two| two == b"--")),
     };
     if passes { len + 1 } else { 0 }
 }
 
-/// Whether a word is a date, a version or another number of fewer digits than phone and card numbers have in all their groups.
-fn is_short_number(word: &[u8]) -> bool {
+/// Whether a word with digits and dots or hyphens is too short for what is looked for: `2026-11-27`, `v2.1.0`, `gpt-4o`. Neither a
+/// checksum, which goes on behind a `/`, nor the beginning of an IBAN.
+fn is_short(word: &[u8]) -> bool {
     let num_digits = word.iter().filter(|byte| byte.is_ascii_digit()).count();
-    word.first().is_some_and(u8::is_ascii_digit)
+    let is_head = |four: &[u8]| {
+        let [letters, digits] = [&four[..2], &four[2..]];
+        letters.iter().all(u8::is_ascii_alphabetic) && digits.iter().all(u8::is_ascii_digit)
+    };
+    word.len() < key::MIN_HYPHENED_BYTES
         && num_digits < phone::MIN_PLAIN_DIGITS
-        && word.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'-'))
+        && !word.starts_with(b"-")
+        && !word.iter().any(|byte| matches!(byte, b'+' | b'%'))
+        && !word.windows(2).any(|two| two == b"--")
+        && !word.windows(3).any(|three| three == b"sha")
+        && !word.windows(4).any(is_head)
 }
 
 /// Each byte's highest bit.
@@ -158,19 +167,28 @@ mod tests {
             ("27.11.2026. It ", 15),
             ("2026-11-27 1", 0),
             ("030-123456, ", 0),
-            ("1-a ", 0),
+            ("1-a, ", 5),
             ("1+2 ", 0),
+            ("gpt-4o, a1.b2-c3. It", 18),
+            ("x-123456789, ", 0),
+            ("a-b-c-d-e-f-g1, ", 16),
+            ("a-b-c-d-e-f-gh1, ", 0),
+            ("-a1, ", 0),
+            ("a--1, ", 0),
+            ("sha256-a, ", 0),
+            ("a-de44, ", 0),
+            ("a-1 (5", 0),
             ("a 7 b ", 6),
             ("a 7 8, ", 2),
             ("a 7 ", 2),
             ("a 7/(", 2),
             ("de44 ", 0),
             ("sha1 ", 0),
-            ("v1.2 ", 0),
-            ("a.1 ", 0),
+            ("v1.2, ", 6),
+            ("a.1, ", 5),
             ("good a.b c1, ", 13),
             ("letters. c1, ", 13),
-            ("a-1 ", 0),
+            ("a.1, ", 5),
         ] {
             assert_eq!(glance(text.as_bytes()), passed, "{text}");
         }

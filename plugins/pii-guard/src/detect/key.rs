@@ -9,6 +9,8 @@ use tidegate_plugin_sdk::scan::{Place, Step};
 /// Shorter words are no keys, but for those of prefixes with a `-`, which have digits behind it; nor are shorter web tokens: a
 /// signature alone has 43 bytes.
 pub(super) const MIN_BYTES: usize = 20;
+/// Of a prefix with a `-` and what is behind it.
+pub(super) const MIN_HYPHENED_BYTES: usize = 15;
 /// A word that is longer is decided on what is there.
 const MAX_WORD_BYTES: usize = 256;
 
@@ -260,7 +262,7 @@ fn is_mixed(word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{MIN_BYTES, PREFIXES};
+    use super::{MIN_BYTES, MIN_HYPHENED_BYTES, PREFIXES};
     use crate::detect::Kind;
     use crate::detect::tests::found;
 
@@ -272,6 +274,8 @@ mod tests {
     /// What [`crate::detect::glance`] hangs on.
     #[test]
     fn shorter_keys_have_a_hyphen_and_digits() {
+        let shortest = PREFIXES.iter().map(|(prefix, min)| prefix.len() + min).min();
+        assert_eq!(shortest, Some(MIN_HYPHENED_BYTES));
         for (prefix, min) in PREFIXES.iter().filter(|(prefix, min)| prefix.len() + min < MIN_BYTES) {
             assert!(prefix.contains('-'), "{prefix}");
             assert_eq!(found(Kind::ApiKey, &format!("{prefix}{} ", "a".repeat(*min))), [""; 0]);
