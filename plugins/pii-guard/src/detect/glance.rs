@@ -91,10 +91,15 @@ fn word(bytes: &[u8]) -> usize {
     let has = |classes: Class| seen & classes != 0;
     let passes = match (has(DIGIT), has(SIGN | HYPHEN)) {
         (true, false) => is_plain(word, behind),
-        (true, true) => is_short(word) && !goes_on(behind),
-        (false, _) => !has(HYPHEN) || !(word.starts_with(b"-") || word.windows(2).any(|two| two == b"--")),
+        (true, true) => is_short(word) && !has_dashes(word) && !goes_on(behind),
+        (false, _) => !has(HYPHEN) || !has_dashes(word),
     };
     if passes { len + 1 } else { 0 }
+}
+
+/// As private keys begin.
+fn has_dashes(word: &[u8]) -> bool {
+    word.starts_with(b"-") || word.windows(2).any(|two| two == b"--")
 }
 
 /// Whether a word with digits and dots or hyphens is too short for what is looked for: `2026-11-27`, `v2.1.0`, `gpt-4o`. Neither a
@@ -107,9 +112,7 @@ fn is_short(word: &[u8]) -> bool {
     };
     word.len() < key::MIN_HYPHENED_BYTES
         && num_digits < phone::MIN_PLAIN_DIGITS
-        && !word.starts_with(b"-")
         && !word.iter().any(|byte| matches!(byte, b'+' | b'%'))
-        && !word.windows(2).any(|two| two == b"--")
         && !word.windows(3).any(|three| three == b"sha")
         && !word.windows(4).any(is_head)
 }

@@ -16,18 +16,13 @@ use tidegate_plugin_sdk::Prefilter;
 /// - Letters right behind a digit belong to one word with it, in which nothing begins.
 /// - An `@` at the start is part of no address.
 pub fn prefilter() -> Prefilter {
-    let word = [
-        ("letters", "word"),
-        ("other letters", "word"),
-        ("signs", "sign"),
-        ("dots", "dotted"),
-        ("parentheses", "opened"),
-    ];
+    let within = [("letters", "word"), ("other letters", "word"), ("signs", "sign")];
+    let next = [("dots", "dotted"), ("parentheses", "opened")];
     let ends = ["ends", "separators", "typeset", "others"].map(|class| (class, "start"));
+    let ended = [&next[..], &ends].concat();
     let letters = |next: &'static str, digit: &'static str, hyphen: &'static str| {
-        [&[("letters", next), ("digits", digit), ("hyphens", hyphen)], &word[1..], &ends].concat()
+        [&[("letters", next), ("digits", digit), ("hyphens", hyphen)], &within[1..], &ended].concat()
     };
-    let over = [&word[3..], &ends].concat();
     let words = classes(Prefilter::new(key::MIN_BYTES as u32 - 1))
         .state("start", &[&letters("a letter", NUMBERS[0], "opened")[..], &[("ats", "word")]].concat())
         // Behind a `(`, or one `-` at the start.
@@ -37,17 +32,17 @@ pub fn prefilter() -> Prefilter {
         .state("a letter", &letters("two letters", "mixed", "hyphen"))
         .state("two letters", &letters("letters", "check digit", "hyphen"))
         .state("letters", &letters("letters", "mixed", "hyphen"))
-        .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &over[..]].concat())
-        .state("check digit", &[&[("letters", "mixed")], &over[..]].concat())
+        .state("mixed", &[&[("letters", "mixed"), ("digits", "mixed")], &ended[..]].concat())
+        .state("check digit", &[&[("letters", "mixed")], &ended[..]].concat())
         .state("ordinal", &letters("ordinal", "ordinal", "hyphen"))
-        .state("hyphen", &[&word[..], &[("digits", "-1")], &ends].concat())
-        .state("-1", &[&[("digits", "-12")], &over[..]].concat())
-        .state("-12", &over)
-        .state("word", &[&word[..], &[("hyphens", "joined")], &ends].concat())
+        .state("hyphen", &[&within[..], &[("digits", "-1")], &ended].concat())
+        .state("-1", &[&[("digits", "-12")], &ended[..]].concat())
+        .state("-12", &ended)
+        .state("word", &[&within[..], &[("hyphens", "joined")], &ended].concat())
         // No parenthesis: `+(49) ...` may be a phone number.
-        .state("sign", &[&word[..4], &[("hyphens", "joined")], &ends].concat())
+        .state("sign", &[&within[..], &[("dots", "dotted"), ("hyphens", "joined")], &ends].concat())
         // Behind a sign after which a digit or another such sign may belong to what was before.
-        .state("joined", &word[..3]);
+        .state("joined", &within);
     numbers(words)
 }
 
