@@ -38,7 +38,7 @@ struct Pace {
     rounds: usize,
 }
 
-const SAID: [Said; 3] = [Said::Words, Said::Prose, Said::Names];
+const SAID: [Said; 3] = [Said::Words, Said::Prose, Said::Addresses];
 /// What is measured while no core sleeps.
 const AWAKE: &str = ", cores kept awake";
 
@@ -122,7 +122,7 @@ async fn guarded_streams(
     let how = match said {
         Said::Words => format!("{often}, words and numbers{how}"),
         Said::Prose => format!("{often}, prose{how}"),
-        Said::Names => format!("{often}, a name with a digit in each{how}"),
+        Said::Addresses => format!("{often}, an @ in each{how}"),
     };
     let stages = [Stages::None, Stages::StreamGuard];
     let gateway = start(program, upstream, stages[0]).await?;

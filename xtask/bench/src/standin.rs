@@ -24,8 +24,8 @@ pub(crate) enum Said {
     Words,
     /// A word and the next piece of [`PROSE`]: about few of them the guard is asked.
     Prose,
-    /// A word and a name with a digit behind its hyphen: about each of them the guard is asked, and all its detectors look.
-    Names,
+    /// A word and what begins as an address does: about each of them the guard is asked, and all its detectors look.
+    Addresses,
 }
 
 /// Prose with code and figures in it, as models write it (an earlier README of this repository), and how many characters of it
@@ -45,7 +45,7 @@ pub(crate) async fn stamped(events: usize, pace: Duration, said: Said) -> anyhow
     let word = stamp::BLANK;
     let streams = match said {
         Said::Words => vec![streamed(events, |_| format!("word{word} 7, "))],
-        Said::Names => vec![streamed(events, |_| format!("word{word} gpt-4o, "))],
+        Said::Addresses => vec![streamed(events, |_| format!("word{word} a@b, "))],
         Said::Prose => {
             let pieces = prose();
             let nth = |stream, i| &pieces[(stream * pieces.len() / PROSE_STREAMS + i) % pieces.len()];
