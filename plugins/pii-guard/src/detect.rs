@@ -190,7 +190,7 @@ fn between(text: &str) -> usize {
     while let Some(byte) = bytes.get(at) {
         match text[at..].chars().next().filter(|_| !byte.is_ascii()) {
             Some(c) if !email::is_name(c) => at += c.len_utf8(),
-            None if is_between(*byte) => at += 1,
+            None if is_between(*byte) || matches!(byte, b'.' | b'%' | b'@') => at += 1,
             _ => break,
         }
     }

@@ -81,13 +81,16 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
     if at.before.is_some_and(is_word) || !at.rest.starts_with(is_key) {
         return Step::No;
     }
+    let len = word(at.rest);
+    if is_short(&at.rest[..len], &at.rest[len..]) {
+        return Step::No;
+    }
     if let Some(step) = public(at).or_else(|| web_token(at)) {
         return step;
     }
     if let Some((prefix, min)) = PREFIXES.iter().find(|(prefix, _)| at.rest.starts_with(prefix)) {
         return prefixed(at, rule, prefix.len(), *min);
     }
-    let len = word(at.rest);
     match is_whole(at, len, Dots::End) {
         true if is_mixed(&at.rest[..len]) => match is_piece(at, len) {
             Some(true) => Step::No,
@@ -97,6 +100,12 @@ pub(super) fn step(at: Place<'_>, rule: usize) -> Step {
         false if len <= MAX_MIXED_BYTES => Step::More,
         _ => Step::No,
     }
+}
+
+/// Whether a word is too short for any key, known or not: spares most words the search for beginnings. Neither one that goes on behind
+/// a dot nor a checksum, which does behind a sign.
+fn is_short(word: &str, behind: &str) -> bool {
+    word.len() < MIN_HYPHENED_BYTES && !behind.is_empty() && !behind.starts_with('.') && !word.starts_with("sha")
 }
 
 /// Passes over a checksum or a public key whole: its pieces look like keys.
@@ -216,10 +225,15 @@ fn is_key(c: char) -> bool {
 /// Bytes of the word at the start, at most [`MAX_WORD_BYTES`]; five dashes end it.
 fn word(text: &str) -> usize {
     let len = text.bytes().take(MAX_WORD_BYTES).take_while(|b| is_key(char::from(*b))).count();
-    text[..len].find(DASHES).unwrap_or(len)
+    up_to_dashes(&text.as_bytes()[..len])
 }
 
-/// The same with single dots inside.
+/// A search for a string makes tables first, which takes longer than most words are.
+fn up_to_dashes(word: &[u8]) -> usize {
+    word.windows(DASHES.len()).position(|five| five == DASHES.as_bytes()).unwrap_or(word.len())
+}
+
+/// The same as [`word`], with single dots inside.
 fn dotted(text: &str) -> usize {
     let bytes = text.as_bytes();
     let fits = |at: &usize| match bytes[*at] {
@@ -227,7 +241,7 @@ fn dotted(text: &str) -> usize {
         byte => is_key(char::from(byte)),
     };
     let len = (0..bytes.len().min(MAX_WORD_BYTES)).take_while(fits).count();
-    text[..len].find(DASHES).unwrap_or(len)
+    up_to_dashes(&text.as_bytes()[..len])
 }
 
 /// Behind a prefix stands something with digits, not hyphenated words.
