@@ -25,7 +25,7 @@ use typeset::Typeset;
 /// The longest undecided stretch of any detector: an e-mail address of 128 + 1 + 255 bytes.
 pub const MAX_HELD_BYTES: u32 = 384;
 
-/// What is looked for.
+/// What is looked for, in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -80,14 +80,15 @@ impl Detector {
         Kind::ALL.get(rule).copied().unwrap_or(Kind::ApiKey)
     }
 
-    fn step_of(kind: Kind, at: Place<'_>, typeset: &Typeset<'_>) -> Step {
-        let rule = Kind::ALL.iter().position(|k| *k == kind).unwrap_or_default();
-        match kind {
-            Kind::Email => email::step(at, rule),
-            Kind::Card => typeset.look(|at| card::step(at, rule)),
-            Kind::Phone => typeset.look(|at| phone::step(at, rule)),
-            Kind::Iban => typeset.look(|at| iban::step(at, rule)),
-            Kind::ApiKey => key::step(at, rule),
+    fn step_of(kind: Kind, at: Place<'_>, number: Option<&Typeset<'_>>) -> Step {
+        let rule = kind as usize;
+        match (kind, number) {
+            (Kind::Email, _) => email::step(at, rule),
+            (Kind::ApiKey, _) => key::step(at, rule),
+            (Kind::Card, Some(number)) => number.look(|at| card::step(at, rule)),
+            (Kind::Phone, Some(number)) => number.look(|at| phone::step(at, rule)),
+            (Kind::Iban, Some(number)) => number.look(|at| iban::step(at, rule)),
+            (Kind::Card | Kind::Phone | Kind::Iban, None) => Step::No,
         }
     }
 }
@@ -97,18 +98,19 @@ impl Scanner for Detector {
         if let Some(rule) = at.open {
             return key::go_on(at, rule);
         }
-        match plain(at) {
-            0 => self.look(at),
-            len => Step::Pass(len),
-        }
+        self.look(at)
+    }
+
+    fn idle(&self, at: Place<'_>) -> usize {
+        plain(at)
     }
 }
 
 impl Detector {
     fn look(&self, at: Place<'_>) -> Step {
-        let (mut best, typeset) = (Step::No, Typeset::of(at));
+        let (mut best, number) = (Step::No, Typeset::of(at));
         for kind in &self.kinds {
-            match (Self::step_of(*kind, at, &typeset), best) {
+            match (Self::step_of(*kind, at, number.as_ref()), best) {
                 (Step::More, _) if !at.is_last => return Step::More,
                 (open @ Step::Open { .. }, _) => return open,
                 (Step::Match { len, .. }, Step::Match { len: longest, .. }) if len <= longest => {}
@@ -252,7 +254,7 @@ pub(crate) mod tests {
     struct Slow(Detector);
     impl Scanner for Slow {
         fn step(&self, at: Place<'_>) -> Step {
-            if at.open.is_some() { self.0.step(at) } else { self.0.look(at) }
+            self.0.step(at)
         }
     }
 

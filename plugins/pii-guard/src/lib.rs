@@ -89,6 +89,10 @@ impl Scanner for Pii {
     fn step(&self, at: Place<'_>) -> Step {
         self.detector.step(at)
     }
+
+    fn idle(&self, at: Place<'_>) -> usize {
+        self.detector.idle(at)
+    }
 }
 
 impl Rules for Pii {

@@ -29,8 +29,6 @@ pub struct Place<'a> {
 pub enum Step {
     /// Nothing starts here, whatever follows. Where a match is open: it ended before this place.
     No,
-    /// Nothing starts within these bytes, at least one, whatever follows: as many times `No`, but cheaper.
-    Pass(usize),
     /// These bytes, at least one, belong to no match, and what follows them begins anew.
     Skip(usize),
     /// A match, whatever follows.
@@ -56,6 +54,12 @@ pub enum Step {
 pub trait Scanner {
     /// Looks at one place.
     fn step(&self, at: Place<'_>) -> Step;
+
+    /// Bytes at a place, where no match is open, within which none starts, whatever follows: as many times [`Step::No`], but
+    /// cheaper. A hint, after which `step` looks at what is behind them.
+    fn idle(&self, _: Place<'_>) -> usize {
+        0
+    }
 }
 
 /// What must be remembered between pieces of a text: a few bytes.
@@ -103,14 +107,9 @@ pub struct Scanned {
 pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize, is_last: bool) -> Scanned {
     let mut hits = Vec::new();
     let mut at = from;
-    while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
-        let open = resume.open.map(usize::from);
-        let before = match resume.before {
-            Before::AsRead => last_char(text.get(..at)),
-            Before::Nothing => None,
-            Before::Matched(last) => Some(last),
-        };
-        let step = scanner.step(Place { rest, before, open, is_last });
+    while let Some(place) = resume.place(scanner, text, &mut at, is_last) {
+        let open = place.open;
+        let step = scanner.step(place);
         resume.open = None;
         let behind = |len: usize| text.ceil_char_boundary(at + len.max(1));
         (at, resume.before) = match step {
@@ -118,9 +117,8 @@ pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize
                 resume.open = open.and_then(|rule| u16::try_from(rule).ok());
                 break;
             }
-            Step::No | Step::Pass(_) | Step::More if open.is_some() => continue,
+            Step::No | Step::More if open.is_some() => continue,
             Step::No | Step::More => (behind(1), Before::AsRead),
-            Step::Pass(len) => (behind(len), Before::AsRead),
             Step::Skip(len) => (behind(len), Before::Nothing),
             Step::Match { len, rule } | Step::Open { len, rule } => {
                 hits.push(Hit { range: at..behind(len), rule, continues: open.is_some() });
@@ -132,6 +130,29 @@ pub fn scan(scanner: &impl Scanner, resume: &mut Resume, text: &str, from: usize
         };
     }
     Scanned { hits, safe: at }
+}
+
+impl Resume {
+    /// The next place at which something may start, to which `at` goes on; `None` where the text ends before it.
+    fn place<'a>(&mut self, scanner: &impl Scanner, text: &'a str, at: &mut usize, is_last: bool) -> Option<Place<'a>> {
+        let place = self.place_at(text, *at, is_last)?;
+        let idle = if place.open.is_some() { 0 } else { scanner.idle(place) };
+        if idle == 0 {
+            return Some(place);
+        }
+        (*at, self.before) = (text.ceil_char_boundary(*at + idle), Before::AsRead);
+        self.place_at(text, *at, is_last)
+    }
+
+    fn place_at<'a>(&self, text: &'a str, at: usize, is_last: bool) -> Option<Place<'a>> {
+        let rest = text.get(at..).filter(|rest| !rest.is_empty())?;
+        let before = match self.before {
+            Before::AsRead => last_char(text.get(..at)),
+            Before::Nothing => None,
+            Before::Matched(last) => Some(last),
+        };
+        Some(Place { rest, before, open: self.open.map(usize::from), is_last })
+    }
 }
 
 fn last_char(text: Option<&str>) -> Option<char> {
@@ -165,6 +186,19 @@ mod tests {
                 n if n == tail.len() && !at.is_last => Step::More,
                 n => Step::Match { len: 2 + n, rule: 0 },
             }
+        }
+    }
+
+    /// The same, told where nothing starts; it never looks at such a place.
+    struct Hurried;
+    impl Scanner for Hurried {
+        fn step(&self, at: Place<'_>) -> Step {
+            assert!(at.open.is_some() || at.rest.starts_with('a'), "{at:?}");
+            Abc.step(at)
+        }
+
+        fn idle(&self, at: Place<'_>) -> usize {
+            at.rest.bytes().take_while(|byte| *byte != b'a').count()
         }
     }
 
@@ -220,14 +254,20 @@ mod tests {
         ) {
             let mut cuts: Vec<usize> = cuts.into_iter().map(|c| text.floor_char_boundary(c)).collect();
             cuts.sort_unstable();
-            let (mut resume, mut safe, mut pieces) = (Resume::default(), 0, Vec::new());
-            for cut in cuts {
-                let scanned = scan(&Abc, &mut resume, &text[..cut], safe, false);
-                safe = scanned.safe.max(safe);
-                pieces.extend(scanned.hits);
-            }
-            pieces.extend(scan(&Abc, &mut resume, &text, safe, true).hits);
-            prop_assert_eq!(matches(find_all(&Abc, &text)), matches(pieces));
+            let whole = matches(find_all(&Abc, &text));
+            prop_assert_eq!(&whole, &matches(in_pieces(&Abc, &text, &cuts)));
+            prop_assert_eq!(&whole, &matches(in_pieces(&Hurried, &text, &cuts)));
         }
+    }
+
+    fn in_pieces(scanner: &impl Scanner, text: &str, cuts: &[usize]) -> Vec<Hit> {
+        let (mut resume, mut safe, mut pieces) = (Resume::default(), 0, Vec::new());
+        for cut in cuts {
+            let scanned = scan(scanner, &mut resume, &text[..*cut], safe, false);
+            safe = scanned.safe.max(safe);
+            pieces.extend(scanned.hits);
+        }
+        pieces.extend(scan(scanner, &mut resume, text, safe, true).hits);
+        pieces
     }
 }

@@ -128,10 +128,6 @@ impl StreamGuard for WordGuard {
 impl Scanner for List {
     /// The longest match at a place, of whatever rule.
     fn step(&self, at: Place<'_>) -> Step {
-        let idle = at.rest.bytes().take_while(|b| self.firsts.get(usize::from(*b)) == Some(&false)).count();
-        if idle > 0 {
-            return Step::Pass(idle);
-        }
         let mut best = Step::No;
         let patterns = self.patterns.iter().enumerate().map(|(idx, pattern)| pattern.step(at, idx + 1));
         for step in std::iter::once(self.words.step(at, 0)).chain(patterns) {
@@ -143,6 +139,10 @@ impl Scanner for List {
             }
         }
         best
+    }
+
+    fn idle(&self, at: Place<'_>) -> usize {
+        at.rest.bytes().take_while(|b| self.firsts.get(usize::from(*b)) == Some(&false)).count()
     }
 }
 

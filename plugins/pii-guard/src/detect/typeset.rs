@@ -14,11 +14,15 @@ pub(super) struct Typeset<'a> {
 }
 
 impl<'a> Typeset<'a> {
-    pub(super) fn of(at: Place<'a>) -> Self {
-        let near = if begins_number(at.rest) { near(at.rest) } else { "" };
+    /// `None` where no number begins, whatever follows.
+    pub(super) fn of(at: Place<'a>) -> Option<Self> {
+        if !begins_number(at.rest) {
+            return None;
+        }
+        let near = near(at.rest);
         let is_typeset = near.chars().any(|c| plain(c) != c);
         let plain = if is_typeset { near.chars().map(plain).collect() } else { Cow::Borrowed(at.rest) };
-        Self { at, plain }
+        Some(Self { at, plain })
     }
 
     /// What a detector sees in the plain copy, in bytes of the text itself.
@@ -46,9 +50,15 @@ fn near(text: &str) -> &str {
     text.char_indices().nth(NEAR).map_or(text, |(end, _)| &text[..end])
 }
 
-/// Whether a number may begin so: all others are spared the search.
+/// Whether a number may begin so: a phone's, a card's, an account's, of which two letters may be all that is there yet.
 fn begins_number(text: &str) -> bool {
-    matches!(text.as_bytes(), [b'0'..=b'9' | b'+' | b'(', ..] | [b'A'..=b'Z' | b'a'..=b'z', _, b'0'..=b'9', ..])
+    match text.as_bytes() {
+        [b'0'..=b'9' | b'+' | b'(', ..] => true,
+        [first, rest @ ..] if first.is_ascii_alphabetic() => {
+            matches!(rest, [] | [_] | [_, b'0'..=b'9', ..])
+        }
+        _ => false,
+    }
 }
 
 /// The keyboard's character for one of typesetters.
