@@ -201,7 +201,7 @@ fn between(text: &str) -> usize {
 
 /// Bytes of the word at the start, in the letters that an address may have.
 fn word(text: &str) -> usize {
-    email::run(text, usize::MAX, email::is_name)
+    email::run(text, usize::MAX, email::NAME)
 }
 
 /// What a number, a name or a key is not cut out of: those of its characters that words are made of where spaces stand
