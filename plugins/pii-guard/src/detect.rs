@@ -299,6 +299,14 @@ pub(crate) mod tests {
         }
     }
 
+    /// A rule is told from a kind, and a kind from a rule.
+    #[test]
+    fn a_rule_stands_for_its_kind() {
+        for kind in Kind::ALL {
+            assert_eq!(Detector::kind(kind as usize), kind);
+        }
+    }
+
     #[test]
     fn the_longest_kind_at_a_place_wins() {
         let text = "sk-abcdefgh12345678ijkl@example.com";

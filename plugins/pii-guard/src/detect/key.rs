@@ -228,7 +228,7 @@ fn word(text: &str) -> usize {
     up_to_dashes(&text.as_bytes()[..len])
 }
 
-/// A search for a string makes tables first, which takes longer than most words are.
+/// Bytes before five dashes. Byte by byte: a search for a string makes tables first, which takes longer than most words are.
 fn up_to_dashes(word: &[u8]) -> usize {
     word.windows(DASHES.len()).position(|five| five == DASHES.as_bytes()).unwrap_or(word.len())
 }
