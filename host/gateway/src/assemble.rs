@@ -13,6 +13,7 @@ pub use stages::HOLDBACK_BYTES;
 
 use crate::bundled;
 use crate::config::{Config, ModelConfig, PipelineConfig};
+use crate::outside::InStore;
 use crate::outside::http::PluginHttp;
 use crate::outside::models::PluginModels;
 use admission::Admission;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use tidegate_ledger::Ledger;
 use tidegate_limits::shared::SharedLimits;
 use tidegate_pipeline::{Gate, Limits, Pipeline};
-use tidegate_sandbox::capability::{KvStore, ModelService};
+use tidegate_sandbox::capability::ModelService;
 use tidegate_sandbox::{Sandbox, SandboxConfig};
 
 /// A pipeline, and a line about each of its parts.
@@ -35,20 +36,21 @@ pub struct Assembled {
 }
 
 /// Loads models and plugins; `limits` count what several gateways share, plugins know callers by pseudonyms made with
-/// `pseudonym_key`, and keep what they keep in `kv`, or in this process's memory. Blocks for as long as that takes.
-pub fn assemble(
+/// `pseudonym_key`, and keep what they keep in `in_store` where the config says so, or in this process's memory. Blocks for
+/// as long as that takes.
+pub(crate) fn assemble(
     config: &Config,
     ledger: Option<Arc<Ledger>>,
     limits: Option<Arc<dyn SharedLimits>>,
     pseudonym_key: Option<[u8; 32]>,
-    kv: Option<Arc<dyn KvStore>>,
+    in_store: Option<&InStore>,
 ) -> anyhow::Result<Assembled> {
     let cache = config.cache_folder();
     let mut facts = Vec::new();
     let models = models::load(config, &cache, &mut facts)?;
     let gate = Gate::new(config.limits.to_gate(), limits);
     let asked = PluginModels { models: models.clone(), gate: gate.clone(), ledger: ledger.clone() };
-    let plugins = Plugins::start(config, Arc::new(asked), pseudonym_key, kv)?;
+    let plugins = Plugins::start(config, Arc::new(asked), pseudonym_key, in_store)?;
     let (stages, pipeline) = load_stages(&plugins, config, &mut facts)?;
     let (max_inflight, max_tool_turns) = (config.server.max_inflight, pipeline.max_tool_turns);
     let limits = Limits { max_inflight, max_tool_turns, ..Limits::default() };
@@ -71,16 +73,16 @@ impl Plugins {
         config: &Config,
         models: Arc<dyn ModelService>,
         pseudonym_key: Option<[u8; 32]>,
-        kv: Option<Arc<dyn KvStore>>,
+        in_store: Option<&InStore>,
     ) -> anyhow::Result<Self> {
-        let world = config.plugins.sandbox(SandboxConfig {
+        let world = SandboxConfig {
             cache_dir: Some(config.cache_folder().join("plugins")),
             http: Arc::new(PluginHttp { extra_roots: config.egress.roots.clone() }),
             models,
             pseudonym_key,
             ..SandboxConfig::default()
-        });
-        let sandbox = Sandbox::new(SandboxConfig { kv: kv.unwrap_or(world.kv), ..world });
+        };
+        let sandbox = Sandbox::new(config.plugins.sandbox(world, in_store));
         Ok(Self(sandbox.context("the plugin host does not start")?))
     }
 }

@@ -39,7 +39,7 @@ pub use egress::EgressConfig;
 pub(crate) use files::Seen;
 pub use grants::{GrantsConfig, HttpGrantConfig, TenantConfig};
 pub use pipeline::{BreakerConfig, LimitsConfig, PipelineConfig, StageConfig, WhenConfig};
-pub use plugins::{KvConfig, PluginsConfig};
+pub use plugins::{KeptIn, PluginsConfig};
 
 pub use keys::{Expiry, KeyConfig};
 pub use login::LoginConfig;

@@ -9,7 +9,7 @@ use crate::keep::Keeping;
 use crate::keys::{self, KeyDesk};
 use crate::listen::{self, Bound};
 use crate::observe;
-use crate::outside::kv::StoreKv;
+use crate::outside::InStore;
 use crate::reload::Reloader;
 use crate::serve::Running;
 use crate::service::PipelineService;
@@ -17,7 +17,6 @@ use anyhow::Context;
 use std::sync::Arc;
 use tidegate_api::{Api, Lanes, Server, Service, SharedAuth, SharedLogs};
 use tidegate_limits::shared::SharedLimits;
-use tidegate_sandbox::capability::KvStore;
 use tidegate_shared::{LogSettings, Shared};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -87,7 +86,7 @@ struct Lasting {
     desk: Option<Arc<KeyDesk>>,
     /// By which plugins know callers.
     pseudonym_key: Option<[u8; 32]>,
-    kv: Option<Arc<StoreKv>>,
+    in_store: Option<InStore>,
     shared: Option<Shared>,
 }
 
@@ -100,18 +99,17 @@ impl Lasting {
             desk = Some(Arc::new(KeyDesk::open(config, books, auth.clone()).await?));
             pseudonym_key = Some(books.pseudonym_key().await?);
         }
-        let kv = books.as_ref().map(|books| Arc::new(config.plugins.kv_in(&books.db)));
-        Ok(Self { auth, books, desk, pseudonym_key, kv, shared: share(config)? })
+        let in_store = books.as_ref().map(|books| config.plugins.in_store(&books.db));
+        Ok(Self { auth, books, desk, pseudonym_key, in_store, shared: share(config)? })
     }
 
     /// Loads models and plugins on a thread of their own.
     async fn assemble(&self, config: Config) -> anyhow::Result<(Config, Assembled)> {
         let ledger = self.books.as_ref().map(|books| Arc::clone(&books.ledger));
         let limits = self.shared.as_ref().map(|shared| shared.limits() as Arc<dyn SharedLimits>);
-        let kv = self.kv.clone().filter(|_| config.plugins.has_kv_in_store()).map(|kv| kv as Arc<dyn KvStore>);
-        let pseudonym_key = self.pseudonym_key;
+        let (in_store, pseudonym_key) = (self.in_store.clone(), self.pseudonym_key);
         let assembling = tokio::task::spawn_blocking(move || {
-            assemble(&config, ledger, limits, pseudonym_key, kv).map(|assembled| (config, assembled))
+            assemble(&config, ledger, limits, pseudonym_key, in_store.as_ref()).map(|assembled| (config, assembled))
         });
         assembling.await.context("assembling panicked")?
     }
@@ -129,7 +127,7 @@ impl Lasting {
             service.set_desk(Arc::clone(&desk));
             watchers.push(spawn(keys::watch(desk, books)));
         }
-        watchers.extend(self.kv.clone().map(|kv| spawn(kv.tidy())));
+        watchers.extend(self.in_store.clone().map(|in_store| spawn(in_store.tidy())));
         watchers
     }
 }
@@ -141,12 +139,12 @@ fn share(config: &Config) -> anyhow::Result<Option<Shared>> {
     Ok(Some(Shared::start(shared.to_shared()?, logs).context("in [shared]")?))
 }
 
-/// One line each about the store, plugins' kv, other gateways, and the administrators' address.
+/// One line each about the store, what plugins keep there, other gateways, and the administrators' address.
 fn own_facts(config: &Config, bound: &Bound) -> Vec<String> {
     let store = config.store.as_ref().map(Books::fact);
     let shared = config.shared.as_ref();
     let shared = shared.map(|shared| format!("shared    with {} gateways by {}", shared.gateways, shared.url));
     let scheme = if bound.certificate.is_some() { "https" } else { "http" };
     let admin = bound.admin_addr.map(|addr| format!("admin     {scheme}://{addr}/admin"));
-    store.into_iter().chain(config.plugins.kv_fact()).chain(shared).chain(admin).collect()
+    store.into_iter().chain(config.plugins.kept_facts()).chain(shared).chain(admin).collect()
 }

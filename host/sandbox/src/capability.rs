@@ -23,9 +23,9 @@ pub use folders::Folders;
 pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp};
 pub use kv::{KvRefusal, KvStore, Namespace};
 pub use memory_kv::MemoryKv;
-pub use memory_vectors::MemoryVectors;
+pub use memory_vectors::{MemoryVectors, VectorChange};
 pub use models::{Labels, ModelAsk, ModelReply, ModelService, NoModels};
-pub use vectors::{Collection, VectorEntry, VectorHit, VectorStore};
+pub use vectors::{Collection, VectorEntry, VectorHit, VectorRefusal, VectorStore};
 
 pub(crate) use http::HttpAccess;
 pub(crate) use log::LogBudget;

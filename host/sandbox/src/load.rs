@@ -50,7 +50,8 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let opened = Opened::open(core, &spec.grants, &used)?;
     let (bytes, wanted) = (spec.component.clone(), spec.snapshot);
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
-    let waits = asks_others(&used) || used.contains("kv") && core.config.kv.waits();
+    let keeps = [("kv", core.config.kv.waits()), ("vectors", core.config.vectors.waits())];
+    let waits = asks_others(&used) || keeps.iter().any(|(capability, waits)| *waits && used.contains(capability));
     let work = if waits { Work::Wait } else { Work::Compute };
     let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
 
@@ -371,7 +372,7 @@ mod tests {
         let plugin = crate::plugin::tests::load(1, Snapshot::Never).unwrap();
         let (core, blueprint) = parts(&plugin);
         let state = trial_state(core, blueprint.clone(), Phase::Serve);
-        let collection = Collection { tenant: TenantId::new(""), name: "notes".into() };
+        let collection = Collection::of_tenant("notes", TenantId::new(""));
         let entry = VectorEntry { id: "a".into(), vector: vec![1.0], payload: Vec::new() };
         state.blueprint.vectors.put(&collection, vec![entry]).await.unwrap();
         for (store, found) in [(&state.blueprint.vectors, 1), (&core.config.vectors, 0)] {

@@ -179,6 +179,12 @@ impl Db {
         if done?.try_get::<i64, _>(0)? == 0 { Ok(()) } else { Err(StoreError::LogInUse) }
     }
 
+    /// How many calls of plugins that read may be at the database at once, and as many that write. With them a sweep has its connection,
+    /// and so has with SQLite, where they are not of plugins alone, all else.
+    pub fn at_once_for_plugins(&self) -> usize {
+        (self.of_plugins().connections() as usize - 1) / 2
+    }
+
     /// Asks for an answer.
     pub async fn ping(&self) -> Result<(), StoreError> {
         sqlx::query("SELECT 1").execute(&self.pool).await?;

@@ -15,13 +15,13 @@ mod sweeping;
 use crate::conversations::Tx;
 use crate::db::Db;
 use crate::error::StoreError;
+use crate::keeping::{Done, KeepError, Keeper, Room, now_ms};
 use crate::usage::{signed, unsigned};
-use space::{Room, Total};
 use sqlx::Row;
 use std::borrow::Cow;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-use tidegate_types::clock::{millis, unix_ms};
+use tidegate_types::clock::millis;
 
 /// What a value costs beside its key and itself.
 const ENTRY_BYTES: u64 = 64;
@@ -38,63 +38,22 @@ pub struct Space<'a> {
     pub plugin: &'a str,
 }
 
-/// Why a value is not kept or read.
-#[derive(Debug, thiserror::Error)]
-pub enum KvError {
-    /// The space would have more bytes than its quota.
-    #[error("the space is full")]
-    Quota,
-    /// All spaces together would have more bytes than they may.
-    #[error("all spaces together are full")]
-    Cap,
-    /// The values are more bytes than were allowed for.
-    #[error("more than may be read at once")]
-    TooMuch,
-    /// What is there cannot be added to.
-    #[error("what is there is not a number")]
-    NotANumber,
-    /// What is there, to which so much cannot be added.
-    #[error("adding to {0} overflows")]
-    Overflow(i64),
-    /// Whoever wanted it has stopped waiting; nothing was changed.
-    #[error("nobody waits for it any more")]
-    GivenUp,
-    /// The database did not do it.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-impl From<sqlx::Error> for KvError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
 /// The values of all plugins and owners. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Kv {
-    db: Db,
-    total: Arc<Total>,
-    /// Whoever waits, where that may end before a call does.
-    caller: Option<Weak<()>>,
+    keeper: Keeper,
 }
 
 impl Kv {
     /// Of `db`, with at most `cap` bytes over all spaces.
-    pub fn new(db: Db, cap: u64) -> Self {
-        Self { db: db.of_plugins(), total: Arc::new(Total::new(cap)), caller: None }
+    pub fn new(db: &Db, cap: u64) -> Self {
+        Self { keeper: Keeper::new(db, cap, space::SUM) }
     }
 
     /// The same for a call of one who waits for as long as `caller` is there. One that comes to hold its space later is
-    /// [`KvError::GivenUp`].
+    /// [`KeepError::GivenUp`].
     pub fn of_caller(&self, caller: &Arc<()>) -> Self {
-        Self { caller: Some(Arc::downgrade(caller)), ..self.clone() }
-    }
-
-    /// How many calls that read may be at the database at once, and as many that write. With them a sweep has its connection,
-    /// and so has with SQLite, where they are not of plugins alone, all else.
-    pub fn at_once(&self) -> usize {
-        (self.db.connections() as usize - 1) / 2
+        Self { keeper: self.keeper.of_caller(caller) }
     }
 
     /// Sets a value, which lives for `ttl` where one is given. `quota` bounds the bytes of the space.
@@ -105,7 +64,7 @@ impl Kv {
         value: &[u8],
         ttl: Option<Duration>,
         quota: u64,
-    ) -> Result<(), KvError> {
+    ) -> Result<(), KeepError> {
         self.change(&Change { space, key, what: What::Set(value), ttl, quota }).await.map(drop)
     }
 
@@ -117,24 +76,24 @@ impl Kv {
         delta: i64,
         ttl: Option<Duration>,
         quota: u64,
-    ) -> Result<i64, KvError> {
+    ) -> Result<i64, KeepError> {
         self.change(&Change { space, key, what: What::Add(delta), ttl, quota }).await
     }
 
     /// Removes a value; an absent one is no error.
-    pub async fn delete(&self, space: Space<'_>, key: &str) -> Result<(), KvError> {
+    pub async fn delete(&self, space: Space<'_>, key: &str) -> Result<(), KeepError> {
         const IS_THERE: &str = "SELECT 1 FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3";
         // What is not there makes no space, and waits for nobody who writes.
         let is_there = sqlx::query(IS_THERE).bind(space.owner).bind(space.plugin).bind(key.as_bytes());
-        if is_there.fetch_optional(self.db.pool()).await?.is_none() {
+        if is_there.fetch_optional(self.keeper.db.pool()).await?.is_none() {
             return Ok(());
         }
-        let mut tx = self.db.write().await?;
+        let mut tx = self.keeper.db.write().await?;
         let done = self.delete_in(&mut tx, space, key).await;
-        self.end(tx, done).await
+        self.keeper.end(tx, done).await
     }
 
-    async fn delete_in(&self, tx: &mut Tx, space: Space<'_>, key: &str) -> Result<Done<()>, KvError> {
+    async fn delete_in(&self, tx: &mut Tx, space: Space<'_>, key: &str) -> Result<Done<()>, KeepError> {
         const DELETE: &str = "DELETE FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3 \
              RETURNING CAST(LENGTH(value) AS BIGINT)";
         let before = self.hold(tx, space).await?;
@@ -148,11 +107,11 @@ impl Kv {
     }
 
     /// Changes a value, once there is room for it: as long as something is over, that gives way.
-    async fn change(&self, change: &Change<'_>) -> Result<i64, KvError> {
+    async fn change(&self, change: &Change<'_>) -> Result<i64, KeepError> {
         loop {
             let removed = match self.try_change(change).await {
-                Err(KvError::Quota) => self.sweep_space(change.space).await?,
-                Err(KvError::Cap) => self.sweep_some().await?,
+                Err(KeepError::Quota) => self.sweep_space(change.space).await?,
+                Err(KeepError::Cap) => self.sweep_some().await?,
                 done => return done,
             };
             if removed == 0 {
@@ -163,48 +122,20 @@ impl Kv {
     }
 
     /// The same, where there is room.
-    async fn try_change(&self, change: &Change<'_>) -> Result<i64, KvError> {
-        let mut tx = self.db.write().await?;
+    async fn try_change(&self, change: &Change<'_>) -> Result<i64, KeepError> {
+        let mut tx = self.keeper.db.write().await?;
         let done = self.change_in(&mut tx, change).await;
-        self.end(tx, done).await
-    }
-
-    /// Ends a transaction: for good, or as if it had never been.
-    async fn end<T>(&self, tx: Tx, done: Result<Done<T>, KvError>) -> Result<T, KvError> {
-        match done {
-            Ok(Done { answer, before, after, leaves_words }) => {
-                if leaves_words {
-                    // Not afterwards: nobody may wait for that, and it is done nevertheless.
-                    self.db.will_have_deleted();
-                }
-                tx.commit().await?;
-                self.total.changed(before, after);
-                Ok(answer)
-            }
-            Err(error) => {
-                // Now, not when the connection is next used: whoever makes room waits for the space. Where this fails, so did
-                // the connection, which the pool closes; what came first is the reason.
-                let _ = tx.rollback().await;
-                Err(error)
-            }
-        }
+        self.keeper.end(tx, done).await
     }
 
     /// Holds a space until the transaction ends, for one who still waits; gives its bytes.
-    async fn hold(&self, tx: &mut Tx, space: Space<'_>) -> Result<u64, KvError> {
-        let bytes = space::hold(&self.db, tx, space).await?;
-        self.check_waits().map(|()| bytes)
-    }
-
-    fn check_waits(&self) -> Result<(), KvError> {
-        match &self.caller {
-            Some(caller) if caller.strong_count() == 0 => Err(KvError::GivenUp),
-            _ => Ok(()),
-        }
+    async fn hold(&self, tx: &mut Tx, space: Space<'_>) -> Result<u64, KeepError> {
+        let bytes = space::hold(&self.keeper.db, tx, space).await?;
+        self.keeper.caller.check().map(|()| bytes)
     }
 
     /// Answers the sum.
-    async fn change_in(&self, tx: &mut Tx, change: &Change<'_>) -> Result<Done<i64>, KvError> {
+    async fn change_in(&self, tx: &mut Tx, change: &Change<'_>) -> Result<Done<i64>, KeepError> {
         let Change { space, key, quota, .. } = *change;
         let before = self.hold(tx, space).await?;
         // After the wait for the space: what is over by then is.
@@ -217,23 +148,13 @@ impl Kv {
         let leaves_words = is_there && (live.is_none() || matches!(change.what, What::Set(_)));
         let (value, sum) = change.what.apply(live.as_ref())?;
         let after = before.saturating_sub(replaced).saturating_add(cost(key, signed(value.len() as u64)));
-        self.total.check(tx, Room { before, after, quota }).await?;
+        self.keeper.total.check(tx, Room { before, after, quota }).await?;
         put(tx, change, value.into_owned(), change.ends_ms(live.as_ref(), now)).await?;
         if after != before {
             space::resize(tx, space, after).await?;
         }
         Ok(Done { answer: sum, before, after, leaves_words })
     }
-}
-
-/// What a transaction is to change for good.
-struct Done<T> {
-    answer: T,
-    /// The bytes of its space.
-    before: u64,
-    after: u64,
-    /// Whether what nobody reads any more is left in the database's files until the log is emptied.
-    leaves_words: bool,
 }
 
 /// A value is to change.
@@ -263,12 +184,12 @@ enum What<'a> {
 
 impl<'a> What<'a> {
     /// The value after it, and the sum where it is one.
-    fn apply(&self, live: Option<&Old>) -> Result<(Cow<'a, [u8]>, i64), KvError> {
+    fn apply(&self, live: Option<&Old>) -> Result<(Cow<'a, [u8]>, i64), KeepError> {
         match *self {
             Self::Set(value) => Ok((Cow::Borrowed(value), 0)),
             Self::Add(delta) => {
                 let number = live.map_or(Ok(0), Old::number)?;
-                let sum = number.checked_add(delta).ok_or(KvError::Overflow(number))?;
+                let sum = number.checked_add(delta).ok_or(KeepError::Overflow(number))?;
                 Ok((Cow::Owned(sum.to_string().into_bytes()), sum))
             }
         }
@@ -284,13 +205,13 @@ struct Old {
 }
 
 impl Old {
-    fn number(&self) -> Result<i64, KvError> {
+    fn number(&self) -> Result<i64, KeepError> {
         let text = self.text.as_deref().and_then(|text| std::str::from_utf8(text).ok());
-        text.and_then(|text| text.parse().ok()).ok_or(KvError::NotANumber)
+        text.and_then(|text| text.parse().ok()).ok_or(KeepError::NotANumber)
     }
 }
 
-async fn find(tx: &mut Tx, space: Space<'_>, key: &str) -> Result<Option<Old>, KvError> {
+async fn find(tx: &mut Tx, space: Space<'_>, key: &str) -> Result<Option<Old>, KeepError> {
     const FIND: &str = "SELECT CAST(LENGTH(value) AS BIGINT), CASE WHEN LENGTH(value) <= $4 THEN value END, ends_ms \
          FROM plugin_values WHERE owner = $1 AND plugin = $2 AND key = $3";
     let query = sqlx::query(FIND).bind(space.owner).bind(space.plugin).bind(key.as_bytes()).bind(MAX_NUMBER_BYTES);
@@ -313,8 +234,4 @@ async fn put(tx: &mut Tx, change: &Change<'_>, value: Vec<u8>, ends_ms: Option<i
 /// What a value of so many bytes costs.
 fn cost(key: &str, len: i64) -> u64 {
     key.len() as u64 + unsigned(len) + ENTRY_BYTES
-}
-
-fn now_ms() -> i64 {
-    signed(unix_ms())
 }

@@ -23,6 +23,7 @@ const STEPS: &[(&str, &str)] = &[
     ("lasting_keys", include_str!("migrations/0015_lasting_keys.sql")),
     ("plugin_values", include_str!("migrations/0016_plugin_values.sql")),
     ("spent", include_str!("migrations/0017_spent.sql")),
+    ("plugin_vectors", include_str!("migrations/0018_plugin_vectors.sql")),
 ];
 
 /// All steps, in order.

@@ -9,7 +9,7 @@ use sqlx::{Any, Executor, Row};
 use std::time::{Duration, Instant};
 use support::{Fresh, key, on_each};
 use tidegate_store::conversations::{Conversation, Conversations};
-use tidegate_store::{Db, Keys, Kv, KvError, Place, Space, StoreError};
+use tidegate_store::{Db, KeepError, Keys, Kv, Place, Space, StoreError};
 use tidegate_types::TenantId;
 use tokio::task::JoinSet;
 
@@ -59,7 +59,7 @@ async fn what_plugins_wait_for_in_postgres_holds_up_nothing_else_and_the_server_
         if fresh.name != "postgres" {
             return;
         }
-        let (kv, pool) = (Kv::new(fresh.db.clone(), CAP), fresh.raw().await);
+        let (kv, pool) = (Kv::new(&fresh.db, CAP), fresh.raw().await);
         kv.set(ANN, "k", b"1", None, CAP).await.unwrap();
         let mut other = pool.begin().await.unwrap();
         let lock = "LOCK TABLE plugin_values, plugin_spaces IN ACCESS EXCLUSIVE MODE";
@@ -80,7 +80,7 @@ async fn what_plugins_wait_for_in_postgres_holds_up_nothing_else_and_the_server_
         until(&pool, WAITING, |waiting| waiting == 0).await;
         let (set, got) = tokio::join!(kv.set(ANN, "k", b"3", None, CAP), kv.get_many(ANN, &keys, CAP));
         for error in [set.unwrap_err(), got.unwrap_err()] {
-            assert!(matches!(&error, KvError::Store(error) if error.is_held()), "{error}");
+            assert!(matches!(&error, KeepError::Store(error) if error.is_held()), "{error}");
         }
         other.rollback().await.unwrap();
         assert_eq!(kv.get_many(ANN, &keys, CAP).await.unwrap(), [Some(b"1".to_vec())], "what was given up is not done");
@@ -99,7 +99,7 @@ async fn a_gateway_that_freezes_in_the_middle_of_a_write_lets_others_write() {
             return;
         }
         let another = Db::open(&fresh.place).await.unwrap();
-        let (kv, other, pool) = (Kv::new(fresh.db.clone(), CAP), Kv::new(another, CAP), fresh.raw().await);
+        let (kv, other, pool) = (Kv::new(&fresh.db, CAP), Kv::new(&another, CAP), fresh.raw().await);
         // On a busy machine a statement may be answered between the look and the next poll, which then goes past the middle.
         let mut frozen = Box::pin(kv.increment(ANN, "n", 1, None, CAP));
         let mut whole = 0;
@@ -112,7 +112,7 @@ async fn a_gateway_that_freezes_in_the_middle_of_a_write_lets_others_write() {
         let write = async { while other.increment(ANN, "n", 2, None, CAP).await.is_err() {} };
         tokio::time::timeout(LONG, write).await.expect("the server lets go of what it held");
         let error = frozen.await.unwrap_err();
-        assert!(matches!(error, KvError::Store(StoreError::Unavailable(_))), "{error}");
+        assert!(matches!(error, KeepError::Store(StoreError::Unavailable(_))), "{error}");
         assert_eq!(kv.increment(ANN, "n", 0, None, CAP).await.unwrap(), whole + 2);
         pool.close().await;
     })
@@ -126,7 +126,7 @@ async fn a_gateway_has_thirteen_connections_to_postgres_at_most() {
             return;
         }
         let (kv, conversations, pool) =
-            (Kv::new(fresh.db.clone(), CAP), Conversations::new(fresh.db.clone()), fresh.raw().await);
+            (Kv::new(&fresh.db, CAP), Conversations::new(fresh.db.clone()), fresh.raw().await);
         let mut other = pool.begin().await.unwrap();
         let lock = "LOCK TABLE plugin_values, conversations IN ACCESS EXCLUSIVE MODE";
         sqlx::query(lock).execute(&mut *other).await.unwrap();
@@ -232,7 +232,7 @@ async fn a_space_that_somebody_holds_stops_the_sweep_of_no_other() {
             return;
         }
         // Each value costs 64 bytes, its key and itself.
-        let (kv, pool) = (Kv::new(fresh.db.clone(), 105 * 70), fresh.raw().await);
+        let (kv, pool) = (Kv::new(&fresh.db, 105 * 70), fresh.raw().await);
         let cid = Space { owner: "cid", plugin: "p" };
         for n in 0..100 {
             kv.set(ANN, &format!("k{n:03}"), b"12", MOMENT, CAP).await.unwrap();
@@ -252,7 +252,7 @@ async fn a_space_that_somebody_holds_stops_the_sweep_of_no_other() {
         sqlx::query("SELECT 1 FROM plugin_spaces WHERE owner = 'ann' FOR UPDATE").execute(&mut *other).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
         let error = kv.sweep().await.unwrap_err();
-        assert!(matches!(&error, KvError::Store(error) if error.is_held()), "{error}");
+        assert!(matches!(&error, KeepError::Store(error) if error.is_held()), "{error}");
         assert_eq!(count(&pool, "SELECT COUNT(*) FROM plugin_values WHERE owner <> 'ann'").await, 0);
         other.rollback().await.unwrap();
         assert_eq!(kv.sweep().await.unwrap(), 100);
@@ -276,13 +276,13 @@ async fn what_was_deleted_while_somebody_reads_is_wiped_once_they_do_not() {
         if fresh.name != "sqlite" {
             return;
         }
-        let (kv, pool) = (Kv::new(fresh.db.clone(), CAP), fresh.raw().await);
+        let (kv, pool) = (Kv::new(&fresh.db, CAP), fresh.raw().await);
         kv.set(ANN, "k", WORD.as_bytes(), None, CAP).await.unwrap();
         kv.sweep().await.unwrap();
         let mut reader = pool.begin().await.unwrap();
         assert_eq!(count(&mut *reader, "SELECT COUNT(*) FROM plugin_values").await, 1);
         kv.delete(ANN, "k").await.unwrap();
-        assert!(matches!(kv.sweep().await, Err(KvError::Store(StoreError::LogInUse))));
+        assert!(matches!(kv.sweep().await, Err(KeepError::Store(StoreError::LogInUse))));
         assert!(is_in_files(&fresh, WORD), "who reads may need it");
         reader.rollback().await.unwrap();
         kv.sweep().await.unwrap();
@@ -299,7 +299,7 @@ async fn what_a_sweep_that_was_dropped_did_not_wipe_is_wiped_by_the_next() {
         if fresh.name != "sqlite" {
             return;
         }
-        let (kv, pool) = (Kv::new(fresh.db.clone(), CAP), fresh.raw().await);
+        let (kv, pool) = (Kv::new(&fresh.db, CAP), fresh.raw().await);
         kv.set(ANN, "k", WORD.as_bytes(), None, CAP).await.unwrap();
         kv.sweep().await.unwrap();
         let mut reader = pool.begin().await.unwrap();
@@ -326,7 +326,7 @@ async fn what_was_deleted_by_a_call_that_was_dropped_as_it_was_done_is_wiped() {
         if fresh.name != "sqlite" {
             return;
         }
-        let (kv, pool) = (Kv::new(fresh.db.clone(), CAP), fresh.raw().await);
+        let (kv, pool) = (Kv::new(&fresh.db, CAP), fresh.raw().await);
         kv.set(ANN, "k", WORD.as_bytes(), None, CAP).await.unwrap();
         kv.sweep().await.unwrap();
         let is_done = async || count(&pool, "SELECT COUNT(*) FROM plugin_values").await == 0;
@@ -347,7 +347,7 @@ async fn a_text_that_was_over_when_a_number_replaced_it_is_wiped() {
         if fresh.name != "sqlite" {
             return;
         }
-        let kv = Kv::new(fresh.db.clone(), CAP);
+        let kv = Kv::new(&fresh.db, CAP);
         kv.set(ANN, "k", WORD.as_bytes(), Some(Duration::from_secs(1)), CAP).await.unwrap();
         kv.sweep().await.unwrap();
         tokio::time::sleep(Duration::from_millis(1100)).await;

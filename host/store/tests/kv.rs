@@ -9,7 +9,7 @@ use sqlx::Row;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Fresh, on_each};
-use tidegate_store::{Db, KeptProject, Kv, KvError, Place, Projects, Space};
+use tidegate_store::{Db, KeepError, KeptProject, Kv, Place, Projects, Space};
 
 const CAP: u64 = 1 << 20;
 const ANN: Space<'static> = Space { owner: "ann", plugin: "p" };
@@ -20,7 +20,7 @@ const SMALLEST: u64 = 66;
 
 /// As another gateway has it.
 async fn another(fresh: &Fresh) -> Kv {
-    Kv::new(Db::open(&fresh.place).await.unwrap(), CAP)
+    Kv::new(&Db::open(&fresh.place).await.unwrap(), CAP)
 }
 
 /// How many values there are, the bytes that they cost, and those that the spaces say.
@@ -42,7 +42,7 @@ async fn over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_several_gateways_add_at_once_is_summed_exactly() {
     on_each(|fresh| async move {
-        let gateways = [Kv::new(fresh.db.clone(), CAP), another(&fresh).await, another(&fresh).await];
+        let gateways = [Kv::new(&fresh.db, CAP), another(&fresh).await, another(&fresh).await];
         let writers = (0..9).map(|n: usize| {
             let kv = gateways[n % 3].clone();
             tokio::spawn(async move {
@@ -67,13 +67,13 @@ async fn what_several_gateways_add_at_once_is_summed_exactly() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_is_not_passed_by_two_gateways_at_once() {
     on_each(|fresh| async move {
-        let gateways = [Kv::new(fresh.db.clone(), CAP), another(&fresh).await];
+        let gateways = [Kv::new(&fresh.db, CAP), another(&fresh).await];
         let sets = (0..12_usize).map(|n| {
             let kv = gateways[n % 2].clone();
             async move { kv.set(ANN, &format!("{n:x}"), b"1", None, 5 * SMALLEST + 10).await }
         });
         let done = join_all(sets).await;
-        let refused = done.iter().filter(|done| matches!(done, Err(KvError::Quota))).count();
+        let refused = done.iter().filter(|done| matches!(done, Err(KeepError::Quota))).count();
         assert_eq!((done.iter().filter(|done| done.is_ok()).count(), refused), (5, 7), "{}: {done:?}", fresh.name);
         let bytes = 5 * SMALLEST as i64;
         assert_eq!(counted(&fresh).await, [5, bytes, bytes], "{}", fresh.name);
@@ -84,14 +84,14 @@ async fn a_quota_is_not_passed_by_two_gateways_at_once() {
 #[tokio::test]
 async fn the_cap_counts_what_another_gateway_keeps() {
     on_each(|fresh| async move {
-        let [one, two] = [fresh.db.clone(), Db::open(&fresh.place).await.unwrap()].map(|db| Kv::new(db, 3 * SMALLEST));
+        let [one, two] = [fresh.db.clone(), Db::open(&fresh.place).await.unwrap()].map(|db| Kv::new(&db, 3 * SMALLEST));
         let bob = Space { owner: "bob", plugin: "p" };
         one.set(ANN, "a", b"1", None, CAP).await.unwrap();
         two.set(bob, "a", b"1", None, CAP).await.unwrap();
         two.set(bob, "b", b"1", SOON, CAP).await.unwrap();
         over().await;
         two.set(bob, "c", b"1", None, CAP).await.unwrap();
-        assert!(matches!(two.set(bob, "d", b"1", None, CAP).await, Err(KvError::Cap)), "{}", fresh.name);
+        assert!(matches!(two.set(bob, "d", b"1", None, CAP).await, Err(KeepError::Cap)), "{}", fresh.name);
         // What becomes no larger needs no room.
         two.set(bob, "c", b"2", None, CAP).await.unwrap();
         one.delete(ANN, "a").await.unwrap();
@@ -106,7 +106,7 @@ async fn the_cap_counts_what_another_gateway_keeps() {
 async fn what_is_over_makes_room_and_a_sweep_leaves_nothing_of_it() {
     on_each(|fresh| async move {
         const MANY: usize = 600;
-        let kv = Kv::new(fresh.db.clone(), CAP);
+        let kv = Kv::new(&fresh.db, CAP);
         let quota = SMALLEST * MANY as u64 + 4 * MANY as u64;
         for n in 0..MANY {
             kv.set(ANN, &format!("{n:03x}"), b"1", SOON, quota).await.unwrap();
@@ -143,12 +143,12 @@ async fn all_that_is_over_makes_room_for_one_large_value() {
         }
         pool.close().await;
         assert_eq!(counted(&fresh).await, [MANY, 420_000, 420_000], "{}", fresh.name);
-        let kv = Kv::new(fresh.db.clone(), CAP);
+        let kv = Kv::new(&fresh.db, CAP);
         kv.set(ANN, "large", &[b'x'; 400_000], None, 420_000).await.unwrap();
         let large = 5 + 400_000 + 64;
         assert!(counted(&fresh).await[1..].iter().all(|bytes| (large..=420_000).contains(bytes)), "{}", fresh.name);
         // As small, but not over: nothing gives way to it.
-        assert!(matches!(kv.set(ANN, "more", &[b'x'; 20_000], None, 420_000).await, Err(KvError::Quota)));
+        assert!(matches!(kv.set(ANN, "more", &[b'x'; 20_000], None, 420_000).await, Err(KeepError::Quota)));
         assert_eq!(counted(&fresh).await, [1, large, large], "{}", fresh.name);
     })
     .await;
@@ -158,7 +158,7 @@ async fn all_that_is_over_makes_room_for_one_large_value() {
 #[tokio::test]
 async fn what_nobody_waits_for_any_more_changes_nothing() {
     on_each(|fresh| async move {
-        let kv = Kv::new(fresh.db.clone(), CAP);
+        let kv = Kv::new(&fresh.db, CAP);
         kv.set(ANN, "k", b"new", None, CAP).await.unwrap();
         let pool = fresh.raw().await;
         let mut other = pool.begin().await.unwrap();
@@ -174,7 +174,7 @@ async fn what_nobody_waits_for_any_more_changes_nothing() {
         drop(caller);
         other.commit().await.unwrap();
         for call in join_all(calls).await {
-            assert!(matches!(call.unwrap(), Err(KvError::GivenUp)), "{}", fresh.name);
+            assert!(matches!(call.unwrap(), Err(KeepError::GivenUp)), "{}", fresh.name);
         }
         let found = kv.get_many(ANN, &["k", "n"].map(str::to_owned), CAP).await.unwrap();
         assert_eq!(found, [Some(b"new".to_vec()), None], "{}", fresh.name);
@@ -190,7 +190,7 @@ async fn what_nobody_waits_for_any_more_changes_nothing() {
 async fn what_was_deleted_is_over_or_was_replaced_is_in_no_file_after_a_sweep() {
     on_each(|fresh| async move {
         let Place::Folder(folder) = &fresh.place else { return };
-        let kv = Kv::new(fresh.db.clone(), CAP);
+        let kv = Kv::new(&fresh.db, CAP);
         let words = ["canary-deleted", "canary-over", "canary-replaced"];
         let in_files = || {
             let files = std::fs::read_dir(folder).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
@@ -218,7 +218,7 @@ async fn what_was_deleted_is_over_or_was_replaced_is_in_no_file_after_a_sweep() 
 #[tokio::test]
 async fn what_an_archived_project_had_goes_and_no_other_projects() {
     on_each(|fresh| async move {
-        let (kv, projects) = (Kv::new(fresh.db.clone(), CAP), Projects::new(fresh.db.clone()));
+        let (kv, projects) = (Kv::new(&fresh.db, CAP), Projects::new(fresh.db.clone()));
         for id in ["proj_a", "proj_b"] {
             let (id, tenant, settings) = (id.to_owned(), "t".into(), "{}".into());
             let project =
@@ -268,7 +268,7 @@ async fn bytes_come_back_as_they_are_after_the_database_was_closed() {
 async fn what_a_call_costs() {
     const CALLS: usize = 500;
     on_each(|fresh| async move {
-        let (kv, keys) = (Kv::new(fresh.db.clone(), CAP), ["k".to_owned()]);
+        let (kv, keys) = (Kv::new(&fresh.db, CAP), ["k".to_owned()]);
         let many: Vec<String> = (0..64).map(|n| format!("k{n}")).collect();
         for key in &many {
             kv.set(ANN, key, &[b'x'; 100], None, CAP).await.unwrap();
@@ -290,7 +290,7 @@ async fn what_a_call_costs() {
     .await;
 }
 
-async fn timed<T>(call: impl Future<Output = Result<T, KvError>>) -> Duration {
+async fn timed<T>(call: impl Future<Output = Result<T, KeepError>>) -> Duration {
     let began = Instant::now();
     call.await.unwrap();
     began.elapsed()

@@ -84,7 +84,7 @@ async fn what_is_over_goes_also_when_plugins_keep_things_in_memory_again() {
     const WORD: &str = "canary-of-a-caller";
     let folder = tempfile::tempdir().unwrap();
     let db = Db::open(&Place::Folder(folder.path().into())).await.unwrap();
-    let kv = StoreKv::with_patience(db.clone(), 1 << 20, PATIENCE);
+    let kv = StoreKv::with_patience(&db, 1 << 20, PATIENCE);
     assert!(kv.waits(), "who uses it takes no place of those that compute");
     let space = Namespace::of_tenant("p", Caller::local().tenant);
     kv.set(&space, "k".into(), WORD.into(), Some(Duration::from_millis(1)), 1000).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_plugins_counter_is_one_for_two_gateways_with_one_postgres() {
     let place = Place::Postgres(database.url());
     let mut plugins = Vec::new();
     for _ in 0..2 {
-        let kv = Arc::new(StoreKv::with_patience(Db::open(&place).await.unwrap(), 1 << 20, PATIENCE));
+        let kv = Arc::new(StoreKv::with_patience(&Db::open(&place).await.unwrap(), 1 << 20, PATIENCE));
         plugins.push(keeper(kv.clone()));
         // What `configure` keeps at load is thrown away: it is not even asked for.
         let space = Namespace::of_tenant("keeper", Caller::local().tenant);

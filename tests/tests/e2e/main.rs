@@ -72,3 +72,4 @@ mod tool_formats;
 mod tool_turns;
 mod upstream;
 mod usage;
+mod vectors;

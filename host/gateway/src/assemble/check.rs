@@ -32,7 +32,7 @@ pub fn check(config: &Config) -> anyhow::Result<Vec<String>> {
     check_stages(config, &mut found);
     let Found { mut facts, wrong } = found;
     none_of(wrong)?;
-    facts.extend(config.plugins.kv_fact());
+    facts.extend(config.plugins.kept_facts());
     facts.extend(backends::missing(&config.compute));
     facts.extend(config.store.as_ref().and_then(|store| unmakeable(&store.path)));
     facts.extend(unset(config));

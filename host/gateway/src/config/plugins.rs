@@ -2,12 +2,12 @@
 
 use super::{LimitsConfig, PipelineConfig, StageConfig};
 use crate::artifact::key::PublicKey;
-use crate::outside::kv::StoreKv;
+use crate::outside::InStore;
 use anyhow::{bail, ensure};
 use serde::Deserialize;
 use std::sync::Arc;
 use tidegate_sandbox::SandboxConfig;
-use tidegate_sandbox::capability::{MemoryKv, MemoryVectors};
+use tidegate_sandbox::capability::{KvStore, MemoryKv, MemoryVectors, VectorStore};
 use tidegate_store::Db;
 
 /// A WebAssembly memory has no more.
@@ -26,26 +26,28 @@ pub struct PluginsConfig {
     pub trusted_keys: Vec<PublicKey>,
     /// Live instances of all plugins and tenants; past it only for tenants below their share of it.
     pub instances: u32,
-    /// The same, beside those, of plugins that wait for others (`http`, `models`, `kv` in the store).
+    /// The same, beside those, of plugins that wait for others (`http`, `models`, `kv` and `vectors` in the store).
     pub waiting_instances: u32,
     /// Memory of all instances together; past it only for tenants below their share of it.
     pub memory_mib: usize,
     /// The most that the limits of a stage may give one instance.
     pub instance_memory_mib: usize,
     /// Where what plugins keep in `kv` is.
-    pub kv: KvConfig,
+    pub kv: KeptIn,
     /// What all plugins together may keep there.
     pub kv_mib: u64,
-    /// What all of them may keep in `vectors`, whose storage is this process's memory.
+    /// Where what they keep in `vectors` is.
+    pub vectors: KeptIn,
+    /// What all of them may keep there.
     pub vectors_mib: usize,
     /// The same of one project, or of one tenant's requests that are in none.
     pub owner_vectors_mib: usize,
 }
 
-/// `plugins.kv`
+/// `plugins.kv`, `plugins.vectors`
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum KvConfig {
+pub enum KeptIn {
     /// In this process's memory, as long as it runs.
     #[default]
     Memory,
@@ -62,8 +64,9 @@ impl Default for PluginsConfig {
             waiting_instances: sandbox.total_waiting_instances,
             memory_mib: sandbox.total_memory_bytes >> 20,
             instance_memory_mib: sandbox.max_memory_bytes >> 20,
-            kv: KvConfig::Memory,
+            kv: KeptIn::Memory,
             kv_mib: 64,
+            vectors: KeptIn::Memory,
             vectors_mib: 256,
             owner_vectors_mib: 64,
         }
@@ -72,10 +75,12 @@ impl Default for PluginsConfig {
 
 impl PluginsConfig {
     pub(super) fn check(&self, has_store: bool) -> anyhow::Result<()> {
-        ensure!(
-            has_store || self.kv == KvConfig::Memory,
-            "plugins.kv is \"store\", and there is no [store]; add one with a `path`, or set plugins.kv to \"memory\""
-        );
+        for (key, kept_in) in [("kv", self.kv), ("vectors", self.vectors)] {
+            ensure!(
+                has_store || kept_in == KeptIn::Memory,
+                "plugins.{key} is \"store\", and there is no [store]; add one with a `path`, or set plugins.{key} to \"memory\""
+            );
+        }
         for (key, value) in [("instances", self.instances), ("waiting_instances", self.waiting_instances)] {
             ensure!((1..=MAX_INSTANCES).contains(&value), "plugins.{key} is {value}; it may be 1 to {MAX_INSTANCES}");
         }
@@ -94,7 +99,7 @@ impl PluginsConfig {
         ensure!(self.kv_mib <= MAX_MIB as u64, "plugins.kv_mib is {}, which no machine has", self.kv_mib);
         let (own, all) = (self.owner_vectors_mib, self.vectors_mib);
         ensure!(own <= all, "plugins.owner_vectors_mib is {own}, more than all may have (vectors_mib = {all})");
-        let reserved = self.sandbox(SandboxConfig::default()).reserved_bytes() >> 20;
+        let reserved = self.sandbox(SandboxConfig::default(), None).reserved_bytes() >> 20;
         if reserved > MAX_RESERVED_MIB {
             bail!(
                 "plugins.instances, waiting_instances and instance_memory_mib together reserve {reserved} MiB of address \
@@ -132,33 +137,41 @@ impl PluginsConfig {
         }
     }
 
-    /// The sandbox within these bounds.
-    pub(crate) fn sandbox(&self, config: SandboxConfig) -> SandboxConfig {
+    /// The sandbox within these bounds. What plugins keep is in memory where there is no store.
+    pub(crate) fn sandbox(&self, config: SandboxConfig, in_store: Option<&InStore>) -> SandboxConfig {
+        let stored = |kept_in: KeptIn| in_store.filter(|_| kept_in == KeptIn::Store);
+        let kv: Arc<dyn KvStore> = match stored(self.kv) {
+            Some(in_store) => in_store.kv.clone(),
+            None => Arc::new(MemoryKv::new(self.kv_mib << 20)),
+        };
+        let vectors: Arc<dyn VectorStore> = match stored(self.vectors) {
+            Some(in_store) => in_store.vectors.clone(),
+            None => Arc::new(MemoryVectors::new(self.owner_vectors_mib << 20, self.vectors_mib << 20)),
+        };
         SandboxConfig {
             max_memory_bytes: self.instance_memory_mib << 20,
             total_memory_bytes: self.memory_mib << 20,
             total_instances: self.instances,
             total_waiting_instances: self.waiting_instances,
-            kv: Arc::new(MemoryKv::new(self.kv_mib << 20)),
-            vectors: Arc::new(MemoryVectors::new(self.owner_vectors_mib << 20, self.vectors_mib << 20)),
+            kv,
+            vectors,
             ..config
         }
     }
 
-    /// What plugins keep in `kv` of the store, or kept there before the operator changed their mind.
-    pub(crate) fn kv_in(&self, db: &Db) -> StoreKv {
-        StoreKv::new(db.clone(), self.kv_mib << 20)
+    /// What plugins keep in a store, as far as they do.
+    pub(crate) fn in_store(&self, db: &Db) -> InStore {
+        let [own, all] = [self.owner_vectors_mib, self.vectors_mib].map(|mib| (mib as u64) << 20);
+        InStore::new(db, self.kv_mib << 20, own, all)
     }
 
-    /// Whether that is where they keep things.
-    pub(crate) fn has_kv_in_store(&self) -> bool {
-        self.kv == KvConfig::Store
-    }
-
-    /// One line for the operator, where it is not as it always was.
-    pub(crate) fn kv_fact(&self) -> Option<String> {
-        self.has_kv_in_store()
-            .then(|| format!("kv        of plugins in the store, {} MiB at most; it outlives a restart", self.kv_mib))
+    /// One line each for the operator about what is not in memory.
+    pub(crate) fn kept_facts(&self) -> impl Iterator<Item = String> {
+        let kv = ("kv        of", self.kv, self.kv_mib, "it outlives");
+        let vectors = ("vectors   of", self.vectors, self.vectors_mib as u64, "they outlive");
+        let stored = [kv, vectors].into_iter().filter(|(_, kept_in, ..)| *kept_in == KeptIn::Store);
+        stored
+            .map(|(of, _, mib, outlives)| format!("{of} plugins in the store, {mib} MiB at most; {outlives} a restart"))
     }
 
     /// Whether both have the same bounds and places, which hold from the start on.
@@ -191,6 +204,7 @@ mod tests {
                 "[plugins]\nkv = \"store\"",
                 "plugins.kv is \"store\", and there is no [store]; add one with a `path`, or",
             ),
+            ("[plugins]\nvectors = \"store\"", "plugins.vectors is \"store\", and there is no [store]; add one with"),
             ("[plugins]\nvectors_mib = 9223372036854775807", "plugins.vectors_mib is 9223372036854775807, which no"),
             (
                 "[plugins]\nvectors_mib = 63",
@@ -211,20 +225,25 @@ mod tests {
             assert!(why.contains(expected), "{text}: {why}");
         }
         Config::parse(&format!("[plugins]\ninstance_memory_mib = 65\n{}", stage(65))).unwrap();
-        Config::parse("[plugins]\nkv = \"store\"\n[store]\npath = \"data\"\n").unwrap();
+        Config::parse("[plugins]\nkv = \"store\"\nvectors = \"store\"\n[store]\npath = \"data\"\n").unwrap();
     }
 
     #[test]
-    fn where_kv_is_kept_is_taken_at_the_start_alone() {
-        let of = |kv: &str| Config::parse(&format!("[plugins]\n{kv}\n[store]\npath = \"data\"\n")).unwrap().plugins;
-        let (silent, memory, store) = (of(""), of("kv = \"memory\""), of("kv = \"store\""));
-        assert!(silent.is_as_large_as(&memory) && !memory.is_as_large_as(&store) && !store.is_as_large_as(&memory));
+    fn where_things_are_kept_is_taken_at_the_start_alone() {
+        let of = |key: &str| Config::parse(&format!("[plugins]\n{key}\n[store]\npath = \"data\"\n")).unwrap().plugins;
+        for key in ["kv", "vectors"] {
+            let [silent, memory, store] = ["", "= \"memory\"", "= \"store\""].map(|to| match to {
+                "" => of(""),
+                to => of(&format!("{key} {to}")),
+            });
+            assert!(silent.is_as_large_as(&memory) && !memory.is_as_large_as(&store) && !store.is_as_large_as(&memory));
+        }
     }
 
     #[tokio::test]
     async fn what_plugins_keep_has_the_bounds_of_the_config() {
         let text = "[plugins]\nkv_mib = 1\nvectors_mib = 2\nowner_vectors_mib = 1";
-        let sandbox = Config::parse(text).unwrap().plugins.sandbox(SandboxConfig::default());
+        let sandbox = Config::parse(text).unwrap().plugins.sandbox(SandboxConfig::default(), None);
         let mib = 1 << 20;
         let owner = |n: usize| TenantId::new(format!("tenant-{n}"));
         let kept = async |n: usize| {
@@ -235,7 +254,7 @@ mod tests {
         let full = kept(1).await.unwrap_err().to_string();
         assert!(full.contains("the 1048576 bytes of storage of all plugins (`plugins.kv_mib`)"), "{full}");
         let put = async |n: usize, id: &str| {
-            let collection = Collection { tenant: owner(n), name: "c".into() };
+            let collection = Collection::of_tenant("c", owner(n));
             let payload = vec![("k".into(), "x".repeat(mib - 1000))];
             sandbox.vectors.put(&collection, vec![VectorEntry { id: id.into(), vector: vec![1.0], payload }]).await
         };

@@ -55,6 +55,7 @@ const TOLD: &[(&str, &str)] = &[
     ("tidegate_plugin_pauses_total", "Times that a plugin was left out for failing"),
     ("tidegate_plugin_prefiltered_total", "Windows of streams on which a guard's descriptor had the answer"),
     ("tidegate_plugin_values", "What plugins observe themselves, by name"),
+    ("tidegate_plugin_vectors_failures_total", "Calls of plugins for vectors that the store did not answer"),
     ("tidegate_plugin_verdicts_total", "Verdicts of guards other than to let pass"),
     ("tidegate_reloads_total", "Reloads, by outcome"),
     ("tidegate_request_seconds", "Time of generations"),

@@ -102,7 +102,7 @@ async fn fill(fixtures: &Fixtures, kv: &dyn KvStore, vectors: &dyn VectorStore) 
         kv.set(&namespace, key.clone(), value.clone().into_bytes(), None, u64::MAX).await?;
     }
     for entry in &host.vectors {
-        let collection = Collection { tenant: tenant.clone(), name: entry.collection.as_str().into() };
+        let collection = Collection::of_tenant(entry.collection.as_str(), tenant.clone());
         let payload = fixture::attrs(&entry.payload);
         let entry = VectorEntry { id: entry.id.clone(), vector: entry.vector.clone(), payload };
         vectors.put(&collection, vec![entry]).await?;

@@ -1,18 +1,21 @@
-//! The built-in vector store: in memory, exact, gone with the process. Every search looks at every entry of its
-//! collection, which is right for thousands of entries and wrong for millions.
+//! The built-in vector store: in memory, exact, gone with the process; or a copy of one that is not (`copy.rs`). Every search
+//! looks at every entry of its collection, which is right for thousands of entries and wrong for millions.
 //!
 //! Nobody waits long for another: a search goes in short pieces, between which it lets go of the entries and of its thread;
 //! what a change costs does not grow with what is kept. So what is put while a search is under way may be in it or not.
 
+mod copy;
 mod nearest;
 
-use super::vectors::{Collection, VectorEntry, VectorHit, VectorStore};
+use super::vectors::{Collection, VectorEntry, VectorHit, VectorRefusal, VectorStore};
 use super::{BoxFuture, CapabilityError};
 use nearest::{Nearest, unit};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tidegate_types::TenantId;
+
+pub use copy::VectorChange;
 
 /// What an entry costs beside its own bytes.
 const OVERHEAD: usize = 128;
@@ -80,8 +83,7 @@ impl MemoryVectors {
         let mut all = self.collections.write();
         let dimensions = all.dimensions(collection).or(dimensions);
         if let Some(odd) = new.values().find(|entry| Some(entry.unit.len()) != dimensions) {
-            let message = format!("a vector of {} dimensions; the collection's have others", odd.unit.len());
-            return Err(CapabilityError::Invalid(message));
+            return Err(VectorRefusal::Dimensions(odd.unit.len()).into());
         }
         let added: usize = new.iter().map(|(id, entry)| entry.bytes(id)).sum();
         let replaced = all.replaced_by(collection, &new);
@@ -103,13 +105,10 @@ impl MemoryVectors {
     ) -> Result<(), CapabilityError> {
         let of_owner = all.owners.get(&collection.tenant).copied().unwrap_or_default();
         if of_owner + added - replaced > self.owner_bytes {
-            let (most, key) = (self.owner_bytes, "plugins.owner_vectors_mib");
-            let message = format!("the {most} bytes of vectors of a project, or tenant (`{key}`), are used up");
-            return Err(CapabilityError::Denied(message));
+            return Err(VectorRefusal::Quota(self.owner_bytes as u64).into());
         }
         if all.bytes + added - replaced > self.total_bytes {
-            let message = format!("the {} bytes of all vectors (`plugins.vectors_mib`) are used up", self.total_bytes);
-            return Err(CapabilityError::Denied(message));
+            return Err(VectorRefusal::Cap(self.total_bytes as u64).into());
         }
         Ok(())
     }
@@ -191,7 +190,7 @@ mod tests {
     use tidegate_types::TenantId;
 
     fn of(tenant: &str) -> Collection {
-        Collection { tenant: TenantId::new(tenant), name: "notes".into() }
+        Collection::of_tenant("notes", TenantId::new(tenant))
     }
 
     fn entry(id: &str, vector: &[f32], kind: &str) -> VectorEntry {

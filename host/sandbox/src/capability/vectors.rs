@@ -1,7 +1,7 @@
 //! `vectors`: nearest neighbours in the tenant's collections. This file bounds what a guest may ask; the supplier keeps
 //! the entries and the quota. [`super::MemoryVectors`] is the built-in one.
 
-use super::{BoxFuture, CapabilityError};
+use super::{BoxFuture, CapabilityError, Namespace};
 use crate::bindings::tidegate::plugin::vectors as wit;
 use crate::stage::VectorAccess;
 use crate::state::HostState;
@@ -25,8 +25,17 @@ pub(super) const MAX_FOUND_BYTES: usize = 8 << 20;
 pub struct Collection {
     /// The owner of the request: its tenant, or the project of it that it is of.
     pub tenant: TenantId,
+    /// Whose share it takes where calls wait for each other: the tenant, which may have many projects.
+    pub share: TenantId,
     /// A name from the grant.
     pub name: Arc<str>,
+}
+
+impl Collection {
+    /// One of a tenant that is in none of its projects.
+    pub fn of_tenant(name: impl Into<Arc<str>>, tenant: TenantId) -> Self {
+        Self { share: tenant.clone(), tenant, name: name.into() }
+    }
 }
 
 /// One entry.
@@ -51,8 +60,46 @@ pub struct VectorHit {
     pub payload: Vec<(String, String)>,
 }
 
+/// Why a supplier refuses. A plugin reads the same words whoever keeps its vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VectorRefusal {
+    /// What the owner keeps would have more than these bytes.
+    Quota(u64),
+    /// All collections together would have more than these bytes.
+    Cap(u64),
+    /// So many dimensions, which are not those of the collection.
+    Dimensions(usize),
+}
+
+impl From<VectorRefusal> for CapabilityError {
+    fn from(refusal: VectorRefusal) -> Self {
+        match refusal {
+            VectorRefusal::Quota(bytes) => Self::Denied(format!(
+                "the {bytes} bytes of vectors of a project, or tenant (`plugins.owner_vectors_mib`), are used up"
+            )),
+            VectorRefusal::Cap(bytes) => {
+                Self::Denied(format!("the {bytes} bytes of all vectors (`plugins.vectors_mib`) are used up"))
+            }
+            VectorRefusal::Dimensions(odd) => {
+                Self::Invalid(format!("a vector of {odd} dimensions; the collection's have others"))
+            }
+        }
+    }
+}
+
 /// A supplier of vector collections. One that is full says [`CapabilityError::Denied`].
 pub trait VectorStore: Send + Sync {
+    /// Whether its answers may be long in coming, as a database's: who waits for one takes no place of those that compute.
+    fn waits(&self) -> bool {
+        false
+    }
+
+    /// Waits until a search would find all that was put into the owner's collections before this was called. Apart from the search
+    /// itself, which is work.
+    fn ready<'a>(&'a self, _: &'a Collection) -> BoxFuture<'a, Result<(), CapabilityError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// At most `top_k` entries that have every pair of `filter`, nearest first; equal ones by id. The built-in supplier says
     /// [`CapabilityError::Invalid`] where they are more than 8 MiB, before so many are copied.
     fn search<'a>(
@@ -92,7 +139,10 @@ impl wit::Host for HostState {
         let found = match checked {
             Ok(collection) => {
                 let top_k = top_k.min(MAX_TOP_K) as usize;
-                self.meter.working(store.search(&collection, vector, top_k, filter)).await
+                match self.meter.waiting(store.ready(&collection)).await {
+                    Ok(()) => self.meter.working(store.search(&collection, vector, top_k, filter)).await,
+                    Err(error) => Err(error),
+                }
             }
             Err(error) => Err(error),
         };
@@ -131,7 +181,8 @@ impl HostState {
         self.allow("vectors", function)?;
         match self.blueprint.grants.vectors.get(name) {
             Some(granted) if wanted == VectorAccess::Read || *granted == VectorAccess::Write => {
-                Ok(Collection { tenant: self.namespace.tenant.clone(), name: name.into() })
+                let Namespace { tenant, share, .. } = self.namespace.clone();
+                Ok(Collection { tenant, share, name: name.into() })
             }
             _ => {
                 let message = format!("`{function}` on the collection `{}` is not granted here", name.escape_debug());

@@ -1,8 +1,9 @@
 //! Removing values that nobody can read any more: their time is over, or their project is archived. Each step holds one space
 //! and removes a bounded number of its values.
 
-use super::{Done, ENTRY_BYTES, Kv, KvError, Space, now_ms, space};
+use super::{ENTRY_BYTES, Kv, Space, space};
 use crate::conversations::Tx;
+use crate::keeping::{Done, KeepError, now_ms};
 use crate::usage::unsigned;
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -36,7 +37,7 @@ const MOST_HELD: usize = 4;
 #[derive(Default)]
 struct Held {
     spaces: HashSet<(String, String)>,
-    first: Option<KvError>,
+    first: Option<KeepError>,
 }
 
 /// What a step removes.
@@ -50,7 +51,7 @@ impl Kv {
     /// Removes all that is over, and what archived projects had; gives how many values that were. To be called again and
     /// again: nobody else removes what no longer counts for anybody. Where somebody holds a space, the error comes when the
     /// others were done.
-    pub async fn sweep(&self) -> Result<u64, KvError> {
+    pub async fn sweep(&self) -> Result<u64, KeepError> {
         let mut held = Held::default();
         let mut removed = self.sweep_over(&mut held).await?;
         let mut last = removed;
@@ -60,19 +61,19 @@ impl Kv {
         }
         removed += self.sweep_archived(&mut held).await?;
         // Of what was deleted or replaced nothing is left in the files either, as of what was deleted of conversations.
-        self.db.wipe().await?;
+        self.keeper.db.wipe().await?;
         held.first.map_or(Ok(removed), Err)
     }
 
     /// Makes room among all; who needs it waits for no space of others.
-    pub(super) async fn sweep_some(&self) -> Result<u64, KvError> {
+    pub(super) async fn sweep_some(&self) -> Result<u64, KeepError> {
         let (mut removed, mut left) = (0, SOME);
         for row in self.over_for_longest().await? {
-            self.check_waits()?;
+            self.keeper.caller.check()?;
             let (owner, plugin): (String, String) = (row.try_get(0)?, row.try_get(1)?);
             let space = Space { owner: &owner, plugin: &plugin };
-            let mut tx = self.db.write().await?;
-            let Some(before) = space::hold_if_free(&self.db, &mut tx, space).await? else {
+            let mut tx = self.keeper.db.write().await?;
+            let Some(before) = space::hold_if_free(&self.keeper.db, &mut tx, space).await? else {
                 tx.rollback().await?;
                 continue;
             };
@@ -86,27 +87,27 @@ impl Kv {
     }
 
     /// Makes room in one space.
-    pub(super) async fn sweep_space(&self, space: Space<'_>) -> Result<u64, KvError> {
+    pub(super) async fn sweep_space(&self, space: Space<'_>) -> Result<u64, KeepError> {
         self.remove(space, Which::Over).await
     }
 
-    async fn sweep_over(&self, held: &mut Held) -> Result<u64, KvError> {
+    async fn sweep_over(&self, held: &mut Held) -> Result<u64, KeepError> {
         let rows = self.over_for_longest().await?;
         self.remove_in_each(rows, Which::Over, held).await
     }
 
     /// The spaces of the values that have been over for longest.
-    async fn over_for_longest(&self) -> Result<Vec<AnyRow>, KvError> {
-        Ok(sqlx::query(SPACES).bind(now_ms()).bind(MANY).fetch_all(self.db.pool()).await?)
+    async fn over_for_longest(&self) -> Result<Vec<AnyRow>, KeepError> {
+        Ok(sqlx::query(SPACES).bind(now_ms()).bind(MANY).fetch_all(self.keeper.db.pool()).await?)
     }
 
     /// Nobody gets into an archived project again.
-    async fn sweep_archived(&self, held: &mut Held) -> Result<u64, KvError> {
+    async fn sweep_archived(&self, held: &mut Held) -> Result<u64, KeepError> {
         const SPACES: &str = "SELECT s.owner, s.plugin FROM projects p JOIN plugin_spaces s ON s.owner = p.id \
              WHERE p.archived_ms IS NOT NULL ORDER BY s.owner, s.plugin LIMIT $1";
         let mut removed = 0;
         loop {
-            let rows = sqlx::query(SPACES).bind(MANY).fetch_all(self.db.pool()).await?;
+            let rows = sqlx::query(SPACES).bind(MANY).fetch_all(self.keeper.db.pool()).await?;
             match self.remove_in_each(rows, Which::All, held).await? {
                 0 => return Ok(removed),
                 some => removed += some,
@@ -114,7 +115,7 @@ impl Kv {
         }
     }
 
-    async fn remove_in_each(&self, rows: Vec<AnyRow>, which: Which, held: &mut Held) -> Result<u64, KvError> {
+    async fn remove_in_each(&self, rows: Vec<AnyRow>, which: Which, held: &mut Held) -> Result<u64, KeepError> {
         let mut removed = 0;
         for row in rows {
             let name: (String, String) = (row.try_get(0)?, row.try_get(1)?);
@@ -134,18 +135,18 @@ impl Kv {
     }
 
     /// Whether somebody holds the space that a step was about, and perhaps no other.
-    fn is_of_its_space(&self, error: &KvError) -> bool {
-        !self.db.is_held_as_a_whole() && matches!(error, KvError::Store(error) if error.is_held())
+    fn is_of_its_space(&self, error: &KeepError) -> bool {
+        !self.keeper.db.is_held_as_a_whole() && matches!(error, KeepError::Store(error) if error.is_held())
     }
 
-    async fn remove(&self, space: Space<'_>, which: Which) -> Result<u64, KvError> {
-        let mut tx = self.db.write().await?;
+    async fn remove(&self, space: Space<'_>, which: Which) -> Result<u64, KeepError> {
+        let mut tx = self.keeper.db.write().await?;
         let before = self.hold(&mut tx, space).await?;
         self.remove_in(tx, space, which, before).await
     }
 
     /// Of a space that is held and has so many bytes.
-    async fn remove_in(&self, mut tx: Tx, space: Space<'_>, which: Which, before: u64) -> Result<u64, KvError> {
+    async fn remove_in(&self, mut tx: Tx, space: Space<'_>, which: Which, before: u64) -> Result<u64, KeepError> {
         let bound = |statement| sqlx::query(statement).bind(space.owner).bind(space.plugin).bind(VALUES);
         let query = match which {
             Which::Over => bound(OVER).bind(now_ms()),
@@ -167,7 +168,7 @@ impl Kv {
         }
         space::resize(&mut tx, space, after).await?;
         let answer = rows.len() as u64;
-        self.end(tx, Ok(Done { answer, before, after, leaves_words: true })).await
+        self.keeper.end(tx, Ok(Done { answer, before, after, leaves_words: true })).await
     }
 }
 
@@ -183,15 +184,15 @@ mod tests {
     async fn what_is_not_over_is_not_looked_at_to_find_what_is() {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
-        let kv = Kv::new(db, 1 << 20);
+        let kv = Kv::new(&db, 1 << 20);
         for n in 0..100 {
             let space = Space { owner: &format!("o{}", n % 10), plugin: "p" };
             kv.set(space, &format!("k{n}"), b"v", Some(Duration::from_secs(3600)), 1 << 20).await.unwrap();
         }
         for statement in ["SELECT 1", "ANALYZE"] {
-            sqlx::query(statement).execute(kv.db.pool()).await.unwrap();
+            sqlx::query(statement).execute(kv.keeper.db.pool()).await.unwrap();
             let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {SPACES}")));
-            let rows = explain.bind(now_ms()).bind(MANY).fetch_all(kv.db.pool()).await.unwrap();
+            let rows = explain.bind(now_ms()).bind(MANY).fetch_all(kv.keeper.db.pool()).await.unwrap();
             let plan: Vec<String> = rows.iter().map(|row| row.get(3)).collect();
             let looks = plan.iter().filter(|step| step.contains("plugin_values"));
             let is_bound = |step: &String| step.contains("plugin_values_by_end (ends_ms<?)");

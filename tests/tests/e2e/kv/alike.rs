@@ -24,7 +24,7 @@ async fn on_each(name: &str, cap: u64, test: impl AsyncFn(&'static str, Kv)) {
 }
 
 async fn stored(place: &Place, cap: u64) -> Kv {
-    Arc::new(StoreKv::with_patience(Db::open(place).await.unwrap(), cap, PATIENCE))
+    Arc::new(StoreKv::with_patience(&Db::open(place).await.unwrap(), cap, PATIENCE))
 }
 
 fn of(plugin: &str, tenant: &str) -> Namespace {

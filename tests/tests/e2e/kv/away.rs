@@ -78,7 +78,7 @@ async fn each_fails(kv: &StoreKv, with: impl Fn(&CapabilityError) -> bool) {
 async fn a_store_that_is_gone_is_unavailable_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::open(&Place::Folder(folder.path().into())).await.unwrap();
-    let kv = StoreKv::new(db.clone(), 1000);
+    let kv = StoreKv::new(&db, 1000);
     kv.set(&ann(), "k".into(), vec![1], None, 1000).await.unwrap();
     db.close().await;
     each_fails(&kv, |error| matches!(error, CapabilityError::Unavailable(why) if why.contains("the server's store")))
@@ -89,7 +89,7 @@ async fn a_store_that_is_gone_is_unavailable_at_once() {
 async fn a_store_that_says_nothing_is_waited_for_no_longer_than_a_moment_and_found_again() {
     let Some(database) = Database::new("kv_valve") else { return };
     let (valve, url) = Valve::before(&database.url()).await;
-    let kv = StoreKv::with_patience(Db::open(&Place::Postgres(url)).await.unwrap(), 1000, Duration::from_millis(300));
+    let kv = StoreKv::with_patience(&Db::open(&Place::Postgres(url)).await.unwrap(), 1000, Duration::from_millis(300));
     valve.open.send_replace(false);
     each_fails(&kv, |error| match error {
         CapabilityError::Timeout(why) => why.contains("300 ms"),

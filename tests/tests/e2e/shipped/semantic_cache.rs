@@ -9,6 +9,7 @@ use crate::usage::{clear_of_midnight, today_s};
 use hyper::Method;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tidegate_tests::postgres::Database;
 use tidegate_tests::stand_in::{Said, StandIn, completion, embeddings, last_text};
 use tidegate_tests::{Answer, Gateway, ask, collect, events, finish_reason, joined};
 
@@ -378,4 +379,38 @@ async fn semantic_cache_on_its_labelled_set() {
         let set = format!("{} pairs of questions, {} of which mean the same", tally.len(), tally.wanted());
         super::assert_readme_says("semantic-cache", &tally, &[set]);
     }
+}
+
+/// Where plugins keep things in the store.
+fn lasting(service: &StandIn) -> String {
+    format!("[plugins]\nkv = \"store\"\nvectors = \"store\"\n{}", cached(service, "threshold = 0.8"))
+}
+
+const LEARNED: &str = "When does the museum open on Sunday?";
+const NEAR: &str = "On Sunday, when will the museum be open?";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_means_the_same_is_answered_after_a_restart_where_the_store_has_it() {
+    let service = server(embeddings).await;
+    let keeping = Keeping::start(&lasting(&service)).await;
+    let by_model = learn(&keeping.gateway, ask(LEARNED)).await.said;
+    let keeping = keeping.again().await;
+    let near = keeping.gateway.chat(ask(NEAR)).await;
+    assert!(is_hit(&near) && by_model.contains(&near.text()), "{by_model:?}: {}", near.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_means_the_same_is_answered_at_another_gateway_with_the_same_postgres() {
+    let Some(database) = Database::new("cache_gateways") else { return };
+    let service = server(embeddings).await;
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let config = lasting(&service);
+    let (one, two) =
+        tokio::join!(database.gateway(&config, folders[0].path()), database.gateway(&config, folders[1].path()));
+    let by_model = learn(&one, ask(LEARNED)).await.said;
+    // The answer is kept before the question's vector is; it is not stopped in between.
+    one.running.stop(Duration::from_secs(5)).await;
+    let near = two.chat(ask(NEAR)).await;
+    assert!(is_hit(&near) && by_model.contains(&near.text()), "{by_model:?}: {}", near.text());
+    two.running.stop(Duration::from_secs(5)).await;
 }

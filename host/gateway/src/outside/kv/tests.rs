@@ -1,10 +1,11 @@
 //! Turns and patience, with calls that do as they are told; what the database does is tested in `tests/tests/e2e/kv`.
 
+use super::super::at_store::{AWAY, BUSY};
 use super::*;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use std::future::pending;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_store::Place;
 use tidegate_types::TenantId;
 use tokio::sync::Semaphore;
@@ -14,12 +15,19 @@ const LONG: Duration = Duration::from_secs(60);
 /// On a database in `folder`.
 async fn stored(folder: &tempfile::TempDir, patience: Duration, pause: Duration) -> Arc<StoreKv> {
     let db = Db::open(&Place::Folder(folder.path().into())).await.unwrap();
-    Arc::new(StoreKv { gate: Arc::new(Gate::new(2, pause)), ..StoreKv::with_patience(db, 1 << 20, patience) })
+    let at_store = AtStore::with_gate(Arc::new(Gate::new(2, pause)), patience, Kept::Kv);
+    Arc::new(StoreKv { at_store, ..StoreKv::with_patience(&db, 1 << 20, patience) })
 }
 
 /// The same store and gate, for calls that wait for so long.
 fn with_patience(kv: &StoreKv, patience: Duration) -> StoreKv {
-    StoreKv { kv: kv.kv.clone(), cap: kv.cap, gate: Arc::clone(&kv.gate), patience, logged_s: AtomicU64::new(0) }
+    let at_store = AtStore::with_gate(Arc::clone(&kv.at_store.gate), patience, Kept::Kv);
+    StoreKv { kv: kv.kv.clone(), cap: kv.cap, at_store }
+}
+
+/// What these calls are refused for.
+fn nothing(_: &KeepError) -> Option<CapabilityError> {
+    None
 }
 
 fn of(tenant: &str) -> Namespace {
@@ -42,11 +50,11 @@ async fn a_plugin_that_asks_again_and_again_waits_once_for_a_store_that_does_not
         let reached = AtomicUsize::new(0);
         let mut errors = Vec::new();
         for _ in 0..5 {
-            let call = |_| {
+            let call = |_: &_| {
                 reached.fetch_add(1, Ordering::SeqCst);
-                pending::<Result<(), KvError>>()
+                pending::<Result<(), KeepError>>()
             };
-            errors.push(kv.turn(access(), Asked::default(), call).await.unwrap_err());
+            errors.push(kv.at_store.turn(access(), call, nothing).await.unwrap_err());
         }
         let late = errors.iter().filter(|error| matches!(error, CapabilityError::Timeout(_))).count();
         let busy = CapabilityError::Unavailable(BUSY.into());
@@ -54,7 +62,7 @@ async fn a_plugin_that_asks_again_and_again_waits_once_for_a_store_that_does_not
     };
     let short = Duration::from_millis(20);
     let kv = stored(&folder, short, LONG).await;
-    assert_eq!(asked_in(&kv, &|| kv.gate.to_write(&of("ann"))).await, (1, 1, 0));
+    assert_eq!(asked_in(&kv, &|| kv.at_store.gate.to_write(&of("ann"))).await, (1, 1, 0));
     let kv = stored(&folder, short, LONG).await;
     assert_eq!(asked_in(&kv, &|| Gate::to_read(&of("ann"))).await, (1, 1, 0));
     let why = set(&kv, "ann").await.unwrap_err();
@@ -69,8 +77,8 @@ async fn a_plugin_that_asks_again_and_again_waits_once_for_a_store_that_does_not
 async fn a_store_that_answers_again_is_asked_by_all() {
     let folder = tempfile::tempdir().unwrap();
     let kv = stored(&folder, LONG, Duration::from_millis(300)).await;
-    kv.gate.failed();
-    kv.gate.timed_out(&kv.gate.to_write(&of("ann")));
+    kv.at_store.gate.failed();
+    kv.at_store.gate.timed_out(&kv.at_store.gate.to_write(&of("ann")));
     let began = std::time::Instant::now();
     while set(&kv, "ann").await.is_err() {
         assert!(began.elapsed() < LONG);
@@ -85,8 +93,12 @@ async fn a_store_that_answers_again_is_asked_by_all() {
 async fn who_waits_in_vain_for_a_turn_says_nothing_of_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let kv = stored(&folder, Duration::from_millis(50), LONG).await;
-    let (read, write) = (Gate::to_read(&of("ann")), kv.gate.to_write(&of("ann")));
-    let held = [kv.gate.enter(&read).await, kv.gate.enter(&read).await, kv.gate.enter(&write).await];
+    let (read, write) = (Gate::to_read(&of("ann")), kv.at_store.gate.to_write(&of("ann")));
+    let held = [
+        kv.at_store.gate.enter(&read).await,
+        kv.at_store.gate.enter(&read).await,
+        kv.at_store.gate.enter(&write).await,
+    ];
     let busy = CapabilityError::Unavailable(BUSY.into());
     assert_eq!(tokio::join!(get(&kv, "ann"), set(&kv, "ann")), (Err(busy.clone()), Err(busy)));
     drop(held);
@@ -103,8 +115,8 @@ async fn who_waits_in_vain_for_a_turn_that_a_late_write_has_waits_once() {
     // Its late calls keep their turns for ten times as long.
     let kv = stored(&folder, Duration::from_secs(1), LONG).await;
     let held = async |tenant: &str| {
-        let access = kv.gate.to_write(&of(tenant));
-        kv.turn(access, Asked::default(), |_| pending::<Result<(), KvError>>()).await.unwrap_err()
+        let access = kv.at_store.gate.to_write(&of(tenant));
+        kv.at_store.turn(access, |_: &_| pending::<Result<(), KeepError>>(), nothing).await.unwrap_err()
     };
     for error in <[_; 2]>::from(tokio::join!(held("ann"), held("cid"))) {
         assert!(matches!(error, CapabilityError::Timeout(_)), "{error}");
@@ -124,7 +136,8 @@ async fn a_tenants_read_is_next_however_many_another_has_waiting_in_its_projects
     let kv = stored(&folder, LONG, LONG).await;
     let (asked, order) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
     let all = of("many");
-    let (held, first) = (kv.gate.enter(&Gate::to_read(&all)).await, kv.gate.enter(&Gate::to_read(&all)).await);
+    let (held, first) =
+        (kv.at_store.gate.enter(&Gate::to_read(&all)).await, kv.at_store.gate.enter(&Gate::to_read(&all)).await);
     let project = |n: usize| Namespace { tenant: TenantId::new(format!("proj_{n}")), ..of("many") };
     let reads: Vec<_> = (0..6)
         .map(project)
@@ -134,11 +147,11 @@ async fn a_tenants_read_is_next_however_many_another_has_waiting_in_its_projects
             tokio::spawn(async move {
                 asked.fetch_add(1, Ordering::SeqCst);
                 let share = name.share.clone();
-                let call = move |_| async move {
+                let call = move |_: &_| async move {
                     order.lock().unwrap().push(share.to_string());
-                    Ok::<(), KvError>(())
+                    Ok::<(), KeepError>(())
                 };
-                kv.turn(Gate::to_read(&name), Asked::default(), call).await
+                kv.at_store.turn(Gate::to_read(&name), call, nothing).await
             })
         })
         .collect();
@@ -163,12 +176,12 @@ async fn writes_that_wait_for_each_other_are_in_nobody_elses_way() {
     let blocked: Vec<_> = (0..4)
         .map(|_| {
             let (kv, gate, reached) = (Arc::clone(&kv), Arc::clone(&gate), Arc::clone(&reached));
-            let call = move |_| async move {
+            let call = move |_: &_| async move {
                 reached.fetch_add(1, Ordering::SeqCst);
                 gate.acquire().await.map(drop).unwrap();
-                Ok::<(), KvError>(())
+                Ok::<(), KeepError>(())
             };
-            tokio::spawn(async move { kv.turn(kv.gate.to_write(&of("ann")), Asked::default(), call).await })
+            tokio::spawn(async move { kv.at_store.turn(kv.at_store.gate.to_write(&of("ann")), call, nothing).await })
         })
         .collect();
     while reached.load(Ordering::SeqCst) == 0 {
@@ -195,7 +208,10 @@ async fn a_write_that_another_program_holds_up_stops_nobodys_reads() {
     let writing = other.begin_with("BEGIN IMMEDIATE").await.unwrap();
     assert_eq!(set(&kv, "ann").await, Err(CapabilityError::Unavailable(AWAY.into())));
     assert_eq!(get(&kv, "bob").await, Ok(Some(b"1".to_vec())));
-    assert!(!kv.gate.admits(&kv.gate.to_write(&of("ann"))), "who wrote in vain does not try again at once");
+    assert!(
+        !kv.at_store.gate.admits(&kv.at_store.gate.to_write(&of("ann"))),
+        "who wrote in vain does not try again at once"
+    );
     writing.rollback().await.unwrap();
 }
 
@@ -206,14 +222,14 @@ async fn a_write_that_was_too_late_for_its_caller_is_not_overtaken() {
     let (gate, done) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
     let write = async |what: &'static str, gate: Option<Arc<Semaphore>>| {
         let done = Arc::clone(&done);
-        let call = move |_| async move {
+        let call = move |_: &_| async move {
             if let Some(gate) = gate {
                 gate.acquire().await.map(drop).unwrap();
             }
             done.lock().unwrap().push(what);
-            Ok::<(), KvError>(())
+            Ok::<(), KeepError>(())
         };
-        kv.turn(kv.gate.to_write(&of("ann")), Asked::default(), call).await
+        kv.at_store.turn(kv.at_store.gate.to_write(&of("ann")), call, nothing).await
     };
     write("first", Some(Arc::clone(&gate))).await.unwrap_err();
     write("second", None).await.unwrap_err();
@@ -230,7 +246,7 @@ async fn a_call_that_its_stage_cuts_off_is_counted() {
     let kv = stored(&folder, LONG, LONG).await;
     get(&kv, "ann").await.unwrap();
     assert!(!recorder.handle().render().contains("tidegate_plugin_kv_failures_total"));
-    let call = kv.turn(Gate::to_read(&of("ann")), Asked::default(), |_| pending::<Result<(), KvError>>());
+    let call = kv.at_store.turn(Gate::to_read(&of("ann")), |_: &_| pending::<Result<(), KeepError>>(), nothing);
     tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
     let told = recorder.handle().render();
     assert!(told.contains("tidegate_plugin_kv_failures_total 1"), "{told}");
@@ -241,9 +257,9 @@ async fn a_call_that_its_stage_cuts_off_is_counted() {
 async fn a_store_that_stalls_is_noticed_also_where_stages_have_no_time_to_wait_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let kv = stored(&folder, Duration::from_millis(30), LONG).await;
-    let call = kv.turn(Gate::to_read(&of("ann")), Asked::default(), |_| pending::<Result<(), KvError>>());
+    let call = kv.at_store.turn(Gate::to_read(&of("ann")), |_: &_| pending::<Result<(), KeepError>>(), nothing);
     tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
-    while kv.gate.admits(&Gate::to_read(&of("ann"))) {
+    while kv.at_store.gate.admits(&Gate::to_read(&of("ann"))) {
         tokio::task::yield_now().await;
     }
     assert_eq!(get(&kv, "ann").await, Err(CapabilityError::Unavailable(AWAY.into())));

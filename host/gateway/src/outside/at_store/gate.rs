@@ -15,7 +15,7 @@ use tidegate_types::Class;
 use tokio::sync::OwnedMutexGuard;
 
 /// How many calls are at the store at once, and what is known of it.
-pub(super) struct Gate {
+pub(in crate::outside) struct Gate {
     reads: Turns,
     writes: Turns,
     writers: Mutex<HashMap<Namespace, Arc<Writer>>>,
@@ -28,7 +28,7 @@ pub(super) struct Gate {
 
 /// What a call is to do.
 #[derive(Clone)]
-pub(super) struct Access {
+pub(in crate::outside) struct Access {
     share: Owner,
     /// Where it writes.
     writer: Option<Arc<Writer>>,
@@ -36,32 +36,32 @@ pub(super) struct Access {
 
 /// Those who write in one namespace.
 #[derive(Default)]
-pub(super) struct Writer {
+pub(in crate::outside) struct Writer {
     lock: Arc<tokio::sync::Mutex<()>>,
     away: Away,
 }
 
 /// The right to ask the store.
-pub(super) struct Pass {
+pub(in crate::outside) struct Pass {
     _turn: Turn,
     _writes: Option<OwnedMutexGuard<()>>,
 }
 
 impl Gate {
     /// For so many calls that read, and as many that write; the store is left alone for `pause`.
-    pub(super) fn new(at_once: usize, pause: Duration) -> Self {
+    pub(in crate::outside) fn new(at_once: usize, pause: Duration) -> Self {
         let turns = || Turns::new(at_once);
         let (writers, away) = (Mutex::default(), Away::default());
         Self { reads: turns(), writes: turns(), writers, num_late: AtomicUsize::new(0), away, pause }
     }
 
     /// To read in a namespace.
-    pub(super) fn to_read(name: &Namespace) -> Access {
+    pub(in crate::outside) fn to_read(name: &Namespace) -> Access {
         Access { share: share(name), writer: None }
     }
 
     /// To write there.
-    pub(super) fn to_write(&self, name: &Namespace) -> Access {
+    pub(in crate::outside) fn to_write(&self, name: &Namespace) -> Access {
         Access { share: share(name), writer: Some(self.writer(name)) }
     }
 
@@ -76,7 +76,7 @@ impl Gate {
     }
 
     /// Whether the store is to be asked at all.
-    pub(super) fn admits(&self, access: &Access) -> bool {
+    pub(in crate::outside) fn admits(&self, access: &Access) -> bool {
         let now = Instant::now();
         let places = || access.writer.iter().map(|writer| &writer.away).chain([&self.away]);
         // Whoever is refused by one has not tried the other.
@@ -84,7 +84,7 @@ impl Gate {
     }
 
     /// Waits for a turn.
-    pub(super) async fn enter(&self, access: &Access) -> Pass {
+    pub(in crate::outside) async fn enter(&self, access: &Access) -> Pass {
         let (writes, turns) = match &access.writer {
             None => (None, &self.reads),
             Some(writer) => (Some(Arc::clone(&writer.lock).lock_owned().await), &self.writes),
@@ -93,7 +93,7 @@ impl Gate {
     }
 
     /// The store has answered.
-    pub(super) fn answered(&self, access: &Access) {
+    pub(in crate::outside) fn answered(&self, access: &Access) {
         self.away.note(None);
         if let Some(writer) = &access.writer {
             writer.away.note(None);
@@ -101,26 +101,26 @@ impl Gate {
     }
 
     /// The store has answered that somebody else holds what a call waited for.
-    pub(super) fn held_up(&self, access: &Access) {
+    pub(in crate::outside) fn held_up(&self, access: &Access) {
         self.away.note(None);
         self.timed_out(access);
     }
 
     /// The store has said that it cannot answer.
-    pub(super) fn failed(&self) {
+    pub(in crate::outside) fn failed(&self) {
         self.away.note(Some(Instant::now()));
     }
 
     /// A call's turn has not come. While a write is late, who writes may go on waiting for the turn that it has, each call of
     /// theirs: the next one of this namespace does not. Otherwise there are many calls, which says nothing of the store.
-    pub(super) fn found_busy(&self, access: &Access) {
+    pub(in crate::outside) fn found_busy(&self, access: &Access) {
         if access.writer.is_some() && self.num_late.load(Ordering::SeqCst) > 0 {
             self.timed_out(access);
         }
     }
 
     /// The same as [`Self::timed_out`], of a call that keeps its turn for as long as what this gives.
-    pub(super) fn late(self: &Arc<Self>, access: &Access) -> Option<Late> {
+    pub(in crate::outside) fn late(self: &Arc<Self>, access: &Access) -> Option<Late> {
         self.timed_out(access);
         access.writer.as_ref().map(|_| {
             self.num_late.fetch_add(1, Ordering::SeqCst);
@@ -129,7 +129,7 @@ impl Gate {
     }
 
     /// The store has had a call for too long. One that writes may have waited for others who write there.
-    pub(super) fn timed_out(&self, access: &Access) {
+    pub(in crate::outside) fn timed_out(&self, access: &Access) {
         match &access.writer {
             None => self.failed(),
             Some(writer) => writer.away.note(Some(Instant::now())),
@@ -138,7 +138,7 @@ impl Gate {
 }
 
 /// A write that was too late for its caller has not ended.
-pub(super) struct Late(Arc<Gate>);
+pub(in crate::outside) struct Late(Arc<Gate>);
 
 impl Drop for Late {
     fn drop(&mut self) {
