@@ -27,8 +27,8 @@ use std::sync::Arc;
 /// What an entry that was deleted takes beside its id, until it is forgotten.
 const DELETED_BYTES: u64 = 128;
 
-/// Of one owner: what was deleted is forgotten before more is. That is some thirty thousand entries, so that copies which are
-/// brought up now and then seldom miss some.
+/// Of one owner: past that the older half of what was deleted is forgotten before more is. That is some thirty thousand entries, so
+/// that copies which are brought up now and then miss none.
 const MOST_DELETED_BYTES: u64 = 4 << 20;
 
 /// Entries that one statement puts.
@@ -98,7 +98,7 @@ impl Vectors {
         // What is not there makes no owner, and waits for nobody who writes.
         let Some(owner) = owner::read(&self.keeper.db, of.owner).await? else { return Ok(0) };
         if owner.deleted_bytes > MOST_DELETED_BYTES {
-            self.forget_deleted(of.owner).await?;
+            self.forget_oldest(of.owner, MOST_DELETED_BYTES / 2).await?;
         }
         let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes()).collect::<BTreeSet<_>>().into_iter().collect();
         let mut tx = self.keeper.db.write().await?;

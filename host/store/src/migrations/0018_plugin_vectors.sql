@@ -6,16 +6,17 @@ CREATE TABLE plugin_vectors (
     owner TEXT NOT NULL,
     collection TEXT NOT NULL,
     id BYTEA NOT NULL,
-    vector BYTEA,
-    payload TEXT,
     cost BIGINT NOT NULL,
     changed BIGINT NOT NULL,
     deleted_ms BIGINT,
+    vector BYTEA,
+    payload TEXT,
     PRIMARY KEY (owner, collection, id)
 );
 CREATE INDEX plugin_vectors_by_change ON plugin_vectors (owner, changed, collection, id);
 CREATE INDEX plugin_vectors_there ON plugin_vectors (owner, collection) WHERE deleted_ms IS NULL;
 CREATE INDEX plugin_vectors_by_deletion ON plugin_vectors (deleted_ms) WHERE deleted_ms IS NOT NULL;
+CREATE INDEX plugin_vectors_of_owner_by_deletion ON plugin_vectors (owner, deleted_ms) WHERE deleted_ms IS NOT NULL;
 
 -- Of each owner: the last change, the last one of those that were forgotten with what they deleted, the bytes of all its entries,
 -- and those of what was deleted. Whoever changes these holds this row meanwhile.

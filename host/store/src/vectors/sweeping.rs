@@ -20,11 +20,12 @@ const ENTRIES: i64 = 512;
 const MANY: i64 = 64;
 
 const DELETED: &str = "DELETE FROM plugin_vectors WHERE owner = $1 AND (collection, id) IN \
-     (SELECT collection, id FROM plugin_vectors WHERE owner = $1 AND deleted_ms <= $3 ORDER BY changed LIMIT $2) \
+     (SELECT collection, id FROM plugin_vectors WHERE owner = $1 AND deleted_ms <= $3 ORDER BY deleted_ms LIMIT $2) \
      RETURNING CAST(0 AS BIGINT), cost, changed";
 const ALL: &str = "DELETE FROM plugin_vectors WHERE owner = $1 AND (collection, id) IN \
      (SELECT collection, id FROM plugin_vectors WHERE owner = $1 ORDER BY changed LIMIT $2) \
-     RETURNING CASE WHEN deleted_ms IS NULL THEN cost ELSE CAST(0 AS BIGINT) END, CASE WHEN deleted_ms IS NULL THEN CAST(0 AS BIGINT) ELSE cost END, changed";
+     RETURNING CASE WHEN deleted_ms IS NULL THEN cost ELSE CAST(0 AS BIGINT) END, \
+     CASE WHEN deleted_ms IS NULL THEN CAST(0 AS BIGINT) ELSE cost END, changed";
 
 /// What a step removes.
 #[derive(Clone, Copy)]
@@ -60,15 +61,17 @@ impl Vectors {
         }
     }
 
-    /// Forgets all that an owner has deleted, however short a time ago.
-    pub(super) async fn forget_deleted(&self, owner: &str) -> Result<u64, KeepError> {
-        let mut removed = 0;
+    /// Forgets what an owner deleted first, however short a time ago, until so many bytes of it are left.
+    pub(super) async fn forget_oldest(&self, owner: &str, left: u64) -> Result<(), KeepError> {
         loop {
             let mut tx = self.keeper.db.write().await?;
             let before = self.hold(&mut tx, owner).await?;
-            match self.step_in(tx, owner, Which::DeletedBy(i64::MAX), before).await? {
-                0 => return Ok(removed),
-                now => removed += now,
+            if before.deleted_bytes <= left {
+                tx.rollback().await?;
+                return Ok(());
+            }
+            if self.step_in(tx, owner, Which::DeletedBy(i64::MAX), before).await? == 0 {
+                return Ok(());
             }
         }
     }
@@ -113,5 +116,24 @@ impl Vectors {
         }
         let answer = rows.len() as u64;
         self.keeper.end(tx, Ok(Done { answer, before: before.bytes, after: after.bytes, leaves_words: true })).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Place};
+    use sqlx::AssertSqlSafe;
+
+    #[tokio::test]
+    async fn what_is_there_is_not_looked_at_to_forget_what_was_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
+        let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {DELETED}")));
+        let rows = explain.bind("o").bind(ENTRIES).bind(7_i64).fetch_all(db.pool()).await.unwrap();
+        let plan: Vec<String> = rows.iter().map(|row| row.get(3)).collect();
+        let by_deletion = "plugin_vectors_of_owner_by_deletion (owner=? AND deleted_ms<?)";
+        assert!(plan.iter().any(|step| step.contains(by_deletion)), "{plan:?}");
+        assert!(plan.iter().all(|step| !step.contains("plugin_vectors_by_change")), "{plan:?}");
     }
 }
