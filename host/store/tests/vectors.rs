@@ -200,9 +200,28 @@ async fn what_was_deleted_is_forgotten_and_who_missed_it_begins_anew() {
 }
 
 #[tokio::test]
+async fn a_copy_that_is_being_made_goes_on_when_what_was_deleted_before_is_forgotten() {
+    on_each(|fresh| async move {
+        let vectors = Vectors::new(&fresh.db, CAP);
+        let entries: Vec<_> = (0..200).map(|n| entry(&n.to_string(), 1.0)).collect();
+        vectors.put(ANN, entries, CAP).await.unwrap();
+        vectors.delete(ANN, &["7".into()]).await.unwrap();
+        let Changes::Some { cursor, is_last: false, .. } = vectors.changes("ann", None).await.unwrap() else {
+            panic!("{}: the first piece of two", fresh.name)
+        };
+        age(&fresh).await;
+        assert_eq!(vectors.sweep().await.unwrap(), 1, "{}", fresh.name);
+        let next = vectors.changes("ann", Some(&cursor)).await.unwrap();
+        assert!(matches!(next, Changes::Some { is_last: true, .. }), "{}: {next:?}", fresh.name);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_was_deleted_is_forgotten_sooner_where_it_is_much() {
     on_each(|fresh| async move {
-        let (vectors, mut missed) = (Vectors::new(&fresh.db, 1 << 40), Copy::default());
+        let vectors = Vectors::new(&fresh.db, 1 << 40);
+        let (mut missed, mut follows) = (Copy::default(), Copy::default());
         let ids: Vec<String> = (0..1000).map(|n| format!("{n:0>500}")).collect();
         for round in 0..8 {
             vectors
@@ -214,8 +233,12 @@ async fn what_was_deleted_is_forgotten_sooner_where_it_is_much() {
             }
             let gone: Vec<String> = ids.iter().map(|id| format!("{round}{id}")).collect();
             assert_eq!(vectors.delete(ANN, &gone).await.unwrap(), 1000);
+            assert!(follows.follow(&vectors, "ann").await.is_empty());
         }
-        assert_eq!(counted(&fresh, "ann").await, [0, 629_000], "{}: the others were forgotten", fresh.name);
+        // The seventh has passed 4 MiB, and the eighth is after eight steps of 512 entries.
+        let left = 7 * 629_000 - 8 * 512 * 629 + 629_000;
+        assert_eq!(counted(&fresh, "ann").await, [0, left], "{}: the older half was forgotten", fresh.name);
+        assert_eq!(follows.anew, 0, "{}", fresh.name);
         assert!(missed.follow(&vectors, "ann").await.is_empty());
         assert_eq!(missed.anew, 1, "{}", fresh.name);
     })

@@ -7,7 +7,7 @@ use crate::usage::unsigned;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-/// Entries of a piece: of the largest that there may be these are some 10 MB.
+/// Entries of a piece: of the largest that there may be these are some 10 MB, and 50 where payloads are characters that JSON escapes.
 const PIECE: i64 = 128;
 
 /// How far a copy of an owner's entries has come.
@@ -15,7 +15,7 @@ const PIECE: i64 = 128;
 pub struct Cursor {
     /// The last entry that it has: the number of its change, its collection and its id.
     last: (i64, String, Vec<u8>),
-    /// All changes up to this one are in it.
+    /// It has nothing that was deleted by a change up to this one.
     whole: i64,
 }
 
@@ -54,8 +54,8 @@ impl Vectors {
         let mut cursor = match since {
             Some(cursor) => cursor.clone(),
             None => match owner::read(db, owner).await? {
-                // It has nothing that was deleted until now.
-                Some(row) => Cursor { last: Default::default(), whole: row.forgotten },
+                // It will have nothing that was deleted until now.
+                Some(row) => Cursor { last: Default::default(), whole: row.changed },
                 None => return Ok(Changes::None),
             },
         };
