@@ -1,6 +1,7 @@
 //! A database of a test's own on the Postgres that it may use.
 
 use crate::Gateway;
+use std::net::SocketAddr;
 
 /// A Postgres database of a test's own, dropped with this.
 pub struct Database {
@@ -32,6 +33,22 @@ impl Database {
     pub fn url(&self) -> String {
         let (base, _) = self.server.rsplit_once('/').unwrap();
         format!("{base}/{}", self.name)
+    }
+
+    /// The login, and the host and port, of `scheme://user@host:port/database`.
+    fn parts(&self) -> (&str, &str) {
+        let (base, _) = self.server.rsplit_once('/').unwrap();
+        base.rsplit_once('@').unwrap()
+    }
+
+    /// Where its server listens.
+    pub fn address(&self) -> String {
+        self.parts().1.to_owned()
+    }
+
+    /// Its URL by way of something that listens at `address` before the server.
+    pub fn url_by(&self, address: SocketAddr) -> String {
+        format!("{}@{address}/{}", self.parts().0, self.name)
     }
 
     /// A gateway that keeps what lasts here.

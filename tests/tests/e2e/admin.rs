@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command};
 use tidegate_store::{Db, KeptKey, Keys, Place};
+use tidegate_tests::postgres::Database;
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 
 fn config(folder: &Path, more: &str) -> String {
@@ -234,20 +235,11 @@ async fn administrators_have_an_address_of_their_own_where_they_want_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gateways_on_one_store_have_the_same_keys() {
-    let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-        tidegate_skipped::skipped!("keys of several gateways, since TIDEGATE_TEST_POSTGRES names no server");
-        return;
-    };
-    let (base, _) = server.rsplit_once('/').unwrap();
-    let database = format!("tidegate_admin_{}", std::process::id());
-    let psql = |statement: String| {
-        std::process::Command::new("psql").arg(&server).args(["-qc", &statement]).status().unwrap().success()
-    };
-    assert!(psql(format!("CREATE DATABASE {database}")));
+    let Some(database) = Database::new("admin_keys") else { return };
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let start = async |folder: &Path| {
         let mut config = tidegate::config::Config::parse(&config(folder, "")).unwrap();
-        config.store.as_mut().unwrap().postgres = Some(format!("{base}/{database}"));
+        config.store.as_mut().unwrap().postgres = Some(database.url());
         Gateway::start_with(config).await
     };
     let (one, other) = (start(folders[0].path()).await, start(folders[1].path()).await);
@@ -261,7 +253,6 @@ async fn gateways_on_one_store_have_the_same_keys() {
     for gateway in [one, other] {
         gateway.running.stop(Duration::from_secs(5)).await;
     }
-    assert!(psql(format!("DROP DATABASE {database} WITH (FORCE)")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::process::Command;
 use std::sync::OnceLock;
+use tidegate_tests::postgres::Database;
 use tidegate_tests::{BARE, Gateway};
 
 /// The `openai` package. `TIDEGATE_TEST_PYTHON` names an interpreter that has it (`.ci/run` makes one); without
@@ -41,16 +42,12 @@ async fn the_openai_package_finds_its_conversations_again() {
     finds_conversations_again(kept.gateway).await;
 }
 
-/// And in Postgres, where `TIDEGATE_TEST_POSTGRES` names a server.
+/// And in Postgres.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_package_finds_its_conversations_again_in_postgres() {
-    if std::env::var("TIDEGATE_TEST_POSTGRES").is_err() {
-        tidegate_skipped::skipped!("on Postgres: TIDEGATE_TEST_POSTGRES names no server");
-        return;
-    }
+    let Some(database) = Database::new("clients") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let store = format!("[store]\npath = {:?}\npostgres_env = \"TIDEGATE_TEST_POSTGRES\"\n", folder.path());
-    finds_conversations_again(Gateway::start(&format!("{store}[pipeline]\n")).await).await;
+    finds_conversations_again(database.gateway("", folder.path()).await).await;
 }
 
 async fn finds_conversations_again(kept: Gateway) {

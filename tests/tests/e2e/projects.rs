@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 use tidegate::cli::{Cli, Command};
 use tidegate::config::Config;
+use tidegate_tests::postgres::Database;
 use tidegate_tests::{Answer, Gateway};
 
 const PROJECTS: &str = "/v1/organization/projects";
@@ -42,22 +43,12 @@ async fn on_each(what: &str, test: impl AsyncFn(Gateway, Config)) {
     let folder = tempfile::tempdir().unwrap();
     let parsed = Config::parse(&config(folder.path(), "")).unwrap();
     Box::pin(test(Gateway::start_with(parsed.clone()).await, parsed.clone())).await;
-    let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-        tidegate_skipped::skipped!("on Postgres: {what}, since TIDEGATE_TEST_POSTGRES names no server");
-        return;
-    };
+    let Some(database) = Database::new(&format!("projects_{what}")) else { return };
     clear_of_midnight().await;
-    let (base, _) = server.rsplit_once('/').unwrap();
-    let database = format!("tidegate_projects_{}_{}", what.replace(' ', "_"), std::process::id());
-    let psql = |statement: String| {
-        std::process::Command::new("psql").arg(&server).args(["-qc", &statement]).status().unwrap().success()
-    };
-    assert!(psql(format!("CREATE DATABASE {database}")));
     let folder = tempfile::tempdir().unwrap();
     let mut parsed = Config::parse(&config(folder.path(), "")).unwrap();
-    parsed.store.as_mut().unwrap().postgres = Some(format!("{base}/{database}"));
+    parsed.store.as_mut().unwrap().postgres = Some(database.url());
     Box::pin(test(Gateway::start_with(parsed.clone()).await, parsed)).await;
-    assert!(psql(format!("DROP DATABASE {database} WITH (FORCE)")));
 }
 
 async fn call(gateway: &Gateway, by: &str, method: Method, path: &str, body: Option<Value>) -> Answer {

@@ -4,9 +4,11 @@ use crate::talk::until;
 use http_body_util::BodyExt;
 use hyper::Request;
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tidegate_tests::issuer::now_s;
+use tidegate_tests::postgres::Database;
 use tidegate_tests::{Answer, Gateway, ask, collect, with_model};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -267,14 +269,14 @@ async fn an_audit_finds_what_somebody_changed() {
 
 /// A way to a server that can be closed: what goes through it is cut, and nobody else gets in.
 struct Gate {
-    port: u16,
+    address: SocketAddr,
     open: watch::Sender<bool>,
 }
 
 impl Gate {
     async fn to(server: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = listener.local_addr().unwrap();
         let (open, state) = watch::channel(true);
         tokio::spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
@@ -288,29 +290,18 @@ impl Gate {
                 });
             }
         });
-        Self { port, open }
+        Self { address, open }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_away_stops_no_answer_and_gets_each_use_once() {
-    let Ok(server) = std::env::var("TIDEGATE_TEST_POSTGRES") else {
-        tidegate_skipped::skipped!("a database that is away, since TIDEGATE_TEST_POSTGRES names no server");
-        return;
-    };
+    let Some(database) = Database::new("usage_away") else { return };
     clear_of_midnight().await;
-    // scheme://user@host:port/database
-    let (base, _) = server.rsplit_once('/').unwrap();
-    let (login, host) = base.rsplit_once('@').unwrap();
-    let gate = Gate::to(host.to_owned()).await;
-    let database = format!("tidegate_e2e_{}", std::process::id());
-    let psql = |statement: String| {
-        std::process::Command::new("psql").arg(&server).args(["-qc", &statement]).status().unwrap().success()
-    };
-    assert!(psql(format!("CREATE DATABASE {database}")));
+    let gate = Gate::to(database.address()).await;
     let folder = tempfile::tempdir().unwrap();
     let mut config = tidegate::config::Config::parse(&config(folder.path(), "")).unwrap();
-    config.store.as_mut().unwrap().postgres = Some(format!("{login}@127.0.0.1:{}/{database}", gate.port));
+    config.store.as_mut().unwrap().postgres = Some(database.url_by(gate.address));
     let gateway = Gateway::start_with(config).await;
     assert_eq!(chat(&gateway, "alpha", 5).await.status, 200);
     used(&gateway, "alpha", 1, "").await;
@@ -330,5 +321,4 @@ async fn a_database_that_is_away_stops_no_answer_and_gets_each_use_once() {
     assert_eq!(seen["num_model_requests"], chats + 1);
     println!("{chats} answers in {:?} without the database, each billed once", since.elapsed());
     gateway.running.stop(Duration::from_secs(5)).await;
-    assert!(psql(format!("DROP DATABASE {database} WITH (FORCE)")));
 }

@@ -46,13 +46,11 @@ impl Valve {
         Self { address, open }
     }
 
-    /// Of a Postgres whose URL is `scheme://user@host:port/database`: it, and the URL by which it is reached through it.
-    async fn before(url: &str) -> (Self, String) {
-        let (login, rest) = url.rsplit_once('@').unwrap();
-        let (host, database) = rest.rsplit_once('/').unwrap();
-        let valve = Self::to(host.to_owned()).await;
-        let through = format!("{login}@{}/{database}", valve.address);
-        (valve, through)
+    /// Before a database's server: it, and the URL by which the database is reached through it.
+    async fn before(database: &Database) -> (Self, String) {
+        let valve = Self::to(database.address()).await;
+        let url = database.url_by(valve.address);
+        (valve, url)
     }
 }
 
@@ -88,7 +86,7 @@ async fn a_store_that_is_gone_is_unavailable_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_says_nothing_is_waited_for_no_longer_than_a_moment_and_found_again() {
     let Some(database) = Database::new("kv_valve") else { return };
-    let (valve, url) = Valve::before(&database.url()).await;
+    let (valve, url) = Valve::before(&database).await;
     let kv = StoreKv::with_patience(&Db::open(&Place::Postgres(url)).await.unwrap(), 1000, Duration::from_millis(300));
     valve.open.send_replace(false);
     each_fails(&kv, |error| match error {
@@ -109,7 +107,7 @@ async fn a_store_that_says_nothing_is_waited_for_no_longer_than_a_moment_and_fou
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_whose_plugin_cannot_reach_the_store_is_answered() {
     let Some(database) = Database::new("kv_request") else { return };
-    let (valve, url) = Valve::before(&database.url()).await;
+    let (valve, url) = Valve::before(&database).await;
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
         "[plugins]\nkv = \"store\"\n[store]\npath = {:?}\n[[pipeline.stage]]\nplugin = \"away-remembers\"\nfile = {:?}\n\
