@@ -177,9 +177,12 @@ async fn a_store_that_is_gone_is_unavailable_at_once() {
 async fn a_check_says_where_plugins_keep_vectors() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let config = Config::parse(&format!("[store]\npath = {data:?}\n[plugins]\nvectors = \"store\"\n")).unwrap();
-    let facts = tokio::task::spawn_blocking(move || tidegate::check(&config)).await.unwrap().unwrap().join("\n");
     let fact = "vectors   of plugins in the store, 256 MiB at most; they outlive a restart";
-    assert!(facts.contains(fact), "{facts}");
+    for (kv, more) in [("memory", ", and what they keep in `kv` does not"), ("store", "")] {
+        let text = format!("[store]\npath = {data:?}\n[plugins]\nvectors = \"store\"\nkv = {kv:?}\n");
+        let config = Config::parse(&text).unwrap();
+        let facts = tokio::task::spawn_blocking(move || tidegate::check(&config)).await.unwrap().unwrap();
+        assert!(facts.contains(&format!("{fact}{more}")), "{facts:?}");
+    }
     assert!(!data.exists());
 }

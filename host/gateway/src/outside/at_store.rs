@@ -109,18 +109,13 @@ impl AtStore {
         if !self.gate.admits(&access) {
             return Err(self.away("it did not a moment ago"));
         }
-        let unanswered = Unanswered(self.kept);
-        let Ok(pass) = tokio::time::timeout(self.patience, self.gate.enter(&access)).await else {
-            unanswered.answered();
-            self.gate.found_busy(&access);
-            self.failed(&format!("other calls were before it for {} ms", self.patience.as_millis()));
-            return Err(CapabilityError::Unavailable(BUSY.into()));
-        };
+        let pass = self.others(self.gate.enter(&access)).await.inspect_err(|_| self.gate.found_busy(&access))?;
         // Gone with this call: what would change something afterwards is given up.
         let caller = Arc::new(());
         let call = call(&caller);
         let (tell, told) = oneshot::channel();
         let at_work = AtWork { gate: Arc::clone(&self.gate), access, patience: self.patience, _pass: pass };
+        let unanswered = Unanswered(self.kept);
         tokio::spawn(at_work.does(call, tell));
         let heard = told.await;
         unanswered.answered();
@@ -133,6 +128,17 @@ impl AtStore {
             }
             Err(broken) => Err(self.away(&broken.to_string())),
         }
+    }
+
+    /// Waits for those who are before a call, no longer than it would wait for the store.
+    pub(super) async fn others<T>(&self, wait: impl Future<Output = T>) -> Result<T, CapabilityError> {
+        let unanswered = Unanswered(self.kept);
+        let waited = tokio::time::timeout(self.patience, wait).await;
+        unanswered.answered();
+        waited.map_err(|_| {
+            self.failed(&format!("other calls were before it for {} ms", self.patience.as_millis()));
+            CapabilityError::Unavailable(BUSY.into())
+        })
     }
 
     /// What the database says is the operator's alone.
@@ -151,7 +157,7 @@ impl AtStore {
     }
 
     /// Says so to the operator, once a second at most: a database that is away fails each call.
-    fn failed(&self, why: &str) {
+    pub(super) fn failed(&self, why: &str) {
         self.kept.count_failure();
         let now = unix_s();
         if self.logged_s.swap(now, Ordering::Relaxed) != now {

@@ -20,6 +20,9 @@ use tidegate_types::TenantId;
 /// A copy that nobody has searched for so long is let go of.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// What a plugin is told whose search would take too long to begin. The next one goes on from here.
+const COPYING: &str = "what the project keeps is still being read from the server's store; do without, or try again";
+
 /// Vector collections in the server's database.
 pub struct StoreVectors {
     vectors: Vectors,
@@ -82,16 +85,22 @@ impl StoreVectors {
         Arc::clone(copy)
     }
 
-    /// Brings an owner's copy up to what the store has now. Those who ask meanwhile share the next time.
-    async fn bring_up(&self, collection: &Collection) -> Result<(), CapabilityError> {
+    /// Brings an owner's copy up to what the store has now. Those who ask meanwhile share the next time. Whoever has read
+    /// pieces for as long as `patience` leaves the others to the next.
+    async fn bring_up(&self, collection: &Collection, patience: Duration) -> Result<(), CapabilityError> {
         let copy = self.copy(&collection.tenant);
         let own = copy.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut following = copy.following.lock().await;
+        let mut following = self.at_store.others(copy.following.lock()).await?;
         if following.answered >= own {
             return Ok(());
         }
-        let answered = copy.asked.load(Ordering::SeqCst);
-        while !self.follow(collection, &mut following).await? {}
+        let (answered, began) = (copy.asked.load(Ordering::SeqCst), Instant::now());
+        while !self.follow(collection, &mut following).await? {
+            if began.elapsed() >= patience {
+                self.at_store.failed("the copy of what its project keeps is not whole yet");
+                return Err(CapabilityError::Unavailable(COPYING.into()));
+            }
+        }
         following.answered = answered;
         *copy.shown.write() = following.copy.clone().unwrap_or_else(|| Arc::new(MemoryVectors::copy()));
         Ok(())
@@ -178,7 +187,7 @@ impl VectorStore for StoreVectors {
     }
 
     fn ready<'a>(&'a self, collection: &'a Collection) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        Box::pin(self.bring_up(collection))
+        Box::pin(self.bring_up(collection, self.at_store.patience))
     }
 
     fn search<'a>(
@@ -219,6 +228,8 @@ mod tests {
     use super::*;
     use tidegate_store::Place;
 
+    const LONG: Duration = Duration::from_secs(3600);
+
     fn entry(id: &str) -> VectorEntry {
         VectorEntry { id: id.into(), vector: vec![1.0], payload: Vec::new() }
     }
@@ -230,7 +241,9 @@ mod tests {
 
     async fn stored(folder: &tempfile::TempDir) -> StoreVectors {
         let db = Db::open(&Place::Folder(folder.path().into())).await.unwrap();
-        StoreVectors::with_patience(&db, 300, 1 << 20, Duration::from_secs(60))
+        // However slow the machine is, a store that has failed is left alone.
+        let at_store = AtStore::with_gate(Arc::new(Gate::new(2, LONG)), LONG, Kept::Vectors);
+        StoreVectors { at_store, ..StoreVectors::new(&db, 1 << 20, 1 << 20) }
     }
 
     /// As on a gateway that has not followed while another one forgot what was deleted.
@@ -253,6 +266,28 @@ mod tests {
         drop(following);
         store.ready(&own).await.unwrap();
         assert_eq!(ids(&store, &own).await, "b");
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_takes_long_is_made_by_one_search_after_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, own) = (stored(&folder).await, Collection::of_tenant("c", TenantId::new("t")));
+        // More than two pieces.
+        for ids in [0..150, 150..300] {
+            store.put(&own, ids.map(|n| entry(&format!("{n} "))).collect()).await.unwrap();
+        }
+        let mut searches = 1;
+        while let Err(refused) = store.bring_up(&own, Duration::ZERO).await {
+            assert_eq!(refused, CapabilityError::Unavailable(COPYING.into()));
+            assert_eq!(ids(&store, &own).await, "", "a part of a copy is not searched");
+            searches += 1;
+        }
+        assert_eq!((searches, ids(&store, &own).await.matches(' ').count()), (3, 300));
+        let following = store.copy(&own.tenant);
+        let _following = following.following.lock().await;
+        let hasty = AtStore::with_gate(Arc::clone(&store.at_store.gate), Duration::from_millis(20), Kept::Vectors);
+        let store = StoreVectors { at_store: hasty, ..store };
+        assert_eq!(store.ready(&own).await, Err(CapabilityError::Unavailable(super::super::at_store::BUSY.into())));
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use tidegate_types::TenantId;
 
 const MAX_TOP_K: u32 = 1000;
 const MAX_ENTRIES: usize = 256;
+const MAX_DELETED: usize = 1024;
 const MAX_ID_BYTES: usize = 512;
 const MAX_DIMENSIONS: usize = 4096;
 const MAX_PAYLOAD_BYTES: usize = 64 << 10;
@@ -163,7 +164,8 @@ impl wit::Host for HostState {
 
     async fn delete(&mut self, collection: String, ids: Vec<String>) -> wasmtime::Result<Result<u32, wit::Error>> {
         let store = self.blueprint.vectors.clone();
-        let done = match self.collection("vectors.delete", &collection, VectorAccess::Write) {
+        let checked = self.collection("vectors.delete", &collection, VectorAccess::Write);
+        let done = match checked.and_then(|collection| check_deleted(&ids).map(|()| collection)) {
             Ok(collection) => self.meter.waiting(store.delete(&collection, ids)).await,
             Err(error) => Err(error),
         };
@@ -211,6 +213,13 @@ fn check_entries(entries: Vec<wit::Entry>) -> Result<Vec<VectorEntry>, Capabilit
     entries.into_iter().map(check).collect()
 }
 
+fn check_deleted(ids: &[String]) -> Result<(), CapabilityError> {
+    if ids.len() > MAX_DELETED {
+        return Err(CapabilityError::Invalid(format!("{} ids at once; at most {MAX_DELETED}", ids.len())));
+    }
+    Ok(())
+}
+
 fn check_search(vector: &[f32], filter: &[(String, String)]) -> Result<(), CapabilityError> {
     if filter.len() > MAX_FILTER_PAIRS {
         let message = format!("a filter of {} pairs; at most {MAX_FILTER_PAIRS}", filter.len());
@@ -242,6 +251,14 @@ mod tests {
         let refused = check_search(&[1.0], &filter(MAX_FILTER_PAIRS + 1)).unwrap_err();
         assert_eq!(refused, CapabilityError::Invalid("a filter of 65 pairs; at most 64".into()));
         assert!(check_search(&[0.0], &[]).is_err());
+    }
+
+    #[test]
+    fn so_many_are_deleted_at_once_at_most() {
+        let delete = |ids: usize| check_deleted(&vec![String::new(); ids]);
+        delete(MAX_DELETED).unwrap();
+        let refused = delete(MAX_DELETED + 1).unwrap_err();
+        assert_eq!(refused, CapabilityError::Invalid("1025 ids at once; at most 1024".into()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::conversations::Tx;
 use crate::db::Db;
 use crate::error::StoreError;
+use crate::keeping::now_ms;
 use crate::usage::{signed, unsigned};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -51,20 +52,22 @@ pub(super) async fn read(db: &Db, owner: &str) -> Result<Option<Owner>, StoreErr
 pub(super) async fn hold(db: &Db, tx: &mut Tx, owner: &str) -> Result<Owner, StoreError> {
     const POSTGRES: &str =
         "SELECT changed, forgotten, bytes, deleted_bytes FROM plugin_vector_owners WHERE owner = $1 FOR UPDATE";
-    // Who else makes it is waited for; who removed it meanwhile makes this insert it.
-    const MAKE: &str = "INSERT INTO plugin_vector_owners (owner, changed, forgotten, bytes, deleted_bytes) VALUES ($1, 0, 0, 0, 0) \
-         ON CONFLICT (owner) DO UPDATE SET bytes = plugin_vector_owners.bytes \
+    // Who else makes it is waited for; who removed it meanwhile makes this insert it. Numbers begin at the time: an owner who was
+    // removed has had none as high, so whoever followed that one begins anew.
+    const MAKE: &str = "INSERT INTO plugin_vector_owners (owner, changed, forgotten, bytes, deleted_bytes) \
+         VALUES ($1, $2, $2, 0, 0) ON CONFLICT (owner) DO UPDATE SET bytes = plugin_vector_owners.bytes \
          RETURNING changed, forgotten, bytes, deleted_bytes";
     let row = sqlx::query(db.either(READ, POSTGRES)).bind(owner).fetch_optional(&mut **tx).await?;
     match row {
         Some(row) => of_row(row),
-        None => of_row(sqlx::query(MAKE).bind(owner).fetch_one(&mut **tx).await?),
+        None => of_row(sqlx::query(MAKE).bind(owner).bind(now_ms()).fetch_one(&mut **tx).await?),
     }
 }
 
 /// The same of an owner that is there and that nobody else holds, or `None`.
 pub(super) async fn hold_if_free(db: &Db, tx: &mut Tx, owner: &str) -> Result<Option<Owner>, StoreError> {
-    const POSTGRES: &str = "SELECT changed, forgotten, bytes, deleted_bytes FROM plugin_vector_owners WHERE owner = $1 FOR UPDATE SKIP LOCKED";
+    const POSTGRES: &str = "SELECT changed, forgotten, bytes, deleted_bytes FROM plugin_vector_owners \
+         WHERE owner = $1 FOR UPDATE SKIP LOCKED";
     sqlx::query(db.either(READ, POSTGRES)).bind(owner).fetch_optional(&mut **tx).await?.map(of_row).transpose()
 }
 

@@ -76,8 +76,9 @@ async fn each_fails(kv: &StoreKv, with: impl Fn(&CapabilityError) -> bool) {
 async fn a_store_that_is_gone_is_unavailable_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::open(&Place::Folder(folder.path().into())).await.unwrap();
+    let patient = StoreKv::with_patience(&db, 1000, Duration::from_secs(60));
+    patient.set(&ann(), "k".into(), vec![1], None, 1000).await.unwrap();
     let kv = StoreKv::new(&db, 1000);
-    kv.set(&ann(), "k".into(), vec![1], None, 1000).await.unwrap();
     db.close().await;
     each_fails(&kv, |error| matches!(error, CapabilityError::Unavailable(why) if why.contains("the server's store")))
         .await;
