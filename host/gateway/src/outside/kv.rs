@@ -2,7 +2,6 @@
 //! share it. The store counts and keeps (`tidegate_store::Kv`).
 
 use super::at_store::{Access, AtStore, Gate, Kept, PATIENCE};
-use std::sync::Arc;
 use std::time::Duration;
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvRefusal, KvStore, Namespace};
 use tidegate_store::{Db, KeepError, Kv, Space};

@@ -4,7 +4,7 @@ use super::super::at_store::{AWAY, BUSY};
 use super::*;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use std::future::pending;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tidegate_store::Place;
 use tidegate_types::TenantId;
