@@ -328,8 +328,10 @@ async fn what_an_archived_project_had_goes_and_no_other_projects() {
         for owner in ["proj_a", "proj_b", "t"] {
             vectors.put(Collection { owner, ..ANN }, entries.clone(), CAP).await.unwrap();
         }
-        let mut copy = Copy::default();
-        assert_eq!(copy.follow(&vectors, "proj_a").await.len(), 600);
+        let [mut copy, mut late] = [Copy::default(), Copy::default()];
+        for copy in [&mut copy, &mut late] {
+            assert_eq!(copy.follow(&vectors, "proj_a").await.len(), 600);
+        }
         assert_eq!(vectors.sweep().await.unwrap(), 0);
         projects.archive("proj_a", 5, |_, _| true).await.unwrap();
         assert_eq!(vectors.sweep().await.unwrap(), 600, "{}", fresh.name);
@@ -338,6 +340,9 @@ async fn what_an_archived_project_had_goes_and_no_other_projects() {
             assert_eq!(Copy::default().follow(&vectors, owner).await.len(), 600, "{}: {owner}", fresh.name);
         }
         assert_eq!(counted(&fresh, "proj_a").await, [0, 0], "{}", fresh.name);
+        // A request that was on its way: who has not looked meanwhile finds that alone.
+        vectors.put(Collection { owner: "proj_a", ..ANN }, vec![entry("z", 1.0)], CAP).await.unwrap();
+        assert_eq!(late.follow(&vectors, "proj_a").await.len(), 1, "{}", fresh.name);
     })
     .await;
 }

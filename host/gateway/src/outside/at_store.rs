@@ -14,9 +14,10 @@ use tidegate_store::{Db, KeepError, StoreError};
 use tidegate_types::clock::unix_s;
 use tokio::sync::oneshot;
 
-/// How long a plugin waits for its turn, and then for the store. Both together are shorter than the time that tools, retrievers,
-/// memories and observers have where the operator says nothing else, so that these hear of it and can do without; a guard
-/// of prompts or whole answers hears of the first, and one of streams ends by its own time.
+/// How long a plugin waits for its turn, and then for the store; a search before that for as much of its copy
+/// (`vectors.rs`). All of it together is shorter than the time that tools, retrievers, memories and observers have where
+/// the operator says nothing else, so that these hear of it and can do without; a guard of prompts or whole answers
+/// hears of the first, and one of streams ends by its own time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// For how long a store that has not answered is left alone: a plugin that asks again and again waits once.

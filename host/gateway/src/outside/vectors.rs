@@ -85,16 +85,17 @@ impl StoreVectors {
         Arc::clone(copy)
     }
 
-    /// Brings an owner's copy up to what the store has now. Those who ask meanwhile share the next time. Whoever has read
-    /// pieces for as long as `patience` leaves the others to the next.
+    /// Brings an owner's copy up to what the store has now. Those who ask meanwhile share the next time. Whoever has waited
+    /// for others and read pieces for as long as `patience` leaves what is missing to the next.
     async fn bring_up(&self, collection: &Collection, patience: Duration) -> Result<(), CapabilityError> {
         let copy = self.copy(&collection.tenant);
         let own = copy.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let began = Instant::now();
         let mut following = self.at_store.others(copy.following.lock()).await?;
         if following.answered >= own {
             return Ok(());
         }
-        let (answered, began) = (copy.asked.load(Ordering::SeqCst), Instant::now());
+        let answered = copy.asked.load(Ordering::SeqCst);
         while !self.follow(collection, &mut following).await? {
             if began.elapsed() >= patience {
                 self.at_store.failed("the copy of what its project keeps is not whole yet");
@@ -225,6 +226,7 @@ impl VectorStore for StoreVectors {
 
 #[cfg(test)]
 mod tests {
+    use super::super::at_store::BUSY;
     use super::*;
     use tidegate_store::Place;
 
@@ -287,7 +289,7 @@ mod tests {
         let _following = following.following.lock().await;
         let hasty = AtStore::with_gate(Arc::clone(&store.at_store.gate), Duration::from_millis(20), Kept::Vectors);
         let store = StoreVectors { at_store: hasty, ..store };
-        assert_eq!(store.ready(&own).await, Err(CapabilityError::Unavailable(super::super::at_store::BUSY.into())));
+        assert_eq!(store.ready(&own).await, Err(CapabilityError::Unavailable(BUSY.into())));
     }
 
     #[tokio::test]
