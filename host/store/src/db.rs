@@ -191,6 +191,13 @@ impl Db {
         Ok(())
     }
 
+    /// How SQLite would go about a statement, step by step.
+    #[cfg(test)]
+    pub(crate) async fn plan(&self, statement: &str) -> Vec<String> {
+        let explain = sqlx::query(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")));
+        explain.fetch_all(&self.pool).await.unwrap().iter().map(|row| row.get(3)).collect()
+    }
+
     /// Closes its connections, once their statements have ended.
     pub async fn close(&self) {
         tokio::join!(self.of_plugins.close(), self.pool.close());

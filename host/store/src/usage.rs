@@ -220,23 +220,18 @@ pub(crate) fn unsigned(number: i64) -> u64 {
 mod tests {
     use super::*;
     use crate::Place;
-    use sqlx::AssertSqlSafe;
 
     #[tokio::test]
     async fn what_one_has_spent_is_found_without_a_look_at_what_others_have() {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
         for holder in [Holder::Tenant("t"), Holder::Project("proj_p"), Holder::Key("k")] {
-            let (statement, name) = holder.spent();
-            let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")));
-            let rows = explain.bind(1_i64).bind(1_i64).bind(name).fetch_all(db.pool()).await.unwrap();
-            let plan: Vec<String> = rows.iter().map(|row| row.get(3)).collect();
+            let (statement, _) = holder.spent();
+            let plan = db.plan(statement).await;
             let is_bound = |step: &String| step.contains("=? AND ended_ms>?)");
             assert!(!plan.is_empty() && plan.iter().all(is_bound), "{holder:?}: {plan:?}");
         }
-        let of_a_tenant = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {}", sums_of!("tenant = $7"))));
-        let rows = of_a_tenant.fetch_all(db.pool()).await.unwrap();
-        let plan: Vec<String> = rows.iter().map(|row| row.get(3)).collect();
+        let plan = db.plan(sums_of!("tenant = $7")).await;
         assert!(plan.iter().any(|step| step.contains("usage_by_tenant (tenant=? AND ended_ms>")), "{plan:?}");
     }
 }

@@ -176,7 +176,6 @@ impl Kv {
 mod tests {
     use super::*;
     use crate::{Db, Place};
-    use sqlx::AssertSqlSafe;
     use std::time::Duration;
 
     /// Before and after it knows how much there is: who needs room asks for the spaces on its way.
@@ -191,9 +190,7 @@ mod tests {
         }
         for statement in ["SELECT 1", "ANALYZE"] {
             sqlx::query(statement).execute(kv.keeper.db.pool()).await.unwrap();
-            let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {SPACES}")));
-            let rows = explain.bind(now_ms()).bind(MANY).fetch_all(kv.keeper.db.pool()).await.unwrap();
-            let plan: Vec<String> = rows.iter().map(|row| row.get(3)).collect();
+            let plan = db.plan(SPACES).await;
             let looks = plan.iter().filter(|step| step.contains("plugin_values"));
             let is_bound = |step: &String| step.contains("plugin_values_by_end (ends_ms<?)");
             assert!(looks.clone().count() == 1 && looks.clone().all(is_bound), "{plan:?}");

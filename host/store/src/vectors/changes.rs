@@ -119,16 +119,12 @@ fn text(id: &[u8]) -> Result<String, StoreError> {
 mod tests {
     use super::*;
     use crate::{Db, Place};
-    use sqlx::AssertSqlSafe;
 
     #[tokio::test]
     async fn what_a_copy_has_is_not_looked_at_to_find_what_it_lacks() {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
-        let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {NEXT}")));
-        let bound = explain.bind("o").bind(7_i64).bind("c").bind(b"id".as_slice()).bind(PIECE);
-        let rows = bound.fetch_all(db.pool()).await.unwrap();
-        let plan: Vec<String> = rows.iter().map(|row| row.get(3)).collect();
+        let plan = db.plan(NEXT).await;
         let by_change = "plugin_vectors_by_change (owner=? AND (changed,collection,id)>(?,?,?))";
         assert!(plan.len() == 1 && plan[0].contains(by_change), "{plan:?}");
     }

@@ -123,15 +123,12 @@ impl Vectors {
 mod tests {
     use super::*;
     use crate::{Db, Place};
-    use sqlx::AssertSqlSafe;
 
     #[tokio::test]
     async fn what_is_there_is_not_looked_at_to_forget_what_was_deleted() {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::open(&Place::Folder(folder.path().to_owned())).await.unwrap();
-        let explain = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {DELETED}")));
-        let rows = explain.bind("o").bind(ENTRIES).bind(7_i64).fetch_all(db.pool()).await.unwrap();
-        let plan: Vec<String> = rows.iter().map(|row| row.get(3)).collect();
+        let plan = db.plan(DELETED).await;
         let by_deletion = "plugin_vectors_of_owner_by_deletion (owner=? AND deleted_ms<?)";
         assert!(plan.iter().any(|step| step.contains(by_deletion)), "{plan:?}");
         assert!(plan.iter().all(|step| !step.contains("plugin_vectors_by_change")), "{plan:?}");
