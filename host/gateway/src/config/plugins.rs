@@ -166,14 +166,18 @@ impl PluginsConfig {
     }
 
     /// One line each for the operator about what is not in memory.
-    pub(crate) fn kept_facts(&self) -> impl Iterator<Item = String> {
-        let alone = if self.kv == KeptIn::Memory { ", and what they keep in `kv` does not" } else { "" };
-        let kv = ("kv        of", self.kv, self.kv_mib, "it outlives", "");
-        let vectors = ("vectors   of", self.vectors, self.vectors_mib as u64, "they outlive", alone);
-        let stored = [kv, vectors].into_iter().filter(|(_, kept_in, ..)| *kept_in == KeptIn::Store);
-        stored.map(|(of, _, mib, outlives, more)| {
-            format!("{of} plugins in the store, {mib} MiB at most; {outlives} a restart{more}")
-        })
+    pub(crate) fn kept_facts(&self) -> Vec<String> {
+        let mut facts = Vec::new();
+        if self.kv == KeptIn::Store {
+            let mib = self.kv_mib;
+            facts.push(format!("kv        of plugins in the store, {mib} MiB at most; it outlives a restart"));
+        }
+        if self.vectors == KeptIn::Store {
+            let mib = self.vectors_mib;
+            let alone = if self.kv == KeptIn::Memory { ", and what they keep in `kv` does not" } else { "" };
+            facts.push(format!("vectors   of plugins in the store, {mib} MiB at most; they outlive a restart{alone}"));
+        }
+        facts
     }
 
     /// Whether both have the same bounds and places, which hold from the start on.
