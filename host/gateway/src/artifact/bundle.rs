@@ -46,6 +46,13 @@ struct Subject {
     digest: BTreeMap<String, String>,
 }
 
+/// What a bundle says that it states, signed or not.
+pub fn predicate(bundle: &[u8]) -> Option<String> {
+    let Bundle { dsse_envelope: envelope } = serde_json::from_slice(bundle).ok()?;
+    let statement: Statement = serde_json::from_slice(&BASE64.decode(&envelope.payload).ok()?).ok()?;
+    Some(statement.predicate_type)
+}
+
 /// The tag of the list of what belongs to an artifact, in registries that answer no questions about that.
 pub fn list_tag(artifact: &Digest) -> String {
     format!("sha256-{}", artifact.hex())

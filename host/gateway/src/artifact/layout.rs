@@ -90,18 +90,14 @@ impl Layout {
     /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay.
     pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         let mut index = self.index()?;
-        let mut signatures = self.signatures(&index, &artifact.digest())?;
-        artifact.signatures.iter().cloned().for_each(|new| signature::add(&mut signatures, new));
-        self.put(artifact, &signatures, Some(tag), &mut index)?;
+        self.put(artifact, &artifact.signatures, Some(tag), &mut index)?;
         self.write_index(&index)
     }
 
     /// Adds a signature to an artifact that is there.
     pub fn sign(&self, artifact: &Artifact, new: Signature) -> anyhow::Result<()> {
         let mut index = self.index()?;
-        let mut signatures = artifact.signatures.clone();
-        signature::add(&mut signatures, new);
-        self.put(artifact, &signatures, None, &mut index)?;
+        self.put(artifact, &[new], None, &mut index)?;
         self.write_index(&index)
     }
 
@@ -134,7 +130,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Writes blobs, and notes their manifests; without a tag the artifact is noted already.
+    /// Writes blobs, and notes their manifests; without a tag the artifact is noted already. Signatures that are there stay.
     fn put(
         &self,
         artifact: &Artifact,
@@ -151,7 +147,8 @@ impl Layout {
         if signatures.is_empty() {
             return Ok(());
         }
-        let (manifest, config) = signature::manifest(signatures)?;
+        let there = self.manifest_of_signatures(index, &artifact.digest())?;
+        let (manifest, config) = signature::manifest(there.as_deref(), signatures)?;
         for blob in signatures.iter().map(|one| &one.payload).chain([&config, &manifest]) {
             self.write_blob(blob)?;
         }
@@ -163,13 +160,16 @@ impl Layout {
     }
 
     fn signatures(&self, index: &Index, artifact: &Digest) -> anyhow::Result<Vec<Signature>> {
-        let tag = signature::tag(artifact);
-        let Some(found) = index.manifests.iter().find(|one| one.annotations.get(TAG) == Some(&tag)) else {
-            return Ok(Vec::new());
-        };
-        let layers = signature::layers(&self.document(found)?)?;
+        let Some(manifest) = self.manifest_of_signatures(index, artifact)? else { return Ok(Vec::new()) };
+        let layers = signature::layers(&manifest)?;
         let payloads = layers.iter().map(|layer| self.blob(layer)).collect::<anyhow::Result<_>>()?;
         signature::read(&layers, payloads)
+    }
+
+    fn manifest_of_signatures(&self, index: &Index, artifact: &Digest) -> anyhow::Result<Option<Vec<u8>>> {
+        let tag = signature::tag(artifact);
+        let found = index.manifests.iter().find(|one| one.annotations.get(TAG) == Some(&tag));
+        found.map(|one| self.document(one)).transpose()
     }
 
     /// Removes blobs that no manifest of the index leads to.

@@ -53,7 +53,7 @@ pub async fn sign(
     match &reference.place {
         PlaceName::Folder(folder) => Layout::open(folder)?.sign(artifact, signature),
         PlaceName::Registry { host, repository } => {
-            Registry::new(host, repository, access)?.push_signatures(&artifact.digest(), &[signature]).await
+            Registry::new(host, repository, access)?.push_signatures(&artifact.digest(), &[&signature]).await
         }
     }
     .with_context(|| format!("cannot sign {reference}"))

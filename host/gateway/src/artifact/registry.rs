@@ -93,7 +93,7 @@ impl Registry {
 
     /// Takes the artifact of a tag or digest, with its signatures.
     pub async fn pull(&self, wanted: &str) -> anyhow::Result<Artifact> {
-        let Some(manifest) = self.manifest(wanted).await? else {
+        let Some(manifest) = self.document(wanted, MANIFEST_TYPE).await? else {
             bail!("there is no `{wanted}` in {} of {}", self.repository, self.origin)
         };
         let parsed = Manifest::parse(&manifest)?;
@@ -107,31 +107,40 @@ impl Registry {
         Artifact::assemble(manifest, config, component, signatures)
     }
 
-    /// Puts an artifact under a tag. Signatures go first, so that who pulls the tag finds them.
+    /// Puts an artifact under a tag. Signatures go before that, so that who pulls the tag finds them.
     pub async fn push(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         self.auth.will_push();
-        if !artifact.signatures.is_empty() {
-            self.push_signatures(&artifact.digest(), &artifact.signatures).await?;
+        let digest = artifact.digest();
+        let (bundles, signatures): (Vec<_>, Vec<_>) = artifact.signatures.iter().partition(|one| one.is_bundle());
+        if !signatures.is_empty() {
+            self.push_signatures(&digest, &signatures).await?;
         }
         self.push_blob(&artifact.config).await.context("the config")?;
         self.push_blob(&artifact.component).await.context("the component")?;
-        self.push_manifest(&artifact.manifest, tag).await
+        if !bundles.is_empty() {
+            // What they belong to has to be there.
+            self.push_document(&artifact.manifest, MANIFEST_TYPE, &digest.to_string()).await?;
+            self.attach(&artifact.descriptor(), &bundles).await?;
+        }
+        self.push_document(&artifact.manifest, MANIFEST_TYPE, tag).await.map(drop)
     }
 
     /// Adds signatures to those that are there.
-    pub async fn push_signatures(&self, artifact: &Digest, new: &[Signature]) -> anyhow::Result<()> {
+    pub async fn push_signatures(&self, artifact: &Digest, new: &[&Signature]) -> anyhow::Result<()> {
         self.auth.will_push();
-        let mut all = self.signatures(artifact).await.context("the signatures that are there")?;
-        new.iter().cloned().for_each(|new| signature::add(&mut all, new));
-        let (manifest, config) = signature::manifest(&all)?;
-        for blob in all.iter().map(|one| &one.payload).chain([&config]) {
+        let tag = signature::tag(artifact);
+        let there = self.document(&tag, MANIFEST_TYPE).await.context("the signatures that are there")?;
+        let (manifest, config) = signature::manifest(there.as_deref(), new.iter().copied())?;
+        for blob in new.iter().map(|one| &one.payload).chain([&config]) {
             self.push_blob(blob).await.context("a signature")?;
         }
-        self.push_manifest(&manifest, &signature::tag(artifact)).await
+        self.push_document(&manifest, MANIFEST_TYPE, &tag).await.map(drop)
     }
 
     async fn signatures(&self, artifact: &Digest) -> anyhow::Result<Vec<Signature>> {
-        let Some(manifest) = self.manifest(&signature::tag(artifact)).await? else { return Ok(Vec::new()) };
+        let Some(manifest) = self.document(&signature::tag(artifact), MANIFEST_TYPE).await? else {
+            return Ok(Vec::new());
+        };
         let layers = signature::layers(&manifest)?;
         let mut payloads = Vec::new();
         for layer in &layers {
@@ -140,9 +149,9 @@ impl Registry {
         signature::read(&layers, payloads)
     }
 
-    /// A manifest by tag or digest; `None` where there is none.
-    async fn manifest(&self, wanted: &str) -> anyhow::Result<Option<Vec<u8>>> {
-        let headers = HeaderMap::from_iter([("accept".parse()?, HeaderValue::from_static(MANIFEST_TYPE))]);
+    /// A manifest, or a list of them, by tag or digest; `None` where there is none.
+    async fn document(&self, wanted: &str, kind: &'static str) -> anyhow::Result<Option<Vec<u8>>> {
+        let headers = HeaderMap::from_iter([("accept".parse()?, HeaderValue::from_static(kind))]);
         let mut answer = self.send(Method::GET, &self.path("manifests", wanted), headers, Vec::new()).await?;
         match answer.status.as_u16() {
             200 => {}
@@ -150,20 +159,21 @@ impl Registry {
             _ => return Err(refused("does not give the manifest", answer).await),
         }
         match header(&answer.headers, "content-type").split(';').next().unwrap_or_default().trim() {
-            MANIFEST_TYPE => {}
+            said if said == kind => {}
             INDEX_TYPE => bail!("`{wanted}` is a list of artifacts, and a plugin is one; name its digest"),
-            other => bail!("`{wanted}` came as `{}`, which is no OCI image manifest", other.escape_debug()),
+            other => bail!("`{wanted}` came as `{}`, and should be `{kind}`", other.escape_debug()),
         }
         let bytes = answer.collect(MAX_DOCUMENT_BYTES).await.context("the manifest")?;
         check_digest(&bytes, wanted, header(&answer.headers, "docker-content-digest"))?;
         Ok(Some(bytes))
     }
 
-    async fn push_manifest(&self, manifest: &[u8], tag: &str) -> anyhow::Result<()> {
-        let headers = HeaderMap::from_iter([("content-type".parse()?, HeaderValue::from_static(MANIFEST_TYPE))]);
-        let answer = self.send(Method::PUT, &self.path("manifests", tag), headers, manifest.to_vec()).await?;
+    /// Puts a manifest, or a list of them, under a tag or its digest; gives what the registry says to that.
+    async fn push_document(&self, document: &[u8], kind: &'static str, name: &str) -> anyhow::Result<HeaderMap> {
+        let headers = HeaderMap::from_iter([("content-type".parse()?, HeaderValue::from_static(kind))]);
+        let answer = self.send(Method::PUT, &self.path("manifests", name), headers, document.to_vec()).await?;
         match answer.status.as_u16() {
-            201 | 200 => Ok(()),
+            201 | 200 => Ok(answer.headers),
             _ => Err(refused("does not take the manifest", answer).await),
         }
     }

@@ -1,6 +1,7 @@
 //! Signatures of artifacts, in the form of `cosign`: a signed text that names the manifest's digest, kept as a layer of
 //! a manifest of its own under the tag `sha256-DIGEST.sig` (`docs/decisions/0009` says why that form). A bundle, which newer
-//! versions of `cosign` make, is read as well (`bundle.rs`), and kept as a layer there when an artifact travels on.
+//! versions of `cosign` make, is read as well (`bundle.rs`), and kept as a layer there in a folder. What others say in such
+//! manifests stays in them, whatever it is.
 //!
 //! What is signed is the digest of the manifest, which holds those of the config and of the component.
 
@@ -27,6 +28,8 @@ pub(super) const MAX_SIGNATURES: usize = 32;
 pub struct Signature {
     /// The signed text, or the bundle.
     pub payload: Vec<u8>,
+    /// As it was found, with what its signer says of it to others.
+    layer: Descriptor,
     proof: Proof,
     claimed_key: Option<PublicKey>,
 }
@@ -62,7 +65,15 @@ impl Signature {
             },
             "optional": null,
         }))?;
-        Ok(Self { proof: Proof::Beside(key.sign(&payload)), payload, claimed_key: Some(key.public()) })
+        let (signed, public) = (key.sign(&payload), key.public());
+        let layer = Descriptor::of(PAYLOAD_TYPE, &payload).with(SIGNATURE, BASE64.encode(&signed));
+        let layer = layer.with(KEY, public.to_string());
+        Ok(Self { payload, layer, proof: Proof::Beside(signed), claimed_key: Some(public) })
+    }
+
+    /// Whether it is a bundle, which belongs beside an artifact and not under the tag.
+    pub fn is_bundle(&self) -> bool {
+        self.proof == Proof::Within
     }
 
     /// Whether `key` signed `artifact`.
@@ -73,25 +84,15 @@ impl Signature {
             && key.verifies(&self.payload, bytes)
     }
 
-    /// The layer that holds it.
-    fn layer(&self) -> Descriptor {
-        let Proof::Beside(bytes) = &self.proof else { return Descriptor::of(bundle::TYPE, &self.payload) };
-        let layer = Descriptor::of(PAYLOAD_TYPE, &self.payload).with(SIGNATURE, BASE64.encode(bytes));
-        match &self.claimed_key {
-            Some(key) => layer.with(KEY, key.to_string()),
-            None => layer,
-        }
-    }
-
     fn read(layer: &Descriptor, payload: Vec<u8>) -> anyhow::Result<Self> {
         if layer.media_type == bundle::TYPE {
-            return Ok(Self { payload, proof: Proof::Within, claimed_key: None });
+            return Ok(Self { payload, layer: layer.clone(), proof: Proof::Within, claimed_key: None });
         }
         let text = layer.annotations.get(SIGNATURE).context("a signature's layer has no signature")?;
         let bytes = BASE64.decode(text).context("a signature is no base64")?;
         // A key that cannot be read is none that is trusted.
         let claimed_key = layer.annotations.get(KEY).and_then(|key| PublicKey::parse(key).ok());
-        Ok(Self { payload, proof: Proof::Beside(bytes), claimed_key })
+        Ok(Self { payload, layer: layer.clone(), proof: Proof::Beside(bytes), claimed_key })
     }
 }
 
@@ -138,27 +139,46 @@ pub fn tag(artifact: &Digest) -> String {
     format!("sha256-{}.sig", artifact.hex())
 }
 
-/// The manifest and config that hold signatures; their payloads are the layers.
-pub fn manifest(signatures: &[Signature]) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
-    let layers: Vec<Descriptor> = signatures.iter().map(Signature::layer).collect();
+/// The manifest and config that hold signatures, whose payloads are layers, beside what is `there` already.
+pub fn manifest<'a>(
+    there: Option<&[u8]>,
+    new: impl IntoIterator<Item = &'a Signature>,
+) -> anyhow::Result<(Vec<u8>, Vec<u8>)> {
+    let there = there.map(Manifest::parse).transpose().context("the manifest of its signatures")?;
+    let (mut layers, annotations) = there.map(|there| (there.layers, there.annotations)).unwrap_or_default();
+    for signature in new {
+        if !layers.contains(&signature.layer) {
+            layers.push(signature.layer.clone());
+        }
+    }
+    check_layers(&layers)?;
     let digests: Vec<&Digest> = layers.iter().map(|layer| &layer.digest).collect();
     let config = serde_json::to_vec(&json!({
         "architecture": "", "os": "", "config": {},
         "rootfs": { "type": "layers", "diff_ids": digests },
     }))?;
-    let manifest = Manifest::new(Descriptor::of(IMAGE_CONFIG_TYPE, &config), layers);
+    let manifest = Manifest { annotations, ..Manifest::new(Descriptor::of(IMAGE_CONFIG_TYPE, &config), layers) };
     Ok((manifest.bytes()?, config))
 }
 
 /// The layers of a manifest of signatures that are worth fetching.
 pub fn layers(manifest: &[u8]) -> anyhow::Result<Vec<Descriptor>> {
     let manifest = Manifest::parse(manifest).context("the manifest of its signatures")?;
-    let is_read = |layer: &Descriptor| [PAYLOAD_TYPE, bundle::TYPE].contains(&layer.media_type.as_str());
-    let layers: Vec<Descriptor> = manifest.layers.into_iter().filter(is_read).collect();
-    if layers.len() > MAX_SIGNATURES || layers.iter().any(|layer| layer.size > MAX_DOCUMENT_BYTES) {
+    check_layers(&manifest.layers)?;
+    Ok(manifest.layers.into_iter().filter(is_read).collect())
+}
+
+fn is_read(layer: &Descriptor) -> bool {
+    [PAYLOAD_TYPE, bundle::TYPE].contains(&layer.media_type.as_str())
+}
+
+/// Nobody shall have to fetch more.
+fn check_layers(layers: &[Descriptor]) -> anyhow::Result<()> {
+    let read: Vec<_> = layers.iter().filter(|layer| is_read(layer)).collect();
+    if read.len() > MAX_SIGNATURES || read.iter().any(|layer| layer.size > MAX_DOCUMENT_BYTES) {
         bail!("it has more than {MAX_SIGNATURES} signatures, or one of more than {MAX_DOCUMENT_BYTES} bytes");
     }
-    Ok(layers)
+    Ok(())
 }
 
 /// Signatures of layers and what was found under their digests.
@@ -242,16 +262,42 @@ mod tests {
     fn signatures_survive_their_manifest_and_a_changed_payload_does_not() {
         let this = Digest::of(b"this");
         let (payload, of_cosign) = bundle::tests::bundle(&bundle::tests::signed(&this));
-        let bundled = Signature { payload, proof: Proof::Within, claimed_key: None };
+        let layer = Descriptor::of(bundle::TYPE, &payload);
+        let bundled = read(&[layer], vec![payload]).unwrap().remove(0);
         let all = [Signature::new(&key(), &this, "a").unwrap(), bundled];
         assert!(check_trusted(&all, &this, &[of_cosign]).is_ok());
         assert!(check_trusted(&all, &Digest::of(b"other"), &[of_cosign]).is_err());
-        let (manifest, _) = manifest(&all).unwrap();
+        let (manifest, _) = manifest(None, &all).unwrap();
         let layers = layers(&manifest).unwrap();
         let payloads = |all: &[Signature]| all.iter().map(|one| one.payload.clone()).collect::<Vec<_>>();
         assert_eq!(read(&layers, payloads(&all)).unwrap(), all);
         let mut changed = payloads(&all);
         changed[1][0] ^= 1;
         assert!(read(&layers, changed).is_err());
+    }
+
+    #[test]
+    fn what_others_say_in_the_manifest_stays_in_it() {
+        let this = Digest::of(b"this");
+        let mut theirs = Signature::new(&key(), &this, "a").unwrap();
+        theirs.layer = theirs.layer.with("dev.sigstore.cosign/certificate", "theirs");
+        let strange = Descriptor::of("text/x", b"strange").with("of", "somebody");
+        let mut there = Manifest::new(Descriptor::of("c", b"c"), vec![theirs.layer.clone(), strange]);
+        there.annotations.insert("by".into(), "them".into());
+        let ours = Signature::new(&key(), &this, "a").unwrap();
+        let (bytes, config) = manifest(Some(&there.bytes().unwrap()), [&theirs, &ours, &ours]).unwrap();
+        let made = Manifest::parse(&bytes).unwrap();
+        assert_eq!(made.annotations, there.annotations);
+        assert_eq!(made.layers, [&there.layers[..], &[ours.layer]].concat());
+        assert!(made.config.check(&config).is_ok());
+    }
+
+    #[test]
+    fn no_more_signatures_are_made_than_are_read() {
+        let this = Digest::of(b"this");
+        let many: Vec<Signature> = (0..=MAX_SIGNATURES).map(|_| Signature::new(&key(), &this, "a").unwrap()).collect();
+        let (full, _) = manifest(None, &many[1..]).unwrap();
+        assert!(layers(&full).is_ok());
+        assert!(format!("{:#}", manifest(Some(&full), &many[..1]).unwrap_err()).contains("more than 32 signatures"));
     }
 }

@@ -2,6 +2,7 @@
 //! wants to know who asks, and ones that lie.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bundles;
 mod server;
 
 use base64::Engine;
@@ -106,100 +107,6 @@ fn a_second_signer_is_added_to_the_first() {
     desk.good(&format!("plugin sign {} --key second.pem", registry.reference(":1")));
     let said = desk.good(&format!("plugin pull {}", registry.reference(":1")));
     assert!(said.contains(&desk.key) && said.contains(&second), "{said}");
-}
-
-/// A bundle as `cosign sign` makes it, by a key of ours.
-fn bundle(pem: &str, artifact: &str) -> Vec<u8> {
-    let base64 = base64::engine::general_purpose::STANDARD;
-    let der = base64.decode(pem.lines().filter(|line| !line.starts_with('-')).collect::<String>()).unwrap();
-    let key = ring::signature::Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der).unwrap();
-    let kind = "application/vnd.in-toto+json";
-    let payload = serde_json::json!({
-        "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"digest": {"sha256": artifact.trim_start_matches("sha256:")}}],
-        "predicateType": "https://sigstore.dev/cosign/sign/v1",
-        "predicate": {},
-    });
-    let payload = payload.to_string();
-    let signed = key.sign(format!("DSSEv1 {} {kind} {} {payload}", kind.len(), payload.len()).as_bytes());
-    let bundle = serde_json::json!({
-        "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
-        "verificationMaterial": {"publicKey": {"hint": "theirs"}},
-        "dsseEnvelope": {
-            "payload": base64.encode(payload), "payloadType": kind, "signatures": [{"sig": base64.encode(signed.as_ref())}],
-        },
-    });
-    bundle.to_string().into_bytes()
-}
-
-/// The operator's own folder holds it then, and the server asks no registry.
-#[test]
-fn a_bundle_that_is_attached_in_the_registry_counts_as_a_signature_from_then_on() {
-    for by_asking in [true, false] {
-        let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
-        desk.good("plugin pack mine.wasm");
-        desk.push(&registry, ":1");
-        let trusted = desk.good("plugin key new theirs.pem").trim().to_owned();
-        let config = format!(
-            "[plugins]\ntrusted_keys = [\"{trusted}\"]\n[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"taken\"\n"
-        );
-        std::fs::write(desk.path("tidegate.toml"), config).unwrap();
-        let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
-        desk.good(&pull);
-        desk.refused("check tidegate.toml", &["is not signed"]);
-        let pem = std::fs::read_to_string(desk.path("theirs.pem")).unwrap();
-        registry.attach(&desk.artifact(), &bundle(&pem, &format!("sha256:{}", "0".repeat(64))), by_asking);
-        desk.good(&pull);
-        desk.refused("check tidegate.toml", &["is signed, but by none of plugins.trusted_keys"]);
-        registry.attach(&desk.artifact(), &bundle(&pem, &desk.artifact()), by_asking);
-        desk.good(&pull);
-        assert!(desk.good("check tidegate.toml").contains("is good"), "by asking: {by_asking}");
-    }
-}
-
-/// Whoever may write to the repository may put anything beside an artifact, and attestations are there by right.
-#[test]
-fn what_lies_beside_a_signed_artifact_is_in_nobodys_way() {
-    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
-    desk.good("plugin pack mine.wasm");
-    desk.push(&registry, ":1");
-    let trusted = desk.good("plugin key new theirs.pem").trim().to_owned();
-    let pem = std::fs::read_to_string(desk.path("theirs.pem")).unwrap();
-    let artifact = desk.artifact();
-    let (large, nonsense) = (vec![b' '; 2 << 20], b"no bundle".to_vec());
-    let mut built = registry.keep(&artifact, &large);
-    built["annotations"] = serde_json::json!({"dev.sigstore.bundle.predicateType": "https://slsa.dev/provenance/v1"});
-    let mut signed = registry.keep(&artifact, &bundle(&pem, &artifact));
-    signed["annotations"] =
-        serde_json::json!({"dev.sigstore.bundle.predicateType": "https://sigstore.dev/cosign/sign/v1"});
-    let mut gone = signed.clone();
-    gone["digest"] = format!("sha256:{}", "0".repeat(64)).into();
-    let mut strange = gone.clone();
-    strange["digest"] = "sha256:..".into();
-    let mut all = vec![serde_json::json!({"digest": 5}), built.clone(), gone, strange];
-    all.extend([registry.keep(&artifact, &large), registry.keep(&artifact, &nonsense), signed]);
-    // More than are looked at.
-    all.splice(0..0, vec![built; 40]);
-    registry.list(&artifact, &all, true);
-    let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
-    let said = desk.good(&pull);
-    for why in ["listed and not there", "more than 1048576 bytes", "sha256:.."] {
-        assert!(said.contains("passed over a bundle") && said.contains(why), "{why}: {said}");
-    }
-    let config =
-        format!("[plugins]\ntrusted_keys = [\"{trusted}\"]\n[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"taken\"\n");
-    std::fs::write(desk.path("tidegate.toml"), config).unwrap();
-    assert!(desk.good("check tidegate.toml").contains("is good"));
-    // That there is no list is one thing, that it is not given another.
-    for status in [400, 404, 405, 501] {
-        registry.fault(Some(Fault::Referrers(status)));
-        desk.good(&pull);
-    }
-    for status in [403, 429, 500] {
-        registry.fault(Some(Fault::Referrers(status)));
-        let said = desk.refused(&pull, &["does not give the list of signatures", &status.to_string()]);
-        assert!(said.contains("TOOMANYREQUESTS"), "{said}");
-    }
 }
 
 #[test]

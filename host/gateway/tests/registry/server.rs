@@ -62,6 +62,8 @@ struct State {
     manifests: BTreeMap<String, Bytes>,
     /// Lists of what belongs to artifacts, by their digest.
     referrers: BTreeMap<String, Bytes>,
+    /// They are added to by whatever is put there, which is said.
+    keeps_lists: bool,
     fault: Option<Fault>,
     record: Vec<Asked>,
 }
@@ -169,6 +171,34 @@ impl Registry {
         };
     }
 
+    /// From now on it keeps lists of what belongs to artifacts itself.
+    pub fn keep_lists(&self) {
+        self.state.lock().unwrap().keeps_lists = true;
+    }
+
+    /// What such a list holds.
+    pub fn listed(&self, artifact: &str, by_asking: bool) -> Vec<serde_json::Value> {
+        let state = self.state.lock().unwrap();
+        let index = if by_asking { &state.referrers[artifact] } else { &state.manifests[&artifact.replace(':', "-")] };
+        let index: serde_json::Value = serde_json::from_slice(index).unwrap();
+        index["manifests"].as_array().unwrap().clone()
+    }
+
+    /// Makes the list under a tag none.
+    pub fn spoil(&self, artifact: &str) {
+        self.state.lock().unwrap().manifests.insert(artifact.replace(':', "-"), "[]".into());
+    }
+
+    /// A manifest by its tag.
+    pub fn manifest(&self, tag: &str) -> serde_json::Value {
+        serde_json::from_slice(&self.state.lock().unwrap().manifests[tag]).unwrap()
+    }
+
+    /// Puts one there.
+    pub fn put(&self, tag: &str, manifest: &serde_json::Value) {
+        self.state.lock().unwrap().manifests.insert(tag.to_owned(), manifest.to_string().into());
+    }
+
     pub fn tags(&self) -> Vec<String> {
         self.state.lock().unwrap().manifests.keys().cloned().collect()
     }
@@ -272,14 +302,25 @@ fn serve(state: &mut State, method: &Method, path: &str, body: Bytes) -> Respons
 
 fn put_manifest(state: &mut State, tag: &str, body: Bytes) -> Response<Sent> {
     let parsed: serde_json::Value = serde_json::from_slice(&body).unwrap();
-    let parts = parsed["layers"].as_array().unwrap().iter().chain([&parsed["config"]]);
+    let parts = parsed["layers"].as_array().into_iter().flatten().chain(parsed.get("config"));
     let missing = parts.map(|part| part["digest"].as_str().unwrap()).find(|digest| !state.blobs.contains_key(*digest));
     if missing.is_some() {
         return reply(400, "{\"errors\": [{\"code\": \"MANIFEST_BLOB_UNKNOWN\"}]}");
     }
+    let mut answer = reply(201, "");
+    if let (true, Some(subject)) = (state.keeps_lists, parsed["subject"]["digest"].as_str()) {
+        let one = serde_json::json!({
+            "mediaType": MANIFEST, "digest": sha256(&body), "size": body.len(), "artifactType": parsed["artifactType"],
+            "annotations": parsed["annotations"],
+        });
+        let mut index: serde_json::Value = serde_json::from_slice(&state.referrers[subject]).unwrap();
+        index["manifests"].as_array_mut().unwrap().push(one);
+        state.referrers.insert(subject.to_owned(), index.to_string().into());
+        answer.headers_mut().insert("oci-subject", subject.parse().unwrap());
+    }
     state.manifests.insert(sha256(&body), body.clone());
     state.manifests.insert(tag.to_owned(), body);
-    reply(201, "")
+    answer
 }
 
 fn get_manifest(state: &State, which: &str) -> Response<Sent> {

@@ -5,16 +5,19 @@ use super::{Refused, Registry, header, refused};
 use crate::artifact::MAX_DOCUMENT_BYTES;
 use crate::artifact::bundle;
 use crate::artifact::digest::Digest;
-use crate::artifact::manifest::{INDEX_TYPE, Manifest};
+use crate::artifact::manifest::{Descriptor, INDEX_TYPE, MANIFEST_TYPE, Manifest};
 use crate::artifact::signature::{self, MAX_SIGNATURES, Signature};
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tidegate_egress::{EgressError, HeaderMap, HeaderValue, Method};
 
 /// What the statement in a bundle is of, where the list says so.
 const PREDICATE: &str = "dev.sigstore.bundle.predicateType";
+/// Of a config of which there is nothing to say.
+const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
+const EMPTY: &[u8] = b"{}";
 
 /// Each read by itself: one that is out of order is nobody's reason to miss the others.
 #[derive(Deserialize)]
@@ -33,11 +36,17 @@ struct Referrer {
 }
 
 impl Referrer {
+    fn is_called_bundle(&self) -> bool {
+        self.artifact_type == bundle::TYPE
+    }
+
     /// Whether it may be somebody's signature. What else is stated of an artifact (how it was built, what is in it) may be as
-    /// long, and as much, as its authors like.
+    /// long, and as much, as its authors like. The lists that `cosign` 3.0 writes itself have the config's type for the
+    /// artifact's, and do not say what is stated.
     fn may_sign(&self) -> bool {
         let states = self.annotations.get(PREDICATE);
-        self.artifact_type == bundle::TYPE && states.is_none_or(|predicate| predicate == bundle::SIGNED)
+        (self.is_called_bundle() || ["", EMPTY_TYPE].contains(&self.artifact_type.as_str()))
+            && states.is_none_or(|predicate| predicate == bundle::SIGNED)
     }
 }
 
@@ -52,12 +61,13 @@ impl Registry {
         let all = listed.into_iter().flat_map(|index| index.manifests);
         let mut wanted: Vec<Referrer> = all.filter_map(|one| Referrer::deserialize(one).ok()).collect();
         wanted.retain(Referrer::may_sign);
+        wanted.sort_by_key(|one| !one.is_called_bundle());
         if wanted.len() > MAX_SIGNATURES {
             tracing::warn!("{artifact} has {} bundles; the first {MAX_SIGNATURES} are looked at", wanted.len());
         }
         let mut bundles = Vec::new();
         for one in wanted.iter().take(MAX_SIGNATURES) {
-            match self.bundle(&one.digest).await {
+            match self.bundle(one).await {
                 Ok(found) => bundles.extend(found),
                 Err(error) if is_of_content(&error) => {
                     tracing::warn!("passed over a bundle of {artifact}, {}: {error:#}", one.digest.escape_debug());
@@ -68,16 +78,64 @@ impl Registry {
         Ok(bundles)
     }
 
-    /// What a manifest holds of bundles: one.
-    async fn bundle(&self, manifest: &str) -> anyhow::Result<Vec<Signature>> {
-        let manifest = Digest::parse(manifest)?;
-        let found = self.manifest(&manifest.to_string()).await?.context("it is listed and not there")?;
+    /// The bundle in a manifest, if it holds one in which somebody signs.
+    async fn bundle(&self, one: &Referrer) -> anyhow::Result<Option<Signature>> {
+        let digest = Digest::parse(&one.digest)?.to_string();
+        let found = self.document(&digest, MANIFEST_TYPE).await?.context("it is listed and not there")?;
         let layers = Manifest::parse(&found)?.layers;
-        let [layer] = layers.as_slice() else { bail!("it has {} layers, not one", layers.len()) };
-        if layer.media_type != bundle::TYPE || layer.size > MAX_DOCUMENT_BYTES {
-            bail!("it holds no bundle, or one of more than {MAX_DOCUMENT_BYTES} bytes");
+        let layer = match layers.as_slice() {
+            [layer] if layer.media_type == bundle::TYPE && layer.size <= MAX_DOCUMENT_BYTES => layer,
+            _ if !one.is_called_bundle() => return Ok(None),
+            [_] => bail!("it holds no bundle, or one of more than {MAX_DOCUMENT_BYTES} bytes"),
+            _ => bail!("it has {} layers, not one", layers.len()),
+        };
+        let read = signature::read(&layers, vec![self.blob(layer).await?])?;
+        let signs = |one: &Signature| bundle::predicate(&one.payload).is_none_or(|states| states == bundle::SIGNED);
+        Ok(read.into_iter().find(signs))
+    }
+
+    /// Puts bundles beside an artifact, as `cosign` does, but for those that are there.
+    pub(super) async fn attach(&self, artifact: &Descriptor, bundles: &[&Signature]) -> anyhow::Result<()> {
+        let there = self.bundles(&artifact.digest).await?;
+        for new in bundles.iter().filter(|new| there.iter().all(|one| one.payload != new.payload)) {
+            self.attach_one(artifact, &new.payload).await.context("a bundle")?;
         }
-        signature::read(&layers, vec![self.blob(layer).await?])
+        Ok(())
+    }
+
+    async fn attach_one(&self, artifact: &Descriptor, bundle: &[u8]) -> anyhow::Result<()> {
+        let annotations = json!({
+            "dev.sigstore.bundle.content": "dsse-envelope",
+            PREDICATE: bundle::predicate(bundle).unwrap_or_default(),
+        });
+        let manifest = serde_json::to_vec(&json!({
+            "schemaVersion": 2, "mediaType": MANIFEST_TYPE, "artifactType": bundle::TYPE,
+            "config": Descriptor::of(EMPTY_TYPE, EMPTY), "layers": [Descriptor::of(bundle::TYPE, bundle)],
+            "subject": artifact, "annotations": annotations,
+        }))?;
+        self.push_blob(EMPTY).await?;
+        self.push_blob(bundle).await?;
+        let said = self.push_document(&manifest, MANIFEST_TYPE, &Digest::of(&manifest).to_string()).await?;
+        if said.contains_key("oci-subject") {
+            return Ok(());
+        }
+        let mut one = serde_json::to_value(Descriptor::of(MANIFEST_TYPE, &manifest))?;
+        one["artifactType"] = bundle::TYPE.into();
+        one["annotations"] = annotations;
+        self.note(&artifact.digest, one).await
+    }
+
+    /// Adds to the list of what belongs to an artifact, which a registry that knows of no such thing does not keep itself.
+    async fn note(&self, artifact: &Digest, one: Value) -> anyhow::Result<()> {
+        let tag = bundle::list_tag(artifact);
+        let there = self.document(&tag, INDEX_TYPE).await.context("the list of what belongs to the artifact")?;
+        let mut index = match there {
+            Some(bytes) => serde_json::from_slice(&bytes)?,
+            None => json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": []}),
+        };
+        let listed = index.get_mut("manifests").and_then(Value::as_array_mut);
+        listed.with_context(|| format!("`{tag}` is no OCI index"))?.push(one);
+        self.push_document(&serde_json::to_vec(&index)?, INDEX_TYPE, &tag).await.map(drop)
     }
 
     /// A list; `None` where the registry has none, or knows of no such thing.
@@ -86,7 +144,8 @@ impl Registry {
         let mut answer = self.send(Method::GET, path, headers, Vec::new()).await?;
         match answer.status.as_u16() {
             200 => {}
-            400 | 404 | 405 | 501 => return Ok(None),
+            // Registries that know of no such thing say so in many ways, and some lead to a page for people.
+            300..=399 | 400 | 404 | 405 | 406 | 501 => return Ok(None),
             _ => return Err(refused("does not give the list of signatures", answer).await),
         }
         if header(&answer.headers, "content-type").split(';').next().unwrap_or_default().trim() != INDEX_TYPE {

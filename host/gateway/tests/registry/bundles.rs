@@ -1,0 +1,202 @@
+//! Signatures of others: in the bundles that `cosign` 3 puts beside an artifact, and under the tag that older versions use.
+
+use super::Desk;
+use super::server::{Door, Fault, Registry};
+use base64::Engine;
+
+impl Desk {
+    /// Packs the plugin without a signature, makes the key pair `name.pem`, and trusts that alone in `tidegate.toml`, for what
+    /// lies in `taken`.
+    fn trusting_another(&self, name: &str) -> String {
+        self.good("plugin pack mine.wasm");
+        let trusted = self.good(&format!("plugin key new {name}.pem")).trim().to_owned();
+        let stage = "[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"taken\"\n";
+        let config = format!("[plugins]\ntrusted_keys = [\"{trusted}\"]\n{stage}");
+        std::fs::write(self.path("tidegate.toml"), config).unwrap();
+        trusted
+    }
+}
+
+/// A bundle as `cosign sign` makes it, by a key of ours.
+fn bundle(pem: &str, artifact: &str) -> Vec<u8> {
+    stated(pem, artifact, "https://sigstore.dev/cosign/sign/v1")
+}
+
+/// One that states something else of an artifact.
+fn stated(pem: &str, artifact: &str, predicate: &str) -> Vec<u8> {
+    let base64 = base64::engine::general_purpose::STANDARD;
+    let der = base64.decode(pem.lines().filter(|line| !line.starts_with('-')).collect::<String>()).unwrap();
+    let key = ring::signature::Ed25519KeyPair::from_pkcs8_maybe_unchecked(&der).unwrap();
+    let kind = "application/vnd.in-toto+json";
+    let payload = serde_json::json!({
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"digest": {"sha256": artifact.trim_start_matches("sha256:")}}],
+        "predicateType": predicate,
+        "predicate": {},
+    });
+    let payload = payload.to_string();
+    let signed = key.sign(format!("DSSEv1 {} {kind} {} {payload}", kind.len(), payload.len()).as_bytes());
+    let bundle = serde_json::json!({
+        "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+        "verificationMaterial": {"publicKey": {"hint": "theirs"}},
+        "dsseEnvelope": {
+            "payload": base64.encode(payload), "payloadType": kind, "signatures": [{"sig": base64.encode(signed.as_ref())}],
+        },
+    });
+    bundle.to_string().into_bytes()
+}
+
+/// The operator's own folder holds it then, and the server asks no registry.
+#[test]
+fn a_bundle_that_is_attached_in_the_registry_counts_as_a_signature_from_then_on() {
+    for by_asking in [true, false] {
+        let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+        desk.trusting_another("theirs");
+        desk.push(&registry, ":1");
+        let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
+        desk.good(&pull);
+        desk.refused("check tidegate.toml", &["is not signed"]);
+        let pem = std::fs::read_to_string(desk.path("theirs.pem")).unwrap();
+        registry.attach(&desk.artifact(), &bundle(&pem, &format!("sha256:{}", "0".repeat(64))), by_asking);
+        desk.good(&pull);
+        desk.refused("check tidegate.toml", &["is signed, but by none of plugins.trusted_keys"]);
+        registry.attach(&desk.artifact(), &bundle(&pem, &desk.artifact()), by_asking);
+        desk.good(&pull);
+        assert!(desk.good("check tidegate.toml").contains("is good"), "by asking: {by_asking}");
+    }
+}
+
+/// Whoever may write to the repository may put anything beside an artifact, and attestations are there by right.
+#[test]
+fn what_lies_beside_a_signed_artifact_is_in_nobodys_way() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.trusting_another("theirs");
+    desk.push(&registry, ":1");
+    let pem = std::fs::read_to_string(desk.path("theirs.pem")).unwrap();
+    let artifact = desk.artifact();
+    let (large, nonsense) = (vec![b' '; 2 << 20], b"no bundle".to_vec());
+    let mut built = registry.keep(&artifact, &large);
+    built["annotations"] = serde_json::json!({"dev.sigstore.bundle.predicateType": "https://slsa.dev/provenance/v1"});
+    let mut signed = registry.keep(&artifact, &bundle(&pem, &artifact));
+    signed["annotations"] =
+        serde_json::json!({"dev.sigstore.bundle.predicateType": "https://sigstore.dev/cosign/sign/v1"});
+    let mut gone = signed.clone();
+    gone["digest"] = format!("sha256:{}", "0".repeat(64)).into();
+    let mut strange = gone.clone();
+    strange["digest"] = "sha256:..".into();
+    let mut all = vec![serde_json::json!({"digest": 5}), built.clone(), gone, strange];
+    all.extend([registry.keep(&artifact, &large), registry.keep(&artifact, &nonsense), signed]);
+    // More than are looked at.
+    all.splice(0..0, vec![built; 40]);
+    registry.list(&artifact, &all, true);
+    let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
+    let said = desk.good(&pull);
+    for why in ["listed and not there", "more than 1048576 bytes", "sha256:.."] {
+        assert!(said.contains("passed over a bundle") && said.contains(why), "{why}: {said}");
+    }
+    assert!(desk.good("check tidegate.toml").contains("is good"));
+    // That there is no list is one thing, that it is not given another.
+    for status in [302, 303, 307, 400, 404, 405, 406, 501] {
+        registry.fault(Some(Fault::Referrers(status)));
+        desk.good(&pull);
+    }
+    for status in [403, 429, 500] {
+        registry.fault(Some(Fault::Referrers(status)));
+        let said = desk.refused(&pull, &["does not give the list of signatures", &status.to_string()]);
+        assert!(said.contains("TOOMANYREQUESTS"), "{said}");
+    }
+}
+
+/// As `cosign` 3.0 writes the list where the registry keeps none: the config's type in place of the artifact's, and nothing else.
+#[test]
+fn a_list_that_does_not_say_what_it_lists_is_looked_through() {
+    for kind in [Some("application/vnd.oci.empty.v1+json"), None] {
+        let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+        let trusted = desk.trusting_another("theirs");
+        desk.push(&registry, ":1");
+        let pem = std::fs::read_to_string(desk.path("theirs.pem")).unwrap();
+        let artifact = desk.artifact();
+        let unnamed = |content: &[u8]| {
+            let mut one = registry.keep(&artifact, content);
+            one.as_object_mut().unwrap().remove("artifactType");
+            if let Some(kind) = kind {
+                one["artifactType"] = kind.into();
+            }
+            one
+        };
+        let mut other = unnamed(b"");
+        other["digest"] = artifact.as_str().into();
+        let built = unnamed(&stated(&pem, &artifact, "https://slsa.dev/provenance/v1"));
+        let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
+        registry.list(&artifact, &[other.clone(), built.clone()], false);
+        assert!(!desk.good(&pull).contains("passed over"));
+        desk.refused("check tidegate.toml", &["is not signed", &trusted]);
+        registry.list(&artifact, &[other, built, unnamed(&bundle(&pem, &artifact))], false);
+        assert!(!desk.good(&pull).contains("passed over"));
+        assert!(desk.good("check tidegate.toml").contains("is good"), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_bundle_travels_on_beside_its_artifact_and_once() {
+    for keeps_lists in [true, false] {
+        let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+        let (next, other) = (Registry::start(Door::Open), Registry::start(Door::Open));
+        desk.trusting_another("theirs");
+        desk.push(&registry, ":1");
+        let pem = std::fs::read_to_string(desk.path("theirs.pem")).unwrap();
+        let artifact = desk.artifact();
+        registry.attach(&artifact, &bundle(&pem, &artifact), true);
+        desk.good(&format!("plugin pull {} --output first", registry.reference(":1")));
+        desk.good("plugin sign file:first --key key.pem");
+        if keeps_lists {
+            next.keep_lists();
+        }
+        // What is listed there already stays.
+        let theirs = next.keep(&artifact, &stated(&pem, &artifact, "https://slsa.dev/provenance/v1"));
+        next.list(&artifact, &[theirs.clone()], keeps_lists);
+        for _ in 0..2 {
+            desk.good(&format!("plugin push {} --from first", next.reference(":1")));
+        }
+        let listed = next.listed(&artifact, keeps_lists);
+        assert_eq!((listed.len(), &listed[0]), (2, &theirs), "{listed:?}");
+        assert_eq!(listed[1]["artifactType"], "application/vnd.dev.sigstore.bundle.v0.3+json");
+        // Readers of the older form find that alone under its tag.
+        let signatures = next.manifest(&format!("{}.sig", artifact.replace(':', "-")));
+        assert_eq!(signatures["layers"].as_array().unwrap().len(), 1, "{signatures}");
+        let said = desk.good(&format!("plugin pull {} --output taken", next.reference(":1")));
+        assert!(said.contains(&desk.key) && desk.good("check tidegate.toml").contains("is good"), "{said}");
+        // Nobody's list is written over.
+        other.list(&artifact, &[], false);
+        other.spoil(&artifact);
+        desk.refused(&format!("plugin push {} --from first", other.reference(":1")), &["is no OCI index"]);
+        assert!(!other.tags().contains(&"1".to_owned()));
+    }
+}
+
+#[test]
+fn what_others_keep_under_the_tag_of_signatures_stays() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.push(&registry, ":1");
+    let tag = format!("{}.sig", desk.artifact().replace(':', "-"));
+    let mut theirs = registry.manifest(&tag);
+    theirs["annotations"] = serde_json::json!({"theirs": "of all"});
+    theirs["layers"][0]["annotations"]["dev.sigstore.cosign/certificate"] = "theirs".into();
+    let mut strange = theirs["config"].clone();
+    strange["mediaType"] = "text/x".into();
+    theirs["layers"].as_array_mut().unwrap().push(strange);
+    registry.put(&tag, &theirs);
+    desk.good("plugin key new second.pem");
+    desk.good(&format!("plugin sign {} --key second.pem", registry.reference(":1")));
+    let signed = registry.manifest(&tag);
+    assert_eq!(signed["annotations"], theirs["annotations"]);
+    assert_eq!(signed["layers"].as_array().unwrap()[..2], theirs["layers"].as_array().unwrap()[..]);
+    assert_eq!(signed["layers"].as_array().unwrap().len(), 3, "{signed}");
+    // What is read travels on as it was found.
+    let next = Registry::start(Door::Open);
+    desk.good(&format!("plugin pull {} --output taken", registry.reference(":1")));
+    desk.good(&format!("plugin push {} --from taken", next.reference(":1")));
+    let there = next.manifest(&tag);
+    assert_eq!(there["layers"][0], theirs["layers"][0], "{there}");
+    assert_eq!(there["layers"].as_array().unwrap().len(), 2, "{there}");
+}
