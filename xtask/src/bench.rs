@@ -67,14 +67,20 @@ fn cargo(root: &Path, args: &[&str]) -> Result<()> {
 }
 
 fn release(root: &Path) -> PathBuf {
-    root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into())).join("release")
+    target(root).join("release")
 }
 
-fn cargo_program() -> OsString {
+/// Where cargo works.
+pub fn target(root: &Path) -> PathBuf {
+    root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
+pub fn cargo_program() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-fn call(command: &mut Command) -> Result<()> {
+/// Runs it to its end.
+pub fn call(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     if !status.success() {
         bail!("{command:?} failed: {status}");

@@ -6,6 +6,7 @@ mod bench;
 mod gpu;
 mod kernels;
 mod plugins;
+mod release;
 mod tidy;
 
 use anyhow::{Result, bail};
@@ -28,6 +29,9 @@ usage: cargo xtask <chore>
   gpu DIR
       builds what a machine with a GPU needs to prove and measure the CUDA backend, into one folder; there
       `DIR/gpu/run.sh DIR OUT` does it
+  release
+      builds `tidegate` by a profile of its load: twice, with the benchmark's load between; takes LLVM's `llvm-profdata` of
+      the compiler's version (`rustup component add llvm-tools`)
   bench
       measures gateway and engine; prints tables and JSON
   bench plugins
@@ -56,6 +60,10 @@ fn run(arguments: &[String]) -> Result<ExitCode> {
         Some((chore, rest)) if chore == "kernels" => kernels(rest),
         Some((chore, [folder])) if chore == "gpu" => {
             gpu::bundle(&root(), Path::new(folder)).map(|()| ExitCode::SUCCESS)
+        }
+        Some((chore, [])) if chore == "release" => {
+            eprintln!("{}", release::build(&root())?.display());
+            Ok(ExitCode::SUCCESS)
         }
         Some((chore, [what])) if chore == "bench" && what == "plugins" => {
             bench::plugins(&root()).map(|()| ExitCode::SUCCESS)

@@ -70,6 +70,7 @@ mod together;
 mod tokens;
 mod tool_formats;
 mod tool_turns;
+mod training;
 mod upstream;
 mod usage;
 mod vectors;

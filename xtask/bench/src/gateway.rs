@@ -76,7 +76,7 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
 /// May reload the config of the measured gateway.
 const OPERATOR: &str = "tg-operator";
 
-/// A gateway in front of the stand-in upstream; killed when dropped.
+/// A gateway in front of the stand-in upstream; ended when dropped.
 pub(crate) struct Gateway {
     pub(crate) addr: SocketAddr,
     child: Child,
@@ -109,9 +109,9 @@ impl Gateway {
         Ok(())
     }
 
-    /// One that has the bundled model.
-    pub(crate) fn with_starter(program: &Path) -> anyhow::Result<Self> {
-        Self::serving(program, "path = \"bundled\"\n[pipeline]\n")
+    /// One that has the bundled model, with the rest of its config.
+    pub(crate) fn with_starter(program: &Path, rest: &str) -> anyhow::Result<Self> {
+        Self::serving(program, &format!("path = \"bundled\"\n{rest}"))
     }
 
     /// With the rest of a config, of which the model's name is the last before.
@@ -124,7 +124,9 @@ impl Gateway {
     }
 
     fn spawn(addr: SocketAddr, mut command: Command, folder: TempDir) -> anyhow::Result<Self> {
-        let child = command.env("RUST_LOG", "error").stdout(Stdio::null()).spawn();
+        // A program that counts for a profile (`cargo xtask release`) does so where it was built to.
+        command.env("RUST_LOG", "error").env_remove("LLVM_PROFILE_FILE").stdout(Stdio::null());
+        let child = command.spawn();
         let child = child.with_context(|| format!("cannot start {}", command.get_program().display()))?;
         Ok(Self { addr, child, folder })
     }
@@ -200,7 +202,15 @@ pub(crate) fn cpu_us(process: u32) -> anyhow::Result<f64> {
 }
 
 impl Drop for Gateway {
+    /// Asks it to stop, as an operator does, and one that counts for a profile writes that then; kills it where that takes long.
     fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        for _ in 0..100 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

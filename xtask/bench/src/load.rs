@@ -38,8 +38,13 @@ impl Load {
         let body = format!(
             "{{\"model\":\"m\",\"stream\":{stream},\"messages\":[{{\"role\":\"user\",\"content\":\"{prompt}\"}}]}}"
         );
+        Self::of(addr, "/v1/chat/completions", &body)
+    }
+
+    /// A body of JSON for any path.
+    pub(crate) fn of(addr: SocketAddr, path: &str, body: &str) -> Self {
         let request = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {KEY}\r\n\
+            "POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {KEY}\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
@@ -82,7 +87,8 @@ impl Load {
             if !text.starts_with("HTTP/1.1 200") {
                 bail!("the server answered {text}");
             }
-            if text.contains("text/event-stream") && !text.contains("data: [DONE]") {
+            let ends = ["data: [DONE]", "event: response.completed", "event: response.incomplete"];
+            if text.contains("text/event-stream") && !ends.iter().any(|end| text.contains(end)) {
                 bail!("the stream was not whole: {text}");
             }
             events += text.matches("\"content\":\"word").count();

@@ -17,6 +17,7 @@ mod report;
 mod served;
 mod stamp;
 mod standin;
+mod train;
 
 use anyhow::Context;
 use gateway::{Gateway, Stages};
@@ -25,7 +26,7 @@ use native::Native;
 use report::Report;
 use std::path::PathBuf;
 
-const USAGE: &str = "usage: tidegate-bench PATH-TO-TIDEGATE [plugins NATIVE BOUNDARY|streams|ledger]";
+const USAGE: &str = "usage: tidegate-bench PATH-TO-TIDEGATE [plugins NATIVE BOUNDARY|streams|ledger|train]";
 
 /// Requests of one round; three rounds, the median counts.
 const REQUESTS: usize = 4000;
@@ -60,7 +61,10 @@ fn main() -> anyhow::Result<()> {
             runtime.block_on(served::measure(&program, &mut report))?;
         }
         Some("ledger") => runtime.block_on(chaos_ledger::run(&program, &mut report))?,
-        Some(other) => anyhow::bail!("there is no `{other}`; leave it out, or say `plugins`, `streams` or `ledger`"),
+        Some("train") => return runtime.block_on(train::run(&program)),
+        Some(other) => {
+            anyhow::bail!("there is no `{other}`; leave it out, or say `plugins`, `streams`, `ledger` or `train`")
+        }
     }
     println!("{}", report.table());
     println!("{}", report.json());
@@ -109,7 +113,7 @@ async fn alone(upstream: std::net::SocketAddr, report: &mut Report) -> anyhow::R
 
 /// Memory of a gateway with the starter model that answers many at once.
 async fn many_streams(program: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
-    let gateway = Gateway::with_starter(program)?;
+    let gateway = Gateway::with_starter(program, "[pipeline]\n")?;
     gateway.wait_ready().await?;
     let load = Load::to(gateway.addr, true);
     load.run(1, 1).await?;

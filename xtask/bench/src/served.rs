@@ -23,7 +23,7 @@ const REQUESTS: usize = 50;
 /// Streams at once.
 const STREAMS: usize = 1_000;
 /// Events of each.
-const EVENTS: usize = 40;
+pub(crate) const EVENTS: usize = 40;
 /// The time between two, of a model that is slow, of one that many read, and of none; and how often a gateway serves them with
 /// a guard and without, in turns. One round differs from the next by more than a guard takes, and those of the last are over in a moment.
 const PACES: [Pace; 3] = [Pace { ms: 200, rounds: 8 }, Pace { ms: 50, rounds: 16 }, Pace { ms: 0, rounds: 32 }];
@@ -191,7 +191,7 @@ fn order(round: usize) -> [usize; 2] {
 }
 
 /// CPU of the gateway for an event, and the 99th percentile of the time from the stand-in to the reader.
-async fn streams(gateway: &Gateway, pace: Duration) -> anyhow::Result<(f64, f64)> {
+pub(crate) async fn streams(gateway: &Gateway, pace: Duration) -> anyhow::Result<(f64, f64)> {
     let before = gateway.cpu_us()?;
     let mut reading = Vec::with_capacity(STREAMS);
     for number in 0..STREAMS {
