@@ -163,6 +163,8 @@ const scenes = [
   ['referrers-answered-303', p256, SIGNED, BUNDLE, await front(registry, 303), true],
   ['referrers-answered-406', p256, SIGNED, BUNDLE, await front(registry, 406), true],
 ];
+const unknown = wanted.filter(name => !scenes.some(([known]) => known === name));
+assert(!unknown.length, `there is no scene ${unknown}`);
 for (const [name, key, predicate, listed, port, signs] of scenes.filter(([name]) => !wanted.length || wanted.includes(name))) {
   try {
     const bytes = await bundle(key, digest, predicate);
@@ -175,8 +177,13 @@ for (const [name, key, predicate, listed, port, signs] of scenes.filter(([name])
     await good(`plugin pull oci://${place}:1 --output taken`);
     assert.equal(await isTaken(key), signs, 'by its key');
     assert.equal(await isTaken(other), false, 'by another key');
-    // What was pulled is what sigstore made.
-    if (signs) assert.deepEqual(fs.readFileSync(path.join(folder, 'taken/blobs/sha256', sha256(bytes).slice(7))), bytes);
+    // What was pulled is what sigstore made, and travels on.
+    if (signs) {
+      assert.deepEqual(fs.readFileSync(path.join(folder, 'taken/blobs/sha256', sha256(bytes).slice(7))), bytes);
+      await good(`plugin push oci://127.0.0.1:${registry}/next/${name}:1 --from taken`);
+      await good(`plugin pull oci://127.0.0.1:${registry}/next/${name}:1 --output taken`);
+      assert.equal(await isTaken(key), true, 'by its key, from where it was pushed on to');
+    }
     console.log(`good   ${name}`);
   } catch (error) {
     process.exitCode = 1;

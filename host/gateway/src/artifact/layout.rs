@@ -90,7 +90,9 @@ impl Layout {
     /// Adds an artifact under a tag; what had the tag stays, by its digest. Signatures that are there already stay.
     pub fn add(&self, artifact: &Artifact, tag: &str) -> anyhow::Result<()> {
         let mut index = self.index()?;
-        self.put(artifact, &artifact.signatures, Some(tag), &mut index)?;
+        let mut signatures = self.signatures(&index, &artifact.digest())?;
+        signature::add(&mut signatures, artifact.signatures.iter().cloned());
+        self.put(artifact, &signatures, Some(tag), &mut index)?;
         self.write_index(&index)
     }
 

@@ -103,7 +103,7 @@ impl Registry {
         let digest = Digest::of(&manifest);
         let mut signatures = self.signatures(&digest).await.context("its signatures")?;
         let bundles = self.bundles(&digest).await.context("its signatures")?;
-        bundles.into_iter().for_each(|bundle| signature::add(&mut signatures, bundle));
+        signature::add(&mut signatures, bundles);
         Artifact::assemble(manifest, config, component, signatures)
     }
 

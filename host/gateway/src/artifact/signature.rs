@@ -22,6 +22,9 @@ const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 const KEY: &str = "dev.tidegate.key";
 /// More than one artifact has signers.
 pub(super) const MAX_SIGNATURES: usize = 32;
+/// What a layer may say of a signature beyond what is read: certificates and log entries are shorter. With more, the manifest of as
+/// many as there may be would be longer than one that is read.
+const MAX_SAID_BYTES: usize = 16 << 10;
 
 /// Somebody's word for an artifact.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +74,12 @@ impl Signature {
         Ok(Self { payload, layer, proof: Proof::Beside(signed), claimed_key: Some(public) })
     }
 
+    /// A bundle.
+    pub fn bundled(payload: Vec<u8>) -> Self {
+        let layer = Descriptor::of(bundle::TYPE, &payload);
+        Self { payload, layer, proof: Proof::Within, claimed_key: None }
+    }
+
     /// Whether it is a bundle, which belongs beside an artifact and not under the tag.
     pub fn is_bundle(&self) -> bool {
         self.proof == Proof::Within
@@ -86,13 +95,17 @@ impl Signature {
 
     fn read(layer: &Descriptor, payload: Vec<u8>) -> anyhow::Result<Self> {
         if layer.media_type == bundle::TYPE {
-            return Ok(Self { payload, layer: layer.clone(), proof: Proof::Within, claimed_key: None });
+            return Ok(Self::bundled(payload));
         }
         let text = layer.annotations.get(SIGNATURE).context("a signature's layer has no signature")?;
         let bytes = BASE64.decode(text).context("a signature is no base64")?;
         // A key that cannot be read is none that is trusted.
         let claimed_key = layer.annotations.get(KEY).and_then(|key| PublicKey::parse(key).ok());
-        Ok(Self { payload, layer: layer.clone(), proof: Proof::Beside(bytes), claimed_key })
+        let mut layer = layer.clone();
+        if layer.annotations.iter().map(|(key, said)| key.len() + said.len()).sum::<usize>() > MAX_SAID_BYTES {
+            layer.annotations.retain(|key, _| [SIGNATURE, KEY].contains(&key.as_str()));
+        }
+        Ok(Self { payload, layer, proof: Proof::Beside(bytes), claimed_key })
     }
 }
 
@@ -147,7 +160,7 @@ pub fn manifest<'a>(
     let there = there.map(Manifest::parse).transpose().context("the manifest of its signatures")?;
     let (mut layers, annotations) = there.map(|there| (there.layers, there.annotations)).unwrap_or_default();
     for signature in new {
-        if !layers.contains(&signature.layer) {
+        if !layers.iter().any(|layer| is_same(layer, &signature.layer)) {
             layers.push(signature.layer.clone());
         }
     }
@@ -158,7 +171,18 @@ pub fn manifest<'a>(
         "rootfs": { "type": "layers", "diff_ids": digests },
     }))?;
     let manifest = Manifest { annotations, ..Manifest::new(Descriptor::of(IMAGE_CONFIG_TYPE, &config), layers) };
-    Ok((manifest.bytes()?, config))
+    let manifest = manifest.bytes()?;
+    if manifest.len() as u64 > MAX_DOCUMENT_BYTES {
+        bail!("the manifest of its signatures would have more than {MAX_DOCUMENT_BYTES} bytes");
+    }
+    Ok((manifest, config))
+}
+
+/// Whether two layers hold one signature, whatever else they say of it.
+fn is_same(one: &Descriptor, other: &Descriptor) -> bool {
+    one.media_type == other.media_type
+        && one.digest == other.digest
+        && one.annotations.get(SIGNATURE) == other.annotations.get(SIGNATURE)
 }
 
 /// The layers of a manifest of signatures that are worth fetching.
@@ -190,9 +214,16 @@ pub fn read(layers: &[Descriptor], payloads: Vec<Vec<u8>>) -> anyhow::Result<Vec
     layers.iter().zip(payloads).map(one).collect()
 }
 
-/// Adds a signature, once.
-pub fn add(signatures: &mut Vec<Signature>, new: Signature) {
-    if !signatures.contains(&new) {
+/// Adds those that are not there, as many as there is room for.
+pub fn add(signatures: &mut Vec<Signature>, new: impl IntoIterator<Item = Signature>) {
+    for new in new {
+        if signatures.iter().any(|one| is_same(&one.layer, &new.layer)) {
+            continue;
+        }
+        if signatures.len() == MAX_SIGNATURES {
+            tracing::warn!("it has more than {MAX_SIGNATURES} signatures; the others are passed over");
+            return;
+        }
         signatures.push(new);
     }
 }
@@ -234,8 +265,7 @@ mod tests {
         let mut of_cosign = Signature::new(&ours, &this, "hush").unwrap();
         of_cosign.claimed_key = None;
         let mut all = vec![Signature::new(&theirs, &this, "hush").unwrap()];
-        add(&mut all, of_cosign.clone());
-        add(&mut all, of_cosign.clone());
+        add(&mut all, [of_cosign.clone(), of_cosign.clone()]);
         assert_eq!(all.len(), 2);
         assert!(check_trusted(&all, &this, &[ours.public()]).is_ok());
         assert_eq!(verify(&[of_cosign], &this, &[]).unknown, 1);
@@ -262,8 +292,7 @@ mod tests {
     fn signatures_survive_their_manifest_and_a_changed_payload_does_not() {
         let this = Digest::of(b"this");
         let (payload, of_cosign) = bundle::tests::bundle(&bundle::tests::signed(&this));
-        let layer = Descriptor::of(bundle::TYPE, &payload);
-        let bundled = read(&[layer], vec![payload]).unwrap().remove(0);
+        let bundled = Signature::bundled(payload);
         let all = [Signature::new(&key(), &this, "a").unwrap(), bundled];
         assert!(check_trusted(&all, &this, &[of_cosign]).is_ok());
         assert!(check_trusted(&all, &Digest::of(b"other"), &[of_cosign]).is_err());
@@ -299,5 +328,25 @@ mod tests {
         let (full, _) = manifest(None, &many[1..]).unwrap();
         assert!(layers(&full).is_ok());
         assert!(format!("{:#}", manifest(Some(&full), &many[..1]).unwrap_err()).contains("more than 32 signatures"));
+    }
+
+    #[test]
+    fn a_signature_comes_once_whatever_is_said_of_it_and_not_with_more_than_fits() {
+        let this = Digest::of(b"this");
+        let ours = Signature::new(&key(), &this, "a").unwrap();
+        let mut said = ours.clone();
+        said.layer = said.layer.with("dev.sigstore.cosign/certificate", "c".repeat(MAX_SAID_BYTES));
+        let (bytes, _) = manifest(None, [&ours, &said]).unwrap();
+        assert_eq!(Manifest::parse(&bytes).unwrap().layers, [ours.layer.clone()]);
+        let mut all = vec![said.clone()];
+        add(&mut all, [ours.clone()]);
+        assert_eq!(all.len(), 1);
+        // Of one who says too much only the signature is taken, so that all that there may be fit into a manifest.
+        assert_eq!(read(&[said.layer], vec![said.payload]).unwrap(), [ours.clone()]);
+        let mut there = Manifest::new(Descriptor::of("c", b"c"), vec![ours.layer.clone()]);
+        there.annotations.insert("by".into(), "t".repeat(MAX_DOCUMENT_BYTES as usize - 900));
+        let other = Signature::new(&key(), &this, "a").unwrap();
+        let why = manifest(Some(&there.bytes().unwrap()), [&other]).unwrap_err().to_string();
+        assert!(why.contains("would have more than 1048576 bytes"), "{why}");
     }
 }

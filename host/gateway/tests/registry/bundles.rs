@@ -107,6 +107,19 @@ fn what_lies_beside_a_signed_artifact_is_in_nobodys_way() {
     }
 }
 
+#[test]
+fn more_signatures_than_are_kept_are_in_nobodys_way() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.push(&registry, ":1");
+    let artifact = desk.artifact();
+    let pem = std::fs::read_to_string(desk.path("key.pem")).unwrap();
+    let of_others = (0..32).map(|n| registry.keep(&artifact, &bundle(&pem, &format!("sha256:{n:064}"))));
+    registry.list(&artifact, &of_others.collect::<Vec<_>>(), true);
+    let said = desk.good(&format!("plugin pull {} --output taken", registry.reference(":1")));
+    assert!(said.contains("it has more than 32 signatures"), "{said}");
+    assert!(desk.good("plugin inspect taken").contains(&desk.key));
+}
+
 /// As `cosign` 3.0 writes the list where the registry keeps none: the config's type in place of the artifact's, and nothing else.
 #[test]
 fn a_list_that_does_not_say_what_it_lists_is_looked_through() {
@@ -166,8 +179,16 @@ fn a_bundle_travels_on_beside_its_artifact_and_once() {
         assert_eq!(signatures["layers"].as_array().unwrap().len(), 1, "{signatures}");
         let said = desk.good(&format!("plugin pull {} --output taken", next.reference(":1")));
         assert!(said.contains(&desk.key) && desk.good("check tidegate.toml").contains("is good"), "{said}");
+        // One that answers with nothing, and does not say that it keeps a list, is given one under the tag.
+        let empty = Registry::start(Door::Open);
+        empty.list(&artifact, &[], true);
+        for _ in 0..2 {
+            desk.good(&format!("plugin push {} --from first", empty.reference(":1")));
+        }
+        assert_eq!(empty.listed(&artifact, false).len(), 1);
+        desk.good(&format!("plugin pull {} --output taken", empty.reference(":1")));
+        assert!(desk.good("check tidegate.toml").contains("is good"));
         // Nobody's list is written over.
-        other.list(&artifact, &[], false);
         other.spoil(&artifact);
         desk.refused(&format!("plugin push {} --from first", other.reference(":1")), &["is no OCI index"]);
         assert!(!other.tags().contains(&"1".to_owned()));

@@ -239,6 +239,7 @@ async fn answer(state: &Mutex<State>, door: &Door, request: Request<Incoming>) -
     let body = body.collect().await.unwrap().to_bytes();
     let authorization =
         parts.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+    let kind = parts.headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
     let path = parts.uri.path_and_query().unwrap().to_string();
     let mut state = state.lock().unwrap();
     state.record.push(Asked { method: parts.method.clone(), path: path.clone(), authorization: authorization.clone() });
@@ -254,7 +255,7 @@ async fn answer(state: &Mutex<State>, door: &Door, request: Request<Incoming>) -
         Door::Bearer(realm) if authorization != "Bearer t0k" => {
             format!("Bearer realm=\"{realm}\",service=\"reg istry\"")
         }
-        _ => return serve(&mut state, &parts.method, &path, body),
+        _ => return serve(&mut state, &parts.method, &path, &kind, body),
     };
     let words = "{\"errors\": [{\"code\": \"UNAUTHORIZED\", \"message\": \"who\\u001b[31m are you\"}]}";
     let mut refusal = reply(401, words);
@@ -262,11 +263,11 @@ async fn answer(state: &Mutex<State>, door: &Door, request: Request<Incoming>) -
     refusal
 }
 
-fn serve(state: &mut State, method: &Method, path: &str, body: Bytes) -> Response<Sent> {
+fn serve(state: &mut State, method: &Method, path: &str, kind: &str, body: Bytes) -> Response<Sent> {
     let Some(path) = path.strip_prefix("/v2/plugins/mine/") else { return reply(404, "") };
     if let Some(which) = path.strip_prefix("manifests/") {
         return match *method {
-            Method::PUT => put_manifest(state, which, body),
+            Method::PUT => put_manifest(state, which, kind, body),
             _ => get_manifest(state, which),
         };
     }
@@ -300,8 +301,11 @@ fn serve(state: &mut State, method: &Method, path: &str, body: Bytes) -> Respons
     }
 }
 
-fn put_manifest(state: &mut State, tag: &str, body: Bytes) -> Response<Sent> {
+fn put_manifest(state: &mut State, tag: &str, kind: &str, body: Bytes) -> Response<Sent> {
     let parsed: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    if parsed["mediaType"] != kind {
+        return reply(400, "{\"errors\": [{\"code\": \"MANIFEST_INVALID\"}]}");
+    }
     let parts = parsed["layers"].as_array().into_iter().flatten().chain(parsed.get("config"));
     let missing = parts.map(|part| part["digest"].as_str().unwrap()).find(|digest| !state.blobs.contains_key(*digest));
     if missing.is_some() {
@@ -313,7 +317,8 @@ fn put_manifest(state: &mut State, tag: &str, body: Bytes) -> Response<Sent> {
             "mediaType": MANIFEST, "digest": sha256(&body), "size": body.len(), "artifactType": parsed["artifactType"],
             "annotations": parsed["annotations"],
         });
-        let mut index: serde_json::Value = serde_json::from_slice(&state.referrers[subject]).unwrap();
+        let listed = state.referrers.get(subject).map_or(&b"{\"manifests\": []}"[..], |list| list);
+        let mut index: serde_json::Value = serde_json::from_slice(listed).unwrap();
         index["manifests"].as_array_mut().unwrap().push(one);
         state.referrers.insert(subject.to_owned(), index.to_string().into());
         answer.headers_mut().insert("oci-subject", subject.parse().unwrap());

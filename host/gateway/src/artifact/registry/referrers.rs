@@ -6,7 +6,7 @@ use crate::artifact::MAX_DOCUMENT_BYTES;
 use crate::artifact::bundle;
 use crate::artifact::digest::Digest;
 use crate::artifact::manifest::{Descriptor, INDEX_TYPE, MANIFEST_TYPE, Manifest};
-use crate::artifact::signature::{self, MAX_SIGNATURES, Signature};
+use crate::artifact::signature::{MAX_SIGNATURES, Signature};
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -54,12 +54,7 @@ impl Registry {
     /// The bundles that belong to an artifact. Whoever may write there may put anything beside it: what is no bundle, or too
     /// large, is passed over with a warning.
     pub(super) async fn bundles(&self, artifact: &Digest) -> anyhow::Result<Vec<Signature>> {
-        let listed = match self.list(&self.path("referrers", &artifact.to_string())).await? {
-            Some(index) => Some(index),
-            None => self.list(&self.path("manifests", &bundle::list_tag(artifact))).await?,
-        };
-        let all = listed.into_iter().flat_map(|index| index.manifests);
-        let mut wanted: Vec<Referrer> = all.filter_map(|one| Referrer::deserialize(one).ok()).collect();
+        let mut wanted = self.referrers(artifact).await?;
         wanted.retain(Referrer::may_sign);
         wanted.sort_by_key(|one| !one.is_called_bundle());
         if wanted.len() > MAX_SIGNATURES {
@@ -69,6 +64,8 @@ impl Registry {
         for one in wanted.iter().take(MAX_SIGNATURES) {
             match self.bundle(one).await {
                 Ok(found) => bundles.extend(found),
+                // A list that does not say what it lists may list anything.
+                Err(error) if is_of_content(&error) && !one.is_called_bundle() => {}
                 Err(error) if is_of_content(&error) => {
                     tracing::warn!("passed over a bundle of {artifact}, {}: {error:#}", one.digest.escape_debug());
                 }
@@ -89,25 +86,26 @@ impl Registry {
             [_] => bail!("it holds no bundle, or one of more than {MAX_DOCUMENT_BYTES} bytes"),
             _ => bail!("it has {} layers, not one", layers.len()),
         };
-        let read = signature::read(&layers, vec![self.blob(layer).await?])?;
-        let signs = |one: &Signature| bundle::predicate(&one.payload).is_none_or(|states| states == bundle::SIGNED);
-        Ok(read.into_iter().find(signs))
+        let content = self.blob(layer).await?;
+        let states = bundle::predicate(&content).context("it holds a bundle that states nothing of an artifact")?;
+        Ok((states == bundle::SIGNED).then(|| Signature::bundled(content)))
     }
 
     /// Puts bundles beside an artifact, as `cosign` does, but for those that are there.
     pub(super) async fn attach(&self, artifact: &Descriptor, bundles: &[&Signature]) -> anyhow::Result<()> {
         let there = self.bundles(&artifact.digest).await?;
         for new in bundles.iter().filter(|new| there.iter().all(|one| one.payload != new.payload)) {
-            self.attach_one(artifact, &new.payload).await.context("a bundle")?;
+            let attached = self.attach_one(artifact, &new.payload).await;
+            attached.with_context(|| format!("cannot put the bundle {} beside it", Digest::of(&new.payload)))?;
         }
         Ok(())
     }
 
     async fn attach_one(&self, artifact: &Descriptor, bundle: &[u8]) -> anyhow::Result<()> {
-        let annotations = json!({
-            "dev.sigstore.bundle.content": "dsse-envelope",
-            PREDICATE: bundle::predicate(bundle).unwrap_or_default(),
-        });
+        let states = bundle::predicate(bundle);
+        let annotations =
+            states.map(|states| json!({"dev.sigstore.bundle.content": "dsse-envelope", PREDICATE: states}));
+        let annotations = annotations.unwrap_or_else(|| json!({}));
         let manifest = serde_json::to_vec(&json!({
             "schemaVersion": 2, "mediaType": MANIFEST_TYPE, "artifactType": bundle::TYPE,
             "config": Descriptor::of(EMPTY_TYPE, EMPTY), "layers": [Descriptor::of(bundle::TYPE, bundle)],
@@ -125,27 +123,49 @@ impl Registry {
         self.note(&artifact.digest, one).await
     }
 
-    /// Adds to the list of what belongs to an artifact, which a registry that knows of no such thing does not keep itself.
+    /// Adds to the list of what belongs to an artifact, which a registry that knows of no such thing does not keep itself. Who
+    /// does so at the same moment may lose what they add: the specification has nothing against that.
     async fn note(&self, artifact: &Digest, one: Value) -> anyhow::Result<()> {
         let tag = bundle::list_tag(artifact);
         let there = self.document(&tag, INDEX_TYPE).await.context("the list of what belongs to the artifact")?;
         let mut index = match there {
-            Some(bytes) => serde_json::from_slice(&bytes)?,
+            Some(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             None => json!({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": []}),
         };
         let listed = index.get_mut("manifests").and_then(Value::as_array_mut);
-        listed.with_context(|| format!("`{tag}` is no OCI index"))?.push(one);
-        self.push_document(&serde_json::to_vec(&index)?, INDEX_TYPE, &tag).await.map(drop)
+        let listed = listed.with_context(|| format!("`{tag}` is no OCI index"))?;
+        if listed.iter().any(|other| other["digest"] == one["digest"]) {
+            return Ok(());
+        }
+        listed.push(one);
+        let index = serde_json::to_vec(&index)?;
+        if index.len() as u64 > MAX_DOCUMENT_BYTES {
+            bail!("`{tag}` would have more than {MAX_DOCUMENT_BYTES} bytes");
+        }
+        self.push_document(&index, INDEX_TYPE, &tag).await.map(drop)
     }
 
-    /// A list; `None` where the registry has none, or knows of no such thing.
-    async fn list(&self, path: &str) -> anyhow::Result<Option<Index>> {
+    /// What belongs to an artifact, as the registry answers, or by the list under the tag where that is nothing.
+    async fn referrers(&self, artifact: &Digest) -> anyhow::Result<Vec<Referrer>> {
+        let path = self.path("referrers", &artifact.to_string());
+        // Registries that know of no such question say so in many ways, and some lead to a page for people.
+        let asked = self.list(&path, |status| matches!(status, 300..=399 | 406)).await?;
+        let listed = match asked {
+            Some(index) if !index.manifests.is_empty() => Some(index),
+            _ => self.list(&self.path("manifests", &bundle::list_tag(artifact)), |_| false).await?,
+        };
+        let all = listed.into_iter().flat_map(|index| index.manifests);
+        Ok(all.filter_map(|one| Referrer::deserialize(one).ok()).collect())
+    }
+
+    /// A list; `None` where the registry has none, or says with a status of these, too, that it knows of no such thing.
+    async fn list(&self, path: &str, or: fn(u16) -> bool) -> anyhow::Result<Option<Index>> {
         let headers = HeaderMap::from_iter([("accept".parse()?, HeaderValue::from_static(INDEX_TYPE))]);
         let mut answer = self.send(Method::GET, path, headers, Vec::new()).await?;
         match answer.status.as_u16() {
             200 => {}
-            // Registries that know of no such thing say so in many ways, and some lead to a page for people.
-            300..=399 | 400 | 404 | 405 | 406 | 501 => return Ok(None),
+            400 | 404 | 405 | 501 => return Ok(None),
+            other if or(other) => return Ok(None),
             _ => return Err(refused("does not give the list of signatures", answer).await),
         }
         if header(&answer.headers, "content-type").split(';').next().unwrap_or_default().trim() != INDEX_TYPE {
