@@ -1,5 +1,5 @@
 //! `cargo xtask release`: the program, built by a profile of its load: first so that it counts what its code does, then by
-//! what it counted under the load of `xtask/bench/src/train.rs`. Code that this does not reach is built as in any release.
+//! what it counted under the load of `xtask/bench/src/train.rs`. Functions that this does not reach are built as in any release.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -9,12 +9,14 @@ use std::process::Command;
 /// Builds it; gives its path.
 pub fn build(root: &Path) -> Result<PathBuf> {
     let compiler = Compiler::find()?;
-    let work = crate::bench::target(root).join("profiled");
+    let place = crate::bench::target(root).join("profiled");
+    let work = place.join("work");
     // Cargo does not see that a profile says something else than before.
     if work.exists() {
         std::fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
     }
     let (counts, profile) = (work.join("counts"), work.join("tidegate.profdata"));
+    // With `--target` the flags are not those of build scripts and macros, which would count, too.
     let cargo = |flag: &str, file: &Path, packages: &[&str]| {
         let mut cargo = Command::new(crate::bench::cargo_program());
         cargo.args(["build", "--release", "--target", &compiler.host]).arg("--target-dir").arg(&work).args(packages);
@@ -26,16 +28,16 @@ pub fn build(root: &Path) -> Result<PathBuf> {
     // What the load's sender does is not what the program does.
     let mut train = Command::new(built.join("tidegate-bench"));
     crate::bench::call(train.arg(built.join("tidegate")).arg("train").env("LLVM_PROFILE_FILE", "/dev/null"))?;
-    // `--sparse`: nothing is said of code that was not reached, or it would be taken for code that never is.
+    // `--sparse`: nothing is said of functions that were not reached, or they would be taken for ones that never are.
     let mut merge = Command::new(&compiler.profdata);
     crate::bench::call(merge.args(["merge", "--sparse", "--output"]).args([&profile, &counts]))?;
     cargo("profile-use", &profile, &["--package", "tidegate"])?;
-    let program = work.join("tidegate");
-    std::fs::copy(built.join("tidegate"), &program)?;
+    let program = place.join("tidegate");
+    std::fs::copy(built.join("tidegate"), &program).with_context(|| format!("cannot write {}", program.display()))?;
     Ok(program)
 }
 
-/// What cargo would give the compiler, and one flag more.
+/// What the environment has cargo give the compiler, and one flag more. Flags in cargo's own config are not among them.
 fn flags(more: &str) -> String {
     let set = |name| std::env::var(name).ok();
     let given = set("CARGO_ENCODED_RUSTFLAGS")

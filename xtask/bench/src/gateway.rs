@@ -76,7 +76,7 @@ pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
 /// May reload the config of the measured gateway.
 const OPERATOR: &str = "tg-operator";
 
-/// A gateway in front of the stand-in upstream; ended when dropped.
+/// A gateway in front of the stand-in upstream; killed when dropped.
 pub(crate) struct Gateway {
     pub(crate) addr: SocketAddr,
     child: Child,
@@ -141,6 +141,20 @@ impl Gateway {
         bail!("the gateway does not listen on {}", self.addr)
     }
 
+    /// Asks it to stop, as an operator does, and waits until it has: one that counts for a profile writes that at its end.
+    pub(crate) async fn end(mut self) -> anyhow::Result<()> {
+        let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        anyhow::ensure!(asked.context("cannot run `kill`")?.success(), "the gateway is gone");
+        for _ in 0..600 {
+            if let Some(status) = self.child.try_wait()? {
+                anyhow::ensure!(status.success(), "the gateway ended with {status}");
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        bail!("the gateway did not end within a minute")
+    }
+
     /// Keeps it on `cores`.
     pub(crate) fn keep_on(&self, cores: &str) -> anyhow::Result<()> {
         cores::keep_on(self.child.id(), cores)
@@ -202,15 +216,7 @@ pub(crate) fn cpu_us(process: u32) -> anyhow::Result<f64> {
 }
 
 impl Drop for Gateway {
-    /// Asks it to stop, as an operator does, and one that counts for a profile writes that then; kills it where that takes long.
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
-        for _ in 0..100 {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

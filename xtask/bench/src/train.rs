@@ -32,22 +32,26 @@ struct Asked {
 }
 
 pub(crate) async fn run(program: &Path) -> anyhow::Result<()> {
+    // Streams have two connections each here, and most systems begin with 1,024 files.
+    rlimit::increase_nofile_limit(u64::MAX).context("cannot raise the limit of open files")?;
     let upstream = standin::start(EVENTS).await?;
     for stages in [Stages::None, Stages::NoOp, Stages::PromptGuard, Stages::StreamGuard, Stages::Both] {
         eprintln!("training: an upstream, {stages}");
         forwarded(program, upstream, stages).await?;
     }
-    for said in [Said::Prose, Said::Addresses] {
-        eprintln!("training: streams that pause");
+    for (said, what) in [(Said::Prose, "prose"), (Said::Addresses, "an @ in each event")] {
+        eprintln!("training: streams that pause, {what}");
         let upstream = standin::stamped(served::EVENTS, PACE, said).await?;
         let gateway = Gateway::start(program, upstream, Stages::StreamGuard)?;
         gateway.wait_ready().await?;
         served::streams(&gateway, PACE).await?;
+        gateway.end().await?;
     }
     eprintln!("training: a model");
     let gateway = Gateway::with_starter(program, "[store]\npath = \"data\"\n")?;
     gateway.wait_ready().await?;
-    tour(gateway.addr).await
+    tour(gateway.addr).await?;
+    gateway.end().await
 }
 
 async fn forwarded(program: &Path, upstream: SocketAddr, stages: Stages) -> anyhow::Result<()> {
@@ -55,7 +59,7 @@ async fn forwarded(program: &Path, upstream: SocketAddr, stages: Stages) -> anyh
     gateway.wait_ready().await?;
     Load::to(gateway.addr, false).run(32, REQUESTS).await?;
     Load::to(gateway.addr, true).run(16, STREAMS).await?;
-    Ok(())
+    gateway.end().await
 }
 
 async fn tour(addr: SocketAddr) -> anyhow::Result<()> {
