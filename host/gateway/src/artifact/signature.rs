@@ -337,12 +337,12 @@ mod tests {
         let mut said = ours.clone();
         said.layer = said.layer.with("dev.sigstore.cosign/certificate", "c".repeat(MAX_SAID_BYTES));
         let (bytes, _) = manifest(None, [&ours, &said]).unwrap();
-        assert_eq!(Manifest::parse(&bytes).unwrap().layers, [ours.layer.clone()]);
+        assert_eq!(Manifest::parse(&bytes).unwrap().layers, std::slice::from_ref(&ours.layer));
         let mut all = vec![said.clone()];
         add(&mut all, [ours.clone()]);
         assert_eq!(all.len(), 1);
         // Of one who says too much only the signature is taken, so that all that there may be fit into a manifest.
-        assert_eq!(read(&[said.layer], vec![said.payload]).unwrap(), [ours.clone()]);
+        assert_eq!(read(&[said.layer], vec![said.payload]).unwrap(), std::slice::from_ref(&ours));
         let mut there = Manifest::new(Descriptor::of("c", b"c"), vec![ours.layer.clone()]);
         there.annotations.insert("by".into(), "t".repeat(MAX_DOCUMENT_BYTES as usize - 900));
         let other = Signature::new(&key(), &this, "a").unwrap();

@@ -167,7 +167,7 @@ fn a_bundle_travels_on_beside_its_artifact_and_once() {
         }
         // What is listed there already stays.
         let theirs = next.keep(&artifact, &stated(&pem, &artifact, "https://slsa.dev/provenance/v1"));
-        next.list(&artifact, &[theirs.clone()], keeps_lists);
+        next.list(&artifact, std::slice::from_ref(&theirs), keeps_lists);
         for _ in 0..2 {
             desk.good(&format!("plugin push {} --from first", next.reference(":1")));
         }
