@@ -1,15 +1,15 @@
 //! `cargo xtask bench`: builds what is measured and runs it. The gateway's figures need nothing else; the
 //! engine's peer is llama.cpp from PyPI, named by the environment, and left out by name where it is not there.
 
-use anyhow::{Context, Result, bail};
-use std::ffi::OsString;
+use crate::cargo::{self, call};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Builds and measures; prints tables and JSON.
 pub fn run(root: &Path) -> Result<()> {
-    cargo(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
-    cargo(root, &["build", "--release", "--package", "tidegate-device", "--example", "cpu_bench"])?;
+    cargo::run(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
+    cargo::run(root, &["build", "--release", "--package", "tidegate-device", "--example", "cpu_bench"])?;
     let release = release(root);
     call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")))?;
     engine(root, &release.join("examples/cpu_bench"))
@@ -20,10 +20,10 @@ pub fn plugins(root: &Path) -> Result<()> {
     let manifest = root.join("plugins/Cargo.toml");
     let example = ["--package", "pii-guard", "--example", "native"];
     let target = root.join(std::env::var_os("PLUGINS_TARGET_DIR").unwrap_or_else(|| "plugins/target".into()));
-    let mut build = Command::new(cargo_program());
+    let mut build = Command::new(cargo::program());
     build.args(["build", "--release", "--manifest-path"]).arg(manifest).args(example);
     call(build.arg("--target-dir").arg(&target))?;
-    cargo(root, &["build", "--release", "--package", "tidegate-sandbox", "--example", "boundary"])?;
+    cargo::run(root, &["build", "--release", "--package", "tidegate-sandbox", "--example", "boundary"])?;
     let programs = [target.join("release/examples/native"), release(root).join("examples/boundary")];
     measure(root, "plugins", &programs)
 }
@@ -34,7 +34,7 @@ pub fn chaos(root: &Path, what: &str) -> Result<()> {
 }
 
 fn measure(root: &Path, what: &str, programs: &[PathBuf]) -> Result<()> {
-    cargo(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
+    cargo::run(root, &["build", "--release", "--package", "tidegate", "--package", "tidegate-bench"])?;
     let release = release(root);
     call(Command::new(release.join("tidegate-bench")).arg(release.join("tidegate")).arg(what).args(programs))
 }
@@ -62,28 +62,6 @@ fn engine(root: &Path, ours: &Path) -> Result<()> {
     ]))
 }
 
-fn cargo(root: &Path, args: &[&str]) -> Result<()> {
-    call(Command::new(cargo_program()).args(args).current_dir(root))
-}
-
 fn release(root: &Path) -> PathBuf {
-    target(root).join("release")
-}
-
-/// Where cargo works.
-pub fn target(root: &Path) -> PathBuf {
-    root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
-}
-
-pub fn cargo_program() -> OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
-}
-
-/// Runs it to its end.
-pub fn call(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
-    if !status.success() {
-        bail!("{command:?} failed: {status}");
-    }
-    Ok(())
+    cargo::target(root).join("release")
 }

@@ -28,7 +28,7 @@ pub fn bundle(root: &Path, to: &Path) -> Result<()> {
 
 /// Executables that a call of cargo made, by target.
 fn built(root: &Path, args: &[&str]) -> Result<Vec<(String, PathBuf)>> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(crate::cargo::program());
     command.args(&args[..1]).args(["--workspace", "--release", "--message-format", "json-render-diagnostics"]);
     let output = command.args(&args[1..]).stderr(std::process::Stdio::inherit()).current_dir(root).output()?;
     if !output.status.success() {

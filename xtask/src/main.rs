@@ -3,6 +3,7 @@
 //! house. Each chore is a module that returns what it found; this file prints it.
 
 mod bench;
+mod cargo;
 mod gpu;
 mod kernels;
 mod plugins;

@@ -1,6 +1,7 @@
 //! `cargo xtask release`: the program, built by a profile of its load: first so that it counts what its code does, then by
 //! what it counted under the load of `xtask/bench/src/train.rs`. Functions that this does not reach are built as in any release.
 
+use crate::cargo::{self, call};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::process::Command;
 /// Builds it; gives its path.
 pub fn build(root: &Path) -> Result<PathBuf> {
     let compiler = Compiler::find()?;
-    let place = crate::bench::target(root).join("profiled");
+    let place = cargo::target(root).join("profiled");
     let work = place.join("work");
     // Cargo does not see that a profile says something else than before.
     if work.exists() {
@@ -17,21 +18,21 @@ pub fn build(root: &Path) -> Result<PathBuf> {
     }
     let (counts, profile) = (work.join("counts"), work.join("tidegate.profdata"));
     // With `--target` the flags are not those of build scripts and macros, which would count, too.
-    let cargo = |flag: &str, file: &Path, packages: &[&str]| {
-        let mut cargo = Command::new(crate::bench::cargo_program());
-        cargo.args(["build", "--release", "--target", &compiler.host]).arg("--target-dir").arg(&work).args(packages);
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&format!("-C{flag}={}", file.display()))).current_dir(root);
-        crate::bench::call(&mut cargo)
+    let build = |flag: &str, file: &Path, packages: &[&str]| {
+        let mut build = Command::new(cargo::program());
+        build.args(["build", "--release", "--target", &compiler.host]).arg("--target-dir").arg(&work).args(packages);
+        build.env("CARGO_ENCODED_RUSTFLAGS", flags(&format!("-C{flag}={}", file.display()))).current_dir(root);
+        call(&mut build)
     };
     let built = work.join(&compiler.host).join("release");
-    cargo("profile-generate", &counts, &["--package", "tidegate", "--package", "tidegate-bench"])?;
+    build("profile-generate", &counts, &["--package", "tidegate", "--package", "tidegate-bench"])?;
     // What the load's sender does is not what the program does.
     let mut train = Command::new(built.join("tidegate-bench"));
-    crate::bench::call(train.arg(built.join("tidegate")).arg("train").env("LLVM_PROFILE_FILE", "/dev/null"))?;
+    call(train.arg(built.join("tidegate")).arg("train").env("LLVM_PROFILE_FILE", "/dev/null"))?;
     // `--sparse`: nothing is said of functions that were not reached, or they would be taken for ones that never are.
     let mut merge = Command::new(&compiler.profdata);
-    crate::bench::call(merge.args(["merge", "--sparse", "--output"]).args([&profile, &counts]))?;
-    cargo("profile-use", &profile, &["--package", "tidegate"])?;
+    call(merge.args(["merge", "--sparse", "--output"]).args([&profile, &counts]))?;
+    build("profile-use", &profile, &["--package", "tidegate"])?;
     let program = place.join("tidegate");
     std::fs::copy(built.join("tidegate"), &program).with_context(|| format!("cannot write {}", program.display()))?;
     Ok(program)

@@ -65,7 +65,7 @@ impl Toolchain {
 
     /// Builds packages of a workspace as release components; returns the folder they are in.
     pub fn build(&self, workspace: &Path, root: &Path, target_dir: &Path, packages: &[&str]) -> Result<PathBuf> {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut cargo = Command::new(crate::cargo::program());
         cargo.current_dir(workspace).args(["build", "--release", "--locked", "--lib", "--target", TARGET]);
         cargo.arg("--target-dir").arg(target_dir);
         for package in packages {
