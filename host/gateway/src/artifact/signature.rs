@@ -1,7 +1,7 @@
 //! Signatures of artifacts, in the form of `cosign`: a signed text that names the manifest's digest, kept as a layer of
 //! a manifest of its own under the tag `sha256-DIGEST.sig` (`docs/decisions/0009` says why that form). A bundle, which newer
-//! versions of `cosign` make, is read as well (`bundle.rs`), and kept as a layer there in a folder. What others say in such
-//! manifests stays in them, whatever it is.
+//! versions of `cosign` make, is read as well (`bundle.rs`), and kept as a layer there in a folder. Layers and annotations
+//! of others stay in such manifests.
 //!
 //! What is signed is the digest of the manifest, which holds those of the config and of the component.
 
@@ -221,7 +221,7 @@ pub fn add(signatures: &mut Vec<Signature>, new: impl IntoIterator<Item = Signat
             continue;
         }
         if signatures.len() == MAX_SIGNATURES {
-            tracing::warn!("it has more than {MAX_SIGNATURES} signatures; the others are passed over");
+            tracing::warn!("passed over signatures of an artifact that has more than {MAX_SIGNATURES}");
             return;
         }
         signatures.push(new);

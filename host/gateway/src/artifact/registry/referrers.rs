@@ -102,10 +102,8 @@ impl Registry {
     }
 
     async fn attach_one(&self, artifact: &Descriptor, bundle: &[u8]) -> anyhow::Result<()> {
-        let states = bundle::predicate(bundle);
-        let annotations =
-            states.map(|states| json!({"dev.sigstore.bundle.content": "dsse-envelope", PREDICATE: states}));
-        let annotations = annotations.unwrap_or_else(|| json!({}));
+        let named = |states| json!({"dev.sigstore.bundle.content": "dsse-envelope", PREDICATE: states});
+        let annotations = bundle::predicate(bundle).map_or_else(|| json!({}), named);
         let manifest = serde_json::to_vec(&json!({
             "schemaVersion": 2, "mediaType": MANIFEST_TYPE, "artifactType": bundle::TYPE,
             "config": Descriptor::of(EMPTY_TYPE, EMPTY), "layers": [Descriptor::of(bundle::TYPE, bundle)],
@@ -159,13 +157,13 @@ impl Registry {
     }
 
     /// A list; `None` where the registry has none, or says with a status of these, too, that it knows of no such thing.
-    async fn list(&self, path: &str, or: fn(u16) -> bool) -> anyhow::Result<Option<Index>> {
+    async fn list(&self, path: &str, means_none: fn(u16) -> bool) -> anyhow::Result<Option<Index>> {
         let headers = HeaderMap::from_iter([("accept".parse()?, HeaderValue::from_static(INDEX_TYPE))]);
         let mut answer = self.send(Method::GET, path, headers, Vec::new()).await?;
         match answer.status.as_u16() {
             200 => {}
             400 | 404 | 405 | 501 => return Ok(None),
-            other if or(other) => return Ok(None),
+            other if means_none(other) => return Ok(None),
             _ => return Err(refused("does not give the list of signatures", answer).await),
         }
         if header(&answer.headers, "content-type").split(';').next().unwrap_or_default().trim() != INDEX_TYPE {
