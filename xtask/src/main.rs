@@ -8,6 +8,7 @@ mod gpu;
 mod kernels;
 mod plugins;
 mod release;
+mod rustc;
 mod tidy;
 
 use anyhow::{Result, bail};

@@ -2,6 +2,7 @@
 //! what it counted under the load of `xtask/bench/src/train.rs`. Functions that this does not reach are built as in any release.
 
 use crate::cargo::{self, call};
+use crate::rustc::{self, after};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -54,20 +55,19 @@ struct Compiler {
 
 impl Compiler {
     fn find() -> Result<Self> {
-        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-        let said = output(Command::new(&rustc).arg("-vV"))?;
-        let host = after(&said, "host: ").context("`rustc -vV` names no host")?.to_owned();
-        let version = after(&said, "LLVM version: ").context("`rustc -vV` names no version of LLVM")?;
-        let sysroot = output(Command::new(&rustc).args(["--print", "sysroot"]))?;
-        let own = Path::new(sysroot.trim()).join("lib/rustlib").join(&host).join("bin/llvm-profdata");
+        let program = PathBuf::from(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+        let about = rustc::about(&program).with_context(|| format!("cannot run {program:?}"))?;
+        let host = after(&about, "host: ").context("`rustc -vV` names no host")?.to_owned();
+        let version = after(&about, "LLVM version: ").context("`rustc -vV` names no version of LLVM")?;
+        let sysroot = rustc::sysroot(&program).context("`rustc --print sysroot` names no folder")?;
+        let own = rustc::tools(&sysroot, &host).join("llvm-profdata");
         let major = version.split('.').next().unwrap_or_default();
         let candidates = [own.into_os_string(), format!("llvm-profdata-{major}").into(), "llvm-profdata".into()];
-        let fits = |program: &OsString| {
-            output(Command::new(program).arg("--version")).is_ok_and(|said| is_version(&said, major))
-        };
+        let version_of = |program: &OsString| rustc::said(Command::new(program).arg("--version"));
+        let fits = |program: &OsString| version_of(program).is_some_and(|said| is_version(&said, major));
         let Some(profdata) = candidates.into_iter().find(fits) else {
             bail!(
-                "no llvm-profdata of LLVM {major}, which {rustc:?} has: `rustup component add llvm-tools`, or a package such \
+                "no llvm-profdata of LLVM {major}, which {program:?} has: `rustup component add llvm-tools`, or a package such \
                  as Debian's `llvm-{major}`"
             )
         };
@@ -79,19 +79,6 @@ impl Compiler {
 fn is_version(said: &str, major: &str) -> bool {
     let version = said.split("LLVM version ").nth(1).unwrap_or_default();
     version.split('.').next() == Some(major)
-}
-
-/// The rest of the line that begins with `name`.
-fn after<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| line.strip_prefix(name))
-}
-
-fn output(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?} failed: {}", output.status);
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]

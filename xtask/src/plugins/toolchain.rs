@@ -5,6 +5,7 @@
 //! (unstable, hence `RUSTC_BOOTSTRAP`). Either way rustup's `wasm-component-ld` links, so that the result is a
 //! component at once.
 
+use crate::rustc;
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::fmt;
@@ -51,7 +52,7 @@ impl Toolchain {
         let active = PathBuf::from(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
         let candidates = [active, PathBuf::from("/usr/bin/rustc")];
         let sysroots: Vec<(PathBuf, PathBuf)> =
-            candidates.into_iter().filter_map(|rustc| Some((sysroot(&rustc)?, rustc))).collect();
+            candidates.into_iter().filter_map(|rustc| Some((rustc::sysroot(&rustc)?, rustc))).collect();
         let linkers = sysroots.iter().find_map(|(sysroot, rustc)| linkers(sysroot, rustc));
         let linkers =
             linkers.context("no wasm-component-ld; it comes with rustup's toolchains of Rust 1.82 and later")?;
@@ -117,12 +118,6 @@ pub fn cargo_home() -> Option<PathBuf> {
         .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")))
 }
 
-fn sysroot(rustc: &Path) -> Option<PathBuf> {
-    let output = Command::new(rustc).args(["--print", "sysroot"]).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    (output.status.success() && !text.trim().is_empty()).then(|| PathBuf::from(text.trim()))
-}
-
 fn has_std(sysroot: &Path, std: Std) -> bool {
     let rustlib = sysroot.join("lib/rustlib");
     match std {
@@ -134,9 +129,7 @@ fn has_std(sysroot: &Path, std: Std) -> bool {
 }
 
 fn linkers(sysroot: &Path, rustc: &Path) -> Option<PathBuf> {
-    let output = Command::new(rustc).arg("-vV").output().ok()?;
-    let version = String::from_utf8(output.stdout).ok()?;
-    let host = version.lines().find_map(|line| line.strip_prefix("host: "))?;
-    let folder = sysroot.join("lib/rustlib").join(host).join("bin");
+    let about = rustc::about(rustc)?;
+    let folder = rustc::tools(sysroot, rustc::after(&about, "host: ")?);
     folder.join("wasm-component-ld").exists().then_some(folder)
 }
