@@ -1,17 +1,22 @@
 //! Between the host's types and the contract's. Into the guest everything is borrowed; JSON is rendered first
-//! ([`JsonTexts`]), since borrowed parts need a place to point at. Out of the guest everything is checked.
+//! ([`Made`]), since borrowed parts need a place to point at. Out of the guest everything is checked.
 
 use crate::bindings::tidegate::plugin::{accounting, types as wit};
+use crate::call_ids::CallIds;
 use crate::stage::Refusal;
 use serde_json::Value;
 use tidegate_types::{
     Finding, Message, Part, Provenance, Role, Severity, Span, ToolCall, ToolDef, ToolHints, ToolOutcome, Usage,
 };
 
-/// JSON that messages and tools hold, rendered in the order in which [`Rows`] and [`tool_defs`] ask for it.
-pub(crate) struct JsonTexts(Vec<String>);
+/// What messages and tools are given with and do not hold as it is.
+pub(crate) struct Made {
+    /// The JSON that they hold, in the order in which [`Rows`] and [`tool_defs`] ask for it.
+    texts: Vec<String>,
+    calls: CallIds,
+}
 
-impl JsonTexts {
+impl Made {
     pub(crate) fn of_messages(messages: &[Message]) -> Self {
         let mut texts = Vec::new();
         for message in messages {
@@ -28,11 +33,11 @@ impl JsonTexts {
                 }
             }
         }
-        Self(texts)
+        Self { texts, calls: CallIds::of(messages) }
     }
 
     pub(crate) fn of_tools(tools: &[ToolDef]) -> Self {
-        Self(tools.iter().map(|tool| tool.input_schema.to_string()).collect())
+        Self { texts: tools.iter().map(|tool| tool.input_schema.to_string()).collect(), calls: CallIds::default() }
     }
 }
 
@@ -51,11 +56,13 @@ struct Row<'a> {
 }
 
 impl<'a> Rows<'a> {
-    pub(crate) fn of(messages: &'a [Message], texts: &'a JsonTexts) -> Self {
-        let mut json = texts.0.iter().map(String::as_str);
-        let rows = messages.iter().map(|message| {
+    pub(crate) fn of(messages: &'a [Message], made: &'a Made) -> Self {
+        let mut json = made.texts.iter().map(String::as_str);
+        let rows = messages.iter().enumerate().map(|(at, message)| {
             let attrs = message.provenance.as_ref().map_or_else(Vec::new, |from| provenance_attrs(from, &mut json));
-            let parts = message.parts.iter().map(|part| part_param(part, &mut json)).collect();
+            let id = |part_at, own| made.calls.at((at, part_at), own);
+            let parts = message.parts.iter().enumerate();
+            let parts = parts.map(|(part_at, part)| part_param(part, |own| id(part_at, own), &mut json)).collect();
             Row { parts, attrs }
         });
         Self(rows.collect())
@@ -90,14 +97,20 @@ fn role_param(role: &Role) -> wit::RoleParam<'static> {
     }
 }
 
-fn part_param<'a>(part: &'a Part, json: &mut impl Iterator<Item = &'a str>) -> wit::PartParam<'a> {
+fn part_param<'a>(
+    part: &'a Part,
+    id: impl Fn(&'a str) -> &'a str,
+    json: &mut impl Iterator<Item = &'a str>,
+) -> wit::PartParam<'a> {
     match part {
         Part::Text(text) => wit::PartParam::Text(text),
         Part::Reasoning(text) => wit::PartParam::Reasoning(text),
         Part::Refusal(text) => wit::PartParam::Refusal(text),
-        Part::ToolCall(call) => wit::PartParam::ToolCall(tool_call_param(call)),
+        Part::ToolCall(call) => {
+            wit::PartParam::ToolCall(wit::ToolCallParam { id: id(&call.id), ..tool_call_param(call) })
+        }
         Part::ToolOutcome(outcome) => wit::PartParam::ToolOutcome(wit::ToolOutcomeParam {
-            call_id: &outcome.call_id,
+            call_id: id(&outcome.call_id),
             content: &outcome.content,
             structured: outcome.structured.as_ref().and_then(|_| json.next()),
             is_error: outcome.is_error,
@@ -112,7 +125,7 @@ pub(crate) fn tool_call_param(call: &ToolCall) -> wit::ToolCallParam<'_> {
     wit::ToolCallParam { id: &call.id, name: &call.name, arguments: &call.arguments }
 }
 
-pub(crate) fn tool_defs<'a>(tools: &'a [ToolDef], texts: &'a JsonTexts) -> Vec<wit::ToolDefParam<'a>> {
+pub(crate) fn tool_defs<'a>(tools: &'a [ToolDef], made: &'a Made) -> Vec<wit::ToolDefParam<'a>> {
     let param = |(tool, schema): (&'a ToolDef, &'a String)| wit::ToolDefParam {
         name: &tool.name,
         description: &tool.description,
@@ -125,7 +138,7 @@ pub(crate) fn tool_defs<'a>(tools: &'a [ToolDef], texts: &'a JsonTexts) -> Vec<w
         },
         attrs: &[],
     };
-    tools.iter().zip(&texts.0).map(param).collect()
+    tools.iter().zip(&made.texts).map(param).collect()
 }
 
 /// Pairs of texts as the guest gets them.

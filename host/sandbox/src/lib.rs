@@ -12,6 +12,7 @@
 mod bindings;
 mod blueprint;
 mod cache;
+mod call_ids;
 pub mod capability;
 mod check;
 pub mod config;

@@ -82,8 +82,15 @@ pub enum Edit {
     },
     /// Removes a message.
     DropMessage(String),
-    /// Replaces a tool call's arguments (call id, JSON).
-    SetArguments(String, String),
+    /// Replaces a tool call's arguments.
+    SetArguments {
+        /// In which message.
+        message_id: String,
+        /// Which part of it.
+        part: u32,
+        /// JSON.
+        arguments: String,
+    },
 }
 
 /// What a prompt guard decided.

@@ -39,6 +39,7 @@ async fn a_verdict_names_only_what_is_there() {
         ("drop: a new one twice", "the message `n` was dropped by an edit before"),
         ("drop: all", "it drops every message"),
         ("drop: all and a new one", "it drops every message"),
+        ("respond: a call", "it responds with a part that is neither text nor a refusal"),
         ("arguments: no call", "no tool call `c9`"),
         ("param", "it sets the parameter `temperature`, which this host lets no plugin do"),
     ] {

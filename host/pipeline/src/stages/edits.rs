@@ -30,19 +30,22 @@ pub(super) fn moves(edits: &[Edit]) -> bool {
 /// once, however many edits it has: a caller decides how many those are. What does not fit is an error, and leaves some of
 /// them made.
 pub fn apply_to(messages: &mut Vec<Message>, edits: Vec<Edit>) -> Result<(), String> {
-    let (mut texts, mut arguments, mut moves) = (Vec::new(), HashMap::new(), Vec::new());
+    let (mut texts, mut arguments, mut moves) = (Vec::new(), Vec::new(), Vec::new());
     for edit in edits {
         match edit {
             Edit::ReplaceText { message_id, part, span, text } => {
                 texts.push(Replacement { message_id, part, span, text });
             }
-            Edit::SetArguments(call_id, new) => drop(arguments.insert(call_id, new)),
+            Edit::SetArguments { message_id, part, arguments: new } => arguments.push((message_id, part, new)),
             Edit::PutMessage { after, message } => moves.push(Move::Put(after, message)),
             Edit::DropMessage(id) => moves.push(Move::Drop(id)),
         }
     }
-    replace_texts(messages, texts)?;
-    set_arguments(messages, arguments)?;
+    let positions: HashMap<String, usize> =
+        messages.iter().enumerate().rev().map(|(at, m)| (m.id.clone(), at)).collect();
+    let find = |id: &str| positions.get(id).copied().ok_or_else(|| unknown(id));
+    replace_texts(messages, texts, find)?;
+    set_arguments(messages, arguments, find)?;
     moves.into_iter().try_for_each(|to| to.apply(messages))
 }
 
@@ -80,17 +83,18 @@ fn unknown(id: &str) -> String {
     format!("there is no message `{id}`")
 }
 
-fn replace_texts(messages: &mut [Message], mut edits: Vec<Replacement>) -> Result<(), String> {
+fn replace_texts(
+    messages: &mut [Message],
+    mut edits: Vec<Replacement>,
+    find: impl Fn(&str) -> Result<usize, String>,
+) -> Result<(), String> {
     edits.sort_by(|a, b| {
         (&a.message_id, a.part, a.span.start, a.span.end).cmp(&(&b.message_id, b.part, b.span.start, b.span.end))
     });
     let mut of_text = edits.chunk_by(|a, b| a.message_id == b.message_id && a.part == b.part);
-    let positions: HashMap<String, usize> =
-        messages.iter().enumerate().rev().map(|(at, m)| (m.id.clone(), at)).collect();
     of_text.try_for_each(|edits| {
         let Some(Replacement { message_id, part, .. }) = edits.first() else { return Ok(()) };
-        let at = positions.get(message_id).ok_or_else(|| unknown(message_id))?;
-        let text = text_of(&mut messages[*at], *part)?;
+        let text = text_of(&mut messages[find(message_id)?], *part)?;
         *text = replaced(text, edits)?;
         Ok(())
     })
@@ -127,20 +131,20 @@ fn replaced(text: &str, edits: &[Replacement]) -> Result<String, String> {
     Ok(new)
 }
 
-/// The first call of an id is the one that is meant.
-fn set_arguments(messages: &mut [Message], mut arguments: HashMap<String, String>) -> Result<(), String> {
-    for (call_id, new) in &arguments {
-        serde_json::from_str::<serde::de::IgnoredAny>(new)
-            .map_err(|error| format!("arguments for call `{call_id}` are no JSON: {error}"))?;
-    }
-    for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
-        if let Part::ToolCall(call) = part
-            && let Some(new) = arguments.remove(&call.id)
-        {
-            call.arguments = new;
+fn set_arguments(
+    messages: &mut [Message],
+    edits: Vec<(String, u32, String)>,
+    find: impl Fn(&str) -> Result<usize, String>,
+) -> Result<(), String> {
+    edits.into_iter().try_for_each(|(message_id, part, new)| {
+        serde_json::from_str::<serde::de::IgnoredAny>(&new)
+            .map_err(|error| format!("new arguments in message `{message_id}` are no JSON: {error}"))?;
+        match messages[find(&message_id)?].parts.get_mut(part as usize) {
+            Some(Part::ToolCall(call)) => call.arguments = new,
+            _ => return Err(format!("part {part} of message `{message_id}` is no tool call")),
         }
-    }
-    arguments.keys().next().map_or(Ok(()), |call_id| Err(format!("there is no tool call `{call_id}`")))
+        Ok(())
+    })
 }
 
 #[cfg(test)]
@@ -200,10 +204,12 @@ mod tests {
             span: Span { start: span.0, end: span.1 },
             text: text.into(),
         };
+        let set =
+            |part, arguments: &str| Edit::SetArguments { message_id: "m1".into(), part, arguments: arguments.into() };
         let edits = vec![
             Edit::DropMessage("m0".into()),
             in_part(1, (1, 2), "E"),
-            Edit::SetArguments("two".into(), "[2]".into()),
+            set(3, "[2]"),
             in_part(0, (3, 3), "!"),
             in_part(0, (0, 1), ""),
         ];
@@ -212,8 +218,10 @@ mod tests {
         let two = ToolCall { id: "two".into(), name: "f".into(), arguments: "[2]".into() };
         let expected = [Part::Text("bc!".into()), Part::Reasoning("dEf".into()), call("one"), Part::ToolCall(two)];
         assert_eq!(messages[0].parts, expected);
-        let nobody = vec![Edit::SetArguments("three".into(), "{}".into())];
-        assert_eq!(apply_to(&mut messages, nobody).unwrap_err(), "there is no tool call `three`");
+        for part in [0, 4] {
+            let why = apply_to(&mut messages, vec![set(part, "{}")]).unwrap_err();
+            assert_eq!(why, format!("part {part} of message `m1` is no tool call"));
+        }
     }
 
     /// A time of its own would be a guess: what thousands of edits of a long text take is compared with what one takes.

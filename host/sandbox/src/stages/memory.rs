@@ -3,7 +3,7 @@
 use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::memory as guest;
 use crate::bindings::tidegate::plugin::types as wit;
-use crate::convert::{self, JsonTexts, Rows};
+use crate::convert::{self, Made, Rows};
 use crate::instance::Guests;
 use crate::stage::{Descriptor, Exchange, MemoryItem, Question, StageKind};
 use crate::state::HostState;
@@ -48,8 +48,8 @@ impl StageCall for Remember<'_> {
         context: wit::Context<'_>,
     ) -> Answer<Self::Raw> {
         let messages = self.0.messages;
-        let texts = JsonTexts::of_messages(messages);
-        let rows = Rows::of(messages, &texts);
+        let made = Made::of_messages(messages);
+        let rows = Rows::of(messages, &made);
         let exchange = guest::Exchange { messages: &rows.messages(messages), attrs: &convert::attrs(self.0.attrs) };
         guests.memory(store)?.call_remember(store, context, exchange).await
     }

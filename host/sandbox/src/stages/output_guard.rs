@@ -4,7 +4,7 @@
 use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::output_guard as guest;
 use crate::bindings::tidegate::plugin::types as wit;
-use crate::convert::{self, JsonTexts, Rows};
+use crate::convert::{self, Made, Rows};
 use crate::instance::Guests;
 use crate::stage::{Action, Descriptor, Edit, Output, Prompt, StageKind, Verdict};
 use crate::stages::InspectPrompt;
@@ -25,8 +25,8 @@ impl StageCall for InspectOutput<'_> {
         context: wit::Context<'_>,
     ) -> Answer<wit::Verdict> {
         let Output { choices, finish_reasons, usage, attrs } = self.0;
-        let texts = JsonTexts::of_messages(choices);
-        let rows = Rows::of(choices, &texts);
+        let made = Made::of_messages(choices);
+        let rows = Rows::of(choices, &made);
         let output = guest::Output {
             choices: &rows.messages(choices),
             finish_reasons,
@@ -41,7 +41,7 @@ impl StageCall for InspectOutput<'_> {
         let prompt = Prompt { messages: self.0.choices, tools: &[], params: &[] };
         let verdict = InspectPrompt { prompt, plugin: &descriptor.name }.check(raw, descriptor)?;
         if let Action::Rewrite(edits) = &verdict.action {
-            let fits = |edit: &Edit| matches!(edit, Edit::ReplaceText { .. } | Edit::SetArguments(..));
+            let fits = |edit: &Edit| matches!(edit, Edit::ReplaceText { .. } | Edit::SetArguments { .. });
             if !edits.iter().all(fits) {
                 return Err("an answer's edits are `replace-text` and `set-arguments` only".into());
             }

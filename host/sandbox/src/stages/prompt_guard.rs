@@ -9,8 +9,9 @@ pub(crate) use outside::InspectOutside;
 use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::prompt_guard as guard;
 use crate::bindings::tidegate::plugin::types as wit;
+use crate::call_ids::{CallIds, Place};
 use crate::check;
-use crate::convert::{self, JsonTexts, Rows};
+use crate::convert::{self, Made, Rows};
 use crate::instance::Guests;
 use crate::stage::{Action, Descriptor, Edit, Prompt, StageKind, Verdict};
 use crate::state::HostState;
@@ -41,8 +42,8 @@ impl StageCall for InspectPrompt<'_> {
         context: wit::Context<'_>,
     ) -> Answer<wit::Verdict> {
         let Prompt { messages, tools, params } = self.prompt;
-        let (texts, schemas) = (JsonTexts::of_messages(messages), JsonTexts::of_tools(tools));
-        let rows = Rows::of(messages, &texts);
+        let (made, schemas) = (Made::of_messages(messages), Made::of_tools(tools));
+        let rows = Rows::of(messages, &made);
         let prompt = guard::Prompt {
             messages: &rows.messages(messages),
             tools: &convert::tool_defs(tools, &schemas),
@@ -62,7 +63,7 @@ impl StageCall for InspectPrompt<'_> {
                 return Err("it rewrites, but its descriptor says `\"mutates\": false`".into());
             }
             wit::Action::Rewrite(edits) => Action::Rewrite(seen.edits(edits)?),
-            wit::Action::Respond(parts) => Action::Respond(convert::parts(parts)?),
+            wit::Action::Respond(parts) => Action::Respond(said(convert::parts(parts)?)?),
             wit::Action::Refuse(refusal) => Action::Refuse(convert::refusal(refusal)),
         };
         Ok(Verdict { action, findings, notes })
@@ -75,8 +76,8 @@ struct Seen<'a> {
     messages: &'a [Message],
     plugin: &'a str,
     by_id: OnceCell<HashMap<&'a str, Known<'a>>>,
-    /// Ids of tool calls.
-    calls: OnceCell<HashSet<&'a str>>,
+    /// Tool calls by the ids under which the guard saw them.
+    calls: OnceCell<HashMap<String, Place>>,
 }
 
 struct Known<'a> {
@@ -109,10 +110,11 @@ impl<'a> Seen<'a> {
         Ok(known.joined.get_or_init(|| joined_text(known.message)))
     }
 
-    fn has_call(&self, id: &str) -> bool {
-        let call = |part: &'a Part| if let Part::ToolCall(call) = part { Some(call.id.as_str()) } else { None };
-        let parts = || self.messages.iter().flat_map(|message| &message.parts);
-        self.calls.get_or_init(|| parts().filter_map(call).collect()).contains(id)
+    /// The message and its part.
+    fn call(&self, id: &str) -> Result<(&'a Message, u32), String> {
+        let places = self.calls.get_or_init(|| CallIds::of(self.messages).places(self.messages));
+        let found = places.get(id).and_then(|&(at, part)| Some((self.messages.get(at)?, u32::try_from(part).ok()?)));
+        found.ok_or_else(|| format!("no tool call `{}`", id.escape_debug()))
     }
 
     fn edits(&self, edits: Vec<wit::Edit>) -> Result<Vec<Edit>, String> {
@@ -135,11 +137,9 @@ impl<'a> Seen<'a> {
                 Ok(Edit::DropMessage(id))
             }
             wit::Edit::SetArguments((id, arguments)) => {
-                if !self.has_call(&id) {
-                    return Err(format!("no tool call `{}`", id.escape_debug()));
-                }
+                let (message, part) = self.call(&id)?;
                 convert::json(&arguments, "a tool call's new arguments")?;
-                Ok(Edit::SetArguments(id, arguments))
+                Ok(Edit::SetArguments { message_id: message.id.clone(), part, arguments })
             }
             wit::Edit::SetParam((name, _)) => {
                 Err(format!("it sets the parameter `{}`, which this host lets no plugin do", name.escape_debug()))
@@ -199,6 +199,13 @@ struct Moved {
     dropped: HashSet<String>,
 }
 
+/// What stands in an answer's place: nothing but what its reader is told as it is.
+fn said(parts: Vec<Part>) -> Result<Vec<Part>, String> {
+    let is_said = |part: &Part| matches!(part, Part::Text(_) | Part::Refusal(_));
+    let all = parts.iter().all(is_said).then_some(parts);
+    all.ok_or_else(|| "it responds with a part that is neither text nor a refusal".into())
+}
+
 /// The text parts of a message as one, which most are anyway.
 fn joined_text(message: &Message) -> Cow<'_, str> {
     let mut texts = message.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
@@ -239,7 +246,7 @@ fn refuse_overlaps(edits: &[Edit]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_types::Role;
+    use tidegate_types::{Role, ToolCall};
 
     #[test]
     fn a_new_message_is_found_by_either_of_its_names_and_takes_no_other() {
@@ -258,6 +265,24 @@ mod tests {
             assert!(edits(taken).unwrap_err().contains("is empty or taken"));
         }
         assert!(edits(vec![put("n"), gone("n"), gone("guard/n")]).unwrap_err().contains("was dropped by an edit"));
+    }
+
+    /// Callers repeat ids, and what a guard redacts must not stay in one call because another has its id.
+    #[test]
+    fn arguments_are_set_in_the_call_that_was_seen_under_the_id() {
+        let asked = |id: &str| {
+            let call = ToolCall { id: "c".into(), name: "f".into(), arguments: "{}".into() };
+            Message { parts: vec![Part::Text("x".into()), Part::ToolCall(call)], ..Message::text(id, Role::User, "") }
+        };
+        let messages = [asked("m0"), asked("m1")];
+        let set = |id: &str| wit::Edit::SetArguments((id.into(), "[1]".into()));
+        let made = |id: &str| {
+            let (message_id, arguments) = (id.to_owned(), "[1]".to_owned());
+            Edit::SetArguments { message_id, part: 1, arguments }
+        };
+        let edits = |edits| Seen::of(&messages, "guard").edits(edits);
+        assert_eq!(edits(vec![set("c~2"), set("c")]), Ok(vec![made("m1"), made("m0")]));
+        assert_eq!(edits(vec![set("c~3")]), Err("no tool call `c~3`".into()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{Answer, StageCall};
 use crate::bindings::exports::tidegate::plugin::router as guest;
 use crate::bindings::tidegate::plugin::types as wit;
-use crate::convert::{self, JsonTexts, Rows};
+use crate::convert::{self, Made, Rows};
 use crate::instance::Guests;
 use crate::stage::{Candidate, Decision, Descriptor, RouteRequest, StageKind};
 use crate::state::HostState;
@@ -26,8 +26,8 @@ impl StageCall for Route<'_> {
         context: wit::Context<'_>,
     ) -> Answer<guest::Decision> {
         let RouteRequest { messages, prompt_tokens, findings, attrs } = self.request;
-        let texts = JsonTexts::of_messages(messages);
-        let rows = Rows::of(messages, &texts);
+        let made = Made::of_messages(messages);
+        let rows = Rows::of(messages, &made);
         let request = guest::Request {
             messages: &rows.messages(messages),
             prompt_tokens,

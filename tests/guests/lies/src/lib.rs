@@ -52,6 +52,11 @@ impl prompt_guard::Guest for Component {
                 mime: "image/png".into(),
                 source: MediaSource::Url("http://example.com".into()),
             })]),
+            "respond: a call" => Action::Respond(vec![Part::ToolCall(ToolCall {
+                id: "c".into(),
+                name: "f".into(),
+                arguments: "{}".into(),
+            })]),
             _ => match edits(lie) {
                 edits if edits.is_empty() => Action::Allow,
                 edits => Action::Rewrite(edits),
