@@ -5,6 +5,7 @@ use crate::context::RequestContext;
 use crate::figures::{self, IN_WORK, Outcome};
 use crate::reply::ReplyEvent;
 use crate::stages::Ending;
+use crate::states::Seen;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_ledger::{Charge, Tally};
@@ -12,6 +13,9 @@ use tidegate_trace as trace;
 use tidegate_types::{DeltaKind, Finding, FinishReason, Reject, Usage};
 use tidegate_upstream::Attempts;
 use tracing::Span;
+
+/// Why a request ended whose client has left.
+pub(crate) const DROPPED: &str = "dropped";
 
 /// Watches one reply and writes its record when it ends, or is dropped before.
 pub(crate) struct Record {
@@ -65,11 +69,12 @@ impl Record {
     }
 
     /// Has the observers told, where there are some; gives the place for what guards saw.
-    pub(crate) fn observe(&mut self, pipeline: &Arc<Pipeline>, findings: &[Finding]) -> Option<Findings> {
+    pub(crate) fn observe(&mut self, pipeline: &Arc<Pipeline>, seen: &Seen) -> Option<Findings> {
         if pipeline.stages.observers.is_empty() {
             return None;
         }
-        let findings = Arc::new(Mutex::new(findings.to_vec()));
+        seen.has_record();
+        let findings = Arc::new(Mutex::new(seen.to_vec()));
         self.observed = Some((Arc::clone(pipeline), Arc::clone(&findings)));
         Some(findings)
     }
@@ -183,6 +188,6 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         IN_WORK.decrement(1.0);
-        self.write(Outcome::ClientGone, "dropped");
+        self.write(Outcome::ClientGone, DROPPED);
     }
 }

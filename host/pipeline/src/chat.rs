@@ -136,12 +136,12 @@ impl Pipeline {
 
     /// Takes a request through all stages. The answer is made while the reply is read.
     pub async fn answer(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Reply, Reject> {
-        let (unanswered, stream) = (self.unanswered(&cx), chat.stream);
-        match self.path(chat, cx, unanswered.as_ref()).await {
+        let unanswered = self.unanswered(&cx, chat.stream);
+        match self.path(chat, cx, unanswered.clone()).await {
             Ok(reply) => Ok(reply),
             Err(Ended::Answered(reply)) => Ok(*reply),
             Err(Ended::Rejected(reject)) => {
-                self.tell_refused(unanswered, stream, &reject);
+                unanswered.iter().for_each(|unanswered| unanswered.refused(&reject));
                 Err(reject)
             }
         }
@@ -151,11 +151,11 @@ impl Pipeline {
         self: &Arc<Self>,
         chat: Chat,
         cx: RequestContext,
-        unanswered: Option<&Unanswered>,
+        unanswered: Option<Arc<Unanswered>>,
     ) -> Result<Reply, Ended> {
         let notes = cx.notebook.clone();
         let mut admitted = self.admit(chat, cx).await?;
-        admitted.0.findings.leave_in(unanswered.map(Unanswered::findings));
+        admitted.0.findings.by(unanswered);
         let (allowances, charge) = (admitted.0.held.allowances(), admitted.0.charge.clone());
         self.admitted(admitted).await.map_err(|ended| {
             if let Ended::Rejected(_) = ended {

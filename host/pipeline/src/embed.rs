@@ -59,11 +59,11 @@ impl Pipeline {
         most_numbers: usize,
         cx: RequestContext,
     ) -> Result<Embedded, Reject> {
-        let unanswered = self.unanswered(&cx);
-        match self.let_in(asked, most_numbers, cx, unanswered.as_ref()).await {
+        let unanswered = self.unanswered(&cx, false);
+        match self.let_in(asked, most_numbers, cx, unanswered.clone()).await {
             Ok(ready) => self.make(ready, most_numbers).await,
             Err(Ended::Rejected(reject)) => {
-                self.tell_refused(unanswered, false, &reject);
+                unanswered.iter().for_each(|unanswered| unanswered.refused(&reject));
                 Err(reject)
             }
             // It has a record, which tells.
@@ -76,10 +76,10 @@ impl Pipeline {
         asked: EmbedRequest,
         most_numbers: usize,
         cx: RequestContext,
-        unanswered: Option<&Unanswered>,
+        unanswered: Option<Arc<Unanswered>>,
     ) -> Result<Ready, Ended> {
         let Admitted(mut request) = self.admit(as_chat(&asked), cx).await?;
-        request.findings.leave_in(unanswered.map(Unanswered::findings));
+        request.findings.by(unanswered);
         let (allowances, charge) = (request.held.allowances(), request.charge.clone());
         self.prepare(asked, most_numbers, request).await.map_err(|ended| {
             if let Ended::Rejected(_) = ended {

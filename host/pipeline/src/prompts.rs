@@ -63,7 +63,7 @@ struct Refused {
 
 /// What is told and billed of a prompt that gets no reply.
 struct Owed {
-    unanswered: Option<Unanswered>,
+    unanswered: Option<Arc<Unanswered>>,
     charge: Option<Arc<Charge>>,
 }
 
@@ -73,12 +73,12 @@ impl Pipeline {
     pub async fn answer_each(self: &Arc<Self>, chat: Chat, cx: RequestContext) -> Result<Replies, Reject> {
         let (n, streamed) = (chat.n, chat.stream);
         let asked = apart(chat, &cx);
-        let owed = asked.iter().map(|(_, cx)| Owed { unanswered: self.unanswered(cx), charge: None });
+        let owed = asked.iter().map(|(_, cx)| Owed { unanswered: self.unanswered(cx, streamed), charge: None });
         let owed: Vec<Owed> = owed.collect();
         match self.admit_together(asked).await {
-            Ok(admitted) => Ok(Replies::new(self.begin_each(admitted, owed, streamed).await?, n)),
+            Ok(admitted) => Ok(Replies::new(self.begin_each(admitted, owed).await?, n)),
             Err(reject) => {
-                owed.into_iter().for_each(|owed| self.tell_refused(owed.unanswered, streamed, &reject));
+                owed.iter().for_each(|owed| owed.refused(&reject));
                 Err(reject)
             }
         }
@@ -88,11 +88,10 @@ impl Pipeline {
         self: &Arc<Self>,
         mut admitted: Vec<Admitted>,
         mut owed: Vec<Owed>,
-        streamed: bool,
     ) -> Result<Vec<Reply>, Reject> {
         let allowances = admitted.first().map(|first| first.0.held.allowances()).unwrap_or_default();
         for (Admitted(request), owed) in admitted.iter_mut().zip(&mut owed) {
-            request.findings.leave_in(owed.unanswered.as_ref().map(Unanswered::findings));
+            request.findings.by(owed.unanswered.clone());
             owed.charge.clone_from(&request.charge);
         }
         let spans: Vec<_> = (0..admitted.len()).map(|index| debug_span!("prompt", index)).collect();
@@ -108,7 +107,7 @@ impl Pipeline {
             refused => refused,
         };
         begun.map(|all| all.into_iter().filter_map(Came::reply).collect()).map_err(|Refused { came, reject }| {
-            self.end_each(came, owed, streamed, &reject);
+            end_each(came, owed, &reject);
             telling(*reject, allowances)
         })
     }
@@ -137,18 +136,24 @@ impl Pipeline {
             begun => begun,
         }
     }
+}
 
-    /// Ends each prompt of a refused request: in its own record where it has one, and for observers else.
-    fn end_each(self: &Arc<Self>, came: Vec<Option<Came>>, owed: Vec<Owed>, streamed: bool, reject: &Reject) {
-        for (came, Owed { unanswered, charge }) in came.into_iter().zip(owed) {
-            match came {
-                Some(Came::Replied(reply)) => reply.fail(reject),
-                // Dropped, it leaves what its guards saw.
-                Some(Came::Routed(_) | Came::GaveWay) | None => {
-                    drop(came);
-                    refused(charge.as_deref(), None);
-                    self.tell_refused(unanswered, streamed, reject);
-                }
+impl Owed {
+    fn refused(&self, reject: &Reject) {
+        self.unanswered.iter().for_each(|unanswered| unanswered.refused(reject));
+    }
+}
+
+/// Ends each prompt of a refused request: in its own record where it has one, and for observers else.
+fn end_each(came: Vec<Option<Came>>, owed: Vec<Owed>, reject: &Reject) {
+    for (came, owed) in came.into_iter().zip(owed) {
+        match came {
+            Some(Came::Replied(reply)) => reply.fail(reject),
+            // Dropped, it leaves what its guards saw.
+            Some(Came::Routed(_) | Came::GaveWay) | None => {
+                drop(came);
+                refused(owed.charge.as_deref(), None);
+                owed.refused(reject);
             }
         }
     }

@@ -1,16 +1,15 @@
 //! The states of a request. Each stage takes one by value and returns the next, so that none can be skipped or
 //! run twice; what a later stage needs travels in it.
 
-use crate::account::Findings;
 use crate::admission::Place;
 use crate::context::RequestContext;
 use crate::gate::{Hold, Keeps, Kept};
 use crate::models::Model;
 use crate::prompts::together::Seat;
 use crate::reply::Reply;
-use crate::stages::PendingVerdicts;
+use crate::stages::{PendingVerdicts, Unanswered};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use tidegate_ledger::{Charge, Tally};
 use tidegate_types::{Allowances, Chat, Citation, Finding, Limited, Reject, Summary, ToolDef};
 use tidegate_upstream::Attempts;
@@ -89,13 +88,18 @@ pub(crate) struct Request {
 #[derive(Default)]
 pub(crate) struct Seen {
     findings: Vec<Finding>,
-    left_in: Option<Findings>,
+    unanswered: Option<Arc<Unanswered>>,
 }
 
 impl Seen {
-    /// To be left there in the end.
-    pub(crate) fn leave_in(&mut self, place: Option<Findings>) {
-        self.left_in = place;
+    /// By a request that is that one.
+    pub(crate) fn by(&mut self, unanswered: Option<Arc<Unanswered>>) {
+        self.unanswered = unanswered;
+    }
+
+    /// Which tells observers from now on.
+    pub(crate) fn has_record(&self) {
+        self.unanswered.iter().for_each(|unanswered| unanswered.has_record());
     }
 }
 
@@ -115,8 +119,8 @@ impl DerefMut for Seen {
 
 impl Drop for Seen {
     fn drop(&mut self) {
-        if let Some(place) = &self.left_in {
-            place.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.findings);
+        if let Some(unanswered) = &self.unanswered {
+            unanswered.saw(&mut self.findings);
         }
     }
 }

@@ -5,6 +5,7 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use std::path::Path;
 use tidegate_tests::{Gateway, ask, finish_reason, joined};
+use tokio::net::TcpListener;
 
 /// A stage of a guest from `tests/guests`, with patient limits and one instance.
 fn stage(guest: &str, stages: &str, more: &str) -> String {
@@ -104,6 +105,27 @@ async fn an_observer_is_told_of_every_end_and_delays_none() {
     unknown["model"] = "no-such-model".into();
     assert_eq!(gateway.chat(unknown).await.status, 404);
     counted(&gateway, told, 3).await;
+}
+
+/// Its upstream was asked and has said nothing, so that there is no reply yet, which would tell.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_is_told_of_a_client_that_leaves_before_it_has_a_reply() {
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = format!("[[models]]\nname = \"m\"\nupstream = \"http://{}/v1\"\n", upstream.local_addr().unwrap());
+    let observer = stage_as("of-leavers", "honest", "[\"observer\"]", "");
+    let gateway = Gateway::start(&format!("{silent}{observer}")).await;
+    let told = "tidegate_plugin_events_total{plugin=\"of-leavers\",tenant=\"local\",name=\"told\"}";
+    let mut chat = ask("Hello!");
+    chat["model"] = "m".into();
+    let two = json!({"model": "m", "prompt": ["Hello!", "Goodbye!"]});
+    for (path, body, count) in [("/v1/chat/completions", chat, 1), ("/v1/completions", two, 3)] {
+        let asking = gateway.send(gateway.json_request(path, &body));
+        let _asked = tokio::select! {
+            answer = asking => panic!("{path} was answered: {answer:?}"),
+            asked = upstream.accept() => asked.unwrap(),
+        };
+        counted(&gateway, told, count).await;
+    }
 }
 
 /// Neither function ends before its limit, which is seen to be met after the answer.

@@ -1,9 +1,11 @@
 //! Observers are told how a request ended, after its record was written and on nobody's path.
 
-use crate::account::Findings;
+use crate::account::DROPPED;
 use crate::chat::Pipeline;
 use crate::context::RequestContext;
-use std::sync::{Arc, PoisonError};
+use crate::figures::Outcome;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_sandbox::stage::{StageKind, Summary};
 use tidegate_types::{Fault, Finding, Reject, RejectKind, Usage};
@@ -22,24 +24,72 @@ pub(crate) struct Ending {
     pub(crate) stream: bool,
 }
 
-/// A request that has no reply yet, of which observers are told if it never gets one.
+/// A request without a record, of which observers are told if it never gets one: once it is refused, or by whoever drops it
+/// last, as where its client has left.
 pub(crate) struct Unanswered {
+    pipeline: Arc<Pipeline>,
     cx: RequestContext,
+    stream: bool,
+    /// Of the request, in a trace.
+    span: Span,
     /// What guards saw, once the request is over.
-    findings: Findings,
+    findings: Mutex<Vec<Finding>>,
+    /// Or its record tells.
+    is_told: AtomicBool,
 }
 
 impl Unanswered {
-    pub(crate) fn findings(&self) -> Findings {
-        Arc::clone(&self.findings)
+    pub(crate) fn has_record(&self) {
+        self.is_told.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn saw(&self, findings: &mut Vec<Finding>) {
+        self.findings.lock().unwrap_or_else(PoisonError::into_inner).append(findings);
+    }
+
+    pub(crate) fn refused(&self, reject: &Reject) {
+        self.tell(outcome(reject), reject.code.as_deref().unwrap_or_default());
+    }
+
+    fn tell(&self, outcome: &'static str, detail: &str) {
+        if self.is_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let ending = Ending {
+            outcome,
+            detail: detail.to_owned(),
+            model: String::new(),
+            usage: Usage::default(),
+            first: None,
+            total: self.cx.began.elapsed(),
+            findings: std::mem::take(&mut *self.findings.lock().unwrap_or_else(PoisonError::into_inner)),
+            stream: self.stream,
+        };
+        self.pipeline.tell(&self.cx, &self.span, ending);
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.tell(Outcome::ClientGone.as_str(), DROPPED);
     }
 }
 
 impl Pipeline {
     /// Nothing where nobody is told.
-    pub(crate) fn unanswered(&self, cx: &RequestContext) -> Option<Unanswered> {
+    pub(crate) fn unanswered(self: &Arc<Self>, cx: &RequestContext, stream: bool) -> Option<Arc<Unanswered>> {
         let is_told = !self.stages.observers.is_empty();
-        is_told.then(|| Unanswered { cx: cx.clone(), findings: Findings::default() })
+        is_told.then(|| {
+            let (pipeline, cx, span) = (Arc::clone(self), cx.clone(), Span::current());
+            Arc::new(Unanswered {
+                pipeline,
+                cx,
+                stream,
+                span,
+                findings: Mutex::default(),
+                is_told: AtomicBool::new(false),
+            })
+        })
     }
 
     /// Tells every observer, beside each other.
@@ -73,23 +123,6 @@ impl Pipeline {
             };
             futures_util::future::join_all((0..pipeline.stages.observers.len()).map(tell)).await;
         });
-    }
-
-    /// Tells of a request that ended before there was a reply.
-    pub(crate) fn tell_refused(self: &Arc<Self>, request: Option<Unanswered>, stream: bool, reject: &Reject) {
-        let Some(Unanswered { cx, findings }) = request else { return };
-        let findings = std::mem::take(&mut *findings.lock().unwrap_or_else(PoisonError::into_inner));
-        let ending = Ending {
-            outcome: outcome(reject),
-            detail: reject.code.clone().unwrap_or_default(),
-            model: String::new(),
-            usage: Usage::default(),
-            first: None,
-            total: cx.began.elapsed(),
-            findings,
-            stream,
-        };
-        self.tell(&cx, &Span::current(), ending);
     }
 }
 
