@@ -27,6 +27,19 @@ pub(crate) fn messages_bytes(messages: &[Message]) -> usize {
         .sum()
 }
 
+/// Bytes of messages as a plugin is given them: with what is in them beside text, such as images.
+pub(crate) fn given_bytes(messages: &[Message]) -> usize {
+    let opaque = |part: &Part| if let Part::Opaque { body, .. } = part { json_bytes(body) } else { 0 };
+    messages_bytes(messages) + messages.iter().flat_map(|message| &message.parts).map(opaque).sum::<usize>()
+}
+
+/// About how many bytes a plugin is given of a request: its messages, its tools and its parameters.
+pub(crate) fn told_bytes(chat: &Chat) -> usize {
+    let opaque = given_bytes(&chat.messages) - messages_bytes(&chat.messages);
+    let params = chat.extra.iter().map(|(name, value)| name.len() + json_bytes(value));
+    rendered_bytes(chat, &[]) + opaque + params.sum::<usize>()
+}
+
 /// About how many bytes a template makes of a request and the server's tools `defs`.
 pub(crate) fn rendered_bytes(chat: &Chat, defs: &[ToolDef]) -> usize {
     let pieces: usize = chat.messages.iter().map(|message| 1 + message.parts.len()).sum();
@@ -68,6 +81,16 @@ mod tests {
     fn tool(description: &str, input_schema: Value) -> ToolDef {
         let (name, description) = ("f".to_owned(), description.to_owned());
         ToolDef { name, description, input_schema, strict: false, hints: ToolHints::default() }
+    }
+
+    #[test]
+    fn what_a_plugin_is_given_beside_text_counts_for_it_alone() {
+        let mut chat = chat(1, Vec::new());
+        let body = json!({"image_url": {"url": "x".repeat(1 << 20)}});
+        chat.messages[0].parts.push(tidegate_types::Part::Opaque { kind: "image_url".into(), body });
+        chat.extra.insert("more".into(), json!("x".repeat(1 << 20)));
+        assert!(given_bytes(&chat.messages) > 1 << 20 && told_bytes(&chat) > 2 << 20);
+        assert!(messages_bytes(&chat.messages) == 1 && rendered_bytes(&chat, &[]) < 1 << 10);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A configured stage: a plugin (or the reason why it did not load) and what its failure means.
 
 use crate::breaker::{Breaker, Outcome};
+use crate::context::for_line;
 use crate::figures::StageFigures;
 use crate::holdback::Holdback;
 use metrics::counter;
@@ -154,7 +155,7 @@ impl Stage {
                     counter!("tidegate_plugin_pauses_total", "plugin" => self.name.clone()).increment(1);
                     tracing::warn!(plugin = %self.name, %tenant, "it fails too often: left out for a while");
                 }
-                let failed = self.failed(kind, case(&error), &error.to_string());
+                let failed = self.failed(kind, case(&error), &for_line(&error.to_string()));
                 match outgrown {
                     Some(limit) => failed.map_err(|reject| too_long(num_bytes, limit, reject)),
                     None => failed,

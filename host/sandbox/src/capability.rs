@@ -22,6 +22,7 @@ pub use documents::{DocumentEntry, DocumentStore, Documents};
 pub use folders::Folders;
 pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp};
 pub use kv::{KvRefusal, KvStore, Namespace};
+pub use log::escape;
 pub use memory_kv::MemoryKv;
 pub use memory_vectors::{MemoryVectors, VectorChange};
 pub use models::{Labels, ModelAsk, ModelReply, ModelService, NoModels};
@@ -51,6 +52,14 @@ pub enum CapabilityError {
     /// Not granted, or the grant is used up.
     #[error("denied: {0}")]
     Denied(String),
+    /// The same, where the log says more than the guest is told.
+    #[error("denied: {logged}")]
+    DeniedUntold {
+        /// What the guest is told.
+        told: String,
+        /// What the log says, as a line about the guest.
+        logged: String,
+    },
     /// The guest asked for something that cannot be.
     #[error("invalid: {0}")]
     Invalid(String),
@@ -68,7 +77,9 @@ pub enum CapabilityError {
 impl From<CapabilityError> for wit::Error {
     fn from(error: CapabilityError) -> Self {
         match error {
-            CapabilityError::Denied(message) => Self::Denied(message),
+            CapabilityError::Denied(message) | CapabilityError::DeniedUntold { told: message, .. } => {
+                Self::Denied(message)
+            }
             CapabilityError::Invalid(message) => Self::InvalidInput(message),
             CapabilityError::Unavailable(message) => Self::Unavailable(message),
             CapabilityError::Timeout(message) => Self::Timeout(message),

@@ -1,7 +1,7 @@
 //! Capabilities that lead out, seen from inside the guest: what is granted is reached through the host's suppliers, and
 //! nothing else is.
 
-use crate::support::{by, guest, inspect, small, spec};
+use crate::support::{by, guest, inspect, logged, small, spec};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -10,7 +10,9 @@ use tidegate_sandbox::capability::{
     BoxFuture, CapabilityError, HttpClient, HttpOrigins, HttpRequest, HttpResponse, Labels, ModelAsk, ModelReply,
     ModelService,
 };
-use tidegate_sandbox::stage::{CallContext, CallError, Grants, HttpGrant, ModelGrant, Secret, StageKind, VectorAccess};
+use tidegate_sandbox::stage::{
+    CallContext, CallError, Grants, HttpGrant, Limits, ModelGrant, Secret, StageKind, VectorAccess,
+};
 use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_types::{Message, Retention, TenantId, ToolCall, Usage};
 
@@ -32,6 +34,10 @@ impl HttpOrigins for Outside {
         Box::pin(async move {
             let shown = format!("{} {} {:?}", request.method, request.url, request.headers);
             self.0.lock().push(shown.clone());
+            if request.url.ends_with("/private") {
+                let (told, logged) = ("not granted".into(), "a.example leads to 10.1.2.3".into());
+                return Err(CapabilityError::DeniedUntold { told, logged });
+            }
             if request.url.ends_with("/slow") {
                 tokio::time::sleep(Duration::from_secs(30)).await;
             }
@@ -126,6 +132,25 @@ async fn requests_reach_the_hosts_client_with_secrets_that_the_guest_never_sees(
     is(run(&plugin, "acme", "get", &format!("https://a.example/{}", "x".repeat(9000))).await, "invalid-input");
     let both = run(&plugin, "acme", "get-all", "https://a.example/1 https://a.example/2").await.unwrap();
     assert_eq!(both, "200 GET https://a.example/1 []|200 GET https://a.example/2 []");
+}
+
+/// An address within is told to the operator alone, within what a call may log.
+#[tokio::test]
+async fn what_a_guest_is_not_told_of_a_denial_is_in_the_log_as_often_as_it_may_log() {
+    let plugin = reaches(&sandbox(&Outside::default()), grants());
+    let urls = ["https://a.example/private"; 16].join(" ");
+    let (answer, log) = logged(run(&plugin, "acme", "get-all", &urls)).await;
+    let answer = answer.unwrap();
+    assert!(answer.contains("not granted") && !answer.contains("10.1.2.3"), "{answer}");
+    let lines = |log: &[String]| log.iter().filter(|line| line.contains("a.example leads to 10.1.2.3")).count();
+    assert_eq!(lines(&log), 16);
+    let limits = Limits { log_bytes: 256, ..Limits::default() };
+    let plugin = sandbox(&Outside::default()).load(PluginSpec { grants: grants(), limits, ..spec("reaches") }).unwrap();
+    let (_, log) = logged(run(&plugin, "acme", "get-all", &urls)).await;
+    assert!(
+        lines(&log) < 16 && log.iter().any(|line| line.contains("are over this call's log_bytes = 256")),
+        "{log:?}"
+    );
 }
 
 /// The plugin's manifest is one of the three that a grant is of, also where there is no import to see.

@@ -50,8 +50,8 @@ pub(crate) fn failure(error: EgressError) -> CapabilityError {
         EgressError::BadTarget { .. } => CapabilityError::Invalid(error.to_string()),
         EgressError::OriginDenied { .. } => CapabilityError::Denied(error.to_string()),
         EgressError::AddressDenied { ref origin, .. } => {
-            tracing::warn!(target: "plugin", "{error}");
-            CapabilityError::Denied(format!("the address of {origin} is not granted"))
+            let told = format!("the address of {origin} is not granted");
+            CapabilityError::DeniedUntold { told, logged: error.to_string() }
         }
         error if error.is_timeout() => CapabilityError::Timeout(error.to_string()),
         error => CapabilityError::Unavailable(error.to_string()),

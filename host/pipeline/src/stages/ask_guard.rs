@@ -201,7 +201,7 @@ impl Asking<'_> {
         let findings = std::mem::take(&mut inspection.findings);
         if let WindowAction::Halt { refusal, farewell } = inspection.action {
             stage.count_verdict(StageKind::StreamGuard, "halt");
-            tracing::info!(request = %cx.request_id, guard = %stage.name, code = refusal.code,
+            tracing::info!(request = %cx.request_id, guard = %stage.name, code = cx.for_log(Some(refusal.code)),
                 reason = cx.for_log(refusal.private_reason), "halted the answer");
             return Ok(Asked { judged: halt(farewell), findings, slow });
         }

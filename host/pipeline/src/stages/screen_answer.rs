@@ -173,7 +173,7 @@ impl Pipeline {
                     }
                     Action::Respond(parts) => return Ok(instead(&choices, parts, FinishReason::Stop)),
                     Action::Refuse(refusal) => {
-                        tracing::info!(request = %cx.request_id, guard = %stage.name, code = refusal.code,
+                        tracing::info!(request = %cx.request_id, guard = %stage.name, code = cx.for_log(Some(refusal.code)),
                             reason = cx.for_log(refusal.private_reason), "withheld the answer");
                         let parts = vec![Part::Refusal(refusal.public_message)];
                         return Ok(instead(&choices, parts, FinishReason::ContentFilter));
@@ -224,8 +224,6 @@ fn rewrite(cx: &RequestContext, stage: &Stage, choices: &mut [Choice], list: Vec
 
 /// The guard's words in every choice's place.
 fn instead(choices: &[Choice], parts: Vec<Part>, finish: FinishReason) -> JudgedAnswer {
-    let texts = parts.into_iter().filter(|part| matches!(part, Part::Text(_) | Part::Refusal(_)));
-    let parts: Vec<Part> = texts.collect();
     let events = (0..).zip(choices).flat_map(|(index, choice)| {
         let message = Message { parts: parts.clone(), ..choice.message.clone() };
         Choice { message, finish: Some(finish) }.events(index)

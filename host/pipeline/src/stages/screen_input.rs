@@ -3,7 +3,7 @@
 use crate::account::Record;
 use crate::chat::{Pipeline, Stages};
 use crate::context::RequestContext;
-use crate::estimate::{messages_bytes, rendered_bytes};
+use crate::estimate::{given_bytes, told_bytes};
 use crate::reply::{Emitter, Reply, ReplyEvent};
 use crate::stage::{Opinion, Stage, TOO_LONG, traced};
 use crate::stages::fit::check_template_args;
@@ -144,6 +144,7 @@ impl Pipeline {
                 let verdict = verdict?;
                 cx.judged(stage, About::Context, verdict.as_ref());
                 let Some(verdict) = verdict else { continue };
+                stage.count_action(StageKind::PromptGuard, &verdict.action);
                 match verdict.action {
                     Action::Allow => {}
                     // Also where it drops the message.
@@ -177,7 +178,7 @@ impl Stages {
 /// One guard's verdict on text from outside. What is too long for a closed one is refused in its place: the caller has not sent
 /// it, and one long document shall not end a request.
 async fn inspect_outside(stage: &Stage, cx: &RequestContext, message: &Message) -> Result<Option<Verdict>, Reject> {
-    let (call, num_bytes) = (cx.call(false, stage.wall), messages_bytes(std::slice::from_ref(message)));
+    let (call, num_bytes) = (cx.call(false, stage.wall), given_bytes(std::slice::from_ref(message)));
     let asking = async |plugin: &Plugin| traced(plugin.inspect_outside(&call, message).await);
     match stage.call_about(num_bytes, StageKind::PromptGuard, &call, asking).await {
         Err(Reject { code: Some(code), message, cause, .. }) if code == TOO_LONG => {
@@ -214,7 +215,7 @@ pub(super) async fn inspect(
 ) -> Result<Option<Verdict>, Reject> {
     let call = cx.call(chat.stream, stage.wall);
     stage
-        .call_about(rendered_bytes(chat, &[]), StageKind::PromptGuard, &call, async |plugin| {
+        .call_about(told_bytes(chat), StageKind::PromptGuard, &call, async |plugin| {
             let params = params::of(chat, &cx.caller.scope, stages, stage);
             let prompt = Prompt { messages: &chat.messages, tools: &chat.tools, params: &params };
             traced(plugin.inspect_prompt(&call, prompt).await)
@@ -233,11 +234,11 @@ fn followed(stage: &Stage, rewrites: Rewrites, verdict: Option<Verdict>) -> Opin
 }
 
 pub(super) fn refused(cx: &RequestContext, chat: &Chat, stage: &Stage, refusal: Refusal) -> Reject {
-    let cause = cx.for_log(refusal.private_reason).unwrap_or_default();
+    let [code, cause] = [Some(refusal.code), refusal.private_reason].map(|said| cx.for_log(said).unwrap_or_default());
     Reject::new(RejectKind::ContentFilter, Fault::Client, refusal.public_message)
         .at(chat.fields.messages)
         .code("content_filter")
-        .because(format!("prompt guard `{}` refused ({}): {cause}", stage.name, refusal.code))
+        .because(format!("prompt guard `{}` refused ({code}): {cause}", stage.name))
 }
 
 /// The guard's answer, in the model's place. Billed is what was used until then: for a guard that is asked before all
@@ -254,10 +255,13 @@ pub(super) fn respond(pipeline: &Arc<Pipeline>, stage: &Stage, request: Request,
         let _held = held;
         for choice in 0..chat.n {
             for part in &parts {
-                if let Part::Text(text) | Part::Refusal(text) = part {
-                    let kind = DeltaKind::Text { text: text.clone(), logprobs: Vec::new() };
-                    out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
-                }
+                let kind = match part {
+                    Part::Text(text) => DeltaKind::Text { text: text.clone(), logprobs: Vec::new() },
+                    Part::Refusal(text) => DeltaKind::Refusal(text.clone()),
+                    // The sandbox lets nothing else through.
+                    _ => continue,
+                };
+                out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;
             }
             let kind = DeltaKind::Finish(FinishReason::Stop);
             out.emit(ReplyEvent::Delta(Delta { choice, kind })).await;

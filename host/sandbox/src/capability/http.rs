@@ -201,6 +201,11 @@ impl HostState {
         let (access, places) = (&access, &access.places(self.tenant.clone()));
         let sends = checked.into_iter().map(|checked| async move { access.send(checked?, places).await });
         let answers = self.meter.waiting(futures_util::future::join_all(sends)).await;
+        for answer in &answers {
+            if let Err(CapabilityError::DeniedUntold { logged, .. }) = answer {
+                self.complain(logged);
+            }
+        }
         answers.into_iter().map(|answer| answer.map(Into::into).map_err(Into::into)).collect()
     }
 

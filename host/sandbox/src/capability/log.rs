@@ -105,7 +105,7 @@ impl HostState {
 
     fn emit(&self, level: Level, message: &str, fields: &str) {
         let request = self.request.as_ref().map_or("", |id| id.as_str());
-        self.emit_of(self.namespace.tenant.as_str(), request, level, message, fields);
+        self.emit_of(self.tenant.as_str(), request, level, message, fields);
     }
 
     fn emit_of(&self, tenant: &str, request: &str, level: Level, message: &str, fields: &str) {
@@ -150,7 +150,8 @@ fn left_out(bytes: usize) -> String {
     format!("{bytes} bytes are left out, since nothing of this request may be kept")
 }
 
-fn escape(text: &str) -> Cow<'_, str> {
+/// A guest's words without the characters that would begin another line, or colour it.
+pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);
     }
