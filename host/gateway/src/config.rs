@@ -297,6 +297,12 @@ mod tests {
     }
 
     #[test]
+    fn a_kind_of_stage_is_named_once() {
+        let why = why("[[pipeline.stage]]\nplugin = \"x\"\nstages = [\"memory\", \"observer\", \"memory\"]\n");
+        assert!(why.contains("stage `x` names `memory` twice in `stages`"), "{why}");
+    }
+
+    #[test]
     fn an_address_that_is_none_is_named_with_one_to_write() {
         let why = why("[server]\nlisten = \"8080\"\n");
         assert!(why.contains("`8080` is no address and port; write it as 127.0.0.1:8080"), "{why}");

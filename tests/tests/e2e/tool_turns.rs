@@ -1,6 +1,7 @@
 //! Answers in which the model calls the server's tools, in turns: each knows of the one before, and what a request asks
 //! for holds for all of them together.
 
+use crate::stages::metrics;
 use crate::talk::until;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -111,18 +112,53 @@ async fn a_model_that_never_stops_calling_is_asked_no_oftener_than_it_may_call()
     assert_eq!(upstream.asked(CHAT).len(), 3);
 }
 
+/// Some models begin anew with their ids in each turn: what is redacted of one call must not stand in another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_redacts_each_of_several_calls_with_one_id_and_their_ids_stay() {
+    let upstream = StandIn::start(|_, _| says("Done.")).await;
+    let gateway = gateway(&upstream, GUARD).await;
+    let turn = |to: &str| {
+        let said = json!({"role": "tool", "tool_call_id": "a", "content": format!("sent to {to}")});
+        [calls("send", &json!({ "to": to }).to_string()), said]
+    };
+    let mut messages = vec![json!({"role": "user", "content": "Write to both."})];
+    messages.extend(turn("ann@example.com").into_iter().chain(turn("nobody")).chain(turn("bob@example.com")));
+    assert_eq!(gateway.chat(json!({ "messages": messages })).await.text(), "Done.");
+    let asked = upstream.asked(CHAT)[0]["messages"].clone();
+    let seen: Vec<&Value> = asked.as_array().unwrap().iter().collect();
+    for (i, to) in [(1, "[email]"), (3, "nobody"), (5, "[email]")] {
+        let (call, outcome) = (&seen[i]["tool_calls"][0], seen[i + 1]);
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!((&arguments["to"], &call["id"]), (&json!(to), &json!("a")), "{asked}");
+        let told = (json!(format!("sent to {to}")), json!("a"));
+        assert_eq!((&outcome["content"], &outcome["tool_call_id"]), (&told.0, &told.1), "{asked}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_tools_with_one_name_the_first_is_offered() {
+    let upstream = calculates(SUM, "It is 391.").await;
+    let gateway = gateway(&upstream, &format!("{STAGES}{STAGES}")).await;
+    assert_eq!(gateway.chat(ask("What is 17*23?")).await.text(), "It is 391.");
+    let asked = upstream.asked(CHAT);
+    assert_eq!(asked[0]["tools"].as_array().unwrap().len(), 1, "{:?}", asked[0]);
+}
+
 /// What a tool says is text from outside: the guards of prompts judge it before the model reads it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guard_redacts_what_a_tool_of_the_server_says_or_withholds_it() {
-    for (action, told) in [("redact", "[redacted]"), ("block", "the result was withheld by a filter of this server")] {
+    for (action, verdict, told) in
+        [("redact", "rewrite", "[redacted]"), ("block", "refuse", "the result was withheld by a filter of this server")]
+    {
         let upstream = StandIn::start(|_, body| match is_told(body) {
             true => says("Done."),
             false => whole(&calls("calculator", SUM), "tool_calls", 10, 8),
         })
         .await;
         let guard = format!(
-            "[[pipeline.stage]]\nplugin = \"word-guard\"\nconfig = {{ words = [\"391\"], action = \"{action}\" }}\n\
-             [pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n"
+            "[[pipeline.stage]]\nplugin = \"judges-{action}\"\nfile = {:?}\nconfig = {{ words = [\"391\"], action = \"{action}\" }}\n\
+             [pipeline.stage.limits]\nwall_ms = 20000\ncpu_ms = 5000\n",
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dist/word-guard.wasm")
         );
         let gateway = gateway(&upstream, &format!("{STAGES}{guard}")).await;
         assert_eq!(gateway.chat(ask("What is 17*23?")).await.text(), "Done.", "{action}");
@@ -134,6 +170,11 @@ async fn a_guard_redacts_what_a_tool_of_the_server_says_or_withholds_it() {
             (&json!("tool"), &json!(told), &called["tool_calls"][0]["id"]),
             "{action}"
         );
+        let counted = format!(
+            "tidegate_plugin_verdicts_total{{plugin=\"judges-{action}\",stage=\"prompt-guard\",verdict=\"{verdict}\"}} 1"
+        );
+        let metrics = metrics(&gateway).await;
+        assert!(metrics.lines().any(|line| line == counted), "{action}: {metrics}");
     }
 }
 

@@ -101,8 +101,9 @@ impl TenantConfig {
 }
 
 impl GrantsConfig {
-    /// Refuses what no request could be made under.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    /// Refuses what no request could be made under, or not as large a one as is granted, by a stage whose calls hand over
+    /// at most `output_bytes` at once.
+    pub(super) fn check(&self, output_bytes: usize) -> anyhow::Result<()> {
         let Some(http) = &self.http else { return Ok(()) };
         let concurrency = http.concurrency.unwrap_or(1);
         ensure!(
@@ -114,6 +115,12 @@ impl GrantsConfig {
             let kib = kib.unwrap_or(0);
             ensure!(kib <= MAX_BODY_KIB, "http.{key} is {kib}; it may be at most {MAX_BODY_KIB}");
         }
+        let kib = http.request_kib.unwrap_or(0);
+        ensure!(
+            kib << 10 <= output_bytes,
+            "http.request_kib is {kib}, and one call hands over at most limits.output_bytes = {output_bytes}, with the \
+             request's URL and headers; raise that, too"
+        );
         Ok(())
     }
 
@@ -173,6 +180,10 @@ mod tests {
             // More than a semaphore of tokio has: it would panic.
             ("concurrency = 4611686018427387904", "http.concurrency is 4611686018427387904; it may be 1 to 262144"),
             ("timeout_ms = 0", "http.timeout_ms is 0"),
+            (
+                "request_kib = 2048",
+                "http.request_kib is 2048, and one call hands over at most limits.output_bytes = 1048576",
+            ),
             ("request_kib = 4194305", "http.request_kib is 4194305; it may be at most 4194304"),
             ("response_kib = 4194305", "http.response_kib is 4194305; it may be at most 4194304"),
         ] {

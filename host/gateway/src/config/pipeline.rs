@@ -119,7 +119,7 @@ pub struct LimitsConfig {
     /// Wall time of one call. Default 2000; for stream guards 250, routers 1000, retrievers, memories and observers
     /// 5000, tool providers 30000.
     pub wall_ms: Option<u64>,
-    /// Bytes of one result. Default 1 MiB.
+    /// Bytes of one result, and of what one call of a capability hands over. Default 1 MiB.
     pub output_bytes: Option<usize>,
     /// Log bytes of one call. Default 16 KiB.
     pub log_bytes: Option<usize>,
@@ -142,7 +142,12 @@ impl StageConfig {
         if self.stages.as_ref().is_some_and(Vec::is_empty) {
             bail!("stage `{name}` runs in no stage: `stages` is empty; leave it out for all, or remove the stage");
         }
-        self.grants.check().with_context(|| format!("stage `{name}`: grants"))?;
+        let kinds = self.stages.iter().flatten();
+        if let Some((_, twice)) = kinds.clone().enumerate().find(|(i, kind)| kinds.clone().take(*i).any(|k| k == *kind))
+        {
+            bail!("stage `{name}` names `{}` twice in `stages`; once is enough", twice.as_str());
+        }
+        self.grants.check(self.limits.to_limits().output_bytes).with_context(|| format!("stage `{name}`: grants"))?;
         let Some(source) = &self.source else { return Ok(()) };
         if self.file.is_some() {
             bail!("stage `{name}` has both `file` and `source`; keep one");

@@ -15,8 +15,13 @@ impl Pipeline {
         if first && request.chat.form == Form::Chat && request.chat.tool_choice != ToolChoice::None {
             let scope = &request.cx.caller.scope;
             for (index, stage) in self.stages.tools.iter().enumerate().filter(|(_, stage)| scope.has(&stage.name)) {
-                let list = tools_of(stage, &request).await?;
-                tools.extend(list.into_iter().map(|def| ServerTool { def, stage: index }));
+                for def in tools_of(stage, &request).await? {
+                    match tools.iter().find(|tool| tool.def.name == def.name) {
+                        None => tools.push(ServerTool { def, stage: index }),
+                        Some(first) => tracing::warn!(plugin = %stage.name, tool = def.name,
+                            of = %self.stages.tools[first.stage].name, "not offered: a plugin before has a tool of that name"),
+                    }
+                }
             }
             if let Some(name) = unknown_choice(&request, &tools) {
                 Box::pin(self.check_withheld(name, &request)).await?;

@@ -84,7 +84,9 @@ pub enum CallError {
         limit: usize,
     },
     /// All instances are busy for too long.
-    #[error("plugin `{plugin}` is busy: all {instances} instances of the tenant are in use (limits.instances)")]
+    #[error(
+        "plugin `{plugin}` is busy: all {instances} instances of the tenant or project are in use (limits.instances)"
+    )]
     Busy {
         /// The stage's plugin.
         plugin: String,
@@ -110,7 +112,10 @@ mod tests {
             (CallError::Start { plugin: plugin.clone(), clock: "cpu", limit }, "no setting changes"),
             (CallError::Memory { plugin: plugin.clone(), asked: 9, limit: 8 }, "limit is 8 (limits.memory_mib)"),
             (CallError::TooLarge { plugin: plugin.clone(), limit: 8 }, "output_bytes = 8"),
-            (CallError::Busy { plugin, instances: 3 }, "all 3 instances of the tenant are in use (limits.instances)"),
+            (
+                CallError::Busy { plugin, instances: 3 },
+                "all 3 instances of the tenant or project are in use (limits.instances)",
+            ),
             (full("instances", "plugins.waiting_instances"), "7 instances (plugins.waiting_instances)"),
         ] {
             let said = error.to_string();
