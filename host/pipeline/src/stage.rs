@@ -332,7 +332,7 @@ fn case(error: &CallError) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::breaker::BreakerConfig;
     use crate::holdback::AtCap;
@@ -340,7 +340,7 @@ mod tests {
     use tidegate_sandbox::{PluginSpec, Sandbox, SandboxConfig};
 
     /// A stage of a shipped guard.
-    fn shipped() -> Stage {
+    pub(crate) fn shipped() -> Stage {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins/dist/pii-guard.wasm");
         let config = SandboxConfig { total_instances: 1, total_waiting_instances: 1, ..SandboxConfig::default() };
         let sandbox = Sandbox::new(config).unwrap();

@@ -125,6 +125,9 @@ pub(crate) fn tool_call_param(call: &ToolCall) -> wit::ToolCallParam<'_> {
     wit::ToolCallParam { id: &call.id, name: &call.name, arguments: &call.arguments }
 }
 
+/// Of a tool whose caller wants arguments by its schema, and no others.
+const STRICT: [(&str, &str); 1] = [("strict", "true")];
+
 pub(crate) fn tool_defs<'a>(tools: &'a [ToolDef], made: &'a Made) -> Vec<wit::ToolDefParam<'a>> {
     let param = |(tool, schema): (&'a ToolDef, &'a String)| wit::ToolDefParam {
         name: &tool.name,
@@ -136,7 +139,7 @@ pub(crate) fn tool_defs<'a>(tools: &'a [ToolDef], made: &'a Made) -> Vec<wit::To
             idempotent: tool.hints.idempotent,
             open_world: tool.hints.open_world,
         },
-        attrs: &[],
+        attrs: if tool.strict { &STRICT } else { &[] },
     };
     tools.iter().zip(&made.texts).map(param).collect()
 }

@@ -134,6 +134,8 @@ pub(super) struct Asked {
     pub(super) judged: Judged,
     pub(super) findings: Vec<Finding>,
     pub(super) slow: bool,
+    /// It says something else than the model.
+    pub(super) redacted: bool,
 }
 
 impl Asking<'_> {
@@ -196,21 +198,22 @@ impl Asking<'_> {
         cx.inspected(stage, opinion.as_ref());
         let Some(mut inspection) = opinion else {
             held.let_go();
-            return Ok(Asked { judged: released(stage, held.text.release_unjudged()), findings: Vec::new(), slow });
+            return Ok(Asked { judged: released(stage, held.text.release_unjudged()), slow, ..Asked::default() });
         };
         let findings = std::mem::take(&mut inspection.findings);
         if let WindowAction::Halt { refusal, farewell } = inspection.action {
             stage.count_verdict(StageKind::StreamGuard, "halt");
             tracing::info!(request = %cx.request_id, guard = %stage.name, code = cx.for_log(Some(refusal.code)),
                 reason = cx.for_log(refusal.private_reason), "halted the answer");
-            return Ok(Asked { judged: halt(farewell), findings, slow });
+            return Ok(Asked { judged: halt(farewell), findings, slow, redacted: false });
         }
-        if matches!(inspection.action, WindowAction::Redact(_)) {
+        let redacted = matches!(inspection.action, WindowAction::Redact(_));
+        if redacted {
             stage.count_verdict(StageKind::StreamGuard, "redact");
         }
         let judged = self.follow(stage, &mut held.text, inspection)?;
         held.note_waiting(|| started);
-        Ok(Asked { judged, findings, slow })
+        Ok(Asked { judged, findings, slow, redacted })
     }
 
     /// What the guard has declared that it says. It is asked about the last window, and about all where it has failed.

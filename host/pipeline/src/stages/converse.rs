@@ -44,6 +44,7 @@ impl Pipeline {
             screen: OutputScreen::new(is_held),
             held: is_held.then(HeldAnswer::default),
             said: request.question.is_some().then(String::new),
+            changed: false,
             finish: None,
             echo: Echo::of(&request.chat),
             spoken: (!turn.tools.is_empty()).then(Vec::new),
@@ -94,6 +95,8 @@ struct Conversation {
     held: Option<HeldAnswer>,
     /// Text of the first choice as it left, where a memory wants it; `None` once it is no answer to remember.
     said: Option<String>,
+    /// An output guard has rewritten it.
+    changed: bool,
     /// What stands before each choice, where the caller wants it.
     echo: Option<Echo>,
     /// Why the first choice ended.
@@ -160,7 +163,7 @@ impl Conversation {
         }
         if let Some(said) = self.said.take() {
             let finish = self.finish.unwrap_or(FinishReason::Stop);
-            self.pipeline.remember(&self.turn.request, said, finish);
+            self.pipeline.remember(&self.turn.request, said, finish, self.changed || self.screen.redacted);
         }
         Ok(())
     }
@@ -179,6 +182,7 @@ impl Conversation {
         for Delta { choice, kind } in judged.events {
             self.emit(choice, kind).await;
         }
+        self.changed = judged.rewritten;
         if judged.replaced {
             self.said = None;
         }

@@ -3,14 +3,18 @@
 use crate::chat::Stages;
 use crate::stage::Stage;
 use serde_json::Value;
-use tidegate_types::{Chat, Form, Sampling, Scope, ToolChoice};
+use tidegate_types::{Chat, Form, ROUTED_MODEL, Sampling, Scope, ToolChoice};
 
 /// What `stage` is told of a request: [`of_chat`], and what is added behind the guards that is not for every caller alike.
-/// `tidegate_plugins` names the plugins of a key that has not all, `tidegate_memories` other memories than its own.
+/// `tidegate_plugins` names the plugins of a key that has not all, `tidegate_models` the models of one, where a router chooses,
+/// and `tidegate_memories` other memories than its own.
 pub(super) fn of(chat: &Chat, scope: &Scope, stages: &Stages, stage: &Stage) -> Vec<(String, String)> {
     let mut params = of_chat(chat);
     if let Some(plugins) = &scope.plugins {
         params.push(("tidegate_plugins".into(), Value::from_iter(plugins.iter().map(String::as_str)).to_string()));
+    }
+    if let Some(models) = scope.models.as_ref().filter(|_| chat.model == ROUTED_MODEL) {
+        params.push(("tidegate_models".into(), Value::from_iter(models.iter().map(String::as_str)).to_string()));
     }
     let memories = stages.memories.iter().map(|memory| &memory.stage.name);
     let others: Vec<&str> =
@@ -55,6 +59,7 @@ fn of_chat(chat: &Chat) -> Vec<(String, String)> {
         ToolChoice::Named(name) => Some(serde_json::json!({ "name": name })),
     };
     params.extend(choice.map(|choice: Value| ("tool_choice".to_owned(), choice.to_string())));
+    params.extend(chat.parallel_tool_calls.map(|may| ("parallel_tool_calls".to_owned(), may.to_string())));
     params.extend(chat.extra.iter().map(|(name, value)| (name.clone(), value.to_string())));
     params
 }
@@ -77,10 +82,23 @@ mod tests {
         chat.sampling = Sampling { temperature: Some(0.5), seed: Some(7), ..Sampling::default() };
         (chat.max_tokens, chat.n, chat.stop) = (Some(9), 2, vec!["x".into()]);
         chat.tool_choice = ToolChoice::Named("add".into());
+        chat.parallel_tool_calls = Some(false);
         chat.extra.insert("response_format".into(), json!({"type": "json_object"}));
         let expected = json!({"model": "a \"model\"", "form": "completion", "echo": true, "temperature": 0.5, "seed": 7,
-            "max_tokens": 9, "n": 2, "stop": ["x"], "tool_choice": {"name": "add"},
+            "max_tokens": 9, "n": 2, "stop": ["x"], "tool_choice": {"name": "add"}, "parallel_tool_calls": false,
             "response_format": {"type": "json_object"}});
         assert_eq!(told(&chat), expected);
+    }
+
+    #[test]
+    fn what_a_key_has_of_the_models_is_told_where_a_router_chooses_among_them() {
+        let scope = Scope { models: Some(["small".to_owned()].into()), ..Scope::default() };
+        let stage = crate::stage::tests::shipped();
+        let told = |model: &str, scope: &Scope| {
+            let params = of(&Chat::new(model, Vec::new()), scope, &Stages::default(), &stage);
+            params.into_iter().find(|(name, _)| name == "tidegate_models").map(|(_, models)| models)
+        };
+        assert_eq!(told("auto", &scope).as_deref(), Some("[\"small\"]"));
+        assert_eq!((told("small", &scope), told("auto", &Scope::default())), (None, None));
     }
 }

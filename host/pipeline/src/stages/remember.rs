@@ -36,8 +36,8 @@ impl Pipeline {
     }
 
     /// Gives a question and its answer to every memory, in the config's order, on nobody's path. Each is told why the
-    /// answer ended, and what its own prompt guard noted.
-    pub(super) fn remember(self: &Arc<Self>, request: &Request, answer: String, finish: FinishReason) {
+    /// answer ended, whether a guard changed it, and what its own prompt guard noted.
+    pub(super) fn remember(self: &Arc<Self>, request: &Request, answer: String, finish: FinishReason, changed: bool) {
         let Some(question) = request.question.clone() else { return };
         // What a memory is for may not be done; it is not even asked.
         if answer.is_empty() || request.cx.retention == Retention::Nothing {
@@ -49,6 +49,7 @@ impl Pipeline {
             for MemoryStage { stage, .. } in pipeline.memories_of(&cx.caller.scope) {
                 let call = cx.call(false, stage.wall);
                 let mut attrs = vec![("finish-reason".to_owned(), Value::from(finish.as_str()).to_string())];
+                attrs.extend(changed.then(|| ("changed".to_owned(), "true".to_owned())));
                 let own = notes.iter().filter(|notes| notes.plugin == stage.name);
                 attrs.extend(own.flat_map(|notes| notes.attrs.clone()));
                 let exchange = Exchange { messages: &messages, attrs: &attrs };

@@ -55,6 +55,8 @@ pub(super) struct JudgedAnswer {
     pub(super) events: Vec<Delta>,
     /// A guard put something else in the answer's place.
     pub(super) replaced: bool,
+    /// A guard changed something in it.
+    pub(super) rewritten: bool,
 }
 
 impl HeldAnswer {
@@ -186,7 +188,7 @@ impl Pipeline {
         } else {
             held.events
         };
-        Ok(JudgedAnswer { events, replaced: false })
+        Ok(JudgedAnswer { events, replaced: false, rewritten })
     }
 }
 
@@ -228,7 +230,7 @@ fn instead(choices: &[Choice], parts: Vec<Part>, finish: FinishReason) -> Judged
         let message = Message { parts: parts.clone(), ..choice.message.clone() };
         Choice { message, finish: Some(finish) }.events(index)
     });
-    JudgedAnswer { events: events.collect(), replaced: true }
+    JudgedAnswer { events: events.collect(), replaced: true, rewritten: false }
 }
 
 #[cfg(test)]

@@ -82,6 +82,8 @@ pub(super) struct OutputScreen {
     held: Vec<Held>,
     pub(super) findings: Vec<Finding>,
     slow: bool,
+    /// A guard has redacted something.
+    pub(super) redacted: bool,
     /// Output guards hold the answer. They judge its text as these do, and so see no token that is not of it.
     is_held: bool,
 }
@@ -166,9 +168,10 @@ impl OutputScreen {
             let Place { held, link, was_halted } = place;
             let asked = batches(guards).zip(&mut self.held[held].chain).nth(link);
             let (batch, asked) = asked.ok_or_else(without_a_place)?;
-            let Asked { mut judged, slow, .. } =
+            let Asked { mut judged, slow, redacted, .. } =
                 asked.ask(batch, asking.or_of_the_last(was_halted), &mut self.findings).await?;
             self.slow |= slow;
+            self.redacted |= redacted;
             judged.halted |= was_halted;
             let behind = Place { held, link: link + 1, was_halted: judged.halted };
             match self.hand_on(guards, asking, behind, judged, Vec::new())? {
