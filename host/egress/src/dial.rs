@@ -4,6 +4,7 @@ use crate::address::AddressPolicy;
 use crate::connector::ConnectorConfig;
 use crate::error::{EgressError, describe};
 use crate::http2::Http2;
+use crate::lookups::{self, Crowded};
 use crate::origin::Origin;
 use crate::pool::{Connection, H1, Wire};
 use hyper::client::conn::http1;
@@ -16,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 /// Looks a host's addresses up.
@@ -51,20 +52,30 @@ impl Dialer {
     }
 
     pub(crate) async fn dial(&self, origin: &Origin) -> Result<Connection, EgressError> {
-        match timeout(self.connect_timeout, self.open(origin)).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) if error.get_ref().is_some_and(|inner| inner.is::<Forbidden>()) => {
-                let address = error.get_ref().and_then(|inner| inner.downcast_ref()).map(|Forbidden(address)| *address);
-                let unknown = IpAddr::from([0, 0, 0, 0]);
-                Err(EgressError::AddressDenied { origin: origin.name.clone(), address: address.unwrap_or(unknown) })
-            }
-            Ok(Err(error)) => Err(EgressError::Connect { origin: origin.name.clone(), why: describe(&error) }),
+        let until = Instant::now() + self.connect_timeout;
+        match timeout_at(until, self.open(origin, until)).await {
+            Ok(outcome) => outcome.map_err(|error| self.failure(origin, &error)),
             Err(_) => Err(EgressError::ConnectTimeout { origin: origin.name.clone(), limit: self.connect_timeout }),
         }
     }
 
-    async fn open(&self, origin: &Origin) -> io::Result<Connection> {
-        let tcp = self.tcp(origin).await?;
+    fn failure(&self, origin: &Origin, error: &io::Error) -> EgressError {
+        let (origin, inner) = (origin.name.clone(), error.get_ref());
+        if let Some(Forbidden(address)) = inner.and_then(|inner| inner.downcast_ref()) {
+            return EgressError::AddressDenied { origin, address: *address };
+        }
+        if inner.is_some_and(|inner| inner.is::<Crowded>()) {
+            return EgressError::LookupTimeout { origin, limit: self.connect_timeout, why: error.to_string() };
+        }
+        // No error of the system: each address has had its part of the time.
+        if inner.is_none() && error.raw_os_error().is_none() && error.kind() == io::ErrorKind::TimedOut {
+            return EgressError::ConnectTimeout { origin, limit: self.connect_timeout };
+        }
+        EgressError::Connect { origin, why: describe(error) }
+    }
+
+    async fn open(&self, origin: &Origin, until: Instant) -> io::Result<Connection> {
+        let tcp = self.tcp(origin, until).await?;
         let Some(tls) = &self.tls else {
             return handshake(Box::new(tcp), self.http2_only).await;
         };
@@ -75,10 +86,10 @@ impl Dialer {
     }
 
     /// The host's addresses, all of them checked: these are the ones that are connected to.
-    async fn checked_addresses(&self, origin: &Origin) -> io::Result<Vec<SocketAddr>> {
+    async fn checked_addresses(&self, origin: &Origin, until: Instant) -> io::Result<Vec<SocketAddr>> {
         let addresses: Vec<SocketAddr> = match &self.resolve {
             Some(resolve) => resolve(origin.host.clone(), origin.port).await?,
-            None => tokio::net::lookup_host((origin.host.as_str(), origin.port)).await?.collect(),
+            None => lookups::system().look_up(&origin.host, origin.port, until).await?,
         };
         let Some(policy) = &self.addresses else { return Ok(addresses) };
         match addresses.iter().find(|address| !policy.allows(address.ip())) {
@@ -88,12 +99,11 @@ impl Dialer {
     }
 
     /// Tries the host's addresses in turn; each gets its part of the time that is left.
-    async fn tcp(&self, origin: &Origin) -> io::Result<TcpStream> {
-        let deadline = Instant::now() + self.connect_timeout;
-        let addresses = self.checked_addresses(origin).await?;
+    async fn tcp(&self, origin: &Origin, until: Instant) -> io::Result<TcpStream> {
+        let addresses = self.checked_addresses(origin, until).await?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for (i, address) in addresses.iter().enumerate() {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             let part = left / u32::try_from(addresses.len() - i).unwrap_or(u32::MAX);
             match timeout_at(Instant::now() + part, connect(*address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
@@ -153,5 +163,18 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = connect(listener.local_addr().unwrap()).await.unwrap();
         assert!(stream.nodelay().unwrap());
+    }
+    #[test]
+    fn a_connection_that_takes_too_long_says_so() {
+        let config = ConnectorConfig::new("http://h");
+        let origin = Origin::parse("http://h").unwrap();
+        let failure = |error| Dialer::new(&origin, &config).unwrap().failure(&origin, &error);
+        let late = failure(io::ErrorKind::TimedOut.into());
+        assert!(matches!(late, EgressError::ConnectTimeout { .. }), "{late}");
+        let crowded = failure(io::Error::new(io::ErrorKind::TimedOut, Crowded { max: 16 }));
+        assert!(matches!(crowded, EgressError::LookupTimeout { .. }) && crowded.is_timeout(), "{crowded}");
+        assert!(crowded.to_string().contains("http://h") && crowded.to_string().contains("16 lookups"), "{crowded}");
+        let refused = failure(io::ErrorKind::ConnectionRefused.into());
+        assert!(matches!(refused, EgressError::Connect { .. }), "{refused}");
     }
 }

@@ -52,6 +52,16 @@ pub enum EgressError {
         /// The bound.
         limit: Duration,
     },
+    /// The origin's name was not looked up in time.
+    #[error("the name in {origin} was not looked up within {limit:?}: {why}")]
+    LookupTimeout {
+        /// Where to.
+        origin: String,
+        /// The bound.
+        limit: Duration,
+        /// What held it up.
+        why: String,
+    },
     /// No answer in time.
     #[error("{origin} did not answer within {limit:?}")]
     FirstByteTimeout {
@@ -96,7 +106,8 @@ impl From<rustls::Error> for EgressError {
 impl EgressError {
     /// Whether it was a matter of time.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::ConnectTimeout { .. } | Self::FirstByteTimeout { .. } | Self::IdleTimeout { .. })
+        use EgressError::{ConnectTimeout, FirstByteTimeout, IdleTimeout, LookupTimeout};
+        matches!(self, ConnectTimeout { .. } | LookupTimeout { .. } | FirstByteTimeout { .. } | IdleTimeout { .. })
     }
 }
 

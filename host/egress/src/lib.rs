@@ -2,7 +2,8 @@
 //!
 //! A [`Connector`] belongs to one origin. It keeps a bounded pool of connections, sets TCP_NODELAY on each,
 //! never follows a redirect, and bounds every wait and every body. Dropping a [`Response`] closes its
-//! connection (HTTP/1.1) or resets its stream (HTTP/2), so that the other side stops working.
+//! connection (HTTP/1.1) or resets its stream (HTTP/2), so that the other side stops working. Names are looked up on a
+//! bounded number of threads of this crate's own, equal ones together.
 //!
 //! An [`Outlet`] is for URLs that plugins write: exact origins, and addresses that were checked before the connection.
 //!
@@ -16,6 +17,7 @@ mod error;
 mod exchange;
 mod http2;
 mod idle;
+mod lookups;
 mod origin;
 mod outlet;
 mod pool;

@@ -78,7 +78,7 @@ impl Failures {
     /// No connection, no answer in time, or a broken connection.
     pub(crate) fn egress(&self, error: &EgressError) -> Failed {
         let (trouble, reject) = match error {
-            EgressError::ConnectTimeout { .. } => (Trouble::Unreachable, late()),
+            EgressError::ConnectTimeout { .. } | EgressError::LookupTimeout { .. } => (Trouble::Unreachable, late()),
             _ if error.is_timeout() => (Trouble::Silent, late()),
             EgressError::Connect { .. } => {
                 let reject = reject(RejectKind::BadUpstream, "the model's server cannot be reached");
