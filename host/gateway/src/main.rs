@@ -91,8 +91,13 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
     if let Some(traces) = traces {
         traces.stop();
     }
+    // What had to end has ended. What still blocks, such as a plugin that is being compiled, has nobody who waits for it.
+    runtime.shutdown_timeout(REST);
     served.map(drop)
 }
+
+/// For work that blocks, after the server has stopped.
+const REST: Duration = Duration::from_secs(2);
 
 /// How a server ended.
 enum Stopped {
