@@ -143,15 +143,21 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime does not start")
 }
 
-/// Serves; a request to reload takes the config file anew.
-async fn run_until_stopped(running: &tidegate::Running, stops: &mut Stops, mut requests: Option<Signal>) {
+/// Serves. A stop is heard while the config is taken anew, too, and cuts that off.
+async fn run_until_stopped(running: &tidegate::Running, stops: &mut Stops, requests: Option<Signal>) {
+    tokio::select! {
+        () = stops.next() => {}
+        () = reload_when_asked(running, requests) => {}
+    }
+}
+
+/// Takes the config file anew at each request, for ever. Those that come meanwhile are one more.
+async fn reload_when_asked(running: &tidegate::Running, mut requests: Option<Signal>) {
     loop {
-        tokio::select! {
-            () = stops.next() => return,
-            () = signals::next(requests.as_mut()) => match running.reload().await {
-                Ok(facts) => facts.iter().for_each(|fact| say(&mut std::io::stdout(), fact)),
-                Err(error) => say(&mut std::io::stdout(), &format!("not taken {error:#}; the old config goes on")),
-            },
+        signals::next(requests.as_mut()).await;
+        match running.reload().await {
+            Ok(facts) => facts.iter().for_each(|fact| say(&mut std::io::stdout(), fact)),
+            Err(error) => say(&mut std::io::stdout(), &format!("not taken {error:#}; the old config goes on")),
         }
     }
 }

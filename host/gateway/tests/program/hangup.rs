@@ -88,6 +88,31 @@ fn a_hangup_cuts_no_answer_of_a_server_that_stops() {
     assert!(server.child.wait().unwrap().success());
 }
 
+/// What loads a plugin waits here for a pipe that nobody writes to.
+#[test]
+fn a_server_stops_while_a_reload_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let listens = "[server]\nlisten = \"127.0.0.1:0\"\n[pipeline]\n";
+    let config = write(folder.path(), "tidegate.toml", listens);
+    let pipe = folder.path().join("pipe.wasm");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut server = Server::start(&["--config", config.to_str().unwrap()]);
+    let stage = "[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"pipe.wasm\"\n";
+    write(folder.path(), "tidegate.toml", &format!("{listens}{stage}"));
+    signal::send(server.child.id(), "HUP");
+    // That it can be opened means that somebody reads it.
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || tell.send(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap()));
+    let _held = told.recv_timeout(Duration::from_secs(60)).expect("the plugin is never read");
+    signal::send(server.child.id(), "TERM");
+    let until = Instant::now() + Duration::from_secs(30);
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "it does not stop");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(server.last_words().iter().any(|word| word.starts_with("stopping ")));
+}
+
 /// As soon as SIGHUP is a request, which is before there is anything to see.
 #[test]
 fn a_hangup_during_the_start_waits_for_its_end() {
