@@ -19,6 +19,8 @@ const MARK: &str = "oci-layout";
 const MARK_TEXT: &str = "{\"imageLayoutVersion\":\"1.0.0\"}";
 const INDEX: &str = "index.json";
 const SIGNATURES: &str = ".sig";
+/// Of the index, which has some 500 bytes for each artifact.
+const MAX_INDEX_BYTES: u64 = 16 << 20;
 
 /// A folder in the OCI layout.
 #[derive(Clone, Debug)]
@@ -192,12 +194,26 @@ impl Layout {
     }
 
     fn index(&self) -> anyhow::Result<Index> {
-        let bytes = self.bytes(&self.folder.join(INDEX), MAX_DOCUMENT_BYTES)?;
+        let file = self.folder.join(INDEX);
+        let bytes = self.bytes(&file, MAX_INDEX_BYTES)?;
+        if bytes.len() as u64 > MAX_INDEX_BYTES {
+            let file = file.display();
+            bail!(
+                "{file} has more than {MAX_INDEX_BYTES} bytes; take entries that nobody needs out of its `manifests`"
+            );
+        }
         serde_json::from_slice(&bytes).with_context(|| format!("`{INDEX}` is no OCI index"))
     }
 
+    /// Never one that could not be read again.
     fn write_index(&self, index: &Index) -> anyhow::Result<()> {
-        self.write(INDEX, &serde_json::to_vec(index)?)
+        let bytes = serde_json::to_vec(index)?;
+        if bytes.len() as u64 > MAX_INDEX_BYTES {
+            let (file, bytes) = (self.folder.join(INDEX), bytes.len());
+            let file = file.display();
+            bail!("{file} would have {bytes} bytes, and has at most {MAX_INDEX_BYTES}; name another folder");
+        }
+        self.write(INDEX, &bytes)
     }
 
     /// A manifest, which the index names.
@@ -302,4 +318,27 @@ fn name(one: &Descriptor) -> &str {
 fn distinct<'a>(all: impl Iterator<Item = &'a Descriptor>) -> Vec<&'a Descriptor> {
     let mut seen = BTreeSet::new();
     all.filter(|one| seen.insert(one.digest.hex())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_could_not_be_read_again_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout::open_or_make(folder.path()).unwrap();
+        let of = |count: usize| {
+            let one = |n: usize| Descriptor::of(MANIFEST_TYPE, &n.to_le_bytes()).with(TAG, &"x".repeat(1 << 10));
+            Index { manifests: (0..count).map(one).collect(), ..Index::default() }
+        };
+        layout.write_index(&of(4096)).unwrap();
+        assert_eq!(layout.index().unwrap().manifests.len(), 4096);
+        let refused = layout.write_index(&of(16 << 10)).unwrap_err().to_string();
+        assert!(refused.contains("index.json would have") && refused.contains("at most 16777216"), "{refused}");
+        assert_eq!(layout.index().unwrap().manifests.len(), 4096, "the old one is still there");
+        std::fs::write(Layout::index_file(folder.path()), vec![b' '; (16 << 20) + 1]).unwrap();
+        let refused = layout.index().map(drop).unwrap_err().to_string();
+        assert!(refused.contains("index.json has more than 16777216 bytes"), "{refused}");
+    }
 }
