@@ -279,6 +279,10 @@ fn plugins_travel_between_folders_with_their_signatures() {
     desk.good("plugin push file:mirror:second --from mine.oci");
 
     desk.refused("plugin pull file:mirror", &["more than one plugin", &first, "second"]);
+    let remedy = "into a folder of its own (`tidegate plugin pull file:DIR:TAG --output FOLDER`)";
+    desk.refused("plugin push file:other --from mirror", &["more than one plugin", remedy]);
+    desk.config("file = \"mirror\"", "");
+    desk.refused("plugin lock tidegate.toml", &["more than one plugin", remedy]);
     let said = desk.good(&format!("plugin pull file:mirror@{first} --output taken"));
     assert!(said.contains(&first) && said.contains(&format!("signed by      {key}")), "{said}");
     let said = desk.good("plugin pull file:mirror:second --output taken");

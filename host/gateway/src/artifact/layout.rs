@@ -289,7 +289,11 @@ impl Index {
         match all[..] {
             [only] => Ok(only),
             [] => bail!("it holds no plugin"),
-            _ => bail!("it holds more than one plugin; name a tag or a digest; {}", there()),
+            _ => bail!(
+                "it holds more than one plugin; name a tag or a digest or, where a folder alone can be named, take the \
+                 wanted one into a folder of its own (`tidegate plugin pull file:DIR:TAG --output FOLDER`); {}",
+                there()
+            ),
         }
     }
 
