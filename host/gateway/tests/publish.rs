@@ -354,6 +354,18 @@ fn a_lock_holds_however_the_config_is_named_and_its_files_are_written() {
     }
 }
 
+/// The server then finds compiled what was looked at, and needs no folder of whoever locks.
+#[test]
+fn a_lock_is_made_with_the_cache_that_the_config_names() {
+    let desk = Desk::new();
+    desk.component("template", "mine.wasm");
+    let text = "cache_dir = \"cache\"\n[[pipeline.stage]]\nplugin = \"mine\"\nfile = \"mine.wasm\"\n";
+    std::fs::write(desk.path("tidegate.toml"), text).unwrap();
+    desk.good("plugin lock tidegate.toml");
+    let cached = desk.files("cache/plugins");
+    assert!(cached.keys().any(|name| name.ends_with(".cwasm")), "{:?}", cached.keys());
+}
+
 /// What is where it was has not moved: what takes its name is new.
 #[test]
 fn a_stage_that_takes_the_name_of_another_hides_nothing_that_it_asks_for() {

@@ -14,11 +14,15 @@ use tidegate_sandbox::stage::{CallContext, Limits, StageKind};
 use tidegate_sandbox::{Fixed, LoadCause, LoadError, Plugin, PluginSpec, Sandbox, SandboxConfig, Snapshot};
 use tidegate_types::{Caller, RequestId, Retention};
 
-/// A sandbox that answers as `world` says.
+/// A sandbox that answers as `world` says, with the user's cache.
 pub(super) fn sandbox(world: SandboxConfig) -> anyhow::Result<Sandbox> {
-    let cache = Config::default().cache_folder();
+    sandbox_of(&Config::default(), world)
+}
+
+/// The same, with the cache of a server's config.
+pub(super) fn sandbox_of(server: &Config, world: SandboxConfig) -> anyhow::Result<Sandbox> {
     let config = SandboxConfig {
-        cache_dir: Some(cache.join("plugins")),
+        cache_dir: Some(server.cache_folder().join("plugins")),
         total_instances: 8,
         total_waiting_instances: 8,
         ..world
