@@ -27,7 +27,7 @@ struct Toolchain {
 
 pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
     let toolchain = find()?;
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project.folder.join("target"), PathBuf::from);
+    let target_dir = target_dir(&project.folder, std::env::var_os("CARGO_TARGET_DIR"));
     let mut cargo = Command::new("cargo");
     cargo.current_dir(&project.folder).args(["build", "--release", "--lib", "--target", TARGET]);
     cargo.arg("--target-dir").arg(&target_dir).env("RUSTC", &toolchain.rustc).env("PATH", path(&toolchain.linkers)?);
@@ -43,6 +43,11 @@ pub(super) fn build(project: &Project, component: &Path) -> anyhow::Result<()> {
     let built = target_dir.join(TARGET).join("release").join(built);
     std::fs::copy(&built, component).with_context(|| format!("cannot copy {}", built.display()))?;
     Ok(())
+}
+
+/// A relative one is in the project's folder, where cargo runs, wherever this program does.
+fn target_dir(project: &Path, named: Option<OsString>) -> PathBuf {
+    project.join(named.filter(|named| !named.is_empty()).unwrap_or_else(|| "target".into()))
 }
 
 /// Panic messages name source files: by crate, not by a folder of the author's machine.
@@ -107,4 +112,20 @@ pub(super) fn path(linkers: &Path) -> anyhow::Result<OsString> {
     let mut folders = vec![linkers.to_owned(), linkers.join("gcc-ld")];
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     Ok(std::env::join_paths(folders)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_target_folder_is_the_projects() {
+        let check = |named: Option<&str>, expected: &str| {
+            assert_eq!(target_dir(Path::new("/mine"), named.map(OsString::from)), Path::new(expected), "{named:?}");
+        };
+        check(None, "/mine/target");
+        check(Some(""), "/mine/target");
+        check(Some("out"), "/mine/out");
+        check(Some("/out"), "/out");
+    }
 }
