@@ -81,8 +81,18 @@ pub struct HttpAnswer {
     /// The answer's body.
     #[serde(default)]
     pub body: String,
-    /// `timeout` or `unavailable` in place of an answer.
-    pub error: Option<String>,
+    /// In place of an answer.
+    pub error: Option<ScriptedError>,
+}
+
+/// How a request or a question fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScriptedError {
+    /// No answer in time.
+    Timeout,
+    /// Nobody who answers.
+    Unavailable,
 }
 
 fn ok() -> u16 {
@@ -103,8 +113,8 @@ pub struct ModelAnswer {
     pub vector: Option<Vec<f32>>,
     /// What `classify` answers for a text.
     pub labels: Option<BTreeMap<String, f32>>,
-    /// `timeout` or `unavailable` in place of any answer.
-    pub error: Option<String>,
+    /// In place of any answer.
+    pub error: Option<ScriptedError>,
 }
 
 /// `[[host.vectors]]`
@@ -203,6 +213,17 @@ mod tests {
         let shown = guide.split("```toml\n").find(|block| block.contains("[[case]]")).unwrap();
         let fixtures = Fixtures::parse(shown.split("```").next().unwrap()).unwrap();
         assert_eq!((fixtures.case.len(), fixtures.host.http.len(), fixtures.host.vectors.len()), (2, 2, 1));
+    }
+
+    #[test]
+    fn an_error_that_no_host_gives_is_refused() {
+        for of in ["http]]\nurl = \"https://a.example\"", "models]]\nmodel = \"m\""] {
+            let with = |error: &str| format!("ask.recall = \"a\"\n[[host.{of}\nerror = \"{error}\"");
+            let said = refused(&with("timeuot"));
+            assert!(said.contains("timeuot") && said.contains("`timeout` or `unavailable`"), "{said}");
+            let case = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", with("timeout"));
+            assert!(Fixtures::parse(&case).is_ok(), "{case}");
+        }
     }
 
     #[test]

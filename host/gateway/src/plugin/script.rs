@@ -1,7 +1,7 @@
 //! The world of a plugin under test: HTTP and models that answer from the fixtures, and nothing from outside. What a server
 //! refuses before it asks anybody is refused here too, by the server's own checks.
 
-use super::fixture::{HttpAnswer, ModelAnswer};
+use super::fixture::{HttpAnswer, ModelAnswer, ScriptedError};
 use crate::outside::http::{failure, outlet};
 use crate::outside::models::chat;
 use serde_json::{Map, Value};
@@ -44,17 +44,17 @@ impl Scripted {
     fn answer(&self) -> Answer<HttpResponse> {
         let HttpAnswer { status, headers, body, error, .. } = &self.answer;
         if let Some(error) = error {
-            return Err(scripted_error(error));
+            return Err(scripted_error(*error));
         }
         let headers = headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
         Ok(HttpResponse { status: *status, headers, body: body.clone().into_bytes(), truncated: false })
     }
 }
 
-fn scripted_error(error: &str) -> CapabilityError {
+fn scripted_error(error: ScriptedError) -> CapabilityError {
     match error {
-        "timeout" => CapabilityError::Timeout("as scripted".into()),
-        error => CapabilityError::Unavailable(error.into()),
+        ScriptedError::Timeout => CapabilityError::Timeout("as scripted".into()),
+        ScriptedError::Unavailable => CapabilityError::Unavailable("as scripted".into()),
     }
 }
 
@@ -111,7 +111,7 @@ impl ScriptedModels {
         let fits =
             |answer: &&ModelAnswer| answer.model == ask.model && answer.has.as_ref().is_none_or(|t| text.contains(t));
         let said = |answer: &ModelAnswer| match &answer.error {
-            Some(error) => Some(Err(scripted_error(error))),
+            Some(error) => Some(Err(scripted_error(*error))),
             None => take(answer).map(Ok),
         };
         self.0.iter().filter(fits).find_map(said).unwrap_or_else(|| {
