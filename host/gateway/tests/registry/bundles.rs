@@ -108,6 +108,35 @@ fn what_lies_beside_a_signed_artifact_is_in_nobodys_way() {
 }
 
 #[test]
+fn a_list_is_followed_from_page_to_page_on_its_own_host_to_a_bound() {
+    let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
+    desk.trusting_another("theirs");
+    desk.push(&registry, ":1");
+    let pem = std::fs::read_to_string(desk.path("theirs.pem")).unwrap();
+    let artifact = desk.artifact();
+    let signed = registry.keep(&artifact, &bundle(&pem, &artifact));
+    let other =
+        serde_json::json!({"mediaType": "text/x", "digest": "sha512:other", "size": 1, "artifactType": "text/x"});
+    let pages = |count: usize| {
+        let mut pages = vec![vec![other.clone()]; count - 1];
+        pages.push(vec![signed.clone()]);
+        pages
+    };
+    let pull = format!("plugin pull {} --output taken", registry.reference(":1"));
+    registry.list_in_pages(&artifact, &pages(9));
+    assert!(desk.good(&pull).contains("has more than 8 pages"));
+    desk.refused("check tidegate.toml", &["is not signed"]);
+    // Another host would be told who asks.
+    registry.fault(Some(Fault::NextPage("http://localhost:1/v2/".into())));
+    assert!(desk.good(&pull).contains("goes on elsewhere, at http://localhost:1/v2/"));
+    registry.fault(None);
+    registry.list_in_pages(&artifact, &pages(8));
+    // The ninth page of before is still there, and not looked at.
+    assert!(desk.good(&pull).contains("has more than 8 pages"));
+    assert!(desk.good("check tidegate.toml").contains("is good"));
+}
+
+#[test]
 fn more_signatures_than_are_kept_are_in_nobodys_way() {
     let (desk, registry) = (Desk::new(), Registry::start(Door::Open));
     desk.push(&registry, ":1");

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, LOCATION, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, LINK, LOCATION, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -44,6 +44,8 @@ pub enum Fault {
     UploadsTo(String),
     /// What is asked about what belongs to an artifact has this status.
     Referrers(u16),
+    /// Lists of what belongs to an artifact go on elsewhere.
+    NextPage(String),
 }
 
 /// Who may ask.
@@ -60,7 +62,7 @@ pub enum Door {
 struct State {
     blobs: BTreeMap<String, Bytes>,
     manifests: BTreeMap<String, Bytes>,
-    /// Lists of what belongs to artifacts, by their digest.
+    /// Lists of what belongs to artifacts, by their digest; further pages by `DIGEST?page=N`, from 1.
     referrers: BTreeMap<String, Bytes>,
     /// They are added to by whatever is put there, which is said.
     keeps_lists: bool,
@@ -171,6 +173,14 @@ impl Registry {
         };
     }
 
+    /// The same in pages.
+    pub fn list_in_pages(&self, artifact: &str, pages: &[Vec<serde_json::Value>]) {
+        self.list(artifact, &pages[0], true);
+        for (number, page) in pages.iter().enumerate().skip(1) {
+            self.list(&format!("{artifact}?page={number}"), page, true);
+        }
+    }
+
     /// From now on it keeps lists of what belongs to artifacts itself.
     pub fn keep_lists(&self) {
         self.state.lock().unwrap().keeps_lists = true;
@@ -274,9 +284,7 @@ fn serve(state: &mut State, method: &Method, path: &str, kind: &str, body: Bytes
     if let (Some(Fault::Referrers(status)), true) = (&state.fault, path.starts_with("referrers/")) {
         return reply(*status, "{\"errors\": [{\"code\": \"TOOMANYREQUESTS\"}]}");
     }
-    if let Some(list) = path.strip_prefix("referrers/").and_then(|artifact| state.referrers.get(artifact)) {
-        let mut answer = reply(200, list.clone());
-        answer.headers_mut().insert(CONTENT_TYPE, INDEX.parse().unwrap());
+    if let Some(answer) = path.strip_prefix("referrers/").and_then(|which| get_referrers(state, which)) {
         return answer;
     }
     let Some(which) = path.strip_prefix("blobs/") else { return reply(404, "") };
@@ -299,6 +307,21 @@ fn serve(state: &mut State, method: &Method, path: &str, kind: &str, body: Bytes
         },
         _ => get_blob(state, which),
     }
+}
+
+fn get_referrers(state: &State, which: &str) -> Option<Response<Sent>> {
+    let mut answer = reply(200, state.referrers.get(which)?.clone());
+    answer.headers_mut().insert(CONTENT_TYPE, INDEX.parse().unwrap());
+    let (artifact, page) = which.split_once("?page=").unwrap_or((which, "0"));
+    let next = format!("{artifact}?page={}", page.parse::<usize>().unwrap() + 1);
+    let next = match &state.fault {
+        Some(Fault::NextPage(elsewhere)) => Some(elsewhere.clone()),
+        _ => state.referrers.contains_key(&next).then(|| format!("/v2/plugins/mine/referrers/{next}")),
+    };
+    if let Some(next) = next {
+        answer.headers_mut().insert(LINK, format!("<{next}>; rel=\"next\"").parse().unwrap());
+    }
+    Some(answer)
 }
 
 fn put_manifest(state: &mut State, tag: &str, kind: &str, body: Bytes) -> Response<Sent> {

@@ -1,6 +1,7 @@
 //! What a registry knows to belong to an artifact: the bundles of `cosign` 3. A registry that answers no questions about that
 //! keeps the list under a tag (the distribution specification's "referrers", and its fallback).
 
+use super::url::Target;
 use super::{Refused, Registry, header, refused};
 use crate::artifact::MAX_DOCUMENT_BYTES;
 use crate::artifact::bundle;
@@ -18,11 +19,19 @@ const PREDICATE: &str = "dev.sigstore.bundle.predicateType";
 /// Of a config of which there is nothing to say.
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 const EMPTY: &[u8] = b"{}";
+/// Of one list. What belongs to an artifact may be as much as its authors like.
+const MAX_PAGES: usize = 8;
 
 /// Each read by itself: one that is out of order is nobody's reason to miss the others.
 #[derive(Deserialize)]
 struct Index {
     manifests: Vec<Value>,
+}
+
+/// A part of a list, and what the registry says that the next one is called.
+struct Page {
+    manifests: Vec<Value>,
+    next: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -149,15 +158,42 @@ impl Registry {
         // Registries that know of no such question say so in many ways, and some lead to a page for people.
         let asked = self.list(&path, |status| matches!(status, 300..=399 | 406)).await?;
         let listed = match asked {
-            Some(index) if !index.manifests.is_empty() => Some(index),
+            Some(listed) if !listed.is_empty() => Some(listed),
             _ => self.list(&self.path("manifests", &bundle::list_tag(artifact)), |_| false).await?,
         };
-        let all = listed.into_iter().flat_map(|index| index.manifests);
-        Ok(all.filter_map(|one| Referrer::deserialize(one).ok()).collect())
+        Ok(listed.into_iter().flatten().filter_map(|one| Referrer::deserialize(one).ok()).collect())
     }
 
-    /// A list; `None` where the registry has none, or says with a status of these, too, that it knows of no such thing.
-    async fn list(&self, path: &str, means_none: fn(u16) -> bool) -> anyhow::Result<Option<Index>> {
+    /// A list, page by page; `None` where the registry has none, or says with a status of these, too, that it knows of no
+    /// such thing.
+    async fn list(&self, path: &str, means_none: fn(u16) -> bool) -> anyhow::Result<Option<Vec<Value>>> {
+        let Some(mut page) = self.page(path, means_none).await? else { return Ok(None) };
+        let mut all = std::mem::take(&mut page.manifests);
+        for _ in 1..MAX_PAGES {
+            let Some(next) = page.next.as_deref().and_then(|next| self.here(path, next)) else { return Ok(Some(all)) };
+            let Some(more) = self.page(&next, means_none).await? else {
+                tracing::warn!("the list of {path} breaks off at {next}");
+                return Ok(Some(all));
+            };
+            page = more;
+            all.append(&mut page.manifests);
+        }
+        if page.next.is_some() {
+            tracing::warn!("the list of {path} has more than {MAX_PAGES} pages; what is on the others is passed over");
+        }
+        Ok(Some(all))
+    }
+
+    /// The path of a list's next page. Another host is not asked: it would be told who asks.
+    fn here(&self, path: &str, next: &str) -> Option<String> {
+        let target = Target::location(&self.origin, next).ok().filter(|target| target.origin == self.origin);
+        if target.is_none() {
+            tracing::warn!("the list of {path} goes on elsewhere, at {}, which is passed over", next.escape_debug());
+        }
+        target.map(|target| target.path)
+    }
+
+    async fn page(&self, path: &str, means_none: fn(u16) -> bool) -> anyhow::Result<Option<Page>> {
         let headers = HeaderMap::from_iter([("accept".parse()?, HeaderValue::from_static(INDEX_TYPE))]);
         let mut answer = self.send(Method::GET, path, headers, Vec::new()).await?;
         match answer.status.as_u16() {
@@ -169,11 +205,13 @@ impl Registry {
         if header(&answer.headers, "content-type").split(';').next().unwrap_or_default().trim() != INDEX_TYPE {
             return Ok(None);
         }
+        let next = next_page(header(&answer.headers, "link")).map(str::to_owned);
         let read = answer.collect(MAX_DOCUMENT_BYTES).await.context("the list of signatures");
-        let read =
-            read.and_then(|bytes| serde_json::from_slice(&bytes).context("the list of signatures is no OCI index"));
+        let read = read.and_then(|bytes| {
+            serde_json::from_slice::<Index>(&bytes).context("the list of signatures is no OCI index")
+        });
         match read {
-            Ok(index) => Ok(Some(index)),
+            Ok(index) => Ok(Some(Page { manifests: index.manifests, next })),
             Err(error) if is_of_content(&error) => {
                 tracing::warn!("passed over {path}: {error:#}");
                 Ok(None)
@@ -183,6 +221,17 @@ impl Registry {
     }
 }
 
+/// Where a `Link` header (RFC 8288) leads with `rel="next"`. No URL has an angle bracket in it.
+fn next_page(links: &str) -> Option<&str> {
+    let is_next = |params: &str| {
+        params.split([';', ',']).filter_map(|param| param.split_once('=')).any(|(name, value)| {
+            name.trim().eq_ignore_ascii_case("rel") && value.trim().trim_matches('"').eq_ignore_ascii_case("next")
+        })
+    };
+    let links = links.split('<').skip(1).filter_map(|link| link.split_once('>'));
+    links.filter(|(_, params)| is_next(params)).map(|(url, _)| url).next()
+}
+
 /// Whether it is a matter of what is there, and not of the registry or of the way to it, which may have it the next time.
 fn is_of_content(error: &anyhow::Error) -> bool {
     match (error.downcast_ref::<EgressError>(), error.downcast_ref::<Refused>()) {
@@ -190,5 +239,21 @@ fn is_of_content(error: &anyhow::Error) -> bool {
         (Some(_), _) => false,
         (None, Some(refused)) => refused.status == 404,
         (None, None) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_page_is_the_link_that_says_so() {
+        let check = |links: &str, expected: Option<&str>| assert_eq!(next_page(links), expected, "{links}");
+        check("</v2/x?n=1,2&last=a>; rel=\"next\"", Some("/v2/x?n=1,2&last=a"));
+        check("<https://h/x>;title=\"more\"; REL=Next", Some("https://h/x"));
+        check("</first>; rel=\"first\", </second>; rel=\"next\"", Some("/second"));
+        for none in ["", "</x>", "</x>; rel=\"prev\"", "/x; rel=next", "</x; rel=next", "</x>; real=next"] {
+            check(none, None);
+        }
     }
 }
