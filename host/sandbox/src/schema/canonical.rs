@@ -4,8 +4,8 @@
 use serde_json::{Number, Value};
 use std::fmt::Write;
 
-/// Whole numbers up to here are the same as an integer and as a float: 2^53.
-const MAX_WHOLE: f64 = 9_007_199_254_740_992.0;
+/// Integers are from -2^63 to below 2^64; what is larger is read as a float always.
+const INTEGERS: std::ops::Range<f64> = -9_223_372_036_854_775_808.0..18_446_744_073_709_551_616.0;
 /// Of a value in a message.
 const MAX_SHOWN: usize = 200;
 
@@ -51,10 +51,11 @@ fn write_value(value: &Value, out: &mut String) {
     }
 }
 
-/// A float that is a whole number, written as an integer.
+/// A float that is a whole number, written as the integer that it is.
 fn whole(number: &Number) -> Option<String> {
-    let float = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() <= MAX_WHOLE)?;
-    Some((float as i64).to_string())
+    let is_whole = |float: &f64| number.is_f64() && float.fract() == 0.0 && INTEGERS.contains(float);
+    let float = number.as_f64().filter(is_whole)?;
+    Some(if float < 0.0 { (float as i64).to_string() } else { (float as u64).to_string() })
 }
 
 #[cfg(test)]
@@ -71,6 +72,11 @@ mod tests {
         assert!(!same(json!([["a"], "b"]), json!([["a", "b"]])));
         assert!(!same(json!({"a\":1,\"b": 1}), json!({"a": 1, "b": 1})));
         assert!(!same(json!(1e300), json!(1e301)));
+        assert!(same(json!(1e18), json!(1_000_000_000_000_000_000_u64)) && same(json!(1e19), json!(10_u64.pow(19))));
+        assert!(same(json!(-1e18), json!(-10_i64.pow(18))) && same(json!(-(2_f64.powi(63))), json!(i64::MIN)));
+        assert!(
+            !same(json!(2_f64.powi(64)), json!(u64::MAX)) && !same(json!(2_f64.powi(53)), json!((1_u64 << 53) + 1))
+        );
     }
 
     #[test]
