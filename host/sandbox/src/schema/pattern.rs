@@ -151,6 +151,9 @@ impl<'p> Translation<'p> {
             '1'..='9' | 'k' => {
                 return Err(format!("the pattern refers back (`\\{escaped}`), which takes more than linear time"));
             }
+            'c' => {
+                return Err("the pattern has `\\c`, a control character: write its code, `\\x01` for `\\cA`".into());
+            }
             other if other.is_ascii_alphanumeric() => {
                 return Err(format!("the pattern has `\\{other}`, which is no escape of ECMA-262"));
             }
@@ -214,6 +217,7 @@ mod tests {
             ("[a--z]", "`--`"),
             ("[+-\\d]", "range to `\\d`"),
             ("\\Aa\\Z", "`\\A`, which is no escape"),
+            ("^\\cA$", "write its code, `\\x01` for `\\cA`"),
             ("(?x)a b", "`(?x)a`"),
             ("(?P=n)", "`(?P=n`"),
             ("a\\", "ends with `\\`"),
