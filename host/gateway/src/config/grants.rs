@@ -103,7 +103,7 @@ impl TenantConfig {
 impl GrantsConfig {
     /// Refuses what no request could be made under, or not as large a one as is granted, by a stage whose calls hand over
     /// at most `output_bytes` at once.
-    pub(super) fn check(&self, output_bytes: usize) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, output_bytes: usize) -> anyhow::Result<()> {
         let Some(http) = &self.http else { return Ok(()) };
         let concurrency = http.concurrency.unwrap_or(1);
         ensure!(

@@ -168,6 +168,7 @@ impl Fixtures {
         if let Some(entry) = fixtures.host.vectors.iter().find(|entry| entry.vector.iter().all(|x| *x == 0.0)) {
             bail!("the vector of `{}` in [[host.vectors]] is empty or all 0, which is near to nothing", entry.id);
         }
+        fixtures.grants.check(fixtures.limits.to_limits().output_bytes).context("[grants]")?;
         Ok(fixtures)
     }
 }
@@ -224,6 +225,13 @@ mod tests {
             let case = format!("[[case]]\nname = \"a\"\nexpect.x = 1\n{}\n", with("timeout"));
             assert!(Fixtures::parse(&case).is_ok(), "{case}");
         }
+    }
+
+    #[test]
+    fn grants_that_a_server_refuses_are_refused() {
+        let http = |kib| format!("ask.recall = \"a\"\n[grants.http]\norigins = []\nrequest_kib = {kib}");
+        let said = refused(&http(4096));
+        assert!(said.contains("[grants]") && said.contains("http.request_kib is 4096"), "{said}");
     }
 
     #[test]
