@@ -7,12 +7,13 @@ pub mod rules;
 
 use rules::{Act, CATEGORIES, Entry, Over, Rules};
 use serde::Deserialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use tidegate_plugin_sdk::host::metrics::count;
 use tidegate_plugin_sdk::host::models;
 use tidegate_plugin_sdk::json::{list, quote};
 use tidegate_plugin_sdk::{
-    Capability, Context, Descriptor, Error, Finding, Findings, Message, Output, OutputGuard, Plugin, Prompt,
+    Capability, Context, Descriptor, Error, Finding, Findings, Message, Output, OutputGuard, Part, Plugin, Prompt,
     PromptGuard, Refusal, Role, Setting, Severity, Verdict,
 };
 
@@ -117,9 +118,11 @@ impl ModerationGuard {
     }
 
     fn judge<'a>(&self, messages: impl Iterator<Item = &'a Message>) -> Result<Verdict, Error> {
-        let pieces: Vec<(&str, &str)> = messages
-            .flat_map(|message| message.texts().map(|(_, text)| (message.id.as_str(), text)))
-            .flat_map(|(id, text)| pieces::cut(text, self.config.piece_bytes).into_iter().map(move |piece| (id, piece)))
+        let texts: Vec<(&str, Cow<'a, str>)> =
+            messages.flat_map(|message| texts(message).into_iter().map(|text| (message.id.as_str(), text))).collect();
+        let pieces: Vec<(&str, &str)> = texts
+            .iter()
+            .flat_map(|(id, text)| pieces::cut(text, self.config.piece_bytes).into_iter().map(|piece| (*id, piece)))
             .collect();
         let mut seen = Seen::default();
         let mut rest = &pieces[..];
@@ -161,6 +164,14 @@ impl ModerationGuard {
         };
         verdict.with(seen.findings.into_list())
     }
+}
+
+/// What is judged of a message: its text parts together, which are one text to the model, and all of its texts alone, so that
+/// no part hides another.
+fn texts(message: &Message) -> Vec<Cow<'_, str>> {
+    let parts = || message.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(text) } else { None });
+    let joined = parts().nth(1).map(|_| Cow::Owned(parts().map(String::as_str).collect()));
+    joined.into_iter().chain(message.texts().map(|(_, text)| Cow::Borrowed(text))).collect()
 }
 
 impl Seen {

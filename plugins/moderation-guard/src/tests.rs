@@ -124,6 +124,29 @@ fn one_sentence_of_a_long_text_counts_wherever_it_is() {
 }
 
 #[test]
+fn parts_of_a_message_are_judged_together_and_alone() {
+    let guard: ModerationGuard = plugin("");
+    let refused = |parts: &[&str]| {
+        let parts = parts.iter().map(|text| Part::Text((*text).into())).collect();
+        let message = Message { parts, ..Message::text("m0", Role::User, "") };
+        let prompt = Prompt { messages: vec![message.clone()], ..Prompt::default() };
+        let asked = guard.inspect_prompt(&Context::default(), &prompt).unwrap();
+        let output = Output { choices: vec![message], ..Output::default() };
+        let answered = guard.inspect_output(&Context::default(), &output).unwrap();
+        assert_eq!(asked, answered);
+        matches!(asked.action, Action::Refuse(_))
+    };
+    bad_is_violent();
+    assert!(refused(&["very b", "ad"]));
+    assert!(!refused(&["good", "ness"]));
+    // A classifier for which what stands beside it hides what is bad.
+    fake::on_classify(|texts| {
+        Ok(texts.iter().map(|text| labels(&[("violence", if text == "bad" { 0.9 } else { 0.0 })])).collect())
+    });
+    assert!(refused(&["lovely flowers", "bad"]));
+}
+
+#[test]
 fn roles_history_and_text_from_outside() {
     bad_is_violent();
     let mut passage = Message::text("folder/1", Role::Other("note".into()), "a bad passage");
