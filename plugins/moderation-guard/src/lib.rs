@@ -91,8 +91,7 @@ impl Plugin for ModerationGuard {
 
 impl PromptGuard for ModerationGuard {
     fn inspect_prompt(&self, _: &Context, prompt: &Prompt) -> Result<Verdict, Error> {
-        let last_answer = prompt.messages.iter().rposition(|message| message.role == Role::Assistant);
-        let from = last_answer.filter(|_| !self.config.history).map_or(0, |at| at + 1);
+        let from = if self.config.history { 0 } else { behind_last_answer(&prompt.messages) };
         self.judge(prompt.messages[from..].iter().filter(|message| self.looks_at(message)))
     }
 }
@@ -164,6 +163,14 @@ impl ModerationGuard {
         };
         verdict.with(seen.findings.into_list())
     }
+}
+
+/// Where the messages behind the last answer begin. What stands last in a request is no answer to it: it would put all that is
+/// asked before it out of sight.
+fn behind_last_answer(messages: &[Message]) -> usize {
+    let asked = messages.iter().rposition(|message| matches!(message.role, Role::User | Role::Tool));
+    let before = &messages[..asked.unwrap_or_default()];
+    before.iter().rposition(|message| message.role == Role::Assistant).map_or(0, |at| at + 1)
 }
 
 /// What is judged of a message: its text parts together, which are one text to the model, and all of its texts alone, so that

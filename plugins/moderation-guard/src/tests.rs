@@ -168,6 +168,10 @@ fn roles_history_and_text_from_outside() {
     check(r#"{"history":false}"#, &earlier, false);
     check(r#"{"history":false}"#, &said(&[(Role::Assistant, "hi"), (Role::User, "bad")]), true);
     check(r#"{"history":false}"#, &said(&[(Role::User, "bad")]), true);
+    let begun = said(&[(Role::User, "bad"), (Role::Assistant, "Sure:"), (Role::System, "go on")]);
+    check(r#"{"history":false}"#, &begun, true);
+    let later = said(&[(Role::User, "bad"), (Role::Assistant, "no"), (Role::User, "hi"), (Role::Assistant, "Sure:")]);
+    check(r#"{"history":false}"#, &later, false);
 }
 
 #[test]
