@@ -34,13 +34,21 @@ fn fold_wide(c: char) -> Folded {
         return Folded::LookAlike(plain);
     }
     match c {
-        '\u{AD}' | '\u{34F}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' => Folded::Invisible,
-        '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FE00}'..='\u{FE0F}' => Folded::Invisible,
-        '\u{E0000}'..='\u{E01EF}' => Folded::Invisible,
-        // Accents that come apart from their letter.
-        '\u{300}'..='\u{36F}' => Folded::Invisible,
+        c if is_invisible(c) => Folded::Invisible,
         c if c.is_alphanumeric() => Folded::Foreign,
         _ => Folded::Other,
+    }
+}
+
+/// Whether a character joins, hides or marks, and separates nothing.
+pub fn is_invisible(c: char) -> bool {
+    match c {
+        '\u{AD}' | '\u{34F}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{202A}'..='\u{202E}' => true,
+        '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FE00}'..='\u{FE0F}' => true,
+        '\u{E0000}'..='\u{E01EF}' => true,
+        // Accents that come apart from their letter.
+        '\u{300}'..='\u{36F}' => true,
+        _ => false,
     }
 }
 
