@@ -72,11 +72,16 @@ fn only_value(text: &str, whole: Range<usize>) -> Option<Range<usize>> {
                 at = start + len;
             }
             // Broken JSON that is cut off or misspelt may hold sound parts, which are not what was meant.
-            Err(problem) if text.as_bytes()[start] == b'{' && problem.at > 1 => return None,
+            Err(problem) if problem.at > 1 && is_object_or_cut_off(&text[start..whole.end], problem.at) => return None,
             Err(_) => at = start + 1,
         }
     }
     found
+}
+
+/// Whether what begins a text and fails at a byte can be no prose. In what is cut off all that follows is inside of it.
+fn is_object_or_cut_off(text: &str, failed_at: usize) -> bool {
+    text.starts_with('{') || failed_at == text.len()
 }
 
 #[cfg(test)]
@@ -102,5 +107,9 @@ mod tests {
         check(untouched[2], &both, untouched[2]);
         check(untouched[3], &both, untouched[3]);
         check(untouched[5], &[Repair::Fences], untouched[5]);
+        for cut_off in ["Sure: [1, {\"a\":1}", "[\"{}", "[[1], [2]", "{\"a\":1} and [{\"b\":2}"] {
+            check(cut_off, &both, cut_off);
+        }
+        check("{\"a\":1} as of [", &both, "{\"a\":1}");
     }
 }
