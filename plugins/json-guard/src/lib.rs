@@ -132,7 +132,7 @@ impl JsonGuard {
             Err(problem) => vec![format!("it is no JSON: {} (byte {})", problem.what, json.start + problem.at)],
         };
         match problems.is_empty() {
-            true if text[..json.start].trim().is_empty() && text[json.end..].trim().is_empty() => {
+            true if text[..json.start].chars().chain(text[json.end..].chars()).all(json::is_space) => {
                 Judged::Valid(Vec::new())
             }
             true => Judged::Valid(outside(choice, &texts, &json)),

@@ -58,6 +58,14 @@ fn an_answer_that_holds_the_schema_passes_as_it_is() {
 }
 
 #[test]
+fn space_that_is_none_of_jsons_is_taken_away() {
+    for output in ["\u{a0}{\"name\":\"Ann\"}", "{\"name\":\"Ann\"}\u{2003}\n"].map(text) {
+        assert_eq!(applied(&output, &inspect("", &output)), "{\"name\":\"Ann\"}");
+        assert!(matches!(inspect(r#","repair":[]"#, &output).action, Action::Refuse(_)));
+    }
+}
+
+#[test]
 fn fences_and_prose_are_taken_away_where_the_operator_allows_it() {
     let output = text("Sure:\n```json\n{\"name\":\"Ann\"}\n```\nBye {now}.");
     assert_eq!(applied(&output, &inspect("", &output)), "{\"name\":\"Ann\"}");
