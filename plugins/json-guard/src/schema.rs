@@ -180,6 +180,9 @@ impl<'a> Compiler<'a> {
     }
 
     fn keyword(&mut self, node: &mut Node, place: &str, keyword: &'a str, value: &'a Json) -> Result<(), String> {
+        if self.ignored.iter().any(|ignored| ignored == keyword) {
+            return Ok(());
+        }
         let at = format!("{place}/{keyword}");
         match keyword {
             "type" => node.types = types(&at, value)?,
@@ -189,7 +192,7 @@ impl<'a> Compiler<'a> {
             "required" => node.required = texts(&at, value)?,
             "additionalProperties" => node.additional = Some(self.node(&at, value)?),
             "items" => node.items = Some(self.node(&at, value)?),
-            "uniqueItems" => node.unique_items = *value == Json::Bool(true),
+            "uniqueItems" => node.unique_items = boolean(&at, value)?,
             "allOf" => node.all_of = self.several(&at, value)?,
             "anyOf" => node.any_of = self.several(&at, value)?,
             "oneOf" => node.one_of = self.several(&at, value)?,
@@ -206,7 +209,7 @@ impl<'a> Compiler<'a> {
             node.bounds.push((*bound, *number));
             return Ok(());
         }
-        if ANNOTATIONS.contains(&keyword) || self.ignored.iter().any(|ignored| ignored == keyword) {
+        if ANNOTATIONS.contains(&keyword) {
             return Ok(());
         }
         Err(format!("{at}: this guard does not check `{keyword}`; take it out, or name it in `ignored_keywords`"))
@@ -257,6 +260,13 @@ fn types(at: &str, value: &Json) -> Result<Vec<Type>, String> {
     names.into_iter().map(known).collect()
 }
 
+fn boolean(at: &str, value: &Json) -> Result<bool, String> {
+    match value {
+        Json::Bool(value) => Ok(*value),
+        other => Err(format!("{at}: is {}, not a boolean", other.kind())),
+    }
+}
+
 fn texts(at: &str, value: &Json) -> Result<Vec<String>, String> {
     let text = |item: &Json| match item {
         Json::Text(text) => Ok(text.clone()),
@@ -290,11 +300,21 @@ mod tests {
         check(r#"{"items":3}"#, "#/items: is an integer");
         check(r#"{"enum":[]}"#, "#/enum: is empty");
         check(r#"{"minLength":"1"}"#, "#/minLength: is a string");
+        check(r#"{"uniqueItems":"true"}"#, "#/uniqueItems: is a string, not a boolean");
         check(r##"{"$ref":"#/properties/a"}"##, "is not `#` or one of");
         check(r##"{"$ref":"#"}"##, "leads back to itself");
         check(r##"{"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"$ref":"#/$defs/a"}]}}}"##, "leads back to itself");
         let ignored = ["format".to_owned()];
         assert!(Schema::new(&parse(r#"{"format":"date"}"#).unwrap(), &ignored).is_ok());
+    }
+
+    #[test]
+    fn what_is_to_be_ignored_is_so_where_the_guard_knows_it_too() {
+        let ignored = ["minLength", "uniqueItems", "properties"].map(str::to_owned);
+        let schema = r#"{"minLength":"1","uniqueItems":true,"properties":{"a":{"pattern":"x"}},"required":["a"]}"#;
+        let root = &Schema::new(&parse(schema).unwrap(), &ignored).unwrap().nodes[0];
+        assert!(root.bounds.is_empty() && !root.unique_items && root.properties.is_empty());
+        assert_eq!(root.required, ["a"]);
     }
 
     #[test]
