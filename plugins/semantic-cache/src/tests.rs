@@ -180,6 +180,9 @@ fn requests_that_the_settings_keep_out_pass() {
     check("", &|p| p.messages[1].parts.push(Part::Opaque { kind: "image_url".into(), body: "{}".into() }));
     let image = || Part::Image(Media { mime: "image/png".into(), source: MediaSource::Withheld });
     check("", &|p| p.messages[0].parts.push(image()));
+    for kind in ["image_url", "input_audio", "file"] {
+        check("", &|p| p.messages[0].parts.push(Part::Opaque { kind: kind.into(), body: "{}".into() }));
+    }
 }
 
 #[test]
