@@ -79,8 +79,19 @@ impl Router for TierRouter {
             Some(idx) => format!("rule {}: {}", idx + 1, self.0.rules[idx].describe()),
             None => "no rule fits".into(),
         };
-        Ok(Decision { order: order.into_iter().map(|c| c.id.clone()).collect(), reason, attrs: Attrs::new() })
+        Ok(Decision { order: each_once(&order), reason, attrs: Attrs::new() })
     }
+}
+
+/// Ids at their first place: the host refuses an order that has one twice, and a table may name one twice.
+fn each_once(order: &[&Candidate]) -> Vec<String> {
+    let mut ids: Vec<String> = Vec::with_capacity(order.len());
+    for candidate in order {
+        if !ids.contains(&candidate.id) {
+            ids.push(candidate.id.clone());
+        }
+    }
+    ids
 }
 
 /// Whether a model can serve now, best first; within one of these the table's order holds.

@@ -67,6 +67,13 @@ fn models_that_are_not_named_can_be_left_out() {
 }
 
 #[test]
+fn a_model_that_is_named_twice_is_in_the_order_once() {
+    let twice = r#"{"rules":[{"code":true,"models":["coder","large","coder"]}],"default":["small","small"]}"#;
+    assert_eq!(order(twice, &asked("```\nx\n```", 5, &[]), &offered()), ["coder", "large", "small", "cheap"]);
+    assert_eq!(order(twice, &asked("Hello", 5, &[]), &offered()), ["small", "large", "coder", "cheap"]);
+}
+
+#[test]
 fn what_cannot_serve_now_is_a_fallback() {
     let mut candidates = offered();
     candidates[1].attrs.push(("waiting".into(), "33".into()));
