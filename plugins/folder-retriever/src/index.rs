@@ -99,12 +99,19 @@ impl Index {
     /// The files to index, within bounds.
     fn list(&mut self) -> Result<Vec<(String, Stamp)>, Error> {
         let mut listed = Vec::new();
+        let mut mounts: BTreeSet<String> = BTreeSet::new();
         let mut after: Option<String> = None;
         loop {
             let page = documents::list(after.as_deref(), PAGE)?;
-            let Some(last) = page.last() else { return Ok(listed) };
+            let Some(last) = page.last() else {
+                self.say_where_the_mount_is_none(&mounts);
+                return Ok(listed);
+            };
             after = Some(last.path.clone());
             for entry in page {
+                if !mounts.contains(mount(&entry.path)) {
+                    mounts.insert(mount(&entry.path).to_owned());
+                }
                 if !self.takes(&entry) {
                     continue;
                 }
@@ -120,12 +127,22 @@ impl Index {
         }
     }
 
+    /// A name that is misspelt would find nothing for ever.
+    fn say_where_the_mount_is_none(&mut self, mounts: &BTreeSet<String>) {
+        if let Some(wanted) = self.bounds.mount.clone().filter(|wanted| !mounts.contains(wanted)) {
+            let have: Vec<&str> = mounts.iter().map(String::as_str).collect();
+            self.say(format!(
+                "`mount` is `{wanted}`, under which there is no file; files are under: {}",
+                have.join(", ")
+            ));
+        }
+    }
+
     fn takes(&mut self, entry: &Entry) -> bool {
-        let mount = entry.path.split('/').next().unwrap_or_default();
         let name = entry.path.rsplit('/').next().unwrap_or_default();
         let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_lowercase());
         let is_text = extension.is_some_and(|extension| self.bounds.extensions.contains(&extension));
-        if !is_text || self.bounds.mount.as_ref().is_some_and(|wanted| wanted != mount) {
+        if !is_text || self.bounds.mount.as_ref().is_some_and(|wanted| wanted != mount(&entry.path)) {
             return false;
         }
         let fits = entry.size_bytes <= self.bounds.max_file_bytes;
@@ -201,6 +218,11 @@ impl Index {
             log::warn(&what);
         }
     }
+}
+
+/// The mount that a path is in.
+fn mount(path: &str) -> &str {
+    path.split('/').next().unwrap_or_default()
 }
 
 /// Known files that are as listed, and paths of those that are listed no more.

@@ -143,6 +143,18 @@ fn what_is_left_out_is_said_once() {
 }
 
 #[test]
+fn a_mount_that_is_not_there_is_said_once() {
+    folder();
+    let retriever: FolderRetriever = plugin(r#"{"mount":"dosc","refresh_ms":0}"#);
+    assert_eq!(ask(&retriever, "ferry"), []);
+    ask(&retriever, "ferry");
+    let lines: Vec<String> = fake::take_log().into_iter().map(|(_, line)| line).collect();
+    assert_eq!(lines, ["`mount` is `dosc`, under which there is no file; files are under: docs, other"]);
+    ask(&plugin(r#"{"mount":"docs"}"#), "ferry");
+    assert_eq!(fake::take_log(), []);
+}
+
+#[test]
 fn without_room_in_storage_the_index_stays_in_memory() {
     folder();
     fake::limit_kv(10);
