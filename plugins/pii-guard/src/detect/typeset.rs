@@ -64,10 +64,10 @@ fn begins_number(text: &str) -> bool {
 /// The keyboard's character for one of typesetters.
 pub(super) fn plain(c: char) -> char {
     match c {
-        // No-break, figure, thin and narrow no-break space.
-        '\u{a0}' | '\u{2007}' | '\u{2009}' | '\u{202f}' => ' ',
-        // Hyphen, non-breaking hyphen, figure dash, en dash.
-        '\u{2010}'..='\u{2013}' => '-',
+        // Unicode's separators of words (Zs): no-break, thin, narrow no-break, ideographic space and their like.
+        '\u{a0}' | '\u{1680}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => ' ',
+        // Hyphens, dashes, the minus sign, and those of small and full width.
+        '\u{2010}'..='\u{2015}' | '\u{2212}' | '\u{fe58}' | '\u{fe63}' | '\u{ff0d}' => '-',
         c => c,
     }
 }
@@ -76,6 +76,10 @@ pub(super) fn plain(c: char) -> char {
 mod tests {
     use crate::detect::Kind;
     use crate::detect::tests::found;
+
+    /// Unicode's Zs but the keyboard's.
+    const SPACES: &str = "\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{202f}\u{205f}\u{3000}";
+    const HYPHENS: &str = "\u{2010}\u{2011}\u{2012}\u{2013}\u{2014}\u{2015}\u{2212}\u{fe58}\u{fe63}\u{ff0d}";
 
     #[test]
     fn numbers_are_found_however_their_groups_are_set() {
@@ -89,7 +93,7 @@ mod tests {
             (Kind::Phone, "415-555-2671"),
         ];
         for (kind, number) in numbers {
-            for (space, hyphen) in [('\u{a0}', '\u{2011}'), ('\u{202f}', '\u{2013}'), ('\u{2009}', '\u{2010}')] {
+            for (space, hyphen) in SPACES.chars().zip(HYPHENS.chars().cycle()) {
                 let set = number.replace(' ', &space.to_string()).replace('-', &hyphen.to_string());
                 for text in [set.clone(), format!("Is it\u{a0}{set}?"), format!("{set}\u{a0}, {}", "é".repeat(200))] {
                     assert_eq!(found(kind, &text), [&set], "{text}");
@@ -105,6 +109,9 @@ mod tests {
             "4111\u{a0}1111\u{a0}1111\u{a0}1112",
             "1\u{202f}000\u{202f}000\u{202f}000",
             "12\u{2013}15 June",
+            "1998\u{2014}2004",
+            "1234567 \u{2212} 7654321 = 3",
+            "2026\u{3000}11\u{3000}27",
         ] {
             for kind in [Kind::Card, Kind::Phone, Kind::Iban] {
                 assert_eq!(found(kind, text), [""; 0], "{text}");
