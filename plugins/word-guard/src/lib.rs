@@ -126,6 +126,10 @@ impl StreamGuard for WordGuard {
 }
 
 impl Scanner for List {
+    fn begin(&self) {
+        self.patterns.iter().for_each(Pattern::begin);
+    }
+
     /// The longest match at a place, of whatever rule.
     fn step(&self, at: Place<'_>) -> Step {
         let mut best = Step::No;

@@ -9,8 +9,9 @@
 mod parse;
 mod program;
 
+use parse::Class;
 use program::{Program, Ways};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use tidegate_plugin_sdk::scan::{Place, Step};
 
 /// A regular expression.
@@ -20,6 +21,10 @@ pub struct Pattern {
     max_bytes: usize,
     /// Reused from place to place.
     ways: RefCell<(Ways, Ways)>,
+    /// What a match begins with any number of.
+    run: Option<Class>,
+    /// The length of the rest from which on a match may begin again; longer ones are known to begin none.
+    resumes_at: Cell<usize>,
 }
 
 impl Pattern {
@@ -39,7 +44,13 @@ impl Pattern {
         }
         let program = Program::compile(&tree, ignore_case)?;
         let ways = RefCell::new((program.ways(), program.ways()));
-        Ok(Self { program, max_bytes, ways })
+        let run = tree.leading_run().cloned();
+        Ok(Self { program, max_bytes, ways, run, resumes_at: Cell::new(usize::MAX) })
+    }
+
+    /// A text is looked at from here on: see [`tidegate_plugin_sdk::scan::Scanner::begin`].
+    pub fn begin(&self) {
+        self.resumes_at.set(usize::MAX);
     }
 
     /// Whether a match may begin with a character.
@@ -49,9 +60,55 @@ impl Pattern {
 
     /// The longest match at a place.
     pub fn step(&self, at: Place<'_>, rule: usize) -> Step {
-        if !at.rest.starts_with(|c| self.may_begin(c)) {
+        if at.rest.len() > self.resumes_at.get() || !at.rest.starts_with(|c| self.may_begin(c)) {
             return Step::No;
         }
+        let step = self.look(at, rule);
+        if step == Step::No && self.run.is_some() {
+            self.resumes_at.set(at.rest.len() - self.barren(at));
+        }
+        step
+    }
+
+    /// Bytes at a place, where no match begins, within which none does. A match that begins further on in a run of what the
+    /// expression repeats first would, with the run before it, be one of this place, but for its length: so it is looked as far
+    /// as any of them may end. Without this a long run would be gone through at each of its places.
+    fn barren(&self, at: Place<'_>) -> usize {
+        let is_of_run = |c: &char| self.run.as_ref().is_some_and(|class| self.program.takes(class, *c));
+        let run: usize = at.rest.chars().take_while(is_of_run).take(self.max_bytes).map(char::len_utf8).sum();
+        if at.rest.chars().next().is_none_or(|first| run <= first.len_utf8()) {
+            return 0;
+        }
+        match self.first_end(at, 2 * self.max_bytes) {
+            End::At(end) => run.min(end.saturating_sub(self.max_bytes)),
+            End::None => run.min(self.max_bytes),
+            End::Unknown => 0,
+        }
+    }
+
+    /// The end of the shortest match at a place that has at most `most` bytes.
+    fn first_end(&self, at: Place<'_>, most: usize) -> End {
+        let mut ways = self.ways.borrow_mut();
+        let (now, next) = &mut *ways;
+        now.clear();
+        self.program.start(now);
+        let (mut before, mut len) = (at.before, 0);
+        loop {
+            let here = at.rest[len..].chars().next();
+            if here.is_none() && !at.is_last {
+                return End::Unknown;
+            }
+            if self.program.settle(now, before, here) && len > 0 {
+                return End::At(len);
+            }
+            let Some(c) = here.filter(|c| !now.is_empty() && len + c.len_utf8() <= most) else { return End::None };
+            self.program.advance(now, next, c);
+            std::mem::swap(now, next);
+            (before, len) = (here, len + c.len_utf8());
+        }
+    }
+
+    fn look(&self, at: Place<'_>, rule: usize) -> Step {
         let mut ways = self.ways.borrow_mut();
         let (now, next) = &mut *ways;
         now.clear();
@@ -84,6 +141,14 @@ impl Pattern {
             }
         }
     }
+}
+
+/// Where a match ends.
+enum End {
+    At(usize),
+    None,
+    /// More text could tell.
+    Unknown,
 }
 
 fn found(len: Option<usize>, rule: usize) -> Step {

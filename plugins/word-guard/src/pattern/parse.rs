@@ -64,6 +64,20 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// The class that each match begins with a repetition of, which has no end.
+    pub(super) fn leading_run(&self) -> Option<&Class> {
+        match self {
+            Self::Sequence(trees) => trees.first()?.leading_run(),
+            Self::Repeat { tree, max: None, .. } => match &**tree {
+                Self::One(class) => Some(class),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
 struct Parser<'a> {
     rest: &'a str,
     depth: usize,

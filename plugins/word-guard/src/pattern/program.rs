@@ -84,6 +84,11 @@ impl Program {
         }
     }
 
+    /// Whether a character is of a class, in either case where that does not count.
+    pub(super) fn takes(&self, class: &Class, c: char) -> bool {
+        class.has(c, self.ignore_case)
+    }
+
     pub(super) fn ways(&self) -> Ways {
         Ways { list: Vec::with_capacity(self.instructions.len()), is_in: vec![false; self.instructions.len()] }
     }
@@ -138,6 +143,8 @@ impl Program {
 
     /// From `now` over a character to `next`.
     pub(super) fn advance(&self, now: &Ways, next: &mut Ways, c: char) {
+        #[cfg(test)]
+        super::tests::STEPS.set(super::tests::STEPS.get() + 1);
         next.clear();
         for at in &now.list {
             if self.class(*at).is_some_and(|class| class.has(c, self.ignore_case)) {

@@ -1,12 +1,57 @@
 //! The notation, matches, and what is refused.
 
 use super::*;
+use proptest::prelude::*;
+use std::cell::Cell;
 use tidegate_plugin_sdk::scan::{Scanner, find_all};
 
 struct Only(Pattern);
 impl Scanner for Only {
+    fn begin(&self) {
+        self.0.begin();
+    }
+
     fn step(&self, at: Place<'_>) -> Step {
         self.0.step(at, 0)
+    }
+}
+
+/// Goes from each place anew.
+struct Forgetful(Pattern);
+impl Scanner for Forgetful {
+    fn step(&self, at: Place<'_>) -> Step {
+        self.0.begin();
+        self.0.step(at, 0)
+    }
+}
+
+thread_local! {
+    /// Characters that a machine of this thread went over.
+    pub(super) static STEPS: Cell<usize> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_long_run_is_not_gone_through_at_each_of_its_places() {
+    let runs = ["a".repeat(40_000), format!("{} ", "a".repeat(200)).repeat(200), "é".repeat(20_000)];
+    for (pattern, text) in
+        ["[a-zé]+@", r"\w*@", "a{3,}b", r"\w+\s\W", ".+@x"].into_iter().flat_map(|p| runs.iter().map(move |r| (p, r)))
+    {
+        STEPS.set(0);
+        let pattern = Only(Pattern::new(pattern, true, 256).unwrap());
+        assert_eq!(find_all(&pattern, text), []);
+        assert!(STEPS.get() < 6 * text.len(), "{} steps", STEPS.get());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn what_is_remembered_of_a_run_changes_nothing(text in "([ab]{0,12}[abc .é]){0,5}", max in 6_usize..10) {
+        for pattern in ["a+b", "a*b", "[ab]+c", r"\w+\b\.", "a{2,}bc", r"\w*\bc", "[ab]+ab", ".+c", r"(?:\w+ )+c", "a+b{0,9}c", "a+|b+c"] {
+            let new = || Pattern::new(pattern, true, max).unwrap();
+            prop_assert_eq!(find_all(&Only(new()), &text), find_all(&Forgetful(new()), &text), "{}", pattern);
+        }
     }
 }
 
