@@ -35,12 +35,12 @@ impl Pattern {
     /// longer than `max_bytes`.
     pub fn new(text: &str, ignore_case: bool, max_bytes: usize) -> Result<Self, String> {
         let tree = parse::parse(text)?;
-        let shortest = tree.min_chars();
+        let shortest = tree.min_bytes(ignore_case);
         if shortest == 0 {
             return Err("it matches the empty text, which is everywhere".into());
         }
         if shortest > max_bytes {
-            return Err(format!("its shortest match has {shortest} characters; `max_match_bytes` is {max_bytes}"));
+            return Err(format!("its shortest match has {shortest} bytes; `max_match_bytes` is {max_bytes}"));
         }
         let program = Program::compile(&tree, ignore_case)?;
         let ways = RefCell::new((program.ways(), program.ways()));

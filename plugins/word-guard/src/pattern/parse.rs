@@ -52,14 +52,15 @@ pub(super) fn parse(text: &str) -> Result<Tree, String> {
 }
 
 impl Tree {
-    /// Characters of the shortest match.
-    pub(super) fn min_chars(&self) -> usize {
+    /// Bytes of the shortest match; no match has fewer.
+    pub(super) fn min_bytes(&self, ignore_case: bool) -> usize {
+        let of = |tree: &Self| tree.min_bytes(ignore_case);
         match self {
             Self::Empty | Self::Border => 0,
-            Self::One(_) => 1,
-            Self::Sequence(trees) => trees.iter().map(Self::min_chars).fold(0, usize::saturating_add),
-            Self::Either(trees) => trees.iter().map(Self::min_chars).min().unwrap_or(0),
-            Self::Repeat { tree, min, .. } => tree.min_chars().saturating_mul(*min),
+            Self::One(class) => class.min_bytes(ignore_case),
+            Self::Sequence(trees) => trees.iter().map(of).fold(0, usize::saturating_add),
+            Self::Either(trees) => trees.iter().map(of).min().unwrap_or(0),
+            Self::Repeat { tree, min, .. } => of(tree).saturating_mul(*min),
         }
     }
 }
@@ -260,7 +261,23 @@ impl Parser<'_> {
     }
 }
 
+/// Latin letters of three bytes, some of which are of two in the other case.
+const SHORTER_IN_OTHER_CASE: [(char, char); 2] = [('\u{2c60}', '\u{2c7f}'), ('\u{a720}', '\u{a7ff}')];
+
 impl Class {
+    /// Bytes of the shortest character; no character has fewer.
+    pub(super) fn min_bytes(&self, ignore_case: bool) -> usize {
+        if self.is_negated || !self.kinds.is_empty() {
+            return 1;
+        }
+        let len = |(low, high): &(char, char)| {
+            let shortens = |(from, to): &(char, char)| low <= to && from <= high;
+            let is_shorter = ignore_case && SHORTER_IN_OTHER_CASE.iter().any(shortens);
+            if is_shorter { low.len_utf8().min(2) } else { low.len_utf8() }
+        };
+        self.ranges.iter().map(len).min().unwrap_or(1)
+    }
+
     fn of(c: char) -> Self {
         Self { ranges: vec![(c, c)], ..Self::default() }
     }

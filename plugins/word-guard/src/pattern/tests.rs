@@ -96,6 +96,21 @@ fn repetition_without_an_end_stops_at_the_longest_match() {
 }
 
 #[test]
+fn no_character_of_a_class_has_fewer_bytes_than_is_counted() {
+    let min_bytes = |text: &str| parse::parse(text).unwrap().min_bytes(true);
+    for c in '\u{80}'..=char::MAX {
+        let cased: Vec<char> = c.to_lowercase().chain(c.to_uppercase()).collect();
+        for other in cased.into_iter().filter(|other| other.len_utf8() > c.len_utf8()) {
+            assert!(min_bytes(&other.to_string()) <= c.len_utf8(), "{other:?} for {c:?}");
+        }
+    }
+    assert_eq!(
+        ["a", "я", "令", "\u{1F600}", "[a-令]", "[^a]", r"\w", "a令|яя"].map(min_bytes),
+        [1, 2, 3, 4, 1, 1, 1, 4]
+    );
+}
+
+#[test]
 fn what_is_not_supported_is_refused_by_name() {
     let check = |pattern: &str, expected: &str| {
         let Err(problem) = Pattern::new(pattern, true, 64) else { panic!("{pattern} was accepted") };
@@ -122,6 +137,8 @@ fn what_is_not_supported_is_refused_by_name() {
     check("a?|b", "empty text");
     check("", "empty text");
     check("a{65}", "shortest match has 65");
+    check("[а-я]{33}", "shortest match has 66 bytes");
+    check("令{22}", "shortest match has 66 bytes");
     check("((a{400}){400})", "shortest match");
     check("((a{0,400}){0,400}b)", "too large");
     check(&"(".repeat(40), "nested");
