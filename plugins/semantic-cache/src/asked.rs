@@ -50,6 +50,9 @@ impl Asked {
         });
         digest.list(&prompt.tools, |digest, tool| {
             digest.add(&tool.name).add(&tool.description).add(&tool.input_schema);
+            digest.list(&tool.attrs, |digest, (name, json)| {
+                digest.add(name).add(json);
+            });
         });
         digest.add(last.name.as_deref().unwrap_or_default());
         let mut is_known = true;
