@@ -333,7 +333,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let layout = Layout::open_or_make(folder.path()).unwrap();
         let of = |count: usize| {
-            let one = |n: usize| Descriptor::of(MANIFEST_TYPE, &n.to_le_bytes()).with(TAG, &"x".repeat(1 << 10));
+            let one = |n: usize| Descriptor::of(MANIFEST_TYPE, &n.to_le_bytes()).with(TAG, "x".repeat(1 << 10));
             Index { manifests: (0..count).map(one).collect(), ..Index::default() }
         };
         layout.write_index(&of(4096)).unwrap();
