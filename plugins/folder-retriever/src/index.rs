@@ -131,10 +131,8 @@ impl Index {
     fn say_where_the_mount_is_none(&mut self, mounts: &BTreeSet<String>) {
         if let Some(wanted) = self.bounds.mount.clone().filter(|wanted| !mounts.contains(wanted)) {
             let have: Vec<&str> = mounts.iter().map(String::as_str).collect();
-            self.say(format!(
-                "`mount` is `{wanted}`, under which there is no file; files are under: {}",
-                have.join(", ")
-            ));
+            let have = if have.is_empty() { "none".to_owned() } else { have.join(", ") };
+            self.say(format!("`mount` is `{wanted}`, under which there is no file; mounts with files: {have}"));
         }
     }
 

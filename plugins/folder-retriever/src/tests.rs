@@ -149,7 +149,7 @@ fn a_mount_that_is_not_there_is_said_once() {
     assert_eq!(ask(&retriever, "ferry"), []);
     ask(&retriever, "ferry");
     let lines: Vec<String> = fake::take_log().into_iter().map(|(_, line)| line).collect();
-    assert_eq!(lines, ["`mount` is `dosc`, under which there is no file; files are under: docs, other"]);
+    assert_eq!(lines, ["`mount` is `dosc`, under which there is no file; mounts with files: docs, other"]);
     ask(&plugin(r#"{"mount":"docs"}"#), "ferry");
     assert_eq!(fake::take_log(), []);
 }

@@ -53,6 +53,9 @@ fn is_json_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("json") || name.eq_ignore_ascii_case("json5") || name.eq_ignore_ascii_case("jsonc")
 }
 
+/// Of `\u0000`; a shorter one is cut off.
+const ESCAPE_BYTES: usize = 6;
+
 /// How many places are tried: prose may hold brackets of its own.
 const MAX_TRIES: usize = 32;
 
@@ -81,7 +84,11 @@ fn only_value(text: &str, whole: Range<usize>) -> Option<Range<usize>> {
 
 /// Whether what begins a text and fails at a byte can be no prose. In what is cut off all that follows is inside of it.
 fn is_object_or_cut_off(text: &str, failed_at: usize) -> bool {
-    text.starts_with('{') || failed_at == text.len()
+    let left = text.get(failed_at..).unwrap_or_default();
+    let begins_one_of = |names: [&str; 3]| names.iter().any(|name| name.starts_with(left));
+    text.starts_with('{')
+        || begins_one_of(["true", "false", "null"])
+        || (left.starts_with('\\') && left.len() < ESCAPE_BYTES)
 }
 
 #[cfg(test)]
@@ -107,6 +114,9 @@ mod tests {
         check(untouched[2], &both, untouched[2]);
         check(untouched[3], &both, untouched[3]);
         check(untouched[5], &[Repair::Fences], untouched[5]);
+        for cut_off in ["Here: [[true],[fals", "Here: [{\"a\":1}, nul", "[[\"x\"],[\"y\\", "[[\"x\"],[\"y\\u00"] {
+            check(cut_off, &both, cut_off);
+        }
         for cut_off in ["Sure: [1, {\"a\":1}", "[\"{}", "[[1], [2]", "{\"a\":1} and [{\"b\":2}"] {
             check(cut_off, &both, cut_off);
         }

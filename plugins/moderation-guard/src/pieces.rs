@@ -1,7 +1,8 @@
 //! Texts in pieces that a classifier can take: it reads a few thousand bytes at most, and one sentence of a long
 //! text must count as much as it would alone.
 
-/// Bytes of a piece that the next one begins with: what stands on a border is whole in one of the two.
+/// Bytes of a piece that the next one begins with, at most: what stands on a border is whole in one of the two, where it has no
+/// more than half as many.
 const OVERLAP: usize = 300;
 
 /// Cuts a text into pieces of at most `most` bytes, behind white space where the second half of a piece has some. Each begins

@@ -82,7 +82,6 @@ impl Pattern {
         match self.first_end(at, 2 * self.max_bytes) {
             End::At(end) => run.min(end.saturating_sub(self.max_bytes)),
             End::None => run.min(self.max_bytes),
-            End::Unknown => 0,
         }
     }
 
@@ -96,7 +95,8 @@ impl Pattern {
         loop {
             let here = at.rest[len..].chars().next();
             if here.is_none() && !at.is_last {
-                return End::Unknown;
+                // It ends here or further on.
+                return End::At(len);
             }
             if self.program.settle(now, before, here) && len > 0 {
                 return End::At(len);
@@ -143,12 +143,10 @@ impl Pattern {
     }
 }
 
-/// Where a match ends.
+/// Where a match ends, at the earliest.
 enum End {
     At(usize),
     None,
-    /// More text could tell.
-    Unknown,
 }
 
 fn found(len: Option<usize>, rule: usize) -> Step {

@@ -82,21 +82,20 @@ const OTHER_LETTERS: [&str; 13] = [
     "\u{560}\u{588}",
 ];
 /// What groups of numbers may have between them in print.
-const TYPESET: [&str; 11] = [
+const TYPESET: [&str; 10] = [
     "\u{a0}",
     "\u{1680}",
     "\u{2000}\u{200a}",
-    "\u{2010}\u{2015}",
+    "\u{2010}\u{2013}",
     "\u{202f}",
     "\u{205f}",
     "\u{2212}",
     "\u{3000}",
-    "\u{fe58}",
     "\u{fe63}",
     "\u{ff0d}",
 ];
 /// Of the rest what is no letter of a name: most other scripts, signs, pictures.
-const OTHERS: [&str; 16] = [
+const OTHERS: [&str; 15] = [
     "\u{a1}\u{bf}",
     "\u{d7}",
     "\u{f7}",
@@ -105,12 +104,11 @@ const OTHERS: [&str; 16] = [
     "\u{590}\u{167f}",
     "\u{1681}\u{1fff}",
     "\u{200b}\u{200f}",
-    "\u{2016}\u{202e}",
+    "\u{2014}\u{202e}",
     "\u{2030}\u{205e}",
     "\u{2060}\u{2211}",
     "\u{2213}\u{2fff}",
-    "\u{3001}\u{fe57}",
-    "\u{fe59}\u{fe62}",
+    "\u{3001}\u{fe62}",
     "\u{fe64}\u{ff0c}",
     "\u{ff0e}\u{10ffff}",
 ];
@@ -214,7 +212,7 @@ mod tests {
             "1+23456789",
             "030 \u{a0}1234567",
             "12345678)\u{2011}9",
-            "1234\u{3000}5678\u{2014}9",
+            "1234\u{3000}5678\u{2012}9",
             "12345678\u{2212}9",
             "1.GB29",
             "12345678.GB29",

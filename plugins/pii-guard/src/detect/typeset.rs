@@ -66,8 +66,9 @@ pub(super) fn plain(c: char) -> char {
     match c {
         // Unicode's separators of words (Zs): no-break, thin, narrow no-break, ideographic space and their like.
         '\u{a0}' | '\u{1680}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => ' ',
-        // Hyphens, dashes, the minus sign, and those of small and full width.
-        '\u{2010}'..='\u{2015}' | '\u{2212}' | '\u{fe58}' | '\u{fe63}' | '\u{ff0d}' => '-',
+        // Hyphens, figure and en dash, the minus sign, and the hyphens of small and full width. No em dash: it stands between
+        // words and numbers without spaces, and what it ends is no group of a number.
+        '\u{2010}'..='\u{2013}' | '\u{2212}' | '\u{fe63}' | '\u{ff0d}' => '-',
         c => c,
     }
 }
@@ -79,7 +80,7 @@ mod tests {
 
     /// Unicode's Zs but the keyboard's.
     const SPACES: &str = "\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\u{202f}\u{205f}\u{3000}";
-    const HYPHENS: &str = "\u{2010}\u{2011}\u{2012}\u{2013}\u{2014}\u{2015}\u{2212}\u{fe58}\u{fe63}\u{ff0d}";
+    const HYPHENS: &str = "\u{2010}\u{2011}\u{2012}\u{2013}\u{2212}\u{fe63}\u{ff0d}";
 
     #[test]
     fn numbers_are_found_however_their_groups_are_set() {
@@ -99,6 +100,18 @@ mod tests {
                     assert_eq!(found(kind, &text), [&set], "{text}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn an_em_dash_is_no_part_of_a_number() {
+        for (text, number) in [
+            ("reach me at home\u{2014}415-555-2671", "415-555-2671"),
+            ("415-555-2671\u{2014}24 hours a day", "415-555-2671"),
+            ("Ring me\u{2014}+49 30 1234567", "+49 30 1234567"),
+            ("+49 30 1234567\u{2014}24 hours", "+49 30 1234567"),
+        ] {
+            assert_eq!(found(Kind::Phone, text), [number], "{text}");
         }
     }
 

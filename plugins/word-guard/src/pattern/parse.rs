@@ -63,9 +63,7 @@ impl Tree {
             Self::Repeat { tree, min, .. } => of(tree).saturating_mul(*min),
         }
     }
-}
 
-impl Tree {
     /// The class that each match begins with a repetition of, which has no end.
     pub(super) fn leading_run(&self) -> Option<&Class> {
         match self {

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::cell::Cell;
-use tidegate_plugin_sdk::scan::{Scanner, find_all};
+use tidegate_plugin_sdk::scan::{Resume, Scanner, find_all, scan};
 
 struct Only(Pattern);
 impl Scanner for Only {
@@ -51,8 +51,17 @@ proptest! {
         for pattern in ["a+b", "a*b", "[ab]+c", r"\w+\b\.", "a{2,}bc", r"\w*\bc", "[ab]+ab", ".+c", r"(?:\w+ )+c", "a+b{0,9}c", "a+|b+c"] {
             let new = || Pattern::new(pattern, true, max).unwrap();
             prop_assert_eq!(find_all(&Only(new()), &text), find_all(&Forgetful(new()), &text), "{}", pattern);
+            // Of a stream, of which more is to come.
+            let left = [scan_open(&Only(new()), &text), scan_open(&Forgetful(new()), &text)];
+            prop_assert_eq!(&left[0], &left[1], "{}", pattern);
         }
     }
+}
+
+fn scan_open(scanner: &impl Scanner, text: &str) -> String {
+    let mut resume = Resume::default();
+    let scanned = scan(scanner, &mut resume, text, 0, false);
+    format!("{scanned:?} {resume:?}")
 }
 
 fn found_in<'a>(pattern: &str, text: &'a str) -> Vec<&'a str> {
