@@ -164,6 +164,7 @@ mod tests {
         let stream = connect(listener.local_addr().unwrap()).await.unwrap();
         assert!(stream.nodelay().unwrap());
     }
+
     #[test]
     fn a_connection_that_takes_too_long_says_so() {
         let config = ConnectorConfig::new("http://h");

@@ -66,7 +66,7 @@ impl Same {
 
     fn outcome(&mut self) -> Option<String> {
         let of = self.answered.min(self.calls.len().saturating_sub(1));
-        self.answered += 1;
+        self.answered = of + 1;
         self.calls.get(of).cloned().flatten()
     }
 }
@@ -121,6 +121,9 @@ mod tests {
         assert_eq!(seen(apart), ["a", "b", "b", "a"]);
         let turns = vec![vec![call("a")], vec![outcome("a")], vec![call("a")], vec![outcome("a")], vec![outcome("a")]];
         assert_eq!(seen(turns), ["a", "a", "a~2", "a~2", "a~2"]);
+        let too_many =
+            vec![vec![call("a")], vec![outcome("a"), outcome("a")], vec![call("a"), call("a")], vec![outcome("a")]];
+        assert_eq!(seen(too_many), ["a", "a", "a", "a~2", "a~3", "a~2"]);
         let at_once = vec![vec![call("a"), call("a"), call("")], vec![outcome("a"), outcome("a"), outcome("c")]];
         assert_eq!(seen(at_once), ["a", "a~2", "", "a", "a~2", "c"]);
         let taken = vec![vec![call("a"), call("a"), call("a~2"), call("a~2"), call("a"), call("a")]];

@@ -3,7 +3,7 @@
 //! default route: the models that the config names for that, else all in the order of the config.
 
 use crate::chat::Pipeline;
-use crate::estimate::{BYTES_PER_TOKEN, told_bytes};
+use crate::estimate::{BYTES_PER_TOKEN, given_bytes};
 use crate::models::{Model, ModelBackend};
 use crate::states::{Ended, Equipped, Request, Routed};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Pipeline {
             };
             let call = request.cx.call(request.chat.stream, stage.wall);
             let decision = stage
-                .call_about(told_bytes(&request.chat), StageKind::Router, &call, async |plugin| {
+                .call_about(given_bytes(&request.chat.messages), StageKind::Router, &call, async |plugin| {
                     plugin.route(&call, route, &candidates).await
                 })
                 .await?;
