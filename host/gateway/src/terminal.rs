@@ -1,17 +1,16 @@
 //! What others wrote, on somebody's terminal: shown, never obeyed.
 
+use tidegate_sandbox::capability::escape;
+
 /// Without control characters: they are escaped, so that a text stays on its line and in its colours.
 pub(crate) fn shown(text: &str) -> String {
-    text.chars().flat_map(escaped).collect()
+    escape(text).into_owned()
 }
 
 /// The same of a text that has lines: they end where it says, and tabs stay.
 pub(crate) fn shown_lines(text: &str) -> String {
-    text.chars().flat_map(|c| if matches!(c, '\n' | '\t') { vec![c] } else { escaped(c) }).collect()
-}
-
-fn escaped(character: char) -> Vec<char> {
-    if character.is_control() { character.escape_default().collect() } else { vec![character] }
+    let lines = text.split('\n').map(|line| line.split('\t').map(shown).collect::<Vec<_>>().join("\t"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
