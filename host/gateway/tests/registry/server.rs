@@ -319,7 +319,9 @@ fn get_referrers(state: &State, which: &str) -> Option<Response<Sent>> {
         _ => state.referrers.contains_key(&next).then(|| format!("/v2/plugins/mine/referrers/{next}")),
     };
     if let Some(next) = next {
-        answer.headers_mut().insert(LINK, format!("<{next}>; rel=\"next\"").parse().unwrap());
+        let headers = answer.headers_mut();
+        headers.append(LINK, "</v2/>; rel=\"first\"".parse().unwrap());
+        headers.append(LINK, format!("<{next}>; rel=\"next\"").parse().unwrap());
     }
     Some(answer)
 }

@@ -205,7 +205,8 @@ impl Registry {
         if header(&answer.headers, "content-type").split(';').next().unwrap_or_default().trim() != INDEX_TYPE {
             return Ok(None);
         }
-        let next = next_page(header(&answer.headers, "link")).map(str::to_owned);
+        let mut links = answer.headers.get_all("link").iter().filter_map(|value| value.to_str().ok());
+        let next = links.find_map(next_page).map(str::to_owned);
         let read = answer.collect(MAX_DOCUMENT_BYTES).await.context("the list of signatures");
         let read = read.and_then(|bytes| {
             serde_json::from_slice::<Index>(&bytes).context("the list of signatures is no OCI index")
@@ -228,8 +229,8 @@ fn next_page(links: &str) -> Option<&str> {
             name.trim().eq_ignore_ascii_case("rel") && value.trim().trim_matches('"').eq_ignore_ascii_case("next")
         })
     };
-    let links = links.split('<').skip(1).filter_map(|link| link.split_once('>'));
-    links.filter(|(_, params)| is_next(params)).map(|(url, _)| url).next()
+    let mut links = links.split('<').skip(1).filter_map(|link| link.split_once('>'));
+    links.find(|(_, params)| is_next(params)).map(|(url, _)| url)
 }
 
 /// Whether it is a matter of what is there, and not of the registry or of the way to it, which may have it the next time.
