@@ -58,14 +58,7 @@ impl Places {
     fn missing_after(&self, owner: &Owner, amount: usize, own: usize, others: usize) -> usize {
         let held = self.held.saturating_sub(own.saturating_add(others));
         let left = self.amount_of(owner).saturating_sub(own);
-        let past_limit = held.saturating_add(amount).saturating_sub(self.limit);
-        let fits_share = left == 0 || left.saturating_add(amount) as u128 <= self.share(owner);
-        if past_limit == 0 || !fits_share {
-            return past_limit;
-        }
-        // What is larger than the limit would find no room below twice as much while anybody holds anything.
-        let amount = amount.min(self.limit.max(1));
-        held.saturating_add(amount).saturating_sub(self.limit.saturating_mul(2))
+        missing(self.limit, held, Part { held: left, share: self.share(owner) }, amount)
     }
 
     /// Whether `owner` may keep what it has no use for at present: within the limit everybody may, past it who has no more
@@ -119,4 +112,26 @@ impl Places {
 
 fn weight_of(holding: &Holding) -> u128 {
     holding.weight.into()
+}
+
+/// Of what is held, what one owner has, and what it may have past the limit.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// What it has.
+    pub held: usize,
+    /// The limit, divided by weight among those who hold something and this one.
+    pub share: u128,
+}
+
+/// The rule of [`Places`], for those who count in some other way: how much others must give back before one of them may take
+/// `amount` more.
+pub fn missing(limit: usize, held: usize, own: Part, amount: usize) -> usize {
+    let past_limit = held.saturating_add(amount).saturating_sub(limit);
+    let fits_share = own.held == 0 || own.held.saturating_add(amount) as u128 <= own.share;
+    if past_limit == 0 || !fits_share {
+        return past_limit;
+    }
+    // What is larger than the limit would find no room below twice as much while anybody holds anything.
+    let amount = amount.min(limit.max(1));
+    held.saturating_add(amount).saturating_sub(limit.saturating_mul(2))
 }

@@ -8,6 +8,7 @@ use crate::usage::{signed, unsigned};
 use sqlx::Row;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tidegate_fair::places::{Part, missing};
 use tidegate_types::clock::unix_ms;
 
 /// Why something is not kept or read.
@@ -16,7 +17,7 @@ pub enum KeepError {
     /// There would be more bytes than the quota.
     #[error("the quota is full")]
     Quota,
-    /// All together would have more bytes than they may.
+    /// All together would have more bytes than they may, and those of one share more than that.
     #[error("all together are full")]
     Cap,
     /// The values are more bytes than were allowed for.
@@ -49,8 +50,10 @@ impl From<sqlx::Error> for KeepError {
 #[derive(Clone, Debug)]
 pub(crate) struct Keeper {
     pub(crate) db: Db,
-    pub(crate) total: Arc<Total>,
+    total: Arc<Total>,
     pub(crate) caller: Caller,
+    /// A tenant, where what is kept counts for its share and not for the owner's own.
+    share: Option<Arc<str>>,
 }
 
 /// What a transaction is to change for good.
@@ -64,14 +67,29 @@ pub(crate) struct Done<T> {
 }
 
 impl Keeper {
-    /// With at most `cap` bytes, of which `sum` says how many there are.
+    /// With so many bytes, of which `sum` ([`sum!`]) says how many there are.
     pub(crate) fn new(db: &Db, cap: u64, sum: &'static str) -> Self {
-        Self { db: db.of_plugins(), total: Arc::new(Total::new(cap, sum)), caller: Caller::default() }
+        Self { db: db.of_plugins(), total: Arc::new(Total::new(cap, sum)), caller: Caller::default(), share: None }
     }
 
     /// The same for a call of one who waits for as long as `caller` is there.
     pub(crate) fn of_caller(&self, caller: &Arc<()>) -> Self {
         Self { caller: Caller(Some(Arc::downgrade(caller))), ..self.clone() }
+    }
+
+    /// The same for a call of an owner whose bytes count for a tenant's share.
+    pub(crate) fn of_share(&self, tenant: &str) -> Self {
+        Self { share: Some(tenant.into()), ..self.clone() }
+    }
+
+    /// Whose share the bytes of an owner count for.
+    pub(crate) fn share<'a>(&'a self, owner: &'a str) -> &'a str {
+        self.share.as_deref().unwrap_or(owner)
+    }
+
+    /// Refuses what there is no room for.
+    pub(crate) async fn check(&self, tx: &mut Tx, owner: &str, room: Room) -> Result<(), KeepError> {
+        self.total.check(tx, self.share(owner), room).await
     }
 
     /// Ends a transaction: for good, or as if it had never been.
@@ -113,9 +131,22 @@ impl Caller {
 /// For how long a sum over all is good enough: there may be one row for each plugin and project.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// The bytes of a table, those of one share of them, and how many other shares have some.
+macro_rules! sum {
+    ($table:literal) => {
+        concat!(
+            "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT), \
+             CAST(COALESCE(SUM(CASE WHEN share = $1 THEN bytes END), 0) AS BIGINT), \
+             COUNT(DISTINCT CASE WHEN share <> $1 AND bytes > 0 THEN share END) FROM ",
+            $table
+        )
+    };
+}
+pub(crate) use sum;
+
 /// The bytes of all together, and how many there may be.
 #[derive(Debug)]
-pub(crate) struct Total {
+struct Total {
     cap: u64,
     /// Says how many there are.
     sum: &'static str,
@@ -134,32 +165,37 @@ pub(crate) struct Room {
     pub(crate) before: u64,
     pub(crate) after: u64,
     pub(crate) quota: u64,
+    /// Whether it may be past what all may have, within its share.
+    pub(crate) past_cap: bool,
 }
 
 impl Total {
-    pub(crate) fn new(cap: u64, sum: &'static str) -> Self {
+    fn new(cap: u64, sum: &'static str) -> Self {
         Self { cap, sum, known: Mutex::default() }
     }
 
-    /// Refuses what there is no room for. What several gateways add within a second may pass the cap; whatever comes after is
+    /// Refuses what there is no room for: past the cap only who has its share of it ([`missing`]). What several gateways add within a second may pass the cap; whatever comes after is
     /// refused. Nobody is refused by what is not known for sure.
-    pub(crate) async fn check(&self, tx: &mut Tx, room: Room) -> Result<(), KeepError> {
+    async fn check(&self, tx: &mut Tx, share: &str, room: Room) -> Result<(), KeepError> {
         if room.after > room.quota {
             return Err(KeepError::Quota);
         }
         let grown = room.after.saturating_sub(room.before);
-        let fits = |bytes: u64| bytes.saturating_add(grown) <= self.cap;
+        let fits = |known: Known| known.at.elapsed() < FRESH && known.bytes.saturating_add(grown) <= self.cap;
         let known = *self.lock();
-        if grown == 0 || known.is_some_and(|known| known.at.elapsed() < FRESH && fits(known.bytes)) {
+        if grown == 0 || known.is_some_and(fits) {
             return Ok(());
         }
-        let bytes = unsigned(sqlx::query(self.sum).fetch_one(&mut **tx).await?.try_get(0)?);
+        let row = sqlx::query(self.sum).bind(share).fetch_one(&mut **tx).await?;
+        let [bytes, own, others] = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?].map(unsigned);
         *self.lock() = Some(Known { bytes, at: Instant::now() });
-        if fits(bytes) { Ok(()) } else { Err(KeepError::Cap) }
+        let own = Part { held: own as usize, share: u128::from(self.cap) / (u128::from(others) + 1) };
+        let has_share = room.past_cap && missing(self.cap as usize, bytes as usize, own, grown as usize) == 0;
+        if has_share || bytes.saturating_add(grown) <= self.cap { Ok(()) } else { Err(KeepError::Cap) }
     }
 
     /// One of them has changed, for good.
-    pub(crate) fn changed(&self, before: u64, after: u64) {
+    fn changed(&self, before: u64, after: u64) {
         if let Some(known) = self.lock().as_mut() {
             known.bytes = (known.bytes + after).saturating_sub(before);
         }

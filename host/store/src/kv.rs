@@ -45,7 +45,7 @@ pub struct Kv {
 }
 
 impl Kv {
-    /// Of `db`, with at most `cap` bytes over all spaces.
+    /// Of `db`, with `cap` bytes over all spaces, and at most twice as many where some have less than their share of it.
     pub fn new(db: &Db, cap: u64) -> Self {
         Self { keeper: Keeper::new(db, cap, space::SUM) }
     }
@@ -54,6 +54,11 @@ impl Kv {
     /// [`KeepError::GivenUp`].
     pub fn of_caller(&self, caller: &Arc<()>) -> Self {
         Self { keeper: self.keeper.of_caller(caller) }
+    }
+
+    /// The same for a call of an owner whose bytes count for a tenant's share, and not for one of its own.
+    pub fn of_share(&self, tenant: &str) -> Self {
+        Self { keeper: self.keeper.of_share(tenant) }
     }
 
     /// Sets a value, which lives for `ttl` where one is given. `quota` bounds the bytes of the space.
@@ -106,36 +111,36 @@ impl Kv {
         Ok(Done { answer: (), before, after, leaves_words: true })
     }
 
-    /// Changes a value, once there is room for it: as long as something is over, that gives way.
+    /// Changes a value, once there is room for it: as long as something is over, that gives way. Only then is it past the cap.
     async fn change(&self, change: &Change<'_>) -> Result<i64, KeepError> {
         loop {
-            let removed = match self.try_change(change).await {
+            let removed = match self.try_change(change, false).await {
                 Err(KeepError::Quota) => self.sweep_space(change.space).await?,
                 Err(KeepError::Cap) => self.sweep_some().await?,
                 done => return done,
             };
             if removed == 0 {
                 // Somebody else may have removed it.
-                return self.try_change(change).await;
+                return self.try_change(change, true).await;
             }
         }
     }
 
     /// The same, where there is room.
-    async fn try_change(&self, change: &Change<'_>) -> Result<i64, KeepError> {
+    async fn try_change(&self, change: &Change<'_>, past_cap: bool) -> Result<i64, KeepError> {
         let mut tx = self.keeper.db.write().await?;
-        let done = self.change_in(&mut tx, change).await;
+        let done = self.change_in(&mut tx, change, past_cap).await;
         self.keeper.end(tx, done).await
     }
 
     /// Holds a space until the transaction ends, for one who still waits; gives its bytes.
     async fn hold(&self, tx: &mut Tx, space: Space<'_>) -> Result<u64, KeepError> {
-        let bytes = space::hold(&self.keeper.db, tx, space).await?;
+        let bytes = space::hold(&self.keeper.db, tx, space, self.keeper.share(space.owner)).await?;
         self.keeper.caller.check().map(|()| bytes)
     }
 
     /// Answers the sum.
-    async fn change_in(&self, tx: &mut Tx, change: &Change<'_>) -> Result<Done<i64>, KeepError> {
+    async fn change_in(&self, tx: &mut Tx, change: &Change<'_>, past_cap: bool) -> Result<Done<i64>, KeepError> {
         let Change { space, key, quota, .. } = *change;
         let before = self.hold(tx, space).await?;
         // After the wait for the space: what is over by then is.
@@ -148,7 +153,7 @@ impl Kv {
         let leaves_words = is_there && (live.is_none() || matches!(change.what, What::Set(_)));
         let (value, sum) = change.what.apply(live.as_ref())?;
         let after = before.saturating_sub(replaced).saturating_add(cost(key, signed(value.len() as u64)));
-        self.keeper.total.check(tx, Room { before, after, quota }).await?;
+        self.keeper.check(tx, space.owner, Room { before, after, quota, past_cap }).await?;
         put(tx, change, value.into_owned(), change.ends_ms(live.as_ref(), now)).await?;
         if after != before {
             space::resize(tx, space, after).await?;

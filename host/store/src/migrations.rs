@@ -24,6 +24,7 @@ const STEPS: &[(&str, &str)] = &[
     ("plugin_values", include_str!("migrations/0016_plugin_values.sql")),
     ("spent", include_str!("migrations/0017_spent.sql")),
     ("plugin_vectors", include_str!("migrations/0018_plugin_vectors.sql")),
+    ("plugin_shares", include_str!("migrations/0019_plugin_shares.sql")),
 ];
 
 /// All steps, in order.

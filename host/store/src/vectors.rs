@@ -57,7 +57,7 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// Of `db`, with at most `cap` bytes over all owners.
+    /// Of `db`, with `cap` bytes over all owners, and at most twice as many where some have less than their share of it.
     pub fn new(db: &Db, cap: u64) -> Self {
         Self { keeper: Keeper::new(db, cap, owner::SUM) }
     }
@@ -66,6 +66,11 @@ impl Vectors {
     /// [`KeepError::GivenUp`].
     pub fn of_caller(&self, caller: &Arc<()>) -> Self {
         Self { keeper: self.keeper.of_caller(caller) }
+    }
+
+    /// The same for a call of an owner whose bytes count for a tenant's share, and not for one of its own.
+    pub fn of_share(&self, tenant: &str) -> Self {
+        Self { keeper: self.keeper.of_share(tenant) }
     }
 
     /// Puts all entries, or none; of those with one id the last. `quota` bounds the bytes of all that the owner keeps.
@@ -85,7 +90,8 @@ impl Vectors {
         let replaced = put.replaced(tx).await?;
         let added = Bytes { there: put.entries.iter().map(|entry| entry.cost).sum(), deleted: 0 };
         let after = before.changed(added, replaced);
-        self.keeper.total.check(tx, Room { before: before.bytes, after: after.bytes, quota: put.quota }).await?;
+        let room = Room { before: before.bytes, after: after.bytes, quota: put.quota, past_cap: true };
+        self.keeper.check(tx, put.of.owner, room).await?;
         for entries in put.entries.chunks(PUT) {
             put.write(tx, entries, after.changed).await?;
         }
@@ -128,7 +134,7 @@ impl Vectors {
 
     /// Holds an owner until the transaction ends, for one who still waits.
     async fn hold(&self, tx: &mut Tx, owner: &str) -> Result<Owner, KeepError> {
-        let held = owner::hold(&self.keeper.db, tx, owner).await?;
+        let held = owner::hold(&self.keeper.db, tx, owner, self.keeper.share(owner)).await?;
         self.keeper.caller.check().map(|()| held)
     }
 }

@@ -270,8 +270,12 @@ async fn all_owners_together_have_a_limit() {
         put("ann", "a").await.unwrap();
         put("bob", "a").await.unwrap();
         put("bob", "a").await.unwrap();
-        assert!(matches!(put("cid", "a").await, Err(KeepError::Cap)), "{}", fresh.name);
-        assert_eq!(counted(&fresh, "cid").await, [0, 0], "{}", fresh.name);
+        let of_bob = vectors.of_share("bob");
+        let project = of_bob.put(Collection { owner: "proj", ..ANN }, vec![entry("a", 1.0)], CAP).await;
+        assert!(matches!(project, Err(KeepError::Cap)), "{}", fresh.name);
+        assert_eq!(counted(&fresh, "proj").await, [0, 0], "{}", fresh.name);
+        put("cid", "a").await.expect("its share");
+        assert!(matches!(put("cid", "b").await, Err(KeepError::Cap)), "{}", fresh.name);
         assert_eq!(vectors.delete(Collection { owner: "bob", ..ANN }, &["a".into()]).await.unwrap(), 1);
         put("bob", "b").await.unwrap();
     })

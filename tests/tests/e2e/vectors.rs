@@ -101,10 +101,14 @@ async fn all_are_put_or_none_within_the_same_bounds_and_words() {
         assert_eq!(put(&other, &[big("c")]).await, Err(own), "{name}: of all collections");
         put(&of("bob"), &[big("a")]).await.unwrap();
         let all = CapabilityError::from(VectorRefusal::Cap(ALL as u64));
-        assert_eq!(put(&of("cid"), &[big("a")]).await, Err(all), "{name}");
+        let of_project = Collection { tenant: TenantId::new("proj_bob"), ..of("bob") };
+        assert_eq!(put(&of_project, &["a", "b"].map(big)).await, Err(all.clone()), "{name}");
+        put(&of("cid"), &[big("a")]).await.unwrap();
+        assert_eq!(put(&of("cid"), &[big("b")]).await, Err(all), "{name}: a third is its share");
+        assert_eq!(store.delete(&of("cid"), vec!["a".into()]).await, Ok(1), "{name}");
         assert_eq!(store.delete(&ann, vec!["a".into()]).await, Ok(1), "{name}");
         put(&ann, &[entry("b", &[2.0], "small")]).await.unwrap();
-        put(&of("cid"), &[big("a")]).await.unwrap();
+        put(&of_project, &[big("a")]).await.unwrap();
         assert_eq!(store.delete(&ann, vec!["b".into()]).await, Ok(1), "{name}");
         put(&ann, &[entry("d", &[1.0, 2.0, 3.0], "")]).await.unwrap();
         assert_eq!(ids(store, &ann, &[1.0, 2.0, 3.0]).await, "d", "{name}: an empty one takes any dimensions");

@@ -36,7 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("streams", &["types"]),
     ("shared", &["types", "fair", "limits", "streams"]),
-    ("store", &["types", "ledger"]),
+    ("store", &["types", "fair", "ledger"]),
     ("api", &["types", "fair", "turns", "settled", "trace", "wire", "identity", "streams", "store"]),
     (
         "gateway",

@@ -257,7 +257,8 @@ mod tests {
             sandbox.kv.set(&space, "k".into(), vec![0; mib - 1000], None, u64::MAX).await
         };
         kept(0).await.unwrap();
-        let full = kept(1).await.unwrap_err().to_string();
+        kept(1).await.expect("its share");
+        let full = kept(2).await.unwrap_err().to_string();
         assert!(full.contains("the 1048576 bytes of storage of all plugins (`plugins.kv_mib`)"), "{full}");
         let put = async |n: usize, id: &str| {
             let collection = Collection::of_tenant("c", owner(n));
@@ -267,8 +268,10 @@ mod tests {
         put(0, "a").await.unwrap();
         let own = put(0, "b").await.unwrap_err().to_string();
         assert!(own.contains("the 1048576 bytes") && own.contains("`plugins.owner_vectors_mib`"), "{own}");
-        put(1, "a").await.unwrap();
-        let full = put(2, "a").await.unwrap_err().to_string();
+        for n in 1..4 {
+            put(n, "a").await.unwrap();
+        }
+        let full = put(4, "a").await.unwrap_err().to_string();
         assert!(full.contains("the 2097152 bytes of all vectors (`plugins.vectors_mib`)"), "{full}");
     }
 }

@@ -1,7 +1,7 @@
 //! `kv` for plugins in the server's store, where `plugins.kv` says so: it outlives the server, and gateways with one Postgres
 //! share it. The store counts and keeps (`tidegate_store::Kv`).
 
-use super::at_store::{Access, AtStore, Gate, Kept, PATIENCE};
+use super::at_store::{AtStore, Gate, Kept, PATIENCE};
 use std::time::Duration;
 use tidegate_sandbox::capability::{BoxFuture, CapabilityError, KvRefusal, KvStore, Namespace};
 use tidegate_store::{Db, KeepError, Kv, Space};
@@ -14,7 +14,7 @@ pub struct StoreKv {
 }
 
 impl StoreKv {
-    /// Storage of at most `cap` bytes over all namespaces.
+    /// Storage of `cap` bytes over all namespaces, and of at most twice as much where tenants have less than their share of it.
     pub fn new(db: &Db, cap: u64) -> Self {
         Self::with_patience(db, cap, PATIENCE)
     }
@@ -31,14 +31,10 @@ impl StoreKv {
         }
     }
 
-    fn to_write(&self, name: &Namespace) -> Access {
-        self.at_store.gate.to_write(name)
-    }
-
     /// Does a call that is given up when nobody waits for it any more.
     async fn change<T, F>(
         &self,
-        access: Access,
+        name: &Namespace,
         call: impl FnOnce(Kv) -> F,
         asked: Asked<'_>,
     ) -> Result<T, CapabilityError>
@@ -46,8 +42,9 @@ impl StoreKv {
         T: Send + 'static,
         F: Future<Output = Result<T, KeepError>> + Send + 'static,
     {
-        let call = |caller: &_| call(self.kv.of_caller(caller));
-        self.at_store.turn(access, call, |error| self.refusal(error, asked)).await
+        let kv = self.kv.of_share(name.share.as_str());
+        let call = |caller: &_| call(kv.of_caller(caller));
+        self.at_store.turn(self.at_store.gate.to_write(name), call, |error| self.refusal(error, asked)).await
     }
 
     /// In the sandbox's words.
@@ -103,9 +100,9 @@ impl KvStore for StoreKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        let (access, name, asked) = (self.to_write(name), name.clone(), Asked { bound: quota, ..Asked::default() });
-        let setting = move |kv: Kv| async move { kv.set(space(&name), &key, &value, ttl, quota).await };
-        Box::pin(self.change(access, setting, asked))
+        let (of, asked) = (name.clone(), Asked { bound: quota, ..Asked::default() });
+        let setting = move |kv: Kv| async move { kv.set(space(&of), &key, &value, ttl, quota).await };
+        Box::pin(self.change(name, setting, asked))
     }
 
     fn increment<'a>(
@@ -116,15 +113,15 @@ impl KvStore for StoreKv {
         ttl: Option<Duration>,
         quota: u64,
     ) -> BoxFuture<'a, Result<i64, CapabilityError>> {
-        let (access, name, named) = (self.to_write(name), name.clone(), key.clone());
-        let adding = move |kv: Kv| async move { kv.increment(space(&name), &key, delta, ttl, quota).await };
-        Box::pin(async move { self.change(access, adding, Asked { key: &named, delta, bound: quota }).await })
+        let (of, named) = (name.clone(), key.clone());
+        let adding = move |kv: Kv| async move { kv.increment(space(&of), &key, delta, ttl, quota).await };
+        Box::pin(async move { self.change(name, adding, Asked { key: &named, delta, bound: quota }).await })
     }
 
     fn delete<'a>(&'a self, name: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        let (access, name, key) = (self.to_write(name), name.clone(), key.to_owned());
-        let deleting = move |kv: Kv| async move { kv.delete(space(&name), &key).await };
-        Box::pin(self.change(access, deleting, Asked::default()))
+        let (of, key) = (name.clone(), key.to_owned());
+        let deleting = move |kv: Kv| async move { kv.delete(space(&of), &key).await };
+        Box::pin(self.change(name, deleting, Asked::default()))
     }
 }
 

@@ -53,7 +53,8 @@ struct Following {
 }
 
 impl StoreVectors {
-    /// Collections of at most so many bytes of one tenant, or project, and of all together.
+    /// Collections of at most so many bytes of one tenant, or project, and so many of all together; and at most twice as many where
+    /// tenants have less than their share of these.
     pub fn new(db: &Db, owner_bytes: u64, total_bytes: u64) -> Self {
         Self::with_patience(db, owner_bytes, total_bytes, PATIENCE)
     }
@@ -142,7 +143,8 @@ impl StoreVectors {
         F: Future<Output = Result<T, KeepError>> + Send + 'static,
     {
         let access = self.at_store.gate.to_write(&namespace(collection));
-        let call = |caller: &_| call(self.vectors.of_caller(caller));
+        let vectors = self.vectors.of_share(collection.share.as_str());
+        let call = |caller: &_| call(vectors.of_caller(caller));
         self.at_store.turn(access, call, |error| self.refusal(error)).await
     }
 }

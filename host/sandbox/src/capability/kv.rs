@@ -18,7 +18,7 @@ pub struct Namespace {
     pub plugin: Arc<str>,
     /// The owner of the request: its tenant, or the project of it that it is of.
     pub tenant: TenantId,
-    /// Whose share it takes where calls wait for each other: the tenant, which may have many projects.
+    /// Whose share of turns and of bytes it takes: the tenant, which may have many projects.
     pub share: TenantId,
 }
 
@@ -34,7 +34,7 @@ impl Namespace {
 pub enum KvRefusal<'a> {
     /// The namespace would have more than these bytes.
     Quota(u64),
-    /// All namespaces together would have more than these bytes.
+    /// All namespaces together would have more than these bytes, and those of this one's tenant more than its share.
     Cap(u64),
     /// The values are more than these bytes together.
     TooMuch(u64),
@@ -51,7 +51,8 @@ impl From<KvRefusal<'_>> for CapabilityError {
                 Self::Denied(format!("the stage's {bytes} bytes of storage (`kv_kib`) are used up"))
             }
             KvRefusal::Cap(bytes) => {
-                Self::Denied(format!("the {bytes} bytes of storage of all plugins (`plugins.kv_mib`) are used up"))
+                let what = "of storage of all plugins (`plugins.kv_mib`)";
+                Self::Denied(format!("the {bytes} bytes {what} are used up, and its tenant has its share of them"))
             }
             KvRefusal::TooMuch(bytes) => Self::Invalid(format!("more than {bytes} bytes at once; ask for fewer keys")),
             KvRefusal::NotANumber(key) => Self::Invalid(format!("`{key}` is not a number")),

@@ -1,12 +1,16 @@
-//! Key-value storage in memory: one lock per namespace, a quota per namespace and a cap over all. What is past its
-//! time to live is absent at once, and is removed when room is needed, by whomever.
+//! Key-value storage in memory: one lock per namespace, a quota per namespace and a cap over all, past which a tenant may
+//! still have its share ([`Places`]). What is past its time to live is absent at once, and is removed when room is needed, by
+//! whomever.
 
 use super::{BoxFuture, CapabilityError, KvRefusal, KvStore, Namespace};
+use crate::slots::share_of;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tidegate_fair::{Owner, Places};
+use tidegate_types::TenantId;
 
 /// What an entry costs beside its key and value.
 const ENTRY_BYTES: u64 = 64;
@@ -14,27 +18,28 @@ const ENTRY_BYTES: u64 = 64;
 /// A number as decimal text.
 const MAX_NUMBER_BYTES: u64 = 20;
 
-/// All namespaces are searched for what is over no more often.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// All namespaces are searched for what is over no more often: that takes some milliseconds where there is much.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
 
 /// Storage of this process; lost when it ends.
 pub struct MemoryKv {
     spaces: RwLock<HashMap<Namespace, Arc<Mutex<Space>>>>,
-    used: AtomicU64,
+    held: Mutex<Places>,
     cap: u64,
     swept: Mutex<Option<Instant>>,
     passed_ms: Arc<AtomicU64>,
 }
 
 impl MemoryKv {
-    /// Storage of at most `cap` bytes over all namespaces.
+    /// Storage of `cap` bytes over all namespaces, and of at most twice as much where tenants have less than their share of it.
     pub fn new(cap: u64) -> Self {
         Self::with_passed(cap, Arc::default())
     }
 
     /// The same, where so much time passes beside the machine's: for tests of plugins ([`crate::Fixed`]).
     pub fn with_passed(cap: u64, passed_ms: Arc<AtomicU64>) -> Self {
-        Self { spaces: RwLock::default(), used: AtomicU64::new(0), cap, swept: Mutex::default(), passed_ms }
+        let held = Mutex::new(Places::new(cap as usize));
+        Self { spaces: RwLock::default(), held, cap, swept: Mutex::default(), passed_ms }
     }
 
     fn now(&self) -> Instant {
@@ -57,30 +62,55 @@ impl MemoryKv {
         quota: u64,
         wanted: u64,
         now: Instant,
-        change: impl FnOnce(&mut Space, Room) -> Result<T, CapabilityError>,
+        change: impl FnOnce(&mut Space, &Room<'_>) -> Result<T, CapabilityError>,
     ) -> Result<T, CapabilityError> {
-        let space = self.space(name);
-        let mut space = space.lock();
-        let before = space.bytes;
-        let mut room = self.room(before, quota);
-        if before + wanted > room.left_by_others && self.may_sweep(now) {
-            self.sweep_others(now);
-            room = self.room(before, quota);
-        }
-        let done = change(&mut space, room);
-        // Two namespaces that grow at once may pass the cap by one value each; the next one is refused.
-        if space.bytes >= before {
-            self.used.fetch_add(space.bytes - before, Ordering::Relaxed);
-        } else {
-            self.used.fetch_sub(before - space.bytes, Ordering::Relaxed);
+        let owner = share_of(name.share.clone());
+        self.with(self.space(name), name, |space| {
+            let room = Room { before: space.bytes, quota, owner, held: &self.held, cap: self.cap };
+            let held = self.held.lock().held() as u64;
+            if held.saturating_add(wanted) > self.cap && self.may_sweep(now) {
+                space.sweep(now, "");
+                self.sweep_others(now);
+            }
+            change(space, &room)
+        })
+    }
+
+    /// Does something to a namespace and books it. Two that grow at once may pass the cap by one value each; the next one is
+    /// refused.
+    fn with<T>(&self, space: Arc<Mutex<Space>>, name: &Namespace, change: impl FnOnce(&mut Space) -> T) -> T {
+        let mut held = space.lock();
+        let before = held.bytes;
+        let done = change(&mut held);
+        self.book(&name.share, before, held.bytes);
+        let is_empty = held.is_empty();
+        drop(held);
+        drop(space);
+        if is_empty {
+            self.forget(name);
         }
         done
     }
 
-    /// For a namespace that has so many bytes.
-    fn room(&self, own: u64, quota: u64) -> Room {
-        let others = self.used.load(Ordering::Relaxed).saturating_sub(own);
-        Room { quota, left_by_others: self.cap.saturating_sub(others), cap: self.cap }
+    /// A namespace without entries counts for nothing, so it does not stay: whoever asks names its owner.
+    fn forget(&self, name: &Namespace) {
+        let mut spaces = self.spaces.write();
+        // Nobody else gets to it while all are held.
+        let is_free =
+            |space: &mut Arc<_>| Arc::get_mut(space).is_some_and(|space: &mut Mutex<Space>| space.get_mut().is_empty());
+        if spaces.get_mut(name).is_some_and(is_free) {
+            spaces.remove(name);
+        }
+    }
+
+    /// A namespace of this tenant's has changed.
+    fn book(&self, share: &TenantId, before: u64, after: u64) {
+        let (owner, mut held) = (share_of(share.clone()), self.held.lock());
+        match after.checked_sub(before) {
+            Some(0) => {}
+            Some(grown) => held.take(&owner, grown as usize),
+            None => held.give_back(&owner, (before - after) as usize),
+        }
     }
 
     fn may_sweep(&self, now: Instant) -> bool {
@@ -95,24 +125,41 @@ impl MemoryKv {
     /// Removes what is over everywhere, and namespaces that are empty. One that is in use is passed over: nobody waits for
     /// two of them.
     fn sweep_others(&self, now: Instant) {
-        self.spaces.write().retain(|_, space| {
+        self.spaces.write().retain(|name, space| {
             let in_use = Arc::strong_count(space) > 1;
             let Some(mut space) = space.try_lock() else { return true };
             let before = space.bytes;
             space.sweep(now, "");
-            self.used.fetch_sub(before - space.bytes, Ordering::Relaxed);
-            in_use || !space.entries.is_empty()
+            self.book(&name.share, before, space.bytes);
+            in_use || !space.is_empty()
         });
     }
 }
 
 /// How large a namespace may be.
-#[derive(Clone, Copy)]
-struct Room {
+struct Room<'a> {
+    /// Its bytes before it changes, which are booked.
+    before: u64,
     quota: u64,
-    left_by_others: u64,
+    owner: Owner,
+    held: &'a Mutex<Places>,
     /// Of all namespaces.
     cap: u64,
+}
+
+impl Room<'_> {
+    /// Whether all together leave room for so many bytes of it.
+    fn is_left_for(&self, bytes: u64) -> bool {
+        let grown = bytes.saturating_sub(self.before);
+        grown == 0 || self.held.lock().has_room(&self.owner, grown as usize)
+    }
+
+    fn check(&self, bytes: u64) -> Result<(), KvRefusal<'static>> {
+        if bytes > self.quota {
+            return Err(KvRefusal::Quota(self.quota));
+        }
+        if self.is_left_for(bytes) { Ok(()) } else { Err(KvRefusal::Cap(self.cap)) }
+    }
 }
 
 #[derive(Default)]
@@ -137,6 +184,10 @@ fn cost(key: &str, value: &[u8]) -> u64 {
 }
 
 impl Space {
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     fn get(&self, key: &str, now: Instant) -> Option<&Entry> {
         self.entries.get(key).filter(|entry| !entry.is_over(now))
     }
@@ -147,15 +198,12 @@ impl Space {
         }
     }
 
-    fn put(&mut self, key: String, entry: Entry, room: Room, now: Instant) -> Result<(), CapabilityError> {
+    fn put(&mut self, key: String, entry: Entry, room: &Room<'_>, now: Instant) -> Result<(), CapabilityError> {
         let replaced = self.entries.get(&key).map_or(0, |old| cost(&key, &old.value));
         let added = cost(&key, &entry.value);
-        let limit = room.quota.min(room.left_by_others);
-        if self.bytes - replaced + added > limit {
+        if room.check(self.bytes - replaced + added).is_err() {
             self.sweep(now, &key);
-            if self.bytes - replaced + added > limit {
-                return Err(full(room));
-            }
+            room.check(self.bytes - replaced + added)?;
         }
         self.bytes = self.bytes - replaced + added;
         self.entries.insert(key, entry);
@@ -179,7 +227,7 @@ impl Space {
         key: String,
         delta: i64,
         ttl: Option<Duration>,
-        room: Room,
+        room: &Room<'_>,
         now: Instant,
     ) -> Result<i64, CapabilityError> {
         let (number, expires) = match self.get(&key, now) {
@@ -200,11 +248,6 @@ fn parse(key: &str, value: &[u8]) -> Result<i64, CapabilityError> {
 /// A time too far off to count is no end at all.
 fn expiry(now: Instant, ttl: Option<Duration>) -> Option<Instant> {
     ttl.and_then(|ttl| now.checked_add(ttl))
-}
-
-fn full(room: Room) -> CapabilityError {
-    let is_own = room.quota <= room.left_by_others;
-    (if is_own { KvRefusal::Quota(room.quota) } else { KvRefusal::Cap(room.cap) }).into()
 }
 
 impl KvStore for MemoryKv {
@@ -252,11 +295,8 @@ impl KvStore for MemoryKv {
     }
 
     fn delete<'a>(&'a self, space: &'a Namespace, key: &'a str) -> BoxFuture<'a, Result<(), CapabilityError>> {
-        if let Some(space) = self.known(space) {
-            let mut space = space.lock();
-            let before = space.bytes;
-            space.remove(key);
-            self.used.fetch_sub(before - space.bytes, Ordering::Relaxed);
+        if let Some(known) = self.known(space) {
+            self.with(known, space, |known| known.remove(key));
         }
         ready(Ok(()))
     }
@@ -270,7 +310,10 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { quota: 300, left_by_others: 1000, cap: 1000 };
+    /// Of one that has it all to itself.
+    fn room(held: &Mutex<Places>) -> Room<'_> {
+        Room { before: 0, quota: 300, owner: share_of(TenantId::new("a")), held, cap: 1000 }
+    }
 
     fn entry(value: &str, expires: Option<Instant>) -> Entry {
         Entry { value: value.into(), expires }
@@ -278,29 +321,35 @@ mod tests {
 
     #[test]
     fn an_entry_is_absent_once_its_time_is_over() {
+        let held = Mutex::new(Places::new(1000));
+        let room = &room(&held);
         let (mut space, now) = (Space::default(), Instant::now());
         let at = now + Duration::from_millis(5);
-        space.put("a".into(), entry("1", Some(at)), ROOM, now).unwrap();
+        space.put("a".into(), entry("1", Some(at)), room, now).unwrap();
         assert!(space.get("a", now + Duration::from_millis(4)).is_some());
         assert!(space.get("a", at).is_none());
     }
 
     #[test]
     fn a_full_space_makes_room_from_what_is_over_and_else_refuses() {
+        let held = Mutex::new(Places::new(1000));
+        let room = &room(&held);
         let (mut space, now) = (Space::default(), Instant::now());
         let later = now + Duration::from_secs(1);
-        space.put("old".into(), entry(&"x".repeat(100), Some(later)), ROOM, now).unwrap();
-        let refused = space.put("new".into(), entry(&"y".repeat(100), None), ROOM, now).unwrap_err();
+        space.put("old".into(), entry(&"x".repeat(100), Some(later)), room, now).unwrap();
+        let refused = space.put("new".into(), entry(&"y".repeat(100), None), room, now).unwrap_err();
         assert_eq!(refused, CapabilityError::Denied("the stage's 300 bytes of storage (`kv_kib`) are used up".into()));
-        space.put("new".into(), entry(&"y".repeat(100), None), ROOM, later).unwrap();
+        space.put("new".into(), entry(&"y".repeat(100), None), room, later).unwrap();
         assert_eq!(space.bytes, cost("new", &[0; 100]));
     }
 
     #[test]
     fn replacing_and_removing_give_the_bytes_back() {
+        let held = Mutex::new(Places::new(1000));
+        let room = &room(&held);
         let (mut space, now) = (Space::default(), Instant::now());
-        space.put("a".into(), entry("long value", None), ROOM, now).unwrap();
-        space.put("a".into(), entry("v", None), ROOM, now).unwrap();
+        space.put("a".into(), entry("long value", None), room, now).unwrap();
+        space.put("a".into(), entry("v", None), room, now).unwrap();
         assert_eq!(space.bytes, cost("a", b"v"));
         space.remove("a");
         assert_eq!(space.bytes, 0);
@@ -308,16 +357,18 @@ mod tests {
 
     #[test]
     fn a_counter_keeps_the_life_that_its_first_increment_gave_it() {
+        let held = Mutex::new(Places::new(1000));
+        let room = &room(&held);
         let (mut space, now) = (Space::default(), Instant::now());
         let ttl = Some(Duration::from_secs(1));
-        assert_eq!(space.increment("n".into(), 2, ttl, ROOM, now), Ok(2));
+        assert_eq!(space.increment("n".into(), 2, ttl, room, now), Ok(2));
         let late = now + Duration::from_millis(900);
-        assert_eq!(space.increment("n".into(), 3, ttl, ROOM, late), Ok(5));
-        assert_eq!(space.increment("n".into(), 1, ttl, ROOM, now + Duration::from_secs(1)), Ok(1));
+        assert_eq!(space.increment("n".into(), 3, ttl, room, late), Ok(5));
+        assert_eq!(space.increment("n".into(), 1, ttl, room, now + Duration::from_secs(1)), Ok(1));
     }
 
     fn of(tenant: &str) -> Namespace {
-        Namespace::of_tenant("p", tidegate_types::TenantId::new(tenant))
+        Namespace::of_tenant("p", TenantId::new(tenant))
     }
 
     async fn fill(kv: &MemoryKv, tenant: &str, ttl: Option<Duration>) -> Result<(), CapabilityError> {
@@ -331,11 +382,30 @@ mod tests {
         std::thread::sleep(Duration::from_millis(2));
         fill(&kv, "b", None).await.unwrap();
         assert!(kv.spaces.read().get(&of("a")).is_none(), "nothing is left of it");
-        assert_eq!(kv.used.load(Ordering::Relaxed), 200);
-        let full = fill(&kv, "c", None).await.unwrap_err();
-        let why = "the 300 bytes of storage of all plugins (`plugins.kv_mib`) are used up";
+        assert_eq!(kv.held.lock().held(), 200);
+        let full = kv.set(&of("b"), "l".into(), vec![b'x'; 135], None, 1000).await.unwrap_err();
+        let why = "the 300 bytes of storage of all plugins (`plugins.kv_mib`) are used up, and its tenant has its share of them";
         assert_eq!(full, CapabilityError::Denied(why.into()));
         assert_eq!(kv.get_many(&of("b"), &["k".into()], 200).await.unwrap(), [Some(vec![b'x'; 135])]);
+    }
+
+    #[tokio::test]
+    async fn a_tenant_that_keeps_all_there_is_leaves_others_their_share_however_many_projects_it_has() {
+        let kv = MemoryKv::new(600);
+        let of_project = |n: usize| Namespace { tenant: TenantId::new(&format!("proj_{n}")), ..of("many") };
+        let fill = async |space: &Namespace, key: &str| kv.set(space, key.into(), vec![b'x'; 135], None, 1000).await;
+        for n in 0..3 {
+            fill(&of_project(n), "k").await.unwrap();
+        }
+        assert!(fill(&of_project(3), "k").await.is_err(), "it has all there is");
+        fill(&of("few"), "k").await.unwrap();
+        assert!(fill(&of("few"), "l").await.is_err(), "two of three hundred bytes, and no third");
+        fill(&of("new"), "k").await.unwrap();
+        for n in 0..3 {
+            kv.delete(&of_project(n), "k").await.unwrap();
+        }
+        fill(&of("few"), "l").await.unwrap();
+        assert_eq!(kv.held.lock().held(), 600);
     }
 
     #[tokio::test]
@@ -347,7 +417,9 @@ mod tests {
         assert!(kv.spaces.read().is_empty());
         fill(&kv, "a", None).await.unwrap();
         kv.delete(&of("a"), "k").await.unwrap();
-        assert_eq!(kv.used.load(Ordering::Relaxed), 0, "what it had is given back");
+        assert_eq!(kv.held.lock().held(), 0, "what it had is given back");
+        assert!(kv.set(&of("b"), "k".into(), vec![b'x'; 135], None, 100).await.is_err());
+        assert!(kv.spaces.read().is_empty(), "nor does who put nothing");
     }
 
     #[tokio::test]
@@ -361,10 +433,12 @@ mod tests {
 
     #[test]
     fn a_text_is_no_counter_and_a_counter_does_not_wrap() {
+        let held = Mutex::new(Places::new(1000));
+        let room = &room(&held);
         let (mut space, now) = (Space::default(), Instant::now());
-        space.put("t".into(), entry("text", None), ROOM, now).unwrap();
-        assert!(matches!(space.increment("t".into(), 1, None, ROOM, now), Err(CapabilityError::Invalid(_))));
-        space.put("m".into(), entry(&i64::MAX.to_string(), None), ROOM, now).unwrap();
-        assert!(matches!(space.increment("m".into(), 1, None, ROOM, now), Err(CapabilityError::Invalid(_))));
+        space.put("t".into(), entry("text", None), room, now).unwrap();
+        assert!(matches!(space.increment("t".into(), 1, None, room, now), Err(CapabilityError::Invalid(_))));
+        space.put("m".into(), entry(&i64::MAX.to_string(), None), room, now).unwrap();
+        assert!(matches!(space.increment("m".into(), 1, None, room, now), Err(CapabilityError::Invalid(_))));
     }
 }

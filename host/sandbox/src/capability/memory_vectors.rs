@@ -9,10 +9,12 @@ mod nearest;
 
 use super::vectors::{Collection, VectorEntry, VectorHit, VectorRefusal, VectorStore};
 use super::{BoxFuture, CapabilityError};
+use crate::slots::share_of;
 use nearest::{Nearest, unit};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use tidegate_fair::Places;
 use tidegate_types::TenantId;
 
 pub use copy::VectorChange;
@@ -30,17 +32,16 @@ pub struct MemoryVectors {
     collections: RwLock<Kept>,
     /// Bytes of all collections of one tenant, or project.
     owner_bytes: usize,
-    /// Bytes of all collections.
+    /// Bytes of all collections; past it a tenant may still have its share.
     total_bytes: usize,
 }
 
-#[derive(Default)]
 struct Kept {
     entries: HashMap<Collection, BTreeMap<Id, Entry>>,
     /// Of all collections of one owner.
     owners: HashMap<TenantId, usize>,
-    /// Of all of them.
-    bytes: usize,
+    /// Of all of them, and of each tenant.
+    held: Places,
 }
 
 struct Entry {
@@ -60,9 +61,11 @@ fn payload_bytes(payload: &[(String, String)]) -> usize {
 }
 
 impl MemoryVectors {
-    /// A store in which each tenant, or project, may keep so many bytes, and all of them so many in total.
+    /// A store in which each tenant, or project, may keep so many bytes, and all of them so many in total; and at most twice as
+    /// many where tenants have less than their share of it.
     pub fn new(owner_bytes: usize, total_bytes: usize) -> Self {
-        Self { collections: RwLock::default(), owner_bytes, total_bytes }
+        let kept = Kept { entries: HashMap::new(), owners: HashMap::new(), held: Places::new(total_bytes) };
+        Self { collections: RwLock::new(kept), owner_bytes, total_bytes }
     }
 
     async fn find(&self, collection: &Collection, mut nearest: Nearest) -> Result<Vec<VectorHit>, CapabilityError> {
@@ -91,7 +94,7 @@ impl MemoryVectors {
         if new.is_empty() {
             return Ok(());
         }
-        all.resize(&collection.tenant, added, replaced);
+        all.resize(collection, added, replaced);
         all.entries.entry(collection.clone()).or_default().extend(new);
         Ok(())
     }
@@ -107,7 +110,8 @@ impl MemoryVectors {
         if of_owner + added - replaced > self.owner_bytes {
             return Err(VectorRefusal::Quota(self.owner_bytes as u64).into());
         }
-        if all.bytes + added - replaced > self.total_bytes {
+        let grown = added.saturating_sub(replaced);
+        if grown > 0 && !all.held.has_room(&share_of(collection.share.clone()), grown) {
             return Err(VectorRefusal::Cap(self.total_bytes as u64).into());
         }
         Ok(())
@@ -124,7 +128,7 @@ impl MemoryVectors {
         if of_collection.is_empty() {
             all.entries.remove(collection);
         }
-        all.resize(&collection.tenant, 0, bytes);
+        all.resize(collection, 0, bytes);
         removed
     }
 }
@@ -146,8 +150,13 @@ impl Kept {
     }
 
     /// Counts what came and what went; of an owner that keeps nothing, nothing is left.
-    fn resize(&mut self, owner: &TenantId, added: usize, removed: usize) {
-        self.bytes = self.bytes + added - removed;
+    fn resize(&mut self, collection: &Collection, added: usize, removed: usize) {
+        let (owner, share) = (&collection.tenant, share_of(collection.share.clone()));
+        match added.checked_sub(removed) {
+            Some(0) => {}
+            Some(grown) => self.held.take(&share, grown),
+            None => self.held.give_back(&share, removed - added),
+        }
         let of_owner = self.owners.entry(owner.clone()).or_default();
         *of_owner = *of_owner + added - removed;
         if *of_owner == 0 {
@@ -258,20 +267,42 @@ mod tests {
             put(tenant, id).unwrap();
             put(tenant, id).unwrap();
         }
-        let full = put("c", "1").unwrap_err();
-        let why = "the 800 bytes of all vectors (`plugins.vectors_mib`) are used up";
+        let of_project = Collection { tenant: TenantId::new("proj_b"), ..of("b") };
+        let full = store.insert(&of_project, vec![entry("1", &[1.0], "a")]).unwrap_err();
+        let why =
+            "the 800 bytes of all vectors (`plugins.vectors_mib`) are used up, and its tenant has its share of them";
         assert_eq!(full, CapabilityError::Denied(why.into()));
         let own = put("a", "3").unwrap_err();
         let why = "the 500 bytes of vectors of a project, or tenant (`plugins.owner_vectors_mib`), are used up";
         assert_eq!(own, CapabilityError::Denied(why.into()));
         assert_eq!(store.remove(&of("a"), &["1".into(), "1".into()]), 1);
+        store.insert(&of_project, vec![entry("1", &[1.0], "a")]).unwrap();
+        assert_eq!(store.remove(&of_project, &["1".into()]), 1);
         put("c", "1").unwrap();
-        assert_eq!(store.collections.read().bytes, 4 * entry_bytes());
+        assert_eq!(store.collections.read().held.held(), 4 * entry_bytes());
         for (tenant, id) in [("a", "2"), ("b", "1"), ("b", "2"), ("c", "1")] {
             assert_eq!(store.remove(&of(tenant), &[id.into()]), 1);
         }
         let all = store.collections.read();
-        assert!(all.entries.is_empty() && all.owners.is_empty() && all.bytes == 0, "{} bytes", all.bytes);
+        assert!(all.entries.is_empty() && all.owners.is_empty() && all.held.held() == 0, "{} bytes", all.held.held());
+    }
+
+    #[test]
+    fn a_tenant_that_keeps_all_there_is_leaves_others_their_share() {
+        let store = MemoryVectors::new(4 * entry_bytes(), 4 * entry_bytes());
+        let put = |tenant: &str, id: &str| store.insert(&of(tenant), vec![entry(id, &[1.0], "a")]);
+        for id in ["1", "2", "3", "4"] {
+            put("a", id).unwrap();
+        }
+        for id in ["1", "2"] {
+            put("b", id).unwrap();
+        }
+        assert!(put("b", "3").is_err(), "half of it is its share");
+        put("c", "1").unwrap();
+        put("c", "2").unwrap_err();
+        put("d", "1").unwrap();
+        put("e", "1").unwrap_err();
+        assert_eq!(store.collections.read().held.held(), 8 * entry_bytes(), "twice as much, and no more");
     }
 
     #[test]

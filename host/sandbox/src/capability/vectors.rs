@@ -26,7 +26,7 @@ pub(super) const MAX_FOUND_BYTES: usize = 8 << 20;
 pub struct Collection {
     /// The owner of the request: its tenant, or the project of it that it is of.
     pub tenant: TenantId,
-    /// Whose share it takes where calls wait for each other: the tenant, which may have many projects.
+    /// Whose share of turns and of bytes it takes: the tenant, which may have many projects.
     pub share: TenantId,
     /// A name from the grant.
     pub name: Arc<str>,
@@ -66,7 +66,7 @@ pub struct VectorHit {
 pub enum VectorRefusal {
     /// What the owner keeps would have more than these bytes.
     Quota(u64),
-    /// All collections together would have more than these bytes.
+    /// All collections together would have more than these bytes, and those of this one's tenant more than its share.
     Cap(u64),
     /// So many dimensions, which are not those of the collection.
     Dimensions(usize),
@@ -79,7 +79,8 @@ impl From<VectorRefusal> for CapabilityError {
                 "the {bytes} bytes of vectors of a project, or tenant (`plugins.owner_vectors_mib`), are used up"
             )),
             VectorRefusal::Cap(bytes) => {
-                Self::Denied(format!("the {bytes} bytes of all vectors (`plugins.vectors_mib`) are used up"))
+                let what = "of all vectors (`plugins.vectors_mib`)";
+                Self::Denied(format!("the {bytes} bytes {what} are used up, and its tenant has its share of them"))
             }
             VectorRefusal::Dimensions(odd) => {
                 Self::Invalid(format!("a vector of {odd} dimensions; the collection's have others"))

@@ -4,25 +4,26 @@ use super::Space;
 use crate::conversations::Tx;
 use crate::db::Db;
 use crate::error::StoreError;
+use crate::keeping::sum;
 use crate::usage::{signed, unsigned};
 use sqlx::Row;
 
 /// Of all of them.
-pub(super) const SUM: &str = "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM plugin_spaces";
+pub(super) const SUM: &str = sum!("plugin_spaces");
 
 /// SQLite's transaction holds all there is.
 const SQLITE: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2";
 
-/// Holds a space until the transaction ends; gives its bytes. What is read of it afterwards is what who held it before left.
-pub(super) async fn hold(db: &Db, tx: &mut Tx, space: Space<'_>) -> Result<u64, StoreError> {
+/// Holds a space, which is of this share, until the transaction ends; gives its bytes. What is read of it afterwards is what who held it before left.
+pub(super) async fn hold(db: &Db, tx: &mut Tx, space: Space<'_>, share: &str) -> Result<u64, StoreError> {
     const POSTGRES: &str = "SELECT bytes FROM plugin_spaces WHERE owner = $1 AND plugin = $2 FOR UPDATE";
     // Who else makes it is waited for; who removed it meanwhile makes this insert it.
-    const MAKE: &str = "INSERT INTO plugin_spaces (owner, plugin, bytes) VALUES ($1, $2, 0) \
+    const MAKE: &str = "INSERT INTO plugin_spaces (owner, plugin, bytes, share) VALUES ($1, $2, 0, $3) \
          ON CONFLICT (owner, plugin) DO UPDATE SET bytes = plugin_spaces.bytes RETURNING bytes";
     let bound = |statement| sqlx::query(statement).bind(space.owner).bind(space.plugin);
     let row = match bound(db.either(SQLITE, POSTGRES)).fetch_optional(&mut **tx).await? {
         Some(row) => row,
-        None => bound(MAKE).fetch_one(&mut **tx).await?,
+        None => bound(MAKE).bind(share).fetch_one(&mut **tx).await?,
     };
     Ok(unsigned(row.try_get(0)?))
 }

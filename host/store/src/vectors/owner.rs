@@ -3,13 +3,13 @@
 use crate::conversations::Tx;
 use crate::db::Db;
 use crate::error::StoreError;
-use crate::keeping::now_ms;
+use crate::keeping::{now_ms, sum};
 use crate::usage::{signed, unsigned};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
 /// The bytes of all owners.
-pub(super) const SUM: &str = "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM plugin_vector_owners";
+pub(super) const SUM: &str = sum!("plugin_vector_owners");
 
 /// SQLite's transaction holds all there is.
 const READ: &str = "SELECT changed, forgotten, bytes, deleted_bytes FROM plugin_vector_owners WHERE owner = $1";
@@ -48,19 +48,19 @@ pub(super) async fn read(db: &Db, owner: &str) -> Result<Option<Owner>, StoreErr
     sqlx::query(READ).bind(owner).fetch_optional(db.pool()).await?.map(of_row).transpose()
 }
 
-/// Holds an owner until the transaction ends.
-pub(super) async fn hold(db: &Db, tx: &mut Tx, owner: &str) -> Result<Owner, StoreError> {
+/// Holds an owner, which is of this share, until the transaction ends.
+pub(super) async fn hold(db: &Db, tx: &mut Tx, owner: &str, share: &str) -> Result<Owner, StoreError> {
     const POSTGRES: &str =
         "SELECT changed, forgotten, bytes, deleted_bytes FROM plugin_vector_owners WHERE owner = $1 FOR UPDATE";
     // Who else makes it is waited for; who removed it meanwhile makes this insert it. Numbers begin at the time: an owner who was
     // removed has had none as high, so whoever followed that one begins anew.
-    const MAKE: &str = "INSERT INTO plugin_vector_owners (owner, changed, forgotten, bytes, deleted_bytes) \
-         VALUES ($1, $2, $2, 0, 0) ON CONFLICT (owner) DO UPDATE SET bytes = plugin_vector_owners.bytes \
+    const MAKE: &str = "INSERT INTO plugin_vector_owners (owner, changed, forgotten, bytes, deleted_bytes, share) \
+         VALUES ($1, $2, $2, 0, 0, $3) ON CONFLICT (owner) DO UPDATE SET bytes = plugin_vector_owners.bytes \
          RETURNING changed, forgotten, bytes, deleted_bytes";
     let row = sqlx::query(db.either(READ, POSTGRES)).bind(owner).fetch_optional(&mut **tx).await?;
     match row {
         Some(row) => of_row(row),
-        None => of_row(sqlx::query(MAKE).bind(owner).bind(now_ms()).fetch_one(&mut **tx).await?),
+        None => of_row(sqlx::query(MAKE).bind(owner).bind(now_ms()).bind(share).fetch_one(&mut **tx).await?),
     }
 }
 

@@ -154,14 +154,38 @@ async fn a_full_namespace_refuses_and_what_is_over_or_replaced_makes_room() {
 #[tokio::test]
 async fn what_all_have_is_bounded_and_what_is_over_makes_room_for_everybody() {
     on_each("cap", 300, async |name, kv| {
-        let fill = async |tenant: &str, ttl| kv.set(&of("p", tenant), "k".into(), vec![b'x'; 135], ttl, 1000).await;
+        let set = async |of: &Namespace, ttl| kv.set(of, "k".into(), vec![b'x'; 135], ttl, 1000).await;
+        let fill = async |tenant: &str, ttl| set(&of("p", tenant), ttl).await;
         fill("ann", SOON).await.unwrap();
         over().await;
         fill("bob", None).await.unwrap();
-        let why = "the 300 bytes of storage of all plugins (`plugins.kv_mib`) are used up";
-        assert_eq!(fill("eve", None).await, Err(denied(why)), "{name}");
+        let why = "the 300 bytes of storage of all plugins (`plugins.kv_mib`) are used up, and its tenant has its share of them";
+        let of_project = Namespace { tenant: TenantId::new("proj_bob"), ..of("p", "bob") };
+        assert_eq!(set(&of_project, None).await, Err(denied(why)), "{name}");
         fill("bob", None).await.unwrap();
         assert_eq!(get(&kv, &of("p", "bob"), "k").await.unwrap().len(), 135, "{name}");
+    })
+    .await;
+}
+
+/// Each value is 200 bytes.
+#[tokio::test]
+async fn a_tenant_that_keeps_all_there_is_leaves_others_their_share_however_many_projects_it_has() {
+    on_each("shares", 600, async |name, kv| {
+        let set = async |of: &Namespace, key: &str| kv.set(of, key.into(), vec![b'x'; 135], None, 1000).await.is_ok();
+        let of_project = |n: usize| Namespace { tenant: TenantId::new(&format!("proj_{n}")), ..of("p", "many") };
+        let (few, late) = (of("p", "few"), of("p", "late"));
+        let mut taken = Vec::new();
+        for n in 0..4 {
+            taken.push(set(&of_project(n), "k").await);
+        }
+        taken.extend([set(&few, "k").await, set(&few, "l").await]);
+        taken.extend([set(&late, "k").await, set(&late, "l").await]);
+        assert_eq!(taken, [true, true, true, false, true, false, true, false], "{name}");
+        for n in 0..3 {
+            kv.delete(&of_project(n), "k").await.unwrap();
+        }
+        assert!(set(&few, "l").await && !set(&of_project(0), "kk").await, "{name}");
     })
     .await;
 }

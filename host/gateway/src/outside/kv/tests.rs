@@ -1,6 +1,6 @@
 //! Turns and patience, with calls that do as they are told; what the database does is tested in `tests/tests/e2e/kv`.
 
-use super::super::at_store::{AWAY, BUSY};
+use super::super::at_store::{AWAY, Access, BUSY};
 use super::*;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use std::future::pending;

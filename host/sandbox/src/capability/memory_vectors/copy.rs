@@ -37,7 +37,7 @@ impl MemoryVectors {
         let mut all = self.collections.write();
         let replaced = all.entries.entry(collection.clone()).or_default().insert(id.clone(), entry);
         let removed = replaced.map_or(0, |replaced| replaced.bytes(&id));
-        all.resize(&collection.tenant, added, removed);
+        all.resize(collection, added, removed);
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
             store.follow(&own, VectorChange::Deleted(id.into()));
         }
         assert!(found(&store, &own, 1).await.is_empty());
-        assert_eq!(store.collections.read().bytes, 0);
+        assert_eq!(store.collections.read().held.held(), 0);
     }
 
     #[tokio::test]
