@@ -40,7 +40,7 @@ pub struct Outlet {
 pub struct Fetched {
     /// HTTP status.
     pub status: u16,
-    /// Names in lower case; values that are no text are left out.
+    /// Names in lower case; what is not UTF-8 in a value is replaced.
     pub headers: Vec<(String, String)>,
     /// At most as many bytes as were asked for.
     pub body: Vec<u8>,
@@ -94,6 +94,13 @@ impl Outlet {
         Ok((connector, Request { method, path, headers, body: Bytes::new() }))
     }
 
+    /// Whether a URL is of one of these origins.
+    pub fn is_of(url: &str, origins: &[String]) -> Result<bool, EgressError> {
+        let (origin, _) = target::parse(url)?;
+        let is_it = |of: &String| target::parse(of).is_ok_and(|(of, _)| of == origin);
+        Ok(origins.iter().any(is_it))
+    }
+
     /// Sends a request and reads at most `limit_bytes` of its answer. A status is no error.
     pub async fn send(
         &self,
@@ -128,12 +135,15 @@ impl Outlet {
 fn header_map(headers: &[(String, String)]) -> Option<HeaderMap> {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
-        map.append(HeaderName::try_from(name).ok()?, HeaderValue::from_str(value).ok()?);
+        let mut value = HeaderValue::from_str(value).ok()?;
+        // There may be a secret in it: it is kept in no table of the connection's, and shown nowhere.
+        value.set_sensitive(true);
+        map.append(HeaderName::try_from(name).ok()?, value);
     }
     Some(map)
 }
 
 fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
-    let text = |(name, value): (&HeaderName, &HeaderValue)| Some((name.to_string(), value.to_str().ok()?.to_owned()));
-    headers.iter().filter_map(text).collect()
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect()
 }

@@ -12,6 +12,7 @@ use crate::plugin::Plugin;
 use crate::registry::Registry;
 use crate::stage::{Grants, Limits, StageKind};
 use crate::state::HostState;
+use crate::sweeper::Sweeper;
 use crate::ticker::Ticker;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) cache: Cache,
     pub(crate) registry: Arc<Registry>,
     pub(crate) ticker: Ticker,
+    _sweeper: Sweeper,
     /// Bounds the guests that run while they are loaded: the pool has room for so many beside those that serve.
     pub(crate) trials: Semaphore,
     /// Makes pseudonyms of callers.
@@ -105,7 +107,7 @@ impl PluginSpec {
         add(config.to_string().as_bytes());
         add(format!("{grants:?} {limits:?} {stages:?} {shared} {snapshot:?}").as_bytes());
         // Their debug form hides them.
-        grants.secrets.values().for_each(|secret| add(secret.expose().as_bytes()));
+        grants.secrets.values().for_each(|secret| add(secret.value.expose().as_bytes()));
         digest.finalize()
     }
 }
@@ -127,8 +129,11 @@ impl Sandbox {
         capability::link(&mut linker).map_err(|e| SandboxError::Engine(format!("{e:#}")))?;
         let cache = Cache::open(config.cache_dir.clone(), config.cache_bytes)?;
         let registry = Arc::new(Registry::new(&config));
-        let ticker = Ticker::start(engine.clone(), registry.clone());
+        let ticker = Ticker::start(engine.clone());
         let ticker = ticker.map_err(|e| SandboxError::Engine(format!("its clock does not start: {e}")))?;
+        let sweeper = Sweeper::start(registry.clone());
+        let sweeper =
+            sweeper.map_err(|e| SandboxError::Engine(format!("what drops idle instances does not start: {e}")))?;
         let trials = Semaphore::new(TRIAL_INSTANCES as usize);
         let mut random_key = [0; 32];
         getrandom::fill(&mut random_key).map_err(|e| SandboxError::Random(e.to_string()))?;
@@ -140,6 +145,7 @@ impl Sandbox {
             cache,
             registry,
             ticker,
+            _sweeper: sweeper,
             trials,
             pseudonym_key,
             loaded: Mutex::default(),

@@ -9,7 +9,7 @@ mod window;
 
 pub use answer::{Exchange, MemoryItem, Output, Question, Summary};
 pub use error::CallError;
-pub use grants::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
+pub use grants::{Grants, HttpGrant, ModelGrant, Secret, SecretGrant, VectorAccess};
 pub use kind::StageKind;
 pub use window::{Channel, Inspection, Redaction, Window, WindowAction};
 
@@ -27,6 +27,8 @@ pub struct CallContext {
     pub request_id: RequestId,
     /// Selects the pool; the guest sees a pseudonym only.
     pub caller: Arc<Caller>,
+    /// Gateways that the request has come through: what a plugin asks of a model goes on from there.
+    pub hops: u8,
     /// Whether the plugin may keep something of what it sees.
     pub retention: Retention,
     /// Wall time that this call may take; the stage's own limit still holds.

@@ -11,7 +11,7 @@ use tidegate_sandbox::capability::{
     ModelService,
 };
 use tidegate_sandbox::stage::{
-    CallContext, CallError, Grants, HttpGrant, Limits, ModelGrant, Secret, StageKind, VectorAccess,
+    CallContext, CallError, Grants, HttpGrant, Limits, ModelGrant, SecretGrant, StageKind, VectorAccess,
 };
 use tidegate_sandbox::{LoadCause, Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_types::{Message, Retention, TenantId, ToolCall, Usage};
@@ -73,7 +73,8 @@ impl ModelService for Outside {
         params: Map<String, Value>,
     ) -> BoxFuture<'_, Result<ModelReply, CapabilityError>> {
         Box::pin(async move {
-            let text = format!("{} {} {} {params:?}", ask.model, ask.caller.tenant, messages[0].joined_text());
+            let by = format!("{} {} {}", ask.model, ask.caller.tenant, ask.hops);
+            let text = format!("{by} {} {params:?}", messages[0].joined_text());
             let usage = Usage { input_tokens: 3, cached_tokens: 0, output_tokens: 2, ..Default::default() };
             Ok(ModelReply { text, finish_reason: "stop".into(), usage })
         })
@@ -92,7 +93,7 @@ pub fn grants() -> Grants {
     Grants {
         http: Some(HttpGrant::new(["https://a.example".to_owned()])),
         content: true,
-        secrets: [("key".to_owned(), Secret::new("hunter22"))].into(),
+        secrets: [("key".to_owned(), SecretGrant::new("hunter22"))].into(),
         models: [("small".to_owned(), ModelGrant { model: "tiny".into() })].into(),
         vectors: [("notes".to_owned(), VectorAccess::Write), ("books".to_owned(), VectorAccess::Read)].into(),
         random: true,
@@ -128,6 +129,7 @@ async fn requests_reach_the_hosts_client_with_secrets_that_the_guest_never_sees(
     assert!(outside.0.lock()[1].contains("Bearer hunter22"), "the client has it");
     assert_eq!(run(&plugin, "acme", "secrets", "").await.unwrap(), "key");
     is(run(&plugin, "acme", "secret", "https://a.example/x authorization other").await, "denied");
+    is(run(&plugin, "acme", "secret", "https://a.example/x x-request-id key").await, "denied");
     is(run(&plugin, "acme", "header", "https://a.example/x Host b.example").await, "invalid-input");
     is(run(&plugin, "acme", "get", &format!("https://a.example/{}", "x".repeat(9000))).await, "invalid-input");
     let both = run(&plugin, "acme", "get-all", "https://a.example/1 https://a.example/2").await.unwrap();

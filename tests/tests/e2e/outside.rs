@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tidegate::outside::http::PluginHttp;
 use tidegate::outside::models::KnownModels;
-use tidegate_sandbox::stage::{CallContext, Grants, HttpGrant, Limits, ModelGrant, Prompt, Secret, VectorAccess};
+use tidegate_sandbox::stage::{CallContext, Grants, HttpGrant, Limits, ModelGrant, Prompt, SecretGrant, VectorAccess};
 use tidegate_sandbox::{Plugin, PluginSpec, Sandbox, SandboxConfig};
 use tidegate_tests::stand_in::{Said, StandIn, completion};
 use tidegate_tests::{Gateway, ask};
@@ -76,7 +76,7 @@ fn grants(http: HttpGrant) -> Grants {
     Grants {
         http: Some(http),
         content: true,
-        secrets: [("key".to_owned(), Secret::new("x"))].into(),
+        secrets: [("key".to_owned(), SecretGrant::new("x"))].into(),
         models: [("small".to_owned(), ModelGrant { model: "any".into() })].into(),
         vectors: [("notes".to_owned(), VectorAccess::Read)].into(),
         random: true,
@@ -87,7 +87,7 @@ fn grants(http: HttpGrant) -> Grants {
 fn call_context() -> CallContext {
     let deadline = Duration::from_secs(60);
     let (request_id, caller, retention) = (RequestId::new("r"), Arc::new(Caller::local()), Retention::Kept);
-    CallContext { request_id, caller, retention, deadline, began: None, streaming: false }
+    CallContext { request_id, caller, hops: 0, retention, deadline, began: None, streaming: false }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
-use tidegate_sandbox::stage::{Grants, HttpGrant, ModelGrant, Secret, VectorAccess};
+use tidegate_sandbox::stage::{Grants, HttpGrant, ModelGrant, SecretGrant, VectorAccess};
 use tidegate_types::{Quota, TenantId};
 
 /// Everything that a grant can be about.
@@ -29,8 +29,8 @@ pub struct GrantsConfig {
     pub http: Option<HttpGrantConfig>,
     /// The plugin sees content and has `http` as well.
     pub content: bool,
-    /// Secrets that the host fills into requests: the plugin's name for it, and the environment variable.
-    pub secrets: BTreeMap<String, String>,
+    /// Secrets that the host fills into requests, by the plugin's name for it.
+    pub secrets: BTreeMap<String, SecretConfig>,
     /// Models that the plugin may ask: its alias, and the model's name.
     pub models: BTreeMap<String, String>,
     /// Vector collections of the tenant.
@@ -56,6 +56,81 @@ pub struct HttpGrantConfig {
     pub request_kib: Option<usize>,
     /// Of an answer's body; the rest is cut off. Default 1024.
     pub response_kib: Option<usize>,
+}
+
+/// One of `secrets` among the grants.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(untagged)]
+pub enum SecretConfig {
+    /// An environment variable, for the one origin there is, in the usual headers.
+    Variable(String),
+    /// The same with more to say.
+    Placed(PlacedSecretConfig),
+}
+
+/// Where a secret comes from and where it goes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct PlacedSecretConfig {
+    /// The environment variable.
+    pub env: String,
+    /// Those of `http.origins` that it may go to. Default: the one there is.
+    #[serde(default)]
+    pub origins: Vec<String>,
+    /// The headers that it may be in. Default: `authorization`, `x-api-key`, `api-key`.
+    #[serde(default)]
+    pub headers: Vec<String>,
+}
+
+impl SecretConfig {
+    fn env(&self) -> &str {
+        match self {
+            Self::Variable(env) | Self::Placed(PlacedSecretConfig { env, .. }) => env,
+        }
+    }
+
+    fn origins(&self) -> &[String] {
+        match self {
+            Self::Variable(_) => &[],
+            Self::Placed(placed) => &placed.origins,
+        }
+    }
+
+    /// Refuses one of which it is not clear where it may go: a plugin chooses among the origins, and each has its own secrets.
+    fn check(&self, name: &str, http: Option<&HttpGrantConfig>) -> anyhow::Result<()> {
+        let all = http.map_or(&[][..], |http| &http.origins);
+        if let Some(unknown) = self.origins().iter().find(|origin| !all.contains(origin)) {
+            anyhow::bail!("secrets.{name}: the origin `{unknown}` is none of http.origins: {}", all.join(", "));
+        }
+        let one_of_many = all.len() > 1 && self.origins().is_empty();
+        let env = self.env();
+        ensure!(
+            !one_of_many,
+            "secrets.{name}: to which of http.origins may it go? Write {name} = {{ env = \"{env}\", origins = [..] }}; there \
+             are: {}",
+            all.join(", ")
+        );
+        Ok(())
+    }
+
+    /// As the sandbox takes it; fails where the variable is not set, or is nothing that a header can have.
+    fn to_grant(&self, name: &str) -> anyhow::Result<SecretGrant> {
+        let env = self.env();
+        let value = variable(env).with_context(|| format!("the secret `{name}` is to come from ${env}"))?;
+        let value = value.trim();
+        let fits = !value.is_empty() && value.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
+        ensure!(
+            fits,
+            "the secret `{name}`: ${env} has what no header can have: it is to be printable ASCII, on one line"
+        );
+        let mut grant = SecretGrant { origins: self.origins().to_vec(), ..SecretGrant::new(value) };
+        if let Self::Placed(PlacedSecretConfig { headers, .. }) = self
+            && !headers.is_empty()
+        {
+            grant.headers = headers.iter().map(|header| header.to_ascii_lowercase()).collect();
+        }
+        Ok(grant)
+    }
 }
 
 /// `[tenants.NAME]`
@@ -104,6 +179,9 @@ impl GrantsConfig {
     /// Refuses what no request could be made under, or not as large a one as is granted, by a stage whose calls hand over
     /// at most `output_bytes` at once.
     pub(crate) fn check(&self, output_bytes: usize) -> anyhow::Result<()> {
+        for (name, secret) in &self.secrets {
+            secret.check(name, self.http.as_ref())?;
+        }
         let Some(http) = &self.http else { return Ok(()) };
         let concurrency = http.concurrency.unwrap_or(1);
         ensure!(
@@ -126,10 +204,7 @@ impl GrantsConfig {
 
     /// As the sandbox takes it; fails where a secret is not there.
     pub fn to_grants(&self, tenants: &BTreeMap<String, TenantConfig>) -> anyhow::Result<Grants> {
-        let secret = |(name, from): (&String, &String)| {
-            let value = variable(from).with_context(|| format!("the secret `{name}` is to come from ${from}"))?;
-            Ok((name.clone(), Secret::new(value)))
-        };
+        let secret = |(name, secret): (&String, &SecretConfig)| Ok((name.clone(), secret.to_grant(name)?));
         let withheld = tenants.iter().map(|(name, tenant)| (TenantId::new(name.as_str()), tenant.withheld()));
         let model = |(alias, model): (&String, &String)| (alias.clone(), ModelGrant { model: model.clone() });
         Ok(Grants {
@@ -192,5 +267,35 @@ mod tests {
         }
         config("concurrency = 1, timeout_ms = 1, request_kib = 0, response_kib = 0").unwrap();
         config("concurrency = 262144").unwrap();
+    }
+
+    #[test]
+    fn it_is_said_where_a_secret_goes() {
+        let config = |secret: &str| {
+            let http = "{ origins = [\"https://a.example\", \"https://b.example\"] }";
+            let grants = format!("{{ http = {http}, secrets = {{ key = {secret} }} }}");
+            Config::parse(&format!("[[pipeline.stage]]\nplugin = \"x\"\ngrants = {grants}\n"))
+        };
+        for (secret, expected) in [
+            (
+                "\"PATH\"",
+                "secrets.key: to which of http.origins may it go? Write key = { env = \"PATH\", origins = [..] }",
+            ),
+            ("{ env = \"PATH\" }", "secrets.key: to which of http.origins may it go?"),
+            (
+                "{ env = \"PATH\", origins = [\"https://c.example\"] }",
+                "secrets.key: the origin `https://c.example` is none of http.origins: https://a.example, https://b.example",
+            ),
+        ] {
+            let why = format!("{:#}", config(secret).unwrap_err());
+            assert!(why.contains(expected) && why.contains("stage `x`: grants"), "{secret}: {why}");
+        }
+        let parsed = config("{ env = \"PATH\", origins = [\"https://b.example\"], headers = [\"X-Vendor\"] }").unwrap();
+        let stage = &parsed.pipeline.as_ref().unwrap().stage[0];
+        let grants = stage.grants.to_grants(&parsed.tenants).unwrap();
+        assert_eq!(
+            (&*grants.secrets["key"].origins, &*grants.secrets["key"].headers),
+            (&["https://b.example".to_owned()][..], &["x-vendor".to_owned()][..])
+        );
     }
 }

@@ -36,11 +36,21 @@ struct Granted(Outlet);
 impl HttpOrigins for Granted {
     fn send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, CapabilityError>> {
         Box::pin(async move {
+            check_secrets(&request)?;
             let HttpRequest { method, url, headers, body, response_bytes, .. } = request;
             let fetched = self.0.send(&method, &url, &headers, body, response_bytes).await.map_err(failure)?;
             let tidegate_egress::Fetched { status, headers, body, truncated } = fetched;
             Ok(HttpResponse { status, headers, body, truncated })
         })
+    }
+}
+
+/// Refuses a request with a secret that is not for where it goes.
+pub(crate) fn check_secrets(request: &HttpRequest) -> Result<(), CapabilityError> {
+    let Some(origins) = &request.only_to else { return Ok(()) };
+    match Outlet::is_of(&request.url, origins).map_err(failure)? {
+        true => Ok(()),
+        false => Err(CapabilityError::Denied("a secret of the request is not granted for that origin".into())),
     }
 }
 

@@ -2,7 +2,7 @@
 //! refuses before it asks anybody is refused here too, by the server's own checks.
 
 use super::fixture::{HttpAnswer, ModelAnswer, ScriptedError};
-use crate::outside::http::{failure, outlet};
+use crate::outside::http::{check_secrets, failure, outlet};
 use crate::outside::models::chat;
 use serde_json::{Map, Value};
 use std::future::ready;
@@ -82,6 +82,7 @@ struct Origins {
 
 impl Origins {
     fn answer(&self, request: &HttpRequest) -> Answer<HttpResponse> {
+        check_secrets(request)?;
         self.outlet.check(&request.method, &request.url, &request.headers).map_err(failure)?;
         let body = String::from_utf8_lossy(&request.body);
         let Some(scripted) = self.answers.iter().find(|scripted| scripted.fits(request, &body) && scripted.takes())
@@ -184,6 +185,7 @@ mod tests {
             method: method.into(),
             url: url.into(),
             headers: vec![(header.0.into(), header.1.into())],
+            only_to: None,
             body: Vec::new(),
             timeout: Duration::from_secs(1),
             response_bytes: 1024,
@@ -224,7 +226,7 @@ mod tests {
         let models = ScriptedModels::new(vec![answer]);
         let asked = |messages: Vec<Message>, params: Value| {
             let (caller, request_id) = (Caller::local().into(), RequestId::new("test"));
-            let ask = ModelAsk { model: "tiny".into(), caller, request_id, until: Instant::now() };
+            let ask = ModelAsk { model: "tiny".into(), caller, request_id, hops: 0, until: Instant::now() };
             let Value::Object(params) = params else { panic!("{params}") };
             workbench::runtime().unwrap().block_on(models.complete(ask, messages, params))
         };

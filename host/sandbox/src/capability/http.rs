@@ -8,7 +8,7 @@ mod places;
 use super::{BoxFuture, CapabilityError};
 use crate::bindings::tidegate::plugin::http as wit;
 use crate::slots::{Slots, share_of};
-use crate::stage::{HttpGrant, Secret};
+use crate::stage::{HttpGrant, Secret, SecretGrant};
 use crate::state::HostState;
 use blanks::{blanked, check_plain};
 use places::Places;
@@ -34,8 +34,10 @@ const RESERVED: [&str; 10] = [
     "expect",
     "proxy-connection",
 ];
-/// The same in a request with a secret: in an answer that comes encoded, or in parts, nobody would see it.
+/// The same of a plugin that has secrets: in an answer that comes encoded, or in parts, nobody would see one.
 const RESERVED_BESIDE_SECRETS: [&str; 2] = ["accept-encoding", "range"];
+/// Before a secret. With a long one a service that cuts headers would bring back the secret's beginning.
+const MAX_PREFIX_BYTES: usize = 64;
 
 /// A request whose bounds were checked and whose secrets are filled in.
 #[derive(Clone)]
@@ -46,6 +48,8 @@ pub struct HttpRequest {
     pub url: String,
     /// Name and value; none that the supplier sets itself.
     pub headers: Vec<(String, String)>,
+    /// Of the granted origins those that it may go to, where it has secrets that may not go to all.
+    pub only_to: Option<Vec<String>>,
     /// The body; empty for none.
     pub body: Vec<u8>,
     /// For the whole exchange.
@@ -98,12 +102,6 @@ pub(crate) struct HttpAccess {
     running: Arc<Slots>,
 }
 
-/// A request whose bounds were checked.
-struct Outgoing {
-    request: HttpRequest,
-    has_secret: bool,
-}
-
 impl HttpAccess {
     /// `secrets` are all that the plugin is granted.
     pub(crate) fn open<'s>(
@@ -128,8 +126,7 @@ impl HttpAccess {
 
     /// Sends a request; answers without secrets. So much more of the answer is read than the guest gets that a secret across
     /// the cut is seen whole: a guest that chooses where the cut is would else read all of the secret but its end.
-    async fn send(&self, outgoing: Outgoing, places: &Places) -> Result<HttpResponse, CapabilityError> {
-        let Outgoing { request, has_secret } = outgoing;
+    async fn send(&self, request: HttpRequest, places: &Places) -> Result<HttpResponse, CapabilityError> {
         let most = request.response_bytes;
         let longest = self.secrets.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
         let request = HttpRequest { response_bytes: most.saturating_add(longest.saturating_sub(1)), ..request };
@@ -146,7 +143,7 @@ impl HttpAccess {
         }
         let sent = self.origins.send(HttpRequest { timeout, ..request });
         let response = tokio::time::timeout(timeout, sent).await.map_err(|_| out_of_time())??;
-        if has_secret {
+        if !self.secrets.is_empty() {
             check_plain(&response)?;
         }
         Ok(self.without_secrets(response, most))
@@ -197,7 +194,7 @@ impl HostState {
         if count > MAX_AT_ONCE {
             return refuse(CapabilityError::Invalid(format!("{count} requests at once; at most {MAX_AT_ONCE}")));
         }
-        let checked: Vec<_> = requests.into_iter().map(|request| self.outgoing(&access.grant, request)).collect();
+        let checked: Vec<_> = requests.into_iter().map(|request| self.outgoing(&access, request)).collect();
         let (access, places) = (&access, &access.places(self.tenant.clone()));
         let sends = checked.into_iter().map(|checked| async move { access.send(checked?, places).await });
         let answers = self.meter.waiting(futures_util::future::join_all(sends)).await;
@@ -210,7 +207,8 @@ impl HostState {
     }
 
     /// Checks a request's bounds and fills its secrets in.
-    fn outgoing(&self, grant: &HttpGrant, request: wit::Request) -> Result<Outgoing, CapabilityError> {
+    fn outgoing(&self, access: &HttpAccess, request: wit::Request) -> Result<HttpRequest, CapabilityError> {
+        let grant = &access.grant;
         let wit::Request { method, url, headers, secret_headers, body, timeout_ms } = request;
         if url.len() > MAX_URL_BYTES || body.len() > grant.request_bytes {
             let most = grant.request_bytes;
@@ -218,24 +216,25 @@ impl HostState {
             return Err(CapabilityError::Invalid(message));
         }
         let mut sent: Vec<(String, String)> = headers.into_iter().map(|header| (header.name, header.value)).collect();
-        let has_secret = !secret_headers.is_empty();
+        let mut only_to = None;
         for wit::SecretHeader { name, prefix, secret } in secret_headers {
-            let value = self.secret(&secret)?;
-            sent.push((name, [prefix.as_str(), value.expose()].concat()));
+            let granted = self.secret(&secret)?;
+            check_place(granted, &name, &prefix)?;
+            narrow(&mut only_to, &granted.origins);
+            sent.push((name, [prefix.as_str(), granted.value.expose()].concat()));
         }
         check_headers(&sent)?;
-        if has_secret {
+        if !access.secrets.is_empty() {
             check_headers_beside_secrets(&sent)?;
         }
         let asked = if timeout_ms == 0 { grant.timeout } else { Duration::from_millis(timeout_ms.into()) };
         let left = self.until.saturating_duration_since(Instant::now());
         let timeout = asked.min(grant.timeout).min(left);
         let response_bytes = grant.response_bytes;
-        let request = HttpRequest { method, url, headers: sent, body, timeout, response_bytes };
-        Ok(Outgoing { request, has_secret })
+        Ok(HttpRequest { method, url, headers: sent, only_to, body, timeout, response_bytes })
     }
 
-    fn secret(&self, name: &str) -> Result<Secret, CapabilityError> {
+    fn secret(&self, name: &str) -> Result<&SecretGrant, CapabilityError> {
         // Sending one needs no import of `secrets`: the descriptor alone says that the plugin does.
         if !self.blueprint.declares_secrets {
             let message =
@@ -245,8 +244,31 @@ impl HostState {
         let found = self.blueprint.grants.secrets.get(name);
         found
             .filter(|_| !self.withholds("secrets"))
-            .cloned()
             .ok_or_else(|| CapabilityError::Denied(format!("the secret `{}` is not granted here", name.escape_debug())))
+    }
+}
+
+/// Refuses a place for a secret in which a service might bring it back in a form that is not found.
+fn check_place(granted: &SecretGrant, name: &str, prefix: &str) -> Result<(), CapabilityError> {
+    if prefix.len() > MAX_PREFIX_BYTES {
+        let message = format!("what stands before a secret has at most {MAX_PREFIX_BYTES} bytes");
+        return Err(CapabilityError::Invalid(message));
+    }
+    if granted.headers.iter().any(|header| header.eq_ignore_ascii_case(name)) {
+        return Ok(());
+    }
+    let (name, headers) = (name.escape_debug(), granted.headers.join(", "));
+    let message =
+        format!("the secret may be in these headers, and `{name}` is none: {headers} (`headers` of its grant)");
+    Err(CapabilityError::Denied(message))
+}
+
+/// Leaves the origins that one more secret may go to.
+fn narrow(only_to: &mut Option<Vec<String>>, origins: &[String]) {
+    match only_to {
+        _ if origins.is_empty() => {}
+        Some(only_to) => only_to.retain(|origin| origins.contains(origin)),
+        None => *only_to = Some(origins.to_vec()),
     }
 }
 
@@ -265,7 +287,7 @@ fn check_headers(headers: &[(String, String)]) -> Result<(), CapabilityError> {
 fn check_headers_beside_secrets(headers: &[(String, String)]) -> Result<(), CapabilityError> {
     match named(headers, &RESERVED_BESIDE_SECRETS) {
         Some(name) => {
-            let message = format!("the header `{name}` is the host's in a request with a secret");
+            let message = format!("the header `{name}` is the host's in a request of a plugin that has secrets");
             Err(CapabilityError::Invalid(message))
         }
         None => Ok(()),
@@ -326,16 +348,16 @@ mod tests {
         HttpAccess::new(Arc::new(origins), grant, &secrets)
     }
 
-    fn to(path: &str, response_bytes: usize) -> Outgoing {
-        let request = HttpRequest {
+    fn to(path: &str, response_bytes: usize) -> HttpRequest {
+        HttpRequest {
             method: "GET".into(),
             url: format!("https://a.example{path}"),
             headers: Vec::new(),
+            only_to: None,
             body: Vec::new(),
             timeout: Duration::from_secs(60),
             response_bytes,
-        };
-        Outgoing { request, has_secret: false }
+        }
     }
 
     /// What a guest that may read so many bytes gets, also where its request has none of the secrets.
@@ -379,12 +401,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_encoded_answer_to_a_request_with_a_secret_is_refused() {
-        let access = access(Encoded, &["hunter22"]);
-        let places = access.places(TenantId::new("a"));
-        let refused = access.send(Outgoing { has_secret: true, ..to("/", 9) }, &places).await;
+    async fn an_encoded_answer_to_a_plugin_with_a_secret_is_refused() {
+        let [with, without] = [&["hunter22"][..], &[]].map(|secrets| access(Encoded, secrets));
+        let refused = with.send(to("/", 9), &with.places(TenantId::new("a"))).await;
         assert!(matches!(refused, Err(CapabilityError::Unsupported(_))), "{refused:?}");
-        access.send(to("/", 9), &places).await.unwrap();
+        without.send(to("/", 9), &without.places(TenantId::new("a"))).await.unwrap();
         let plain = vec![("content-encoding".into(), "Identity".into())];
         check_plain(&HttpResponse { status: 200, headers: plain, body: Vec::new(), truncated: false }).unwrap();
     }
@@ -404,6 +425,27 @@ mod tests {
     fn secrets_that_are_the_same_are_looked_for_once() {
         let access = access(Encoded, &["b", "", "a", "b"]);
         assert_eq!(access.secrets, ["a", "b"].map(Secret::new));
+    }
+
+    #[test]
+    fn a_secret_is_filled_in_where_its_grant_says_and_nowhere_else() {
+        let granted = SecretGrant { headers: vec!["x-key".into()], ..SecretGrant::new("hunter22") };
+        check_place(&granted, "X-Key", "").unwrap();
+        check_place(&SecretGrant::new("hunter22"), "Authorization", "Bearer ").unwrap();
+        for (name, prefix) in [("authorization", ""), ("x-request-id", ""), ("x-key ", ""), ("x-key", &"a".repeat(65))]
+        {
+            check_place(&granted, name, prefix).unwrap_err();
+        }
+        let mut only_to = None;
+        let origins = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        narrow(&mut only_to, &[]);
+        assert_eq!(only_to, None, "it may go to all");
+        narrow(&mut only_to, &origins(&["a", "b"]));
+        narrow(&mut only_to, &[]);
+        narrow(&mut only_to, &origins(&["b", "c"]));
+        assert_eq!(only_to, Some(origins(&["b"])));
+        narrow(&mut only_to, &origins(&["c"]));
+        assert_eq!(only_to, Some(Vec::new()), "together they may go nowhere");
     }
 
     #[test]

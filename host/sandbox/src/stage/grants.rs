@@ -20,7 +20,7 @@ pub struct Grants {
     /// A stage that sees content may have `http` as well: what callers write can then leave the machine.
     pub content: bool,
     /// Secrets that the host fills into requests, by the name that the guest knows.
-    pub secrets: BTreeMap<String, Secret>,
+    pub secrets: BTreeMap<String, SecretGrant>,
     /// Models, by the alias that the guest knows.
     pub models: BTreeMap<String, ModelGrant>,
     /// Vector collections of the tenant, by name.
@@ -60,6 +60,28 @@ impl HttpGrant {
             request_bytes: 1 << 20,
             timeout: Duration::from_secs(10),
         }
+    }
+}
+
+/// A secret, and where the host fills it in: a service that a guest chooses, or a header that comes back cut or altered, would
+/// tell the guest what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretGrant {
+    /// The secret.
+    pub value: Secret,
+    /// The `http` origins that it may go to, as they are written there; empty for all.
+    pub origins: Vec<String>,
+    /// The headers that it may be in, in lower case.
+    pub headers: Vec<String>,
+}
+
+impl SecretGrant {
+    /// Headers that are there for secrets, which no service is known to bring back.
+    pub const HEADERS: [&'static str; 3] = ["authorization", "x-api-key", "api-key"];
+
+    /// For all origins, in the usual headers.
+    pub fn new(value: impl Into<String>) -> Self {
+        Self { value: Secret::new(value), origins: Vec::new(), headers: Self::HEADERS.map(str::to_owned).into() }
     }
 }
 
