@@ -1,12 +1,11 @@
 //! What every stage of one request knows.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_sandbox::capability::escape;
+use tidegate_sandbox::capability::for_line;
 use tidegate_sandbox::stage::CallContext;
 use tidegate_types::{Caller, Message, Notebook, Reject, RequestId, Retention, Transcript};
 use tidegate_upstream::Sending;
@@ -48,19 +47,6 @@ impl fmt::Debug for History {
     }
 }
 
-/// Bytes of what a plugin said that stand in a line of the log; its own lines, which have a budget, may be longer.
-const MAX_SAID_BYTES: usize = 1024;
-
-/// What a plugin said, as a part of one line of the log, however long it is and whatever is in it.
-pub(crate) fn for_line(said: &str) -> Cow<'_, str> {
-    let escaped = escape(said);
-    if escaped.len() <= MAX_SAID_BYTES {
-        return escaped;
-    }
-    let end = escaped.floor_char_boundary(MAX_SAID_BYTES);
-    Cow::Owned(format!("{}... ({} bytes more)", &escaped[..end], escaped.len() - end))
-}
-
 impl RequestContext {
     /// What a plugin or a template said for the operator, where that may be kept.
     pub(crate) fn for_log(&self, said: Option<String>) -> Option<String> {
@@ -77,23 +63,11 @@ impl RequestContext {
         CallContext {
             request_id: self.request_id.clone(),
             caller: Arc::clone(&self.caller),
+            hops: self.hops,
             retention: self.retention,
             deadline: wall,
             began: Some(Instant::now()),
             streaming,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_plugin_says_is_part_of_one_line() {
-        assert_eq!(for_line("not today"), "not today");
-        assert_eq!(for_line("no\nWARN forged"), "no\\nWARN forged");
-        let long = for_line(&"é".repeat(1 << 20)).into_owned();
-        assert!(long.len() < 1100 && long.ends_with("... (2096128 bytes more)"), "{long}");
     }
 }

@@ -64,6 +64,7 @@ async fn asked(guard: &Plugin, pieces: &[String]) -> (Read, usize) {
     let context = CallContext {
         request_id: RequestId::new("r"),
         caller: Arc::new(Caller::local()),
+        hops: 0,
         retention: Retention::Kept,
         deadline: Duration::from_secs(60),
         began: None,

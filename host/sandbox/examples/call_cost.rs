@@ -55,7 +55,15 @@ fn context() -> CallContext {
     }
     let (caller, request_id) = (CALLER.with(Arc::clone), ID.with(RequestId::clone));
     let retention = Retention::Kept;
-    CallContext { request_id, caller, retention, deadline: Duration::from_secs(10), began: None, streaming: true }
+    CallContext {
+        request_id,
+        caller,
+        hops: 0,
+        retention,
+        deadline: Duration::from_secs(10),
+        began: None,
+        streaming: true,
+    }
 }
 
 async fn window(plugin: &Plugin, text: &str) -> Result<(), CallError> {

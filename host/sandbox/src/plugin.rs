@@ -88,7 +88,7 @@ impl Plugin {
         load::asks_others(&self.capabilities)
     }
 
-    /// Whether its calls may wait for what others answer: those that it asks, or the database that has its `kv`.
+    /// Whether its calls may wait for what others answer: those that it asks, the database that has its `kv`, or a folder.
     pub fn waits(&self) -> bool {
         self.blueprint.work == Work::Wait
     }
@@ -254,7 +254,7 @@ impl Plugin {
             // Its memory has what it saw.
             Retention::Nothing => drop(lease),
         };
-        lease.instance.store.data_mut().settle_log();
+        lease.instance.store.data_mut().settle();
         match answer? {
             Ok(Ok(raw)) => {
                 let bad = |message| said(CallError::BadResult { plugin: self.name().into(), message });
@@ -294,6 +294,7 @@ impl Plugin {
         state.retention = retention::<C>(ctx);
         if !self.blueprint.grants.models.is_empty() {
             state.caller = Some(Arc::clone(&ctx.caller));
+            state.hops = ctx.hops;
         }
         let context = crate::bindings::tidegate::plugin::types::Context {
             request_id: ctx.request_id.as_str(),
@@ -379,6 +380,7 @@ pub(crate) mod tests {
         CallContext {
             request_id: RequestId::new("r1"),
             caller: Arc::new(Caller { tenant: TenantId::new(tenant), ..Caller::local() }),
+            hops: 0,
             retention: Retention::Kept,
             deadline: Duration::from_secs(60),
             began: None,

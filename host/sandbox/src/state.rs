@@ -25,6 +25,8 @@ pub(crate) struct HostState {
     pub(crate) request: Option<RequestId>,
     /// Whose work the call is; set where models may be asked.
     pub(crate) caller: Option<Arc<Caller>>,
+    /// Gateways that the request has come through.
+    pub(crate) hops: u8,
     /// Who may be denied what; the namespace is of a project of it.
     pub(crate) tenant: TenantId,
     /// Whether something of what the call sees may be kept.
@@ -69,12 +71,19 @@ impl HostState {
             meters: Meters::default(),
             request: None,
             caller: None,
+            hops: 0,
             tenant,
             retention: Retention::Kept,
             until: Instant::now(),
             drawn: 0,
             phase,
         }
+    }
+
+    /// Ends a call: says what its bounds cut off.
+    pub(crate) fn settle(&mut self) {
+        self.settle_meters();
+        self.settle_log();
     }
 
     pub(crate) fn is_describing(&self) -> bool {

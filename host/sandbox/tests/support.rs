@@ -47,7 +47,7 @@ pub fn load(name: &str) -> Arc<Plugin> {
 pub fn by(tenant: &str) -> CallContext {
     let caller = Arc::new(Caller { tenant: TenantId::new(tenant), ..Caller::local() });
     let (retention, deadline) = (Retention::Kept, Duration::from_secs(60));
-    CallContext { request_id: RequestId::new("r1"), caller, retention, deadline, began: None, streaming: true }
+    CallContext { request_id: RequestId::new("r1"), caller, hops: 0, retention, deadline, began: None, streaming: true }
 }
 
 /// A call of some tenant.

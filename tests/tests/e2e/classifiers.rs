@@ -35,7 +35,7 @@ fn service(gateway: &Gateway) -> PluginModels {
 
 fn asks(model: &str) -> ModelAsk {
     let until = Instant::now() + Duration::from_secs(60);
-    ModelAsk { model: model.into(), caller: Arc::new(Caller::local()), request_id: RequestId::new("r"), until }
+    ModelAsk { model: model.into(), caller: Arc::new(Caller::local()), request_id: RequestId::new("r"), hops: 0, until }
 }
 
 async fn classify(gateway: &Gateway, model: &str, texts: Vec<String>) -> Result<Vec<Labels>, CapabilityError> {

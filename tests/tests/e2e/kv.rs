@@ -122,7 +122,8 @@ fn keeper(kv: Arc<dyn KvStore>) -> Arc<Plugin> {
 
 async fn call(plugin: &Plugin, function: &str, words: &str) -> String {
     let (request_id, caller, retention) = (RequestId::new("r"), Arc::new(Caller::local()), Retention::Kept);
-    let context = CallContext { request_id, caller, retention, deadline: PATIENCE, began: None, streaming: false };
+    let context =
+        CallContext { request_id, caller, hops: 0, retention, deadline: PATIENCE, began: None, streaming: false };
     let call = ToolCall { id: "c".into(), name: function.into(), arguments: words.into() };
     plugin.call_tool(&context, &call).await.map_or_else(|error| error.to_string(), |outcome| outcome.content)
 }

@@ -222,7 +222,15 @@ fn component(name: &str) -> PathBuf {
 fn context(tenant: usize) -> CallContext {
     let caller = Arc::new(Caller { tenant: TenantId::new(format!("t{tenant}")), ..Caller::local() });
     let (request_id, retention) = (RequestId::new("bench"), Retention::Kept);
-    CallContext { request_id, caller, retention, deadline: Duration::from_secs(60), began: None, streaming: true }
+    CallContext {
+        request_id,
+        caller,
+        hops: 0,
+        retention,
+        deadline: Duration::from_secs(60),
+        began: None,
+        streaming: true,
+    }
 }
 
 /// Plain words: the guard has nothing to do but to look.

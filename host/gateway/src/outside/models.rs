@@ -67,12 +67,11 @@ impl ModelService for PluginModels {
 
 /// The model's name, and on whose behalf it is asked: a request of its own.
 fn behalf(ask: ModelAsk) -> Result<(String, RequestContext), CapabilityError> {
-    let ModelAsk { model, caller, request_id, .. } = ask;
+    let ModelAsk { model, caller, request_id, hops, .. } = ask;
     let generation = generation().ok_or_else(|| CapabilityError::Unavailable("no random numbers".into()))?;
     // Nothing follows it that could keep anything.
     let (retention, began) = (Retention::Nothing, Instant::now());
-    let cx =
-        RequestContext { request_id, generation, began, caller, retention, hops: 0, history: None, notebook: None };
+    let cx = RequestContext { request_id, generation, began, caller, retention, hops, history: None, notebook: None };
     Ok((model, cx))
 }
 
@@ -181,6 +180,14 @@ mod tests {
     fn with(params: Value) -> Result<Chat, CapabilityError> {
         let Value::Object(params) = params else { panic!("{params}") };
         chat("m", vec![Message::text("m0", Role::User, "hi")], params)
+    }
+
+    /// Else a guard that asks its own gateway, as an upstream, would be asked without an end.
+    #[test]
+    fn a_question_has_come_through_as_many_gateways_as_the_request() {
+        let (caller, request_id) = (Arc::new(tidegate_types::Caller::local()), tidegate_types::RequestId::new("r"));
+        let ask = ModelAsk { model: "m".into(), caller, request_id, hops: 3, until: Instant::now() };
+        assert_eq!(behalf(ask).unwrap().1.hops, 3);
     }
 
     #[test]

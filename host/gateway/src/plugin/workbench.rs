@@ -119,6 +119,7 @@ pub(super) fn context() -> CallContext {
     CallContext {
         request_id: RequestId::new("test"),
         caller: Caller::local().into(),
+        hops: 0,
         retention: Retention::Kept,
         deadline: Duration::from_secs(60),
         began: None,

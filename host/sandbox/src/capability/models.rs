@@ -6,6 +6,7 @@ use crate::bindings::tidegate::plugin::accounting;
 use crate::bindings::tidegate::plugin::models as wit;
 use crate::bindings::tidegate::plugin::types as wit_types;
 use crate::convert;
+use crate::media;
 use crate::state::HostState;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct ModelAsk {
     pub caller: Arc<Caller>,
     /// That request.
     pub request_id: RequestId,
+    /// Gateways that it has come through.
+    pub hops: u8,
     /// When nobody waits any more.
     pub until: Instant,
 }
@@ -111,7 +114,7 @@ impl wit::Host for HostState {
     ) -> wasmtime::Result<Result<wit::Reply, wit::Error>> {
         let models = self.blueprint.models.clone();
         let asked = self.ask("models.complete", &alias).and_then(|ask| {
-            let messages = messages.into_iter().map(convert::message).collect::<Result<Vec<_>, _>>();
+            let messages = messages.into_iter().map(of_plugin).collect::<Result<Vec<_>, _>>();
             Ok((ask, messages.map_err(CapabilityError::Invalid)?, object(&params)?))
         });
         let answer = match asked {
@@ -148,8 +151,13 @@ impl HostState {
         let (Some(caller), Some(request_id)) = (self.caller.clone(), self.request.clone()) else {
             return Err(CapabilityError::Denied("models answer within a stage's call only".into()));
         };
-        Ok(ModelAsk { model: grant.model.clone(), caller, request_id, until: self.until })
+        Ok(ModelAsk { model: grant.model.clone(), caller, request_id, hops: self.hops, until: self.until })
     }
+}
+
+fn of_plugin(message: wit_types::MessageResult) -> Result<Message, String> {
+    let message = convert::message(message)?;
+    media::check(&message, &[]).map(|()| message)
 }
 
 fn bounded(texts: Vec<String>) -> Result<Vec<String>, CapabilityError> {
