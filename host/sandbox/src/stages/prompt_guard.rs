@@ -13,6 +13,7 @@ use crate::call_ids::{CallIds, Place};
 use crate::check;
 use crate::convert::{self, Made, Rows};
 use crate::instance::Guests;
+use crate::media;
 use crate::stage::{Action, Descriptor, Edit, Prompt, StageKind, Verdict};
 use crate::state::HostState;
 use std::borrow::Cow;
@@ -162,6 +163,7 @@ impl<'a> Seen<'a> {
 
     fn put_message(&self, insertion: wit::Insertion, moved: &mut Moved) -> Result<Edit, String> {
         let mut message = convert::message(insertion.message)?;
+        media::check(&message, self.messages)?;
         let given = self.own(&message.id);
         // Nor is the id of one that was dropped free: a text edit of the same verdict may mean that one.
         let is_taken = self.message(&message.id).is_ok() || self.message(&given).is_ok() || moved.put.contains(&given);
