@@ -266,8 +266,10 @@ impl Holdback {
         let logprobs = self.marks.release(through, cuts, self.left, &mut borders);
         self.settle(text.len());
         if unjudged_bytes > 0 {
-            // What the guard has not judged is nothing that it knows: a word may have begun there.
+            // What the guard has not judged is nothing that it knows: a word may have begun there. Nor does what it remembers of
+            // the text before it go on behind it.
             self.seen_from = self.pending_from;
+            self.carry.clear();
         }
         let borders = borders.into_iter().map(|(_, border)| border).collect();
         Released { text, logprobs, unjudged_bytes, over_cap: None, borders }

@@ -342,11 +342,15 @@ fn a_guard_sees_as_much_of_what_has_left_again_as_it_wants_and_the_last_characte
 fn behind_what_left_unjudged_a_text_begins_anew() {
     let mut held = Holdback::default();
     held.push("to joh", Vec::new());
-    held.apply(inspection(3, Vec::new()), false, 512, AtCap::Release).unwrap();
+    let remembers = |through| Inspection { carry: vec![1], ..inspection(through, Vec::new()) };
+    held.apply(remembers(3), false, 512, AtCap::Release).unwrap();
+    assert_eq!(held.carry(), [1]);
     assert_eq!(held.release_unjudged().text, "joh");
+    assert_eq!(held.carry(), [0; 0]);
     held.push("ndoe@example.com to", Vec::new());
     assert_eq!((held.window().text, held.window().settled), ("ndoe@example.com to", 0));
-    let forced = held.apply(inspection(0, Vec::new()), false, 2, AtCap::Release).unwrap();
+    let forced = held.apply(remembers(0), false, 2, AtCap::Release).unwrap();
     assert_eq!((forced.text.as_str(), forced.unjudged_bytes), ("ndoe@example.com ", 17));
+    assert_eq!(held.carry(), [0; 0]);
     assert_eq!((held.window().text, held.window().settled), ("to", 0));
 }
