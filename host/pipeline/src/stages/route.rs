@@ -3,12 +3,12 @@
 //! default route: the models that the config names for that, else all in the order of the config.
 
 use crate::chat::Pipeline;
-use crate::estimate::{BYTES_PER_TOKEN, given_bytes};
+use crate::estimate::{estimated_input, given_bytes};
 use crate::models::{Model, ModelBackend};
 use crate::states::{Ended, Equipped, Request, Routed};
 use std::sync::Arc;
 use tidegate_sandbox::stage::{Candidate, RouteRequest, StageKind};
-use tidegate_types::{Fault, ROUTED_MODEL, Reject};
+use tidegate_types::{Chat, Fault, ROUTED_MODEL, Reject};
 
 impl Pipeline {
     pub(crate) async fn route(self: &Arc<Self>, mut equipped: Equipped) -> Result<Routed, Ended> {
@@ -37,7 +37,7 @@ impl Pipeline {
             let attrs = request_attrs(request);
             let route = RouteRequest {
                 messages: &request.chat.messages,
-                prompt_tokens: estimate_tokens(request),
+                prompt_tokens: estimate_tokens(&request.chat),
                 findings: &request.findings,
                 attrs: &attrs,
             };
@@ -100,9 +100,9 @@ fn candidate(model: &Model) -> Candidate {
     }
 }
 
-fn estimate_tokens(request: &Request) -> u32 {
-    let bytes: usize = request.chat.messages.iter().map(|message| message.joined_text().len()).sum();
-    u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX)
+/// With results of tools and calls: an agent's conversation is mostly these.
+fn estimate_tokens(chat: &Chat) -> u32 {
+    u32::try_from(estimated_input(chat, [])).unwrap_or(u32::MAX)
 }
 
 fn request_attrs(request: &Request) -> Vec<(String, String)> {
@@ -110,4 +110,20 @@ fn request_attrs(request: &Request) -> Vec<(String, String)> {
     let class = serde_json::to_string(&caller.class).unwrap_or_default();
     let tier = serde_json::Value::from(caller.key_name.as_ref()).to_string();
     vec![("class".into(), class), ("key".into(), tier), ("tools".into(), (!request.chat.tools.is_empty()).to_string())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_types::{Message, Part, Role, ToolOutcome};
+
+    #[test]
+    fn what_tools_brought_counts_for_a_prompt() {
+        let mut results = Message::text("m1", Role::Tool, "");
+        let content = "x".repeat(400_000);
+        results.parts =
+            vec![Part::ToolOutcome(ToolOutcome { call_id: "c".into(), content, structured: None, is_error: false })];
+        let chat = Chat::new("auto", vec![results, Message::text("m2", Role::User, "And now?")]);
+        assert_eq!(estimate_tokens(&chat), 100_002);
+    }
 }
