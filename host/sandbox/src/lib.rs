@@ -26,6 +26,7 @@ pub mod inspect;
 mod instance;
 mod lane;
 mod load;
+mod media;
 mod meter;
 pub mod plugin;
 mod pool;
@@ -39,6 +40,7 @@ mod snapshot;
 pub mod stage;
 mod stages;
 mod state;
+mod sweeper;
 mod ticker;
 mod within;
 

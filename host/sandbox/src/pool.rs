@@ -292,7 +292,9 @@ mod tests {
     use super::*;
     use crate::plugin::tests::{by, load};
     use crate::sandbox::Snapshot;
+    use crate::stage::Prompt;
     use std::pin::pin;
+    use tidegate_types::{Message, Role};
 
     /// In the order in which neither the call nor the waiter has seen the other before.
     #[tokio::test]
@@ -309,5 +311,20 @@ mod tests {
         pool.give_back(kept);
         let slot = futures_util::poll!(&mut waiting);
         assert!(slot.map(|slot| slot.is_some()).is_ready(), "it waits for an instance that nobody uses");
+    }
+
+    /// Here the sweep, which comes by once a second, stands still at another tenant's pool.
+    #[test]
+    fn a_loop_ends_however_long_it_takes_to_drop_idle_instances() {
+        let plugin = load(2, Snapshot::Never).unwrap();
+        let other = plugin.pool(&by("other"));
+        let held = other.places.lock();
+        std::thread::sleep(Duration::from_millis(1500));
+        let messages = [Message::text("m0", Role::User, "loop")];
+        let prompt = Prompt { messages: &messages, tools: &[], params: &[] };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let looped = runtime.block_on(plugin.inspect_prompt(&by("a"), prompt));
+        assert!(matches!(looped, Err(CallError::Deadline { clock: "cpu", .. })), "{looped:?}");
+        drop(held);
     }
 }

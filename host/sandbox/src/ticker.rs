@@ -1,8 +1,6 @@
 //! The clock of CPU limits: a thread that looks now and then whether a guest runs, advances the engine's epoch once per
-//! millisecond while one does, and sleeps while none is called. Once a second it also lets the pools drop what was idle
-//! for too long.
+//! millisecond while one does, and sleeps while none is called.
 
-use crate::registry::Registry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
@@ -20,7 +18,6 @@ const LOOK: Duration = Duration::from_millis(4);
 pub(crate) const LONGEST_LOOK: Duration = Duration::from_millis(16);
 /// Looks without a guest before the thread parks: calls in a burst never pay for waking it.
 const LINGER: u32 = 10;
-const SWEEP: Duration = Duration::from_secs(1);
 
 /// Owns the thread; dropping it ends the thread.
 pub(crate) struct Ticker {
@@ -65,12 +62,12 @@ impl Drop for Running<'_> {
 
 impl Ticker {
     /// Starts the thread.
-    pub(crate) fn start(engine: Engine, registry: Arc<Registry>) -> std::io::Result<Self> {
+    pub(crate) fn start(engine: Engine) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let seen = shared.clone();
         let handle = std::thread::Builder::new()
             .name("plugin-epochs".into())
-            .spawn(move || tick_until_stopped(&seen, &engine, &registry))?;
+            .spawn(move || tick_until_stopped(&seen, &engine))?;
         let _ = shared.thread.set(handle.thread().clone());
         Ok(Self { clock: Clock(shared), handle: Some(handle) })
     }
@@ -116,10 +113,9 @@ impl Drop for Ticker {
     }
 }
 
-fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
+fn tick_until_stopped(shared: &Shared, engine: &Engine) {
     let mut pace = Pace::default();
-    let mut swept = Instant::now();
-    let mut woke = swept;
+    let mut woke = Instant::now();
     while !shared.stop.load(Ordering::SeqCst) {
         let longest = Duration::from_millis(shared.longest_look.load(Ordering::Relaxed));
         if let Some(wait) = pace.wait(longest) {
@@ -132,10 +128,6 @@ fn tick_until_stopped(shared: &Shared, engine: &Engine, registry: &Registry) {
         } else if park(shared) {
             pace.called();
             woke = Instant::now();
-        }
-        if swept.elapsed() >= SWEEP {
-            swept = Instant::now();
-            registry.sweep(swept);
         }
     }
 }
@@ -181,11 +173,11 @@ fn sleep_after(last: Instant, wait: Duration) -> Instant {
     next
 }
 
-/// Sleeps until a guest is entered, or for long enough to sweep; says whether it was a guest.
+/// Sleeps until a guest is entered, or nobody needs it any more; says whether it was a guest.
 fn park(shared: &Shared) -> bool {
     shared.parked.store(true, Ordering::SeqCst);
     if shared.running.load(Ordering::SeqCst) == 0 && !shared.stop.load(Ordering::SeqCst) {
-        std::thread::park_timeout(SWEEP);
+        std::thread::park();
     }
     // Who woke it has cleared the flag; a guest that came while it was set counts as well.
     !shared.parked.swap(false, Ordering::SeqCst) || shared.running.load(Ordering::SeqCst) != 0
