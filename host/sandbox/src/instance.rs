@@ -94,7 +94,7 @@ impl Instance {
         let blueprint = self.store.data().blueprint.clone();
         let called = self.guests.meta.call_configure(&mut self.store, &blueprint.config);
         let configured = tokio::time::timeout(blueprint.configure_wall(), called).await;
-        self.store.data_mut().settle_log();
+        self.store.data_mut().settle();
         match configured {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => Err(failure::of_plugin(&blueprint.name, error)),
@@ -112,7 +112,7 @@ impl Instance {
     /// What the plugin says of itself.
     pub(crate) async fn describe(&mut self) -> wasmtime::Result<String> {
         let said = self.guests.meta.call_describe(&mut self.store).await;
-        self.store.data_mut().settle_log();
+        self.store.data_mut().settle();
         said
     }
 

@@ -150,6 +150,26 @@ async fn a_metric_that_was_not_declared_is_refused_and_logged() {
     assert!(log[0].contains("metric `made\\u{1b}up` is not declared"), "{log:?}");
 }
 
+/// The host keeps each until it is read: a loop of them would fill its memory.
+#[tokio::test]
+async fn a_call_observes_so_much_and_numbers_only() {
+    let folder = docs();
+    let plugin = keeper("observes", 1 << 20, folder.path());
+    let acme = by("acme");
+    for (what, told) in [
+        ("kept 256", None),
+        ("kept 300", Some("44 observations are over the 256 of one call")),
+        ("kept 256", None),
+        ("kept 1 NaN", Some("an observation is NaN")),
+        ("kept 1 inf", Some("an observation is inf")),
+    ] {
+        let (done, log) = logged(run(&plugin, &acme, "observe", what)).await;
+        assert_eq!(done.unwrap(), "observed");
+        assert_eq!(log.len(), usize::from(told.is_some()), "{what}: {log:?}");
+        assert!(log.iter().all(|line| line.contains(told.unwrap())), "{what}: {log:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_clock_tells_the_time_of_day() {
     let folder = docs();

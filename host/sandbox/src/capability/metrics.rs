@@ -1,17 +1,22 @@
 //! `metrics`: a guest's counters and observations, as `tidegate_plugin_events_total` and `tidegate_plugin_values` with
 //! the labels plugin, tenant and name. Names are those that the descriptor declares, so their number is bounded; the
-//! guest sets no labels.
+//! guest sets no labels. An observation is kept until the recorder adds it to its buckets, so a call has a number of them.
 
 use crate::bindings::tidegate::plugin::metrics::Host;
 use crate::state::HostState;
 use metrics::{Counter, Histogram};
 use std::collections::HashMap;
 
+/// Observations of one call.
+const MAX_OBSERVATIONS: u32 = 256;
+
 /// The handles of one instance, made at first use; at most one of each per declared name.
 #[derive(Default)]
 pub(crate) struct Meters {
     counters: HashMap<String, Counter>,
     histograms: HashMap<String, Histogram>,
+    /// In the call that is under way, also those past the bound.
+    observed: u32,
 }
 
 impl Host for HostState {
@@ -29,6 +34,14 @@ impl Host for HostState {
 
     fn observe(&mut self, name: String, value: f64) -> wasmtime::Result<()> {
         self.use_capability("metrics.observe");
+        if !value.is_finite() {
+            self.complain(&format!("an observation is {value}, which no histogram has a place for"));
+            return Ok(());
+        }
+        self.meters.observed = self.meters.observed.saturating_add(1);
+        if self.meters.observed > MAX_OBSERVATIONS {
+            return Ok(());
+        }
         if let Some(histogram) = self.meters.histograms.get(&name) {
             histogram.record(value);
         } else if self.may_meter(&name) {
@@ -51,6 +64,14 @@ impl HostState {
             self.complain(&format!("metric `{}` is not declared in the descriptor", shown.escape_debug()));
         }
         declared
+    }
+
+    /// Ends a call: says how many observations were too many.
+    pub(crate) fn settle_meters(&mut self) {
+        let observed = std::mem::take(&mut self.meters.observed);
+        if let Some(dropped @ 1..) = observed.checked_sub(MAX_OBSERVATIONS) {
+            self.complain(&format!("{dropped} observations are over the {MAX_OBSERVATIONS} of one call"));
+        }
     }
 
     fn labels(&self, name: &str) -> [(&'static str, String); 3] {

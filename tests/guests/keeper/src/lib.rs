@@ -81,6 +81,10 @@ fn run(function: &str, words: &[&str]) -> Result<String, Error> {
             metrics::observe(word(0), 2.5);
             Ok("counted".into())
         }
+        "observe" => {
+            (0..number(1).unwrap_or(1)).for_each(|_| metrics::observe(word(0), word(2).parse().unwrap_or(2.5)));
+            Ok("observed".into())
+        }
         "clock" => Ok(format!("{} {}", clock::now_unix_ms(), clock::monotonic_ms())),
         _ => Err(Error::Unsupported(function.into())),
     }
