@@ -14,7 +14,7 @@ use std::hash::Hash;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
@@ -52,8 +52,10 @@ impl Cache {
     }
 
     fn store(&self, dir: &Path, path: &Path, key: &blake3::Hash, code: &[u8]) {
-        if let Err(error) = write_aside(dir, path, key, code).and_then(|()| trim(dir, path, self.max_bytes)) {
+        if let Err(error) = write_aside(dir, path, key, code) {
             tracing::warn!(path = %path.display(), "a compiled plugin is not cached: {error}");
+        } else if let Err(error) = trim(dir, path, self.max_bytes) {
+            tracing::warn!(dir = %dir.display(), "compiled plugins that are too many stay for now: {error}");
         }
     }
 }
@@ -129,15 +131,25 @@ fn part(dir: &Path, of: &str) -> PathBuf {
     dir.join(format!("{of}.{}.{}.part", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Removes the files that were written longest ago, until the rest is within the bound. `keep` stays.
+/// Files that are not whole are no one's after this time; until then another process writes them.
+const WRITTEN_BY_THEN: Duration = Duration::from_secs(600);
+
+/// Removes the files that were written longest ago, until the rest is within the bound. `keep` stays. What another process has
+/// renamed or removed meanwhile is no error.
 fn trim(dir: &Path, keep: &Path, max_bytes: u64) -> io::Result<()> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let path = entry.path();
-        if path.extension().is_some_and(|e| e == SUFFIX || e == "part") {
-            let about = entry.metadata()?;
-            files.push((about.modified().unwrap_or(SystemTime::UNIX_EPOCH), about.len(), path));
+        let is_part = path.extension().is_some_and(|e| e == "part");
+        if !is_part && path.extension().is_none_or(|e| e != SUFFIX) {
+            continue;
+        }
+        let Some(about) = unless_gone(entry.metadata())? else { continue };
+        let modified = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let is_young = modified.elapsed().is_ok_and(|age| age < WRITTEN_BY_THEN);
+        if !(is_part && is_young) {
+            files.push((modified, about.len(), path));
         }
     }
     files.sort_by_key(|(modified, ..)| std::cmp::Reverse(*modified));
@@ -145,8 +157,44 @@ fn trim(dir: &Path, keep: &Path, max_bytes: u64) -> io::Result<()> {
     for (_, bytes, path) in files {
         total = total.saturating_add(bytes);
         if total > max_bytes && path != keep {
-            fs::remove_file(&path)?;
+            unless_gone(fs::remove_file(&path))?;
         }
     }
     Ok(())
+}
+
+fn unless_gone<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(dir: &Path, name: &str, age: Duration) -> PathBuf {
+        let path = dir.join(name);
+        let file = File::create(&path).unwrap();
+        file.set_len(10).unwrap();
+        file.set_modified(SystemTime::now() - age).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_another_process_still_writes_stays_and_what_nobody_finished_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let [keep, young, old, stale] = [("k.cwasm", 0), ("y.1.1.part", 1), ("o.cwasm", 5), ("s.2.1.part", 601)]
+            .map(|(name, age)| made(dir.path(), name, Duration::from_secs(age)));
+        trim(dir.path(), &keep, 10).unwrap();
+        assert_eq!([keep, young, old, stale].map(|path| path.exists()), [true, true, false, false]);
+    }
+
+    #[test]
+    fn what_is_gone_is_no_error() {
+        let gone = tempfile::tempdir().unwrap().path().join("gone");
+        assert!(matches!(unless_gone(fs::remove_file(&gone)), Ok(None)));
+        unless_gone(fs::read_dir("/proc/self/mem")).unwrap_err();
+    }
 }

@@ -126,7 +126,18 @@ fn a_directory_that_others_may_put_another_in_the_place_of_is_refused() {
     is_foreign(&cache, "shared/a`");
     allow(0o1777);
     sandbox(&cache);
-    if std::os::unix::fs::chown(shared.join("a"), Some(12_345), None).is_ok() {
+    let give = |path: &Path, user, group| std::os::unix::fs::chown(path, user, group).is_ok();
+    if give(&shared.join("a"), Some(12_345), None) {
+        is_foreign(&cache, "shared/a`");
+        assert!(give(&shared.join("a"), Some(0), None));
+    }
+    allow(0o755);
+    sandbox(&cache);
+    if give(&shared, None, Some(12_345)) {
+        allow(0o775);
+        is_foreign(&cache, "shared/a`");
+        assert!(give(&shared, Some(12_345), Some(0)));
+        allow(0o755);
         is_foreign(&cache, "shared/a`");
     }
 }

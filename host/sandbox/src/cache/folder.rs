@@ -57,13 +57,15 @@ mod unix {
         }
     }
 
-    /// The first of the directory and those that it lies in that others may replace: each may write where it lies, and it is
-    /// not kept by who owns it.
+    /// The first of the directory and those that it lies in that others may replace: who owns what it lies in may, and who may
+    /// write there, unless it is kept by who owns it. A group that has the user's own number is the user's alone.
     fn replaceable(real: &Path, own: u32) -> io::Result<Option<&Path>> {
         for (folder, parent) in real.ancestors().zip(real.ancestors().skip(1)) {
-            let mode = fs::metadata(parent)?.mode();
-            let is_kept = |about: &Metadata| mode & STICKY != 0 && [own, 0].contains(&about.uid());
-            if mode & 0o002 != 0 && !is_kept(&fs::metadata(folder)?) {
+            let about = fs::metadata(parent)?;
+            let of_others = if about.gid() == own { 0o002 } else { 0o022 };
+            let is_kept = |folder: &Metadata| about.mode() & STICKY != 0 && [own, 0].contains(&folder.uid());
+            let is_open = about.mode() & of_others != 0 && !is_kept(&fs::metadata(folder)?);
+            if is_open || ![own, 0].contains(&about.uid()) {
                 return Ok(Some(folder));
             }
         }
