@@ -3,7 +3,8 @@
 //! away from others.
 //!
 //! States of one tenant: closed (calls go on), open (until a moment), half-open (one call is let through; it decides, or
-//! says nothing of the plugin, or is cut off, and the next one decides).
+//! says nothing of the plugin, or is cut off, and the next one decides). Invariant: a trial changes only what it was let through
+//! for; one that takes long says nothing of what has opened since.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,22 +44,42 @@ pub struct Breaker {
     config: BreakerConfig,
     /// Whether some tenant has failures: without, a call costs one load.
     troubled: AtomicBool,
-    tenants: Mutex<HashMap<TenantId, Lane>>,
+    lanes: Mutex<Lanes>,
+}
+
+#[derive(Debug, Default)]
+struct Lanes {
+    of: HashMap<TenantId, Lane>,
+    /// How often one has opened.
+    opened: u64,
+    /// When those were last forgotten that have come to nothing.
+    tidied: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Lane {
     failures: VecDeque<Instant>,
-    open_until: Option<Instant>,
+    open: Option<Open>,
 }
+
+#[derive(Debug)]
+struct Open {
+    number: u64,
+    until: Instant,
+    /// The call that decides is under way.
+    on_trial: bool,
+}
+
+/// Lanes are looked through no more often for tenants that have not called again.
+const TIDY_EVERY: Duration = Duration::from_secs(1);
 
 /// Whether a call may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Admission {
     /// It is made.
     Usual,
-    /// It is made, and the others wait for what it says.
-    Trial,
+    /// It is made, and the others wait for what it says of the opening with that number.
+    Trial(u64),
     /// It is not made.
     Refused,
 }
@@ -77,12 +98,12 @@ pub(crate) enum Outcome {
 impl Breaker {
     /// A closed one.
     pub fn new(config: BreakerConfig) -> Self {
-        Self { config, troubled: AtomicBool::new(false), tenants: Mutex::default() }
+        Self { config, troubled: AtomicBool::new(false), lanes: Mutex::default() }
     }
 
     /// Whether a tenant's calls have failed of late.
     pub(crate) fn has_failures(&self, tenant: &TenantId) -> bool {
-        self.is_troubled() && self.lock().contains_key(tenant)
+        self.is_troubled() && self.lock().of.contains_key(tenant)
     }
 
     fn is_troubled(&self) -> bool {
@@ -94,16 +115,18 @@ impl Breaker {
         if !self.is_troubled() {
             return Admission::Usual;
         }
-        let mut tenants = self.lock();
-        let Some(lane) = tenants.get_mut(tenant) else { return Admission::Usual };
-        match lane.open_until {
-            Some(until) if now < until => Admission::Refused,
-            Some(_) => {
-                lane.open_until = Some(now + self.config.pause);
-                Admission::Trial
-            }
-            None => Admission::Usual,
+        let mut lanes = self.lock();
+        if lanes.tidied.is_none_or(|tidied| now.saturating_duration_since(tidied) >= TIDY_EVERY) {
+            lanes.tidied = Some(now);
+            lanes.of.retain(|_, lane| !lane.is_over(now, self.config.within));
+            self.troubled.store(!lanes.of.is_empty(), Ordering::Relaxed);
         }
+        let Some(open) = lanes.of.get_mut(tenant).and_then(|lane| lane.open.as_mut()) else { return Admission::Usual };
+        if now < open.until || open.on_trial {
+            return Admission::Refused;
+        }
+        open.on_trial = true;
+        Admission::Trial(open.number)
     }
 
     /// Begins a call; `None` where none may be made.
@@ -116,8 +139,8 @@ impl Breaker {
     fn note(&self, tenant: &TenantId, admission: Admission, outcome: Outcome, now: Instant) -> bool {
         match outcome {
             Outcome::Unknown => {
-                if admission == Admission::Trial {
-                    self.try_again(tenant, now);
+                if let Admission::Trial(number) = admission {
+                    self.try_again(tenant, number);
                 }
                 false
             }
@@ -132,40 +155,45 @@ impl Breaker {
     }
 
     /// The next call is a trial.
-    fn try_again(&self, tenant: &TenantId, now: Instant) {
-        if let Some(until) = self.lock().get_mut(tenant).and_then(|lane| lane.open_until.as_mut()) {
-            *until = now;
+    fn try_again(&self, tenant: &TenantId, number: u64) {
+        let mut lanes = self.lock();
+        let open = lanes.of.get_mut(tenant).and_then(|lane| lane.open.as_mut());
+        if let Some(open) = open.filter(|open| open.number == number) {
+            open.on_trial = false;
         }
     }
 
-    /// Only a trial closes what is open: a usual call was let through before that, and says nothing of what came since.
+    /// Only its trial closes what is open: another call was let through before that, and says nothing of what came since.
     fn recover(&self, tenant: &TenantId, admission: Admission, now: Instant) {
-        let mut tenants = self.lock();
-        let forget = tenants.get_mut(tenant).is_some_and(|lane| match lane.open_until {
-            Some(_) => admission == Admission::Trial,
+        let mut lanes = self.lock();
+        let forget = lanes.of.get_mut(tenant).is_some_and(|lane| match &lane.open {
+            Some(open) => admission == Admission::Trial(open.number),
             None => lane.forget_before(now, self.config.within),
         });
         if forget {
-            tenants.remove(tenant);
+            lanes.of.remove(tenant);
         }
-        self.troubled.store(!tenants.is_empty(), Ordering::Relaxed);
+        self.troubled.store(!lanes.of.is_empty(), Ordering::Relaxed);
     }
 
     fn fail(&self, tenant: &TenantId, now: Instant) -> bool {
-        let mut tenants = self.lock();
+        let mut lanes = self.lock();
+        let Lanes { of, opened, .. } = &mut *lanes;
         self.troubled.store(true, Ordering::Relaxed);
-        let lane = tenants.entry(tenant.clone()).or_default();
+        let lane = of.entry(tenant.clone()).or_default();
         lane.forget_before(now, self.config.within);
         lane.failures.push_back(now);
-        if lane.open_until.is_none() && lane.failures.len() < self.config.failures {
+        if lane.open.is_none() && lane.failures.len() < self.config.failures {
             return false;
         }
         lane.failures.clear();
-        lane.open_until.replace(now + self.config.pause).is_none()
+        *opened += 1;
+        let open = Open { number: *opened, until: now + self.config.pause, on_trial: false };
+        lane.open.replace(open).is_none()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TenantId, Lane>> {
-        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -180,13 +208,21 @@ impl Attempt<'_> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         // Only a trial is waited for.
-        if !self.has_ended && self.admission == Admission::Trial {
+        if !self.has_ended && matches!(self.admission, Admission::Trial(_)) {
             self.breaker.note(self.tenant, self.admission, Outcome::Unknown, Instant::now());
         }
     }
 }
 
 impl Lane {
+    /// Whether its tenant has not called for so long that it begins anew.
+    fn is_over(&mut self, now: Instant, within: Duration) -> bool {
+        match &self.open {
+            Some(open) => !open.on_trial && now.saturating_duration_since(open.until) > within,
+            None => self.forget_before(now, within),
+        }
+    }
+
     /// Forgets old failures; true when none is left.
     fn forget_before(&mut self, now: Instant, within: Duration) -> bool {
         while self.failures.front().is_some_and(|failed| now.saturating_duration_since(*failed) > within) {
@@ -217,9 +253,9 @@ mod tests {
         assert!(!breaker.note(&a, Usual, Outcome::Failed, now + s(11)), "the first one is forgotten");
         assert!(breaker.note(&a, Usual, Outcome::Failed, now + s(12)));
         assert_eq!(breaker.admits(&a, now + s(16)), Refused);
-        assert_eq!(breaker.admits(&a, now + s(17)), Trial, "one call after the pause");
+        assert_eq!(breaker.admits(&a, now + s(17)), Trial(1), "one call after the pause");
         assert_eq!(breaker.admits(&a, now + s(17)), Refused, "and only one");
-        breaker.note(&a, Trial, Outcome::Fine, now + s(18));
+        breaker.note(&a, Trial(1), Outcome::Fine, now + s(18));
         assert_eq!([breaker.admits(&a, now + s(18)), breaker.admits(&a, now + s(18))], [Usual, Usual]);
         assert!(!breaker.is_troubled());
     }
@@ -229,10 +265,10 @@ mod tests {
         let (breaker, a, now) = breaker();
         breaker.note(&a, Usual, Outcome::Failed, now);
         breaker.note(&a, Usual, Outcome::Failed, now);
-        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
-        breaker.note(&a, Trial, Outcome::Failed, now + s(6));
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial(1));
+        breaker.note(&a, Trial(1), Outcome::Failed, now + s(6));
         assert_eq!(breaker.admits(&a, now + s(10)), Refused);
-        assert_eq!(breaker.admits(&a, now + s(11)), Trial);
+        assert_eq!(breaker.admits(&a, now + s(11)), Trial(2));
     }
 
     #[test]
@@ -243,10 +279,10 @@ mod tests {
         assert!(breaker.note(&a, Usual, Outcome::Failed, now), "it makes no failure good");
         breaker.note(&a, Usual, Outcome::Unknown, now + s(1));
         assert_eq!(breaker.admits(&a, now + s(2)), Refused, "one that began before shortens no pause");
-        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
-        breaker.note(&a, Trial, Outcome::Unknown, now + s(6));
-        assert_eq!([breaker.admits(&a, now + s(6)), breaker.admits(&a, now + s(6))], [Trial, Refused]);
-        breaker.note(&a, Trial, Outcome::Fine, now + s(7));
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial(1));
+        breaker.note(&a, Trial(1), Outcome::Unknown, now + s(6));
+        assert_eq!([breaker.admits(&a, now + s(6)), breaker.admits(&a, now + s(6))], [Trial(1), Refused]);
+        breaker.note(&a, Trial(1), Outcome::Fine, now + s(7));
         assert_eq!(breaker.admits(&a, now + s(7)), Usual);
     }
 
@@ -285,11 +321,41 @@ mod tests {
         breaker.note(&a, Usual, Outcome::Failed, now);
         late.end(Outcome::Fine, now + s(1));
         assert_eq!(breaker.admits(&a, now + s(4)), Refused);
-        assert_eq!(breaker.admits(&a, now + s(5)), Trial);
+        assert_eq!(breaker.admits(&a, now + s(5)), Trial(1));
         later.end(Outcome::Fine, now + s(6));
         assert_eq!(breaker.admits(&a, now + s(6)), Refused, "the trial decides");
-        breaker.note(&a, Trial, Outcome::Fine, now + s(7));
+        breaker.note(&a, Trial(1), Outcome::Fine, now + s(7));
         assert_eq!(breaker.admits(&a, now + s(7)), Usual);
+    }
+
+    /// Whose caller leaves, or whose answer comes, when another call has decided already.
+    #[test]
+    fn a_trial_that_takes_long_is_waited_for_and_says_nothing_of_what_opened_since() {
+        let (breaker, a, now) = breaker();
+        let late = breaker.begin(&a, now).unwrap();
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        assert_eq!([breaker.admits(&a, now + s(5)), breaker.admits(&a, now + s(5))], [Trial(1), Refused]);
+        assert_eq!(breaker.admits(&a, now + s(60)), Refused, "it has not decided");
+        late.end(Outcome::Failed, now + s(60));
+        for outcome in [Outcome::Unknown, Outcome::Fine] {
+            breaker.note(&a, Trial(1), outcome, now + s(61));
+            assert_eq!(breaker.admits(&a, now + s(64)), Refused, "{outcome:?}");
+        }
+        assert_eq!(breaker.admits(&a, now + s(65)), Trial(2));
+    }
+
+    #[test]
+    fn a_tenant_that_does_not_call_again_is_forgotten() {
+        let (breaker, a, now) = breaker();
+        let [b, c] = ["b", "c"].map(TenantId::new);
+        breaker.note(&a, Usual, Outcome::Failed, now);
+        breaker.note(&b, Usual, Outcome::Failed, now);
+        breaker.note(&b, Usual, Outcome::Failed, now);
+        assert_eq!([breaker.admits(&c, now + s(11)), breaker.admits(&b, now + s(4))], [Usual, Refused]);
+        assert!(!breaker.has_failures(&a) && breaker.has_failures(&b));
+        assert_eq!(breaker.admits(&c, now + s(16)), Usual);
+        assert!(!breaker.is_troubled());
     }
 
     #[test]
