@@ -1,7 +1,6 @@
 //! A configured stage: a plugin (or the reason why it did not load) and what its failure means.
 
 use crate::breaker::{Breaker, Outcome};
-use crate::context::for_line;
 use crate::figures::StageFigures;
 use crate::holdback::Holdback;
 use metrics::counter;
@@ -10,6 +9,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_sandbox::capability::for_line;
 use tidegate_sandbox::stage::{Action, CallContext, CallError, StageKind, Verdict};
 use tidegate_sandbox::{Plugin, Prefilter};
 use tidegate_types::{Fault, Reject, RejectKind, TenantId};
@@ -166,7 +166,7 @@ impl Stage {
     }
 
     fn not_called<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Timed<T> {
-        Timed { opinion: self.failed(kind, case, why), took: None, failure: Some(case) }
+        Timed { opinion: self.failed(kind, case, &for_line(why)), took: None, failure: Some(case) }
     }
 
     /// Of one call; those about a stream's windows are too many to be exported, and have one for each text

@@ -57,8 +57,11 @@ impl Blueprint {
 
     /// Notes what an instance holds, in `tidegate_plugin_memory_peak_bytes` where it is the most so far.
     pub(crate) fn note_memory(&self, bytes: usize) {
-        if self.memory_peak.as_ref().is_some_and(|peak| peak.fetch_max(bytes, Ordering::Relaxed) < bytes) {
-            metrics::gauge!("tidegate_plugin_memory_peak_bytes", "plugin" => self.name.to_string()).set(bytes as f64);
+        let Some(peak) = &self.memory_peak else { return };
+        if peak.fetch_max(bytes, Ordering::Relaxed) < bytes {
+            let gauge = metrics::gauge!("tidegate_plugin_memory_peak_bytes", "plugin" => self.name.to_string());
+            // Of two at once the one that says it last says what both have come to.
+            gauge.set(peak.load(Ordering::Relaxed) as f64);
         }
     }
 

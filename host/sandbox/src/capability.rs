@@ -22,7 +22,7 @@ pub use documents::{DocumentEntry, DocumentStore, Documents};
 pub use folders::Folders;
 pub use http::{HttpClient, HttpOrigins, HttpRequest, HttpResponse, NoHttp};
 pub use kv::{KvRefusal, KvStore, Namespace};
-pub use log::escape;
+pub use log::{escape, for_line};
 pub use memory_kv::MemoryKv;
 pub use memory_vectors::{MemoryVectors, VectorChange};
 pub use models::{Labels, ModelAsk, ModelReply, ModelService, NoModels};

@@ -51,7 +51,10 @@ pub(crate) fn load(core: &Arc<Core>, spec: PluginSpec) -> Result<Arc<Plugin>, Lo
     let (bytes, wanted) = (spec.component.clone(), spec.snapshot);
     let config = if spec.config.is_null() { Value::Object(Default::default()) } else { spec.config.clone() };
     let keeps = [("kv", core.config.kv.waits()), ("vectors", core.config.vectors.waits())];
-    let waits = asks_others(&used) || keeps.iter().any(|(capability, waits)| *waits && used.contains(capability));
+    // A folder may be another machine's, which may be away.
+    let waits = asks_others(&used)
+        || used.contains("documents")
+        || keeps.iter().any(|(capability, waits)| *waits && used.contains(capability));
     let work = if waits { Work::Wait } else { Work::Compute };
     let mut blueprint = Blueprint { work, ..blueprint(core, spec, pre, stages, opened, &config) };
 
@@ -99,7 +102,11 @@ impl Opened {
         let refuse = |capability, message| LoadCause::Grant { capability, message };
         let http = match &grants.http {
             Some(grant) if used.contains("http") => {
-                let access = HttpAccess::open(core.config.http.as_ref(), grant, grants.secrets.values());
+                let access = HttpAccess::open(
+                    core.config.http.as_ref(),
+                    grant,
+                    grants.secrets.values().map(|secret| &secret.value),
+                );
                 Some(Arc::new(access.map_err(|message| refuse("http", message))?))
             }
             _ => None,
@@ -129,6 +136,7 @@ pub(crate) fn blueprint(
     config: &Value,
 ) -> Blueprint {
     Blueprint {
+        memory_peak: Some(core.registry.peak_of(&spec.name)),
         name: spec.name.into(),
         pre,
         stages,
@@ -147,7 +155,6 @@ pub(crate) fn blueprint(
         work: Work::Compute,
         shared: spec.shared,
         is_configured: false,
-        memory_peak: Some(Arc::default()),
     }
 }
 
@@ -268,7 +275,7 @@ fn trial_state(core: &Core, blueprint: Arc<Blueprint>, phase: Phase) -> HostStat
     let namespace = Namespace::of_tenant(blueprint.name.clone(), nobody.clone());
     let scratch: Arc<dyn KvStore> = Arc::new(MemoryKv::new(blueprint.grants.kv_bytes.unwrap_or(0)));
     let vectors = Arc::new(MemoryVectors::new(TRIAL_VECTORS, TRIAL_VECTORS));
-    let blueprint = Arc::new(Blueprint { vectors, ..Blueprint::clone(&blueprint) });
+    let blueprint = Arc::new(Blueprint { vectors, memory_peak: None, ..Blueprint::clone(&blueprint) });
     HostState::new(blueprint, namespace, scratch, core.registry.clone(), nobody, phase)
 }
 

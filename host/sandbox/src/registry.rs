@@ -11,6 +11,8 @@ use crate::pool::Pool;
 use crate::pools::Pools;
 use crate::slots::{Slot, Slots};
 use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tidegate_fair::{Owner, Places};
@@ -34,6 +36,8 @@ pub(crate) struct Registry {
     max_idle: Duration,
     recycle_after: u32,
     pools: Mutex<Vec<Weak<Pools>>>,
+    /// The most memory that one instance has had, for each name of plugins that are loaded.
+    peaks: Mutex<HashMap<String, Weak<AtomicUsize>>>,
 }
 
 /// An instance without work.
@@ -54,12 +58,25 @@ impl Registry {
             max_idle: config.max_idle,
             recycle_after: config.recycle_after_calls,
             pools: Mutex::default(),
+            peaks: Mutex::default(),
         }
     }
 
     /// Makes the idle instances of a new plugin known.
     pub(crate) fn enroll(&self, pools: &Arc<Pools>) {
         self.pools.lock().push(Arc::downgrade(pools));
+    }
+
+    /// The most memory that one instance has had of all plugins of that name: one that is loaded anew, or twice, goes on from
+    /// there.
+    pub(crate) fn peak_of(&self, name: &str) -> Arc<AtomicUsize> {
+        let mut peaks = self.peaks.lock();
+        peaks.retain(|_, peak| peak.strong_count() > 0);
+        peaks.get(name).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let peak = Arc::default();
+            peaks.insert(name.to_owned(), Arc::downgrade(&peak));
+            peak
+        })
     }
 
     /// How many instances without work there are.
@@ -237,7 +254,20 @@ mod tests {
     use crate::sandbox::Snapshot;
     use crate::slots::share_of;
     use std::pin::pin;
+    use std::sync::atomic::Ordering;
     use tidegate_types::TenantId;
+
+    #[test]
+    fn a_plugin_that_is_loaded_again_goes_on_with_its_peak_and_a_new_one_begins() {
+        let registry = Registry::new(&SandboxConfig::default());
+        let (first, second) = (registry.peak_of("a"), registry.peak_of("a"));
+        first.store(5, Ordering::Relaxed);
+        drop(first);
+        assert_eq!(registry.peak_of("a").load(Ordering::Relaxed), 5);
+        drop(second);
+        assert_eq!(registry.peak_of("a").load(Ordering::Relaxed), 0);
+        assert_eq!(registry.peaks.lock().len(), 1);
+    }
 
     fn of(tenant: &str) -> Owner {
         share_of(TenantId::new(tenant))

@@ -166,6 +166,19 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Bytes of what a plugin said that stand in a line of the host's own; the plugin's lines, which have a budget, may be longer.
+const MAX_SAID_BYTES: usize = 1024;
+
+/// A guest's words as a part of one line of the log, however long they are and whatever is in them.
+pub fn for_line(said: &str) -> Cow<'_, str> {
+    let escaped = escape(said);
+    if escaped.len() <= MAX_SAID_BYTES {
+        return escaped;
+    }
+    let end = escaped.floor_char_boundary(MAX_SAID_BYTES);
+    Cow::Owned(format!("{}... ({} bytes more)", &escaped[..end], escaped.len() - end))
+}
+
 /// What an escaped text takes in a log that quotes it: as JSON does, or as a field of a line is.
 fn written_bytes(text: &str) -> usize {
     let bytes = |character: char| match character {
@@ -200,6 +213,14 @@ fn join(fields: &Attrs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_plugin_says_is_part_of_one_line() {
+        assert_eq!(for_line("not today"), "not today");
+        assert_eq!(for_line("no\nWARN forged"), "no\\nWARN forged");
+        let long = for_line(&"é".repeat(1 << 20)).into_owned();
+        assert!(long.len() < 1100 && long.ends_with("... (2096128 bytes more)"), "{long}");
+    }
 
     #[test]
     fn a_line_over_the_budget_is_counted_and_ends_the_calls_log() {

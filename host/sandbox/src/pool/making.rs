@@ -6,6 +6,8 @@
 //! sees to it; it ends with its plugin. It holds no place, as what is idle holds none: no call waits for one because of it.
 
 use super::{Idle, Lease, Place, Places, Pool};
+use crate::capability::for_line;
+use crate::failure;
 use crate::instance::Instance;
 use crate::lane::Count;
 use crate::slots::Slot;
@@ -60,7 +62,12 @@ async fn see_through(clock: Clock, turn: Turn, make: Make) {
     let _running = clock.running();
     match make.await {
         Ok(instance) => turn.0.hand_on(instance, Instant::now()),
-        Err(error) => tracing::warn!("an instance that no call sees to was not made: {error}"),
+        Err(error) => {
+            let why = error.to_string();
+            tracing::warn!("an instance that no call sees to was not made: {}", for_line(&why));
+            // Others may wait for what it had.
+            turn.0.registry.relieve(turn.0.work());
+        }
     }
 }
 
@@ -113,7 +120,11 @@ impl Pool {
         let slot = self.registry.slot(self.work(), &self.share, until + waited).await;
         let slot = slot.ok_or_else(|| self.full())?;
         let began = Instant::now();
-        let instance = Making { pool: self, make: Some(self.make(slot)) }.await?;
+        let making = Making { pool: self, make: Some(self.make(slot)) };
+        // Of the one time for both.
+        let left = self.blueprint.configure_wall().saturating_sub(waited);
+        let made = tokio::time::timeout(left, making).await;
+        let instance = made.unwrap_or_else(|_| Err(failure::of_slow_start(&self.blueprint)))?;
         Ok(Lease { instance, is_late: true, made_in: waited + began.elapsed(), place })
     }
 
@@ -153,6 +164,9 @@ impl Pool {
             && let Some(turn) = self.turn()
         {
             makings.start(&runtime, turn, make);
+        } else {
+            drop(make);
+            self.registry.relieve(self.work());
         }
     }
 
