@@ -192,6 +192,7 @@ fn remarks(
     let sees = kinds.iter().any(|kind| kind.sees_content());
     let origins = stage.grants.content_leaves_to().filter(|_| sees && used.contains("http"));
     let leaves = origins.map(|origins| format!("MAY SEND WHAT IT SEES TO {origins}"));
+    let kept = if sees { None } else { sends_kept(&stage.grants, used) };
     let asks = if sees && used.contains("models") { asked_upstreams(&stage.grants, models) } else { Vec::new() };
 
     let (promised, most) = (plugin.descriptor().holdback_bytes.unwrap_or(0) as usize, holdback(stage));
@@ -212,7 +213,14 @@ fn remarks(
 
     let idle = unused(&stage.grants, used, sends_secrets, sees).join(", ");
     let idle = (!idle.is_empty()).then(|| format!("uses nothing of these grants, which can go: {idle}"));
-    leaves.into_iter().chain(asks).chain(withholds).chain(undeclared).chain(idle)
+    leaves.into_iter().chain(kept).chain(asks).chain(withholds).chain(undeclared).chain(idle)
+}
+
+/// Of a plugin that sees no content itself: what others have put into its collections may be some.
+fn sends_kept(grants: &GrantsConfig, used: &BTreeSet<&'static str>) -> Option<String> {
+    let origins = grants.http.as_ref().filter(|_| used.contains("http"))?.origins.join(", ");
+    let names: Vec<&str> = grants.vectors.keys().map(String::as_str).filter(|_| used.contains("vectors")).collect();
+    (!names.is_empty()).then(|| format!("MAY SEND WHAT OTHERS KEEP IN {} TO {origins}", names.join(", ")))
 }
 
 /// A line for each model of the grants that is an upstream's: what the plugin asks it leaves the machine.
@@ -308,5 +316,22 @@ fn fact(stage: &StageConfig, plugin: &anyhow::Result<Arc<Plugin>>, kinds: &[Stag
             format!("plugin    {} {} ({}){begin}", stage.plugin, plugin.descriptor().version, kinds.join(", "))
         }
         Err(why) => format!("plugin    {} DID NOT LOAD: {why:#}", stage.plugin),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_keep_may_leave_by_whoever_reads_it_and_has_http() {
+        let grants = |text: &str| toml::from_str::<GrantsConfig>(text).unwrap();
+        let (all, no_http) = (BTreeSet::from(["http", "vectors"]), BTreeSet::from(["vectors"]));
+        let both = grants("http = { origins = [\"https://a.example\"] }\nvectors = { notes = \"read\" }");
+        let told = sends_kept(&both, &all).unwrap();
+        assert_eq!(told, "MAY SEND WHAT OTHERS KEEP IN notes TO https://a.example");
+        assert_eq!(sends_kept(&both, &no_http), None);
+        assert_eq!(sends_kept(&grants("http = { origins = [\"https://a.example\"] }"), &all), None);
+        assert_eq!(sends_kept(&grants("vectors = { notes = \"read\" }"), &all), None);
     }
 }
