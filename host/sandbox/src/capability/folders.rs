@@ -148,12 +148,29 @@ fn open_unlinked(path: &Path) -> std::io::Result<File> {
         return Err(link());
     }
     let file = File::open(path)?;
-    // Someone may have put a link there in between: what was opened must be what lies there, unlinked, now.
+    // Someone may have put a link there in between, or in the place of a folder on the way, and taken it back: what was opened
+    // must be what lies there, unlinked, now.
     let (opened, there) = (file.metadata()?, fs::symlink_metadata(path)?);
-    if !opened.is_file() || !is_same(&opened, &there) || path.canonicalize()? != path {
+    if place_of(&file).is_some_and(|place| place != path)
+        || !opened.is_file()
+        || !is_same(&opened, &there)
+        || path.canonicalize()? != path
+    {
         return Err(link());
     }
     Ok(file)
+}
+
+/// Where an open file lies, in the kernel's words; `None` where nobody says it.
+#[cfg(target_os = "linux")]
+fn place_of(file: &File) -> Option<PathBuf> {
+    use std::os::fd::AsRawFd;
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn place_of(_: &File) -> Option<PathBuf> {
+    None
 }
 
 #[cfg(unix)]
@@ -388,6 +405,20 @@ mod tests {
         for path in ["docs/file-link", "docs/folder-link/b.txt", "docs/inner-link"] {
             assert!(matches!(mounts.read_now(path, 0, 10), Err(CapabilityError::Invalid(_))), "{path}");
         }
+    }
+
+    /// As it may be for the moment of opening.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_was_opened_by_a_folder_that_is_a_link_lies_elsewhere() {
+        let (outside, folder) = (tree(), tree());
+        let [outside, folder] = [outside.path(), folder.path()].map(|path| path.canonicalize().unwrap());
+        let plain = File::open(folder.join("a/z.txt")).unwrap();
+        assert_eq!(place_of(&plain).unwrap(), folder.join("a/z.txt"));
+        fs::rename(folder.join("a"), folder.join("aside")).unwrap();
+        std::os::unix::fs::symlink(outside.join("a"), folder.join("a")).unwrap();
+        let linked = File::open(folder.join("a/z.txt")).unwrap();
+        assert_eq!(place_of(&linked).unwrap(), outside.join("a/z.txt"));
     }
 
     #[tokio::test]
