@@ -21,7 +21,10 @@ const MESSAGE: &str = "This server does not allow that.";
 
 /// What the host lets one question hold.
 const MAX_TEXTS: usize = 256;
-const MAX_TEXT_BYTES: usize = 1 << 20;
+/// Less than the stage's `output_bytes` of 1 MiB, which the host counts all of a question by: its list of texts costs some
+/// bytes for each, and one that is larger ends the call.
+const MAX_QUESTION_BYTES: usize = 900 << 10;
+const TEXT_BYTES: usize = 32;
 
 /// The settings.
 #[derive(Clone, Debug, Deserialize)]
@@ -126,8 +129,8 @@ impl ModerationGuard {
         let mut seen = Seen::default();
         let mut rest = &pieces[..];
         while !rest.is_empty() {
-            let sizes = rest.iter().map(|(_, piece)| piece.len());
-            let (asked, behind) = rest.split_at(pieces::fit(sizes, MAX_TEXTS, MAX_TEXT_BYTES));
+            let sizes = rest.iter().map(|(_, piece)| piece.len() + TEXT_BYTES);
+            let (asked, behind) = rest.split_at(pieces::fit(sizes, MAX_TEXTS, MAX_QUESTION_BYTES));
             self.ask(asked, &mut seen)?;
             rest = behind;
         }

@@ -104,7 +104,9 @@ fn bad_is_violent() {
     fake::on_classify(|texts| {
         let score = |text: &String| if text.contains("bad") { 0.9 } else { 0.0 };
         assert!(!texts.is_empty() && texts.len() <= MAX_TEXTS);
-        assert!(texts.iter().map(String::len).sum::<usize>() <= MAX_TEXT_BYTES);
+        // As the host counts, with the alias and the list of texts.
+        let passed = texts.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>() + 64;
+        assert!(passed <= 1 << 20, "{passed} bytes at once");
         Ok(texts.iter().map(|text| labels(&[("violence", score(text))])).collect())
     });
 }
@@ -121,6 +123,18 @@ fn one_sentence_of_a_long_text_counts_wherever_it_is() {
     }
     let prompt = Prompt { messages: vec![Message::text("m0", Role::User, &filler)], ..Prompt::default() };
     assert_eq!(guard.inspect_prompt(&Context::default(), &prompt).unwrap().action, Action::Allow);
+}
+
+/// Pieces of 8,000 bytes that would fill a question to the last byte, and then some.
+#[test]
+fn questions_about_large_pieces_stay_within_what_the_host_takes() {
+    bad_is_violent();
+    let guard: ModerationGuard = plugin(r#"{"piece_bytes":8000}"#);
+    for text in ["x".repeat(1_300_000) + " bad", "x ".repeat(1_000_000) + " bad"] {
+        let prompt = Prompt { messages: vec![Message::text("m0", Role::User, &text)], ..Prompt::default() };
+        let verdict = guard.inspect_prompt(&Context::default(), &prompt).unwrap();
+        assert!(matches!(verdict.action, Action::Refuse(_)));
+    }
 }
 
 #[test]
