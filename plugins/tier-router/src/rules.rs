@@ -1,9 +1,10 @@
 //! A row of the table: conditions, all of which must hold, and the models for it.
 
-use crate::code::looks_like_code;
+use crate::code::holds_code;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tidegate_plugin_sdk::{Role, RouteRequest};
+use std::cell::OnceCell;
+use tidegate_plugin_sdk::{Message, Role, RouteRequest};
 
 /// A rule. A condition that is left out holds always.
 #[derive(Debug, Deserialize)]
@@ -27,25 +28,33 @@ pub struct Rule {
 
 /// What rules look at.
 #[derive(Debug)]
-pub struct Asked {
+pub struct Asked<'a> {
     tokens: u32,
-    code: bool,
+    /// The last message of the user.
+    question: Option<&'a Message>,
+    /// Whether that holds code, once a rule wants to know.
+    code: OnceCell<bool>,
     tools: bool,
     class: Option<String>,
     key: Option<String>,
 }
 
-impl Asked {
-    /// The question is the last message of the user.
-    pub fn read(request: &RouteRequest) -> Self {
-        let question = request.messages.iter().rfind(|message| message.role == Role::User);
+impl<'a> Asked<'a> {
+    /// What a request says of itself.
+    pub fn read(request: &'a RouteRequest) -> Self {
         Self {
             tokens: request.prompt_tokens,
-            code: question.is_some_and(|message| message.texts().any(|(_, text)| looks_like_code(text))),
+            question: request.messages.iter().rfind(|message| message.role == Role::User),
+            code: OnceCell::new(),
             tools: attr(&request.attrs, "tools").unwrap_or(false),
             class: attr(&request.attrs, "class"),
             key: attr(&request.attrs, "key"),
         }
+    }
+
+    fn code(&self) -> bool {
+        let texts = |message: &'a Message| message.texts().map(|(_, text)| text).collect::<Vec<_>>();
+        *self.code.get_or_init(|| self.question.is_some_and(|message| holds_code(&texts(message))))
     }
 }
 
@@ -77,8 +86,8 @@ impl Rule {
         }
     }
 
-    /// Whether all conditions hold.
-    pub fn fits(&self, asked: &Asked) -> bool {
+    /// Whether all conditions hold. Code is looked for last: all else costs next to nothing, however long the question is.
+    pub fn fits(&self, asked: &Asked<'_>) -> bool {
         let among = |names: &Option<Vec<String>>, name: &Option<String>| match (names, name) {
             (None, _) => true,
             (Some(names), Some(name)) => names.contains(name),
@@ -86,10 +95,10 @@ impl Rule {
         };
         self.min_tokens.is_none_or(|min| asked.tokens >= min)
             && self.max_tokens.is_none_or(|max| asked.tokens <= max)
-            && self.code.is_none_or(|code| asked.code == code)
             && self.tools.is_none_or(|tools| asked.tools == tools)
             && among(&self.classes, &asked.class)
             && among(&self.keys, &asked.key)
+            && self.code.is_none_or(|code| asked.code() == code)
     }
 
     /// The conditions in words, for the log.
@@ -102,5 +111,27 @@ impl Rule {
         said.extend(self.classes.as_ref().map(|classes| format!("class {}", classes.join(" or "))));
         said.extend(self.keys.as_ref().map(|keys| format!("key {}", keys.join(" or "))));
         if said.is_empty() { "always".into() } else { said.join(", ") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(json: &str) -> Rule {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn code_is_looked_for_only_where_a_rule_hangs_on_it() {
+        let attrs = vec![("key".to_owned(), "\"free\"".to_owned())];
+        let messages = vec![Message::text("m0", Role::User, "```\nx\n```")];
+        let request = RouteRequest { messages, attrs, ..RouteRequest::default() };
+        let asked = Asked::read(&request);
+        assert!(rule(r#"{"models":["a"],"keys":["free"]}"#).fits(&asked));
+        assert!(!rule(r#"{"models":["a"],"keys":["paid"],"code":true}"#).fits(&asked));
+        assert_eq!(asked.code.get(), None);
+        assert!(rule(r#"{"models":["a"],"keys":["free"],"code":true}"#).fits(&asked));
+        assert_eq!(asked.code.get(), Some(&true));
     }
 }
