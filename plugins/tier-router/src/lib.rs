@@ -9,6 +9,8 @@ pub mod rules;
 
 use rules::{Asked, Rule};
 use serde::Deserialize;
+use std::cell::Cell;
+use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::{
     Attrs, Candidate, Context, Decision, Descriptor, Error, Plugin, RouteRequest, Router, Setting,
 };
@@ -26,7 +28,11 @@ pub struct Config {
 
 /// The plugin.
 #[derive(Debug)]
-pub struct TierRouter(Config);
+pub struct TierRouter {
+    config: Config,
+    /// That nothing of what is named was offered, which says nothing of the next request.
+    has_warned: Cell<bool>,
+}
 
 impl Plugin for TierRouter {
     type Config = Config;
@@ -34,7 +40,11 @@ impl Plugin for TierRouter {
     fn describe() -> Descriptor {
         Descriptor::new("tier-router", env!("CARGO_PKG_VERSION"), "Chooses a model by length, code, caller and load")
             .setting(Setting::new("rules", RULES, "[]", "The first rule that fits a request names its models"))
-            .setting(Setting::texts("default", &[], "Models when no rule fits; none means the server's order"))
+            .setting(Setting::texts(
+                "default",
+                &[],
+                "Models when no rule fits, or none of its models is offered; none means the server's order",
+            ))
             .setting(Setting::switch("others", true, "Models that are not named follow as fallbacks"))
             .setting(Setting::integer(
                 "max_waiting",
@@ -57,26 +67,23 @@ impl Plugin for TierRouter {
         if !config.others && config.default.is_empty() {
             return Err(Error::InvalidConfig("`others` is false, so `default` must name a model".into()));
         }
-        Ok(Self(config))
+        Ok(Self { config, has_warned: Cell::new(false) })
     }
 }
 
 impl Router for TierRouter {
     fn route(&self, _: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error> {
-        let asked = Asked::read(request);
-        let rule = self.0.rules.iter().position(|rule| rule.fits(&asked));
-        let wanted = rule.map_or(&self.0.default, |idx| &self.0.rules[idx].models);
-        let mut order: Vec<&Candidate> =
-            wanted.iter().filter_map(|id| candidates.iter().find(|c| c.id == *id)).collect();
-        if self.0.others || order.is_empty() {
-            order.extend(candidates.iter().filter(|c| !wanted.contains(&c.id)));
-        }
-        if order.is_empty() {
+        if candidates.is_empty() {
             return Err(Error::Unavailable("no model was offered".into()));
         }
+        let asked = Asked::read(request);
+        let rules = &self.config.rules;
+        let rule = rules.iter().position(|rule| rule.fits(&asked));
+        let wanted = rule.map_or(&self.config.default, |idx| &rules[idx].models);
+        let mut order = self.order(wanted, candidates);
         order.sort_by_key(|candidate| self.readiness(candidate, request.prompt_tokens));
         let reason = match rule {
-            Some(idx) => format!("rule {}: {}", idx + 1, self.0.rules[idx].describe()),
+            Some(idx) => format!("rule {}: {}", idx + 1, rules[idx].describe()),
             None => "no rule fits".into(),
         };
         Ok(Decision { order: each_once(&order), reason, attrs: Attrs::new() })
@@ -104,12 +111,33 @@ enum Readiness {
 }
 
 impl TierRouter {
+    /// What is wanted, else `default`, of what was offered; behind it the others, if they may follow or nothing else is there.
+    fn order<'a>(&self, wanted: &[String], candidates: &'a [Candidate]) -> Vec<&'a Candidate> {
+        let Config { default, others, .. } = &self.config;
+        let offered = |ids: &[String]| -> Vec<&'a Candidate> {
+            ids.iter().filter_map(|id| candidates.iter().find(|candidate| candidate.id == *id)).collect()
+        };
+        let mut order = offered(wanted);
+        if order.is_empty() {
+            order = offered(default);
+        }
+        if order.is_empty() && !others && !self.has_warned.replace(true) {
+            log::warn(
+                "neither what a rule names nor `default` was offered: all others serve, though `others` is false",
+            );
+        }
+        if *others || order.is_empty() {
+            order.extend(candidates);
+        }
+        order
+    }
+
     fn readiness(&self, candidate: &Candidate, prompt_tokens: u32) -> Readiness {
         let waiting = rules::attr::<u64>(&candidate.attrs, "waiting").unwrap_or(0);
         match candidate {
             c if !c.healthy => Readiness::OutOfOrder,
             c if !c.fits(prompt_tokens) => Readiness::TooSmall,
-            _ if waiting > self.0.max_waiting => Readiness::Overloaded,
+            _ if waiting > self.config.max_waiting => Readiness::Overloaded,
             _ => Readiness::Ready,
         }
     }

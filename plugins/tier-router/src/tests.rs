@@ -1,6 +1,7 @@
 //! Behaviour of the router as a whole.
 
 use super::*;
+use tidegate_plugin_sdk::host::fake;
 use tidegate_plugin_sdk::plugin::configure;
 use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
 use tidegate_plugin_sdk::{Message, Role};
@@ -64,6 +65,23 @@ fn models_that_are_not_named_can_be_left_out() {
     assert_eq!(order(config, &asked("Hello", 5, &[]), &offered()), ["small", "large"]);
     let only = [candidate("other")];
     assert_eq!(order(config, &asked("Hello", 5, &[]), &only), ["other"], "some model must serve");
+}
+
+#[test]
+fn where_no_model_of_a_rule_is_offered_the_default_stands_in() {
+    let config = r#"{"rules":[{"code":true,"models":["gone"]}],"default":["small"],"others":false}"#;
+    let code = asked("```\nx\n```", 5, &[]);
+    assert_eq!(order(config, &code, &offered()), ["small"]);
+    let with_others = config.replace(",\"others\":false", "");
+    assert_eq!(order(&with_others, &code, &offered()), ["small", "large", "coder", "cheap"]);
+    assert_eq!(fake::take_log(), []);
+    let router = plugin::<TierRouter>(config);
+    for _ in 0..2 {
+        let order = router.route(&Context::default(), &code, &[candidate("large"), candidate("cheap")]).unwrap().order;
+        assert_eq!(order, ["large", "cheap"], "some model must serve");
+    }
+    let lines = fake::take_log();
+    assert!(lines.len() == 1 && lines[0].1.contains("`others` is false"), "{lines:?}");
 }
 
 #[test]
