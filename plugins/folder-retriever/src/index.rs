@@ -4,6 +4,7 @@
 //! them, else they are read, at most so many bytes for one question. What is left is said in the log and follows
 //! with the next questions.
 
+use crate::begun::{self, Standing};
 use crate::record::{FileIndex, Stamp};
 use crate::store;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,15 @@ pub struct Bounds {
     pub read_bytes: u64,
     /// How old the list of files may be.
     pub refresh_ms: u64,
+}
+
+/// When a file is read.
+enum Turn {
+    Now,
+    /// With another question.
+    Later,
+    /// Not before it changes, or its mark is over.
+    Never,
 }
 
 /// The index.
@@ -161,16 +171,33 @@ impl Index {
             } else if let Some(file) = self.stored(path, stamp) {
                 self.files.push(file);
                 spent += stamp.size_bytes / LOADS_FOR_A_READ;
-            } else if spent == 0 || spent + stamp.size_bytes <= self.bounds.read_bytes {
-                spent += self.read(path, stamp);
             } else {
-                left += 1;
+                match self.turn(path, stamp, spent) {
+                    Turn::Now => spent += self.read(path, stamp, spent == 0),
+                    Turn::Later => left += 1,
+                    Turn::Never => {}
+                }
             }
         }
         if left > 0 {
             log::info(&format!("{left} of {} files are not indexed yet; they follow", self.files.len() + left));
         }
         left == 0
+    }
+
+    /// When a file is read of which nothing is stored, by a call that has read so many bytes.
+    fn turn(&mut self, path: &str, stamp: &Stamp, spent: u64) -> Turn {
+        let fits = spent == 0 || spent + stamp.size_bytes <= self.bounds.read_bytes;
+        match begun::standing(path, stamp) {
+            Standing::TooLarge => {
+                let (kib, remedy) = (stamp.size_bytes >> 10, "raise `limits.cpu_ms` or lower `max_file_kib`");
+                self.say(format!("{path} is left out: calls ended while they indexed its {kib} KiB; {remedy}"));
+                Turn::Never
+            }
+            Standing::New if fits => Turn::Now,
+            Standing::Suspect if spent == 0 => Turn::Now,
+            _ => Turn::Later,
+        }
     }
 
     fn stored(&mut self, path: &str, stamp: &Stamp) -> Option<FileIndex> {
@@ -180,8 +207,18 @@ impl Index {
         })
     }
 
+    /// Reads a file, which has a mark meanwhile in case that the call ends in it.
+    fn read(&mut self, path: &str, stamp: &Stamp, is_alone: bool) -> u64 {
+        let begun = begun::begin(path, stamp, is_alone);
+        let bytes = self.read_marked(path, stamp);
+        if let Err(error) = begun.and_then(|()| begun::end(path, stamp)) {
+            self.say(format!("storage is not used: {error}"));
+        }
+        bytes
+    }
+
     /// Bytes that were read: none of a file that cannot be, which would keep those behind it out for ever.
-    fn read(&mut self, path: &str, stamp: &Stamp) -> u64 {
+    fn read_marked(&mut self, path: &str, stamp: &Stamp) -> u64 {
         let text = match read_all(path, stamp.size_bytes).map(String::from_utf8) {
             Ok(Ok(text)) => text,
             Ok(Err(_)) => {

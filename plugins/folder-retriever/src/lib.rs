@@ -4,6 +4,7 @@
 //! keeps it in memory as well. Read in the order of a question: [`index`] brings the index up to date,
 //! [`rank`] finds passages, and their text is read from the files.
 
+mod begun;
 pub mod index;
 pub mod passages;
 pub mod rank;

@@ -124,6 +124,59 @@ fn a_cold_instance_loads_a_large_index_over_several_questions() {
     assert_eq!((indexed, fake::take_reads().len()), (vec![2, 4, 5], 0));
 }
 
+/// A file that may be too large, and what a call does first that is to read it.
+fn put_large(modified_unix_ms: u64) -> impl Fn(bool) {
+    let text = format!("needle {}", "hay ".repeat(30_000));
+    fake::put_file("docs/large.txt", modified_unix_ms, text.as_bytes());
+    let stamp = record::Stamp { size_bytes: text.len() as u64, modified_unix_ms, passage_bytes: 800 };
+    move |is_alone| begun::begin("docs/large.txt", &stamp, is_alone).unwrap()
+}
+
+#[test]
+fn a_file_in_which_calls_end_is_left_out_until_it_changes() {
+    folder();
+    let config = r#"{"mount":"docs","refresh_ms":0}"#;
+    let begin = put_large(1);
+    (0..2).for_each(|_| begin(true));
+    fake::advance_ms(10_000);
+    let retriever: FolderRetriever = plugin(config);
+    assert_eq!(uris(&ask(&retriever, "needle")), [""; 0]);
+    assert_eq!(uris(&ask(&retriever, "ferry")), ["docs/ferry.md"], "the others are found");
+    let lines: Vec<String> = fake::take_log().into_iter().map(|(_, line)| line).collect();
+    let expected = "docs/large.txt is left out: calls ended while they indexed its 117 KiB; \
+                    raise `limits.cpu_ms` or lower `max_file_kib`";
+    assert_eq!(lines, [expected]);
+    assert!(!fake::take_reads().contains(&"docs/large.txt".to_owned()));
+    let _ = put_large(2);
+    assert_eq!(uris(&ask(&retriever, "needle")), ["docs/large.txt"]);
+    assert!(fake::kv_keys().iter().all(|key| !key.starts_with("begun/")), "what went well leaves no mark");
+}
+
+#[test]
+fn a_file_in_which_a_call_ended_is_read_by_one_that_did_nothing_else() {
+    folder();
+    // After other work, which may have taken the time; and once without, when the caller went away.
+    let begin = put_large(1);
+    (0..3).for_each(|_| begin(false));
+    begin(true);
+    fake::advance_ms(10_000);
+    let retriever: FolderRetriever = plugin(r#"{"mount":"docs"}"#);
+    assert_eq!(uris(&ask(&retriever, "needle")), [""; 0], "the others came first");
+    assert_eq!(uris(&ask(&retriever, "needle")), ["docs/large.txt"]);
+}
+
+#[test]
+fn a_file_at_which_another_instance_is_at_work_is_waited_for() {
+    folder();
+    let begin = put_large(1);
+    begin(true);
+    let retriever: FolderRetriever = plugin(r#"{"mount":"docs"}"#);
+    assert_eq!([ask(&retriever, "ferry").len(), ask(&retriever, "needle").len()], [1, 0]);
+    assert_eq!(ask(&retriever, "needle").len(), 0, "though nothing else is to be done");
+    fake::advance_ms(10_000);
+    assert_eq!(ask(&retriever, "needle").len(), 1);
+}
+
 #[test]
 fn what_is_left_out_is_said_once() {
     fake::put_file("docs/big.txt", 1, &[b'x'; 2048]);

@@ -1,0 +1,76 @@
+//! Marks of files that are being indexed. To index a large file may take more time than a call has: its instance is gone then
+//! before anything of the file is kept, and without a mark the next one would begin with that file again, for ever.
+
+use crate::record::{Stamp, fingerprint};
+use serde::{Deserialize, Serialize};
+use tidegate_plugin_sdk::Error;
+use tidegate_plugin_sdk::host::{clock, kv};
+
+/// Smaller files have no mark: they take some milliseconds.
+const MARKED_BYTES: u64 = 64 * 1024;
+/// So long another instance may still be at work on a file.
+const AT_WORK_MS: u64 = 10_000;
+/// So many calls end in a file before it is left out: a caller that goes away ends one, too.
+const MAX_ENDED: u32 = 2;
+/// After that a file is tried again: there may be more time by then.
+const TTL_MS: u64 = 3600 * 1000;
+
+/// What is known of a file whose index is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nobody began with it.
+    New,
+    /// Somebody did, and may be at work.
+    UnderWay,
+    /// A call ended in it, for whatever reason.
+    Suspect,
+    /// As many did as may, and had done nothing else before.
+    TooLarge,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    stamp: Stamp,
+    /// Calls that began with it and had done nothing else before.
+    alone: u32,
+    since_unix_ms: u64,
+}
+
+/// How a file stands that is now as `stamp` says.
+pub(crate) fn standing(path: &str, stamp: &Stamp) -> Standing {
+    if stamp.size_bytes < MARKED_BYTES {
+        return Standing::New;
+    }
+    match mark(path, stamp) {
+        None => Standing::New,
+        Some(mark) if clock::now_unix_ms().saturating_sub(mark.since_unix_ms) < AT_WORK_MS => Standing::UnderWay,
+        Some(mark) if mark.alone < MAX_ENDED => Standing::Suspect,
+        Some(_) => Standing::TooLarge,
+    }
+}
+
+fn mark(path: &str, stamp: &Stamp) -> Option<Mark> {
+    let bytes = kv::get(&key(path)).unwrap_or_default()?;
+    let mark: Option<Mark> = postcard::from_bytes(&bytes).ok();
+    mark.filter(|mark| mark.stamp == *stamp)
+}
+
+/// Marks a file that a call begins with; `is_alone` where it did nothing else before.
+pub(crate) fn begin(path: &str, stamp: &Stamp, is_alone: bool) -> Result<(), Error> {
+    if stamp.size_bytes < MARKED_BYTES {
+        return Ok(());
+    }
+    let alone = mark(path, stamp).map_or(0, |mark| mark.alone) + u32::from(is_alone);
+    let mark = Mark { stamp: stamp.clone(), alone, since_unix_ms: clock::now_unix_ms() };
+    let bytes = postcard::to_allocvec(&mark).map_err(|problem| Error::Other(format!("{path}: {problem}")))?;
+    kv::set(&key(path), &bytes, Some(TTL_MS))
+}
+
+/// Takes a file's mark away.
+pub(crate) fn end(path: &str, stamp: &Stamp) -> Result<(), Error> {
+    if stamp.size_bytes < MARKED_BYTES { Ok(()) } else { kv::delete(&key(path)) }
+}
+
+fn key(path: &str) -> String {
+    format!("begun/{:016x}", fingerprint(path))
+}
