@@ -4,9 +4,9 @@
 pub mod examples;
 pub mod vectors;
 
+use examples::{Examples, Time, embed};
 use serde::Deserialize;
 use std::cell::RefCell;
-use std::rc::Rc;
 use tidegate_plugin_sdk::host::metrics::count;
 use tidegate_plugin_sdk::{
     Candidate, Capability, Context, Decision, Descriptor, Error, Message, Plugin, Role, RouteRequest, Router, Setting,
@@ -47,7 +47,8 @@ pub struct SemanticRouter {
     utterances: Vec<String>,
     /// The route of each.
     of_route: Vec<usize>,
-    vectors: RefCell<Option<Rc<[Unit]>>>,
+    /// The vectors of the first ones: of all of them, but until they are made.
+    known: RefCell<Vec<Unit>>,
 }
 
 /// The nearest route.
@@ -88,7 +89,7 @@ impl Plugin for SemanticRouter {
         let pairs = config.routes.iter().enumerate();
         let pairs = pairs.flat_map(|(idx, route)| route.utterances.iter().map(move |text| (idx, text.clone())));
         let (of_route, utterances) = pairs.unzip();
-        Ok(Self { config, utterances, of_route, vectors: RefCell::default() })
+        Ok(Self { config, utterances, of_route, known: RefCell::default() })
     }
 }
 
@@ -122,9 +123,10 @@ fn check(config: &Config) -> Result<(), String> {
 }
 
 impl Router for SemanticRouter {
-    fn route(&self, _: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error> {
+    fn route(&self, ctx: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error> {
+        let time = Time::of(ctx);
         let nearest = match question(&request.messages, self.config.text_bytes) {
-            Some(question) => Some(self.nearest(question)?),
+            Some(question) => Some(self.nearest(question.to_owned(), &time)?),
             None => None,
         };
         let chosen = nearest.filter(|nearest| {
@@ -146,31 +148,35 @@ impl Router for SemanticRouter {
 
 impl SemanticRouter {
     /// The route with the nearest example; the first of equal ones.
-    fn nearest(&self, question: &str) -> Result<Nearest, Error> {
-        let known = self.vectors.borrow().clone();
-        if let Some(examples) = known {
-            let asked = examples::embed(&self.config.model, &[question.to_owned()])?.remove(0);
-            if let Some(nearest) = self.compare(&asked, &examples) {
+    fn nearest(&self, question: String, time: &Time) -> Result<Nearest, Error> {
+        let mut known = self.known.borrow_mut();
+        if known.len() == self.utterances.len() {
+            let asked = embed(&self.config.model, std::slice::from_ref(&question))?.remove(0);
+            if let Some(nearest) = self.compare(&asked, &known) {
                 return Ok(nearest);
             }
             // The model behind the alias was changed, and what is known is another one's.
-            *self.vectors.borrow_mut() = None;
+            known.clear();
         }
-        let (asked, examples) = self.begin(question)?;
-        let nearest = self.compare(&asked, &examples);
+        let asked = self.begin(question, &mut known, time)?;
+        let nearest = self.compare(&asked, &known);
         nearest.ok_or_else(|| Error::Other("the model's vectors have different dimensions each time".into()))
     }
 
-    /// Asks about a question and an example at once: what that says tells whether what was kept is this model's.
-    fn begin(&self, question: &str) -> Result<(Unit, Rc<[Unit]>), Error> {
-        let texts = [question.to_owned(), self.utterances[0].clone()];
-        let vectors = examples::embed(&self.config.model, &texts)?;
+    /// Asks about a question and an example at once: what that says tells whether what was kept is this model's. Then about the
+    /// other examples; what there is no time for follows with the next questions, and until then there is no route.
+    fn begin(&self, question: String, known: &mut Vec<Unit>, time: &Time) -> Result<Unit, Error> {
+        let Config { model, examples_ttl_s, .. } = &self.config;
+        let vectors = embed(model, &[question, self.utterances[0].clone()])?;
         let [asked, first] = <[Unit; 2]>::try_from(vectors)
             .map_err(|vectors| Error::Other(format!("{} vectors for 2 texts", vectors.len())))?;
-        let ttl_ms = self.config.examples_ttl_s * 1_000;
-        let loaded: Rc<[Unit]> = examples::load(&self.config.model, &self.utterances, &first, ttl_ms)?.into();
-        *self.vectors.borrow_mut() = Some(Rc::clone(&loaded));
-        Ok((asked, loaded))
+        let examples = Examples { model, utterances: &self.utterances, ttl_ms: examples_ttl_s * 1_000 };
+        examples.follow(&first, known, time)?;
+        let (have, all) = (known.len(), self.utterances.len());
+        if have < all {
+            return Err(Error::Unavailable(format!("{have} of {all} examples have vectors; the next questions go on")));
+        }
+        Ok(asked)
     }
 
     fn compare(&self, asked: &Unit, examples: &[Unit]) -> Option<Nearest> {

@@ -4,7 +4,7 @@ use super::*;
 use crate::vectors::{from_bytes, to_bytes};
 use proptest::prelude::*;
 use tidegate_plugin_sdk::Part;
-use tidegate_plugin_sdk::host::fake;
+use tidegate_plugin_sdk::host::{clock, fake, kv};
 use tidegate_plugin_sdk::plugin::configure;
 use tidegate_plugin_sdk::testing::{assert_readme_is_true, plugin};
 
@@ -100,14 +100,85 @@ fn examples_are_asked_about_once_and_kept_for_the_next_instance() {
     // Damaged storage, and storage that is full, cost a question to the model.
     for damage in [&b""[..], b"\x03\0\0\0abc", &[0xff; 40]] {
         let key = fake::kv_keys().remove(0);
-        tidegate_plugin_sdk::host::kv::set(&key, damage, None).unwrap();
+        kv::set(&key, damage, None).unwrap();
         assert_eq!(ask(), "coder");
     }
     let key = fake::kv_keys().remove(0);
-    tidegate_plugin_sdk::host::kv::delete(&key).unwrap();
+    kv::delete(&key).unwrap();
     fake::limit_kv(8);
     assert_eq!(ask(), "coder");
     assert!(fake::take_log().iter().any(|(_, line)| line.contains("not kept")));
+}
+
+/// A config of so many examples, of which the last one is near to nothing else.
+fn many(examples: usize) -> String {
+    let mut texts: Vec<String> = (1..examples).map(|n| format!("\"rust {n}\"")).collect();
+    texts.push("\"contract\"".into());
+    format!(r#"{{"routes":[{{"name":"a","models":["lawyer"],"utterances":[{}]}}]}}"#, texts.join(","))
+}
+
+/// A model of so many dimensions that takes so long for each question.
+fn embeds_slowly(dimensions: usize, ms: u64) {
+    fake::on_embed(move |texts| {
+        fake::advance_ms(ms);
+        Ok(texts.iter().map(|text| [embed(text), vec![0.0; dimensions - 3]].concat()).collect())
+    });
+}
+
+#[test]
+fn examples_that_take_longer_than_a_call_are_there_after_some() {
+    embeds_slowly(1_536, 150);
+    let context = Context { deadline_ms: 1_000, ..Context::default() };
+    let ask = |router: &SemanticRouter| router.route(&context, &asking("contract"), &candidates());
+    // Each time another instance, as when the last one was stopped.
+    for have in [48, 96, 144, 192] {
+        let began = clock::monotonic_ms();
+        let Err(Error::Unavailable(problem)) = ask(&plugin(&many(200))) else { panic!("{have} were enough") };
+        assert!(problem.contains(&format!("{have} of 200 examples")), "{problem}");
+        assert!(clock::monotonic_ms() - began < 1_000);
+    }
+    assert_eq!(ask(&plugin(&many(200))).unwrap().reason, "route `a` (1.00)");
+    assert_eq!(fake::counted("embedded"), 200 + 5 * 2, "none of them twice");
+    // An instance that lives on has them in memory, where nothing is kept.
+    fake::kv_keys().iter().for_each(|key| kv::delete(key).unwrap());
+    fake::limit_kv(0);
+    let router: SemanticRouter = plugin(&many(200));
+    let answers: Vec<bool> = (0..5).map(|_| ask(&router).is_ok()).collect();
+    assert_eq!(answers, [false, false, false, false, true]);
+    assert_eq!(fake::take_log().len(), 5, "that nothing is kept is said once for a question");
+}
+
+#[test]
+fn a_value_in_kv_is_far_below_what_one_call_may_hand_over() {
+    for dimensions in [3, 1_536, 4_096] {
+        embeds_slowly(dimensions, 0);
+        assert_eq!(routed(&plugin(&many(200)), "contract").unwrap().reason, "route `a` (1.00)");
+        let value = |key: &String| kv::get(key).unwrap().unwrap();
+        assert!(fake::kv_keys().iter().all(|key| value(key).len() <= 128 * 1024), "{dimensions} dimensions");
+        let embedded = fake::counted("embedded");
+        routed(&plugin(&many(200)), "contract").unwrap();
+        assert_eq!(fake::counted("embedded") - embedded, 2, "{dimensions} dimensions: all are kept");
+    }
+}
+
+/// Some pieces may be one model's and some another's, where that was exchanged while examples were asked about.
+#[test]
+fn no_piece_of_another_model_is_compared() {
+    embeds_slowly(3, 0);
+    routed(&plugin(&many(40)), "contract").unwrap();
+    let other = |text: &String| {
+        let [code, law, rest]: [f32; 3] = embed(text).try_into().unwrap();
+        vec![law, code, rest]
+    };
+    let keys = fake::kv_keys();
+    let (first, ours) = (&keys[0], kv::get(&keys[1]).unwrap().unwrap());
+    fake::on_embed(move |texts| Ok(texts.iter().map(other).collect()));
+    routed(&plugin(&many(40)), "contract").unwrap();
+    assert_eq!((keys.len(), first.ends_with("/0")), (3, true));
+    kv::set(&keys[1], &ours, None).unwrap();
+    let embedded = fake::counted("embedded");
+    routed(&plugin(&many(40)), "contract").unwrap();
+    assert_eq!(fake::counted("embedded") - embedded, 2 + 16);
 }
 
 #[test]

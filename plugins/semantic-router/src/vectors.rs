@@ -37,17 +37,25 @@ impl Unit {
 }
 
 /// Vectors of one model as bytes: the number of dimensions, then all numbers, little-endian.
-pub fn to_bytes(vectors: &[Unit]) -> Vec<u8> {
-    let dimensions = vectors.first().map_or(0, Unit::dimensions) as u32;
-    let numbers = vectors.iter().flat_map(|unit| &unit.0).flat_map(|x| x.to_le_bytes());
-    dimensions.to_le_bytes().into_iter().chain(numbers).collect()
+pub fn to_bytes<'a>(vectors: impl IntoIterator<Item = &'a Unit>) -> Vec<u8> {
+    let mut bytes = vec![0; size_of::<u32>()];
+    for unit in vectors {
+        bytes[..size_of::<u32>()].copy_from_slice(&(unit.dimensions() as u32).to_le_bytes());
+        bytes.extend(unit.0.iter().flat_map(|x| x.to_le_bytes()));
+    }
+    bytes
+}
+
+/// How many bytes so many vectors are.
+pub fn bytes_of(count: usize, dimensions: usize) -> usize {
+    size_of::<u32>() + count * dimensions * size_of::<f32>()
 }
 
 /// `count` vectors from bytes; `None` where these are not such.
 pub fn from_bytes(bytes: &[u8], count: usize) -> Option<Vec<Unit>> {
     let (dimensions, numbers) = bytes.split_first_chunk::<4>()?;
     let dimensions = u32::from_le_bytes(*dimensions) as usize;
-    if !(1..=MAX_DIMENSIONS).contains(&dimensions) || numbers.len() != count * dimensions * size_of::<f32>() {
+    if !(1..=MAX_DIMENSIONS).contains(&dimensions) || bytes.len() != bytes_of(count, dimensions) {
         return None;
     }
     let vector = |bytes: &[u8]| {
