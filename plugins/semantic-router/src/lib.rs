@@ -126,7 +126,7 @@ impl Router for SemanticRouter {
     fn route(&self, ctx: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error> {
         let time = Time::of(ctx);
         let nearest = match question(&request.messages, self.config.text_bytes) {
-            Some(question) => Some(self.nearest(question.to_owned(), &time)?),
+            Some(question) => Some(self.nearest(question, &time)?),
             None => None,
         };
         let chosen = nearest.filter(|nearest| {
@@ -211,13 +211,24 @@ impl SemanticRouter {
     }
 }
 
-/// The last text of the user that the server did not fetch itself; of a long one the last `most` bytes.
-fn question(messages: &[Message], most: usize) -> Option<&str> {
+/// The last message of the user that the server did not fetch itself: all its texts, one to a line; of a long one about the last
+/// `most` bytes.
+fn question(messages: &[Message], most: usize) -> Option<String> {
     let of_user =
         |message: &&Message| message.role == Role::User && !message.attrs.iter().any(|(key, _)| key == "source");
     let message = messages.iter().rfind(of_user)?;
-    let (_, text) = message.texts().filter(|(_, text)| !text.trim().is_empty()).last()?;
-    Some(&text[text.ceil_char_boundary(text.len().saturating_sub(most))..])
+    let texts: Vec<&str> = message.texts().map(|(_, text)| text.trim()).filter(|text| !text.is_empty()).collect();
+    let (mut ends, mut left) = (Vec::new(), most);
+    for text in texts.into_iter().rev() {
+        if left == 0 {
+            break;
+        }
+        let end = &text[text.ceil_char_boundary(text.len().saturating_sub(left))..];
+        left = left.saturating_sub(end.len() + 1);
+        ends.push(end);
+    }
+    ends.reverse();
+    (!ends.is_empty()).then(|| ends.join("\n"))
 }
 
 tidegate_plugin_sdk::export!(SemanticRouter: Router);

@@ -256,6 +256,23 @@ fn the_users_own_last_words_are_compared() {
 }
 
 #[test]
+fn all_texts_of_the_last_message_are_compared() {
+    embeds();
+    let router: SemanticRouter = plugin(CONFIG);
+    let mut message = Message::text("m0", Role::User, "a contract");
+    message.parts.push(Part::Text("of mine".into()));
+    let asked = |message: Message| {
+        let request = RouteRequest { messages: vec![message], ..RouteRequest::default() };
+        router.route(&Context::default(), &request, &candidates()).unwrap().order[0].clone()
+    };
+    assert_eq!(asked(message.clone()), "lawyer");
+    message.parts.push(Part::Text("x".repeat(2_000)));
+    assert_eq!(asked(message.clone()), "small", "of a long one the end");
+    message.parts.push(Part::Text("rust".into()));
+    assert_eq!(asked(message), "coder");
+}
+
+#[test]
 fn what_cannot_serve_now_comes_behind() {
     embeds();
     let mut candidates = candidates();
