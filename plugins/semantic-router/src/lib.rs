@@ -6,7 +6,8 @@ pub mod vectors;
 
 use examples::{Examples, Time, embed};
 use serde::Deserialize;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::host::metrics::count;
 use tidegate_plugin_sdk::{
     Candidate, Capability, Context, Decision, Descriptor, Error, Message, Plugin, Role, RouteRequest, Router, Setting,
@@ -49,6 +50,8 @@ pub struct SemanticRouter {
     of_route: Vec<usize>,
     /// The vectors of the first ones: of all of them, but until they are made.
     known: RefCell<Vec<Unit>>,
+    /// That nothing of what is named was offered, which says nothing of the next request.
+    has_warned: Cell<bool>,
 }
 
 /// The nearest route.
@@ -73,7 +76,11 @@ impl Plugin for SemanticRouter {
             .setting(Setting::text("model", "embedder", "Alias of the model that makes vectors, in the grant"))
             .setting(Setting::required("routes", routes, "Names, models and example questions"))
             .setting(Setting::new("threshold", score, "0.4", "The least cosine between a question and an example"))
-            .setting(Setting::texts("default", &[], "Models when no route is near; none means the server's order"))
+            .setting(Setting::texts(
+                "default",
+                &[],
+                "Models when no route is near, or none of its models is offered; none means the server's order",
+            ))
             .setting(Setting::switch("others", true, "Models that are not named follow as fallbacks"))
             .setting(Setting::integer("text_bytes", 2_000, 16, 100_000, "Of a longer question the end is compared"))
             .setting(Setting::integer("examples_ttl_s", 3_600, 1, 2_592_000, "How long the examples' vectors are kept"))
@@ -89,7 +96,7 @@ impl Plugin for SemanticRouter {
         let pairs = config.routes.iter().enumerate();
         let pairs = pairs.flat_map(|(idx, route)| route.utterances.iter().map(move |text| (idx, text.clone())));
         let (of_route, utterances) = pairs.unzip();
-        Ok(Self { config, utterances, of_route, known: RefCell::default() })
+        Ok(Self { config, utterances, of_route, known: RefCell::default(), has_warned: Cell::new(false) })
     }
 }
 
@@ -124,6 +131,9 @@ fn check(config: &Config) -> Result<(), String> {
 
 impl Router for SemanticRouter {
     fn route(&self, ctx: &Context, request: &RouteRequest, candidates: &[Candidate]) -> Result<Decision, Error> {
+        if candidates.is_empty() {
+            return Err(Error::Unavailable("no model was offered".into()));
+        }
         let time = Time::of(ctx);
         let nearest = match question(&request.messages, self.config.text_bytes) {
             Some(question) => Some(self.nearest(question, &time)?),
@@ -135,7 +145,7 @@ impl Router for SemanticRouter {
         });
         count(if chosen.is_some() { "routed" } else { "unsure" }, 1);
         let wanted = chosen.map_or(&self.config.default, |nearest| &self.config.routes[nearest.route].models);
-        let order = self.order(wanted, candidates, request.prompt_tokens)?;
+        let order = self.order(wanted, candidates, request.prompt_tokens);
         let of = |nearest: Nearest| format!("`{}` ({:.2})", self.config.routes[nearest.route].name, nearest.score);
         let reason = match (chosen, nearest) {
             (Some(chosen), _) => format!("route {}", of(chosen)),
@@ -190,25 +200,39 @@ impl SemanticRouter {
         nearest
     }
 
-    /// The wanted models, then the others; what cannot serve now comes behind.
-    fn order(&self, wanted: &[String], candidates: &[Candidate], prompt_tokens: u32) -> Result<Vec<String>, Error> {
-        let mut order: Vec<&Candidate> =
-            wanted.iter().filter_map(|id| candidates.iter().find(|candidate| candidate.id == *id)).collect();
-        if self.config.others || order.is_empty() {
-            order.extend(candidates.iter().filter(|candidate| !wanted.contains(&candidate.id)));
-        }
+    /// What is wanted, else `default`, of what was offered; behind it the others, if they may follow or nothing else is there.
+    /// What cannot serve now comes behind all that can.
+    fn order(&self, wanted: &[String], candidates: &[Candidate], prompt_tokens: u32) -> Vec<String> {
+        let Config { default, others, .. } = &self.config;
+        let offered = |ids: &[String]| -> Vec<&Candidate> {
+            ids.iter().filter_map(|id| candidates.iter().find(|candidate| candidate.id == *id)).collect()
+        };
+        let mut order = offered(wanted);
         if order.is_empty() {
-            return Err(Error::Unavailable("no model was offered".into()));
+            order = offered(default);
+        }
+        if order.is_empty() && !others && !self.has_warned.replace(true) {
+            log::warn(
+                "neither what a route names nor `default` was offered: all others serve, though `others` is false",
+            );
+        }
+        if *others || order.is_empty() {
+            order.extend(candidates);
         }
         order.sort_by_key(|candidate| (!candidate.healthy, !candidate.fits(prompt_tokens)));
-        let mut ids: Vec<String> = Vec::with_capacity(order.len());
-        for candidate in order {
-            if !ids.contains(&candidate.id) {
-                ids.push(candidate.id.clone());
-            }
-        }
-        Ok(ids)
+        each_once(&order)
     }
+}
+
+/// Ids at their first place: the host refuses an order that has one twice.
+fn each_once(order: &[&Candidate]) -> Vec<String> {
+    let mut ids: Vec<String> = Vec::with_capacity(order.len());
+    for candidate in order {
+        if !ids.contains(&candidate.id) {
+            ids.push(candidate.id.clone());
+        }
+    }
+    ids
 }
 
 /// The last message of the user that the server did not fetch itself: all its texts, one to a line; of a long one about the last

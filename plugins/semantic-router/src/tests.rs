@@ -273,6 +273,22 @@ fn all_texts_of_the_last_message_are_compared() {
 }
 
 #[test]
+fn where_no_model_of_a_route_is_offered_the_default_stands_in() {
+    embeds();
+    let config = CONFIG.replace("{\"threshold\":0.6", "{\"others\":false,\"threshold\":0.6");
+    let router: SemanticRouter = plugin(&config);
+    let mut offered = candidates();
+    offered.retain(|candidate| candidate.id != "coder");
+    let order = |offered: &[Candidate]| router.route(&Context::default(), &asking("rust"), offered).unwrap().order;
+    assert_eq!(order(&offered), ["small"]);
+    assert_eq!(fake::take_log(), []);
+    offered.retain(|candidate| candidate.id != "small");
+    assert_eq!((order(&offered), order(&offered)), (vec!["large".into(), "lawyer".into()], order(&offered)));
+    let lines = fake::take_log();
+    assert!(lines.len() == 1 && lines[0].1.contains("`others` is false"), "{lines:?}");
+}
+
+#[test]
 fn what_cannot_serve_now_comes_behind() {
     embeds();
     let mut candidates = candidates();
