@@ -1,21 +1,34 @@
 //! What the service may answer. Anything else is a failure of the guard, never an `allow`.
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use std::ops::Range;
+use tidegate_plugin_sdk::host::log;
 use tidegate_plugin_sdk::{Changes, Error, Finding, Findings, Message, Refusal, Severity, Verdict};
 
-/// The service's answer. Keys that are not known are passed over, so that a service may say more.
-#[derive(Debug, Deserialize)]
+/// The service's answer.
+#[derive(Debug)]
 pub struct Answer {
     verdict: Kind,
-    #[serde(default)]
     message: Option<String>,
-    #[serde(default)]
     reason: Option<String>,
-    #[serde(default)]
     redactions: Vec<Redaction>,
-    #[serde(default)]
-    findings: Vec<Seen>,
+    findings: Findings,
+}
+
+/// The same as it came. Keys that are not known are passed over, so that a service may say more. What stands beside the
+/// verdict is read apart from it: no refusal is lost for a finding. `null` is nothing: so some languages write an empty list.
+#[derive(Deserialize)]
+struct Said<'a> {
+    verdict: Kind,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reason: Option<&'a RawValue>,
+    #[serde(borrow)]
+    redactions: Option<&'a RawValue>,
+    #[serde(borrow)]
+    findings: Option<&'a RawValue>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -34,13 +47,13 @@ struct Redaction {
     with: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-struct Seen {
+#[derive(Deserialize)]
+struct Seen<'a> {
     category: String,
-    #[serde(default)]
-    severity: Option<String>,
-    #[serde(default)]
-    score: Option<f32>,
+    #[serde(borrow)]
+    severity: Option<&'a RawValue>,
+    #[serde(borrow)]
+    score: Option<&'a RawValue>,
 }
 
 const REDACTED: &str = "[redacted]";
@@ -55,8 +68,19 @@ impl Answer {
     /// For what is no answer, and for redactions that find nothing to redact.
     pub fn parse(body: &[u8]) -> Result<Self, Error> {
         let text = std::str::from_utf8(body).map_err(|_| Error::Other("the service's answer is not UTF-8".into()))?;
-        let answer: Self = serde_json::from_str(text)
-            .map_err(|problem| Error::Other(format!("the service's answer is not understood: {problem}")))?;
+        let not_understood = |problem| Error::Other(format!("the service's answer is not understood: {problem}"));
+        let said: Said<'_> = serde_json::from_str(text).map_err(not_understood)?;
+        let redactions = match said.redactions.filter(|_| said.verdict != Kind::Refuse) {
+            Some(json) => serde_json::from_str(json.get()).map_err(not_understood)?,
+            None => Vec::new(),
+        };
+        let answer = Self {
+            verdict: said.verdict,
+            message: said.message.and_then(read),
+            reason: said.reason.and_then(read),
+            redactions,
+            findings: said.findings.map(findings).unwrap_or_default(),
+        };
         if answer.verdict == Kind::Redact && answer.redactions.iter().all(|redaction| redaction.find.is_empty()) {
             return Err(Error::Other("the service says `redact` and not what".into()));
         }
@@ -68,9 +92,6 @@ impl Answer {
     /// # Errors
     /// For redactions that find nothing: the service saw something that would stay.
     pub fn verdict(self, messages: &[&Message], message: &str) -> Result<Verdict, Error> {
-        // More than the host takes would be a failure, and a refusal lost with it.
-        let mut findings = Findings::default();
-        self.findings.into_iter().for_each(|seen| findings.push(seen.finding()));
         let verdict = match self.verdict {
             Kind::Allow => Verdict::allow(),
             Kind::Refuse => {
@@ -92,13 +113,35 @@ impl Answer {
                 }
             }
         };
-        Ok(verdict.with(findings.into_list()))
+        Ok(verdict.with(self.findings.into_list()))
     }
 }
 
-impl Seen {
+/// What is of the wanted type.
+fn read<'a, T: Deserialize<'a>>(json: &'a RawValue) -> Option<T> {
+    serde_json::from_str(json.get()).ok()
+}
+
+/// The findings that are understood; of the others the log has the number. More than the host takes would be a failure, and
+/// a refusal lost with it.
+fn findings(json: &RawValue) -> Findings {
+    let (mut findings, mut others) = (Findings::default(), 0);
+    for one in read::<Vec<&RawValue>>(json).unwrap_or_else(|| vec![json]) {
+        match read::<Seen<'_>>(one) {
+            Some(seen) => findings.push(seen.finding()),
+            None => others += 1,
+        }
+    }
+    if others > 0 {
+        log::warn(&format!("{others} of the service's findings are not understood"));
+    }
+    findings
+}
+
+impl Seen<'_> {
+    /// What is said of a severity or score in another way than the README's is as if it were not said.
     fn finding(self) -> Finding {
-        let severity = match self.severity.as_deref() {
+        let severity = match self.severity.and_then(read::<String>).as_deref() {
             Some("info") => Severity::Info,
             Some("low") => Severity::Low,
             Some("high") => Severity::High,
@@ -109,7 +152,7 @@ impl Seen {
         let mut category = format!("webhook-guard:{}", self.category.replace(char::is_control, " "));
         category.truncate(category.floor_char_boundary(MAX_CATEGORY_BYTES));
         let mut finding = Finding::new(category, severity);
-        finding.score = self.score.filter(|score| (0.0..=1.0).contains(score));
+        finding.score = self.score.and_then(read).filter(|score| (0.0..=1.0).contains(score));
         finding
     }
 }

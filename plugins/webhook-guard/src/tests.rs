@@ -111,6 +111,26 @@ fn a_category_that_the_host_would_not_take_loses_no_refusal() {
 }
 
 #[test]
+fn no_refusal_is_lost_for_what_stands_beside_it() {
+    let check = |beside: &str, expected: &[(&str, Severity)]| {
+        let body = format!("{{\"verdict\":\"refuse\",{beside}}}");
+        fake::on_http(move |_| Ok(Response { status: 200, body: body.clone().into(), ..Response::default() }));
+        let verdict = plugin::<WebhookGuard>(CONFIG).inspect_prompt(&Context::default(), &prompt()).unwrap();
+        assert!(matches!(verdict.action, Action::Refuse(_)), "{beside}");
+        let seen: Vec<_> = verdict.findings.iter().map(|f| (f.category.as_str(), f.severity)).collect();
+        assert_eq!(seen, expected, "{beside}");
+    };
+    // As Go writes slices and pointers that are nil.
+    check(r#""message":null,"reason":null,"redactions":null,"findings":null"#, &[]);
+    let odd = r#""findings":[{"category":"a","severity":3,"score":"9"},{"category":"b","severity":"h\u0069gh"}]"#;
+    check(odd, &[("webhook-guard:a", Severity::Medium), ("webhook-guard:b", Severity::High)]);
+    fake::take_log();
+    check(r#""findings":[{"name":"a"},"b",null,{"category":"c"}]"#, &[("webhook-guard:c", Severity::Medium)]);
+    assert_eq!(fake::take_log()[0].1, "3 of the service's findings are not understood");
+    check(r#""findings":"none","message":7,"redactions":{}"#, &[]);
+}
+
+#[test]
 fn what_is_no_answer_is_a_failure_and_never_an_allow() {
     let check = |status, body, expected: &str| {
         let problem = answered(CONFIG, status, body).unwrap_err().to_string();
@@ -121,6 +141,8 @@ fn what_is_no_answer_is_a_failure_and_never_an_allow() {
     check(200, "", "not understood");
     check(200, r#"{"verdict":"maybe"}"#, "not understood");
     check(200, r#"{"verdict":"redact"}"#, "not what");
+    check(200, r#"{"verdict":"redact","redactions":null}"#, "not what");
+    check(200, r#"{"verdict":"redact","redactions":[{"find":3}]}"#, "not understood");
     check(200, r#"{"verdict":"redact","redactions":[{"find":"Bob"}]}"#, "not in the text");
     // One of two was seen in another form: it would stay.
     check(200, r#"{"verdict":"redact","redactions":[{"find":"Jo"},{"find":"I  am"}]}"#, "not in the text");
