@@ -1,5 +1,6 @@
 //! What the service may answer. Anything else is a failure of the guard, never an `allow`.
 
+use crate::places;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::ops::Range;
@@ -170,10 +171,11 @@ fn check_all_found(messages: &[&Message], redactions: &[Redaction]) -> Result<()
 /// that begin at one place, for the longer one.
 fn redact<'a>(message: &'a Message, redactions: &[Redaction], changes: &mut Changes<'a>) {
     for (part, text) in message.texts() {
-        let places = redactions.iter().filter(|redaction| !redaction.find.is_empty()).flat_map(|redaction| {
-            text.match_indices(&redaction.find).map(move |(at, find)| (at..at + find.len(), redaction))
+        let found = redactions.iter().flat_map(|redaction| {
+            let places = places::of(&redaction.find, text).into_iter();
+            places.map(move |place| (place, redaction))
         });
-        let mut places: Vec<(Range<usize>, &Redaction)> = places.collect();
+        let mut places: Vec<(Range<usize>, &Redaction)> = found.collect();
         places.sort_by_key(|(place, _)| (place.start, usize::MAX - place.end));
         let mut places = places.into_iter().peekable();
         while let Some((mut place, redaction)) = places.next() {

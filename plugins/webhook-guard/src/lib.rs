@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod ask;
+pub mod places;
 
 use answer::Answer;
 use ask::{Stage, role};

@@ -98,6 +98,15 @@ fn redactions_take_every_place_and_the_longest_first() {
     // Of two that overlap, nothing stays of either.
     let said = r#"{"verdict":"redact","redactions":[{"find":"Jo is"},{"find":"is \"me\""}]}"#;
     assert_eq!(answered(CONFIG, 200, said).unwrap().action, Action::Rewrite(vec![edit(9, 19, "[redacted]")]));
+    // Nor of one that overlaps itself.
+    fake::on_http(|_| {
+        let body = br#"{"verdict":"redact","redactions":[{"find":"aXa"}]}"#.to_vec();
+        Ok(Response { status: 200, body, ..Response::default() })
+    });
+    let messages = vec![Message::text("m1", Role::User, "secret aXaXa end")];
+    let verdict =
+        plugin::<WebhookGuard>(CONFIG).inspect_prompt(&Context::default(), &Prompt { messages, ..Prompt::default() });
+    assert_eq!(verdict.unwrap().action, Action::Rewrite(vec![edit(7, 12, "[redacted]")]));
 }
 
 #[test]
