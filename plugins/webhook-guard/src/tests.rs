@@ -161,6 +161,16 @@ fn what_is_no_answer_is_a_failure_and_never_an_allow() {
 }
 
 #[test]
+fn questions_that_get_no_answer_are_counted_too() {
+    let asked = || ["asked", "ask_ms"].map(fake::counted);
+    fake::on_http(|_| Err(Error::Timeout("1000 ms".into())));
+    let guard: WebhookGuard = plugin(CONFIG);
+    let before = asked();
+    guard.inspect_prompt(&Context::default(), &prompt()).unwrap_err();
+    assert_eq!(asked(), before.map(|n| n + 1));
+}
+
+#[test]
 fn an_answer_is_asked_about_and_nothing_is_asked_about_nothing() {
     let guard: WebhookGuard = plugin(CONFIG);
     fake::take_requests();
