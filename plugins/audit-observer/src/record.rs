@@ -1,6 +1,7 @@
 //! What is written of a request: keys and JSON values. Units are in the names; what the host did not tell is left out.
 
 use serde::Deserialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use tidegate_plugin_sdk::json::{list, quote};
 use tidegate_plugin_sdk::{Attrs, Context, Finding, Severity, Summary};
@@ -26,12 +27,16 @@ pub struct Record<'a> {
     pub summary: &'a Summary,
     /// The findings that are wanted.
     pub findings: &'a [&'a Finding],
-    /// Now.
+    /// Now: when the observer was called, which is after the end.
     pub ended_unix_ms: u64,
 }
 
-/// Findings that are written one by one; the host caps a call's log lines.
+/// Findings that are written one by one.
 const MAX_EACH: usize = 32;
+
+/// What the findings of a line take in the log, at most. It is half of what the host lets one call log (`log_bytes`): of a
+/// line that is longer nothing would be there.
+const MAX_FINDINGS_BYTES: usize = 8 << 10;
 
 impl Record<'_> {
     /// The fields of the line.
@@ -59,9 +64,16 @@ impl Record<'_> {
         match detail {
             Detail::None => {}
             _ if findings.is_empty() => {}
-            Detail::Counts => add("findings", counts(findings)),
+            Detail::Counts => {
+                let (counts, more) = within_bounds(counts(findings));
+                add("findings", counts);
+                if more > 0 {
+                    add("findings_more", more.to_string());
+                }
+            }
             Detail::Each => {
-                add("findings", list(findings.iter().take(MAX_EACH).map(|finding| one(finding))));
+                let each = findings.iter().take(MAX_EACH).map(|finding| one(finding)).collect();
+                add("findings", within_bounds(each).0);
                 add("findings_count", findings.len().to_string());
             }
         }
@@ -69,15 +81,38 @@ impl Record<'_> {
     }
 }
 
-fn counts(findings: &[&Finding]) -> String {
+/// A list of the first ones, as many as a line has room for, and how many are left out.
+fn within_bounds(mut items: Vec<String>) -> (String, usize) {
+    let mut left = MAX_FINDINGS_BYTES;
+    let fits = |item: &&String| left.checked_sub(logged_bytes(item)).map(|rest| left = rest).is_some();
+    let (fitting, all) = (items.iter().take_while(fits).count(), items.len());
+    items.truncate(fitting);
+    (list(items.into_iter()), all - fitting)
+}
+
+/// At most what a text takes in a log that quotes it, where a character that is not ASCII may stand by its number.
+fn logged_bytes(text: &str) -> usize {
+    let bytes = |character: char| match character {
+        '"' | '\\' => 2,
+        _ if character.is_ascii() => 1,
+        _ => r"\u{10ffff}".len(),
+    };
+    text.chars().map(bytes).sum()
+}
+
+/// A count for each category, the worst first: where there are too many, those are written.
+fn counts(findings: &[&Finding]) -> Vec<String> {
     let mut by_category: BTreeMap<&str, (usize, Severity)> = BTreeMap::new();
     for finding in findings {
         let entry = by_category.entry(&finding.category).or_insert((0, finding.severity));
         *entry = (entry.0 + 1, entry.1.max(finding.severity));
     }
-    list(by_category.into_iter().map(|(category, (count, worst))| {
+    let mut counts: Vec<_> = by_category.into_iter().collect();
+    counts.sort_by_key(|(_, (_, worst))| Reverse(*worst));
+    let written = |(category, (count, worst)): (&str, (usize, Severity))| {
         format!("{{\"category\":{},\"count\":{count},\"severity\":\"{}\"}}", quote(category), severity(worst))
-    }))
+    };
+    counts.into_iter().map(written).collect()
 }
 
 /// A finding's own attributes stay out: what a plugin puts there may quote the text.

@@ -64,6 +64,27 @@ fn findings_are_written_one_by_one_without_what_they_quote() {
 }
 
 #[test]
+fn many_findings_leave_a_line_that_the_log_takes() {
+    // A call may log 16 KiB by default, and of a longer line nothing is there.
+    let most = 16 << 10;
+    for long in ["x".repeat(104), "\"".repeat(125), "\u{200b}".repeat(41)] {
+        let severity = |n| if n == 159 { Severity::High } else { Severity::Low };
+        let finding = |n| Finding::new(format!("{n:03}{long}"), severity(n)).in_message("m0");
+        let many = Summary { findings: (0..160).map(finding).collect(), ..summary() };
+        let [counts, each] = ["", r#"{"findings":"each"}"#].map(|config| written(config, &many).unwrap());
+        for line in [&counts, &each] {
+            let values = line.as_object().unwrap().values();
+            let logged: usize = values.map(|json| format!("{:?}", json.to_string()).len()).sum();
+            assert!(logged < most - 1024, "{logged} bytes of {line}");
+        }
+        assert_eq!(counts["findings"][0]["severity"], "high", "the worst are there");
+        let listed = counts["findings"].as_array().unwrap().len() as u64;
+        assert!(listed >= 12 && listed + counts["findings_more"].as_u64().unwrap() == 160, "{counts}");
+        assert!(each["findings"].as_array().unwrap().len() >= 12 && each["findings_count"] == 160, "{each}");
+    }
+}
+
+#[test]
 fn what_nobody_asked_for_is_not_written() {
     let refused = Summary { outcome: "refused".into(), ..Summary::default() };
     let only = r#"{"outcomes":["refused","failed"]}"#;
