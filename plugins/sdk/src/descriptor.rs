@@ -280,9 +280,12 @@ impl Setting {
 
     /// The shape with what it says and its default.
     fn schema(&self) -> String {
-        let inner = self.shape.trim().trim_start_matches('{');
-        let default = self.default.as_ref().map(|default| format!("\"default\":{default},"));
-        format!("{{\"description\":{},{}{inner}", quote(&self.summary), default.unwrap_or_default())
+        let shape = self.shape.trim();
+        let inner = shape.strip_prefix('{').and_then(|shape| shape.strip_suffix('}')).unwrap_or(shape).trim();
+        let description = format!("\"description\":{}", quote(&self.summary));
+        let default = self.default.as_ref().map(|default| format!("\"default\":{default}"));
+        let inner = (!inner.is_empty()).then(|| inner.to_owned());
+        format!("{{{}}}", [Some(description), default, inner].into_iter().flatten().collect::<Vec<_>>().join(","))
     }
 }
 
@@ -347,5 +350,20 @@ mod tests {
             "deterministic": false,
         });
         assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_setting_may_be_of_any_shape() {
+        for shape in ["{}", " { } "] {
+            let descriptor = Descriptor::new("probe", "1.2.3", "A probe")
+                .setting(Setting::new("any", shape, "[1]", "Anything"))
+                .setting(Setting::required("given", shape, "Anything else"));
+            let schema: Value = serde_json::from_str(&descriptor.config_schema()).unwrap();
+            let expected = json!({
+                "any": {"description": "Anything", "default": [1]},
+                "given": {"description": "Anything else"},
+            });
+            assert_eq!(schema["properties"], expected);
+        }
     }
 }
