@@ -1,5 +1,5 @@
-//! Nearest neighbours in collections of the project, or tenant, in the memory of the server: gone when it stops, and each
-//! gateway's own. Needs [`crate::Capability::Vectors`].
+//! Nearest neighbours in collections of the project, or tenant: in the memory of the server, gone when it stops, and each
+//! gateway's own; or in its store, where the operator says so. Needs [`crate::Capability::Vectors`].
 
 use crate::plugin::Error;
 use crate::types::Attrs;

@@ -21,7 +21,7 @@ pub struct Prompt {
     pub tools: Vec<ToolDef>,
     /// Sampling parameters: name and JSON.
     pub params: Attrs,
-    /// The host left something out to keep within its cap.
+    /// Always false: a prompt is handed over whole, or the call fails.
     pub truncated: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct Verdict {
     pub action: Action,
     /// What it saw; findings with [`Action::Allow`] flag the request.
     pub findings: Vec<Finding>,
-    /// More for later stages.
+    /// Under the plugin's own name (`name/...`, JSON) for its own memory of the same request; others are read by nobody.
     pub attrs: Attrs,
 }
 

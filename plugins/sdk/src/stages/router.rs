@@ -21,7 +21,7 @@ pub struct RouteRequest {
     pub prompt_tokens: u32,
     /// What the guards saw.
     pub findings: Vec<Finding>,
-    /// Class, tier, needs, as key and JSON.
+    /// `class` and `key` (the name) of the caller, `tools` (whether the request has some), as key and JSON; more may come.
     pub attrs: Attrs,
 }
 
@@ -36,7 +36,8 @@ pub struct Candidate {
     pub healthy: bool,
     /// Its window, in tokens; 0 where it is not known.
     pub context_tokens: u32,
-    /// Load, queue, tags, as key and JSON.
+    /// `running` and `waiting` (requests of a built-in engine), `outstanding` (requests at an upstream's servers), `kind`
+    /// (`engine` or `upstream`), as key and JSON; more may come.
     pub attrs: Attrs,
 }
 
@@ -54,6 +55,6 @@ pub struct Decision {
     pub order: Vec<String>,
     /// For logs and the operator.
     pub reason: String,
-    /// More for later stages.
+    /// Read by nobody, so far.
     pub attrs: Attrs,
 }
