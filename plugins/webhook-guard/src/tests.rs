@@ -47,6 +47,7 @@ fn the_service_is_asked_about_the_chosen_roles() {
     assert_eq!(String::from_utf8(request.body).unwrap(), expected);
     assert!(request.secret_headers.is_empty());
     let with_secret = r#"{"url":"https://guard.example/","secret":"token","timeout_ms":50}"#;
+    fake::grant_secrets(&["token"]);
     answered(with_secret, 200, r#"{"verdict":"allow"}"#).unwrap();
     let request = fake::take_requests().remove(0);
     let secret = &request.secret_headers[0];

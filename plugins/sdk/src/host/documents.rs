@@ -9,7 +9,7 @@ use crate::plugin::Error;
 use crate::wasm::bindings::documents::tidegate::plugin::documents as imp;
 
 #[cfg(not(target_arch = "wasm32"))]
-use super::fake as imp;
+use super::fake::documents as imp;
 
 /// A file. The first part of its path is the mount's name.
 #[derive(Clone, Debug, PartialEq, Eq)]

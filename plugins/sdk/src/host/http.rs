@@ -7,7 +7,7 @@ use crate::plugin::Error;
 use crate::wasm::bindings::http::tidegate::plugin::http as imp;
 
 #[cfg(not(target_arch = "wasm32"))]
-use super::fake;
+use super::fake::http as fake;
 
 /// A request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub fn send(request: &Request) -> Result<Response, Error> {
     #[cfg(target_arch = "wasm32")]
     return Ok(imp::send(&request.clone().into())?.into());
     #[cfg(not(target_arch = "wasm32"))]
-    fake::http(request)
+    fake::send(request)
 }
 
 /// Sends several requests at once (at most 16); answers in their order.
@@ -125,5 +125,5 @@ pub fn send_all(requests: &[Request]) -> Vec<Result<Response, Error>> {
         answers.map(|answer| answer.map(Into::into).map_err(Into::into)).collect()
     }
     #[cfg(not(target_arch = "wasm32"))]
-    requests.iter().map(fake::http).collect()
+    fake::send_all(requests)
 }

@@ -10,7 +10,7 @@ use crate::plugin::Error;
 use crate::wasm::bindings::kv::tidegate::plugin::kv as imp;
 
 #[cfg(not(target_arch = "wasm32"))]
-use super::fake as imp;
+use super::fake::kv as imp;
 
 /// The value of a key.
 ///

@@ -8,7 +8,7 @@ use crate::types::Attrs;
 use crate::wasm::bindings::vectors::tidegate::plugin::vectors as imp;
 
 #[cfg(not(target_arch = "wasm32"))]
-use super::fake;
+use super::fake::vectors as fake;
 
 /// An entry; one of the same id is replaced.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,5 +69,5 @@ pub fn delete(collection: &str, ids: &[String]) -> Result<u32, Error> {
     #[cfg(target_arch = "wasm32")]
     return Ok(imp::delete(collection, ids)?);
     #[cfg(not(target_arch = "wasm32"))]
-    fake::delete_vectors(collection, ids)
+    fake::delete(collection, ids)
 }

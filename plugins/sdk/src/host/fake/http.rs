@@ -1,0 +1,135 @@
+//! HTTP, scripted. A request that the host would not send does not reach the script; which origins are granted is open.
+
+use super::outside::{Script, check_secret, denied};
+use crate::host::http::{Request, Response};
+use crate::plugin::Error;
+use std::cell::RefCell;
+
+const MAX_URL_BYTES: usize = 8 << 10;
+const MAX_HEADERS: usize = 64;
+const MAX_HEADER_BYTES: usize = 16 << 10;
+const MAX_AT_ONCE: usize = 16;
+/// Headers that are the host's.
+const RESERVED: [&str; 10] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "upgrade",
+    "te",
+    "trailer",
+    "keep-alive",
+    "expect",
+    "proxy-connection",
+];
+/// The same in a request with a secret.
+const RESERVED_BESIDE_SECRETS: [&str; 2] = ["accept-encoding", "range"];
+
+#[derive(Default)]
+struct Http {
+    script: Script<Request, Response>,
+    sent: Vec<Request>,
+}
+
+thread_local! {
+    static HTTP: RefCell<Http> = RefCell::default();
+}
+
+/// Says what HTTP requests are answered.
+pub fn on_http(script: impl FnMut(&Request) -> Result<Response, Error> + 'static) {
+    HTTP.with_borrow_mut(|http| http.script = Some(Box::new(script)));
+}
+
+/// Requests that were sent since the last call, in order.
+pub fn take_requests() -> Vec<Request> {
+    HTTP.with_borrow_mut(|http| std::mem::take(&mut http.sent))
+}
+
+pub(in crate::host) fn send(request: &Request) -> Result<Response, Error> {
+    answer(request)
+}
+
+pub(in crate::host) fn send_all(requests: &[Request]) -> Vec<Result<Response, Error>> {
+    if requests.len() > MAX_AT_ONCE {
+        let message = format!("{} requests at once; at most {MAX_AT_ONCE}", requests.len());
+        return vec![Err(Error::InvalidInput(message)); requests.len()];
+    }
+    requests.iter().map(answer).collect()
+}
+
+fn answer(request: &Request) -> Result<Response, Error> {
+    check(request)?;
+    HTTP.with_borrow_mut(|http| {
+        http.sent.push(request.clone());
+        http.script.as_mut().map_or_else(|| denied("http"), |script| script(request))
+    })
+}
+
+fn check(request: &Request) -> Result<(), Error> {
+    let invalid = |message: String| Err(Error::InvalidInput(message));
+    if request.url.len() > MAX_URL_BYTES {
+        return invalid(format!("a URL has at most {MAX_URL_BYTES} bytes"));
+    }
+    request.secret_headers.iter().try_for_each(|header| check_secret(&header.secret))?;
+    let plain = request.headers.iter().map(|(name, value)| (name.as_str(), value.len()));
+    let secret = request.secret_headers.iter().map(|header| (header.name.as_str(), header.prefix.len()));
+    let headers: Vec<(&str, usize)> = plain.chain(secret).collect();
+    let bytes: usize = headers.iter().map(|(name, value)| name.len() + value).sum();
+    if headers.len() > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
+        return invalid(format!("at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together"));
+    }
+    let beside_secrets = if request.secret_headers.is_empty() { &[][..] } else { &RESERVED_BESIDE_SECRETS };
+    let mut reserved = RESERVED.iter().chain(beside_secrets);
+    match reserved.find(|reserved| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(reserved))) {
+        Some(name) => invalid(format!("the header `{name}` is the host's")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::grant_secrets;
+    use super::*;
+    use crate::host::http;
+
+    fn sent(request: &Request) -> Result<u16, Error> {
+        on_http(|_| Ok(Response { status: 200, ..Response::default() }));
+        http::send(request).map(|response| response.status)
+    }
+
+    fn get() -> Request {
+        Request::get("https://api.example.com/v1")
+    }
+
+    #[test]
+    fn requests_that_the_host_does_not_send_are_refused() {
+        let check = |request: Request| assert!(matches!(sent(&request), Err(Error::InvalidInput(_))), "{request:?}");
+        grant_secrets(&["key"]);
+        check(Request::get("x".repeat(MAX_URL_BYTES + 1)));
+        check(get().header("Content-Length", "3"));
+        check(get().header("x", "y".repeat(MAX_HEADER_BYTES)));
+        check((0..=MAX_HEADERS).fold(get(), |request, n| request.header(n.to_string(), "")));
+        check(get().header("Range", "bytes=0-9").secret_header("authorization", "Bearer ", "key"));
+        assert_eq!(take_requests(), []);
+        assert_eq!(sent(&get().header("Range", "bytes=0-9")), Ok(200));
+        assert_eq!(take_requests().len(), 1);
+    }
+
+    #[test]
+    fn so_many_are_sent_at_once_at_most() {
+        sent(&get()).unwrap();
+        let answered = |count| http::send_all(&vec![get(); count]);
+        assert!(answered(MAX_AT_ONCE).iter().all(Result::is_ok));
+        let refused = answered(MAX_AT_ONCE + 1);
+        assert_eq!(refused.len(), MAX_AT_ONCE + 1);
+        assert!(refused.iter().all(|answer| matches!(answer, Err(Error::InvalidInput(_)))));
+    }
+
+    #[test]
+    fn a_secret_must_be_granted() {
+        let request = get().secret_header("authorization", "Bearer ", "key");
+        assert!(matches!(sent(&request), Err(Error::Denied(why)) if why.contains("`key` is not granted")));
+        grant_secrets(&["key"]);
+        assert_eq!(sent(&request), Ok(200));
+    }
+}
