@@ -1,11 +1,13 @@
 //! The host's functions in memory, for tests on the machine itself. One set per thread, empty at first.
 //!
-//! What the host refuses is refused here as well, with the bounds that it has by default. What is
+//! What the host refuses is refused here as well, with the bounds that it has by default; what it ends a call for (see
+//! `fake/handed.rs`) fails the test. What is
 //! the operator's to grant is open to every test, secrets and what is scripted aside: any alias, collection and mount.
 //!
 //! The clock stands still unless a test moves it, so that tests are repeatable.
 
 pub(super) mod documents;
+mod handed;
 pub(super) mod http;
 pub(super) mod kv;
 mod outside;
@@ -19,6 +21,7 @@ pub use outside::{grant_secrets, on_classify, on_complete, on_embed};
 
 use super::log::Level;
 use crate::types::Attrs;
+use handed::hand_over;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -67,6 +70,7 @@ pub(super) fn monotonic_ms() -> u64 {
 }
 
 pub(super) fn write_log(level: Level, message: &str, fields: &[(String, String)]) {
+    hand_over("log.write", &[&message, &fields]);
     with(|f| {
         f.log.push((level, message.into()));
         f.log_fields.push(fields.to_vec());

@@ -1,5 +1,6 @@
 //! The files of a test.
 
+use super::hand_over;
 use crate::host::documents::Entry;
 use crate::plugin::Error;
 use std::cell::RefCell;
@@ -37,6 +38,7 @@ pub fn take_reads() -> Vec<String> {
 
 /// Sorted by the parts of their paths: `docs/a/z` is before `docs/a-b`.
 pub(in crate::host) fn list(after: Option<&str>, limit: u32) -> Result<Vec<Entry>, Error> {
+    hand_over("documents.list", &[&after]);
     check_path(after.unwrap_or_default())?;
     let entry = |(path, (modified, bytes)): (&String, &(u64, Vec<u8>))| Entry {
         path: path.clone(),
@@ -53,6 +55,7 @@ pub(in crate::host) fn list(after: Option<&str>, limit: u32) -> Result<Vec<Entry
 }
 
 pub(in crate::host) fn read(path: &str, offset: u64, len: u32) -> Result<Vec<u8>, Error> {
+    hand_over("documents.read", &[&path]);
     check_path(path)?;
     FILES.with_borrow_mut(|f| {
         f.reads.push(path.into());

@@ -1,5 +1,6 @@
 //! HTTP, scripted. A request that the host would not send does not reach the script; which origins are granted is open.
 
+use super::hand_over;
 use super::outside::{Script, check_secret, denied};
 use crate::host::http::{Request, Response};
 use crate::plugin::Error;
@@ -46,10 +47,12 @@ pub fn take_requests() -> Vec<Request> {
 }
 
 pub(in crate::host) fn send(request: &Request) -> Result<Response, Error> {
+    hand_over("http.send", &[request]);
     answer(request)
 }
 
 pub(in crate::host) fn send_all(requests: &[Request]) -> Vec<Result<Response, Error>> {
+    hand_over("http.send-all", &[&requests]);
     if requests.len() > MAX_AT_ONCE {
         let message = format!("{} requests at once; at most {MAX_AT_ONCE}", requests.len());
         return vec![Err(Error::InvalidInput(message)); requests.len()];

@@ -1,6 +1,6 @@
 //! Key-value storage in the memory of a test.
 
-use super::monotonic_ms;
+use super::{hand_over, monotonic_ms};
 use crate::plugin::Error;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -59,11 +59,13 @@ impl Storage {
 }
 
 pub(in crate::host) fn get(key: &str) -> Result<Option<Vec<u8>>, Error> {
+    hand_over("kv.get", &[&key]);
     check(&[key])?;
     Ok(with(|storage| storage.entries.get(key).map(|entry| entry.value.clone())))
 }
 
 pub(in crate::host) fn get_many(keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+    hand_over("kv.get-many", &[&keys]);
     check(keys)?;
     with(|storage| {
         let found = || keys.iter().map(|key| storage.entries.get(key).map(|entry| &entry.value));
@@ -76,6 +78,7 @@ pub(in crate::host) fn get_many(keys: &[String]) -> Result<Vec<Option<Vec<u8>>>,
 }
 
 pub(in crate::host) fn set(key: &str, value: &[u8], ttl_ms: Option<u64>) -> Result<(), Error> {
+    hand_over("kv.set", &[&key, &value]);
     check(&[key])?;
     let entry = Entry { value: value.to_vec(), expires_ms: expiry(ttl_ms) };
     with(|storage| storage.put(key, entry))
@@ -83,6 +86,7 @@ pub(in crate::host) fn set(key: &str, value: &[u8], ttl_ms: Option<u64>) -> Resu
 
 /// The time to live is the first one's, which later ones leave alone.
 pub(in crate::host) fn increment(key: &str, delta: i64, ttl_ms: Option<u64>) -> Result<i64, Error> {
+    hand_over("kv.increment", &[&key]);
     check(&[key])?;
     with(|storage| {
         let (number, expires_ms) = match storage.entries.get(key) {
@@ -97,6 +101,7 @@ pub(in crate::host) fn increment(key: &str, delta: i64, ttl_ms: Option<u64>) -> 
 }
 
 pub(in crate::host) fn delete(key: &str) -> Result<(), Error> {
+    hand_over("kv.delete", &[&key]);
     check(&[key])?;
     with(|storage| storage.entries.remove(key));
     Ok(())

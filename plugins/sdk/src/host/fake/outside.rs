@@ -1,6 +1,7 @@
 //! What is outside of the host: models, scripted, secrets by name, randomness. What a test did not script answers
 //! [`Error::Denied`], as an ungranted capability would.
 
+use super::hand_over;
 use crate::host::models::{Label, Reply};
 use crate::json::members;
 use crate::plugin::Error;
@@ -52,19 +53,22 @@ pub fn grant_secrets(names: &[&str]) {
     with(|o| o.secrets = names.iter().map(|name| (*name).to_owned()).collect());
 }
 
-pub(in crate::host) fn embed(_alias: &str, texts: &[String]) -> Result<Vec<Vec<f32>>, Error> {
+pub(in crate::host) fn embed(alias: &str, texts: &[String]) -> Result<Vec<Vec<f32>>, Error> {
+    hand_over("models.embed", &[&alias, &texts]);
     check_texts(texts)?;
     with(|o| o.embed.as_mut().map_or_else(|| denied("models.embed"), |script| script(texts)))
 }
 
-pub(in crate::host) fn complete(_alias: &str, messages: &[Message], params: &str) -> Result<Reply, Error> {
+pub(in crate::host) fn complete(alias: &str, messages: &[Message], params: &str) -> Result<Reply, Error> {
+    hand_over("models.complete", &[&alias, &messages, &params]);
     if !params.trim().is_empty() && members(params).is_err() {
         return Err(Error::InvalidInput("`params` is not a JSON object".into()));
     }
     with(|o| o.complete.as_mut().map_or_else(|| denied("models.complete"), |script| script(messages)))
 }
 
-pub(in crate::host) fn classify(_alias: &str, texts: &[String]) -> Result<Vec<Vec<Label>>, Error> {
+pub(in crate::host) fn classify(alias: &str, texts: &[String]) -> Result<Vec<Vec<Label>>, Error> {
+    hand_over("models.classify", &[&alias, &texts]);
     check_texts(texts)?;
     with(|o| o.classify.as_mut().map_or_else(|| denied("models.classify"), |script| script(texts)))
 }

@@ -1,5 +1,6 @@
 //! Collections of vectors in the memory of a test. Each may be read and written, which the operator's grant decides elsewhere.
 
+use super::hand_over;
 use crate::host::vectors::{Entry, Hit};
 use crate::plugin::Error;
 use crate::types::Attrs;
@@ -24,6 +25,7 @@ fn with<T>(collection: &str, f: impl FnOnce(&mut BTreeMap<String, Entry>) -> T) 
 }
 
 pub(in crate::host) fn put(collection: &str, entries: &[Entry]) -> Result<(), Error> {
+    hand_over("vectors.put", &[&collection, &entries]);
     at_most(entries.len(), "entries", MAX_ENTRIES)?;
     entries.iter().try_for_each(check_entry)?;
     with(collection, |kept| {
@@ -38,12 +40,14 @@ pub(in crate::host) fn put(collection: &str, entries: &[Entry]) -> Result<(), Er
 }
 
 pub(in crate::host) fn delete(collection: &str, ids: &[String]) -> Result<u32, Error> {
+    hand_over("vectors.delete", &[&collection, &ids]);
     at_most(ids.len(), "ids", MAX_DELETED)?;
     Ok(with(collection, |kept| ids.iter().filter(|id| kept.remove(*id).is_some()).count() as u32))
 }
 
 /// The nearest first; of equal ones the first by id. Those of other dimensions are not found.
 pub(in crate::host) fn search(collection: &str, vector: &[f32], top_k: u32, filter: &Attrs) -> Result<Vec<Hit>, Error> {
+    hand_over("vectors.search", &[&collection, &vector, &filter]);
     if filter.len() > MAX_FILTER_PAIRS {
         let message = format!("a filter of {} pairs; at most {MAX_FILTER_PAIRS}", filter.len());
         return Err(Error::InvalidInput(message));
