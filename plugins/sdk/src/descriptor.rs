@@ -145,6 +145,16 @@ impl Descriptor {
         &self.settings
     }
 
+    /// The names of the metrics, in the order of declaration.
+    pub fn declared_metrics(&self) -> impl Iterator<Item = &str> {
+        self.metrics.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Whether it asks for a capability.
+    pub fn declares(&self, capability: Capability) -> bool {
+        self.capabilities.iter().any(|(declared, _)| *declared == capability)
+    }
+
     /// Bytes that a stream guard keeps waiting at most, where it promises it.
     pub fn holdback_bytes(&self) -> Option<u32> {
         self.holdback_bytes

@@ -4,6 +4,7 @@
 //! [`assert_same_for_any_chunking`] is the test that every guard on streams should have: whatever the pieces in
 //! which a text arrives, the client reads the same.
 
+use crate::host::fake;
 use crate::plugin::{Error, Plugin, configure};
 use crate::prefilter::Prefilter;
 use crate::stages::{Action, Channel, Edit, Inspection, StreamGuard, Window, WindowAction, inspect_with_carry};
@@ -40,12 +41,13 @@ pub struct Outcome {
     pub held_bytes: usize,
 }
 
-/// A plugin with a config, as the host would make it.
+/// A plugin with a config, as the host would make it, and held to what it declares: [`fake::hold_to`].
 ///
 /// # Panics
 /// When the config is refused.
 #[expect(clippy::panic, reason = "a test helper fails its test")]
 pub fn plugin<P: Plugin>(config: &str) -> P {
+    fake::hold_to(&P::describe());
     configure(config).unwrap_or_else(|error: Error| panic!("{config} was refused: {error}"))
 }
 

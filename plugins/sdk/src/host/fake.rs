@@ -1,7 +1,7 @@
 //! The host's functions in memory, for tests on the machine itself. One set per thread, empty at first.
 //!
 //! What the host refuses is refused here as well, with the bounds that it has by default; what it ends a call for (see
-//! `fake/handed.rs`) fails the test. What is
+//! `fake/handed.rs`) fails the test. A plugin that [`crate::testing::plugin`] makes is held to its descriptor. What is
 //! the operator's to grant is open to every test, secrets and what is scripted aside: any alias, collection and mount.
 //!
 //! The clock stands still unless a test moves it, so that tests are repeatable.
@@ -20,10 +20,11 @@ pub(super) use outside::{classify, complete, embed, random_bytes, secret_names};
 pub use outside::{grant_secrets, on_classify, on_complete, on_embed};
 
 use super::log::Level;
+use crate::descriptor::{Capability, Descriptor};
 use crate::types::Attrs;
 use handed::hand_over;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 struct Fake {
@@ -31,6 +32,14 @@ struct Fake {
     log: Vec<(Level, String)>,
     log_fields: Vec<Attrs>,
     counts: BTreeMap<String, u64>,
+    declared: Option<Declared>,
+}
+
+/// What the plugins of a test declare, all of them together.
+#[derive(Default)]
+struct Declared {
+    metrics: BTreeSet<String>,
+    secrets: bool,
 }
 
 thread_local! {
@@ -39,6 +48,16 @@ thread_local! {
 
 fn with<T>(f: impl FnOnce(&mut Fake) -> T) -> T {
     FAKE.with(|fake| f(&mut fake.borrow_mut()))
+}
+
+/// Refuses what a plugin of this descriptor does not declare, as the host does: metrics, which are left out and logged, and
+/// secrets. [`crate::testing::plugin`] calls it; until something does, all of them are taken.
+pub fn hold_to(descriptor: &Descriptor) {
+    with(|f| {
+        let declared = f.declared.get_or_insert_default();
+        declared.metrics.extend(descriptor.declared_metrics().map(str::to_owned));
+        declared.secrets |= descriptor.declares(Capability::Secrets);
+    });
 }
 
 /// Moves the clock.
@@ -78,9 +97,41 @@ pub(super) fn write_log(level: Level, message: &str, fields: &[(String, String)]
 }
 
 pub(super) fn count(name: &str, delta: u64) {
-    with(|f| *f.counts.entry(name.into()).or_default() += delta);
+    if may_meter(name) {
+        with(|f| *f.counts.entry(name.into()).or_default() += delta);
+    }
 }
 
 pub(super) fn observe(name: &str, _value: f64) {
     count(name, 1);
+}
+
+fn may_meter(name: &str) -> bool {
+    let may = with(|f| f.declared.as_ref().is_none_or(|declared| declared.metrics.contains(name)));
+    if !may {
+        write_log(Level::Warn, &format!("metric `{name}` is not declared in the descriptor"), &[]);
+    }
+    may
+}
+
+/// Whether a plugin that is held to its descriptor names secrets there.
+fn may_have_secrets() -> bool {
+    with(|f| f.declared.as_ref().is_none_or(|declared| declared.secrets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::metrics;
+
+    #[test]
+    fn metrics_that_the_descriptor_does_not_declare_are_refused_and_logged() {
+        metrics::count("any", 1);
+        assert_eq!(counted("any"), 1, "of a test that names no descriptor nothing is known");
+        hold_to(&Descriptor::new("probe", "0.1.0", "A probe").metric("hits", "things found"));
+        metrics::count("hits", 2);
+        metrics::observe("hist", 1.0);
+        assert_eq!((counted("hits"), counted("hist")), (2, 0));
+        assert_eq!(take_log(), [(Level::Warn, "metric `hist` is not declared in the descriptor".to_owned())]);
+    }
 }

@@ -91,8 +91,9 @@ fn check(request: &Request) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::grant_secrets;
+    use super::super::{grant_secrets, hold_to};
     use super::*;
+    use crate::descriptor::{Capability, Descriptor};
     use crate::host::http;
 
     fn sent(request: &Request) -> Result<u16, Error> {
@@ -129,10 +130,15 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_must_be_granted() {
+    fn a_secret_must_be_granted_and_its_use_declared() {
         let request = get().secret_header("authorization", "Bearer ", "key");
         assert!(matches!(sent(&request), Err(Error::Denied(why)) if why.contains("`key` is not granted")));
         grant_secrets(&["key"]);
+        assert_eq!(sent(&request), Ok(200));
+        let descriptor = Descriptor::new("probe", "0.1.0", "A probe");
+        hold_to(&descriptor);
+        assert!(matches!(sent(&request), Err(Error::Denied(why)) if why.contains("does not name `secrets`")));
+        hold_to(&descriptor.needs(Capability::Secrets, "shows who asks"));
         assert_eq!(sent(&request), Ok(200));
     }
 }

@@ -1,7 +1,7 @@
 //! What is outside of the host: models, scripted, secrets by name, randomness. What a test did not script answers
 //! [`Error::Denied`], as an ungranted capability would.
 
-use super::hand_over;
+use super::{hand_over, may_have_secrets};
 use crate::host::models::{Label, Reply};
 use crate::json::members;
 use crate::plugin::Error;
@@ -89,6 +89,11 @@ pub(in crate::host) fn secret_names() -> Vec<String> {
 
 /// Whether a plugin may refer to a secret in a request.
 pub(super) fn check_secret(name: &str) -> Result<(), Error> {
+    if !may_have_secrets() {
+        let message =
+            "the plugin's descriptor does not name `secrets` among its `capabilities`, which a secret header needs";
+        return Err(Error::Denied(message.into()));
+    }
     match with(|o| o.secrets.iter().any(|granted| granted == name)) {
         true => Ok(()),
         false => Err(Error::Denied(format!("the secret `{name}` is not granted here"))),
