@@ -21,10 +21,14 @@ pub use outside::{grant_secrets, on_classify, on_complete, on_embed};
 
 use super::log::Level;
 use crate::descriptor::{Capability, Descriptor};
+use crate::json::quote;
 use crate::types::Attrs;
 use handed::hand_over;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The host's default of what one call may log. Where a call begins and ends is not known here: the cap is each line's.
+const LOG_BYTES: usize = 16 << 10;
 
 #[derive(Default)]
 struct Fake {
@@ -90,10 +94,23 @@ pub(super) fn monotonic_ms() -> u64 {
 
 pub(super) fn write_log(level: Level, message: &str, fields: &[(String, String)]) {
     hand_over("log.write", &[&message, &fields]);
+    let of_fields = fields.iter().map(|(key, value)| logged_bytes(key) + logged_bytes(value) + 2);
+    let bytes = logged_bytes(message) + of_fields.sum::<usize>();
+    let (level, message, fields) = if bytes > LOG_BYTES {
+        let over = format!("1 log lines of {bytes} bytes are over this call's log_bytes = {LOG_BYTES}");
+        (Level::Warn, over, Attrs::new())
+    } else {
+        (level, message.to_owned(), fields.to_vec())
+    };
     with(|f| {
-        f.log.push((level, message.into()));
-        f.log_fields.push(fields.to_vec());
+        f.log.push((level, message));
+        f.log_fields.push(fields);
     });
+}
+
+/// About what a text takes in a log that quotes it.
+fn logged_bytes(text: &str) -> usize {
+    quote(text).len() - 2
 }
 
 pub(super) fn count(name: &str, delta: u64) {
@@ -122,7 +139,7 @@ fn may_have_secrets() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::metrics;
+    use crate::host::{log, metrics};
 
     #[test]
     fn metrics_that_the_descriptor_does_not_declare_are_refused_and_logged() {
@@ -133,5 +150,16 @@ mod tests {
         metrics::observe("hist", 1.0);
         assert_eq!((counted("hits"), counted("hist")), (2, 0));
         assert_eq!(take_log(), [(Level::Warn, "metric `hist` is not declared in the descriptor".to_owned())]);
+    }
+
+    #[test]
+    fn of_a_line_that_is_over_what_a_call_may_log_nothing_is_there() {
+        log::write(Level::Info, "fits", &[("key".to_owned(), "x".repeat(LOG_BYTES - 9))]);
+        log::write(Level::Info, "is over", &[("key".to_owned(), "\"".repeat(LOG_BYTES / 2))]);
+        let lines = take_log();
+        assert_eq!(lines[0], (Level::Info, "fits".to_owned()));
+        assert_eq!(lines[1].0, Level::Warn);
+        assert!(lines[1].1.contains("over this call's log_bytes"), "{lines:?}");
+        assert_eq!(take_log_fields()[1], []);
     }
 }
