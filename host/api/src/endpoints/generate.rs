@@ -3,7 +3,7 @@
 use crate::backend::{Reply, ReplyEvent};
 use crate::body::{Body, Response};
 use crate::error;
-use crate::events::EventBody;
+use crate::events::{EventBody, First};
 use crate::exchange::{Exchange, json};
 use crate::generation;
 use crate::kept::nothing_kept;
@@ -111,8 +111,22 @@ fn resumable(headers: &HeaderMap, stream: bool) -> Result<bool, Reject> {
     }
 }
 
-/// The headers wait a moment for the first event, so that a failure before it has its own status. With a `log` the answer
-/// goes there, and outlives the connection; one of which nothing may be kept stays in this process.
+/// The first event, where it comes while the headers of its stream wait a moment for it, so that a failure before it has its own
+/// status; the end of the server has one, too.
+pub(crate) async fn first_event(api: &Api, reply: &mut Reply, cutting: &CancellationToken) -> Result<First, Reject> {
+    let waited = tokio::select! {
+        waited = tokio::time::timeout(api.limits.first_event_wait, reply.next()) => waited,
+        () = cutting.cancelled() => return Err(error::stopping()),
+    };
+    match waited {
+        Ok(Some(Err(reject))) => Err(reject),
+        Ok(first) => Ok(Some(first)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The headers wait for the first event ([`first_event`]). With a `log` the answer goes there, and outlives the connection; one
+/// of which nothing may be kept stays in this process.
 async fn streamed(
     api: &Arc<Api>,
     encoder: StreamEncoder,
@@ -121,11 +135,7 @@ async fn streamed(
     retention: Retention,
     cutting: CancellationToken,
 ) -> Result<Response, Reject> {
-    let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
-        Ok(Some(Err(reject))) => return Err(reject),
-        Ok(first) => Some(first),
-        Err(_) => None,
-    };
+    let first = first_event(api, &mut reply, &cutting).await?;
     let Some((id, writer)) = log else {
         return Ok(event_stream(Body::events(EventBody::new(api, encoder, reply, first, cutting))));
     };

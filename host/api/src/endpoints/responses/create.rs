@@ -7,7 +7,7 @@ use crate::answering::{Answering, Keep, history};
 use crate::backend::{History, Reply, RequestContext};
 use crate::body::{Body, Response};
 use crate::endpoints::conversations::new_messages;
-use crate::endpoints::generate::{event_stream, extra_headers, full};
+use crate::endpoints::generate::{event_stream, extra_headers, first_event, full};
 use crate::error::{refuse_while_stopping, stopping};
 use crate::exchange::{Exchange, json};
 use crate::kept::{not_found, store_failed};
@@ -142,14 +142,12 @@ impl<'a> OwnLog<'a> {
     }
 }
 
-/// Streams the answer, which ends when its reader goes away. The headers wait a moment for the first event, so that a failure
-/// before it has its own status.
+/// Streams the answer, which ends when its reader goes away. The headers wait for the first event ([`first_event`]).
 async fn streamed(mut answering: Answering, log: OwnLog<'_>, mut reply: Reply) -> Result<Response, Reject> {
     let api = Arc::clone(&answering.api);
-    let first = match tokio::time::timeout(api.limits.first_event_wait, reply.next()).await {
-        Ok(Some(Err(reject))) => return Err(log.refused(reject)),
-        Ok(first) => Some(first),
-        Err(_) => None,
+    let first = match first_event(&api, &mut reply, &api.phase.cutting).await {
+        Ok(first) => first,
+        Err(reject) => return Err(log.refused(reject)),
     };
     let writer = log.begun(&api);
     let cursor = writer.log().read_after(0).map_err(gone)?;
