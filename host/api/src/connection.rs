@@ -7,7 +7,7 @@ use crate::lanes::Spread;
 use crate::last_words::LastWords;
 use crate::routes::Door;
 use crate::server::Api;
-use crate::socket::{Activity, Socket};
+use crate::socket::Socket;
 use crate::tls::Tls;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,6 +20,7 @@ use tidegate_identity::Certificate;
 use tidegate_settled::Gate;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// What HTTP/2 itself lets through of a head, which it answers with a bare status beyond: wider than [`MAX_HEAD_BYTES`],
@@ -35,28 +36,42 @@ const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves a connection until it ends.
 pub(crate) async fn run(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Option<Tls>, door: Door) {
-    let activity = Arc::new(Activity::default());
     let dispatch = Dispatch {
         api: Arc::clone(&api),
-        activity: Arc::clone(&activity),
+        activity: Arc::default(),
         cutting: api.phase.cutting.child_token(),
         peer,
         certificate: None,
         door,
     };
-    let Some(tls) = tls else {
-        let sniffed = tokio::time::timeout(api.limits.header_timeout, speaks_h2(&tcp)).await;
-        if let (Ok(socket), Ok(Ok(http2))) = (Socket::new(tcp, activity, &api.limits), sniffed) {
-            serve(socket, http2, dispatch).await;
-        }
-        return;
+    match tls {
+        None => plain(api, tcp, dispatch).await,
+        Some(tls) => Box::pin(secured(api, tcp, peer, tls, dispatch)).await,
+    }
+}
+
+async fn plain(api: Arc<Api>, tcp: TcpStream, dispatch: Dispatch) {
+    let opened = Instant::now();
+    let sniffed = tokio::select! {
+        // What has come is served.
+        biased;
+        sniffed = timeout(api.limits.header_timeout, speaks_h2(&tcp)) => sniffed,
+        () = api.phase.draining.cancelled() => return,
     };
-    Box::pin(secured(api, tcp, peer, tls, dispatch)).await;
+    let (http2, since) = match sniffed {
+        Ok(Ok(http2)) => (http2, Instant::now()),
+        Ok(Err(_)) => return,
+        // HTTP/1 is where those are told who were too slow; who sent nothing is not.
+        Err(_) => (false, opened),
+    };
+    if let Ok(socket) = Socket::new(tcp, Arc::clone(&dispatch.activity), &api.limits, since) {
+        serve(socket, http2, dispatch).await;
+    }
 }
 
 async fn secured(api: Arc<Api>, tcp: TcpStream, peer: SocketAddr, tls: Tls, mut dispatch: Dispatch) {
     let activity = Arc::clone(&dispatch.activity);
-    let Ok(socket) = Socket::new(tcp, activity, &api.limits) else { return };
+    let Ok(socket) = Socket::new(tcp, activity, &api.limits, Instant::now()) else { return };
     let handshake = tokio::select! {
         handshake = tls.acceptor().accept(socket) => handshake,
         () = api.phase.draining.cancelled() => return,

@@ -97,7 +97,8 @@ pub(crate) struct Socket {
 const LINGER: Duration = Duration::from_secs(2);
 
 impl Socket {
-    pub(crate) fn new(tcp: TcpStream, activity: Arc<Activity>, limits: &Limits) -> io::Result<Self> {
+    /// The first head has its time from `since`.
+    pub(crate) fn new(tcp: TcpStream, activity: Arc<Activity>, limits: &Limits, since: Instant) -> io::Result<Self> {
         // An event is one small write; waiting to merge it with the next costs 40 ms.
         tcp.set_nodelay(true)?;
         Ok(Self {
@@ -106,7 +107,7 @@ impl Socket {
             header_timeout: limits.header_timeout,
             idle_timeout: limits.idle_timeout,
             write_timeout: limits.write_timeout,
-            head_since: Some((Instant::now(), 0)),
+            head_since: Some((since, 0)),
             idle_since: None,
             read_timer: Timer::default(),
             looks_again: false,
@@ -280,7 +281,7 @@ mod tests {
         let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (tcp, _) = listener.accept().await.unwrap();
         assert!(!tcp.nodelay().unwrap());
-        let socket = Socket::new(tcp, Arc::default(), &Limits::default()).unwrap();
+        let socket = Socket::new(tcp, Arc::default(), &Limits::default(), Instant::now()).unwrap();
         assert!(socket.tcp.nodelay().unwrap());
     }
 

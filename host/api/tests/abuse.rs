@@ -12,6 +12,7 @@ use support::{Answered, VECTOR, chat, chat_body, get, limits, post, start};
 use tidegate_api::{ApiKey, Limits};
 use tidegate_types::{Caller, TenantId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -175,6 +176,9 @@ async fn slow_headers_and_slow_bodies_are_cut() {
     let mut silent = running.connect().await;
     let mut slow_head = running.connect().await;
     slow_head.send("GET /livez HTTP/1.1\r\nhost: loc").await;
+    // HTTP/2 begins so, and other methods than `GET` do.
+    let mut slow_preface = running.connect().await;
+    slow_preface.send("PR").await;
     let mut slow_body = running.connect().await;
     let request = chat("m", "");
     slow_body.send(&request[..request.len() - 5]).await;
@@ -184,7 +188,7 @@ async fn slow_headers_and_slow_bodies_are_cut() {
     second_head.send("v").await;
     let answered = slow_body.answer().await;
     assert_eq!((answered.status, &answered.json()["error"]["code"]), (408, &json!("request_timeout")));
-    for client in [&mut slow_head, &mut second_head] {
+    for client in [&mut slow_head, &mut second_head, &mut slow_preface] {
         refused(&client.answer().await, 408, "request_timeout");
         assert!(client.is_closed().await);
     }
@@ -370,12 +374,15 @@ async fn stopping_lets_answers_end_and_takes_no_more() {
     let mut client = running.connect().await;
     client.send(chat("gated", r#","stream":true"#)).await;
     running.asked.recv().await.unwrap();
+    let mut silent = running.connect().await;
     let mut idle = running.connect().await;
     idle.send(get("/livez")).await;
     idle.answer().await;
     let (gate, address) = (running.gate, running.address);
     let stop = tokio::spawn(running.server.stop(Duration::from_secs(20)));
-    assert!(idle.is_closed().await, "an idle connection ends at once");
+    let at_once = Duration::from_secs(5);
+    assert!(timeout(at_once, idle.is_closed()).await.unwrap(), "an idle connection ends at once");
+    assert!(timeout(at_once, silent.is_closed()).await.unwrap(), "and so does one that has said nothing");
     assert!(tokio::net::TcpStream::connect(address).await.is_err());
     gate.send(support::text("last words")).await.unwrap();
     gate.send(support::finish(0)).await.unwrap();
