@@ -85,6 +85,8 @@ impl Api {
 /// How far the server has stopped.
 #[derive(Default)]
 pub(crate) struct Phase {
+    /// It says that it is not ready; all else goes on.
+    pub(crate) settling: CancellationToken,
     /// No new connections and requests; running answers go on.
     pub(crate) draining: CancellationToken,
     /// Running answers end with an error.
@@ -130,8 +132,8 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let Phase { draining, cutting, dropping } = &self.api.phase;
-        [draining, cutting, dropping].into_iter().for_each(CancellationToken::cancel);
+        let Phase { settling, draining, cutting, dropping } = &self.api.phase;
+        [settling, draining, cutting, dropping].into_iter().for_each(CancellationToken::cancel);
     }
 }
 
@@ -149,9 +151,18 @@ pub fn serve(listeners: Vec<Listener>, api: Api) -> Server {
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Server {
+    /// Says from now on that it is not ready, and answers for `time` as before: until whoever sends it requests has seen that.
+    pub async fn settle(&self, time: Duration) {
+        self.api.phase.settling.cancel();
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
+    }
+
     /// Accepts nothing more, waits up to `grace` for running answers, ends the rest with an error that their
     /// clients see, and returns once every connection is closed.
     pub async fn stop(self, grace: Duration) {
+        self.settle(Duration::ZERO).await;
         self.api.tasks.close();
         self.api.phase.draining.cancel();
         if tokio::time::timeout(grace, self.api.tasks.wait()).await.is_ok() {

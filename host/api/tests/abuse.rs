@@ -369,6 +369,34 @@ async fn a_page_in_a_browser_cannot_reach_a_server_without_keys() {
 }
 
 #[tokio::test]
+async fn before_it_stops_a_server_says_so_and_answers_on() {
+    let running = start(limits(), Vec::new(), None);
+    let mut open = running.connect().await;
+    open.send(get("/readyz")).await;
+    assert_eq!(open.answer().await.status, 200);
+    let settling = async {
+        running.server.settle(Duration::from_secs(60)).await;
+        panic!("asking takes longer than a minute");
+    };
+    let asking = async {
+        while running.ask(get("/readyz")).await.status != 503 {}
+        for (request, status) in [(get("/health"), 503), (get("/livez"), 200)] {
+            open.send(request).await;
+            assert_eq!(open.answer().await.status, status);
+        }
+        open.send(chat("m", "")).await;
+        assert_eq!(open.answer().await.status, 200);
+        assert_eq!(running.ask(chat("m", "")).await.status, 200, "a new connection, too");
+    };
+    tokio::select! {
+        () = settling => {}
+        () = asking => {}
+    }
+    running.server.stop(Duration::from_secs(20)).await;
+    assert!(open.is_closed().await && tokio::net::TcpStream::connect(running.address).await.is_err());
+}
+
+#[tokio::test]
 async fn stopping_lets_answers_end_and_takes_no_more() {
     let mut running = start(limits(), Vec::new(), None);
     let mut client = running.connect().await;

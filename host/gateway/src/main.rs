@@ -62,7 +62,7 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let traces = config.traces.as_ref().map(start).transpose()?;
     start_logging(traces.as_ref(), LOGGED)?;
     tidegate::descriptors::raise(config.server.max_connections);
-    let drain = Duration::from_millis(config.server.drain_timeout_ms);
+    let [settle, drain] = [config.server.settle_ms, config.server.drain_timeout_ms].map(Duration::from_millis);
     let hangup = Hangup::of(config.source.is_some());
     let collector =
         config.traces.as_ref().map(|traces| format!("traces    to {} as {}", traces.endpoint, traces.service));
@@ -75,7 +75,9 @@ fn serve(args: ServeArgs) -> anyhow::Result<()> {
             say(&mut std::io::stdout(), fact);
         }
         run_until_stopped(&running, &mut stops, requests).await;
-        say(&mut std::io::stdout(), "stopping  no new requests; running answers end first (press Ctrl-C to cut them)");
+        let first = if settle.is_zero() { String::new() } else { format!("not ready; in {settle:?} ") };
+        let rest = "no new requests; running answers end first (press Ctrl-C to cut them)";
+        say(&mut std::io::stdout(), &format!("stopping  {first}{rest}"));
         Ok(tokio::select! {
             () = running.stop(drain) => Stopped::Drained,
             () = stops.next() => Stopped::AtOnce,

@@ -19,6 +19,8 @@ pub struct Running {
     /// One line for each fact about it.
     pub facts: Vec<String>,
     pub(crate) server: Server,
+    /// How long a server that is told to stop says so before it does.
+    pub(crate) settle: Duration,
     /// Let go of after what follows answers, which runs there too.
     pub(crate) _lanes: Arc<Lanes>,
     pub(crate) service: Arc<PipelineService>,
@@ -37,8 +39,9 @@ pub struct Running {
 const AFTERWORK: Duration = Duration::from_secs(2);
 
 impl Running {
-    /// Takes no new requests, gives running answers `grace` to end, then stops the engines.
+    /// Says that it is not ready for as long as its config has it, then takes no new requests, gives running answers `grace` to end, then stops the engines.
     pub async fn stop(self, grace: Duration) {
+        self.server.settle(self.settle).await;
         self.watchers.iter().for_each(AbortOnDropHandle::abort);
         self.server.stop(grace).await;
         let pipeline = self.service.pipeline();

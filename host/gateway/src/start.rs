@@ -15,6 +15,7 @@ use crate::serve::Running;
 use crate::service::PipelineService;
 use anyhow::Context;
 use std::sync::Arc;
+use std::time::Duration;
 use tidegate_api::{Api, Lanes, Server, Service, SharedAuth, SharedLogs};
 use tidegate_limits::shared::SharedLimits;
 use tidegate_shared::{LogSettings, Shared};
@@ -53,9 +54,9 @@ async fn run(config: Config) -> anyhow::Result<Running> {
     facts.extend(own_facts(&config, &bound));
     facts.extend(invitation(bound.addr, bound.certificate.is_some(), &config, &pipeline)?);
     let (addr, admin_addr) = (bound.addr, bound.admin_addr);
-    let (server, lanes) = answer(&config.server, bound, service.clone(), &lasting, keeping)?;
-    let shared = lasting.shared;
-    Ok(Running { addr, admin_addr, facts, server, _lanes: lanes, service, reloader, tidying, watchers, signs, shared })
+    let (server, _lanes) = answer(&config.server, bound, service.clone(), &lasting, keeping)?;
+    let (shared, settle) = (lasting.shared, Duration::from_millis(config.server.settle_ms));
+    Ok(Running { addr, admin_addr, facts, server, settle, _lanes, service, reloader, tidying, watchers, signs, shared })
 }
 
 /// Begins to answer.

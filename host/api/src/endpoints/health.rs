@@ -8,9 +8,9 @@ pub(crate) async fn live(_: Exchange) -> Result<Response, Reject> {
     Ok(with_type("text/plain", "ok\n"))
 }
 
-/// Not ready while the server stops, so that a load balancer sends nothing more.
+/// Not ready from when the server is told to stop, so that a load balancer sends nothing more.
 pub(crate) async fn ready(exchange: Exchange) -> Result<Response, Reject> {
-    if exchange.api.phase.draining.is_cancelled() {
+    if exchange.api.phase.settling.is_cancelled() {
         return Err(Reject::unavailable(Fault::Operator, "the server is stopping", 1));
     }
     match exchange.api.service.ready() {

@@ -28,7 +28,9 @@ pub struct ServerConfig {
     pub header_timeout_ms: u64,
     /// Time for a request's body to arrive.
     pub body_timeout_ms: u64,
-    /// Time for running answers to end after Ctrl-C or SIGTERM.
+    /// After Ctrl-C or SIGTERM: for so long the server says that it is not ready, and takes requests as before.
+    pub settle_ms: u64,
+    /// Time for running answers to end then.
     pub drain_timeout_ms: u64,
     /// Take the config and plugins anew whenever one of their files changes.
     pub watch: bool,
@@ -47,12 +49,16 @@ impl Default for ServerConfig {
             max_body_bytes: 10 << 20,
             header_timeout_ms: 10_000,
             body_timeout_ms: 30_000,
+            settle_ms: 0,
             drain_timeout_ms: 30_000,
             watch: false,
             streams: StreamsConfig::default(),
         }
     }
 }
+
+/// Of `settle_ms`: nothing looks less often whether a server is ready.
+const MAX_SETTLE_MS: u64 = 300_000;
 
 impl ServerConfig {
     pub(super) fn check(&self) -> anyhow::Result<()> {
@@ -72,6 +78,12 @@ impl ServerConfig {
             bail!(
                 "server.{key} is 0, in which nothing arrives; there is no value for no bound: write a long time, or leave it \
                  out for the default"
+            );
+        }
+        if self.settle_ms > MAX_SETTLE_MS {
+            bail!(
+                "server.settle_ms is {}, for which no stop should wait; the largest is {MAX_SETTLE_MS}",
+                self.settle_ms
             );
         }
         match bounds.iter().find(|(_, value)| *value == 0) {
@@ -119,5 +131,13 @@ mod tests {
             Config::parse(&format!("[server]\n{key} = 1\n")).unwrap();
         }
         Config::parse("[server]\ndrain_timeout_ms = 0\n").unwrap();
+    }
+
+    #[test]
+    fn a_stop_that_would_not_come_to_an_end_is_refused() {
+        for (settle_ms, is_good) in [(0, true), (300_000, true), (300_001, false)] {
+            let read = Config::parse(&format!("[server]\nsettle_ms = {settle_ms}\n"));
+            assert_eq!(read.is_ok(), is_good, "{settle_ms}: {read:?}");
+        }
     }
 }

@@ -42,6 +42,24 @@ fn an_interrupt_lets_a_running_stream_come_to_its_end() {
     assert!(server.child.wait().unwrap().success());
 }
 
+/// For as long as a load balancer takes to look, which here is until a second signal.
+#[test]
+fn a_server_that_is_told_to_stop_says_so_first_and_answers_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[server]\nlisten = \"127.0.0.1:0\"\nsettle_ms = 300000\n";
+    let config = write(folder.path(), "tidegate.toml", config);
+    let mut server = Server::start(&["--config", config.to_str().unwrap()]);
+    assert!(read_all(server.get("/readyz")).starts_with("HTTP/1.1 200"));
+    signal::send(server.child.id(), "TERM");
+    while !read_all(server.get("/readyz")).starts_with("HTTP/1.1 503") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(read_all(server.ask("Hello", json!({"max_tokens": 2}))).starts_with("HTTP/1.1 200"));
+    signal::send(server.child.id(), "TERM");
+    let said = server.last_words();
+    assert!(said[0].starts_with("stopping  not ready; in 300s no new requests"), "{said:?}");
+}
+
 /// Its answer never ends by itself, so that a server which waits for it ends a minute later and says nothing.
 #[test]
 fn a_second_interrupt_cuts_running_answers_and_says_so() {
