@@ -3,7 +3,7 @@
 
 use crate::conversations::send;
 use crate::halts::stage;
-use crate::stages::counted;
+use crate::stages::{counted, refusals};
 use crate::talk::until;
 use hyper::Method;
 use serde_json::json;
@@ -109,6 +109,9 @@ async fn of_guards_beside_each_other_the_first_verdict_in_the_configs_order_coun
             _ => answer.json()["choices"][0]["message"]["refusal"].as_str().unwrap_or_default().to_owned(),
         };
         assert_eq!(said, "slow says no", "{stages}: {:?}", answer.body);
+        for name in ["slow", "quick"] {
+            counted(&gateway, &refusals(name, stages), 1).await;
+        }
     }
 }
 

@@ -26,6 +26,11 @@ pub(crate) async fn metrics(gateway: &Gateway) -> String {
     String::from_utf8(gateway.get("/metrics").await.body.to_vec()).unwrap()
 }
 
+/// The count of a guard's refusals.
+pub(crate) fn refusals(name: &str, kind: &str) -> String {
+    format!("tidegate_plugin_verdicts_total{{plugin=\"{name}\",stage=\"{kind}\",verdict=\"refuse\"}}")
+}
+
 /// Waits until the metrics hold a line that begins with `start` and ends in ` value`.
 pub(crate) async fn counted(gateway: &Gateway, start: &str, value: u64) {
     let ends = format!(" {value}");

@@ -5,7 +5,7 @@
 use crate::chat::Pipeline;
 use crate::source::Source;
 use crate::stage::Stage;
-use crate::stages::screen_input::{inspect, refused, respond, seen};
+use crate::stages::screen_input::{heard, inspect, refused, respond};
 use crate::states::{Ended, Request};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -74,13 +74,11 @@ impl Pipeline {
         mut request: Box<Request>,
         verdicts: Vec<LateVerdict>,
     ) -> Result<Box<Request>, Ended> {
-        request.findings.extend(verdicts.iter().flat_map(|(verdict, _)| seen(verdict)));
+        let said = self.stages.late_guards.iter().zip(verdicts.iter().map(|(verdict, _)| verdict));
+        request.findings.extend(heard(&request.cx, StageKind::PromptGuard, About::Prompt, said));
         for (stage, (verdict, _)) in self.stages.late_guards.iter().zip(verdicts) {
-            let verdict = verdict?;
-            request.cx.judged(stage, About::Prompt, verdict.as_ref());
-            let Some(verdict) = verdict else { continue };
+            let Some(verdict) = verdict? else { continue };
             request.take(stage, verdict.notes);
-            stage.count_action(StageKind::PromptGuard, &verdict.action);
             match verdict.action {
                 Action::Allow => {}
                 Action::Respond(parts) => return Err(Ended::Answered(Box::new(respond(self, stage, *request, parts)))),

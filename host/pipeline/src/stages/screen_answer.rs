@@ -5,7 +5,7 @@ use crate::chat::Pipeline;
 use crate::context::RequestContext;
 use crate::stage::{Stage, traced};
 use crate::stages::edits;
-use crate::stages::screen_input::seen;
+use crate::stages::screen_input::heard;
 use futures_util::FutureExt;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -160,13 +160,10 @@ impl Pipeline {
                 verdict.inspect(move |_| since.into_iter().for_each(note))
             });
             let verdicts = futures_util::future::join_all(asked).await;
-            // Also of those behind the one that ends the answer.
-            findings.extend(verdicts.iter().flat_map(seen));
+            let said = batch.iter().copied().zip(&verdicts);
+            findings.extend(heard(cx, StageKind::OutputGuard, About::Answer, said));
             for (stage, verdict) in batch.iter().zip(verdicts) {
-                let verdict = verdict?;
-                cx.judged(stage, About::Answer, verdict.as_ref());
-                let Some(verdict) = verdict else { continue };
-                stage.count_action(StageKind::OutputGuard, &verdict.action);
+                let Some(verdict) = verdict? else { continue };
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {

@@ -62,14 +62,11 @@ impl Pipeline {
                 [stage] => vec![ask(stage).await],
                 _ => join_all(batch.iter().map(&ask)).await,
             };
-            // Also of those behind the one that ends the request.
-            request.findings.extend(verdicts.iter().flat_map(seen));
+            let said = batch.iter().zip(&verdicts);
+            request.findings.extend(heard(&request.cx, StageKind::PromptGuard, About::Prompt, said));
             for (stage, verdict) in batch.iter().zip(verdicts) {
-                let verdict = verdict?;
-                request.cx.judged(stage, About::Prompt, verdict.as_ref());
-                let Some(verdict) = verdict else { continue };
+                let Some(verdict) = verdict? else { continue };
                 request.take(stage, verdict.notes);
-                stage.count_action(StageKind::PromptGuard, &verdict.action);
                 match verdict.action {
                     Action::Allow => {}
                     Action::Rewrite(list) => {
@@ -139,12 +136,10 @@ impl Pipeline {
         for batch in guards.chunk_by(|a, b| !a.mutates() && !b.mutates()) {
             let Some(message) = messages.first() else { break };
             let verdicts = join_all(batch.iter().map(|stage| inspect_outside(stage, cx, message))).await;
-            findings.extend(verdicts.iter().flat_map(seen));
+            let said = batch.iter().copied().zip(&verdicts);
+            findings.extend(heard(cx, StageKind::PromptGuard, About::Context, said));
             for (stage, verdict) in batch.iter().zip(verdicts) {
-                let verdict = verdict?;
-                cx.judged(stage, About::Context, verdict.as_ref());
-                let Some(verdict) = verdict else { continue };
-                stage.count_action(StageKind::PromptGuard, &verdict.action);
+                let Some(verdict) = verdict? else { continue };
                 match verdict.action {
                     Action::Allow => {}
                     // Also where it drops the message.
@@ -200,10 +195,23 @@ impl Request {
     }
 }
 
-/// What a guard saw, where it gave a verdict.
-pub(super) fn seen(verdict: &Result<Option<Verdict>, Reject>) -> Vec<Finding> {
-    let verdict = verdict.as_ref().ok().and_then(Option::as_ref);
-    verdict.map(|verdict| verdict.findings.clone()).unwrap_or_default()
+/// Counts and notes what guards said that were asked beside each other, before any of it is followed: one that ends the request
+/// takes nothing from those behind it. Gives what they saw.
+pub(super) fn heard<'a>(
+    cx: &RequestContext,
+    kind: StageKind,
+    about: About,
+    said: impl Iterator<Item = (&'a Stage, &'a Result<Option<Verdict>, Reject>)>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (stage, verdict) in said {
+        let Ok(verdict) = verdict else { continue };
+        cx.judged(stage, about, verdict.as_ref());
+        let Some(verdict) = verdict else { continue };
+        stage.count_action(kind, &verdict.action);
+        findings.extend_from_slice(&verdict.findings);
+    }
+    findings
 }
 
 /// One guard's verdict on a prompt.
