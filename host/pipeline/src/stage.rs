@@ -215,9 +215,9 @@ impl Stage {
         self.plugin.as_ref().is_ok_and(|plugin| plugin.waits())
     }
 
-    /// Whether what it sees may leave the machine.
-    pub(crate) fn asks_others(&self) -> bool {
-        self.plugin.as_ref().is_ok_and(|plugin| plugin.asks_others())
+    /// Whether what it sees may leave the machine, or be kept.
+    pub(crate) fn may_pass_on(&self) -> bool {
+        self.plugin.as_ref().is_ok_and(|plugin| plugin.may_pass_on())
     }
 
     /// As a failure, where the plugin has done what it may and this request has no place for it. It is no failure of the

@@ -13,7 +13,7 @@ use crate::registry::Work;
 use crate::sandbox::Core;
 use crate::stage::{
     CallContext, CallError, Candidate, Chunk, Decision, Descriptor, Exchange, Inspection, MemoryItem, Output, Prompt,
-    Query, Question, RouteRequest, StageKind, Summary, Verdict, Window,
+    Query, Question, RouteRequest, StageKind, Summary, VectorAccess, Verdict, Window,
 };
 use crate::stages::{
     Answer, CallTool, Forget, InspectOutput, InspectOutside, InspectPrompt, InspectWindow, ListTools, OnComplete,
@@ -86,6 +86,13 @@ impl Plugin {
     /// Whether it may ask others for something (`http`, `models`): what it sees may leave the machine.
     pub fn asks_others(&self) -> bool {
         load::asks_others(&self.capabilities)
+    }
+
+    /// Whether something of what it sees may go on from it: to others, which a database elsewhere is too, or into what it keeps.
+    pub fn may_pass_on(&self) -> bool {
+        let puts = || self.blueprint.grants.vectors.values().any(|access| *access == VectorAccess::Write);
+        let elsewhere = || self.capabilities.contains("vectors") && self.core.config.vectors.waits();
+        self.asks_others() || self.capabilities.contains("kv") || puts() || elsewhere()
     }
 
     /// Whether its calls may wait for what others answer: those that it asks, the database that has its `kv`, or a folder.

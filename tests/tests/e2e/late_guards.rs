@@ -1,5 +1,6 @@
 //! Guards that are asked while the model reads the prompt: nothing leaves before their verdict.
 
+use crate::stages::{counted, metrics, refusals};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
@@ -67,6 +68,18 @@ async fn a_late_refusal_is_a_refusal() {
     assert_eq!(gateway.chat(to("refused-late", "Hello!")).await.status, 200);
 }
 
+/// The first one's verdict is followed.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_late_refusal_is_counted() {
+    let names = ["refuses-late", "refuses-later"];
+    let guards = names.map(|name| stage("tarries").replace("plugin = \"tarries\"", &format!("plugin = \"{name}\"")));
+    let gateway = Gateway::start(&(model("refused-twice") + &guards.concat())).await;
+    assert_eq!(gateway.chat(to("refused-twice", "tarry 1 refuse")).await.status, 400);
+    for name in names {
+        counted(&gateway, &refusals(name, "prompt-guard"), 1).await;
+    }
+}
+
 /// What a guard answers in the model's place waits too.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_another_guard_waits_for_the_verdict() {
@@ -88,6 +101,21 @@ async fn nothing_leaves_the_machine_before_the_verdict() {
     assert_eq!((answer.status, answer.error().2), (400, json!("content_filter")));
     let called = tokio::time::timeout(Duration::from_millis(200), upstream.accept()).await;
     assert!(called.is_err(), "the upstream was called");
+}
+
+/// Where a plugin keeps things, others may read them: a later request, another gateway.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_kept_by_a_plugin_before_the_verdict() {
+    let keeps = stage("remembers").replace("prompt-guard", "memory").replace("when = \"during-prefill\"\n", "");
+    let keeps = keeps.replace("plugin = \"remembers\"", "plugin = \"keeps-late\"");
+    let config = format!("{}{keeps}[pipeline.stage.grants]\nkv_kib = 64\n{}", model("kept-late"), stage("tarries"));
+    let gateway = Gateway::start(&config).await;
+    assert_eq!(gateway.chat(to("kept-late", "tarry 100 refuse")).await.status, 400);
+    let called = "tidegate_plugin_call_seconds_count{plugin=\"keeps-late\",stage=\"memory\"}";
+    assert!(!metrics(&gateway).await.contains(called), "it was asked, and could keep what it was asked");
+    assert_eq!(gateway.chat(to("kept-late", "Hello!")).await.status, 200);
+    // What it knows, and what it is to remember.
+    counted(&gateway, called, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

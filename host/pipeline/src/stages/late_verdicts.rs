@@ -1,6 +1,6 @@
 //! Prompt guards that only veto may think while the model reads the prompt already (`when = "during-prefill"`): what
 //! they cost is then hidden behind the prefill. Their verdicts are awaited before the first word leaves, before a tool
-//! runs, and before anything of the request leaves the machine.
+//! runs, before a plugin may keep anything of the request, and before anything of it leaves the machine.
 
 use crate::chat::Pipeline;
 use crate::source::Source;
@@ -92,13 +92,13 @@ impl Pipeline {
         Ok(request)
     }
 
-    /// As [`Self::settled`], where one of the `stages` may tell others what it sees.
+    /// As [`Self::settled`], where one of the `stages` may tell others what it sees, or keep it.
     pub(super) async fn settled_before<'a>(
         self: &Arc<Self>,
         request: Box<Request>,
         mut stages: impl Iterator<Item = &'a Stage>,
     ) -> Result<Box<Request>, Ended> {
-        if request.pending.is_some() && stages.any(Stage::asks_others) {
+        if request.pending.is_some() && stages.any(Stage::may_pass_on) {
             return self.settled(request).await;
         }
         Ok(request)
