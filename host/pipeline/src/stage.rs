@@ -1,12 +1,17 @@
-//! A configured stage: a plugin (or the reason why it did not load) and what its failure means.
+//! A configured stage: a plugin (or the reason why it did not load) and what its failure means. What is told of a call whatever
+//! becomes of it: `stage/under_way.rs`.
+
+mod under_way;
+
+pub(crate) use under_way::CUT_OFF;
 
 use crate::breaker::{Breaker, Outcome};
 use crate::figures::StageFigures;
 use crate::holdback::Holdback;
 use metrics::counter;
 use serde::Deserialize;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::capability::for_line;
@@ -15,6 +20,7 @@ use tidegate_sandbox::{Plugin, Prefilter};
 use tidegate_types::{Fault, Reject, RejectKind, TenantId};
 use tracing::Span;
 use tracing::field::Empty;
+use under_way::UnderWay;
 
 /// What a failure of the plugin means for the request; load failure included.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -132,14 +138,10 @@ impl Stage {
         let Some(attempt) = self.breaker.begin(tenant, started) else {
             return self.not_called(kind, "paused", "it failed too often and is left out for a while");
         };
-        let span = self.span(kind);
-        let outcome = in_span(&span, pin!(call(plugin))).await;
+        let under_way = UnderWay::begin(self, kind, started);
+        let outcome = under_way.run(pin!(call(plugin))).await;
         let failure = outcome.as_ref().err().map(case);
-        span.record("outcome", failure.unwrap_or("ok"));
-        let took = started.elapsed();
-        self.figures.calls(&self.name, kind).record(took.as_secs_f64());
-        // A span that nothing is said in is not seen in a log.
-        span.in_scope(|| tracing::debug!(us = took.as_micros(), "called"));
+        let took = under_way.end(failure);
         let opinion = match outcome {
             Ok(result) => {
                 attempt.end(Outcome::Fine, started);
@@ -230,10 +232,14 @@ impl Stage {
         })
     }
 
-    fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
+    fn count_failure(&self, kind: StageKind, case: &'static str) {
         counter!("tidegate_plugin_failures_total",
             "plugin" => self.name.clone(), "stage" => kind.as_str(), "case" => case)
         .increment(1);
+    }
+
+    fn failed<T>(&self, kind: StageKind, case: &'static str, why: &str) -> Opinion<T> {
+        self.count_failure(kind, case);
         match self.on_error {
             OnError::Closed => {
                 let message = "a required check of this server could not be made; try again later";
@@ -250,15 +256,6 @@ impl Stage {
             OnError::Skip => Ok(None),
         }
     }
-}
-
-/// As `instrument` does it, where the work is: what a call of a guard needs is large, and moving it costs more than the span.
-async fn in_span<F: Future>(span: &Span, mut work: Pin<&mut F>) -> F::Output {
-    poll_fn(|cx| {
-        let _entered = span.enter();
-        work.as_mut().poll(cx)
-    })
-    .await
 }
 
 fn name_of(action: &Action) -> &'static str {

@@ -1,19 +1,21 @@
-//! Asks one stream guard about what waits for it, and follows its answer.
+//! Asks one stream guard about what waits for it, and follows its answer. What is counted and told of that:
+//! `ask_guard/watched.rs`.
+
+mod watched;
 
 use crate::context::RequestContext;
 use crate::holdback::{AtCap, Holdback, Released};
-use crate::stage::{OnError, Stage, Timed};
+use crate::stage::{OnError, Stage};
 use crate::stages::run_tools::is_json;
 use crate::stages::screen_output::Judged;
-use metrics::{Histogram, counter};
+use metrics::counter;
 use std::time::{Duration, Instant};
 use tidegate_sandbox::StreamPool;
 use tidegate_sandbox::stage::{
     CallContext, CallError, Channel, Inspection, Redaction, StageKind, Window, WindowAction,
 };
 use tidegate_types::{About, Fault, Finding, FinishReason, GuardAction, Reject};
-use tracing::Span;
-use tracing::field::Empty;
+use watched::Watched;
 
 /// A guard that takes longer than this sees coalesced text.
 const SLOW_GUARD: Duration = Duration::from_millis(2);
@@ -44,88 +46,6 @@ pub(super) struct Withheld {
     /// Whose instances judge it.
     pool: StreamPool,
     watched: Option<Watched>,
-}
-
-/// What is counted and told of one text at its guard.
-#[derive(Debug)]
-struct Watched {
-    holdback: Histogram,
-    /// Where somebody sees spans of this level: else it would be a few lines of the cache more for each event.
-    told: Option<Box<Told>>,
-}
-
-/// The calls about one text, as one span: a call for each token would fill any trace.
-#[derive(Debug)]
-struct Told {
-    span: Span,
-    calls: u64,
-    /// Windows that it was not asked about.
-    prefiltered: u64,
-    /// The case of the first failure.
-    failure: Option<&'static str>,
-    /// The gravest so far.
-    verdict: Option<&'static str>,
-    took: Duration,
-    /// For how long the guard kept text back.
-    held: Duration,
-}
-
-impl Watched {
-    fn begin(stage: &Stage) -> Self {
-        let (name, kind) = (&stage.name, StageKind::StreamGuard.as_str());
-        let span = tracing::debug_span!(
-            "plugin", %name, stage = kind, outcome = Empty, verdict = Empty,
-            calls = Empty, prefiltered = Empty, us = Empty, held_ms = Empty
-        );
-        let told = (!span.is_disabled()).then(|| Box::new(Told::begin(span)));
-        Self { holdback: stage.figures.holdback(&stage.name).clone(), told }
-    }
-
-    fn held(&mut self, since: Instant) {
-        let held = since.elapsed();
-        self.holdback.record(held);
-        self.tell(|told| told.held += held);
-    }
-
-    fn tell(&mut self, what: impl FnOnce(&mut Told)) {
-        if let Some(told) = &mut self.told {
-            what(told);
-        }
-    }
-}
-
-impl Told {
-    fn begin(span: Span) -> Self {
-        let (took, held) = (Duration::ZERO, Duration::ZERO);
-        Self { span, calls: 0, prefiltered: 0, failure: None, verdict: None, took, held }
-    }
-
-    fn note(&mut self, call: &Timed<Inspection>) {
-        self.calls += 1;
-        self.failure = self.failure.or(call.failure);
-        match call.opinion.as_ref().ok().and_then(Option::as_ref).map(|said| &said.action) {
-            Some(WindowAction::Halt { .. }) => self.verdict = Some("halt"),
-            Some(WindowAction::Redact(_)) => self.verdict = Some("redact"),
-            Some(WindowAction::Pass) => self.verdict = self.verdict.or(Some("pass")),
-            None => {}
-        }
-        self.took += call.took.unwrap_or_default();
-    }
-}
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        self.span.record("outcome", self.failure.unwrap_or("ok"));
-        if let Some(verdict) = self.verdict {
-            self.span.record("verdict", verdict);
-        }
-        self.span.record("calls", self.calls);
-        self.span.record("prefiltered", self.prefiltered);
-        self.span.record("us", self.took.as_micros() as u64);
-        self.span.record("held_ms", self.held.as_millis() as u64);
-        // A span that nothing is said in is not seen in a log.
-        self.span.in_scope(|| tracing::debug!("asked"));
-    }
 }
 
 /// A guard's answer, followed.
@@ -182,6 +102,7 @@ impl Asking<'_> {
         let call = call.get_or_insert_with(|| cx.call(streaming, stage.wall));
         let watched = watched.get_or_insert_with(|| Watched::begin(stage));
         let started = Instant::now();
+        watched.tell(|told| told.ask(started));
         call.began = Some(started);
         let call = &*call;
         let asked = stage
