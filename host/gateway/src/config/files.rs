@@ -5,19 +5,40 @@ use super::Config;
 use crate::artifact::layout::Layout;
 use crate::artifact::lock::Lock;
 use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::SystemTime;
 
-/// Sizes and times by path; nothing of a file that is not there.
+/// How files look, by path; nothing of a file that is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen(BTreeMap<PathBuf, Option<(u64, SystemTime)>>);
+pub(crate) struct Seen(BTreeMap<PathBuf, Option<Look>>);
+
+/// What changes with a file. Copies and archives bring their size and time with them, and may be put in place of the file or
+/// be written into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Look {
+    bytes: u64,
+    /// When its content changed, as whoever wrote it says: seconds and nanoseconds.
+    modified: (i64, i64),
+    /// Another one has another.
+    inode: u64,
+    /// When something of it changed, as the system says.
+    changed: (i64, i64),
+}
+
+impl Look {
+    fn of(about: &Metadata) -> Self {
+        let (modified, changed) = ((about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec()));
+        Self { bytes: about.len(), modified, inode: about.ino(), changed }
+    }
+}
 
 impl Seen {
     /// Looks at some files.
     pub(crate) fn of(files: impl IntoIterator<Item = PathBuf>) -> Self {
         let look = |path: PathBuf| {
-            let about = std::fs::metadata(&path).ok();
-            (path, about.and_then(|about| Some((about.len(), about.modified().ok()?))))
+            let look = std::fs::metadata(&path).ok().as_ref().map(Look::of);
+            (path, look)
         };
         Self(files.into_iter().map(look).collect())
     }
@@ -45,4 +66,33 @@ fn named(config: &Config) -> impl Iterator<Item = PathBuf> {
     let tls = config.server.tls.iter().flat_map(|tls| [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()]);
     let certificates = tls.flatten().cloned();
     config.source.iter().flat_map(|source| [source.clone(), Lock::file(source)]).chain(plugins).chain(certificates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{File, OpenOptions};
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn a_file_of_the_same_size_and_time_is_seen_to_be_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        let write = |file: File, text: &str| {
+            std::io::Write::write_all(&mut &file, text.as_bytes()).unwrap();
+            file.set_modified(time).unwrap();
+        };
+        write(File::create(path("a")).unwrap(), "heron");
+        write(File::create(path("b")).unwrap(), "otter");
+        let seen = Seen::of([path("a")]);
+        assert_eq!(seen, seen.again());
+        std::fs::rename(path("b"), path("a")).unwrap();
+        let replaced = seen.again();
+        assert_ne!(replaced, seen);
+        // The system's clock of files is coarse.
+        std::thread::sleep(Duration::from_millis(50));
+        write(OpenOptions::new().write(true).open(path("a")).unwrap(), "heron");
+        assert_ne!(replaced.again(), replaced, "written into the same file");
+    }
 }
