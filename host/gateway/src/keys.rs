@@ -48,16 +48,20 @@ impl KeyDesk {
     pub(crate) async fn open(config: &Config, books: &Books, auth: SharedAuth) -> anyhow::Result<Self> {
         let (keys, projects) = (Keys::new(books.db.clone()), Projects::new(books.db.clone()));
         let taken = Taken { config: config.clone(), kept: keys.all().await?, projects: projects.all().await? };
+        projects::warn_of(&taken.shut_out());
         let desk = Self { keys, projects, auth, taken: Mutex::new(taken.clone()), turn: tokio::sync::Mutex::default() };
         desk.take(taken, books).await?;
         Ok(desk)
     }
 
-    /// Takes a changed config, with the keys that are kept.
-    pub(crate) async fn reload(&self, config: &Config, books: &Books) -> anyhow::Result<()> {
+    /// Takes a changed config, with the keys that are kept; gives the names of those that let nobody in for it.
+    pub(crate) async fn reload(&self, config: &Config, books: &Books) -> anyhow::Result<Vec<String>> {
         let _turn = self.turn.lock().await;
         let taken = Taken { config: config.clone(), ..self.lock().clone() };
-        self.take(taken, books).await
+        let shut_out = taken.shut_out();
+        self.take(taken, books).await?;
+        projects::warn_of(&shut_out);
+        Ok(shut_out)
     }
 
     /// Whoever calls this has the turn, or is the only one there.

@@ -130,9 +130,10 @@ impl Reloader {
         let service = self.service.upgrade().context("the server has stopped")?;
         assemble::check_default_route(&service.pipeline(), &stages)?;
         let store = service.desk().ok();
-        if let Some((desk, books)) = store {
-            desk.reload(&config, books).await?;
-        }
+        let shut_out = match store {
+            Some((desk, books)) => desk.reload(&config, books).await?,
+            None => Vec::new(),
+        };
         service.replace_stages(stages, max_tool_turns);
         service.replace_quotas(&config.models);
         if store.is_none() {
@@ -142,6 +143,7 @@ impl Reloader {
             tls.replace(renewed);
         }
         facts.push(keys_fact(&config));
+        facts.extend(shut_out_fact(&shut_out));
         facts.extend(issuers_fact(&config));
         facts.extend(config.server.tls.as_ref().map(|tls| format!("tls       {}", tls.cert.display())));
         Ok((config, facts))
@@ -181,6 +183,11 @@ fn keys_fact(config: &Config) -> String {
     } else {
         format!("keys      {}", names.join(", "))
     }
+}
+
+fn shut_out_fact(names: &[String]) -> Option<String> {
+    let names = names.join(", ");
+    (!names.is_empty()).then(|| format!("keys      of a project that is gone, which let nobody in: {names}"))
 }
 
 fn issuers_fact(config: &Config) -> Option<String> {

@@ -242,6 +242,27 @@ async fn a_project_of_the_config_has_its_own_terms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reload_names_the_keys_whose_project_it_takes_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, store) = (folder.path().join("tidegate.toml"), folder.path().join("store"));
+    let write = |more: &str| std::fs::write(&file, config(&store, more)).unwrap();
+    write("[tenants.acme.projects.web]\n");
+    let gateway = Gateway::start_with(Config::load(&file).unwrap()).await;
+    let shop = key_of(&gateway, "acme.shop", "proj_acme.web").await;
+    let reload = async || {
+        let answer = post(&gateway, "root", "/admin/reload", json!({})).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        String::from_utf8(answer.body.to_vec()).unwrap()
+    };
+    let gone = "keys      of a project that is gone, which let nobody in: acme.shop\n";
+    assert!(!reload().await.contains(gone));
+    assert_eq!(get(&gateway, &shop, "/v1/models").await.status, 200);
+    write("");
+    assert!(reload().await.contains(gone));
+    assert_eq!(get(&gateway, &shop, "/v1/models").await.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_commands_do_what_the_requests_do() {
     clear_of_midnight().await;
     let folder = tempfile::tempdir().unwrap();
