@@ -23,7 +23,7 @@ use tidegate_streams::shared::SharedLogs;
 use tidegate_types::{Caller, Fault, Reject};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -43,6 +43,8 @@ pub struct Api {
     pub(crate) answers: Arc<Answers>,
     /// Where what follows answers is written.
     pub(crate) desk: Desk,
+    /// Held while an administrator's reload runs.
+    pub(crate) reloading: Arc<Mutex<()>>,
     /// Connections, and generations that outlive theirs.
     pub(crate) tasks: TaskTracker,
     /// The threads that serve connections.
@@ -64,9 +66,9 @@ impl Api {
         let answers = Arc::new(Answers::new(limits.idempotency));
         let receiving = Bodies::new(limits.max_receiving_bytes);
         let (phase, tasks) = (Phase::default(), TaskTracker::new());
-        let desk = Desk::default();
-        let shared = Handle::current();
-        Self { service, auth, limits, receiving, phase, streams, kept: None, answers, desk, tasks, lanes, shared }
+        let (desk, reloading) = (Desk::default(), Arc::default());
+        let (kept, shared) = (None, Handle::current());
+        Self { service, auth, limits, receiving, phase, streams, kept, answers, desk, reloading, tasks, lanes, shared }
     }
 
     /// Shares the logs of streams with other gateways.

@@ -40,8 +40,8 @@ pub(crate) struct Reloader {
     seen: std::sync::Mutex<Seen>,
 }
 
-/// A reload until it has been taken or refused. One that is cut off before, as when who asked for it goes away, leaves what it
-/// has seen to the watcher.
+/// A reload until it has been taken or refused. One that is cut off before, as when the server stops, leaves what it has seen to
+/// the watcher.
 struct UnderWay<'r> {
     reloader: &'r Reloader,
     /// What had been seen when it began.
@@ -50,21 +50,32 @@ struct UnderWay<'r> {
 
 impl<'r> UnderWay<'r> {
     fn begin(reloader: &'r Reloader) -> Self {
-        let before = Some(reloader.seen().clone());
+        let before = Some(locked(&reloader.seen).clone());
         Self { reloader, before }
     }
 
-    fn end(mut self) {
+    fn end<T>(mut self, outcome: &anyhow::Result<T>) {
         self.before = None;
+        count(if outcome.is_ok() { "taken" } else { "refused" });
     }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if let Some(before) = self.before.take() {
-            *self.reloader.seen() = before;
+            *locked(&self.reloader.seen) = before;
+            tracing::warn!("a reload was cut off: the old config goes on");
+            count("cut-off");
         }
     }
+}
+
+fn locked<T>(what: &std::sync::Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn count(outcome: &'static str) {
+    counter!("tidegate_reloads_total", "outcome" => outcome).increment(1);
 }
 
 impl Reloader {
@@ -94,9 +105,7 @@ impl Reloader {
         let mut taken = self.taken.lock().await;
         let under_way = UnderWay::begin(self);
         let outcome = self.take(&taken).await;
-        under_way.end();
-        let label = if outcome.is_ok() { "taken" } else { "refused" };
-        counter!("tidegate_reloads_total", "outcome" => label).increment(1);
+        under_way.end(&outcome);
         match outcome {
             Ok((config, facts)) => {
                 *taken = config;
@@ -113,10 +122,10 @@ impl Reloader {
     async fn take(&self, taken: &Config) -> anyhow::Result<(Config, Vec<String>)> {
         let path = self.source.clone().context("the server runs without a config file; there is nothing to reload")?;
         // Should it not even be read: it is looked at again when something changes from now on.
-        let now = self.seen().again();
-        *self.seen() = now;
+        let now = locked(&self.seen).again();
+        *locked(&self.seen) = now;
         let config = Config::load_again(&path, taken)?;
-        self.seen().clone_from(&config.files);
+        locked(&self.seen).clone_from(&config.files);
         check_restart(taken, &config)?;
         let auth = callers::auth(&config, &self.auth.issuers(), None)?;
         let renewed = listen::read_tls(&config.server)?;
@@ -155,22 +164,16 @@ impl Reloader {
         let mut changing = None;
         loop {
             tokio::time::sleep(WATCH).await;
-            let seen = self.seen().clone();
+            let seen = locked(&self.seen).clone();
             let now = seen.again();
-            if now == seen {
-                changing = None;
-            } else if changing.as_ref() == Some(&now) {
+            if changing.as_ref() == Some(&now) {
                 // What is wrong was logged and counted; the next change is another chance.
                 let _ = self.reload().await;
                 changing = None;
             } else {
-                changing = Some(now);
+                changing = (now != seen).then_some(now);
             }
         }
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -16,6 +16,8 @@ use std::time::Duration;
 use tidegate::config::Config;
 use tidegate_tests::stand_in::{StandIn, completion};
 use tidegate_tests::{Gateway, ask, collect, finish_reason, joined, with_model};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 /// A config file of its own, and a gateway that was started from it.
@@ -297,6 +299,28 @@ async fn the_watcher_takes_what_a_reload_that_was_cut_off_has_seen() {
     assert!(polled.await, "it loads the plugin");
     drop(reload);
     becomes(&gateway, "an otter", 400).await;
+}
+
+/// And no watcher looks again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_whose_administrator_has_left_comes_to_its_end() {
+    let files = Files::new();
+    files.write(&blocks("heron"));
+    let gateway = files.start().await;
+    let pipe = files.path("guard.wasm");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    files.write(GUARD);
+    let mut asking = TcpStream::connect(gateway.addr).await.unwrap();
+    let request = format!("POST /admin/reload HTTP/1.1\r\nhost: {}\r\ncontent-length: 0\r\n\r\n", gateway.addr);
+    asking.write_all(request.as_bytes()).await.unwrap();
+    let waiting = somebody_reads(&pipe).await;
+    drop(asking);
+    // For the server to hear of it.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let honest = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/dist/honest.wasm");
+    tokio::task::spawn_blocking(move || std::fs::write(pipe, std::fs::read(honest).unwrap()).unwrap()).await.unwrap();
+    drop(waiting);
+    becomes(&gateway, "refuse", 400).await;
 }
 
 /// What changes while the models are loaded, say, is neither missed nor taken for what runs.
