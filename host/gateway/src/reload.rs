@@ -16,13 +16,16 @@ use anyhow::{Context, bail};
 use metrics::counter;
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_api::{SharedAuth, Tls};
+use tidegate_store::StoreError;
 use tidegate_types::Quota;
 use tokio::sync::Mutex;
 
 /// How often the watcher looks. A file that is being written is looked at again after this time.
 const WATCH: Duration = Duration::from_millis(500);
+/// After this time it tries again what was refused for a reason that may pass.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Reloads one server.
 pub(crate) struct Reloader {
@@ -38,6 +41,8 @@ pub(crate) struct Reloader {
     taken: Mutex<Config>,
     /// The files of the config that was read last, be it taken or refused.
     seen: std::sync::Mutex<Seen>,
+    /// Since when a config that may be good is not taken, for a reason that may pass.
+    owed: std::sync::Mutex<Option<Instant>>,
 }
 
 /// A reload until it has been taken or refused. One that is cut off before, as when the server stops, leaves what it has seen to
@@ -56,6 +61,8 @@ impl<'r> UnderWay<'r> {
 
     fn end<T>(mut self, outcome: &anyhow::Result<T>) {
         self.before = None;
+        let is_owed = outcome.as_ref().is_err_and(may_pass);
+        *locked(&self.reloader.owed) = is_owed.then(Instant::now);
         count(if outcome.is_ok() { "taken" } else { "refused" });
     }
 }
@@ -96,6 +103,7 @@ impl Reloader {
             auth,
             tls,
             seen: std::sync::Mutex::new(taken.files.clone()),
+            owed: std::sync::Mutex::default(),
             taken: Mutex::new(taken),
         }
     }
@@ -158,15 +166,16 @@ impl Reloader {
         Ok((config, facts))
     }
 
-    /// Reloads whenever a file of the config that was read last has changed and then rested for a moment. What changes
-    /// while a reload runs looks otherwise than what that has read.
+    /// Reloads whenever a file of the config that was read last has changed and then rested for a moment, and what is owed again
+    /// after a while. What changes while a reload runs looks otherwise than what that has read.
     pub(crate) async fn watch(self: Arc<Self>) {
         let mut changing = None;
         loop {
             tokio::time::sleep(WATCH).await;
             let seen = locked(&self.seen).clone();
             let now = seen.again();
-            if changing.as_ref() == Some(&now) {
+            let is_due = || locked(&self.owed).is_some_and(|since| since.elapsed() >= AGAIN);
+            if changing.as_ref() == Some(&now) || (now == seen && is_due()) {
                 // What is wrong was logged and counted; the next change is another chance.
                 let _ = self.reload().await;
                 changing = None;
@@ -175,6 +184,12 @@ impl Reloader {
             }
         }
     }
+}
+
+/// Whether the store is the reason, which was away or full, and not the config.
+fn may_pass(error: &anyhow::Error) -> bool {
+    let passes = |error: &StoreError| matches!(error, StoreError::Unavailable(_) | StoreError::Full(_));
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(passes))
 }
 
 fn keys_fact(config: &Config) -> String {

@@ -1,6 +1,7 @@
 //! Config and plugins that change while requests run.
 
 use crate::one_read;
+use crate::usage::Gate;
 use base64::Engine;
 use bytes::Bytes;
 use clap::Parser;
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tidegate::config::Config;
+use tidegate_tests::postgres::Database;
 use tidegate_tests::stand_in::{StandIn, completion};
 use tidegate_tests::{Gateway, ask, collect, finish_reason, joined, with_model};
 use tokio::io::AsyncWriteExt;
@@ -321,6 +323,30 @@ async fn a_reload_whose_administrator_has_left_comes_to_its_end() {
     tokio::task::spawn_blocking(move || std::fs::write(pipe, std::fs::read(honest).unwrap()).unwrap()).await.unwrap();
     drop(waiting);
     becomes(&gateway, "refuse", 400).await;
+}
+
+/// A reload reads what is spent of budgets.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watcher_takes_a_config_again_that_the_absence_of_the_store_kept_out() {
+    let Some(database) = Database::new("reload_away") else { return };
+    let gate = Gate::to(database.address()).await;
+    let files = Files::new();
+    let write = |word: &str| {
+        let store =
+            format!("[store]\npath = {:?}\n[tenants.local]\nbudget = {{ daily = 1000.0 }}\n", files.path("store"));
+        files.write(&format!("{WATCHED}{store}{}", blocks(word)));
+    };
+    write("heron");
+    let mut config = Config::load(&files.path("tidegate.toml")).unwrap();
+    config.store.as_mut().unwrap().postgres = Some(database.url_by(gate.address));
+    let gateway = Gateway::start_with(config).await;
+    gate.open.send_replace(false);
+    write("otter");
+    let (refused, why) = reload(&gateway).await;
+    assert!(refused == 400 && why.contains("the database does not answer"), "{why}");
+    assert_eq!((status(&gateway, "an otter").await, status(&gateway, "a heron").await), (200, 400));
+    gate.open.send_replace(true);
+    becomes(&gateway, "an otter", 400).await;
 }
 
 /// What changes while the models are loaded, say, is neither missed nor taken for what runs.

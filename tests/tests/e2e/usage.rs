@@ -268,13 +268,13 @@ async fn an_audit_finds_what_somebody_changed() {
 }
 
 /// A way to a server that can be closed: what goes through it is cut, and nobody else gets in.
-struct Gate {
-    address: SocketAddr,
-    open: watch::Sender<bool>,
+pub(crate) struct Gate {
+    pub(crate) address: SocketAddr,
+    pub(crate) open: watch::Sender<bool>,
 }
 
 impl Gate {
-    async fn to(server: String) -> Self {
+    pub(crate) async fn to(server: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (open, state) = watch::channel(true);
